@@ -18,10 +18,19 @@ def modules(package: Path) -> dict[str, Path]:
     return {".".join(parts[:-1] if parts[-1] == "__init__" else parts): path for path, parts in paths.items()}
 
 
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield every statement inside a statement, however deep; expressions hold no imports and are not walked."""
+    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+        inner = getattr(node, field, [])
+        for child in inner if isinstance(inner, list) else []:
+            yield child
+            yield from statements(child)
+
+
 def imported(name: str, path: Path) -> Iterator[str]:
     """Yield what a module imports, wherever in its text, as dotted names of modules or of things in them."""
     above = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

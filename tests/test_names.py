@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -16,7 +16,7 @@ EVERYWHERE = {"NormscopeCallback"}
 def test_class_names_are_unique():
     found = defaultdict(list)
     for path in PACKAGE.rglob("*.py"):
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef):
-                found[node.name].append(str(path.relative_to(PACKAGE)))
+        for name in re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE):
+            found[name].append(str(path.relative_to(PACKAGE)))
+    assert len(found) > 300
     assert not {name: where for name, where in found.items() if len(where) > 1 and name not in EVERYWHERE}

@@ -21,7 +21,8 @@ class Operators(SphinxDirective):
         for width in (28, 12, 36, 9, 9, 6):
             group += nodes.colspec(colwidth=width)
         head, body = nodes.thead(), nodes.tbody()
-        head += self._row(("operator", "family", "what it gives", "near a point", "in a proof", "examples"), literal=False)
+        titles = ("operator", "family", "what it gives", "near a point", "in a proof", "examples")
+        head += self._row(titles, literal=False)
         for row in rows:
             body += self._row(row, literal=True)
         group += [head, body]

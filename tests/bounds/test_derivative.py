@@ -18,7 +18,7 @@ from normscope.bounds.autograd_check import mismatches
 from normscope.core.bracket import Evidence
 from normscope.core.errors import JacobianError
 from normscope.graph import translate
-from normscope.graph.capturing import capture_whole
+from normscope.graph.capturing import Traces
 
 
 @pytest.fixture(autouse=True)
@@ -410,7 +410,7 @@ class TestTeeth:
 
 
 def test_the_whole_batch_is_one_graph() -> None:
-    graph = capture_whole(nn.Linear(4, 2).eval(), batch())
+    graph = Traces(nn.Linear(4, 2).eval()).at(batch())
     assert graph.input_shape == (3, 4)
     assert not graph.per_sample
     assert math.isfinite(float(graph.run(batch()).sum()))

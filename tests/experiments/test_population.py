@@ -292,7 +292,8 @@ def test_a_population_that_was_ended_goes_on_and_loses_nothing(split, tmp_path, 
 @pytest.mark.parametrize(
     ("grid", "given", "reason"),
     [
-        ({"depths": (1,)}, {}, "depths are whole numbers from 2 on"),
+        ({"depths": (1,)}, {}, "depths are whole numbers from 2 to 1000"),
+        ({"depths": (99999,)}, {}, "depths are whole numbers from 2 to 1000"),
         ({"depths": ()}, {}, "depths are"),
         ({"widths": (2.5,)}, {}, "widths are"),
         ({"normalizers": ("spectral",)}, {}, "normalizers are some of"),

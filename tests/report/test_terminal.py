@@ -63,7 +63,7 @@ def test_a_chart_is_one_line_per_label():
 
 def test_a_long_chart_is_left_to_the_page():
     figure = Chart(title="C", labels=("a",) * 41, series=(Series(name="s", style="line", values=(1.0,) * 41),))
-    assert lines(figure)[0] == "C: a chart of 41 places, in the HTML report"
+    assert lines(figure)[0] == "C: a chart of 41 labels, in the HTML report"
 
 
 def test_a_chart_of_nothing_says_so():

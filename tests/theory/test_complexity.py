@@ -24,14 +24,13 @@ def test_rates_are_the_printed_powers(name, formula):
     for constant, alpha in ((7.0, 0.01), (0.3, 0.5), (1e6, 1e-3)):
         count = RATES[name].log10_iterations(math.log10(constant), alpha)
         assert count == pytest.approx(math.log10(formula(constant, alpha)), abs=1e-12)
-        assert 10 ** RATES[name].log10_error(math.log10(constant), 10**count) == pytest.approx(alpha, rel=1e-9)
 
 
 def test_the_slides_and_than_disagree_about_one_paper():
     slides, than = RATES["nonconvex, Slides"], RATES["nonconvex, Than"]
     assert slides.log10_iterations(3.0, 0.1) - than.log10_iterations(3.0, 0.1) == pytest.approx(4.0)
-    assert slides.log10_error(3.0, 1e9) == pytest.approx(math.log10((1e6 / 1e9) ** (1 / 3)))
-    assert RATES["convex, Slides"].log10_error(3.0, 1e4) == pytest.approx(math.log10(1e3 / 100.0))
+    assert slides.log10_iterations(3.0, (1e6 / 1e9) ** (1 / 3)) == pytest.approx(9.0)  # the error (L^2/T)^(1/3)
+    assert RATES["convex, Slides"].log10_iterations(3.0, 1e3 / 100.0) == pytest.approx(4.0)  # the error L/sqrt(T)
 
 
 def test_the_corollaries_by_hand():
@@ -79,7 +78,6 @@ def test_what_no_data_can_mend():
     "call",
     [
         lambda: RATES["convex, Slides"].log10_iterations(0.0, 0.0),
-        lambda: RATES["convex, Slides"].log10_error(0.0, -1.0),
         lambda: corollaries([1.0], [0.0], 0.1),
         lambda: corollaries([1.0, 1.0], [0.0], 0.1),
         lambda: sample_size(0.0, sensitivity=0.0, cells=1, partition=1, delta=0.1),

@@ -63,7 +63,9 @@ def predict(
     data: Annotated[
         str, typer.Option("--data", metavar="DATA", help="digits, mnist:FOLDER or cifar10:FOLDER.")
     ] = "digits",
-    depths: Annotated[str, typer.Option(help="Numbers of weight layers, with commas.")] = _commas(DEFAULT.depths),
+    depths: Annotated[str, typer.Option(help="Numbers of weight layers, 2 to 1000, with commas.")] = _commas(
+        DEFAULT.depths
+    ),
     widths: Annotated[str, typer.Option(help="Widths of hidden layers, with commas.")] = _commas(DEFAULT.widths),
     normalizers: Annotated[str, typer.Option(help="Some of these, with commas.")] = _commas(NORMALIZERS),
     batch_sizes: Annotated[str, typer.Option(help="Batch sizes, with commas.")] = _commas(DEFAULT.batch_sizes),

@@ -1,4 +1,4 @@
-"""`Archive`: the one file that holds a proof, JSON and arrays, written whole or not at all."""
+"""`Archive`: one file with a proof as JSON and arrays, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FORMAT, VERSION = "normscope-proof", 3
 class Archive:
     """Collects arrays and hands out the names by which the JSON refers to them.
 
-    Floats whose values float32 holds exactly are stored as such; a tensor that is put twice is stored once.
+    Floats that float32 holds exactly are stored as float32; a tensor that is put twice is stored once.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Archive:
 
 
 def _digest(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray[Any, Any]]) -> str:
-    """Return a digest of the content, against accidents."""
+    """Return a digest of the content, by which a reader notices accidental damage."""
     digest = hashlib.sha256(json.dumps(header, sort_keys=True, separators=(",", ":")).encode())
     for name in sorted(arrays):
         value = arrays[name]

@@ -32,18 +32,22 @@ class Evidence(enum.IntEnum):
 
 
 class Scope(enum.StrEnum):
-    """Over which inputs a Lipschitz constant speaks."""
+    """The inputs that a Lipschitz constant speaks of."""
 
     GLOBAL = "global"
+    """All inputs of the captured shape."""
     DATA = "data"
+    """Fresh, independent draws from the same data, with a stated confidence."""
     DOMAIN = "domain"
     """All inputs whose inner values stay in ranges that were recorded over data."""
     POINT = "point"
+    """The given samples alone."""
     BALL = "ball"
+    """All inputs within a radius of a sample."""
 
 
 class ProofWriter(Protocol):
-    """What a bracket rests on: it can write itself, with the bracket's two sides, to a file that others can check."""
+    """The proof of a bracket, which can be written with the bracket's two sides to a file that others can check."""
 
     def write(self, path: str | os.PathLike[str], bracket: Bracket) -> None:
         """Write the file."""
@@ -60,15 +64,15 @@ class Bracket(Part):
         log10_lower: log10 of the witnessed lower side (`-inf` is zero).
         log10_upper: log10 of the upper side (`+inf` comes with a `reason`).
         evidence: how the upper side is known.
-        scope: over which inputs the figure speaks.
+        scope: the inputs that the figure speaks of.
         method: how the upper side was found.
         mode: `"train"` or `"eval"`: which of the model's two functions was measured; `None` for a bare linear map.
         witness: what attains the lower side: a unit vector, or a pair of inputs.
-        reason: why the upper side is `+inf`, or why the figure `holds` not.
+        reason: why the upper side is `+inf`, or why `holds` is False.
         converged: whether the bracket closed to the asked tolerance.
         advice: what to raise if it did not, or what would help.
         holds: False for a printed formula that is no bound for this model (`reason` says why).
-        input_shape: the input size the figure speaks of.
+        input_shape: the shape of the inputs that the figure speaks of.
         per_sample: one bracket per sample, for POINT and BALL over a batch.
         per_output: one bracket per output, or per difference of two outputs, where asked for.
         notes: what the reader must know (dropout counted as off, ...).
@@ -136,12 +140,12 @@ class Bracket(Part):
         `normscope verify FILE` checks such a file with a script that uses nothing of Normscope (`tools/verify`):
         it evaluates the network and proves the upper side anew.
 
-        The file speaks of the weights that were measured. Of a network that is not in float64 the bracket keeps a copy,
-        which later changes of the model do not reach. Where it shares weights with the model, sums over them are
-        compared with those of that time, and what has changed is refused.
+        The file holds the weights as they were measured. The bracket keeps a copy of a network that is not in float64,
+        and later changes of the model do not reach that copy. A network in float64 shares its weights with the bracket:
+        sums over them are compared with the sums at the time of the measurement, and changed weights are refused.
 
         Args:
-            path: where to; conventionally `*.npz`.
+            path: the file to write, by convention `*.npz`.
 
         Raises:
             InputError: the bracket carries no proof, the weights it shares with the model have changed since they

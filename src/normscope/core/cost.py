@@ -1,4 +1,4 @@
-"""`Cost`: what a measurement took, counted while it ran: passes, norms, products, and seconds, each by part."""
+"""`Cost`: how much work each part of a measurement took, counted while it ran: passes, norms, products and seconds."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .progress import begin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost(Part):
-    """What a measurement took. Counts are the same in every run; seconds are not, and are not stored in JSON.
+    """How much work a measurement took. Counts are the same in every run; seconds are not, and are not stored in JSON.
 
     Attributes:
         passes: samples that went forward through the model or its graph, by part of the measurement.
         backwards: samples that went backward, by part.
         norms: norms of linear maps that were bounded, by part; one that is known already is not taken again.
         products: products with a linear map or its transpose, by part.
-        seconds: by part.
+        seconds: how long each part took.
 
     Example:
         >>> Cost(passes={"data": 8, "capture": 11}).total("passes")
@@ -91,7 +91,7 @@ _meter: ContextVar[Meter | None] = ContextVar("normscope_meter", default=None)
 
 
 def count(kind: str, amount: int = 1) -> None:
-    """Count passes, norms or products where a meter listens; none is begun once the clock of the work has run out."""
+    """Count passes, norms or products if a meter runs; leave the work here if its clock has run out (`check_time`)."""
     check_time()
     meter = _meter.get()
     if meter is not None:

@@ -1,4 +1,4 @@
-"""Dropout counts as off, in modules and in functions."""
+"""Switch dropout off, in modules and in functions, because figures count it as off."""
 
 from __future__ import annotations
 
@@ -18,44 +18,46 @@ DROPOUTS = ("dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha
             "feature_alpha_dropout", "feature_alpha_dropout_", "feature_dropout", "feature_dropout_")  # fmt: skip
 """Functions of torch that drop values at random, and return their first argument where they drop nothing."""
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-SHARE = {F.multi_head_attention_forward: 10, F.scaled_dot_product_attention: 4}
+POSITIONS = {F.multi_head_attention_forward: 10, F.scaled_dot_product_attention: 4}
 """The position of the argument `dropout_p` in attention functions."""
-KEPT = re.compile(r"(\w*_)?(p_?)?drop(out)?(_?path)?(_?(p|prob|rate|ratio))?")
-"""Names of the share that modules drop: `dropout`, `attn_pdrop`, `drop_path_rate`, `hidden_dropout_prob`, ..."""
+PROBABILITIES = re.compile(r"(\w*_)?(p_?)?drop(out)?(_?path)?(_?(p|prob|rate|ratio))?")
+"""Attribute names of dropout probabilities: `dropout`, `attn_pdrop`, `drop_path_rate`, `hidden_dropout_prob`, ..."""
 
 
 class _Undropped(TorchFunctionMode):
-    """Runs functions with dropout in them as if it were off."""
+    """Runs functions that apply dropout as if it were off."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a function, or return what it returns where nothing is dropped."""
+        """Run a function with a dropout probability of 0."""
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "").split(".")[0]  # operators are called dropout.default
         if name in DROPOUTS:
             return args[0] if args else kwargs["input"]
-        if name == "native_dropout":  # it returns its mask, too
-            whole = args[0] if args else kwargs["input"]
-            return whole, torch.ones_like(whole, dtype=torch.bool)
-        if name in RECURRENT:  # the share is the one float among the arguments, whatever the overload
+        if name == "native_dropout":  # it returns its mask as well
+            values = args[0] if args else kwargs["input"]
+            return values, torch.ones_like(values, dtype=torch.bool)
+        if name in RECURRENT:  # the dropout probability is the only float among the arguments of every overload
             args = tuple(0.0 if isinstance(value, float) else value for value in args)
             kwargs = {key: 0.0 if key == "dropout" else value for key, value in kwargs.items()}
-        elif (place := _share(func, name)) is not None:
-            args = (*args[:place], *((0.0,) if len(args) > place else ()), *args[place + 1 :])
-            kwargs = kwargs if len(args) > place else {**kwargs, "dropout_p": 0.0}
+        elif (position := _dropout_position(func, name)) is not None:
+            args = (*args[:position], *((0.0,) if len(args) > position else ()), *args[position + 1 :])
+            kwargs = kwargs if len(args) > position else {**kwargs, "dropout_p": 0.0}
         return func(*args, **kwargs)
 
 
 @contextmanager
 def dropping_nothing(model: nn.Module) -> Iterator[None]:
-    """Run a block with dropout off: in torch's functions, and where a module keeps a share to drop (`drop_prob`, ...).
+    """Run a block with dropout off: in torch's functions, and where a module holds a probability (`drop_prob`, ...).
 
-    What draws random numbers in other ways still does.
+    Other random functions still draw random numbers.
     """
     held = [
         (module, name, value)
         for module in model.modules()
         for name, value in vars(module).items()
-        if (KEPT.fullmatch(name) or (name == "p" and drops(module))) and isinstance(value, float) and 0 <= value <= 1
+        if (PROBABILITIES.fullmatch(name) or (name == "p" and drops(module)))
+        and isinstance(value, float)
+        and 0 <= value <= 1
     ]
     try:
         for module, name, _ in held:
@@ -67,6 +69,7 @@ def dropping_nothing(model: nn.Module) -> Iterator[None]:
             setattr(module, name, value)
 
 
-def _share(func: Any, name: str) -> int | None:
-    """Return which argument of an attention is the share that it drops."""
-    return SHARE[F.scaled_dot_product_attention] if name == "scaled_dot_product_attention" else SHARE.get(func)
+def _dropout_position(func: Any, name: str) -> int | None:
+    """Return the position of the argument `dropout_p`, or None for a function that has none."""
+    known = F.scaled_dot_product_attention if name == "scaled_dot_product_attention" else func
+    return POSITIONS.get(known)

@@ -1,4 +1,4 @@
-"""Write a file whole or not at all, and read what was saved."""
+"""Write a file whole or not at all, and read JSON back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     A link stays a link: the file it points to is replaced. Pipes and devices are written to as they are.
 
     Args:
-        path: where to; the folder must exist.
+        path: the file to write; its folder must exist.
         text: the content.
 
     Raises:
@@ -28,7 +28,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file of bytes as `write_text` writes one of text."""
+    """Write bytes to a file in the way in which `write_text` writes text."""
     try:
         mode = file_mode(path)
         if mode is not None and not stat.S_ISREG(mode):
@@ -40,7 +40,7 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """Return what a file of JSON holds.
+    """Return the content of a JSON file.
 
     Raises:
         InputError: the file cannot be read or is no JSON.
@@ -68,6 +68,7 @@ def file_mode(path: str | os.PathLike[str]) -> int | None:
 
 
 def _replace(target: Path, content: bytes, permissions: int) -> None:
+    """Write a temporary file in the same folder, and then put it in the place of the target in one step."""
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".normscope-")
     try:
         with os.fdopen(handle, "wb") as file:

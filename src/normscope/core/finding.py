@@ -12,7 +12,7 @@ from .markup import card
 
 
 class Severity(enum.StrEnum):
-    """How much a finding matters; the more serious is the larger."""
+    """How much a finding matters; a more serious severity compares as larger."""
 
     INFO = "info"
     """A fact the reader may want to know; the model may well be healthy."""
@@ -44,14 +44,14 @@ class Finding(Part):
     """One thing found in a model.
 
     Attributes:
-        code: kebab-case, one list for audits and training runs (`dead-layer`, `redundant-bias`, ...).
+        code: a name in kebab-case, from one list for audits and training runs (`dead-layer`, `redundant-bias`, ...).
         severity: info, warning or error.
         where: the module path, or the parameter's name.
         seen: what was measured, in one sentence with its figures.
         why: why it matters.
         advice: what to do.
-        numbers: the figures by name; `None` is not measured.
-        step: of the training run, where it was raised; `None` in audits.
+        numbers: the figures by name; `None` stands for a figure that was not measured.
+        step: the training step at which it was raised; `None` in audits.
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(sparse=("step",))

@@ -1,4 +1,4 @@
-"""Text from models and files as markup: what it holds stays text, and shows itself."""
+"""Escape text from models and files, so that a page or a terminal shows it and never acts on it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def card(title: str, lines: Mapping[str, str | None]) -> str:
-    """Return a few labelled lines as HTML for a notebook, with styles of its own: other sheets cannot reach them.
+    """Return a few labelled lines as HTML for a notebook, with inline styles that no other style sheet changes.
 
     Args:
-        title: stands above, in bold.
+        title: the text above the lines, in bold.
         lines: text by label; lines without text are left out.
 
     Example:
@@ -33,7 +33,7 @@ def card(title: str, lines: Mapping[str, str | None]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return text as markup shows it, whatever it holds."""
+    """Return text in the form in which HTML shows it as it is."""
     return html.escape(visible(text))
 
 

@@ -1,4 +1,4 @@
-"""Products of float32 numbers in float32: not in the shorter floats that a device may take for them."""
+"""Keep products of float32 numbers in float32, where a device would round them to a shorter format."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ def full_precision() -> Iterator[None]:
     held, matmul = [part.fp32_precision for part in parts], torch.get_float32_matmul_precision()
     try:
         allowed = cudnn.allow_tf32
-    except RuntimeError:  # set by the newer names alone, with which this one does not agree
+    except RuntimeError:  # torch refuses to read this older name once the newer names disagree with it
         allowed = None
     try:
-        torch.set_float32_matmul_precision("highest")  # the older names first: torch refuses settings that disagree
+        torch.set_float32_matmul_precision(
+            "highest"
+        )  # the older names come first: torch refuses settings that disagree
         cudnn.allow_tf32 = False
         for part in parts:
             part.fp32_precision = "ieee"
@@ -37,6 +39,6 @@ def full_precision() -> Iterator[None]:
 
 
 def _parts() -> tuple[Any, ...]:
-    """Return where torch keeps the newer settings."""
+    """Return the objects on which torch keeps the newer settings."""
     cudnn, mkldnn = (cast(Any, module) for module in (torch.backends.cudnn, torch.backends.mkldnn))
     return cudnn.conv, cudnn.rnn, torch.backends.cuda.matmul, mkldnn.matmul

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 DELAY = 2.0
-"""Nothing is shown in the first seconds, this many."""
+"""Seconds that must pass before anything is shown."""
 
 
 class Progress:
@@ -51,7 +51,7 @@ class Parts:
 
     Args:
         title: what is being done as a whole.
-        names: of the parts, in the order they run; one that is left out is passed over.
+        names: the names of the parts, in the order in which they run; a part that does not run is passed over.
 
     Example:
         >>> with Parts("auditing", ("capture", "data", "bounds")) as parts:
@@ -88,7 +88,7 @@ class Parts:
 
     @property
     def done(self) -> float:
-        """How many parts are done, the one that runs by its share."""
+        """How many parts are done; the part that runs counts by the share of it that is done."""
         return self._at + self._share
 
     def line(self) -> str:

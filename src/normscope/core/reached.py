@@ -2,7 +2,7 @@
 
 A model that is run or traced to be measured may append to a list of its own, of a hook or of the module it is written
 in. Such objects are found by following references from the model: attributes, closures, the globals that functions
-name. What torch, numpy and Python's own library hold is not looked at, nor more than `MOST` objects.
+name. Objects of torch, numpy and Python's own library are not followed, and the search ends after `MOST` objects.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 MOST = 20_000
-"""No more objects than this are looked at."""
+"""The search for changeable objects ends after this many."""
 LIBRARIES = frozenset({"torch", "numpy", "scipy", "normscope", "torchvision", *sys.stdlib_module_names} - {"__main__"})
 """Packages whose functions and objects are taken to keep nothing of a forward."""
 MODELS = frozenset({"transformers", "timm"})
@@ -40,7 +40,7 @@ class Reached:
 
     Attributes:
         modules: the model's modules, and those that it holds without registering them.
-        undo: puts one object back, if it was changed.
+        undo: functions that each put one object back, if it was changed.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -63,7 +63,7 @@ class Reached:
             undo()
 
     def _visit(self, value: Any) -> Iterable[Any]:
-        """Note how a value is put back; return what it leads to."""
+        """Note how to put a value back; return the objects that it refers to."""
         if isinstance(value, nn.Module):
             return self._module(value)
         if type(value) in CONTAINERS:
@@ -101,7 +101,7 @@ class Reached:
             if not isinstance(value, ModuleType):
                 if _leads_on(value) and not isinstance(value, type):
                     yield value
-            elif not _library(value.__name__):  # the containers of a module of the user's that are named, too
+            elif not _library(value.__name__):  # a module of the user's: the objects in it that the function names
                 yield from (vars(value)[other] for other in names if other in vars(value))
         for cell in function.__closure__ or ():
             self.undo.append(_cell(cell))
@@ -110,11 +110,13 @@ class Reached:
 
 
 def _leads_on(value: Any) -> bool:
+    """Whether a value may refer to objects that can be changed."""
     return not isinstance(value, torch.Tensor | str | bytes | int | float | complex | None)
 
 
 @functools.lru_cache(maxsize=4096)
 def _library(name: str | None) -> bool:
+    """Whether a module belongs to a package that is taken to keep nothing of a forward."""
     return (name or "builtins").split(".", 1)[0] in LIBRARIES
 
 
@@ -147,13 +149,15 @@ def _names(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _inside(cell: CellType) -> list[Any]:
+    """Return the value of a variable of a closure, in a list that is empty before the variable has one."""
     try:
         return [cell.cell_contents]
-    except ValueError:  # not filled yet
+    except ValueError:
         return []
 
 
 def _cell(cell: CellType) -> Undo:
+    """Return a function that gives a variable of a closure its present value back."""
     held = _inside(cell)
 
     def undo() -> None:
@@ -164,6 +168,7 @@ def _cell(cell: CellType) -> Undo:
 
 
 def _entry(table: dict[str, Any], name: str) -> Undo:
+    """Return a function that gives one name of a dict its present value back, or removes it again."""
     missing = object()
     held = table.get(name, missing)
 
@@ -177,7 +182,7 @@ def _entry(table: dict[str, Any], name: str) -> Undo:
 
 
 def _contents(container: Any) -> Undo:
-    """Return what gives a list, dict, set or deque back the very objects that it holds now."""
+    """Return a function that gives a list, dict, set or deque back the very objects that it holds now."""
     pairs = isinstance(container, dict)
     held = list(container.items() if pairs else container)
 
@@ -192,7 +197,7 @@ def _contents(container: Any) -> Undo:
         if not alike(list(container.items() if pairs else container)):
             container.clear()
             if pairs:
-                for key, value in held:  # the `update` of a Counter counts
+                for key, value in held:  # the method `update` of a Counter would add to its counts
                     container[key] = value
             else:
                 (container.update if isinstance(container, set) else container.extend)(held)
@@ -201,7 +206,7 @@ def _contents(container: Any) -> Undo:
 
 
 def _attributes(module: nn.Module) -> Undo:
-    """Return what binds the plain attributes of a module again, and writes back the tensors among them."""
+    """Return a function that binds the plain attributes of a module again, and writes back the tensors among them."""
     held = {name: value for name, value in vars(module).items() if name not in KNOWN}
     copies = {
         name: value.detach().clone()

@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 
 def outside_inference_mode(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a public function work inside the caller's `torch.inference_mode()`, where autograd cannot."""
+    """Let a public function work inside the caller's `torch.inference_mode()`, where autograd is switched off."""
 
     @wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -92,7 +92,7 @@ def random_as_found() -> Iterator[None]:
 
 
 class ProtectedParameters(TorchDispatchMode):
-    """The parameters of a model: copies one before the first operator that writes into its memory."""
+    """Protects the parameters of a model: each is copied before the first operator that writes into its memory."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class ProtectedParameters(TorchDispatchMode):
         self._copies: list[tuple[Tensor, Tensor]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operator, after a look at what it writes."""
+        """Run an operator, after copying the parameters that it writes into."""
         kwargs = kwargs or {}
         for tensor in _written(func, args, kwargs):
             for data in self._unwritten.pop(tensor.untyped_storage().data_ptr(), ()):
@@ -112,7 +112,7 @@ class ProtectedParameters(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def restore(self) -> None:
-        """Put back what was written or bound anew."""
+        """Put back the parameters that were written into or replaced."""
         for data, copied in self._copies:
             data.copy_(copied)
         for parameter, data in self._bound:
@@ -125,15 +125,15 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[T
     if not func._schema.is_mutable:
         return []
     found = []
-    for place, argument in enumerate(func._schema.arguments):
+    for index, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            found += tree_leaves(args[place] if place < len(args) else kwargs.get(argument.name))
+            found += tree_leaves(args[index] if index < len(args) else kwargs.get(argument.name))
     return [value for value in found if isinstance(value, Tensor)]
 
 
 @contextmanager
 def on_copies(model: nn.Module) -> Iterator[None]:
-    """Run a block on copies of the buffers: what it writes into them can be differentiated, and is forgotten."""
+    """Run a block on copies of the buffers: writes into them can be differentiated, and are lost afterwards."""
     held = [(module, name, buffer) for module in model.modules() for name, buffer in module._buffers.items()]
     copies = {id(buffer): buffer.detach().clone() for _, _, buffer in held if buffer is not None}
     try:
@@ -152,7 +152,7 @@ def drops(module: nn.Module) -> bool:
 
 
 def mode_of(model: nn.Module, mode: str | None) -> str:
-    """Return the mode asked for, or the one the model is in; refuse what is no model or no mode."""
+    """Return the mode asked for, or the one the model is in; refuse anything that is not a model or a mode."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}, not a torch.nn.Module: pass the model itself")
     if mode not in (None, "train", "eval"):

@@ -1,4 +1,4 @@
-"""`Experiment`: jobs, what each of them measures, the figures that they come to, and the claims judged by these."""
+"""`Experiment`: its jobs, what each of them measures, the figures computed from these, and the claims they judge."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 from ..report.document import Block
 
 Settings = Mapping[str, Any]
-"""Of an experiment: plain values under plain names, written into every result."""
+"""The settings of an experiment: plain values by name, which are written into every result."""
 Measured = Mapping[str, Any]
-"""What one job measured: plain data that JSON can hold."""
+"""The measurements of one job: plain data that JSON can hold."""
 Figures = Mapping[str, float]
-"""What an experiment comes to: a number for each name. Verdicts are computed from these alone."""
+"""The figures of an experiment: numbers by name. Verdicts are computed from these alone."""
 
 
 class Verdict(StrEnum):
-    """What becomes of a claim, by the rule that stands on top of `judging.py`."""
+    """The verdict on a claim, by the rule at the top of `judging.py`."""
 
     HOLDS = "holds"
     CORRECTED = "holds with correction"
@@ -42,9 +42,9 @@ class Claim:
     Attributes:
         id: its name in the ledger, such as `than.lemma1`.
         source: the paper.
-        where: in the paper, such as `Lemma 1`.
+        where: the place in the paper, such as `Lemma 1`.
         text: the claim in our words.
-        judge: the verdict that figures come to. It depends on nothing else, so that other figures give another one.
+        judge: a function from the figures to the verdict, which depends on nothing else.
     """
 
     id: str
@@ -55,36 +55,37 @@ class Claim:
 
 
 class Job(NamedTuple):
-    """One part of an experiment that is measured on its own: which setting, which seed."""
+    """One part of an experiment that is measured on its own: its setting and its seed."""
 
     kind: str
     seed: int = 0
 
     @property
     def key(self) -> str:
-        """What the job is known by, in files too."""
+        """The name of the job, in files too."""
         return f"{self.kind} seed={self.seed}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """An experiment of a paper, small enough to run on any machine with `quick`, as the paper has it with `full`.
+    """An experiment of a paper, with small settings for any machine (`quick`) and with those of the paper (`full`).
 
     Attributes:
-        name: such as `than.figure1`.
+        name: the name, such as `than.figure1`.
         title: a heading.
         about: what is done and how it differs from the paper, in whole sentences.
         quick: settings that take seconds.
-        full: settings of the paper; the same as `quick` where that is all there is to it.
-        jobs: what is measured on its own, given the settings.
-        measure: one job. Functions of modules only, since jobs may be done in other processes. The folder is one of the
-            job's own, for logs and for what a long job needs to go on after an interruption, or None.
-        figures: what the measured jobs come to, in the order of `jobs`.
-        claims: judged by the figures.
-        draw: tables and charts of the measured jobs.
-        stored: whether the ledger of claims reads its committed full result, because it takes too long to compute.
-        shares: the name of the experiment whose measured jobs this one judges and draws, so that they are run once;
-            settings, `jobs` and `measure` are then those of that one. Empty for jobs of its own.
+        full: the settings of the paper; the same as `quick` where those are small enough.
+        jobs: returns the jobs for given settings.
+        measure: measures one job. It must be a function of a module, since jobs may run in other processes. The folder
+            belongs to the job alone, for logs and for what a long job needs to resume after an interruption; it may be
+            None.
+        figures: computes the figures from the measured jobs, in the order of `jobs`.
+        claims: the claims that the figures judge.
+        draw: returns tables and charts of the measured jobs.
+        stored: whether the ledger of claims reads the stored full result, because the experiment takes too long.
+        shares: the name of the experiment whose measured jobs this one judges and draws, so that they run once;
+            settings, `jobs` and `measure` are then those of the other experiment. Empty for jobs of its own.
     """
 
     name: str

@@ -19,11 +19,11 @@ from .reproduction import JudgedClaim, Reproduction, command, row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claims(Shown):
-    """The ledger: one row per claim. Prints as a table; `to_html` writes a page, `to_json` a list of objects.
+    """The ledger of claims, one row each. Prints as a table; `to_html` writes a page, `to_json` a list of objects.
 
     Attributes:
         rows: the claims, in the order of the papers.
-        items: the results that they are judged by: runs of just now, and stored ones.
+        items: the results that judge them: new runs and stored ones.
     """
 
     page = "reproduction:ledger_document"
@@ -61,13 +61,13 @@ class Claims(Shown):
 def claims(names: Sequence[str] = (), *, workers: int | None = None) -> Claims:
     """Judge the claims of the papers.
 
-    Fast ones are computed just now; those of long experiments come from the figures of runs that are kept in the
+    Claims of fast experiments are judged by a new run; those of long experiments by figures that are stored in the
     package, with day, commit and machine. Verdicts are computed in either case.
 
     Args:
         names: ids of claims (`than.lemma1`), experiments for all of their claims (`than.figure1`), or the beginning of
-            several of either (`than`, `slides`); none for all.
-        workers: processes on this machine; 0 for none, None for one a core.
+            several of either (`than`, `slides`); empty for all.
+        workers: how many processes run on this machine; 0 uses this process alone, None starts one for each core.
 
     Returns:
         One row per claim: `id`, `source`, `where`, `claim`, `verdict`, `evidence`, `command`.
@@ -85,15 +85,15 @@ def claims(names: Sequence[str] = (), *, workers: int | None = None) -> Claims:
 
 
 def stored(experiment: Experiment) -> Reproduction | None:
-    """Return the result of an experiment that is kept in the package; None if there is none.
+    """Return the result of an experiment that is stored in the package; None if there is none.
 
     Raises:
-        InputError: it is damaged.
+        InputError: the stored result is damaged.
     """
-    place = files(__package__) / "stored" / f"{source_of(experiment).name}.json"
-    if not place.is_file():
+    resource = files(__package__) / "stored" / f"{source_of(experiment).name}.json"
+    if not resource.is_file():
         return None
-    with as_file(place) as path:
+    with as_file(resource) as path:
         held = Reproduction.from_json(path)
     return Reproduction(
         experiment=experiment,

@@ -1,4 +1,4 @@
-"""Data sets: scikit-learn's 8x8 digits, which are embedded; MNIST and CIFAR-10 from a folder the user gives."""
+"""Load data sets: scikit-learn's 8x8 digits, which are embedded, and MNIST and CIFAR-10 from a folder of the user."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..core.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Images and labels, cut into a part to train on and a part to test on."""
+    """Images and labels for training and for testing."""
 
     train_images: Tensor
     train_labels: Tensor
@@ -54,7 +54,7 @@ def digits(*, generator: torch.Generator, test_share: float = 0.2) -> Split:
 
 @dataclass(frozen=True, slots=True)
 class ChannelScale:
-    """Mean and deviation of each channel of a data set, of values from 0 to 1."""
+    """Mean and standard deviation of each channel of a data set, for values from 0 to 1."""
 
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
@@ -63,17 +63,17 @@ class ChannelScale:
 MNIST_SCALE = ChannelScale((0.1307,), (0.3081,))
 CIFAR_SCALE = ChannelScale((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 CIFAR_RECORD = 1 + 3 * 32 * 32
-"""Bytes of a record of the binary version: the label, then the image."""
+"""The number of bytes of a record in the binary version: the label, then the image."""
 
 
 def mnist(folder: str | Path, *, limit: int | None = None, standardise: bool = True) -> Split:
     """Return MNIST as float32 images of shape (1, 28, 28), standardised.
 
     Args:
-        folder: holds the four idx files (`train-images-idx3-ubyte`, ..., also as `.gz`), or a folder `raw` or
+        folder: the folder with the four idx files (`train-images-idx3-ubyte`, ..., also as `.gz`), or a folder `raw` or
             `MNIST/raw` with them.
-        limit: at most this many images of either part.
-        standardise: False leaves the values in [0, 1].
+        limit: the largest number of images in either part.
+        standardise: whether to standardise the values; otherwise they lie in [0, 1].
 
     Returns:
         The two parts, in the order of the files.
@@ -100,11 +100,11 @@ def cifar10(folder: str | Path, *, limit: int | None = None, standardise: bool =
     """Return CIFAR-10 as float32 images of shape (3, 32, 32), each channel standardised.
 
     Args:
-        folder: holds the archive's python batches (`data_batch_1`, ..., `test_batch`) or binary batches
+        folder: the folder with the archive's python batches (`data_batch_1`, ..., `test_batch`) or binary batches
             (`data_batch_1.bin`, ...), or a folder `cifar-10-batches-py` or `cifar-10-batches-bin` with them. Python
             batches are pickles and are read without running any code they may hold.
-        limit: at most this many images of either part; files beyond it are not read.
-        standardise: False leaves the values in [0, 1].
+        limit: the largest number of images in either part; files beyond it are not read.
+        standardise: whether to standardise the values; otherwise they lie in [0, 1].
 
     Returns:
         The two parts, in the order of the files.

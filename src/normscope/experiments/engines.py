@@ -1,4 +1,4 @@
-"""Where jobs are done: in this process, in processes of this machine, or on a Ray cluster."""
+"""Do jobs in this process, in processes of this machine, or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ DIED = "the process of this job died (out of memory, or a crash)"
 
 
 class SharedWork(Protocol[AJob, AResult]):
-    """What jobs share, and how one of them is done. It must be possible to pickle it for other processes."""
+    """The data that all jobs share, with the method that does one job; it is pickled for other processes."""
 
     @property
     def local(self) -> bool:
-        """Whether it belongs to this process, because its tensors are on a GPU for example."""
+        """Whether the jobs must run in this process, for example because tensors are on a GPU."""
         ...
 
     def do(self, job: AJob) -> AResult:
-        """Return what a job comes to; it raises nothing."""
+        """Return the result of a job; errors become results as well."""
         ...
 
     def failed(self, job: AJob, reason: str) -> AResult:
-        """Return what stands for a job that could not be done."""
+        """Return the result that stands for a job that could not be done."""
         ...
 
 
@@ -53,12 +53,12 @@ def here(work: SharedWork[Job, Result], jobs: Sequence[Job]) -> Iterator[Result]
 def processes(work: SharedWork[Job, Result], jobs: Sequence[Job], workers: int) -> Iterator[Result]:
     """Yield the results of jobs in processes of this machine, as they end.
 
-    Where a process dies, the jobs that were under way are repeated one by one, and one that dies again is a failure.
+    If a process dies, the unfinished jobs are repeated one by one, and a job that dies again counts as failed.
 
     Args:
-        work: what all jobs share; it is sent to each process once.
-        jobs: what is to be done.
-        workers: how many processes.
+        work: the data that all jobs share, which is sent to each process once.
+        jobs: the jobs to do.
+        workers: the number of processes.
     """
     left = dict.fromkeys(jobs)
     try:
@@ -75,18 +75,18 @@ def processes(work: SharedWork[Job, Result], jobs: Sequence[Job], workers: int) 
 
 
 def _pooled(work: SharedWork[Job, Result], jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Result]]:
-    context = multiprocessing.get_context("spawn")  # a fork would copy the threads of torch in mid-step
+    context = multiprocessing.get_context("spawn")  # a fork would copy torch's threads in the middle of their work
     given_up = context.Event()
     with ProcessPoolExecutor(min(workers, len(jobs)), context, _begin, (pickle.dumps(work), given_up)) as pool:
         try:
-            with _without_script():  # processes start while jobs are handed in
+            with _without_script():  # processes start while jobs are submitted
                 running: dict[Future[Any], Job] = {pool.submit(_do, job): job for job in jobs}
             while running:
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     job = running.pop(future)
                     done = future.result()
                     yield job, work.failed(job, done.reason) if isinstance(done, _NotLoaded) else done
-        except BaseException:  # interrupted, or nobody asks for more: what runs now may take hours
+        except BaseException:  # the run is interrupted or abandoned, and running jobs may take hours
             given_up.set()
             raise
         finally:
@@ -95,7 +95,7 @@ def _pooled(work: SharedWork[Job, Result], jobs: Sequence[Job], workers: int) ->
 
 @contextlib.contextmanager
 def _without_script() -> Iterator[None]:
-    """Keep new processes from running the script that asks for them again: nothing that is sent refers to it."""
+    """Keep new processes from running the user's script again; nothing that is sent to them refers to it."""
     main = sys.modules["__main__"]
     names = ("__file__", "__spec__")
     held = {name: getattr(main, name) for name in names if hasattr(main, name)}
@@ -109,14 +109,14 @@ def _without_script() -> Iterator[None]:
 
 
 class _NotLoaded:
-    """Why a process has no work."""
+    """The reason why a process could not load the shared data."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
 
 
 _work: Any = _NotLoaded("nothing was sent")
-"""Of this process, if it is one of a pool; or why it has none."""
+"""The shared data of this process, if it belongs to a pool, or the reason why it has none."""
 
 
 def _begin(sent: bytes, given_up: Event) -> None:
@@ -131,7 +131,7 @@ def _begin(sent: bytes, given_up: Event) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process when the one that asked for the jobs is gone, killed for example: nobody reads them any more."""
+    """End this process when its parent is gone, for example killed, since the results can no longer be read."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -139,7 +139,7 @@ def _end_with_parent() -> None:
 
 
 def _end_when(given_up: Event) -> None:
-    """End this process, in the midst of a job too, when the jobs are given up."""
+    """End this process when the jobs are given up, even in the middle of a job."""
     given_up.wait()
     os._exit(1)
 
@@ -149,7 +149,7 @@ def _do(job: Any) -> Any:
 
 
 def on_ray(work: SharedWork[Job, Result], jobs: Sequence[Job]) -> Iterator[Result]:
-    """Yield the results of jobs on a Ray cluster, as they end: the one that is connected, or one on this machine.
+    """Yield the results of jobs on a Ray cluster as they end: on the connected one, or on one on this machine.
 
     Raises:
         InputError: Ray is not installed, or its cluster does not answer.
@@ -162,8 +162,8 @@ def on_ray(work: SharedWork[Job, Result], jobs: Sequence[Job]) -> Iterator[Resul
         try:
             ray.init(log_to_driver=False)
         except (OSError, RuntimeError, ValueError) as error:
-            place = os.environ.get("RAY_ADDRESS")
-            named = f"the Ray cluster of RAY_ADDRESS={place}" if place else "a Ray cluster on this machine"
+            address = os.environ.get("RAY_ADDRESS")
+            named = f"the Ray cluster of RAY_ADDRESS={address}" if address else "a Ray cluster on this machine"
             raise InputError(
                 f"{named} cannot be used ({said(error)}): start it, unset RAY_ADDRESS, or leave out the engine"
             ) from error
@@ -187,16 +187,16 @@ def on_ray(work: SharedWork[Job, Result], jobs: Sequence[Job]) -> Iterator[Resul
 def runner(
     name: str, work: SharedWork[Job, Result], workers: int | None, notes: list[str]
 ) -> Callable[[Sequence[Job]], Iterator[Result]]:
-    """Return what does jobs.
+    """Return a function that does jobs and yields their results.
 
     Args:
-        name: `"local"` or `"ray"`.
-        work: what all jobs share.
-        workers: processes on this machine; 0 for none, None for one a core.
-        notes: where to say that processes are not possible.
+        name: the engine, `"local"` or `"ray"`.
+        work: the data that all jobs share.
+        workers: how many processes run on this machine; 0 uses this process alone, None starts one for each core.
+        notes: a list that gets a note where other processes cannot be used.
 
     Raises:
-        InputError: there is no such engine, or the work cannot be sent to a cluster.
+        InputError: there is no such engine, or the shared data cannot be sent to a cluster.
     """
     if name not in ("local", "ray"):
         raise InputError(f'engine is "local" or "ray", not {name!r}')
@@ -216,7 +216,7 @@ def runner(
 
 
 def _cannot_travel(work: Any) -> str | None:
-    """Return why work cannot be sent to another process, or None."""
+    """Return why the shared data cannot be sent to another process, or None if they can."""
     try:
         sent = pickle.dumps(work)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Many small networks of one shape, trained side by side: one tensor holds a parameter of all of them."""
+"""Train many small networks of one shape side by side: one tensor holds a parameter of all of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 Normalizer = Literal["none", "batch", "layer"]
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""From the outputs and targets of one network to its loss."""
+"""A function from the outputs and targets of one network to its loss."""
 
 
 def chain(
@@ -25,19 +25,19 @@ def chain(
     bias: bool = True,
     last: bool = False,
 ) -> nn.Sequential:
-    """Return a chain of linear layers, a normalizer and an activation behind each but the last.
+    """Return a chain of linear layers, with a normalizer and an activation behind each but the last.
 
     Args:
-        widths: of the input, of the hidden layers and of the output.
-        normalizer: which.
-        activation: makes one.
-        eps: of the normalizers.
-        bias: whether layers without a normalizer behind them have one; those in front of one never do.
-        last: whether the last layer too has a normalizer behind it.
+        widths: the widths of the input, of the hidden layers and of the output.
+        normalizer: the kind of normalizer.
+        activation: a function that makes an activation.
+        eps: the eps of the normalizers.
+        bias: whether layers without a normalizer behind them have a bias; layers in front of a normalizer have none.
+        last: whether the last layer has a normalizer behind it as well.
     """
     layers: list[nn.Module] = []
-    for place, (before, after) in enumerate(itertools.pairwise(widths), start=1):
-        end = place == len(widths) - 1
+    for index, (before, after) in enumerate(itertools.pairwise(widths), start=1):
+        end = index == len(widths) - 1
         normalized = normalizer != "none" and (last or not end)
         layers.append(nn.utils.skip_init(nn.Linear, before, after, bias=bias and not normalized))
         if normalized:
@@ -52,9 +52,9 @@ class Ensemble:
     """Networks of one shape, one per seed.
 
     Attributes:
-        template: the shape.
-        parameters: by name, `[networks, ...]`.
-        buffers: likewise; running statistics are each network's own.
+        template: a network of this shape, whose own weights are not used.
+        parameters: the parameters by name, `[networks, ...]`.
+        buffers: the buffers by name, `[networks, ...]`; each network has its own running statistics.
     """
 
     template: nn.Module
@@ -72,7 +72,7 @@ class Ensemble:
                 if parameter.ndim > 1:
                     value.normal_(0.0, scale * (2.0 / parameter.shape[1]) ** 0.5, generator=generator)
                 elif "weight" in name:
-                    value.fill_(1.0)  # of a normalizer
+                    value.fill_(1.0)  # the scale of a normalizer
                 drawn[name].append(value)
         parameters = {name: torch.stack(values).detach() for name, values in drawn.items()}
         held = {name: torch.stack([buffer] * len(seeds)) for name, buffer in template.named_buffers()}
@@ -82,7 +82,7 @@ class Ensemble:
         return len(next(iter(self.parameters.values())))
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Return all outputs at inputs `[networks, samples, ...]`; in train mode running statistics move."""
+        """Return all outputs at inputs `[networks, samples, ...]`; in train mode running statistics are updated."""
         return self.outputs(self.parameters, inputs)
 
     def outputs(self, parameters: dict[str, Tensor], inputs: Tensor) -> Tensor:
@@ -109,10 +109,10 @@ class Ensemble:
             own = rate.reshape(-1, *[1] * size) if isinstance(rate, Tensor) else rate
             self.parameters[name] = value - own * (gradients[name] + decay * value)
 
-    def member(self, place: int) -> nn.Module:
+    def member(self, index: int) -> nn.Module:
         """Return one network as a module of its own, in train mode."""
         made = copy.deepcopy(self.template)
-        state = {name: value[place] for name, value in (self.parameters | self.buffers).items()}
+        state = {name: value[index] for name, value in (self.parameters | self.buffers).items()}
         made.load_state_dict(state)
         return made.train()
 

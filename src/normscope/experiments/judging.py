@@ -2,7 +2,7 @@
 
 One rule for all claims:
 
-- `holds`: true as written, of all that was tried.
+- `holds`: true as written, for everything that was tried.
 - `holds with correction`: what the claim says exists and goes the way it says, but a constant, a term of a formula or a
   condition had to be mended, and the mended form was computed to hold. So too where it is true of most, and not of all,
   of the networks, data or ways to train that it speaks of, and where a printed figure is off but the comparison that it
@@ -27,16 +27,16 @@ from .base import Figures, Judgement, Verdict
 ROUNDING = 1e-9
 """Relative differences below it count as rounding of float64."""
 CONFIDENCE = 0.975
-"""Of each end of an interval for a median."""
+"""The confidence of each end of an interval for a median."""
 FEWEST = 6
-"""Values from which there is such an interval."""
+"""The least number of values for which there is such an interval."""
 TOO_FEW = f"Fewer than {FEWEST} seeds decide nothing: the full version has more."
 MEDIAN, LOW, HIGH, COUNT = ".median", ".low", ".high", ".seeds"
 """Endings of the names of the figures that `spread` makes."""
 
 
 Judge = Callable[[Figures], Judgement]
-"""What a claim is judged by."""
+"""A function from the figures of an experiment to the verdict on a claim."""
 
 
 class SeedSpread(NamedTuple):
@@ -58,7 +58,7 @@ def judged(printed: bool, evidence: str, *, corrected: bool = False) -> Judgemen
 
 
 def with_seeds(seeds: float, judgement: Judgement) -> Judgement:
-    """Return a judgement that a median, an interval or a share of seeds decides; `not testable` with few of these."""
+    """Return a judgement that depends on several seeds; it becomes `not testable` where there are too few seeds."""
     if seeds < FEWEST:
         return Judgement(Verdict.NOT_TESTABLE, f"{judgement.evidence} {TOO_FEW}")
     return judgement
@@ -70,11 +70,11 @@ def by_convention(outcomes: Sequence[bool], evidence: str) -> Judgement:
 
 
 def by_count(count: float, every: float, evidence: str) -> Judgement:
-    """Judge a claim about all by how many of those that were tried it is true of: all, most or fewer.
+    """Judge a claim about all cases by the number of tried cases for which it is true: all, most or fewer.
 
     Args:
-        count: of how many it is true.
-        every: how many were tried.
+        count: the number of cases for which it is true.
+        every: the number of cases that were tried.
         evidence: what was seen, in words.
     """
     verdict = Verdict.HOLDS if count >= every else Verdict.CORRECTED if 2.0 * count > every else Verdict.FAILS
@@ -82,9 +82,9 @@ def by_count(count: float, every: float, evidence: str) -> Judgement:
 
 
 def of_all(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return the verdict on a claim about all of several networks, data or parts, from that on each of them.
+    """Return the verdict on a claim about several networks, data sets or parts, from the verdict on each of them.
 
-    Those that are not decided leave it open, unless all that they may turn out to be comes to the same.
+    An undecided case leaves the claim open, unless the verdict is the same whichever way that case turns out.
     """
     held, undecided = (sum(one is kind for one in verdicts) for kind in (Verdict.HOLDS, Verdict.NOT_TESTABLE))
     least, most = (by_count(count, len(verdicts), "").verdict for count in (held, held + undecided))
@@ -92,7 +92,7 @@ def of_all(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def of_readings(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return the verdict on a claim from that on each reading of its words."""
+    """Return the verdict on a claim from the verdict on each reading of its words."""
     found = set(verdicts)
     if Verdict.FAILS in found and found & {Verdict.HOLDS, Verdict.CORRECTED}:
         return Verdict.CONVENTION
@@ -102,7 +102,7 @@ def of_readings(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def decided(found: SeedSpread, *, above: float | None = None, below: float | None = None, evidence: str) -> Judgement:
-    """Judge whether a median over seeds lies above, or below, a value; `not testable` where its interval covers it.
+    """Judge whether a median over seeds lies above (or below) a value; `not testable` if its interval covers it.
 
     Args:
         found: the median with its interval.
@@ -125,10 +125,10 @@ def decided(found: SeedSpread, *, above: float | None = None, below: float | Non
 
 
 def readings(found: Sequence[Sequence[SeedSpread]], *, above: float, evidence: str) -> Judgement:
-    """Judge whether medians over seeds lie above a value, in every reading of a claim and for all that it speaks of.
+    """Judge whether medians over seeds lie above a value, in every reading of a claim and for all its subjects.
 
     Args:
-        found: for each reading the medians, one for each network or setting that the claim is about.
+        found: for each reading, the medians of the networks or settings that the claim is about.
         above: the claim is that they lie above this.
         evidence: what was seen, in words.
     """
@@ -141,10 +141,10 @@ def readings(found: Sequence[Sequence[SeedSpread]], *, above: float, evidence: s
 
 
 def spread(name: str, values: Sequence[float]) -> dict[str, float]:
-    """Return the median of values with an interval that holds the true median in 95 % of all cases, as figures.
+    """Return, as figures, the median of values with an interval that holds the true median in 95 % of all cases.
 
-    The interval is one of order statistics and assumes nothing of the distribution. Fewer than six values give none
-    with that confidence: then it goes from the least to the largest.
+    The ends of the interval are order statistics, so that nothing is assumed about the distribution. For fewer than six
+    values there is no interval of that confidence, and it goes from the least to the largest value.
 
     Example:
         >>> spread("ratio", [3.0, 1.0, 2.0])
@@ -165,7 +165,7 @@ def spread(name: str, values: Sequence[float]) -> dict[str, float]:
 
 
 def read(figures: Figures, name: str) -> SeedSpread:
-    """Return the median and interval that `spread` left under a name."""
+    """Return the median and interval that `spread` stored under a name."""
     median, low, high, seeds = (figures[name + ending] for ending in (MEDIAN, LOW, HIGH, COUNT))
     return SeedSpread(median, low, high, int(seeds))
 

@@ -1,4 +1,4 @@
-"""A folder with one line of JSON per finished job, so that what is finished is never lost."""
+"""A folder with one line of JSON per finished job, so that finished work is never lost."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ RUNS, SETTINGS = "runs.jsonl", "settings.json"
 
 
 class Kept(Protocol):
-    """What a job came to, as a ledger keeps it."""
+    """The result of a job, as a ledger keeps it."""
 
     @property
     def key(self) -> str:
-        """What the job is known by."""
+        """The name of the job."""
         ...
 
     def to_json(self) -> dict[str, Any]:
@@ -41,12 +41,12 @@ Result = TypeVar("Result", bound=Kept)
 
 
 class Ledger(Generic[Result]):
-    """What was finished, by key; with a folder it is on disk before the next job begins.
+    """The results of finished jobs by key; with a folder each is on disk before the next job begins.
 
     Args:
-        kind: of what is kept.
-        folder: made if it is not there; None keeps everything in memory.
-        settings: of the jobs; a folder with others is refused.
+        kind: the class of the results.
+        folder: the folder, which is made if it is not there; None keeps everything in memory.
+        settings: the settings of the jobs; a folder with other settings is refused.
 
     Raises:
         InputError: the folder cannot be read or written, or holds results that are damaged or have other settings.
@@ -66,7 +66,7 @@ class Ledger(Generic[Result]):
         self._read(self.path / RUNS)
 
     def _compare(self, wanted: Mapping[str, Any]) -> None:
-        """Refuse a folder with results of other settings; a new one gets these."""
+        """Refuse a folder with results of other settings; write these settings into a new folder."""
         assert self.path is not None
         held = self.path / SETTINGS
         if not held.exists():
@@ -85,7 +85,7 @@ class Ledger(Generic[Result]):
             )
 
     def add(self, result: Result) -> None:
-        """Keep a result, on disk at once.
+        """Keep a result, and write it to disk at once.
 
         Raises:
             InputError: the folder cannot be written any more.
@@ -103,7 +103,7 @@ class Ledger(Generic[Result]):
             raise InputError(f"cannot write {self.path / RUNS}: {error.strerror or error}") from error
 
     def _read(self, path: Path) -> None:
-        """Read what is finished; a last line that a kill cut short is cut off."""
+        """Read the finished jobs; remove a last line that was cut short when a run was killed."""
         try:
             lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
         except OSError as error:

@@ -13,9 +13,9 @@ from ..networks.normalizer_modules import SampleRMSNorm
 
 Normalizer = Literal["none", "batch", "layer", "group", "rms"]
 GROUPS = 8
-"""Of GroupNorm; a width must be divisible by it."""
+"""The number of groups of GroupNorm, which must divide the width."""
 EPS = 1e-5
-"""Of RMSNorm, as the other normalizers have it."""
+"""The eps of RMSNorm, which is torch's default for the other normalizers."""
 
 
 def mlp(
@@ -27,15 +27,15 @@ def mlp(
     inputs: int = 64,
     classes: int = 10,
 ) -> nn.Module:
-    """Return a ReLU network of `depth` linear layers, from (1, 8, 8) images to 10 logits if nothing else is said.
+    """Return a ReLU network of `depth` linear layers, by default from (1, 8, 8) images to 10 logits.
 
     Args:
         generator: draws the weights; torch's global generator is left alone.
         normalizer: what stands between each hidden linear layer and its activation; `"group"` takes 8 groups.
-        width: of the hidden layers.
-        depth: number of linear layers.
-        inputs: pixels of an image, over all channels.
-        classes: outputs.
+        width: the width of the hidden layers.
+        depth: the number of linear layers.
+        inputs: the number of pixels of an image, over all channels.
+        classes: the number of outputs.
 
     Returns:
         A network in train mode.
@@ -69,16 +69,16 @@ def cnn(
 ) -> nn.Module:
     """Return a ReLU network of `depth - 1` 3x3 convolutions, a mean over positions and one linear layer.
 
-    Every second convolution halves the picture. Normalizers take all positions of a sample (or batch) together, with
-    one scale per channel.
+    Every second convolution halves the image. Normalizers treat all positions of a sample (or batch) together, with one
+    scale per channel.
 
     Args:
         generator: draws the weights; torch's global generator is left alone.
         normalizer: what stands between each convolution and its activation; `"group"` takes 8 groups.
-        width: channels of the hidden layers.
-        depth: number of weight layers, two or more.
-        channels: of the images.
-        classes: outputs.
+        width: the number of channels of the hidden layers.
+        depth: the number of weight layers, two or more.
+        channels: the number of channels of the images.
+        classes: the number of outputs.
 
     Returns:
         A network in train mode.
@@ -121,12 +121,12 @@ class ResidualBlock(nn.Module):
 def residual_mlp(*, generator: torch.Generator, width: int = 64, blocks: int = 4) -> nn.Module:
     """Return a residual ReLU network with BatchNorm from (1, 8, 8) images to 10 logits.
 
-    Its blocks are optional, as the skips lead around them: one that dies leaves no trace in the accuracy.
+    Skip connections lead around its blocks, so that a dead block leaves no trace in the accuracy.
 
     Args:
         generator: draws the weights; torch's global generator is left alone.
-        width: of the stream and inside the blocks.
-        blocks: of two linear layers each.
+        width: the width of the skip connections and inside the blocks.
+        blocks: the number of blocks, of two linear layers each.
 
     Returns:
         A network in train mode.
@@ -144,7 +144,7 @@ def residual_mlp(*, generator: torch.Generator, width: int = 64, blocks: int = 4
 
 
 def initialise(network: nn.Module, *, generator: torch.Generator) -> nn.Module:
-    """Give a network built on the meta device real weights: He's for linear maps, the defaults for normalizers.
+    """Give a network on the meta device real weights: He's for linear maps, torch's defaults for normalizers.
 
     Args:
         network: built under `torch.device("meta")`, so that building it drew no random numbers.

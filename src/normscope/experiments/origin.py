@@ -1,4 +1,4 @@
-"""Where a result comes from: day, commit, machine, versions."""
+"""The origin of a result: day, commit, machine and versions."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def origin() -> dict[str, str]:
 
 
 def commit() -> str:
-    """Return the commit of this source, `+` behind it where files differ; `NORMSCOPE_COMMIT` goes first."""
+    """Return the commit of this source, with `+` if files were changed; `NORMSCOPE_COMMIT` overrides it."""
     if named := os.environ.get("NORMSCOPE_COMMIT"):
         return named
     here = Path(__file__).parents[1]
 
-    def said(*words: str) -> str:
+    def git(*words: str) -> str:
         done = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True)
         return done.stdout.strip() if done.returncode == 0 else ""
 
     try:
-        if Path(said("rev-parse", "--show-toplevel") or "/").resolve() != here.parents[1].resolve():
-            return "unknown"  # installed somewhere below another project
-        return said("rev-parse", "--short", "HEAD") + ("+" if said("status", "--porcelain", str(here)) else "")
+        if Path(git("rev-parse", "--show-toplevel") or "/").resolve() != here.parents[1].resolve():
+            return "unknown"  # the package is installed inside another project
+        return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", str(here)) else "")
     except OSError:
         return "unknown"

@@ -1,4 +1,4 @@
-"""Every experiment by its name."""
+"""All experiments by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ def registered() -> Mapping[str, Experiment]:
     """Return all experiments by name, in the order of the papers; their files load when this is first called.
 
     Raises:
-        ValueError: two have the same name, two claims have the same id, or jobs are shared with an unknown experiment.
+        ValueError: two experiments have the same name, two claims have the same id, or an experiment shares the jobs of
+            an unknown one.
     """
     from . import akbar, beyond, digest, than, theory
 
@@ -31,7 +32,7 @@ def registered() -> Mapping[str, Experiment]:
 
 
 def chosen(names: Sequence[str] = ()) -> tuple[Experiment, ...]:
-    """Return experiments by name; `all`, or no name, for every one, and `than` for all whose names begin with `than.`.
+    """Return experiments by name: `all`, or no name, stands for every one, `than` for all that begin with `than.`.
 
     Raises:
         InputError: there is no experiment of a name.
@@ -51,7 +52,8 @@ def chosen(names: Sequence[str] = ()) -> tuple[Experiment, ...]:
 def chosen_claims(names: Sequence[str] = ()) -> tuple[tuple[Experiment, tuple[Claim, ...]], ...]:
     """Return claims by name, with the experiment that judges them, in the order of the papers.
 
-    A name is the id of a claim, an experiment for all of its claims, or the beginning of several of either: `slides`.
+    A name is the id of a claim, or an experiment for all of its claims, or the beginning of several of either, such as
+    `slides`.
 
     Raises:
         InputError: there is no claim and no experiment of a name.
@@ -75,5 +77,5 @@ def chosen_claims(names: Sequence[str] = ()) -> tuple[tuple[Experiment, tuple[Cl
 
 
 def source_of(experiment: Experiment) -> Experiment:
-    """Return the experiment whose jobs are measured for this one: itself, as a rule."""
+    """Return the experiment whose jobs are measured for this one, which usually is itself."""
     return registered()[experiment.shares] if experiment.shares else experiment

@@ -34,7 +34,7 @@ class ExperimentTask(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """What a task came to: what it measured, or why it did not."""
+    """The end of a task: what it measured, or why it failed."""
 
     experiment: str
     job: Job
@@ -43,7 +43,7 @@ class Finished:
 
     @property
     def key(self) -> str:
-        """What the job is known by."""
+        """The name of the job, in files too."""
         return self.job.key
 
     def to_json(self) -> dict[str, Any]:
@@ -72,23 +72,23 @@ class Measuring:
         """Measure one job."""
         experiment = registered()[task.experiment]
         try:
-            place = None if self.folder is None else job_folder(self.folder, task)
-            if place is not None:
-                place.mkdir(parents=True, exist_ok=True)
-            found = experiment.measure(self.settings[task.experiment], task.job, place)
-            # as it would be read from a file, so that a run that goes on has the same figures
-            held = revived(json.loads(json.dumps(plain(dict(found)), allow_nan=False)))
+            folder = None if self.folder is None else job_folder(self.folder, task)
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True)
+            found = experiment.measure(self.settings[task.experiment], task.job, folder)
+            # The result goes through JSON, so that a run that is resumed from its files has the same figures.
+            measured = revived(json.loads(json.dumps(plain(dict(found)), allow_nan=False)))
         except Exception as error:
             return self.failed(task, said(error))
-        return Finished(experiment=task.experiment, job=task.job, measured=held)
+        return Finished(experiment=task.experiment, job=task.job, measured=measured)
 
     def failed(self, task: ExperimentTask, reason: str) -> Finished:
-        """Return what stands for a job that could not be done."""
+        """Return the result of a job that could not be done, with the reason."""
         return Finished(experiment=task.experiment, job=task.job, measured=None, reason=reason)
 
 
 def job_folder(folder: Path, task: ExperimentTask) -> Path:
-    """Return the folder that a job has for its own."""
+    """Return the folder that one job has to itself."""
     return folder / task.experiment / "jobs" / re.sub(r"[^\w.=-]+", "_", task.job.key)
 
 
@@ -104,13 +104,14 @@ def reproduce(
     """Run experiments of the papers and judge their claims.
 
     Args:
-        names: of experiments, `than.figure1` or `than` for all of a paper; none for every one.
-        full: with the settings of the paper, which may take hours and a GPU; otherwise the quick ones, seconds each.
+        names: names of experiments, such as `than.figure1`, or `than` for all of a paper; empty for every experiment.
+        full: whether to take the settings of the paper, which may take hours and a GPU; the quick settings take
+            seconds for each experiment.
         data: a folder with MNIST's idx files and CIFAR-10's batches, for experiments that need them.
         folder: where to write one line of JSON per finished job and, in the end, results, tables and pictures. A run
             that was killed goes on from there.
         engine: `"local"`, or `"ray"` for a cluster.
-        workers: processes on this machine; 0 for none, None for one a core.
+        workers: how many processes run on this machine; 0 uses this process alone, None starts one for each core.
 
     Returns:
         One `Reproduction` per experiment, in order; prints as tables, and has `.to_html(path)`.
@@ -118,61 +119,84 @@ def reproduce(
     Raises:
         InputError: there is no such experiment, engine or folder of data, or the folder of results holds others.
     """
-    wanted, where = chosen(names), origin()
-    place = {} if data is None else {DATA: os.path.abspath(os.path.expanduser(data))}
-    if data is not None and not os.path.isdir(place[DATA]):
-        raise InputError(f"there is no folder {os.fspath(data)}: data is the one with MNIST and CIFAR-10")
+    wanted, made_on = chosen(names), origin()
+    data_folder = {} if data is None else {DATA: _existing(data)}
     sources = {source_of(one).name: source_of(one) for one in wanted}
     root = None if folder is None else Path(folder).absolute()  # processes of a cluster may stand elsewhere
     settings = {name: _settings(one, full) for name, one in sources.items()}
     ledgers = {name: _ledger(_inside(root, name), name, settings[name]) for name in sources}
-    kept = {name for name, ledger in ledgers.items() if ledger.done}
+    resumed = {name for name, ledger in ledgers.items() if ledger.done}
     tasks = [ExperimentTask(name, job) for name, one in sources.items() for job in one.jobs(settings[name])]
     left = [task for task in tasks if task.job.key not in ledgers[task.experiment].done]
-    failed: dict[str, dict[str, str]] = {name: {} for name in sources}
+    measuring = Measuring(settings={name: {**held, **data_folder} for name, held in settings.items()}, folder=root)
     notes: list[str] = []
-    if left:
-        work = Measuring(settings={name: {**held, **place} for name, held in settings.items()}, folder=root)
-        with Progress("reproducing", total=len(left)) as progress:
-            for done in runner(engine, work, workers, notes)(left):
-                if done.measured is None:
-                    failed[done.experiment][done.key] = done.reason
-                else:
-                    ledgers[done.experiment].add(done)
-                progress.step(f"{done.experiment} {done.key}")
+    failed = _measured(left, measuring, ledgers, engine, workers, notes)
+    measured = {name: _in_order(tasks, name, ledgers[name].done) for name in sources}
     found = []
     for one in wanted:
         source = source_of(one).name
-        held = ledgers[source].done
-        jobs = [task.job for task in tasks if task.experiment == source]
-        measured = {job: held[job.key].measured or {} for job in jobs if job.key in held}
-        found.append(
-            Reproduction(
-                experiment=one,
-                full=full,
-                settings=settings[source],
-                measured=measured,
-                failed=failed[source],
-                origin=where,
-            )
+        reproduction = Reproduction(
+            experiment=one,
+            full=full,
+            settings=settings[source],
+            measured=measured[source],
+            failed=failed.get(source, {}),
+            origin=made_on,
         )
-    for made in found:
-        source = source_of(made.experiment).name
-        if source in kept:
-            readable(made, str(ledgers[source].path))
+        if source in resumed:
+            readable(reproduction, str(ledgers[source].path))
+        found.append(reproduction)
     result = Reproductions(items=tuple(found), notes=tuple(notes))
     if root is not None:
         result.save(root)
     return result
 
 
+def _existing(data: str | os.PathLike[str]) -> str:
+    """Return the whole path of the folder of data sets; refuse one that is not there."""
+    path = os.path.abspath(os.path.expanduser(data))
+    if not os.path.isdir(path):
+        raise InputError(f"there is no folder {os.fspath(data)}: data is the one with MNIST and CIFAR-10")
+    return path
+
+
+def _measured(
+    tasks: Sequence[ExperimentTask],
+    measuring: Measuring,
+    ledgers: Mapping[str, Ledger[Finished]],
+    engine: str,
+    workers: int | None,
+    notes: list[str],
+) -> dict[str, dict[str, str]]:
+    """Do the tasks and write each into its ledger; return why jobs failed, by experiment and job."""
+    failed: dict[str, dict[str, str]] = {}
+    if not tasks:
+        return failed
+    with Progress("reproducing", total=len(tasks)) as progress:
+        for done in runner(engine, measuring, workers, notes)(tasks):
+            if done.measured is None:
+                failed.setdefault(done.experiment, {})[done.key] = done.reason
+            else:
+                ledgers[done.experiment].add(done)
+            progress.step(f"{done.experiment} {done.key}")
+    return failed
+
+
+def _in_order(
+    tasks: Sequence[ExperimentTask], experiment: str, finished: Mapping[str, Finished]
+) -> dict[Job, Measured]:
+    """Return what the finished jobs of an experiment measured, in the order of its jobs."""
+    jobs = [task.job for task in tasks if task.experiment == experiment]
+    return {job: finished[job.key].measured or {} for job in jobs if job.key in finished}
+
+
 def _settings(experiment: Experiment, full: bool) -> dict[str, Any]:
-    """Return an experiment's settings as a file would have them."""
+    """Return an experiment's settings as they would be read from a file."""
     return dict(revived(json.loads(json.dumps(plain(dict(experiment.full if full else experiment.quick))))))
 
 
 def _ledger(folder: Path | None, name: str, settings: Settings) -> Ledger[Finished]:
-    """Return what was finished of an experiment; a folder with jobs of another one is refused."""
+    """Return the ledger of an experiment's finished jobs; refuse a folder with jobs of another experiment."""
     ledger = Ledger(Finished, folder, settings)
     others = {one.experiment for one in ledger.done.values()} - {name}
     if others:
@@ -181,4 +205,5 @@ def _ledger(folder: Path | None, name: str, settings: Settings) -> Ledger[Finish
 
 
 def _inside(root: Path | None, name: str) -> Path | None:
+    """Return the folder of one experiment inside the folder of results, where there is one."""
     return None if root is None else root / name

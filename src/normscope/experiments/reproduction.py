@@ -1,4 +1,4 @@
-"""`Reproduction`: what the jobs of an experiment measured, what that comes to, and the claims judged by it."""
+"""`Reproduction`: what the jobs of an experiment measured, the figures computed from it, and the judged claims."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .registry import registered
 
 FORM = JsonForm(kind="reproduction", noun="reproduction", write="write one with normscope reproduce --folder")
 UNREADABLE = (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError)
-"""What comes of figures that are computed from jobs that are not there or not what they should be."""
+"""The errors of computing figures from jobs that are missing or damaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +29,12 @@ class JudgedClaim(Part):
     """One row of the ledger of claims.
 
     Attributes:
-        id, source, where: which claim.
-        claim: it in our words.
-        verdict: what became of it, as the code's comparison of the figures has it.
+        id, source, where: the name of the claim, the paper, and the place in it.
+        claim: the claim in our words.
+        verdict: the verdict, computed from the figures.
         evidence: the computed figures, in a sentence.
-        command: what computes them again.
-        origin: day, commit, machine and versions of a stored result; empty for one that was computed just now.
+        command: the command that computes them again.
+        origin: day, commit, machine and versions of a stored result; empty for a result of this run.
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(sparse=("origin",))
@@ -54,11 +54,11 @@ class Reproduction(Shown):
     """An experiment that was run. Prints as tables; `to_html` writes a page, `to_json` a file to keep.
 
     Attributes:
-        experiment: which.
-        full: whether with the settings of the paper, not the quick ones.
-        settings: of the jobs.
+        experiment: the experiment.
+        full: whether it ran with the settings of the paper, and not with the quick ones.
+        settings: the settings of its jobs.
         measured: what each finished job measured.
-        failed: why the others did not finish, by job.
+        failed: why the other jobs did not finish, by job.
         origin: day, commit, machine and versions.
     """
 
@@ -73,17 +73,17 @@ class Reproduction(Shown):
 
     @property
     def name(self) -> str:
-        """Of the experiment."""
+        """The name of the experiment."""
         return self.experiment.name
 
     @property
     def command(self) -> str:
-        """What runs it again."""
+        """The command that runs it again."""
         return command(self.experiment, full=self.full)
 
     @cached_property
     def _computed(self) -> tuple[Figures, str]:
-        """The figures, and why there are none."""
+        """The figures, and the reason where there are none."""
         try:
             found = self.experiment.figures(self.settings, self.measured)
         except UNREADABLE as error:
@@ -95,7 +95,7 @@ class Reproduction(Shown):
 
     @property
     def figures(self) -> Figures:
-        """What the measured jobs come to; a figure that is no number is left out."""
+        """The figures computed from the measured jobs, without those that are NaN."""
         return self._computed[0]
 
     @property
@@ -108,7 +108,7 @@ class Reproduction(Shown):
         )
 
     def drawn(self) -> Sequence[Block]:
-        """Return tables and charts of what was measured; nothing where jobs that they need did not finish."""
+        """Return tables and charts of the measured jobs; nothing where jobs that they need did not finish."""
         try:
             return self.experiment.draw(self.settings, self.measured) if self.measured else ()
         except UNREADABLE:
@@ -168,11 +168,11 @@ def readable(found: Reproduction, source: str) -> Reproduction:
     """Return a reproduction whose jobs were read from a file.
 
     Args:
-        found: what was read.
-        source: where from, for the reason.
+        found: the reproduction that was read.
+        source: where it was read from, for messages.
 
     Raises:
-        InputError: its figures and pictures cannot be computed, so that what was read is not what was written.
+        InputError: its figures and pictures cannot be computed, so that the file must be damaged.
     """
     try:
         found.claims, found.drawn()
@@ -184,19 +184,19 @@ def readable(found: Reproduction, source: str) -> Reproduction:
 
 
 def command(experiment: Experiment, *, full: bool) -> str:
-    """Return the command that runs an experiment, with the folder of its data where these are not embedded."""
+    """Return the command that runs an experiment, with a folder of data where these are not embedded."""
     data = (experiment.full if full else experiment.quick).get("data", "digits")
     embedded = set([data] if isinstance(data, str) else data) <= {"digits"}
     return f"normscope reproduce {experiment.name}{' --full' if full else ''}{'' if embedded else ' --data FOLDER'}"
 
 
 def judged(claim: Claim, figures: Figures, why: str = "") -> Judgement:
-    """Return a claim's verdict; one whose figures were not measured is not testable.
+    """Return the verdict on a claim; a claim whose figures were not measured is not testable.
 
     Args:
-        claim: to judge.
-        figures: what was computed.
-        why: there are none.
+        claim: the claim.
+        figures: the figures of its experiment.
+        why: the reason why there are no figures.
     """
     try:
         return claim.judge(figures)

@@ -18,7 +18,7 @@ from .reproduction import JudgedClaim, Reproduction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reproductions(Shown):
-    """What `normscope reproduce` ran. Prints as tables; `to_html` writes one page for all of it.
+    """The experiments that `normscope reproduce` ran. Prints as tables; `to_html` writes one page for all of them.
 
     Attributes:
         items: one per experiment.
@@ -42,27 +42,27 @@ class Reproductions(Shown):
         raise KeyError(name)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write of each experiment its result, its figures and tables as CSV, and its pictures as SVG.
+        """Write the result of each experiment, its figures and tables as CSV, and its pictures as SVG.
 
         Args:
-            folder: gets a folder for each experiment.
+            folder: the folder in which each experiment gets its own.
 
         Raises:
             InputError: a file cannot be written.
         """
         for one in self.items:
-            place = Path(folder) / one.name
+            target = Path(folder) / one.name
             try:
-                place.mkdir(parents=True, exist_ok=True)
+                target.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise InputError(f"cannot write into {place}: {error.strerror or error}") from error
-            one.to_json(place / "result.json")
-            write_text(place / "figures.csv", _rows([("figure", "value"), *one.figures.items()]))
+                raise InputError(f"cannot write into {target}: {error.strerror or error}") from error
+            one.to_json(target / "result.json")
+            write_text(target / "figures.csv", _rows([("figure", "value"), *one.figures.items()]))
             for number, block in enumerate(one.drawn(), 1):
                 if isinstance(block, Table):
-                    write_text(place / f"table{number}.csv", table_csv(block))
+                    write_text(target / f"table{number}.csv", table_csv(block))
                 elif isinstance(block, Chart | Curves | Circle) and (drawn := picture(block)):
-                    write_text(place / f"picture{number}.svg", drawn)
+                    write_text(target / f"picture{number}.svg", drawn)
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> list[dict[str, Any]]:
         """Return plain data of every experiment, and write it to a file if a path is given.

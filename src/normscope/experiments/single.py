@@ -1,4 +1,4 @@
-"""Experiments of one job whose numbers are the figures."""
+"""Experiments of one job, whose measured numbers are the figures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def single(
     claims: tuple[Claim, ...],
     settings: Settings,
 ) -> Experiment:
-    """Return an experiment of one job that measures plain numbers, with a table of these."""
+    """Return an experiment of one job that measures plain numbers, and shows them in a table."""
     return Experiment(
         name=name,
         title=title,

@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 import numpy as np
 
 LEVEL = 0.95
-"""Of intervals."""
+"""The confidence level of intervals."""
 
 
 def half_width(values: Sequence[float]) -> float | None:
@@ -27,13 +27,13 @@ def half_width(values: Sequence[float]) -> float | None:
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return a mean and half of its 95 % interval; infinite where one value or none tells nothing of the spread."""
+    """Return a mean and half of its 95 % interval, which is infinite for fewer than two values."""
     half = half_width(values)
     return (fmean(values) if values else math.nan), math.inf if half is None else half
 
 
 def line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
-    """Return slope and R squared of the straight line through points; NaN where there is none.
+    """Return the slope and R squared of a straight line through points; NaN for fewer than three points.
 
     Example:
         >>> [round(value, 9) for value in line([0, 1, 2], [1.0, 3.0, 5.0])]
@@ -54,7 +54,7 @@ def kendall(xs: Sequence[float] | np.ndarray, ys: Sequence[float] | np.ndarray) 
     Infinite values are tied with each other and above all others.
 
     Example:
-        >>> round(kendall([1, 2, 3], [1, 3, 2]), 6)  # two pairs of three in order
+        >>> round(kendall([1, 2, 3], [1, 3, 2]), 6)  # two of three pairs are in order
         0.333333
         >>> kendall([1, 1], [1, 2])
         nan
@@ -65,18 +65,18 @@ def kendall(xs: Sequence[float] | np.ndarray, ys: Sequence[float] | np.ndarray) 
 
 
 def signs(values: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Return the sign of every difference; those of equal infinities are 0."""
+    """Return the sign of every difference of two values; it is 0 for equal infinities."""
     column = np.asarray(values, dtype=np.float64)
     return np.greater.outer(column, column).astype(np.float64) - np.less.outer(column, column)
 
 
 def weighted_kendall(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return tau-b of things that are there several times, for every row of weights; NaN where it is not defined.
+    """Return tau-b of weighted items, for every row of weights; NaN where it is not defined.
 
     Args:
-        x: signs of the differences of one side.
-        y: those of the other.
-        weights: how often each thing is there, one row per answer.
+        x: the signs of the differences of one variable.
+        y: the signs of the differences of the other one.
+        weights: how often each item counts, one row per result.
     """
 
     def total(signs: np.ndarray) -> np.ndarray:
@@ -90,9 +90,9 @@ def resampled(statistic: Callable[[np.ndarray], float], count: int, *, times: in
     """Return the 95 % interval of a statistic of `count` samples by resampling them with replacement.
 
     Args:
-        statistic: of the positions of the samples drawn; what is no number is left out.
-        count: of samples.
-        times: how often they are drawn.
+        statistic: a function of the positions of the drawn samples; results that are not finite are left out.
+        count: the number of samples.
+        times: how often to resample.
     """
     draws = np.random.default_rng(0)
     found = [statistic(draws.integers(0, count, count)) for _ in range(times)]

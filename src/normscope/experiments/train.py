@@ -28,10 +28,10 @@ def train(
         images: its inputs.
         labels: the classes.
         generator: shuffles the batches.
-        epochs: passes over the data.
-        batch_size: samples a step; a last, smaller batch is left out.
-        learning_rate: of Adam, the optimizer that is used if none is given.
-        optimizer: makes another one, e.g. `partial(torch.optim.AdamW, lr=1e-3, weight_decay=1e-2)`.
+        epochs: the number of passes over the data.
+        batch_size: the number of samples in a step; a last, smaller batch is left out.
+        learning_rate: the learning rate of Adam, which is the optimizer if none is given.
+        optimizer: makes another optimizer, e.g. `partial(torch.optim.AdamW, lr=1e-3, weight_decay=1e-2)`.
         on_epoch: called after every epoch.
     """
     make = optimizer or partial(torch.optim.Adam, lr=learning_rate)
@@ -51,5 +51,5 @@ def train(
 
 @torch.no_grad()
 def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
-    """Return the share of `images` that `model`, as it stands, puts into the right class."""
+    """Return the share of `images` that `model`, in its present mode, classifies correctly."""
     return (model(images).argmax(dim=1) == labels).double().mean().item()

@@ -1,6 +1,6 @@
 """The networks of Than's figures: a deep ReLU network, ResNet18 with the stem for small images, EfficientNet-B3.
 
-Weights are He's normal ones, drawn from a generator; every network takes images and gives logits of 10 classes.
+Weights are drawn by He's normal initialisation from a generator; networks map images to the logits of 10 classes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ CLASSES = 10
 def relu_network(
     shape: tuple[int, int, int], *, generator: torch.Generator, depth: int = 10, width: int = 512, batch_norm: bool
 ) -> nn.Module:
-    """Return `depth` linear layers with ReLU between them, and BatchNorm in front of each ReLU if asked for.
+    """Return `depth` linear layers with ReLU between them, and optionally BatchNorm in front of each ReLU.
 
     Args:
-        shape: of an image, `(channels, height, width)`.
+        shape: the shape of an image, `(channels, height, width)`.
         generator: draws the weights, on its device.
-        depth: number of linear layers.
-        width: of the hidden ones.
+        depth: the number of linear layers.
+        width: the width of the hidden layers.
         batch_norm: whether there are normalizers.
     """
     with torch.device("meta"):
@@ -54,7 +54,7 @@ class BasicBlock(nn.Module):
             self.downsample = nn.Sequential(nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add the branch to its input, or to that made smaller."""
+        """Add the branch to its input, which is made smaller where necessary."""
         branch = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
         around = x if self.downsample is None else self.downsample(x)
         return (around + branch).relu()
@@ -64,9 +64,9 @@ def resnet18(channels: int, *, generator: torch.Generator, base: int = 64) -> nn
     """Return ResNet18 for small images: its stem is one 3x3 convolution of stride 1, without pooling.
 
     Args:
-        channels: of an image.
+        channels: the number of channels of an image.
         generator: draws the weights, on its device.
-        base: channels of the first stage; 64 in the paper.
+        base: the number of channels of the first stage; 64 in the paper.
     """
     with torch.device("meta"):
         widths = [base, base, 2 * base, 4 * base, 8 * base]
@@ -120,20 +120,20 @@ STAGES = (
     (1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3), (6, 112, 3, 1, 5), (6, 192, 4, 2, 5),
     (6, 320, 1, 1, 3),
 )  # fmt: skip
-"""Of EfficientNet-B0: expansion, channels, blocks, stride, kernel."""
+"""The stages of EfficientNet-B0: expansion, channels, blocks, stride and kernel."""
 
 
 def efficientnet(
     channels: int, *, generator: torch.Generator, width: float = 1.2, depth: float = 1.4, divisor: int = 8
 ) -> nn.Module:
-    """Return an EfficientNet; B3 as it stands, without its dropout and without dropping blocks.
+    """Return an EfficientNet, by default B3, without dropout and without stochastic depth.
 
     Args:
-        channels: of an image.
+        channels: the number of channels of an image.
         generator: draws the weights, on its device.
-        width: factor of B0's channels.
-        depth: factor of B0's blocks.
-        divisor: of every number of channels.
+        width: the factor on the channels of B0.
+        depth: the factor on the blocks of B0.
+        divisor: every number of channels is a multiple of it.
     """
 
     def wide(count: int) -> int:

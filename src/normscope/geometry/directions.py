@@ -1,6 +1,6 @@
 """Directions along which the loss cannot change: scalings and shifts of weights that a normalizer undoes.
 
-They are read off the captured graph (`graph/invariance.py`) and checked before anything is projected out
+They are read off the captured graph (`rules/invariance.py`) and checked before anything is projected out
 (`verified_directions.py`). A shift (of a bias before a BatchNorm, or of every row by one vector before a LayerNorm)
 leaves the function as it is from any weights: the gradient and the Hessian vanish along it. A scaling leaves the
 function as it is along the ray through a weight: the gradient is orthogonal to the weight, and the Hessian maps the

@@ -1,4 +1,4 @@
-"""How the user's model is called: its arguments, the output that is measured, and whether samples are independent."""
+"""The call of the user's model: its arguments, the measured output, and whether it may be measured by sample."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from ..core.errors import InputError, NotFiniteError, RandomOperatorError, said
 from ..core.untouched import on_copies, untouched
 
 PREFERRED = ("logits", "last_hidden_state")
+"""The outputs that are measured where a model has several and none was chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +40,12 @@ class Call:
 
     @property
     def leaves(self) -> list[Any]:
-        """All arguments, out of their nests."""
+        """All arguments, without their nesting."""
         return tree_leaves((self.args, self.kwargs))
 
     @property
     def count(self) -> int:
-        """How many samples there are, where the arguments have them along their first dimension."""
+        """The size of the arguments' first dimension, which counts the samples."""
         return next((leaf.shape[0] for leaf in self.leaves if isinstance(leaf, Tensor) and leaf.ndim), 1)
 
     def sample(self, index: int = 0) -> Call:
@@ -58,13 +59,13 @@ class Call:
 
 
 def _name(path: Sequence[Any]) -> str:
-    """Name an argument by its place among the positional ones, or by its keyword, and the way into its nest."""
+    """Name an argument by its position or keyword, and by its path inside a nested argument."""
     first = path[1]
     return str(getattr(first, "key", getattr(first, "idx", first))) + keystr(tuple(path[2:]))
 
 
 class Caller(nn.Module):
-    """The user's model behind one output tensor."""
+    """Wraps the user's model, and returns the one output that is measured."""
 
     def __init__(self, model: nn.Module, output: str | int | None) -> None:
         super().__init__()
@@ -77,7 +78,7 @@ class Caller(nn.Module):
 
 
 def prepare(model: nn.Module, batch: Any, output: str | int | None) -> Call:
-    """Turn what the user passed into a call; refuse what cannot be measured, in one sentence."""
+    """Turn the user's batch into a call; refuse a model or a batch that cannot be measured."""
     call = arguments(model, batch, output)
     if not all(bool(torch.isfinite(tensor).all()) for _, tensor in call.variables):
         raise InputError("the batch holds NaN or infinite values: clean the data first")
@@ -87,30 +88,42 @@ def prepare(model: nn.Module, batch: Any, output: str | int | None) -> Call:
 
 
 def arguments(model: nn.Module, batch: Any, output: str | int | None = None) -> Call:
-    """Turn what the user passed into a call, whatever its values; refuse what cannot be one."""
-    notes: list[str] = []
+    """Turn the user's batch into a call, whatever its values; refuse a batch that the model cannot take."""
     batch = dict(batch) if isinstance(batch, Mapping) and type(batch) not in SUPPORTED_NODES else batch
     batch = tree_map(lambda v: v.detach().clone() if isinstance(v, Tensor) else v, batch)
+    args, kwargs, notes = _passed(model, batch)
+    _check_parameters(model)
+    if "use_cache" in _parameters(model) and "use_cache" not in kwargs:
+        kwargs["use_cache"] = False
+    _check_tensors([leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)])
+    return Call(args=args, kwargs=kwargs, output=output, notes=notes)
+
+
+def _passed(model: nn.Module, batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], tuple[str, ...]]:
+    """Return the positional and the named arguments that a batch stands for, and notes on how it was read."""
     if isinstance(batch, Tensor):
-        args: tuple[Any, ...] = (batch,)
-        kwargs: dict[str, Any] = {}
-    elif isinstance(batch, Mapping):
-        args, kwargs = ((batch,), {}) if takes_dict(model, batch) else ((), dict(batch))
-    elif isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
-        args, kwargs = tuple(batch), {}
-        if len(args) == 2 and isinstance(args[0], Tensor) and _is_label(model, args[1]):
-            args = args[:1]
-            notes.append("the batch is a pair and the model needs one argument: the second entry is taken as labels")
-    else:
+        return (batch,), {}, ()
+    if isinstance(batch, Mapping):
+        return ((batch,), {}, ()) if takes_dict(model, batch) else ((), dict(batch), ())
+    if not isinstance(batch, Sequence) or isinstance(batch, str | bytes):
         raise InputError(f"batch is a {type(batch).__name__}: pass a tensor, a tuple of arguments or a dict of them")
+    if len(batch) == 2 and isinstance(batch[0], Tensor) and _is_label(model, batch[1]):
+        note = "the batch is a pair and the model needs one argument: the second entry is taken as labels"
+        return (batch[0],), {}, (note,)
+    return tuple(batch), {}, ()
+
+
+def _check_parameters(model: nn.Module) -> None:
+    """Refuse a model whose parameters have no values yet."""
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):
             raise InputError(f"parameter {name!r} has no size yet: run the model once before measuring it")
         if parameter.is_meta:
             raise InputError(f"parameter {name!r} lies on the meta device and has no values: load the weights first")
-    if "use_cache" in _parameters(model) and "use_cache" not in kwargs:
-        kwargs["use_cache"] = False
-    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+
+
+def _check_tensors(tensors: Sequence[Tensor]) -> None:
+    """Refuse a batch without tensors, or with an empty one."""
     if not tensors:
         raise InputError("the batch holds no tensor")
     for tensor in tensors:
@@ -118,13 +131,12 @@ def arguments(model: nn.Module, batch: Any, output: str | int | None = None) -> 
             raise InputError(
                 f"the batch holds an empty tensor of shape {tuple(tensor.shape)}: pass at least one sample"
             )
-    return Call(args=args, kwargs=kwargs, output=output, notes=tuple(notes))
 
 
 def batches_of(loader: Any, *, tuples: bool = False) -> Iterable[Any]:
-    """Return batches: what a loader yields, or the one that was given.
+    """Return batches: those of a loader, or the one batch that was given.
 
-    A list is one of batches. A tuple is one batch, or one of batches (`tensor.split`) where `tuples` says so.
+    A list holds batches. A tuple is one batch, or holds batches (as `tensor.split` returns them) if `tuples` is set.
     """
     if isinstance(loader, Tensor | Mapping) or (isinstance(loader, tuple) and not tuples):
         return [loader]
@@ -137,9 +149,9 @@ def batches_of(loader: Any, *, tuples: bool = False) -> Iterable[Any]:
 
 
 def broken_tensors(model: nn.Module) -> dict[str, str]:
-    """Return what is wrong with the tensors of a model, by name: NaN, infinite values, negative variances.
+    """Return the tensors of a model with NaN, infinite values or negative variances, and what is wrong, by name.
 
-    Infinite values are wrong in parameters and running statistics; in other buffers they may be a mask.
+    Infinite values count in parameters and running statistics; in other buffers they may belong to a mask.
     """
     statistics = {id(b) for m in model.modules() if isinstance(m, _NormBase) for b in m.buffers(recurse=False)}
     found = {}
@@ -147,7 +159,7 @@ def broken_tensors(model: nn.Module) -> dict[str, str]:
         if is_lazy(tensor) or tensor.is_meta or not tensor.is_floating_point():
             continue
         strict = isinstance(tensor, nn.Parameter) or id(tensor) in statistics
-        ends = torch.stack(tensor.detach().aminmax()) if tensor.numel() else tensor  # NaN where there is one
+        ends = torch.stack(tensor.detach().aminmax()) if tensor.numel() else tensor  # both are NaN if any entry is
         if bool((~torch.isfinite(ends) if strict else torch.isnan(ends)).any()):
             found[name] = "holds NaN or infinite values"
         elif name.endswith("running_var") and bool((tensor < 0).any()):
@@ -156,7 +168,7 @@ def broken_tensors(model: nn.Module) -> dict[str, str]:
 
 
 def run(model: nn.Module, call: Call) -> Tensor:
-    """Run the model once, on copies of its inputs, with errors about them told in one sentence."""
+    """Run the model once, on copies of its inputs; an error of the model becomes one sentence on what to pass."""
     args, kwargs = tree_map(lambda v: v.clone() if isinstance(v, Tensor) else v, (call.args, call.kwargs))
     count("passes", call.count)
     try:
@@ -179,16 +191,17 @@ def _described(call: Call) -> str:
 
 
 def settle(model: nn.Module, call: Call, mode: str) -> Call:
-    """Decide whether the measured function can be the map of one sample (eval) or is that of the batch.
+    """Decide whether the measured function may be the map of one sample (eval), or is that of the whole batch.
 
-    It can be if the first, the middle and the last sample give the same alone as among the others. That is necessary;
-    `samples.independent` reads the rest off the graph. It takes one pass over the batch and one of each of these.
+    It may be the map of one sample if the first, the middle and the last sample give the same alone as in the batch.
+    This is a necessary condition; `samples.independent` decides on the graph. It takes one pass over the batch, and one
+    over each of these samples.
 
     Raises:
         RandomOperatorError: the same input gives two different outputs.
     """
     with torch.no_grad():
-        with untouched(model):  # one run after the other: what a run changes must not show in the next
+        with untouched(model):  # what a run changes must not show in the next
             whole = run(model, call)
             if whole.numel() == 0 or not bool(torch.isfinite(whole).all()):
                 raise NotFiniteError(
@@ -199,7 +212,9 @@ def settle(model: nn.Module, call: Call, mode: str) -> Call:
             sizes = {leaf.shape[0] for leaf in call.leaves if isinstance(leaf, Tensor) and leaf.ndim}
             divisible = len(sizes) == 1 and whole.ndim > 0 and whole.shape[0] == call.count
             if divisible and call.count > 1 and _alike(model, call, whole):
-                return dataclasses.replace(call, per_sample=True)  # nor is it random, or they would differ
+                return dataclasses.replace(
+                    call, per_sample=True
+                )  # it is not random either, or the outputs would differ
         with untouched(model):
             same = close(run(model, call), run(model, call))
         if not same:
@@ -216,24 +231,24 @@ def settle(model: nn.Module, call: Call, mode: str) -> Call:
 
 
 def _alike(model: nn.Module, call: Call, whole: Tensor) -> bool:
-    """Whether single samples give the same alone as among the others."""
+    """Whether single samples give the same alone as in the batch."""
     try:
         for index in {0, whole.shape[0] // 2, whole.shape[0] - 1}:
             if not close(run(model, call.sample(index)), whole[index].unsqueeze(0)):
                 return False
-    except InputError:  # a model that takes no single sample is measured on the batch
+    except InputError:  # a model that refuses single samples is measured on the batch
         return False
     return True
 
 
 def fresh(model: nn.Module, call: Call) -> Tensor:
-    """Run the model from the state it is in, and leave it there; the result can be differentiated."""
+    """Run the model from its present state, and restore that state; the result can be differentiated."""
     with untouched(model), on_copies(model):
         return run(model, call)
 
 
 def drawn(call: Call, size: float) -> Call:
-    """Return the call with its float inputs drawn at random, in the same layout in memory."""
+    """Return the call with random float inputs that have the same layout in memory."""
     generator = torch.Generator().manual_seed(0)
     values = {
         id(tensor): torch.empty_like(tensor).copy_(size * torch.randn(tensor.shape, generator=generator))
@@ -244,7 +259,7 @@ def drawn(call: Call, size: float) -> Call:
 
 
 def close(first: Tensor, second: Tensor, *, coarse: bool = False) -> bool:
-    """Whether two outputs agree to the rounding of a batched against a single run; `coarse` for half precision."""
+    """Whether two outputs agree up to the rounding of batched and single runs; `coarse` is for half precision."""
     if first.shape != second.shape:
         return False
     scale = max(float(second.detach().abs().nan_to_num().max()), 1e-30)
@@ -260,26 +275,30 @@ def select(result: Any, output: str | int | None) -> Tensor:
         if not _measurable(result):
             raise InputError(f"the model returns {result.dtype}: there is no float output to measure")
         return result
-    if dataclasses.is_dataclass(result) and not isinstance(result, Mapping) and not isinstance(result, type):
-        result = {f.name: getattr(result, f.name) for f in dataclasses.fields(result)}
-    if isinstance(result, Mapping):
-        named: dict[Any, Tensor] = {key: value for key, value in result.items() if _measurable(value)}
+    outputs = _outputs(result)
+    if output is not None:
+        if output not in outputs:
+            raise InputError(f"the model has no float output {output!r}; it returns {sorted(map(str, outputs))}")
+        return outputs[output]
+    for name in PREFERRED:
+        if name in outputs:
+            return outputs[name]
+    if len(outputs) != 1:
+        raise InputError(f"the model returns {len(outputs)} float tensors, {list(outputs)}: choose one with output=")
+    return next(iter(outputs.values()))
+
+
+def _outputs(result: Any) -> dict[Any, Tensor]:
+    """Return the float tensors among what a model returns, by key, index or name."""
+    if dataclasses.is_dataclass(result) and not isinstance(result, Mapping | type):
+        entries = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
+    elif isinstance(result, Mapping):
+        entries = dict(result)
     elif isinstance(result, Sequence):
-        named = {key: value for key, value in enumerate(result) if _measurable(value)}
-        if hasattr(result, "_fields"):
-            named |= {name: getattr(result, name) for name in result._fields if _measurable(getattr(result, name))}
+        entries = dict(enumerate(result)) | {name: getattr(result, name) for name in getattr(result, "_fields", ())}
     else:
         raise InputError(f"the model returns a {type(result).__name__}: there is no tensor to measure")
-    if output is not None:
-        if output not in named:
-            raise InputError(f"the model has no float output {output!r}; it returns {sorted(map(str, named))}")
-        return named[output]
-    for name in PREFERRED:
-        if name in named:
-            return named[name]
-    if len(named) != 1:
-        raise InputError(f"the model returns {len(named)} float tensors, {list(named)}: choose one with output=")
-    return next(iter(named.values()))
+    return {key: value for key, value in entries.items() if _measurable(value)}
 
 
 def _measurable(value: Any) -> bool:
@@ -289,32 +308,32 @@ def _measurable(value: Any) -> bool:
 def _parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(model.forward).parameters
-    except ValueError:  # compiled by torch.jit
+    except ValueError:  # a module that was compiled by torch.jit has no signature
         return {}
 
 
 def takes_dict(model: nn.Module, batch: Mapping[Any, Any]) -> bool:
-    """Whether a dict is the one argument of `forward` itself, not its arguments by name.
+    """Whether a dict is itself the one argument of `forward`, and does not hold its arguments by name.
 
-    It is if some key is the name of no parameter of `forward`, and `forward` takes no others by name (`**kwargs`) and
-    needs one argument at most.
+    It is if some key is not the name of a parameter of `forward`, and `forward` has no `**kwargs` and needs one
+    argument at most.
     """
     taken = _parameters(model)
-    places = [p for p in taken.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    positional = [p for p in taken.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     named = {p.name for p in taken.values() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
-    if not places or any(p.kind is p.VAR_KEYWORD for p in taken.values()):
+    if not positional or any(p.kind is p.VAR_KEYWORD for p in taken.values()):
         return False
     needed = sum(p.default is p.empty and p.kind is not p.VAR_POSITIONAL for p in taken.values())
     return needed <= 1 and not named.issuperset(batch)
 
 
 def _is_label(model: nn.Module, second: Any) -> bool:
-    """Whether the second entry of a batch is the label: the model has no place for it, or only an optional one."""
+    """Whether the second entry of a batch is the label: the model takes one argument, or needs no second one."""
     taken = list(_parameters(model).values())
     kinds = [p.kind for p in taken]
     if not taken or inspect.Parameter.VAR_POSITIONAL in kinds:
         return False
-    places = [p for p in taken if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    needed = sum(p.default is p.empty for p in places)
+    positional = [p for p in taken if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    needed = sum(p.default is p.empty for p in positional)
     flat = isinstance(second, Tensor) and second.ndim <= 1
-    return len(places) == 1 or (needed <= 1 and flat)
+    return len(positional) == 1 or (needed <= 1 and flat)

@@ -1,6 +1,6 @@
-"""`capture`: a model and a batch to a `Graph`, through torch.export.
+"""`capture`: turn a model and a batch into a `Graph`, through torch.export.
 
-That library is known here, in `translate.py`, `state.py` and `exported.py` alone.
+Only this file and its neighbours in the room `graph/` use torch.export.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from .user_lines import why_untraced
 
 NO_TIME = "max_seconds leaves no time to trace the model: raise max_seconds"
 PASSES = 12
-"""Passes that capturing a model takes, beside one for every sample of the batch."""
+"""How many passes it takes to capture a model, besides one for every sample of the batch."""
 OPERATORS = 16
-"""Operators of a model that take as long to trace as the whole of a network of two layers."""
+"""To trace this many operators takes as long as to capture a network of two layers."""
 REWRITTEN = 4.0
-"""How many times as long a trace takes that torch must rewrite as one that is read as it is."""
+"""A trace that torch must rewrite takes this many times as long as one that can be read as it is."""
 
 
 @outside_inference_mode
 def capture(model: nn.Module, batch: Any, *, mode: str | None = None, output: str | int | None = None) -> Graph:
     """Turn a model into a small immutable graph of operators.
 
-    In eval mode the graph is the map of one sample whenever the model treats samples independently: no operator of the
-    whole batch's graph lets two samples meet, and single samples give the same alone. In train mode it is the map of
+    In eval mode the graph is the map of one sample whenever the model treats samples independently: no entry of the
+    whole batch's graph depends on two samples, and single samples give the same alone. In train mode it is the map of
     the whole batch. Models that take token ids start at the embeddings. A model that changes its own state is measured
     with the state as found. The model is left exactly as found.
 
     Args:
         model: any `torch.nn.Module` that `torch.export` can trace.
-        batch: a tensor, a tuple of positional arguments, or a dict: of keyword arguments, or the one argument itself if
-            its keys are not the names of `forward`'s.
+        batch: a tensor, a tuple of positional arguments, or a dict. The dict holds keyword arguments, or is itself the
+            one argument if its keys are not the names of `forward`'s arguments.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
         output: which output to follow, for models with several (`"logits"`, `"last_hidden_state"`, an index).
 
@@ -78,7 +78,7 @@ def capture(model: nn.Module, batch: Any, *, mode: str | None = None, output: st
 def capture_within(
     budget: Budget, model: nn.Module, batch: Any, *, mode: str | None = None, output: str | int | None = None
 ) -> Graph:
-    """Do what `capture` does unless the clock leaves no time for the longer of its two traces.
+    """Do what `capture` does, unless no time is left for the longer of its two traces.
 
     Raises:
         CaptureError: as for `capture`, or because the trace would end too late.
@@ -99,18 +99,9 @@ def capture_within(
 
 
 @outside_inference_mode
-def capture_whole(model: nn.Module, batch: Any, *, mode: str | None = None, output: str | int | None = None) -> Graph:
-    """Turn a model into the graph of the whole batch as one input, operator by operator, unverified.
-
-    That its values are the model's is for the caller to check.
-    """
-    return Traces(model, mode=mode, output=output).at(batch)
-
-
-@outside_inference_mode
 @full_precision()
 def capture_batch(model: nn.Module, batch: Any, *, mode: str | None = None, output: str | int | None = None) -> Graph:
-    """Turn a model into the graph of the whole batch as one input, in either mode; otherwise as `capture` does."""
+    """Turn a model into the graph of the whole batch as one input, in either mode; in all else like `capture`."""
     forced, mode = mode, mode_of(model, mode)
     with untouched(model, forced):
         call = settle(model, prepare(model, batch, output), mode)
@@ -120,13 +111,13 @@ def capture_batch(model: nn.Module, batch: Any, *, mode: str | None = None, outp
 class Traces:
     """Graphs of whole batches, operator by operator: one trace serves all batches of the same shapes.
 
-    Values that a trace holds for constant (masks, token ids, what is computed from them) are evaluated for each batch.
-    That the values of a graph are the model's is for the caller to check.
+    Constants of a trace (masks, token ids, values computed from them) are evaluated for each batch. The caller must
+    check that the values of a graph are those of the model.
 
     Args:
-        model: the user's model; left as found.
-        mode: as for `capture`.
-        output: as for `capture`.
+        model: the user's model, which is left as found.
+        mode: the mode, as for `capture`.
+        output: the output to follow, as for `capture`.
 
     Attributes:
         taken: how many traces were taken.
@@ -140,7 +131,7 @@ class Traces:
         self._held: tuple[Any, ExportedProgram] | None = None
 
     def at(self, batch: Any) -> Graph:
-        """Return the graph of one batch; of traces the last is kept.
+        """Return the graph of one batch; the last trace is kept for the next batch.
 
         Raises:
             InputError, CaptureError: as for `capture`.
@@ -159,9 +150,9 @@ class Traces:
 
 
 def warmed(max_seconds: float | None) -> float | None:
-    """Return a limit of time; where there is one, torch.export has loaded before its clock starts.
+    """Return a time limit; where there is one, load torch.export before its clock starts.
 
-    The first call of torch.export in a process takes seconds, whatever the model: a limit must not be spent on them.
+    The first call of torch.export in a process takes seconds, whatever the model, and must not count against a limit.
     """
     if max_seconds is not None:
         _warm_up()
@@ -170,7 +161,7 @@ def warmed(max_seconds: float | None) -> float | None:
 
 @functools.cache
 def _warm_up() -> float:
-    """Capture a network of two layers, and return the seconds it takes once everything has loaded."""
+    """Capture a network of two layers twice, and return the seconds of the second time, when all is loaded."""
     with torch.random.fork_rng(devices=[]):
         small, batch = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)).eval(), torch.zeros(2, 2)
     capture(small, batch)
@@ -180,16 +171,16 @@ def _warm_up() -> float:
 
 
 def expected_seconds(model: nn.Module, batch: Any, mode: str | None) -> float:
-    """Return about how many seconds `capture` takes, from one pass: its seconds and the operators it calls.
+    """Estimate how many seconds `capture` takes, from the time and the operators of one pass.
 
-    Zero where the pass fails: what is wrong with the model or the batch is said by those who need them.
+    The estimate is zero where the pass fails: a later step will tell what is wrong with the model or the batch.
     """
     try:
         alone = mode_of(model, mode) == "eval"
         call = prepare(model, batch, None)
         single = call.sample() if alone and call.count > 1 else call
         clock, operators = Budget(), _Operators()
-        with untouched(model, mode), operators:  # with gradients on, as in a trace: without them torch fuses layers
+        with untouched(model, mode), operators:  # gradients are on, as in a trace: without them torch fuses layers
             run(model, single)
     except Exception:
         return 0.0
@@ -209,7 +200,7 @@ class _Operators(TorchDispatchMode):
 
 
 def _captured(model: nn.Module, call: Call, forced: str | None, mode: str) -> tuple[Graph, Graph]:
-    """Return the graph of a call, verified, with its units put back together and without."""
+    """Return the verified graph of a call, with units recognised and operator by operator."""
     program, graph = _traced(model, call, forced, mode, False)
     _verify(model, call, forced, program, graph)
     with torch.no_grad():
@@ -227,7 +218,7 @@ def _traced(model: nn.Module, call: Call, forced: str | None, mode: str, plain: 
 
 
 def _translated(program: ExportedProgram, call: Call, mode: str) -> Graph:
-    """Read what was traced as a graph, with the values of a call."""
+    """Read a trace as a graph, with the values of a call."""
     try:
         return translate(program, call, mode)
     except NormscopeError:
@@ -240,11 +231,11 @@ def _translated(program: ExportedProgram, call: Call, mode: str) -> Graph:
 
 
 def _verify(model: nn.Module, call: Call, forced: str | None, program: ExportedProgram, graph: Graph) -> None:
-    """Refuse a graph that is not what the model computes, on its batch and on random inputs, from the state as found.
+    """Refuse a graph that does not compute what the model does, on the batch and on random inputs.
 
     Raises:
-        CaptureError: a run writes what the graph takes for constant, or memory lies otherwise than it was traced, or
-            the outputs differ.
+        CaptureError: a run changes a tensor that is constant in the graph, or a tensor has other strides than in the
+            trace, or the outputs differ.
     """
     single = call.sample() if call.per_sample else call
     needed = ancestors(output_of(program))
@@ -275,16 +266,16 @@ def _verify(model: nn.Module, call: Call, forced: str | None, program: ExportedP
 
 
 def _coarse(graph: Graph) -> bool:
-    """Whether some value is in half precision, where two ways to the same value differ visibly."""
+    """Whether some value is in half precision, in which two ways to compute a value differ visibly."""
     dtypes = {item.value.dtype for item in graph.inputs} | {node.dtype for node in graph}
     return any(dtype.is_floating_point and torch.finfo(dtype).eps > 1e-4 for dtype in dtypes)
 
 
 def _export(model: nn.Module, call: Call, plain: bool) -> ExportedProgram:
-    """Trace the model into functional operators; blocks without gradients are opened.
+    """Trace the model into operators that write nothing in place.
 
-    Where the trace can be read as it is, it is left so, which takes a fraction of the time. `plain` leaves composite
-    operators whole wherever nothing is written in place.
+    A trace that can be read as it is stays as it is, which takes a fraction of the time of torch's rewriting. With
+    `plain`, composite operators stay whole wherever nothing is written in place.
     """
     try:
         with quiet(), averages_counted(model):  # torch prints its graph when it fails

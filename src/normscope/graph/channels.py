@@ -1,4 +1,4 @@
-"""The numbers of a weight layer's output channels, carried along to where a normalizer reads them."""
+"""Follow the output channels of a weight layer to the normalizer that reads them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .regions import SAME
 
 
 def channel_numbers(weight: Node, axis: int, moves: tuple[Node, ...]) -> Tensor:
-    """Return, for every entry at the end of the moves, the output channel of the weight it comes from.
+    """Return, for every entry after some moves, the output channel of the weight that it comes from.
 
-    Dimensions along which nothing changes have size 1: the numbers are one row behind an expanded view, and mostly
-    stay one.
+    Dimensions along which the channel does not change have size 1: the numbers start as one expanded row, and most
+    moves keep them so.
     """
     shape = [1] * len(weight.shape)
     shape[axis] = weight.shape[axis]
@@ -27,8 +27,8 @@ def channel_numbers(weight: Node, axis: int, moves: tuple[Node, ...]) -> Tensor:
 
 def aligned(numbers: Tensor, shape: tuple[int, ...]) -> bool:
     """Whether position k on axis 1 is always channel k."""
-    places = torch.arange(shape[1]).reshape(1, -1, *(1,) * (len(shape) - 2))
-    return bool((numbers == places).all())
+    positions = torch.arange(shape[1]).reshape(1, -1, *(1,) * (len(shape) - 2))
+    return bool((numbers == positions).all())
 
 
 def single_channels(numbers: Tensor, dims: tuple[int, ...]) -> bool:
@@ -37,14 +37,14 @@ def single_channels(numbers: Tensor, dims: tuple[int, ...]) -> bool:
 
 
 def _rows(numbers: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """Return the channels of every normalized set, one row per set; channels that a set repeats may stand once."""
+    """Return the channels of every normalized set, one row per set; a repeated channel may be listed once."""
     outer = [dim for dim in range(numbers.ndim) if dim not in dims]
     size = math.prod(numbers.shape[dim] for dim in dims)
     return numbers.permute(*outer, *dims).reshape(-1, size).unique(dim=0)
 
 
 def parts(numbers: Tensor, dims: tuple[int, ...], channels: int) -> tuple[int, ...]:
-    """Return for every channel the number of the least part of the channels that no set over `dims` leaves."""
+    """Return each channel's part, of the finest partition in which each set over `dims` lies in one part."""
     rows, part = _rows(numbers, dims), torch.arange(channels)
     while True:
         least = part[rows].amin(1, keepdim=True).expand(rows.shape)

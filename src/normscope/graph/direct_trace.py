@@ -1,8 +1,8 @@
-"""Traces that torch need not rewrite: nothing is written in place, and every operator is known in the form it has.
+"""Recognise traces that can be read without torch's rewriting, because nothing is written in place.
 
-torch.export leaves views, casts and batch norms as the model called them. `run_decompositions` writes them in fewer
-operators, and takes longer than the trace itself. Where a trace holds nothing else it is read as it is, and `simpler`
-writes these few operators as torch would.
+torch.export leaves views, casts and batch norms as the model called them. `run_decompositions` rewrites them in fewer
+kinds of operators, which takes longer than the trace itself. A trace without other operators that need it is read as it
+is, and `simpler` rewrites these few operators in the same way.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 
 def operators(names: str) -> list[Any]:
-    """Return torch's operators of some names, in their order."""
+    """Return torch's operators with the given names, in the same order."""
     parts = (name.partition(".") for name in names.split())
     return [getattr(getattr(aten, name), overload or "default") for name, _, overload in parts]
 
@@ -40,18 +40,18 @@ KEPT = set(
     arange linspace zeros ones full ones_like zeros_like full_like new_ones new_zeros
 """)
 )
-"""Operators that torch leaves as they are."""
+"""Operators that torch's rewriting leaves as they are."""
 VIEWS = {aten.view.default, aten.reshape.default, aten.flatten.using_ints, aten.unflatten.int}
 CASTS = {aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten.to.other}
 COPIES = {aten.contiguous.default, aten.clone.default, aten.alias.default}
 BATCH_NORM = aten.batch_norm.default
 DROPOUT = aten.dropout.default
 TRAINING = 5
-"""Which argument of a batch norm says that it normalizes with its batch, and moves its statistics."""
+"""The position of the argument of a batch norm that makes it use, and store, the statistics of its batch."""
 
 
 def writes_nothing(program: ExportedProgram) -> bool:
-    """Whether no operator writes in place, as far as torch knows (of running statistics it does not say so)."""
+    """Whether no operator writes in place; torch does not declare that a batch norm writes its running statistics."""
     return all(
         isinstance(node.target, torch._ops.OpOverload)
         and not node.target._schema.is_mutable
@@ -61,14 +61,14 @@ def writes_nothing(program: ExportedProgram) -> bool:
 
 
 def is_plain(program: ExportedProgram) -> bool:
-    """Whether a trace can be read as it is: whatever is made of values that vary must be known."""
+    """Whether a trace can be read as it is: every operator on values that depend on the input must be known."""
     known = KEPT | VIEWS | CASTS | COPIES | {BATCH_NORM, DROPOUT}
     varying = _varying(program)
     return writes_nothing(program) and all(node.target in known for node in _calls(program) if node in varying)
 
 
 def _varying(program: ExportedProgram) -> set[torch.fx.Node]:
-    """Return what depends on a float that the caller gives, or on an embedding: the rest is evaluated once."""
+    """Return the values that depend on a float input or on an embedding; all others are constants."""
     given = set(program.graph_signature.user_inputs)
     found: set[torch.fx.Node] = set()
     for node in program.graph.nodes:
@@ -80,7 +80,7 @@ def _varying(program: ExportedProgram) -> set[torch.fx.Node]:
 
 
 def _calls(program: ExportedProgram) -> list[torch.fx.Node]:
-    """Return the calls of operators; checks of metadata compute nothing."""
+    """Return the calls of operators, without checks of metadata, which compute nothing."""
     passed = (operator.getitem, aten._assert_tensor_metadata.default)
     return [node for node in program.graph.nodes if node.op == "call_function" and node.target not in passed]
 
@@ -91,7 +91,7 @@ def simpler(target: Any, args: tuple[Any, ...], value: Tensor) -> tuple[Any, tup
     Args:
         target: the operator as traced.
         args: its arguments.
-        value: what it makes, of which form and dtype count.
+        value: its value, of which only shape, dtype and device are read.
     """
     if target in VIEWS:
         return aten.reshape.default, (args[0], list(value.shape)), {}

@@ -1,4 +1,4 @@
-"""Models exported to a `.pt2` file; this file and `export.py` are the only ones that know `torch.export`."""
+"""Load models that were exported to a `.pt2` file."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Program:
 def load_program(path: Path) -> Program:
     """Load a `.pt2` file. This can run code that the file holds.
 
-    The graph is that of one mode for ever: the module's `training` says which, and dropout in it is switched off.
+    The file holds the graph of one mode: the attribute `training` of the module tells which, and dropout is off.
 
     Args:
-        path: the file.
+        path: the path of the file.
 
     Raises:
-        InputError: torch cannot load it.
+        InputError: torch cannot load the file.
     """
     if not os.path.isfile(path):
         raise InputError(f"no file {path}")
@@ -63,7 +63,7 @@ def load_program(path: Path) -> Program:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep torch's log, its warnings and what it prints on standard error off the terminal."""
+    """Hide torch's log, its warnings and its output on standard error."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -75,13 +75,13 @@ def quiet() -> Iterator[None]:
 
 
 def _name_classes(model: nn.Module, program: torch.export.ExportedProgram) -> None:
-    """Give every submodule the name of the class it was exported from: reports show it, and units are known by it."""
+    """Give every submodule the class name that it was exported from; reports show it."""
     kinds: dict[str, str] = {}
     for node in program.graph.nodes:
         for path, kind in node.meta.get("nn_module_stack", {}).values():
             kinds[path] = (kind if isinstance(kind, str) else kind.__name__).rsplit(".", 1)[-1]
     for path, module in model.named_modules():
-        kind = kinds.get(path.split("@")[0])  # later calls of one module are copies, path@1 and so on
+        kind = kinds.get(path.split("@")[0])  # later calls of a module are copies with the paths path@1 and so on
         if path and kind is not None and kind.isidentifier():
             module.__class__ = type(kind, (type(module),), {"__module__": type(module).__module__})
 

@@ -1,9 +1,9 @@
-"""Operators that write in place, written as those that do not, wherever nothing can see the difference.
+"""Replace operators that write in place by those that do not, wherever no later operator can see the difference.
 
-`x += y` and `nn.ReLU(inplace=True)` save memory and change nothing else as long as nobody looks at the old value again.
-Torch's own rewriting follows all memory that values share and takes longer than the trace. Where the value that is
-written was made by an operator with memory of its own, and everything else that reads it came before and has memory of
-its own, too, the write is the last thing that happens to it: the operator that makes a new value does the same.
+`x += y` and `nn.ReLU(inplace=True)` save memory and change nothing else as long as the old value is not read again.
+Torch's own rewriting follows all shared memory and takes longer than the trace. The replacement is safe if the
+overwritten value was made by an operator whose result has memory of its own, and if all its other readers ran before
+and have results with memory of their own: then nothing reads the old value after the write.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ IN_PLACE = dict(
         strict=True,
     )
 )
-"""Operators that write into their first operand, and those that make a new value of the same arguments."""
+"""Operators that write into their first operand, each with the operator that makes a new value instead."""
 OWN_MEMORY = {
     *IN_PLACE.values(),
     *operators("""
@@ -41,9 +41,9 @@ OWN_MEMORY = {
 
 
 def write_out_of_place(program: ExportedProgram) -> None:
-    """Replace the operators that write in place, in the trace itself, where that goes for all of them; or none."""
+    """Replace the operators that write in place, in the trace itself, if this is safe for all of them; else none."""
     nodes = list(program.graph.nodes)
-    order = {node: place for place, node in enumerate(nodes)}
+    order = {node: position for position, node in enumerate(nodes)}
     writing = [
         node for node in nodes if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
     ]
@@ -53,7 +53,7 @@ def write_out_of_place(program: ExportedProgram) -> None:
 
 
 def _unseen(write: torch.fx.Node, order: dict[torch.fx.Node, int]) -> bool:
-    """Whether nothing reads what an operator overwrites, under whatever name, once it has run."""
+    """Whether the value that an operator overwrites is read nowhere after the write."""
     written = write.args[0]
     if write.target not in IN_PLACE or not isinstance(written, torch.fx.Node) or not _own(written):
         return False
@@ -68,7 +68,7 @@ def _own(node: torch.fx.Node) -> bool:
 
 
 def _keeps_form(write: torch.fx.Node, written: torch.fx.Node) -> bool:
-    """Whether the operator that makes a new value gives it the dtype and the shape of the one that is written."""
+    """Whether a new value would have the dtype and the shape of the overwritten one."""
     values = [written.meta.get("val"), *(operand.meta.get("val") for operand in write.all_input_nodes)]
     tensors = [value for value in values if isinstance(value, Tensor) and value.is_floating_point()]
     same = len(tensors) == len(values) and len({value.dtype for value in tensors}) == 1

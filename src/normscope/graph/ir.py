@@ -29,7 +29,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unit:
-    """An operator recognised from several: a name, what it computes, and the data its rule reads."""
+    """One operator that stands for several: its name, its function, and the data that its rule reads."""
 
     name: str
     function: Callable[..., Tensor]
@@ -49,13 +49,13 @@ class Node:
         args, kwargs: the operator's arguments, with a `Ref` wherever another node's value goes; constants
             (parameters, buffers, masks, folded sub-expressions) stand as they are.
         index: which output is meant, for operators with several.
-        shape, dtype, device: of the value.
+        shape, dtype, device: those of the value.
         path: the module that ran it, e.g. `layer1.0.conv1`.
         kind: that module's class.
-        call: which call of that module, for modules that run several times.
+        call: identifies the call of that module, for modules that run several times.
         source: `file:line` of the user's code.
-        operands: the values of other nodes it reads, one per occurrence, in order.
-        refs: their names.
+        operands: references to the values that it reads, one per occurrence, in order.
+        refs: the names of these values.
     """
 
     name: str
@@ -128,7 +128,7 @@ class Node:
 
     @property
     def pooled_axes(self) -> int:
-        """Over how many trailing axes a max pooling goes: 2 for `max_pool2d_with_indices`."""
+        """The number of trailing axes of a max pooling: 2 for `max_pool2d_with_indices`."""
         return int(self.operator.split("max_pool")[1][0])
 
     @property
@@ -173,7 +173,7 @@ class Graph:
         per_sample: True if the graph is the model's map of a single sample (the first of the batch).
         notes: what the reader must know.
         rounded: where values are rounded to a narrower float than the input's; no bound is PROVEN then.
-        derived: which places read a constant that was computed from a parameter, each with the parameter.
+        derived: where in the model a constant is read that was computed from a parameter, each with that parameter.
         samples: the whole batch, one flat row per sample, where the graph is the map of one sample.
         batched: the graphs of the whole batch and of its first sample, operator by operator, where the graph is the
             map of one sample.
@@ -291,7 +291,7 @@ class Graph:
 
 
 def leaves(tree: Any) -> Iterator[Any]:
-    """Yield what nested lists, tuples and dicts of arguments hold, in order."""
+    """Yield the entries of nested lists, tuples and dicts of arguments, in order."""
     if isinstance(tree, dict):
         tree = list(tree.values())
     if isinstance(tree, list | tuple):
@@ -302,7 +302,7 @@ def leaves(tree: Any) -> Iterator[Any]:
 
 
 def map_leaves(tree: Any, function: Callable[[Any], Any]) -> Any:
-    """Return the same nest of arguments with a function applied to what it holds."""
+    """Return the same nested arguments with a function applied to every entry."""
     if isinstance(tree, dict):
         return {key: map_leaves(item, function) for key, item in tree.items()}
     if isinstance(tree, list | tuple):

@@ -1,15 +1,15 @@
-"""Units: several operators that are one function are put back together.
+"""Recognise units: several operators that together are one known function are replaced by one node.
 
-RMSNorm written out, activations written out (`written.py`), softmax attention written out, rotary embeddings, and
+Units are RMSNorm, activations (`written.py`) and softmax attention written out in operators, rotary embeddings, and
 convolutions behind a circular, reflecting or replicating pad. Operators and constants must be those of the unit's
-formula; that both give the same numbers is checked as well, and proves nothing. A unit replaces its last operator;
-operators nobody reads any more are dropped.
+formula. As a further test, which proves nothing, the unit and its operators must give the same numbers. A unit replaces
+its last operator; operators whose values are no longer read are dropped.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 import torch
@@ -48,23 +48,15 @@ def _agrees(reader: Reader, node: Node, unit: tuple[Node, ...]) -> bool:
     """Whether a unit computes what the operators it replaces do: both run on random values, large and small."""
     made = {member.name for member in unit}
     operands = {ref.name: ref for member in unit for ref in member.operands if ref.name not in made}
-    region: list[Node] = []
-    stack = [node.name]
-    while stack:
-        name = stack.pop()
-        if name not in operands and name in reader.nodes and all(member.name != name for member in region):
-            region.append(reader.nodes[name])
-            stack.extend(reader.nodes[name].refs)
-    order = {name: position for position, name in enumerate(reader.nodes)}
-    region.sort(key=lambda member: order[member.name])
+    region = _between(reader, node, operands)
+    if not all(name in operands or name in reader.nodes for member in region for name in member.refs):
+        return False
     generator = torch.Generator().manual_seed(0)
     for scale in (1.0, 1e-2):
         given = {
             name: (scale * torch.randn(ref.shape, dtype=torch.float64, generator=generator)).to(node.device)
             for name, ref in operands.items()
         }
-        if not all(name in given or name in order for member in region for name in member.refs):
-            return False
         before, after = evaluated(region, given)[node.name], evaluated(list(unit), given)[node.name]
         if before.shape != after.shape or not torch.allclose(
             before, after, rtol=1e-5, atol=1e-7 * scale, equal_nan=True
@@ -73,8 +65,20 @@ def _agrees(reader: Reader, node: Node, unit: tuple[Node, ...]) -> bool:
     return True
 
 
+def _between(reader: Reader, node: Node, operands: Container[str]) -> list[Node]:
+    """Return the operators that lead from the operands of a unit to its last node, in the order of the graph."""
+    found: set[str] = set()
+    stack = [node.name]
+    while stack:
+        name = stack.pop()
+        if name not in operands and name in reader.nodes and name not in found:
+            found.add(name)
+            stack.extend(reader.nodes[name].refs)
+    return [member for name, member in reader.nodes.items() if name in found]
+
+
 def rms_norm(reader: Reader, node: Node) -> Node | None:
-    """`y / sqrt(mean(y^2) + eps)`, as `y * rsqrt(...)` or `y / sqrt(...)`, over any dimensions."""
+    """Recognise `y / sqrt(mean(y^2) + eps)`, as `y * rsqrt(...)` or `y / sqrt(...)`, over any dimensions."""
     if node.op is aten.mul.Tensor:
         pairs = [(node.args[0], node.args[1]), (node.args[1], node.args[0])]
         roots = [(value, reader.find(root, aten.rsqrt.default)) for value, root in pairs]
@@ -83,21 +87,13 @@ def rms_norm(reader: Reader, node: Node) -> Node | None:
     else:
         return None
     for value, root in roots:
-        shifted = reader.find(root.args[0], aten.add.Tensor, aten.add.Scalar) if root else None
-        shifted = shifted if shifted and not shifted.kwargs and len(shifted.args) == 2 else None
-        mean = (
-            reader.find(shifted.args[0], aten.mean.dim)
-            if shifted and isinstance(shifted.args[1], float | int)
-            else None
-        )
-        if not (shifted and mean and len(mean.args) > 2 and mean.args[2] is True):
-            continue
         source = reader.origin(value)
-        if source is None or _squared(reader, mean.args[0]) != source:
+        if root is None or source is None or node.shape != source.shape:
             continue
-        dims, eps = tuple(sorted(d % len(source.shape) for d in mean.args[1])), float(shifted.args[1])
-        if node.shape != source.shape or not eps > 0:
+        found = _mean_square(reader, root.args[0], source)
+        if found is None:
             continue
+        dims, eps = found
 
         def function(y: Tensor, dims: tuple[int, ...] = dims, eps: float = eps) -> Tensor:
             return y * torch.rsqrt(y.pow(2).mean(dims, keepdim=True) + eps)
@@ -106,6 +102,19 @@ def rms_norm(reader: Reader, node: Node) -> Node | None:
             node, op=Unit("rms", function, {"dims": dims, "eps": eps}), args=(source,), kwargs={}
         )
     return None
+
+
+def _mean_square(reader: Reader, argument: Any, source: Ref) -> tuple[tuple[int, ...], float] | None:
+    """Return the dimensions and the eps if the argument is `mean(y^2, dims, keepdim=True) + eps` of this source y."""
+    shifted = reader.find(argument, aten.add.Tensor, aten.add.Scalar)
+    if shifted is None or shifted.kwargs or len(shifted.args) != 2 or not isinstance(shifted.args[1], float | int):
+        return None
+    mean, eps = reader.find(shifted.args[0], aten.mean.dim), float(shifted.args[1])
+    if mean is None or len(mean.args) <= 2 or mean.args[2] is not True or not eps > 0:
+        return None
+    if _squared(reader, mean.args[0]) != source:
+        return None
+    return tuple(sorted(d % len(source.shape) for d in mean.args[1])), eps
 
 
 def _squared(reader: Reader, argument: Any) -> Ref | None:
@@ -122,24 +131,16 @@ def _squared(reader: Reader, argument: Any) -> Ref | None:
 
 
 def attention(reader: Reader, node: Node) -> tuple[Node, ...] | None:
-    """`softmax(scale q k^T + mask) v`, as one attention operator."""
+    """Recognise `softmax(scale q k^T + mask) v`, and return it as one attention operator."""
     if node.op not in PRODUCTS or len(node.refs) != 2:
         return None
     weights = reader.find(node.args[0], aten.softmax.int, aten._softmax.default)
     if weights is None or weights.args[1] % len(weights.shape) != len(weights.shape) - 1:
         return None
-    scores, mask, scale = weights.args[0], None, 1.0
-    added = reader.find(scores, aten.add.Tensor)
-    if added is not None and len(added.refs) == 1 and len(added.args) == 2 and not added.kwargs:
-        scores, mask = (
-            (added.args[0], added.args[1]) if isinstance(added.args[0], Ref) else (added.args[1], added.args[0])
-        )
-        if not isinstance(mask, Tensor) or not mask.is_floating_point():  # a mask of booleans is not added
-            return None
-    scaled = reader.find(scores, aten.mul.Tensor, aten.div.Tensor)
-    if scaled is not None and len(scaled.refs) == 1 and isinstance(scaled.args[1], float | int):
-        scores = scaled.args[0]
-        scale = float(scaled.args[1]) if scaled.op is aten.mul.Tensor else 1.0 / float(scaled.args[1])
+    unmasked = _without_mask(reader, weights.args[0])
+    if unmasked is None:
+        return None
+    scores, scale = _without_scale(reader, unmasked[0])
     product = reader.find(scores, *PRODUCTS)
     if product is None or len(product.refs) != 2 or len(product.shape) < 3 or product.shape != weights.shape:
         return None
@@ -153,14 +154,35 @@ def attention(reader: Reader, node: Node) -> tuple[Node, ...] | None:
     whole = dataclasses.replace(
         node,
         op=aten.scaled_dot_product_attention.default,
-        args=(query, Ref(turned.name, shape), value, mask, 0.0, False),
+        args=(query, Ref(turned.name, shape), value, unmasked[1], 0.0, False),
         kwargs={"scale": scale},
     )
     return turned, whole
 
 
+def _without_mask(reader: Reader, scores: Any) -> tuple[Any, Tensor | None] | None:
+    """Return the scores in front of an added mask, and the mask; None where something else is added to them."""
+    added = reader.find(scores, aten.add.Tensor)
+    if added is None or len(added.refs) != 1 or len(added.args) != 2 or added.kwargs:
+        return scores, None
+    first, second = added.args
+    scores, mask = (first, second) if isinstance(first, Ref) else (second, first)
+    if not isinstance(mask, Tensor) or not mask.is_floating_point():  # a mask of booleans is not added
+        return None
+    return scores, mask
+
+
+def _without_scale(reader: Reader, scores: Any) -> tuple[Any, float]:
+    """Return the scores in front of a constant factor, and the factor."""
+    scaled = reader.find(scores, aten.mul.Tensor, aten.div.Tensor)
+    if scaled is None or len(scaled.refs) != 1 or not isinstance(scaled.args[1], float | int):
+        return scores, 1.0
+    factor = float(scaled.args[1])
+    return scaled.args[0], factor if scaled.op is aten.mul.Tensor else 1.0 / factor
+
+
 def rotary(reader: Reader, node: Node) -> Node | None:
-    """`x cos + rotate(x) sin`: a small matrix on every row, whose norm is taken exactly."""
+    """Recognise `x cos + rotate(x) sin`: a small matrix acts on every row, and its norm is computed."""
     if node.op is not aten.add.Tensor or len(node.refs) != 2 or len(node.shape) < 2:
         return None
     if any(reader.find(argument, aten.mul.Tensor) is None for argument in node.args[:2]):
@@ -184,7 +206,7 @@ def rotary(reader: Reader, node: Node) -> Node | None:
 
 
 def padded_convolution(reader: Reader, node: Node) -> Node | None:
-    """A convolution with `padding_mode` other than zeros, which runs as a pad and a convolution without padding."""
+    """Recognise a convolution with a `padding_mode` other than zeros: torch runs a pad, then a plain convolution."""
     if node.op not in CONVOLUTIONS or not isinstance(node.args[0], Ref):
         return None
     arguments = node.bound()
@@ -242,7 +264,7 @@ def _largest_block(function: Callable[[Tensor], Tensor], region: list[Node], sou
         basis[..., index] = 1.0
         columns.append(function(basis).double())
     if bool(function(torch.zeros_like(basis)).any()):
-        return None  # affine, not linear
+        return None  # the function is affine, not linear
     blocks = torch.stack(columns, dim=-1).reshape(-1, columns[0].shape[-1], width)
     if blocks.numel() > 5e7:
         return None

@@ -1,9 +1,7 @@
-"""Memory: which tensors share it, and operators that speak of it.
+"""Find tensors that share memory, and read the operator `as_strided`, which addresses memory directly.
 
-`as_strided` reads places, and which entries lie there depends on the strides.
-
-The strides are those of the run that torch.export traced; they are compared with those of a real run of the model. An
-operator that reads memory outside its operand is refused.
+Which entries `as_strided` reads depends on the strides of its operand. They are taken from the run that torch.export
+traced, and compared with those of a real run of the model. A read of memory outside the operand is refused.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ aten = torch.ops.aten
 
 AS_STRIDED = aten.as_strided.default
 Layout = tuple[tuple[int, ...], tuple[int, ...], int]
-"""Size, strides and where the first entry lies: of an operand, or of what is read."""
+"""Size, strides and offset of the first entry, of an operand or of a read."""
 
 
 def entries_read(node: torch.fx.Node) -> Tensor:
@@ -44,14 +42,14 @@ def entries_read(node: torch.fx.Node) -> Tensor:
 
 
 def refuse_other_strides(nodes: Iterable[torch.fx.Node], seen: list[tuple[Layout, Layout]]) -> None:
-    """Refuse memory operators whose operand lay otherwise in memory in a real run than in the traced one.
+    """Refuse `as_strided` of an operand that has other strides in a real run than in the traced one.
 
     Args:
         nodes: the traced operators.
-        seen: what `Strides` recorded in a real run.
+        seen: the layouts that `Strides` recorded in a real run.
 
     Raises:
-        CaptureError: a traced layout was not met.
+        CaptureError: a layout differs from the traced one.
     """
     for node in nodes:
         layout, read = _operand(node), _read(node)
@@ -64,14 +62,14 @@ def refuse_other_strides(nodes: Iterable[torch.fx.Node], seen: list[tuple[Layout
 
 
 class Strides(TorchDispatchMode):
-    """Records how the operand of every `as_strided` lies in memory."""
+    """Records the layout of the operand of every `as_strided` in memory."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[tuple[Layout, Layout]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operator, and look at it first."""
+        """Record the layout of an `as_strided`, and run the operator."""
         if func is AS_STRIDED:
             operand = args[0]
             layout = tuple(operand.shape), operand.stride(), operand.storage_offset()
@@ -82,12 +80,12 @@ class Strides(TorchDispatchMode):
 
 
 def storage_of(tensor: Tensor) -> int:
-    """Return where the memory that a tensor lies in begins."""
+    """Return the address at which the memory of a tensor begins."""
     return tensor.untyped_storage().data_ptr()
 
 
 def overlap(first: Tensor, second: Tensor) -> bool:
-    """Whether two tensors lie on common memory."""
+    """Whether the memory of two tensors overlaps."""
     if first.device != second.device or storage_of(first) != storage_of(second):
         return False
     if not first.numel() or not second.numel():
@@ -97,7 +95,7 @@ def overlap(first: Tensor, second: Tensor) -> bool:
 
 
 def _span(tensor: Tensor) -> tuple[int, int]:
-    """Return the addresses a tensor reaches over."""
+    """Return the first address of a tensor, and the one after its last."""
     reach = _end(tuple(tensor.shape), tensor.stride(), 0)
     return tensor.data_ptr(), tensor.data_ptr() + (reach + 1) * tensor.element_size()
 
@@ -114,5 +112,5 @@ def _read(node: torch.fx.Node) -> Layout:
 
 
 def _end(size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> int:
-    """Return the last place in memory that is read."""
+    """Return the offset of the last entry."""
     return offset + sum((count - 1) * step for count, step in zip(size, stride, strict=True))

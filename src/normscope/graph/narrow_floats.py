@@ -1,4 +1,4 @@
-"""Where values are rounded to a float that is narrower than the input: a jump, which `Graph.double` widens away."""
+"""Find where values are rounded to a narrower float than the input: such a step jumps, and `Graph.double` drops it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .ir import Input, Node
 
 
 def rounded(inputs: Iterable[Input], nodes: Iterable[Node]) -> tuple[str, ...]:
-    """Say where values of the inputs come to lie in a float that does not hold every value of theirs.
+    """Say where values that depend on an input are stored in a float that does not hold every value of that input.
 
-    A model that is in one float throughout is the real function of its weights as stored, however narrow that float.
+    A model in one float throughout counts as the real function of its stored weights, however narrow that float is.
     """
     reached = {item.name: {item.value.dtype} for item in inputs}
     narrow: set[str] = set()

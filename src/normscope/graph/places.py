@@ -1,4 +1,4 @@
-"""Operators that write values into places which indices name: `scatter`, `index_add`, `index_put` and their kin."""
+"""Operators that write values at given indices, such as `scatter`, `index_add` and `index_put`."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from torch import Tensor
 from .ir import Node, Ref, leaves
 
 PLACES = ("index", "indices")
-"""Arguments that say where entries go, or come from."""
+"""The arguments that hold the indices."""
 SOURCES = ("source", "src", "values", "value")
-"""Arguments that hold what is written."""
+"""The arguments that hold the values to write."""
 
 
 def places_vary(node: Node) -> bool:
-    """Whether the places depend on the input."""
+    """Whether the indices depend on the input."""
     given = node.bound()
     return any(isinstance(leaf, Ref) for name in PLACES for leaf in leaves(given.get(name)))
 
 
 def source_of_writing(node: Node) -> Ref | Tensor | float:
-    """Return what is written."""
+    """Return the values to write."""
     given = node.bound()
     return next(given[name] for name in SOURCES if name in given)
 
 
 def entries_written(node: Node) -> Tensor:
-    """Return the places as numbers of entries of the value, one for each value that is written."""
+    """Return the flat index of the entry that each value is written to."""
     given = node.bound()
     entries = torch.arange(math.prod(node.shape), device=node.device).reshape(node.shape)
     if "indices" in given:
@@ -38,8 +38,8 @@ def entries_written(node: Node) -> Tensor:
     return entries.index_select(given["dim"], given["index"])
 
 
-def values_written(node: Node, source: Tensor, places: Tensor) -> Tensor:
-    """Return the values that are written, in the shape of `places`: `scatter` takes the first ones along each axis."""
+def values_written(node: Node, source: Tensor, entries: Tensor) -> Tensor:
+    """Return the values to write in the shape of the indices; `scatter` takes the first ones along each axis."""
     if node.operator.startswith("scatter"):
-        return source[tuple(slice(size) for size in places.shape)]
-    return source.expand(places.shape)
+        return source[tuple(slice(size) for size in entries.shape)]
+    return source.expand(entries.shape)

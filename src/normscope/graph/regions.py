@@ -1,4 +1,4 @@
-"""Reading a graph for units: looking past copies, growing regions, running them by themselves."""
+"""Read a graph for units: look past copies, grow regions of operators, and run a region by itself."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ aten = torch.ops.aten
 
 SAME = {aten.alias.default, aten.clone.default, aten._to_copy.default, aten.contiguous.default, aten.to.dtype}
 LARGEST_REGION = 16
-"""Operators in the largest region that is looked at."""
+"""The largest number of operators in a region."""
 
 
 class Reader:
-    """Looks up nodes by name and past operators that change nothing."""
+    """Looks up nodes by name, and past operators that change nothing."""
 
     def __init__(self, graph: Graph) -> None:
         self.nodes = {node.name: node for node in graph}
@@ -57,7 +57,7 @@ def merged(graph: Graph) -> Graph:
         if isinstance(leaf, list | tuple):
             return tuple(key(item) for item in leaf)
         if isinstance(leaf, float):
-            return float, repr(leaf)  # 0.0 is not -0.0
+            return float, repr(leaf)  # 0.0 must differ from -0.0
         return (id(leaf),) if isinstance(leaf, Tensor) else (type(leaf), leaf)
 
     for node in graph:

@@ -1,8 +1,9 @@
-"""Are the samples of a batch independent? Read off the graph: no entry may be made of two samples.
+"""Decide from the graph whether the samples of a batch are independent: no entry may depend on two samples.
 
-Every entry carries the number of the sample it is made of, 0 for none. Each operator says which entries of its operands
-can meet in one entry of its value; where two samples meet they are mixed. An operator that is not in the table counts
-as one that lets everything meet, so that what is called independent is. Values and draws play no part.
+Every entry carries the number of the sample it depends on, 0 for none. For each operator a function in a table says
+which entries of its operands can meet in one entry of its value; where two samples meet, they are mixed. An operator
+that is not in the table counts as one in which all entries meet, so that the answer "independent" is always true. The
+answer depends neither on values nor on random numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ aten = torch.ops.aten
 
 Meeting = Callable[[Node, Sequence[Tensor]], Tensor]
 MOST_SAMPLES = 2**24
-"""Sample numbers are kept as float32, which counts exactly up to here."""
+"""Sample numbers are kept as float32, which holds integers exactly up to this one."""
 
 
 class Mixed(Exception):
@@ -30,10 +31,10 @@ class Mixed(Exception):
 
 
 def independent(graph: Graph, count: int) -> bool:
-    """Whether every output of a sample is made of that sample alone.
+    """Whether every output of a sample depends on that sample alone.
 
     Args:
-        graph: of the whole batch, before units are put back together.
+        graph: the graph of the whole batch, before units are recognised.
         count: the number of samples, along the first dimension of every input and of the output.
     """
     shapes = [graph.output_shape, *(item.shape for item in graph.inputs)]
@@ -55,7 +56,7 @@ def independent(graph: Graph, count: int) -> bool:
 
 
 def met(node: Node, values: Sequence[Tensor]) -> Tensor:
-    """Return the sample that each entry of a node's value is made of; raise `Mixed` where there are two."""
+    """Return the sample that each entry of a node's value depends on; raise `Mixed` where there are two."""
     meeting = TABLE.get(node.op)
     if meeting is None:
         known = getattr(node.op, "namespace", None) == "aten" and torch.Tag.pointwise in node.op.tags
@@ -64,7 +65,7 @@ def met(node: Node, values: Sequence[Tensor]) -> Tensor:
         found = meeting(node, values)
     except Mixed:
         raise
-    except Exception:  # arguments that the table was not written for
+    except Exception:  # the functions of the table do not expect such arguments
         return everything(node, values)
     return found if found.shape == node.shape else everything(node, values)
 
@@ -75,11 +76,11 @@ def _numbered(shape: Sequence[int], device: torch.device) -> Tensor:
 
 
 def _along(owner: Tensor, dims: Iterable[int]) -> Tensor:
-    """Let the entries along some dimensions meet; the dimensions stay, with size 1."""
+    """Return the samples of a value whose entries along some dimensions meet; these dimensions stay, with size 1."""
     dims = sorted({dim % owner.ndim for dim in dims}) if owner.ndim else []
     if not dims:
         return owner
-    if owner.numel() == 0:  # of no entries nothing is made
+    if owner.numel() == 0:  # a value without entries depends on no sample
         return owner.new_zeros([1 if dim in dims else size for dim, size in enumerate(owner.shape)])
     thin = _thin(owner)
     highest = thin.amax(dims, keepdim=True)
@@ -89,7 +90,7 @@ def _along(owner: Tensor, dims: Iterable[int]) -> Tensor:
 
 
 def _thin(owner: Tensor) -> Tensor:
-    """Return one entry of each that an expanded tensor repeats; the dimensions stay, with size 1."""
+    """Return an expanded tensor without its repetitions; the expanded dimensions stay, with size 1."""
     for dim, stride in enumerate(owner.stride()):
         if stride == 0 and owner.shape[dim] > 1:
             owner = owner.narrow(dim, 0, 1)
@@ -97,7 +98,7 @@ def _thin(owner: Tensor) -> Tensor:
 
 
 def _both(first: Tensor, second: Tensor) -> Tensor:
-    """Let two values of the same shape meet entry by entry."""
+    """Return the samples of a value in which two values of its shape meet entry by entry."""
     shape, first, second = first.shape, _thin(first), _thin(second)
     if bool(((first != second) & (first != 0) & (second != 0)).any()):
         raise Mixed
@@ -105,7 +106,7 @@ def _both(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _together(node: Node, parts: Sequence[Tensor]) -> Tensor:
-    """Let parts meet that broadcast to the shape of the value."""
+    """Return the samples of a value in which parts meet that broadcast to its shape."""
     result = parts[0].expand(node.shape)
     for part in parts[1:]:
         result = _both(result, part.expand(node.shape))
@@ -113,12 +114,12 @@ def _together(node: Node, parts: Sequence[Tensor]) -> Tensor:
 
 
 def entrywise(node: Node, values: Sequence[Tensor]) -> Tensor:
-    """Entry by entry, with broadcasting: also comparisons, choices, casts, and whatever torch tags as pointwise."""
+    """Operators that work entry by entry, with broadcasting: also comparisons, choices, casts, and pointwise ones."""
     return _together(node, values)
 
 
 def everything(node: Node, values: Sequence[Tensor]) -> Tensor:
-    """Nothing is known of the operator: all entries of all operands meet."""
+    """Operators of which nothing is known: all entries of all operands meet."""
     tops = [_along(value, range(value.ndim)).reshape(()) for value in values]
     result = tops[0]
     for top in tops[1:]:
@@ -127,44 +128,44 @@ def everything(node: Node, values: Sequence[Tensor]) -> Tensor:
 
 
 def moves(node: Node, values: Sequence[Tensor]) -> Tensor:
-    """Entries move, unchanged; constants among them belong to no sample."""
+    """Operators that move entries unchanged; constants among the entries depend on no sample."""
     arguments = node.bound()
-    if places_vary(node):  # where they go depends on the input
+    if places_vary(node):  # the positions depend on the input
         return everything(node, values)
     blank = {name: map_leaves(value, _nothing) for name, value in arguments.items() if name not in PLACES}
-    places = {name: arguments[name] for name in PLACES if name in arguments}
-    bare = dataclasses.replace(node, args=(), kwargs={name: (blank | places)[name] for name in arguments})
-    # the difference of two runs: what is filled in cancels, and what is infinite leaves NaN
+    indices = {name: arguments[name] for name in PLACES if name in arguments}
+    bare = dataclasses.replace(node, args=(), kwargs={name: (blank | indices)[name] for name in arguments})
+    # Constants that the operator fills in cancel in the difference of two runs; infinite ones leave NaN.
     return (bare.evaluate(values) - bare.evaluate([torch.zeros_like(value) for value in values])).nan_to_num(0.0)
 
 
 def _nothing(leaf: Any) -> Any:
-    """Return a constant tensor as entries that belong to no sample."""
+    """Return a constant tensor as entries that depend on no sample."""
     return torch.zeros_like(leaf, dtype=torch.float32) if isinstance(leaf, Tensor) else leaf
 
 
 def written(node: Node, values: Sequence[Tensor]) -> Tensor:
-    """Values that are written or added to one place meet, with what was there."""
+    """Operators that write: values that are written or added to one entry meet each other and the old value."""
     if places_vary(node):
         return everything(node, values)
-    owners, places = iter(values), entries_written(node)
+    owners, entries = iter(values), entries_written(node)
     base = next(owners).reshape(-1) if _first(node) else torch.zeros(math.prod(node.shape), device=node.device)
-    source = torch.zeros(places.shape, device=node.device)
+    source = torch.zeros(entries.shape, device=node.device)
     if isinstance(source_of_writing(node), Ref):
-        source = values_written(node, next(owners), places)
-    owner = base.scatter_reduce(0, places.reshape(-1), source.reshape(-1), "amax")
-    if bool(((base != owner) & (base != 0)).any()) or bool(((source != owner[places]) & (source != 0)).any()):
+        source = values_written(node, next(owners), entries)
+    owner = base.scatter_reduce(0, entries.reshape(-1), source.reshape(-1), "amax")
+    if bool(((base != owner) & (base != 0)).any()) or bool(((source != owner[entries]) & (source != 0)).any()):
         raise Mixed
     return owner.reshape(node.shape)
 
 
 def overwrite(node: Node, values: Sequence[Tensor]) -> Tensor:
-    """`copy` and `fill` keep nothing of their first operand; the last one depends on the input."""
+    """`copy` and `fill`: nothing of the first operand is left, and the value depends on the last one alone."""
     return _together(node, values[-1:])
 
 
 def along(node: Node, values: Sequence[Tensor]) -> Tensor:
-    """The entries along `dim` meet: reductions, softmax, sorting, running sums; all of them where `dim` is absent."""
+    """Reductions, softmax, sorting, running sums: the entries along `dim` meet, or all of them without `dim`."""
     dims = node.bound().get("dim")
     if len(values) != 1 or dims is None or dims == []:
         return everything(node, values)
@@ -173,7 +174,7 @@ def along(node: Node, values: Sequence[Tensor]) -> Tensor:
 
 
 def trailing(count: Callable[[dict[str, Any]], int]) -> Meeting:
-    """The last dimensions meet, with constant parameters: linear layers, LayerNorm, RMSNorm, windows of pools."""
+    """Linear layers, LayerNorm, RMSNorm, pooling: with constant parameters, the last dimensions meet."""
 
     def meeting(node: Node, values: Sequence[Tensor]) -> Tensor:
         if len(values) != 1 or not _first(node):
@@ -186,7 +187,7 @@ def trailing(count: Callable[[dict[str, Any]], int]) -> Meeting:
 
 
 def items(size: int | None = None) -> Meeting:
-    """All but the first of `size` dimensions meet, with constant parameters: convolutions, GroupNorm."""
+    """Convolutions, GroupNorm: with constant parameters, all but the first of `size` dimensions meet."""
 
     def meeting(node: Node, values: Sequence[Tensor]) -> Tensor:
         if len(values) != 1 or not _first(node) or (size is not None and values[0].ndim != size):
@@ -199,7 +200,7 @@ def items(size: int | None = None) -> Meeting:
 
 
 def product(node: Node, values: Sequence[Tensor]) -> Tensor:
-    """Rows of the first factor meet columns of the second; a term that is added meets both."""
+    """Matrix products: rows of the first factor meet columns of the second, and an added term meets both."""
     owners = iter(values)
     factors = [argument for argument in node.bound().values() if isinstance(argument, Ref | Tensor)]
     *added, left, right = [next(owners) if isinstance(factor, Ref) else None for factor in factors]
@@ -216,7 +217,7 @@ def product(node: Node, values: Sequence[Tensor]) -> Tensor:
 
 
 def attention(node: Node, values: Sequence[Tensor]) -> Tensor:
-    """All heads, tokens and channels meet, with those of the mask."""
+    """Attention: all heads, tokens and channels of a sample meet, with those of the mask."""
     wanted = len(node.shape)
     if any(value.ndim != wanted for value in values) or wanted not in (3, 4):
         return everything(node, values)
@@ -224,7 +225,7 @@ def attention(node: Node, values: Sequence[Tensor]) -> Tensor:
 
 
 def contraction(node: Node, values: Sequence[Tensor]) -> Tensor:
-    """`einsum`: the letters that the result does not have meet."""
+    """`einsum`: the dimensions whose letters the result does not have meet."""
     terms, arrow, result = node.args[0].replace(" ", "").partition("->")
     letters = terms.split(",")
     if not arrow or "." in terms or any(len(set(term)) < len(term) for term in (*letters, result)):
@@ -232,7 +233,7 @@ def contraction(node: Node, values: Sequence[Tensor]) -> Tensor:
     parts = []
     moving = [term for term, operand in zip(letters, node.args[1], strict=True) if isinstance(operand, Ref)]
     for term, value in zip(moving, values, strict=True):
-        left = _along(value, [place for place, letter in enumerate(term) if letter not in result])
+        left = _along(value, [dim for dim, letter in enumerate(term) if letter not in result])
         sizes = dict(zip(term, left.shape, strict=True))
         kept = [letter for letter in term if letter in result]
         left = left.reshape([sizes[letter] for letter in kept])
@@ -242,7 +243,7 @@ def contraction(node: Node, values: Sequence[Tensor]) -> Tensor:
 
 
 def batch_norm(node: Node, values: Sequence[Tensor]) -> Tensor:
-    """With running statistics entry by entry; with those of the batch a channel meets over all samples."""
+    """BatchNorm: entry by entry with running statistics; with those of the batch, a channel of all samples meets."""
     if len(values) != 1 or not _first(node) or node.index not in (None, 0):
         return everything(node, values)
     if node.uses_batch_statistics:
@@ -251,16 +252,16 @@ def batch_norm(node: Node, values: Sequence[Tensor]) -> Tensor:
 
 
 def recurrent(node: Node, values: Sequence[Tensor]) -> Tensor:
-    """All of a sequence meets, with its own first state; samples lie along the second dimension of the states."""
+    """Recurrent layers: a sequence meets its own first state; samples lie along the states' second dimension."""
     given = node.bound()
     if not _first(node) or _refers(given["params"]) or any(value.ndim != 3 for value in values):
         return everything(node, values)
-    place = 0 if given["batch_first"] else 1
+    batch = 0 if given["batch_first"] else 1
     sequence, *states = values
-    parts = [_along(sequence, {0, 1, 2} - {place}).reshape(1, -1, 1), *(_along(state, (0, 2)) for state in states)]
+    parts = [_along(sequence, {0, 1, 2} - {batch}).reshape(1, -1, 1), *(_along(state, (0, 2)) for state in states)]
     whole = torch.stack([part.reshape(-1) for part in parts])
     samples = _along(whole, [0])[0]
-    out = place if node.index == 0 else 1
+    out = batch if node.index == 0 else 1
     return samples.reshape([-1 if dim == out else 1 for dim in range(3)]).expand(node.shape)
 
 
@@ -276,7 +277,7 @@ def _refers(argument: Any) -> bool:
 
 
 def _table(kinds: dict[Meeting, str]) -> dict[Any, Meeting]:
-    """Return the table by operator: names of overloads, or of operators with all their overloads."""
+    """Return the table by operator, from names of overloads or of operators with all their overloads."""
     found: dict[Any, Meeting] = {}
     for meeting, names in kinds.items():
         for name in names.split():

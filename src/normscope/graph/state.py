@@ -1,7 +1,7 @@
-"""State that a forward changes and reads: it stays in the graph, or the model is refused with the reason.
+"""Treat state that a forward both changes and reads: it stays in the graph, or the model is refused with the reason.
 
-A batch norm in train mode also moves its running statistics. Its normalized output does not read them, but whatever
-reads them later reads the batch: the moved mean is linear in the input, the moved variance quadratic.
+A batch norm in train mode also updates its running statistics. Its normalized output does not read them, but an
+operator that reads them later reads the batch: the updated mean is linear in the input, the updated variance quadratic.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ BATCH_NORM = aten._native_batch_norm_legit_functional.default
 BATCH_NORM_EVAL = aten._native_batch_norm_legit_no_training.default
 INSTANCE_NORM = aten.instance_norm.default
 MOVED_MEAN, MOVED_VARIANCE = 3, 4
-"""Which arguments of a batch norm are its running statistics, and which outputs the moved ones."""
+"""The positions of the running statistics among a batch norm's arguments, and of the updated ones in its outputs."""
 
 
 def batch_norm_output(node: Node) -> tuple[Node, ...]:
-    """Write an output of a train-mode batch norm as operators that read what it depends on; any other as it is."""
+    """Write an output of a train-mode batch norm in operators that show its operands; leave other nodes alone."""
     if node.op is not BATCH_NORM:
         return (node,)
     arguments = node.bound()
@@ -64,9 +64,10 @@ def batch_norm_output(node: Node) -> tuple[Node, ...]:
 
 @contextmanager
 def averages_counted(model: nn.Module) -> Iterator[None]:
-    """Let batch norms with `momentum=None` be traced: their share of a batch, 1 over the batches seen, as a number.
+    """Let batch norms with `momentum=None` be traced, by giving them their momentum, 1 over the batches seen.
 
-    Torch reads the count out of a tensor, which a trace cannot do. Here it is counted beside it, from the count found.
+    Torch reads the number of batches from a tensor, which a trace cannot do. Here hooks count them, from the number
+    that was found.
     """
     counted = [
         (module, int(module.num_batches_tracked))
@@ -94,9 +95,10 @@ def averages_counted(model: nn.Module) -> Iterator[None]:
 
 
 def part_twins(program: ExportedProgram) -> None:
-    """Give second names of one tensor, which nothing reads, a value of their own: torch stops where a twin is written.
+    """Give the second name of a tensor, which no operator reads, a value of its own.
 
-    A module that is used in two places has two names, and its statistics, too.
+    A module that is registered twice has two names, and so have its statistics; torch's rewriting fails where one of
+    two names is written.
     """
     unread = {node.name for node in program.graph.nodes if node.op == "placeholder" and not node.users}
     held: Counter[int] = Counter(id(value) for value in program.state_dict.values())
@@ -108,7 +110,7 @@ def part_twins(program: ExportedProgram) -> None:
 
 
 def without_unread_statistics(node: torch.fx.Node) -> tuple[Any, ...]:
-    """Return a node's arguments, less the running statistics that an instance norm moves and does not read."""
+    """Return a node's arguments, without the running statistics that an instance norm updates and does not read."""
     if not _moves_statistics(node):
         return node.args
     return (*node.args[:3], None, None, *node.args[5:])
@@ -119,7 +121,7 @@ def _moves_statistics(node: torch.fx.Node) -> bool:
 
 
 def refuse_moving_statistics(node: torch.fx.Node, args: Sequence[Any]) -> None:
-    """Refuse a normalizer whose running statistics depend on the input: torch itself has no derivative for it."""
+    """Refuse a normalizer whose running statistics depend on the input; torch has no derivative for it either."""
     statistics = args[3:5] if node.target in (BATCH_NORM_EVAL, aten.batch_norm.default, INSTANCE_NORM) else ()
     if any(isinstance(statistic, Ref) for statistic in statistics):
         raise CaptureError(
@@ -129,7 +131,7 @@ def refuse_moving_statistics(node: torch.fx.Node, args: Sequence[Any]) -> None:
 
 
 def refuse_hidden_reads(program: ExportedProgram, needed: set[torch.fx.Node]) -> None:
-    """Refuse an output that reads running statistics which an instance norm moves: torch.export does not see the move.
+    """Refuse an output that reads running statistics that an instance norm updates: torch.export misses the update.
 
     Raises:
         CaptureError: the reader and the instance norm are named.
@@ -150,7 +152,7 @@ def _only_moves(node: torch.fx.Node, statistic: torch.fx.Node) -> bool:
 
 
 def read_state(program: ExportedProgram, needed: set[torch.fx.Node]) -> dict[str, Tensor]:
-    """Return the buffers and plain tensors that the output reads and no operator of the graph is known to write."""
+    """Return the buffers and plain tensors that the output reads and that no operator of the graph writes."""
     written = {spec.target for spec in program.graph_signature.output_specs if spec.kind is OutputKind.BUFFER_MUTATION}
     kinds = (InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
     named = {spec.arg.name: str(spec.target) for spec in program.graph_signature.input_specs if spec.kind in kinds}
@@ -166,7 +168,7 @@ def read_state(program: ExportedProgram, needed: set[torch.fx.Node]) -> dict[str
 
 
 def changed(before: dict[str, Tensor], now: dict[str, Tensor]) -> list[str]:
-    """Return the names of the tensors that are no longer what they were."""
+    """Return the names of the tensors whose values have changed."""
     return [name for name, value in now.items() if not torch.equal(value, before[name])]
 
 
@@ -183,14 +185,14 @@ def state_notes(program: ExportedProgram, needed: Iterable[torch.fx.Node]) -> li
 
 
 def _statistic(node: torch.fx.Node, needed: set[torch.fx.Node]) -> bool:
-    """Whether a value is a running statistic that is moved by train-mode batch norms and read by nothing else."""
+    """Whether a value is a running statistic that train-mode batch norms update and that nothing else reads."""
     for user in node.users:
         if user not in needed:
             continue
-        places = [index for index, argument in enumerate(user.args) if argument is node]
-        if user.target is not BATCH_NORM or user.args[5] is not True or not set(places) <= {MOVED_MEAN, MOVED_VARIANCE}:
+        positions = {index for index, argument in enumerate(user.args) if argument is node}
+        if user.target is not BATCH_NORM or user.args[5] is not True or not positions <= {MOVED_MEAN, MOVED_VARIANCE}:
             return False
-        moved = [read for read in user.users if read in needed and read.args[1] in places]
+        moved = [read for read in user.users if read in needed and read.args[1] in positions]
         if not all(_statistic(read, needed) for read in moved):
             return False
     return True

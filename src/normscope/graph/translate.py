@@ -1,4 +1,4 @@
-"""What torch.export made of a model as a `Graph`: what does not depend on the input is evaluated, the rest is kept."""
+"""Turn a traced program into a `Graph`: evaluate the values that do not depend on the input, keep the rest as nodes."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from .user_lines import source_of
 aten = torch.ops.aten
 
 EMBEDDINGS = {aten.embedding.default}
-MOVES = {  # what may stand between the user's token ids and the embedding
+MOVES = {  # operators that may stand between the user's token ids and the embedding
     aten.view.default, aten.reshape.default, aten._to_copy.default, aten.clone.default, aten.unsqueeze.default,
     aten.squeeze.dim, aten.slice.Tensor, aten.alias.default, aten.contiguous.default, aten._unsafe_view.default,
     aten.to.dtype,
 }  # fmt: skip
-RESHAPES = {  # a view that was legal on the original strides may not be on ours
+RESHAPES = {  # a view that is legal on the model's strides may not be legal on those of the graph's values
     aten.view.default: aten.reshape.default,
     aten._unsafe_view.default: aten.reshape.default,
 }
-BY_SHAPE = {  # constants that only take the shape of their operand
+BY_SHAPE = {  # operators that read only the shape of their operand
     aten.zeros_like.default, aten.ones_like.default, aten.full_like.default, aten.new_zeros.default,
     aten.new_ones.default, aten.new_full.default, aten.fill.Scalar, aten.fill.Tensor, aten.copy.default,
 }  # fmt: skip
@@ -54,7 +54,7 @@ def floats(node: Any) -> bool:
 
 
 def translate(program: ExportedProgram, call: Call, mode: str) -> Graph:
-    """Evaluate what does not depend on the input, keep the rest as nodes."""
+    """Evaluate the values that do not depend on the input, and keep the rest as nodes."""
     output = output_of(program)
     reader = _Reader(program, call, ancestors(output))
     for node in program.graph.nodes:
@@ -90,10 +90,10 @@ class _Reader:
 
     Attributes:
         needed: the traced values that the output depends on.
-        constants: what does not depend on the input, by name, evaluated.
-        variables: what the measurement starts from.
+        constants: the values that do not depend on the input, by name.
+        variables: the inputs from which the measurement starts.
         made: the nodes of the graph.
-        multiple: operators with several outputs, which are nodes once one output is picked.
+        multiple: operators with several outputs, each of which becomes a node when it is read.
         notes: what the reader of a figure must know.
     """
 
@@ -118,7 +118,7 @@ class _Reader:
         ]
 
     def read(self, node: torch.fx.Node) -> None:
-        """Take the next traced value in."""
+        """Read the next traced value."""
         if node.op == "placeholder":
             if node.name in self.inputs:
                 self.variables[node.name] = Input(name=node.name, value=self.constants[node.name], path=node.name)
@@ -141,7 +141,7 @@ class _Reader:
         return argument
 
     def _pick(self, node: torch.fx.Node, parent: Node) -> None:
-        """One output of an operator that has several."""
+        """Read one output of an operator that has several."""
         if parent.op in DROPOUT:
             self.made[node.name] = _identity(node, parent.args[0])
         else:
@@ -149,7 +149,7 @@ class _Reader:
             self.made |= {written.name: written for written in batch_norm_output(chosen)}
 
     def _call(self, node: torch.fx.Node) -> None:
-        """An operator: a constant, an input of the measurement, or a node."""
+        """Read an operator, which becomes a constant, an input of the measurement, or a node."""
         args = tuple(self._resolve(item) for item in without_unread_statistics(node))
         refuse_moving_statistics(node, args)
         kwargs = {key: self._resolve(item) for key, item in node.kwargs.items()}
@@ -167,7 +167,7 @@ class _Reader:
             )
         elif not depends:
             self.constants[node.name] = node.target(*args, **kwargs)  # type: ignore[operator]
-        elif (constant := _of_the_form_alone(node, args, kwargs)) is not None:
+        elif (constant := _constant_by_shape(node, args, kwargs)) is not None:
             self.constants[node.name] = constant
         elif not isinstance(node.meta.get("val"), Tensor):
             refuse_numbers(node)
@@ -176,8 +176,8 @@ class _Reader:
             self.made[node.name] = self._written(node, args, kwargs)
 
     def _dropout(self, node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any], depends: bool) -> None:
-        """Dropout counts as off."""
-        both = node.target is aten.native_dropout.default  # it returns its mask, too
+        """Read a dropout, which counts as off."""
+        both = node.target is aten.native_dropout.default  # it returns its mask as well
         if not depends:
             self.constants[node.name] = (args[0], None) if both else args[0]
             return
@@ -192,12 +192,12 @@ class _Reader:
         return node.target in EMBEDDINGS and _from_tokens(node.args[1], self.tokens)
 
     def _written(self, node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
-        """Return the node of an operator, in words that rules know."""
-        if node.target is aten.type_as.default:  # of the second operand it reads the dtype alone
+        """Return the node of an operator, in a form that rules know."""
+        if node.target is aten.type_as.default:  # it reads only the dtype of its second operand
             return _node(node, aten._to_copy.default, args[:1], {"dtype": node.meta["val"].dtype})
         if node.target is AS_STRIDED:
             return _node(node, aten.take.default, (args[0], entries_read(node)), {})
-        if node.target is aten.detach.default:  # it changes gradients, not the function
+        if node.target is aten.detach.default:  # it changes gradients, but not the function
             return _identity(node, args[0])
         if (written := simpler(node.target, args, node.meta["val"])) is not None:
             picked = 0 if node.target is BATCH_NORM else None
@@ -213,8 +213,8 @@ def _refers(arguments: Any) -> bool:
     return any(isinstance(leaf, Ref) for leaf in leaves(arguments))
 
 
-def _of_the_form_alone(node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the value of an operator that reads but the shape or the dtype of its operands; None for any other."""
+def _constant_by_shape(node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the value of an operator that reads only the shape or the dtype of its operands; None for any other."""
     if node.target is aten.type_as.default and not isinstance(args[0], Ref):
         return args[0].to(node.meta["val"].dtype)
     if node.target in BY_SHAPE and not _refers((args[1:], kwargs)):
@@ -237,7 +237,7 @@ def _shape(node: torch.fx.Node) -> tuple[int, ...]:
 
 
 def refuse_numbers(node: torch.fx.Node) -> None:
-    """Refuse a value of a tensor that is taken out as a number of Python's.
+    """Refuse a value of a tensor that is taken out as a Python number.
 
     Raises:
         CaptureError: the user's line is named.
@@ -252,7 +252,7 @@ def refuse_numbers(node: torch.fx.Node) -> None:
 def _derived(
     program: ExportedProgram, made: dict[str, Node], constants: dict[str, Any]
 ) -> tuple[tuple[str, Tensor], ...]:
-    """Return which places read a constant that was computed from a parameter, with the parameter; views are no such."""
+    """Return where a constant is read that was computed from a parameter, with that parameter; views do not count."""
     weights, nodes = _parameters(program), {node.name: node for node in program.graph.nodes}
     found: dict[tuple[str, str], tuple[str, Tensor]] = {}
     for name, node in made.items():
@@ -267,12 +267,12 @@ def _derived(
 
 
 def _parameters(program: ExportedProgram) -> set[str]:
-    """Names of the placeholders that are parameters."""
+    """Return the names of the placeholders that are parameters."""
     return {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind is InputKind.PARAMETER}
 
 
 def _samples(call: Call, program: ExportedProgram, variables: dict[str, Input]) -> Tensor:
-    """Return the batch as one flat row per sample, of the inputs that are used."""
+    """Return the used inputs of the batch as one flat row per sample."""
     names = program.graph_signature.user_inputs
     tensors = [leaf.detach() for leaf, name in zip(call.leaves, names, strict=True) if name in variables]
     return torch.cat([tensor.reshape(tensor.shape[0], -1) for tensor in tensors], dim=1)
@@ -296,7 +296,7 @@ def _placeholders(program: ExportedProgram, call: Call) -> dict[str, Any]:
 
 
 def _token_inputs(program: ExportedProgram, constants: dict[str, Any]) -> set[str]:
-    """Names of the integer inputs the measurement starts from: `input_ids`, or the only integer tensor."""
+    """Return the names of the token inputs: those named `input_ids`, or else all integer tensors that are no masks."""
     integer = [n for n in program.graph_signature.user_inputs if isinstance(constants.get(n), Tensor)]
     integer = [n for n in integer if not constants[n].is_floating_point() and "mask" not in n]
     named = [n for n in integer if "input_ids" in n]
@@ -318,17 +318,20 @@ def output_of(program: ExportedProgram) -> torch.fx.Node:
 
 def ancestors(node: torch.fx.Node) -> set[torch.fx.Node]:
     """Return a traced value and everything it depends on."""
-    seen, stack = set(), [node]
+    found, stack = set(), [node]
     while stack:
         current = stack.pop()
-        if current not in seen:
-            seen.add(current)
+        if current not in found:
+            found.add(current)
             stack.extend(current.all_input_nodes)
-    return seen
+    return found
 
 
 def _switched_off(node: torch.fx.Node) -> bool:
-    """Attention carries the random tag whatever its dropout; rrelu and dropout are random in train mode only."""
+    """Whether an operator that torch tags as random draws nothing here.
+
+    Dropout and rrelu are random in train mode only; attention has the tag whatever its dropout is.
+    """
     if "dropout" in str(node.target):
         return node.args[2] is False
     if node.target is aten.rrelu.default:
@@ -353,7 +356,7 @@ def _node(node: torch.fx.Node, op: Any, args: Any, kwargs: Any, index: Any = Non
     value = node.meta.get("val")
     if (
         op is aten.rms_norm.default and isinstance(value, Tensor) and _argument(args, kwargs, 3, "eps") is None
-    ):  # torch: the eps of the input's dtype
+    ):  # torch takes the eps of the input's dtype
         args, kwargs = args[:3], {**kwargs, "eps": rms_epsilon(None, value.dtype)}
     path, kind = (meta.path, meta.kind) if meta else _path(node.meta)
     call = meta.call if meta else next(reversed(node.meta.get("nn_module_stack") or [""]), "")
@@ -378,7 +381,7 @@ def _argument(args: Any, kwargs: Any, position: int, name: str) -> Any:
 
 
 def _path(meta: dict[str, Any]) -> tuple[str, str]:
-    """Module path and class, less the wrapper's own level."""
+    """Return the path and the class of the module that ran an operator, without the level of `Caller`."""
     stack = list((meta.get("nn_module_stack") or {}).values())
     if not stack:
         return "", ""

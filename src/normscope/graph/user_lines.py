@@ -1,4 +1,4 @@
-"""The user's own line of code behind a traced value or an error, and why torch.export stopped there in plain words."""
+"""Find the user's line of code behind a traced value or an error, and say why torch.export stopped there."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
 PACKAGES = tuple(f"{os.sep}{root}{os.sep}" for root in ("site-packages", "dist-packages"))
 BY_VALUE = ("data-dependent", "data dependent", "datadependent", "_local_scalar_dense")
-"""What torch says where Python reads a value of a tensor that is only traced."""
+"""Parts of torch's errors where Python reads the value of a tensor that is only traced."""
 
 
 def source_of(meta: dict[str, Any]) -> str:
-    """Deepest line of the user's code (or of their library) that is not PyTorch's own."""
+    """Return the deepest line of code behind a traced value that is not PyTorch's own."""
     frames = re.findall(r'File "([^"]+)", line (\d+)', meta.get("stack_trace") or "")
     frames = [(file, line) for file, line in frames if not file.startswith((HERE, "<eval"))]
     own = [(file, line) for file, line in frames if not file.startswith(TORCH)]
@@ -48,20 +48,20 @@ def _is_users(file: str) -> bool:
 
 def why_untraced(error: BaseException) -> str:
     """Say why torch.export stopped, with the user's own line."""
-    where, told = line_of(error), said(error)
+    where, reason = line_of(error), said(error)
     if any(words in f"{type(error).__name__} {error}".lower() for words in BY_VALUE):
-        told = (
+        reason = (
             f"Python reads the value of a tensor ({where or 'torch does not say where'}) to decide what to do next or "
             "to compute with it, and a traced graph is the same for all values. Write it in tensor operators "
             "(torch.where for a choice, tensors instead of .item()), or move a check out of forward"
         )
     elif where:
-        told = f"{told}, in {where}"
-    return f"torch.export cannot trace this model: {told}"
+        reason = f"{reason}, in {where}"
+    return f"torch.export cannot trace this model: {reason}"
 
 
 def _short(file: str) -> str:
-    """Return a source file as its package names it, or relative to where the program runs."""
+    """Return the path of a source file inside its package, or relative to the working directory."""
     for root in PACKAGES:
         if root in file:
             return file.split(root, 1)[1]

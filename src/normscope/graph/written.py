@@ -1,4 +1,4 @@
-"""Activations that a model writes out in several operators: read exactly, then matched with the known formulas."""
+"""Recognise activations written out in several operators: read exactly, then matched with known formulas."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHOICES = {
 }  # fmt: skip
 LOGARITHMS = {aten.log.default, aten.log1p.default}
 ROOTS = {aten.mul.Tensor, aten.sub.Tensor, aten.add.Tensor, aten.div.Tensor, aten.rsub.Tensor} | LOGARITHMS
-"""What a written-out activation ends in, if not in a choice; the logarithms end a softplus."""
+"""The last operator of a written-out activation, if it is not a choice; the logarithms end a softplus."""
 COMPARISONS = {getattr(getattr(aten, kind), kin): kind for kind in piecewise.COMPARED for kin in ("Scalar", "Tensor")}
 CALLED = {
     getattr(aten, name).default: name
@@ -33,7 +33,7 @@ CALLED = {
 
 
 def activation(reader: Reader, node: Node) -> Node | None:
-    """A function of one entry written out in several operators, known by its formula."""
+    """Recognise a function of one entry that is written out in several operators and has a known formula."""
     least = 1 if node.op in LOGARITHMS else 2
     if node.op not in CHOICES | ROOTS or len(node.refs) < least or not node.dtype.is_floating_point:
         return None
@@ -50,7 +50,7 @@ def activation(reader: Reader, node: Node) -> Node | None:
 
 
 def _recognised(region: list[Node], source: Ref, node: Node) -> Activation | None:
-    """Say which activation a region of operators is, if it can be read and is one."""
+    """Return the activation that a region of operators computes, or None if it is not a known one."""
     if any(member.shape != source.shape for member in region):
         return None
     kinds: list[tuple[Any, Callable[[Any], Activation | None]]] = [(Polynomial, templates.activation_of)]
@@ -106,14 +106,14 @@ def _applied(node: Node, given: dict[str, Any], kind: Any) -> Any:
 
 
 def _polynomial(value: Any) -> Any:
-    """Return an expression that can be computed with: a choice ends a formula."""
+    """Return an expression if further operators can be applied to it; refuse a choice, which must end a formula."""
     if not hasattr(value, "called"):
         raise Unreadable("something is computed from a choice")
     return value
 
 
 def number(value: Any) -> Fraction:
-    """Return a constant exactly; a tensor counts if all its entries are the same."""
+    """Return a constant as an exact fraction; a tensor is accepted if all its entries are the same."""
     if isinstance(value, Tensor):
         if value.numel() == 0 or value.dtype == torch.bool or not bool((value == value.reshape(-1)[0]).all()):
             raise Unreadable("a constant that differs from entry to entry")

@@ -1,4 +1,4 @@
-"""What a vector proves of a norm from below: its gain, less the rounding of one application of the map."""
+"""A lower bound on a norm from one vector: its gain, less the rounding of one application of the map."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .entries import absolute_entries
 from .linear_map import Composite, LinearMap, Matrix, Repeated, Sum
 
 SPACING = 2.0**-1074
-"""The spacing of the smallest floats: what a product or a sum may lose where its value vanishes."""
+"""The spacing of the smallest floats: the error of a product or a sum that underflows."""
 
 
 def attained(linear: LinearMap, vector: Tensor) -> tuple[float, Tensor]:
@@ -34,7 +34,7 @@ def attained(linear: LinearMap, vector: Tensor) -> tuple[float, Tensor]:
 
 
 def _image(linear: LinearMap, vector: Tensor) -> tuple[Tensor, float]:
-    """Return the image of a unit vector, and a bound on the norm of its rounding error (a guess for code)."""
+    """Return the image of a unit vector, and a bound on its rounding error (an estimate for maps given as code)."""
     if isinstance(linear, Convolution | Matrix):
         return linear.apply(vector), _apply_error(linear)
     carried = _carried(linear, vector, torch.zeros_like(vector))
@@ -46,10 +46,10 @@ def _image(linear: LinearMap, vector: Tensor) -> tuple[Tensor, float]:
 
 
 def _carried(linear: LinearMap, value: Tensor, error: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return the image of a batch of vectors known to within `error`, entry by entry, and how well it is known.
+    """Return the image of a batch of vectors and a bound on its error, entry by entry.
 
-    Parts that cancel each other, weights known to within a slack, and values that vanish on the way are in it. None
-    where a part is given as code.
+    The vectors are known to within `error`. The bound covers parts that cancel each other, weights that are known to
+    within a slack, and values that underflow on the way. The result is None where a part is given as code.
     """
     found = _through(linear, value, error)
     if found is None or linear.slack == 0.0:
@@ -59,7 +59,7 @@ def _carried(linear: LinearMap, value: Tensor, error: Tensor) -> tuple[Tensor, T
 
 
 def _through(linear: LinearMap, value: Tensor, error: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Do what `_carried` says for a map whose weights are exact."""
+    """Return what `_carried` returns, for a map whose weights are exact."""
     match linear:
         case Composite(parts=parts):
             found: tuple[Tensor, Tensor] | None = (value, error)

@@ -1,4 +1,4 @@
-"""`lost`: what a map that is written out may lack where its parts cancel each other."""
+"""`lost`: how far the written-out matrix of a map may be off, where parts of the map cancel each other."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from .writing import rounded
 def lost(linear: LinearMap, norm: Callable[[LinearMap], Upper]) -> Upper:
     """Return a bound on the norm of the difference between a map and the matrix that writing it out gives.
 
-    Two things make it: the rounding of products and sums, which is a share of the parts with absolute entries, and the
-    slack that parts carry from folding, which is multiplied by all other parts.
+    The difference has two sources: the rounding of products and sums, which is proportional to the product of the parts
+    with absolute entries, and the slack that parts carry from folding, which is multiplied by all other parts.
 
     Args:
-        linear: a map of several parts; of code without a bound nothing is known, and nothing is counted.
-        norm: gives the bound of a single map, its slack included.
+        linear: a map of several parts; parts given as code without a known norm are not counted.
+        norm: a function that bounds the norm of a single map, its slack included.
     """
     size, slack = _size(linear, norm)
     return total([size.times(Upper.of(gamma(rounded(linear)), Evidence.NUMERICAL)), slack])
 
 
 def _size(linear: LinearMap, norm: Callable[[LinearMap], Upper]) -> tuple[Upper, Upper]:
-    """Return bounds on the map with absolute entries in every part, and on what slack within the parts may add."""
+    """Return bounds on the map with absolute entries in every part, and on the effect of the slack of the parts."""
     own = Upper.of(linear.slack, Evidence.PROVEN) if linear.slack else ZERO
     match linear:
         case Composite(parts=parts):
@@ -52,7 +52,7 @@ def _size(linear: LinearMap, norm: Callable[[LinearMap], Upper]) -> tuple[Upper,
         case Identity() | Reindex() | Diagonal() | Averaging():
             size, slack = norm(linear), ZERO
         case Matrix() | Convolution() | Centering() | Bounded():
-            # absolute entries have a norm of at most the root of the shorter side times that of the map
+            # The norm of the absolute entries is at most the root of the shorter side times the norm of the map.
             sides = linear.weight.shape if isinstance(linear, Matrix) else (linear.in_size, linear.out_size)
             size, slack = norm(linear).times(Upper.of(math.sqrt(min(sides)), Evidence.NUMERICAL)), ZERO
         case _:

@@ -1,8 +1,8 @@
 """Proven upper bounds on the largest eigenvalue of many Hermitian matrices at once.
 
 A Cholesky factorization of t I - G that runs to completion proves that no eigenvalue of G exceeds t (plus a rounding
-allowance, `core.rounding.cholesky_allowance`). Lanczos on the most promising matrices proposes t; matrices that a
-cheap norm keeps below t are never factorized; those that fail are looked at more closely and t is raised.
+allowance, `core.rounding.cholesky_allowance`). Lanczos on the most promising matrices proposes t. Matrices that a
+cheap norm already bounds by t are not factorized. Where a factorization fails, t is raised after more Lanczos steps.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from ..core.rounding import UNIT, cholesky_allowance, gamma, residual_allowance
 from .lanczos import top_eigenpairs
 
 _LOOKED_AT = 512
-"""Lanczos looks at this many columns at a time: 8 matrices of order 64, 2 of order 256."""
+"""Lanczos runs on this many columns at a time: 8 matrices of order 64, 2 of order 256."""
 _ROUNDS = 40
+"""After this many thresholds the cheap bounds of the matrices that are left decide."""
 
 
 @dataclass(slots=True)
 class EigenvalueCertificate:
-    """What is known of the largest eigenvalue of a family of Hermitian matrices.
+    """A bound on the largest eigenvalue of a family of Hermitian matrices, and the largest that was found.
 
     Attributes:
         bound: proven upper bound on every eigenvalue (of the matrices as given, without their own error).
         estimate: the largest eigenvalue found.
-        label: the label of the matrix that has it.
+        label: the label (chunk, matrix) of the matrix that has it.
         vector: its eigenvector, or None for an empty family.
     """
 
@@ -46,9 +47,9 @@ def certify(
     """Return a proven bound on the largest eigenvalue of positive semidefinite Hermitian matrices.
 
     Args:
-        chunks: batches `[b, m, m]`, float64 or complex128; labels count (chunk, matrix in the chunk).
+        chunks: batches `[b, m, m]` in float64 or complex128; a label is the number of a chunk and of a matrix in it.
         delta: how far above the largest estimate the first threshold is set, relatively.
-        generator: for the Lanczos starts.
+        generator: a CPU generator for the start vectors of Lanczos.
     """
     found = EigenvalueCertificate()
     for number, gram in enumerate(chunks):
@@ -67,7 +68,9 @@ def _certify_chunk(
         return
     cheap = cheap_bounds(gram)
     shift = _shift(gram)
-    left = torch.nonzero(~(cheap <= found.bound) | (found.vector is None))[:, 0]  # NaN is never below
+    left = torch.nonzero(~(cheap <= found.bound) | (found.vector is None))[
+        :, 0
+    ]  # a comparison with NaN is False, so that such a matrix stays in the list
     if found.bound > 0.0:
         left = left[~below(_chosen(gram, left), found.bound)]
     again = 0
@@ -111,7 +114,7 @@ def _record(found: EigenvalueCertificate, number: int, index: int, value: float,
 
 
 def _shift(gram: Tensor) -> float:
-    """Return the part of the threshold that rounding may use up (the trace of t I - G is at most m t)."""
+    """Return the share of the threshold that rounding may take (the trace of t I - G is at most m t)."""
     size = gram.shape[-1]
     allowance = cholesky_allowance(size, float(size), is_complex=gram.is_complex())
     return 8.0 * UNIT + (3.0 if gram.is_cuda else 1.0) * allowance
@@ -133,8 +136,10 @@ def below(gram: Tensor, bound: float) -> Tensor:
     rest = gram.neg_()
     rest.diagonal(dim1=-2, dim2=-1).add_(bound * (1.0 - shift))
     factor, info = torch.linalg.cholesky_ex(rest)
-    done = (info == 0) & factor.diagonal(dim1=-2, dim2=-1).abs().sum(-1).isfinite()  # NaN fails no step of LAPACK's
-    if gram.is_cuda:  # GPU solvers invert diagonal blocks: look at the residual instead of trusting the algorithm
+    done = (info == 0) & factor.diagonal(dim1=-2, dim2=-1).abs().sum(
+        -1
+    ).isfinite()  # LAPACK does not report NaN as a failure
+    if gram.is_cuda:  # GPU solvers invert diagonal blocks, which the theorem does not cover: check the residual
         factor = factor.tril()
         squares = factor.abs().square().sum(dim=(1, 2))
         residual = torch.baddbmm(rest, factor, factor.mH, alpha=-1.0).abs().square().sum(dim=(1, 2)).sqrt()

@@ -27,25 +27,23 @@ from .waves import plane_wave
 _SIDE_LIMIT = 16384
 """Matrices wider than this on the short side are bounded by cheap norms only."""
 _FAST, _AFFORDABLE = 2e9, 1e11
-"""Multiplications to write a convolution out and certify it: at once, and when a torus leaves a gap."""
+"""The largest number of multiplications to write a convolution out: at once, and after a torus has left a gap."""
 
 _STRIP, _WRITTEN = 1e10, "some axes written out, "
-"""Operations to certify a convolution with one axis written out (more on a GPU), and how the method is named."""
+"""The largest number of operations to certify a convolution with one axis written out; and the name of that method."""
 _REACHABLE = 1.5
-"""Other tori take a third off a gap at best: gaps above this many tolerances are left as they are."""
-
-
+"""Other tori reduce a gap by a third at best, so that larger gaps than this many tolerances are left as they are."""
 _LOOK = 8
-"""Lanczos steps that tell whether another torus promises more."""
+"""How many Lanczos steps tell whether another torus promises a smaller bound."""
 
 
 class ConvolutionNorm:
-    """The certified norm of one convolution, with what it takes to tighten it.
+    """The certified norm of one convolution, which can be tightened.
 
     Args:
         conv: the convolution.
         rtol: how tight a bound to aim for.
-        budget: once it is over only cheap bounds are taken.
+        budget: once it is over, only cheap bounds are taken.
 
     Attributes:
         upper: the bound so far.
@@ -92,13 +90,13 @@ class ConvolutionNorm:
     def _write_out(self) -> None:
         """Certify the matrix of the convolution itself."""
         plain = self._plain
-        # a tap that meets nothing but zeros may be the largest: the others keep their own scale
+        # The largest tap may read padding alone, so that the matrix is written out with the unscaled weights.
         given = plain._with_weight(self.conv.weight.double(), 0.0)
         written, start = matrix_bound(Matrix(given.dense()), rtol=self.rtol, budget=self.budget)
         if written.log10 == -math.inf:
             self.upper = written
             return
-        if plain.padding_mode != "zeros":  # sums of taps that such padding brings together are rounded
+        if plain.padding_mode != "zeros":  # taps that read one input through the padding are added, and rounded
             rounding = Upper.of(gamma(plain.weight[0, 0].numel() + 4.0) * plain.tap_norms(), Evidence.PROVEN)
             written = total([written, self._rescaled(rounding)])
         self.upper = smallest([self.upper, written.named("written out + Cholesky")])
@@ -107,9 +105,11 @@ class ConvolutionNorm:
             self.start = (plain.apply(start) if self.conv.transposed else start)[0]
 
     def _on_torus(self, symbol: Symbol, cheap: Upper) -> None:
-        """Certify the convolution on the least torus, and on its twisted twin where that promises more."""
+        """Certify the convolution on the smallest torus, and on the twisted one where that promises a smaller bound."""
         found, certificate, peak = _certified(symbol, self.rtol)
-        if symbol.narrow and symbol.error > self.rtol * certificate.bound:  # half the tolerance of the norm
+        if (
+            symbol.narrow and symbol.error > self.rtol * certificate.bound
+        ):  # rounding takes more than half the tolerance of the norm
             self._kernel = self._taps(symbol.torus, narrow=False)
             symbol = Symbol(self._kernel, symbol.torus)
             found, certificate, peak = _certified(symbol, self.rtol)
@@ -163,7 +163,7 @@ class ConvolutionNorm:
         return min(costs)[1] if min(costs)[0] <= limit else None
 
     def _write_axis(self, which: int, log10_lower: float) -> None:
-        """Certify the convolution with one axis written out, where a torus takes care of the others."""
+        """Certify the convolution with one axis written out and the others on a torus."""
         strip = written_axis(self._plain, which)
         inner = ConvolutionNorm(strip, rtol=self.rtol, budget=self.budget)
         goal = log10_lower - self._exponent * math.log10(2.0)
@@ -186,7 +186,7 @@ class ConvolutionNorm:
 
 
 def bounding_cost(linear: Matrix | Convolution) -> float:
-    """Return about how many multiplications the certificate of a matrix or convolution takes."""
+    """Return the approximate number of multiplications of the certificate of a matrix or convolution."""
     weight = linear.weight
     if isinstance(linear, Matrix):
         return 2.0 / 3.0 * float(weight.numel()) * min(weight.shape)
@@ -218,8 +218,9 @@ def other_torus(
 ) -> Upper | None:
     """Look for a torus whose bound is below `upper`, if possible within `rtol` of a known lower side.
 
-    Only frequencies near those of the base torus that exceed the lower side can spoil another torus: they are tested
-    first (a Cholesky factorization that fails costs little), and a torus that passes is then certified in full.
+    On another torus, only frequencies near those that exceed the lower side on the base torus are likely to exceed the
+    goal. They are tested first, since a Cholesky factorization that fails costs little; a torus that passes is then
+    certified in full.
     """
     hot, tried = [base.turns_of(peak[None])], budget.search("the choice of a torus", 3.0 * base.frequencies)
     level = (lower / base.factor) ** 2
@@ -301,7 +302,7 @@ def _certified(symbol: Symbol, rtol: float) -> tuple[Upper, EigenvalueCertificat
 
 
 def _promised(other: Symbol, turns: Tensor, certificate: EigenvalueCertificate) -> float:
-    """Return log10 of a value that another torus' bound is not below: a few Lanczos steps next to a known peak."""
+    """Return log10 of a lower limit of another torus' bound, from a few Lanczos steps near a known peak."""
     assert certificate.vector is not None
     assert certificate.label is not None
     group = certificate.label[1] % other.kernel.groups
@@ -312,7 +313,7 @@ def _promised(other: Symbol, turns: Tensor, certificate: EigenvalueCertificate) 
 
 
 def _twist(symbol: Symbol, peak: Tensor, axis: int, ring: Ring) -> Ring:
-    """Twist an untwisted ring whose largest frequency is at rest (0 or the fastest): the grid then straddles it."""
+    """Twist an untwisted ring whose peak is at frequency 0 or the highest one, so that the grid straddles the peak."""
     if axis not in symbol.kernel.axes or ring.rigid or ring.twisted:
         return ring
     turn, period = int(peak[symbol.kernel.axes.index(axis)]), 2 * ring.size // ring.stride

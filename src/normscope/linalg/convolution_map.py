@@ -18,7 +18,7 @@ PADDING_MODES = ("zeros", "circular", "reflect", "replicate")
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _CONV_TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 _FOLDED = 4.0 * 2.0**-53
-"""Relative error of one entry after a folded product or sum in float64."""
+"""The relative error of one entry after a product or a sum in float64."""
 
 Padding = str | int | Sequence[int | tuple[int, int]]
 
@@ -82,7 +82,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Unscaled:
-    """What a convolution was before one factor per channel was folded in; the least and largest size of a factor."""
+    """A convolution before one factor per channel was folded in, and the least and largest absolute factor."""
 
     conv: Convolution
     least: float
@@ -98,8 +98,8 @@ class Convolution(LinearMap):
     Args:
         weight: `[C_out, C_in/groups, *k]`, or `[C_in, C_out/groups, *k]` when transposed (torch's layouts).
         spatial_in: spatial size of the input.
-        stride: per axis or one number, as are `dilation` and `output_padding`.
-        padding: one number, per axis a number or a `(left, right)` pair, `"same"` or `"valid"`.
+        stride: one number, or one for each axis; the same goes for `dilation` and `output_padding`.
+        padding: one number, or for each axis a number or a `(left, right)` pair, or `"same"` or `"valid"`.
         dilation: step between taps.
         groups: number of channel groups.
         padding_mode: `"zeros"`, `"circular"`, `"reflect"` or `"replicate"`.
@@ -115,7 +115,7 @@ class Convolution(LinearMap):
     """
 
     unscaled: Unscaled | None = None
-    """The convolution that factors were folded into, if any: where they are all alike, so are the two norms."""
+    """The convolution before factors were folded in, if any; if the factors are alike, its norm gives this one's."""
 
     def __init__(
         self,
@@ -217,29 +217,29 @@ class Convolution(LinearMap):
         return tuple(getattr(axis, name) for axis in self.axes)
 
     def dense(self) -> Tensor:
-        """Write the map out in float64; every entry is a tap, or a sum of taps that padding brings together."""
+        """Write the map out in float64; every entry is a tap, or a sum of taps that read one input through padding."""
         weight = self.weight.double().flatten(2)
         rows, columns, _ = weight.shape
         per_group = rows // self.groups
         small, large = math.prod(self._tuple("outputs")), math.prod(self._tuple("size"))
-        place = self._placement()
+        reads = self._placement()
         matrix = torch.zeros(rows, columns * self.groups, small, large, dtype=torch.float64, device=self.device)
         for group in range(self.groups):
             out = slice(group * per_group, (group + 1) * per_group)
-            block = torch.tensordot(weight[out], place, dims=([2], [0]))
+            block = torch.tensordot(weight[out], reads, dims=([2], [0]))
             matrix[out, group * columns : (group + 1) * columns] = block
         matrix = matrix.permute(0, 2, 1, 3).reshape(rows * small, columns * self.groups * large)
         return matrix.T if self.transposed else matrix
 
     def _placement(self) -> Tensor:
         """Return 0/1 entries `[taps, outputs, inputs]`: which input each tap reads for each output."""
-        place = torch.ones(1, 1, 1, dtype=torch.float64, device=self.device)
+        reads = torch.ones(1, 1, 1, dtype=torch.float64, device=self.device)
         for axis in self.axes:
             one = axis.placement(self.padding_mode, self.device)
-            place = torch.einsum("aoi,bpj->abopij", place, one)
-            a, b, o, p, i, j = place.shape
-            place = place.reshape(a * b, o * p, i * j)
-        return place
+            reads = torch.einsum("aoi,bpj->abopij", reads, one)
+            a, b, o, p, i, j = reads.shape
+            reads = reads.reshape(a * b, o * p, i * j)
+        return reads
 
     def scaled_out(self, scale: Tensor) -> Convolution:
         """Return the convolution followed by one factor per output channel (a folded BatchNorm)."""
@@ -267,7 +267,8 @@ class Convolution(LinearMap):
     def plus_identity(self, scale: float | Tensor = 1.0) -> Convolution | None:
         """Return the convolution plus `scale` (a number, or one per channel) times the identity.
 
-        None where the geometry does not permit it: stride 1, zero padding, equal shapes and a tap at rest are needed.
+        None where the geometry does not permit it: it needs stride 1, zero padding, equal shapes and a tap that reads
+        the output's own position.
         """
         zero_tap = [axis.left // axis.dilation for axis in self.axes]
         if self.in_shape != self.out_shape or self.padding_mode != "zeros":
@@ -313,12 +314,12 @@ class Convolution(LinearMap):
         return result
 
     def tap_norms(self, weight: Tensor | None = None) -> float:
-        """Return the sum over taps of the Frobenius norm, times the padding's copies: a cheap bound on the norm."""
+        """Return a cheap bound on the norm: the sum of the taps' Frobenius norms, times the norm of the padding."""
         weight = self.weight.double() if weight is None else weight
         return float(l2(weight.flatten(2), (0, 1)).sum()) * (1.0 + 1e-9) * self.copies()
 
     def copies(self) -> float:
-        """Return the norm of the padding map: the root of how often one input entry can be copied."""
+        """Return the norm of the padding: the root of the largest number of copies of one input entry."""
         if self.padding_mode == "zeros":
             return 1.0
         counts = [torch.bincount(axis.source(self.padding_mode, torch.device("cpu"))).max() for axis in self.axes]

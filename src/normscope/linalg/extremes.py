@@ -12,15 +12,17 @@ from ..core.budget import Budget
 
 Operator = Callable[[Tensor], Tensor]
 SPARE = 8
-"""Vectors beyond those asked for that a restart keeps."""
+"""How many vectors a restart keeps beyond those asked for."""
 BEYOND = 2
-"""Vectors beyond those asked for that there must be before a value counts: gaps between few values say little."""
+"""How many vectors beyond those asked for there must be before values count: gaps between few values say little."""
 CLUSTER = 6
-"""Values that lie close together and are judged together, at most."""
+"""At most this many values that lie close together are judged together."""
 AFRESH = 8
-"""Products that are made after a space was exhausted, from a fresh vector, before its values count."""
+"""How many products a search makes with a fresh vector, after its space was invariant, before its values count."""
 EMPTY = 1e-12
-"""A rest of this share of the operator's size is that of an invariant subspace, in float64."""
+"""A space is invariant if the part of an image outside it is at most this share of the operator's size, in float64."""
+CHUNK = 32
+"""Vectors of the basis for which memory is taken at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +33,9 @@ class Ends:
         top: the largest eigenvalues, falling.
         bottom: the smallest, rising.
         residuals: norm(A v - value v) of each unit vector, first of the top, then of the bottom.
-        errors: how far each value is off, estimated: the residual, or its square over the distance to other values,
-            with values that lie close together taken as one.
-        converged: for each whether that is within the tolerance.
+        errors: an estimate of how far each value is off: the residual, or its square over the distance to other
+            values, with values that lie close together taken as one.
+        converged: for each value whether its error is within the tolerance.
         vectors: `[top + bottom, n]`, orthonormal.
         products: applications of the operator.
         whole: whether the space was exhausted, so that there are no other eigenvalues.
@@ -64,81 +66,131 @@ def extreme_eigenpairs(
 ) -> Ends:
     """Find the largest and the smallest eigenvalues of a symmetric operator.
 
-    One product a step, and one transfer of a few numbers from the device. A value counts as converged once its
-    estimated error is within `rtol` of its size, or of rounding.
+    Each step takes one product and one transfer of a few numbers from the device. A value counts as converged once
+    its estimated error is at most `rtol` of its size, or the size of rounding errors.
 
     Args:
-        operator: takes and gives vectors `[n]`.
-        start: `[n]`; what it has of the wanted eigenvectors saves steps, and it must not be zero.
-        top: how many of the largest.
-        bottom: how many of the smallest.
-        rtol: of each value.
-        budget: one step of it is one product.
-        room: vectors that are kept at most; then the best are kept and the search goes on.
-        project: onto the subspace that is searched; the operator is taken there.
-        generator: of a new start, on the CPU, where the space of the first is exhausted.
-        on_step: told the largest error that is left, relative to the tolerance.
+        operator: maps vectors `[n]` to vectors `[n]`.
+        start: the first vector `[n]`, not zero; a start near the wanted eigenvectors saves steps.
+        top: how many of the largest eigenvalues are wanted.
+        bottom: how many of the smallest eigenvalues are wanted.
+        rtol: the relative tolerance of each value.
+        budget: the search ends once it is over; one of its steps is one product.
+        room: at most this many vectors are held; once there are so many, the search goes on with the best of them.
+        project: a projection onto a subspace; the operator is searched inside that subspace.
+        generator: a CPU generator for a new start vector, where the space of the first start is exhausted.
+        on_step: called after each step with the largest remaining error over its tolerance.
     """
     size, wanted = start.numel(), top + bottom
     project = project or (lambda vector: vector)
-    room = min(max(room, 2 * wanted + 2 * SPARE), size)
-    basis = start.new_zeros(min(room, 32), size)
-    small = torch.zeros(room, room, dtype=torch.float64)
+    generator = generator or torch.Generator().manual_seed(0)
     unit = torch.finfo(start.dtype).eps
-    empty = max(EMPTY, 4 * unit)
+    space = _SymmetricSpace(start, room=min(max(room, 2 * wanted + 2 * SPARE), size))
     vector = project(start)
     vector = vector / vector.norm()
-    generator = generator or torch.Generator().manual_seed(0)
-    filled, whole, afresh = 0, False, 0
+    whole, since_fresh = False, 0
     found = _Found.none(wanted)
     while budget.spend():
-        if filled == len(basis):
-            basis = torch.cat([basis, basis.new_zeros(min(32, room - filled), size)])
-        basis[filled] = vector
-        known = basis[: filled + 1]
-        image = project(operator(vector))
-        inner = known @ image
-        image = image - known.T @ inner
-        again = known @ image
-        image = image - known.T @ again
-        column = torch.cat([inner + again, image.norm()[None]]).double().cpu()
-        if not bool(column.isfinite().all()):
+        extended = space.extend(vector, project(operator(vector)))
+        if extended is None:
             break
-        small[: filled + 1, filled] = small[filled, : filled + 1] = column[:-1]
-        filled += 1
-        rest = float(column[-1])
-        scale = float(small[:filled, :filled].diagonal().abs().max().clamp(min=column[:-1].abs().max()))
-        ended = rest <= empty * scale
-        found = _Found.of(small[:filled, :filled], 0.0 if ended else rest, top, bottom, rtol, 8 * unit)
+        image, rest = extended
+        invariant = rest <= max(EMPTY, 4 * unit) * space.scale
+        found = _Found.of(space.operator, 0.0 if invariant else rest, top, bottom, rtol, 8 * unit)
         if on_step is not None:
             on_step(found.open)
-        afresh += ended or afresh > 0
-        if ended and filled < size:  # what the start has no part of may be an eigenvector as well
-            other = _fresh(known, project, generator)
-            whole = other is None
-            image = image if other is None else other
-        if filled == size or whole or (found.settled and filled >= wanted + BEYOND and (not afresh or afresh > AFRESH)):
-            whole = whole or filled == size
+        since_fresh += invariant or since_fresh > 0
+        whole = space.filled == size
+        if invariant and not whole:  # an eigenvector that the start has no part of is not in this space
+            fresh = _fresh(space.known, project, generator)
+            whole = fresh is None
+            image = image if fresh is None else fresh
+        if whole or (found.settled and _enough(space.filled, wanted, since_fresh)):
             break
-        if filled == room:
-            filled = _restarted(basis, small, top + SPARE, bottom + SPARE if bottom else 0)
+        if space.full:
+            space.restart(top + SPARE, bottom + SPARE if bottom else 0)
         vector = image / image.norm()
-    vectors = found.coordinates.to(start).T @ basis[: len(found.coordinates)]
     return Ends(
         top=found.values[:top],
         bottom=found.values[top:],
         residuals=found.residuals,
         errors=found.errors,
         converged=found.converged,
-        vectors=vectors,
+        vectors=found.coordinates.to(start).T @ space.basis[: len(found.coordinates)],
         products=int(budget.spent),
         whole=whole,
     )
 
 
+class _SymmetricSpace:
+    """A Krylov space that grows by a vector a step, and a symmetric operator in its coordinates.
+
+    Args:
+        like: a vector `[n]` of the dtype and on the device to work in.
+        room: vectors that are kept at most.
+    """
+
+    def __init__(self, like: Tensor, room: int) -> None:
+        self.room = room
+        self.basis = like.new_zeros(min(room, CHUNK), like.numel())
+        self.small = torch.zeros(room, room, dtype=torch.float64)
+        self.filled = 0
+        self.scale = 0.0
+        """The largest entry of the operator's diagonal and of its last column, in absolute value."""
+
+    @property
+    def full(self) -> bool:
+        """Whether the next vector needs a restart first."""
+        return self.filled == self.room
+
+    @property
+    def known(self) -> Tensor:
+        """The orthonormal vectors so far, `[filled, n]`."""
+        return self.basis[: self.filled]
+
+    @property
+    def operator(self) -> Tensor:
+        """The operator in the coordinates of the space, `[filled, filled]`."""
+        return self.small[: self.filled, : self.filled]
+
+    def extend(self, vector: Tensor, image: Tensor) -> tuple[Tensor, float] | None:
+        """Take in a unit vector and its image.
+
+        Returns:
+            The part of the image outside the space and its length; None where the image is not finite.
+        """
+        if self.filled == len(self.basis):
+            more = self.basis.new_zeros(min(CHUNK, self.room - self.filled), len(vector))
+            self.basis = torch.cat([self.basis, more])
+        self.basis[self.filled] = vector
+        known = self.basis[: self.filled + 1]
+        inner = known @ image
+        image = image - known.T @ inner
+        again = known @ image
+        image = image - known.T @ again
+        column = torch.cat([inner + again, image.norm()[None]]).double().cpu()
+        if not bool(column.isfinite().all()):
+            return None
+        last = self.filled
+        self.filled += 1
+        self.small[: self.filled, last] = self.small[last, : self.filled] = column[:-1]
+        self.scale = float(self.operator.diagonal().abs().max().clamp(min=column[:-1].abs().max()))
+        return image, float(column[-1])
+
+    def restart(self, top: int, bottom: int) -> None:
+        """Keep the Ritz vectors at both ends alone; the next image couples to each of them."""
+        values, vectors = torch.linalg.eigh(self.operator)
+        count = len(values)
+        kept = [*range(min(bottom, count // 3)), *range(count - min(top, count // 3), count)]
+        self.basis[: len(kept)] = vectors[:, kept].to(self.basis).T @ self.known
+        self.small.zero_()
+        self.small[range(len(kept)), range(len(kept))] = values[kept]
+        self.filled = len(kept)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """What a Krylov space says of the wanted eigenvalues."""
+    """The wanted eigenvalues as a Krylov space shows them."""
 
     values: tuple[float, ...]
     residuals: tuple[float, ...]
@@ -155,7 +207,7 @@ class _Found:
 
     @classmethod
     def none(cls, wanted: int) -> _Found:
-        """Nothing is known."""
+        """Return the state before the first step, in which nothing is known."""
         empty = torch.zeros(0, 0, dtype=torch.float64)
         return cls(
             values=(), residuals=(), errors=(), converged=(), coordinates=empty, open=float("inf"), wanted=wanted
@@ -163,11 +215,11 @@ class _Found:
 
     @classmethod
     def of(cls, small: Tensor, rest: float, top: int, bottom: int, rtol: float, unit: float) -> _Found:
-        """Read the values off the operator in the Krylov space and the length of what leads out of it."""
+        """Read the values off the operator in the Krylov space and the length of the image's part outside it."""
         values, vectors = torch.linalg.eigh(small)
         count = len(values)
         chosen = list(range(count - 1, max(count - 1 - top, -1), -1))
-        chosen += [place for place in range(min(bottom, count)) if place not in chosen]
+        chosen += [index for index in range(min(bottom, count)) if index not in chosen]
         residuals = (rest * vectors[-1]).abs()
         errors = _errors(values, residuals)
         allowed = torch.maximum(rtol * values.abs(), unit * values.abs().max())
@@ -183,12 +235,18 @@ class _Found:
         )
 
 
-def _errors(values: Tensor, residuals: Tensor) -> Tensor:
-    """Return how far each value is off, estimated: its residual, or what the values close to it allow together.
+def _enough(vectors: int, wanted: int, since_fresh: int) -> bool:
+    """Whether a space is large enough for its values to count, also after a fresh start (0: there was none)."""
+    return vectors >= wanted + BEYOND and (since_fresh == 0 or since_fresh > AFRESH)
 
-    The values of an invariant subspace are off by at most norm(R)^2/gap: R the residuals of all vectors of a cluster,
-    gap the distance of the cluster to all other eigenvalues (here: to the other values that were found). The best
-    cluster around each value counts, up to `CLUSTER` of them; one that holds every value says nothing.
+
+def _errors(values: Tensor, residuals: Tensor) -> Tensor:
+    """Return an estimate of how far each value is off: its residual, or a smaller bound over a cluster around it.
+
+    The values of a cluster are off by at most norm(R)^2/gap, where R holds the residuals of all its vectors and gap is
+    the distance from the cluster to all other eigenvalues (here: to the other values that were found). Each value
+    takes the smallest bound among the clusters around it, of up to `CLUSTER` values; a cluster of all values has no
+    gap.
     """
     count = len(values)
     squares = torch.cat([residuals.new_zeros(1), residuals.square().cumsum(0)])
@@ -205,20 +263,9 @@ def _errors(values: Tensor, residuals: Tensor) -> Tensor:
 
 
 def _fresh(known: Tensor, project: Operator, generator: torch.Generator) -> Tensor | None:
-    """Return a random vector orthogonal to those known; None where the space is exhausted."""
+    """Return a random vector orthogonal to those known; None where no such direction is left."""
     drawn = torch.randn(known.shape[1], generator=generator, dtype=torch.float64).to(known)
     vector = project(drawn)
     for _ in range(3):
         vector = vector - known.T @ (known @ vector)
     return vector if float(vector.norm()) > 1e-3 * float(drawn.norm()) / known.shape[1] ** 0.5 else None
-
-
-def _restarted(basis: Tensor, small: Tensor, top: int, bottom: int) -> int:
-    """Keep the best Ritz vectors alone; what leads out of the space couples to each of them in the next step."""
-    count = len(small)
-    values, vectors = torch.linalg.eigh(small)
-    kept = [*range(min(bottom, count // 3)), *range(count - min(top, count // 3), count)]
-    basis[: len(kept)] = vectors[:, kept].to(basis).T @ basis[:count]
-    small.zero_()
-    small[range(len(kept)), range(len(kept))] = values[kept]
-    return len(kept)

@@ -1,7 +1,7 @@
-"""Structural folding: composing and adding linear maps into one map of a known kind wherever that is possible.
+"""Structural folding: compose and add linear maps into one map of a known kind wherever that is possible.
 
-`compose` and `add` never change the map they stand for beyond float64 rounding, and record a bound on that rounding as
-the `slack` of the result, so that certified norms of folded maps stay certified.
+The results of `compose` and `add` differ from the exact maps by float64 rounding alone, and their `slack` is a bound on
+that rounding, so that certified norms of folded maps stay certified.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from .slices import repeated, slice_map
 from .writing import in_range
 
 _ENTRY = 4.0 * 2.0**-53
+"""The relative error of one entry after a product or a sum in float64."""
 _Map = TypeVar("_Map", bound=LinearMap)
 
 
@@ -38,7 +39,7 @@ def compose(second: LinearMap, first: LinearMap) -> LinearMap:
     if first.out_shape != second.in_shape:
         raise ValueError(f"cannot compose {second} after {first}")
     if isinstance(second, Identity) and second.in_shape == second.out_shape:
-        return first  # the same object, with the norm that is known of it
+        return first  # the same object, so that its known norm is found again
     if isinstance(first, Identity) and first.in_shape == first.out_shape:
         return second
     parts: list[LinearMap] = []
@@ -102,7 +103,7 @@ def _fold_end(parts: list[LinearMap]) -> bool:
 
 
 def _moved(linear: Diagonal, shape: tuple[int, ...]) -> Diagonal:
-    """Return a diagonal map in another shape of the same entries, its scale as small as it can be."""
+    """Return a diagonal map in another shape of the same entries, with its scale in the smallest shape."""
     scale = linear.scale.expand(linear.in_shape).reshape(shape)
     for dim in range(scale.ndim):
         first = scale.narrow(dim, 0, min(1, scale.shape[dim]))
@@ -116,7 +117,7 @@ def _moved(linear: Diagonal, shape: tuple[int, ...]) -> Diagonal:
 
 
 def _pair(second: LinearMap, first: LinearMap) -> LinearMap | None:
-    """Return `second` after `first` as one map; None where there is none, or where rows of the product would cancel."""
+    """Return `second` after `first` as one map; None where that is not possible, or where rows would cancel."""
     if isinstance(first, Identity) and first.in_shape == first.out_shape:
         return second
     if isinstance(second, Identity) and second.in_shape == second.out_shape:
@@ -129,7 +130,7 @@ def _pair(second: LinearMap, first: LinearMap) -> LinearMap | None:
 
 
 def _from(folded: LinearMap, apart: LinearMap) -> LinearMap:
-    """Let a folded map remember what it was folded from."""
+    """Return the folded map, which remembers the maps it was folded from."""
     folded.origin = apart
     return folded
 
@@ -262,7 +263,7 @@ def _matrix(weight: Tensor, like: Matrix) -> Matrix:
 
 
 def _norm(weight: Tensor) -> float:
-    """Frobenius norm, an upper bound on the spectral norm (rounded outward)."""
+    """Return the Frobenius norm, rounded outward: an upper bound on the spectral norm."""
     return float(l2(weight.double())) * (1.0 + 1e-9)
 
 
@@ -280,7 +281,7 @@ def _size(linear: LinearMap) -> float:
 
 
 def _slack(result: _Map, second: LinearMap, first: LinearMap, rounding: float) -> _Map:
-    """Set the slack of a product: its own rounding and what its factors carried."""
+    """Set the slack of a product: its own rounding, and the slack of its factors."""
     inherited = 0.0
     if first.slack or second.slack:
         inherited = second.slack * (_size(first) + first.slack) + first.slack * _size(second)
@@ -289,13 +290,13 @@ def _slack(result: _Map, second: LinearMap, first: LinearMap, rounding: float) -
 
 
 def _sum_slack(result: _Map, a: LinearMap, b: LinearMap, rounding: float) -> _Map:
-    """Set the slack of a sum: its own rounding and what its terms carried."""
+    """Set the slack of a sum: its own rounding, and the slack of its terms."""
     result.slack = rounding + a.slack + b.slack
     return result
 
 
 def _carry(result: Convolution, scale: Diagonal, conv: Convolution) -> Convolution:
-    """Add the slack that a folded scale carried into a convolution."""
+    """Add the slack of a folded scale to that of a convolution."""
     if scale.slack:
         result.slack += scale.slack * (conv.tap_norms() + conv.slack)
     return result

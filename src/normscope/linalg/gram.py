@@ -1,8 +1,8 @@
 """Gram matrices of real matrices on a CPU: BLAS' symmetric update does half the multiplications of a plain product.
 
-Float32 takes half the time of float64 and loses little where it is kept from adding up long sums: it adds `PIECE`
-products at a time, and after `PIECES` such sums float64 takes over (`core.rounding.narrow_gram_allowance`). SciPy's
-BLAS is used, not torch's: torch may be told to multiply float32 numbers in bfloat16.
+Float32 takes half the time of float64 and loses little as long as its sums are short: it adds `PIECE` products at a
+time, and after `PIECES` such sums float64 takes over (`core.rounding.narrow_gram_allowance`). SciPy's BLAS is used
+instead of torch's, because torch can be set to multiply float32 numbers in bfloat16.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ..core.budget import check_time
 from ..core.rounding import narrow_gram_allowance
 
 PIECE, PIECES = 64, 16
-"""Terms that float32 adds at a time, and how many such sums it adds up before float64 takes over."""
+"""How many products float32 adds at a time, and how many such sums it adds before float64 takes over."""
 NARROW_RTOL = 5e-3
-"""From this tolerance on float32 will do: its rounding takes a few thousandths of the norm at most."""
+"""From this tolerance on float32 is good enough: its rounding costs a few thousandths of the norm at most."""
 _WIDE = 2048
-"""Terms that float64 takes at a time."""
+"""How many products float64 adds at a time."""
 
 
 @functools.cache
@@ -43,8 +43,8 @@ def gram_matrix(matrix: Tensor, *, narrow: bool = False) -> Tensor:
     """Return A A^T of a real matrix `[m, terms]` in CPU memory as a full float64 matrix.
 
     Args:
-        matrix: A; in float32 its entries shall be near 1 at most.
-        narrow: whether to multiply in float32 (see `narrow_share` for what that costs).
+        matrix: the matrix A; in float32 its entries should not be much larger than 1.
+        narrow: whether to multiply in float32 (`narrow_share` bounds the rounding error).
 
     Example:
         >>> gram_matrix(torch.tensor([[1.0, 2.0], [0.0, 1.0]]))
@@ -61,7 +61,7 @@ def gram_of_rows(pieces: Iterable[Tensor], order: int, *, narrow: bool = False) 
 
     Args:
         pieces: the rows of a real matrix; with `narrow` at most `PIECE` at a time.
-        order: of the result.
+        order: the order of the result.
         narrow: whether to multiply in float32.
     """
     total = np.zeros((order, order), dtype=np.float64, order="F")
@@ -73,7 +73,9 @@ def gram_of_rows(pieces: Iterable[Tensor], order: int, *, narrow: bool = False) 
             check_time()
             rows = piece.double().contiguous().numpy()
             _blas().dsyrk(1.0, rows.T, beta=1.0, c=total, overwrite_c=1, lower=1)
-    upper = torch.from_numpy(total.T).triu_()  # stored by columns: read by rows it is the upper triangle
+    upper = torch.from_numpy(
+        total.T
+    ).triu_()  # BLAS stores by columns, and read by rows the lower triangle is the upper one
     return upper.add_(upper.triu(1).T)
 
 
@@ -81,7 +83,7 @@ def narrow_products(blocks: Tensor) -> Iterator[Tensor]:
     """Yield, for every block of a real tensor `[blocks, m, terms]` in CPU memory, A_i [A_0^T .. A_i^T] from float32.
 
     Yields:
-        `[m, (i + 1) m]`, float32, or float64 where float32 must not add up all the terms.
+        Products `[m, (i + 1) m]` in float32, or in float64 where the sums are too long for float32.
     """
     count, order, terms = blocks.shape
     rows = blocks.reshape(count * order, terms).float()
@@ -91,7 +93,7 @@ def narrow_products(blocks: Tensor) -> Iterator[Tensor]:
         total: Tensor | None = None
         for begin in range(0, len(pieces), PIECES):
             part = None
-            for piece in pieces[begin : begin + PIECES]:  # BLAS stores by columns: this is the transpose
+            for piece in pieces[begin : begin + PIECES]:  # BLAS stores by columns, so that this is the transpose
                 beta = 0.0 if part is None else 1.0
                 part = _blas().sgemm(1.0, piece[known].T, piece[own].T, beta=beta, c=part, trans_a=1, overwrite_c=1)
             done = torch.from_numpy(part.T)  # type: ignore[union-attr]

@@ -13,7 +13,7 @@ from .convolution_map import Convolution
 from .gram import narrow_products
 
 _WORTH_IT = 96
-"""Taps with fewer rows and columns are multiplied in float64 in no time."""
+"""Gram matrices of a lower order than this are always computed in float64, which takes little time."""
 
 
 class Kernel:
@@ -23,7 +23,7 @@ class Kernel:
     axes along which all taps fall on one entry.
 
     Args:
-        conv: the plain (not transposed) convolution; in float32 its weights shall be near 1 at most.
+        conv: the plain (not transposed) convolution; for float32 its weights should not be much larger than 1.
         strides: the stride to take out of each axis (a divisor of the convolution's own).
         narrow: whether taps are multiplied in float32 (CPU only; not every kernel does so, see `narrow`).
 
@@ -32,11 +32,11 @@ class Kernel:
         axes: the axes that frequencies live on.
         inputs: whether the Gram matrices act on the (phased) input channels, not on the output channels.
         size: order m of the Gram matrices.
-        square: sum over parts of S^2, S the sum over the part's taps of a norm of the tap's absolute weights; largest
-            over groups. What rounding adds to a Gram matrix is a share of it.
-        narrow: whether products of taps are taken in float32: asked for, and there is enough to multiply.
+        square: the sum over parts of S^2, where S is the sum over the part's taps of a norm of the tap's absolute
+            weights; the largest over groups. The rounding error of a Gram matrix is proportional to it.
+        narrow: whether products of taps are taken in float32: if the caller wants it and the taps are large enough.
         phases: the phases that taps read, `[p, all axes]`.
-        origin: least entry that taps read, per axis.
+        origin: the least entry that taps read, for each axis.
     """
 
     def __init__(self, conv: Convolution, strides: Sequence[int], *, narrow: bool = False) -> None:
@@ -44,8 +44,8 @@ class Kernel:
         weight = conv.weight.double()
         rows, inner = weight.shape[0] // conv.groups, weight.shape[1]
         taps = weight.reshape(conv.groups, rows, inner, -1).permute(3, 0, 1, 2).contiguous()
-        places = itertools.product(*(range(0, axis.extent, axis.dilation) for axis in conv.axes))
-        position = torch.tensor(list(places), dtype=torch.int64)
+        offsets = itertools.product(*(range(0, axis.extent, axis.dilation) for axis in conv.axes))
+        position = torch.tensor(list(offsets), dtype=torch.int64)
         whole, phase = position // torch.tensor(strides), position % torch.tensor(strides)
         self.phases, phase_id = torch.unique(phase, dim=0, return_inverse=True)
         self.axes = [a for a in range(len(strides)) if len(torch.unique(whole[:, a])) > 1]
@@ -80,18 +80,18 @@ class Kernel:
         """Return lags `[l, axes]` (zero first, one of each opposite pair) and the two sides of their correlations.
 
         With C the sum of W_a W_b^T over taps at that lag: C + C^T (C itself at lag zero) and C - C^T, flattened to
-        `[l, groups m m]`. Places are in lexicographic order, so the lags met are the non-negative ones.
+        `[l, groups m m]`. Taps come in lexicographic order, so that only non-negative lags occur.
         """
         if self._lags is not None:
             return self._lags
         index: dict[tuple[int, ...], int] = {(0,) * len(self.axes): 0}
         sums: list[Tensor] = [self.parts[0][1].new_zeros(self.groups, self.size, self.size)]
         for position, part in self.parts:
-            places = [tuple(row) for row in position.tolist()]
-            for place, product in zip(places, self._products(part), strict=True):
+            taps = [tuple(row) for row in position.tolist()]
+            for tap, product in zip(taps, self._products(part), strict=True):
                 check_time()
                 for b, block in enumerate(product.split(self.size, dim=2)):
-                    lag = tuple(x - y for x, y in zip(place, places[b], strict=True))
+                    lag = tuple(x - y for x, y in zip(tap, taps[b], strict=True))
                     if lag not in index:
                         index[lag] = len(sums)
                         sums.append(block.double())
@@ -116,7 +116,7 @@ class Kernel:
 def _sizes(taps: Tensor) -> Tensor:
     """Return, for every tap and group, a bound on the spectral norm of its absolute weights, up to rounding.
 
-    The smaller of the Frobenius norm and of the root of largest row sum times largest column sum.
+    The bound is the smaller of the Frobenius norm and the root of the largest row sum times the largest column sum.
     """
     absolute = taps.abs()
     sums = absolute.sum(dim=3).amax(dim=2) * absolute.sum(dim=2).amax(dim=2)
@@ -124,7 +124,7 @@ def _sizes(taps: Tensor) -> Tensor:
 
 
 def _merge(parts: Iterable[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
-    """Put phases whose taps sit on the same entries side by side."""
+    """Concatenate the phases whose taps lie on the same entries."""
     found: dict[tuple[tuple[int, ...], ...], tuple[Tensor, list[Tensor]]] = {}
     for position, part in parts:
         key = tuple(tuple(row) for row in position.tolist())

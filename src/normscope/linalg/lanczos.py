@@ -17,24 +17,25 @@ from .linear_map import LinearMap
 from .squaring import squared_eigenpairs
 
 _DIRECT = 128
-"""Matrices up to this order are diagonalized directly."""
+"""Matrices of up to this order are diagonalized directly."""
 _SQUARED = 2048
-"""On a GPU matrices up to this order are squared again and again instead."""
+"""On a GPU, matrices of up to this order are treated by repeated squaring instead."""
 _ROOM = 4
-"""Vectors of a basis for which memory is taken at a time, and steps between two looks at how far it has come."""
+"""How many vectors of a basis get memory at a time, and how many steps lie between two tests of convergence."""
 MISSED = 1e-3
-"""How likely a random start is to have less of the top eigenvector than `above` counts on."""
+"""The probability that a random start has a smaller share of the top eigenvector than `above` assumes."""
 
 
 class Ritz(NamedTuple):
-    """What Lanczos found of the largest eigenvalue of each operator.
+    """The largest eigenvalue of each operator, as Lanczos found it.
 
     Attributes:
-        values: the largest Ritz value `[b]`: attained by its vector.
+        values: the largest Ritz value `[b]`, which its vector attains.
         vectors: its unit vector `[b, n]`.
         errors: its estimated relative error (not a bound).
-        above: what the eigenvalue is not above, but for starts as unlucky as `MISSED` says; infinite if not asked for.
-        steps: applications of the operator.
+        above: an upper bound on the eigenvalue that fails with a probability of `MISSED` at most; infinite if it was
+            not computed.
+        steps: the number of applications of the operator.
     """
 
     values: Tensor
@@ -83,7 +84,7 @@ def lanczos(
         start: start vectors `[b, n]`, real or complex; `above` needs them drawn from a normal distribution.
         steps: at most this many steps, with full reorthogonalization.
         rtol: stop once the estimated relative error of every eigenvalue is below this.
-        sure: take `above`, and stop only once it is that close, too.
+        sure: whether to compute `above`, and to stop only once it is within `rtol` as well.
         budget: the search stops once its time is over.
 
     Reference: M. Hochstenbach, Probabilistic upper bounds for the matrix two-norm (2013), for `above`.
@@ -95,8 +96,8 @@ def lanczos(
         late = budget is not None and budget.late
         if step == steps or step % _ROOM == 0 or late:
             values, coordinates, errors, above = krylov.ritz(MISSED if sure else None)
-            open_still = torch.maximum(errors, above / values.clamp(min=1e-300) - 1) if sure else errors
-            if late or float(open_still.max()) <= rtol:
+            gaps = torch.maximum(errors, above / values.clamp(min=1e-300) - 1) if sure else errors
+            if late or float(gaps.max()) <= rtol:
                 break
     vectors = (coordinates.to(start)[:, None, :] @ krylov.basis[:, :step])[:, 0]
     vectors = vectors / vectors.norm(dim=1, keepdim=True).clamp(min=1e-300)
@@ -105,15 +106,15 @@ def lanczos(
 
 
 class Krylov:
-    """Krylov spaces of a batch of Hermitian operators, orthonormal bases that grow step by step.
+    """Krylov spaces of a batch of Hermitian operators, with orthonormal bases that grow step by step.
 
     Args:
         start: start vectors `[b, n]`, real or complex.
 
     Attributes:
-        steps: how far they have grown.
+        steps: the number of steps so far.
         size: the order of the operators.
-        basis: `[b, steps, n]`, or longer.
+        basis: the bases `[b, steps, n]`, perhaps with zeros behind them.
         alpha, beta: the diagonals `[b, steps]` of the tridiagonal matrices.
     """
 
@@ -141,7 +142,7 @@ class Krylov:
         image = image - (known.mT @ (known.conj() @ image[:, :, None]))[:, :, 0]
         rest = image.norm(dim=1)
         self._least = torch.maximum(self._least, 1e-14 * alpha.abs())
-        ended = rest <= self._least  # an invariant subspace: stay at zero
+        ended = rest <= self._least  # the space is invariant, and the next vectors are zero
         self.alpha = torch.cat([self.alpha, alpha[:, None]], dim=1)
         self.beta = torch.cat([self.beta, rest.masked_fill(ended, 0.0)[:, None]], dim=1)
         self._vector = image / rest.masked_fill(ended, math.inf)[:, None]
@@ -150,8 +151,8 @@ class Krylov:
     def ritz(self, missed: float | None, rows: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the largest Ritz values, their coordinates, estimated relative errors and `above`, on the CPU.
 
-        `above` is what the eigenvalue is not above, but for random starts with a probability of `missed`; `rows` are
-        the operators that are asked for.
+        `above` bounds the eigenvalue except with a probability of `missed` over random starts; `rows` selects some of
+        the operators.
         """
         alpha, beta = self.alpha.double().cpu(), self.beta.double().cpu()
         if rows is not None:
@@ -169,7 +170,8 @@ class Krylov:
 def _ritz(alpha: Tensor, beta: Tensor, sure: tuple[int, float] | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the top Ritz values of tridiagonal matrices, their coordinates, estimated relative errors, and `above`.
 
-    `sure`: the order of the operators and how likely `above` may fail; without it nothing is known above.
+    `sure` holds the order of the operators and the probability with which `above` may fail; without it `above` is
+    infinite.
     """
     tri = torch.diag_embed(alpha)
     if alpha.shape[1] > 1:
@@ -184,12 +186,12 @@ def _ritz(alpha: Tensor, beta: Tensor, sure: tuple[int, float] | None) -> tuple[
 
 
 def _above(values: Tensor, beta: Tensor, size: int, missed: float) -> Tensor:
-    """Return what the largest eigenvalue is not above, from Ritz values and the lengths of the steps.
+    """Return an upper bound on the largest eigenvalue that fails with a small probability.
 
     After k steps the next basis vector is p(A) times the start, with p(t) = prod (t - values) / prod beta, and its
     length is 1: so |p(eigenvalue)| is at most one over the share of the eigenvector in the start. That share is less
-    than missed sqrt(pi/2n) with probability `missed` at most. Beyond the top Ritz value p grows: its root there is
-    found by bisection. A step of length zero ends in an invariant subspace, where nothing is above.
+    than missed sqrt(pi/2n) with probability `missed` at most. Beyond the top Ritz value p grows, and bisection finds
+    where it reaches that limit. A step of length zero ends in an invariant subspace, whose top Ritz value is the bound.
     """
     wanted = -math.log(missed * math.sqrt(math.pi / (2 * size)))
     lengths = beta.clamp(min=1e-300).log().sum(dim=1)
@@ -204,13 +206,13 @@ def _above(values: Tensor, beta: Tensor, size: int, missed: float) -> Tensor:
 
 @dataclass(slots=True)
 class SingularSearch:
-    """The outcome of a search for the largest singular value: its vector and what was spent.
+    """The outcome of a search for the largest singular value: its vector, and how many steps it took.
 
     Attributes:
         vector: the best vector found, `[*in_shape]`.
         value: its gain, as computed in the working dtype (an estimate).
-        steps: applications of the map and of its transpose.
-        settled: whether the value had stopped growing; False where the map overflows, with the start as vector.
+        steps: the number of steps, each one application of the map and of its transpose.
+        settled: whether the value has converged; False where the map overflows, and the vector is the start then.
     """
 
     vector: Tensor
@@ -234,55 +236,106 @@ def largest_singular_vector(
 
     Args:
         linear: the map.
-        start: `[*in_shape]`, in the dtype to work in.
-        rtol: settled once the estimated relative error of the singular value is below this.
+        start: the first vector `[*in_shape]`, in the dtype to work in.
+        rtol: the search ends once the estimated relative error of the singular value is below this.
         steps: at most this many steps (one application of the map and its transpose each).
         enough: stop as soon as the gain reaches this value.
-        budget: nothing more is done once it is over; one step of it is one step here.
-        memory: bytes that the basis may take (restarts happen when it is full).
-        scale: about how large the gain is (so that its square neither overflows nor vanishes).
+        budget: the search ends once it is over; one of its steps is one step of the search.
+        memory: the number of bytes that the basis may take; the search restarts when it is full.
+        scale: about how large the gain is; the map is divided by it, so that its square neither overflows nor
+            vanishes.
     """
     size = linear.in_size
     room = int(max(8, min(64, steps + 1, size, memory // (start.element_size() * max(size, 1)))))
-    keep = max(2, room // 4)
-    basis = start.new_zeros(room, size)
-    small = torch.zeros(room, room, dtype=torch.float64)
     vector = start.reshape(-1)
     norm = float(vector.norm())
     if norm == 0.0 or size == 0:
         return SingularSearch(start, 0.0, 0, True)
     vector = vector / norm
-    filled, taken, settled = 0, 0, False
+    space = _RestartedSpace(start.new_zeros(room, size))
+    taken = 0
     while True:
-        basis[filled] = vector
         count("products", 2)
         image = linear.adjoint(linear.apply(vector.reshape(1, *linear.in_shape)) / scale).reshape(-1) / scale
-        if not bool(image.isfinite().all()):  # the map overflows on the way: what was found so far has to do
+        if not bool(image.isfinite().all()):  # the map overflows, and no vector of this search can be trusted
             return SingularSearch(start, 0.0, taken, False)
-        known = basis[: filled + 1]
-        inner = known @ image
-        image = image - known.T @ inner
-        image = image - known.T @ (known @ image)
         taken += 1
-        filled += 1
-        column = torch.cat([inner, image.norm()[None]]).double().cpu()
-        small[:filled, filled - 1] = small[filled - 1, :filled] = column[:-1]
-        rest = float(column[-1])
-        ended = rest <= 1e-7 * float(column[:-1].abs().max())  # an invariant subspace, as far as float32 can tell
-        full, late = filled == room, budget is not None and not budget.spend()
-        if full or late or taken >= steps or taken % 4 == 0 or ended or filled >= size:
-            values, vectors = torch.linalg.eigh(small[:filled, :filled])
-            top = max(float(values[-1]), 0.0)
-            residual = rest * abs(float(vectors[-1, -1]))
-            gap = top - float(values[-2]) if filled > 1 else top
-            error = min(residual, residual**2 / gap if gap > 0 else residual) / (2.0 * top) if top > 0 else 0.0
-            settled = error <= rtol or ended or filled >= size
-            if settled or late or taken >= steps or math.sqrt(top) * scale >= enough:
-                best = (vectors[:, -1].to(known) @ known).reshape(linear.in_shape)
-                return SingularSearch(best / best.norm(), math.sqrt(top) * scale, taken, settled)
-            if full:
-                basis[:keep] = vectors[:, -keep:].to(known).T @ known
-                small.zero_()
-                small[range(keep), range(keep)] = values[-keep:]
-                filled = keep
+        image, rest, invariant = space.extend(vector, image)
+        exhausted = invariant or space.filled >= size
+        late = budget is not None and not budget.spend()
+        last = late or taken >= steps
+        if last or exhausted or space.full or taken % _ROOM == 0:
+            ritz = space.ritz(rest)
+            gain, settled = math.sqrt(ritz.top) * scale, ritz.error <= rtol or exhausted
+            if settled or last or gain >= enough:
+                best = (ritz.vectors[:, -1].to(space.known) @ space.known).reshape(linear.in_shape)
+                return SingularSearch(best / best.norm(), gain, taken, settled)
+            if space.full:
+                space.restart(ritz, keep=max(2, room // 4))
         vector = image / rest
+
+
+class _TopRitz(NamedTuple):
+    """Ritz values and coordinates of their vectors, the largest value, and the relative error of its root."""
+
+    values: Tensor
+    vectors: Tensor
+    top: float
+    error: float
+
+
+class _RestartedSpace:
+    """An orthonormal basis that grows by a vector a step, and a symmetric operator in its coordinates.
+
+    Args:
+        basis: zeros `[room, n]`, which the vectors fill one by one.
+    """
+
+    def __init__(self, basis: Tensor) -> None:
+        self.basis = basis
+        self.small = torch.zeros(len(basis), len(basis), dtype=torch.float64)
+        self.filled = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether the next vector needs a restart first."""
+        return self.filled == len(self.basis)
+
+    @property
+    def known(self) -> Tensor:
+        """The vectors so far, `[filled, n]`."""
+        return self.basis[: self.filled]
+
+    def extend(self, vector: Tensor, image: Tensor) -> tuple[Tensor, float, bool]:
+        """Take in a vector and its image under the operator.
+
+        Returns:
+            The part of the image outside the space, its length, and whether that is so short that the space is
+            invariant, as far as float32 can tell.
+        """
+        self.basis[self.filled] = vector
+        self.filled += 1
+        inner = self.known @ image
+        image = image - self.known.T @ inner
+        image = image - self.known.T @ (self.known @ image)
+        column = torch.cat([inner, image.norm()[None]]).double().cpu()
+        last = self.filled - 1
+        self.small[: self.filled, last] = self.small[last, : self.filled] = column[:-1]
+        rest = float(column[-1])
+        return image, rest, rest <= 1e-7 * float(column[:-1].abs().max())
+
+    def ritz(self, rest: float) -> _TopRitz:
+        """Return the Ritz values, where the part of the last image outside the space has the length `rest`."""
+        values, vectors = torch.linalg.eigh(self.small[: self.filled, : self.filled])
+        top = max(float(values[-1]), 0.0)
+        residual = rest * abs(float(vectors[-1, -1]))
+        gap = top - float(values[-2]) if self.filled > 1 else top
+        error = min(residual, residual**2 / gap if gap > 0 else residual) / (2.0 * top) if top > 0 else 0.0
+        return _TopRitz(values, vectors, top, error)
+
+    def restart(self, ritz: _TopRitz, keep: int) -> None:
+        """Keep the Ritz vectors of the largest values alone, as the first vectors of the basis."""
+        self.basis[:keep] = ritz.vectors[:, -keep:].to(self.basis).T @ self.known
+        self.small.zero_()
+        self.small[range(keep), range(keep)] = ritz.values[-keep:]
+        self.filled = keep

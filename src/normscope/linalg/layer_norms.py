@@ -1,4 +1,4 @@
-"""From a tensor or a torch layer to its linear map at a given input size, and its norm."""
+"""The linear map of a tensor or a torch layer at a given input size, and its norm."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _convolution_map(layer: nn.Module, input_shape: Sequence[int] | None) -> Con
 
 
 def _weight(layer: nn.Module) -> Tensor:
-    """Read the weight; a parametrization may run code, whose traces are undone."""
+    """Read the weight; a parametrization may run code, and what that changes is put back."""
     with untouched(layer):
         return layer.weight.detach().clone() if is_parametrized(layer) else layer.weight  # type: ignore[operator,return-value]
 
@@ -137,9 +137,9 @@ def spectral_norm(
     Args:
         x: a matrix, `nn.Linear`, `nn.Conv1d/2d/3d`, `nn.ConvTranspose1d/2d/3d` or a `LinearMap`; left untouched.
         input_shape: `(C, *spatial)` for convolutions.
-        rtol: close the bracket to `upper/lower - 1 <= rtol`.
-        max_seconds: stop refining after this long; the result is still sound.
-        seed: for the search from below.
+        rtol: the search goes on until `upper/lower - 1 <= rtol`.
+        max_seconds: the search ends after so many seconds; the result is still sound.
+        seed: the seed of the search from below.
 
     Returns:
         A bracket: `.lower` with its `.witness` (a unit vector), `.upper` with its `.evidence`, `.gap`, `.converged`.

@@ -24,9 +24,9 @@ class LinearMap(ABC):
     out_shape: Shape
     device: torch.device = torch.device("cpu")
     slack: float = 0.0
-    """Bound on the norm of the difference between this map and the exact one it was folded from (rounding)."""
+    """A bound on the norm of the difference between this map and the exact one that it was folded from."""
     origin: LinearMap | None = None
-    """The maps this one was folded from, where it was: what has cancelled is measured by them."""
+    """The maps that this one was folded from, if any; they tell how much has cancelled."""
 
     @abstractmethod
     def apply(self, x: Tensor) -> Tensor:
@@ -150,7 +150,7 @@ class Reindex(LinearMap):
         return cls(rounded, shape)
 
     def counts(self) -> Tensor:
-        """How often each input entry is copied."""
+        """Return how often each input entry is copied."""
         used = self.index[self.index >= 0]
         return torch.bincount(used, minlength=self.in_size)
 
@@ -158,13 +158,13 @@ class Reindex(LinearMap):
         """Gather the named entries."""
         flat = x.reshape(x.shape[0], -1)
         index = self.index.clamp(min=0) if self._zeros else self.index
-        out = flat.gather(1, index.expand(len(flat), -1))  # several times as fast as flat[:, index]
+        out = flat.gather(1, index.expand(len(flat), -1))  # this is several times as fast as flat[:, index]
         if self._zeros:
             out = torch.where(self.index >= 0, out, torch.zeros((), dtype=x.dtype, device=x.device))
         return out.reshape(x.shape[0], *self.out_shape)
 
     def adjoint(self, y: Tensor) -> Tensor:
-        """Add every output entry back to where it came from."""
+        """Add every output entry to the input entry that it was copied from."""
         flat = y.reshape(y.shape[0], -1)
         kept = self.index >= 0
         out = torch.zeros(y.shape[0], self.in_size, dtype=y.dtype, device=y.device)

@@ -1,7 +1,7 @@
-"""Linear maps as nodes of a proof's network: few kinds, all on vectors that fall into equal chunks.
+"""Write linear maps as nodes of a proof's network: a few kinds of nodes, all on vectors of equal chunks.
 
 The kinds are those of the independent checker: `scale`, `gather`, `dense`, `center`, `add`, `concat` and `constant`. A
-convolution gathers what every tap reads, channel by channel, and multiplies by the kernel as one matrix.
+convolution gathers the entries that every tap reads, channel by channel, and multiplies them by the kernel as a matrix.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .writing import write_out
 _SIDE, _ENTRIES = 4096, 3e8
 """Maps given as code are written out up to this short side and this many entries."""
 Part = tuple[str, dict[str, Any], Fraction]
-"""A kind of node, its data, and how many times more entries than its operand it has."""
+"""A kind of node, its data, and the number of its entries over that of its operand."""
 
 
 class TooLargeError(Exception):
@@ -33,8 +33,8 @@ class Nodes:
     """The nodes of a proof's network, one after the other.
 
     Attributes:
-        items: plain data, whose arrays stand in the archive.
-        sizes: entries of every value, by name.
+        items: the nodes as plain data, with the names of their arrays in the archive.
+        sizes: the number of entries of every value, by name.
     """
 
     def __init__(self, archive: Archive) -> None:
@@ -43,44 +43,44 @@ class Nodes:
         self.sizes: dict[str, int] = {}
 
     def add(self, name: str, kind: str, read: Sequence[str], entries: int, **data: Any) -> str:
-        """Add a node with so many entries."""
+        """Add a node whose value has the given number of entries."""
         self.items.append({"name": name, "kind": kind, "from": list(read), **data})
         self.sizes[name] = entries
         return name
 
     def constant(self, name: str, value: Tensor, shape: Sequence[int]) -> str:
-        """Add a constant in a shape that it can be spread out to."""
+        """Add a constant that is broadcast to a shape."""
         size = math.prod(shape)
         return self.add(name, "constant", [], size, size=size, value=pattern(value, shape, self.archive))
 
     def map(self, name: str, linear: LinearMap, read: str) -> str:
-        """Add the nodes of a linear map of a value; the last of them has the name.
+        """Add the nodes of a linear map of a value; the last of them gets the given name.
 
         Raises:
             TooLargeError: a part is given as code and too large to be written out.
         """
         parts = list(self._parts(linear)) or [("add", {}, Fraction(1))]
         for number, (kind, data, growth) in enumerate(parts):
-            here = name if number == len(parts) - 1 else f"{name}/{number}"
+            own = name if number == len(parts) - 1 else f"{name}/{number}"
             if kind == "sum":
-                terms = [self.map(f"{here}/{k}", term, read) for k, term in enumerate(data["terms"], start=1)]
-                read = self.add(here, "add", terms, self.sizes[terms[0]])
+                terms = [self.map(f"{own}/{k}", term, read) for k, term in enumerate(data["terms"], start=1)]
+                read = self.add(own, "add", terms, self.sizes[terms[0]])
             else:
-                read = self.add(here, kind, [read], int(self.sizes[read] * growth), **data)
+                read = self.add(own, kind, [read], int(self.sizes[read] * growth), **data)
         return read
 
     def gather(self, name: str, index: Tensor, read: str) -> str:
         """Add a node that copies the entries an index names."""
         return self.map(name, Reindex(index, (self.sizes[read],)), read)
 
-    def concat(self, name: str, operands: Sequence[str], places: Sequence[Tensor]) -> str:
-        """Add operands side by side: `places` says for each of them which of its entries every output copies, or -1."""
+    def concat(self, name: str, operands: Sequence[str], indices: Sequence[Tensor]) -> str:
+        """Add operands side by side; `indices` gives, for each operand, its entry that every output copies, or -1."""
         sizes = [self.sizes[operand] for operand in operands]
         for count in _divisors(math.gcd(*sizes)):
             parts = [size // count for size in sizes]
-            index, offset = torch.full_like(places[0].reshape(-1), -1), 0
-            for part, place in zip(parts, places, strict=True):
-                flat = place.reshape(-1)
+            index, offset = torch.full_like(indices[0].reshape(-1), -1), 0
+            for part, entries in zip(parts, indices, strict=True):
+                flat = entries.reshape(-1)
                 index = torch.where(flat >= 0, flat // part * sum(parts) + offset + flat % part, index)
                 offset += part
             plain = index.numel() == sum(sizes) and bool((index == torch.arange(len(index))).all())
@@ -91,7 +91,7 @@ class Nodes:
         return self.gather(name, index, self.add(f"{name}/all", "concat", operands, sum(sizes), of=parts))
 
     def _parts(self, linear: LinearMap) -> Iterator[Part]:
-        """Yield the nodes that a map takes, one after the other."""
+        """Yield the nodes of a map, one after the other."""
         put = self.archive.put
         match linear:
             case Identity():
@@ -123,7 +123,7 @@ class Nodes:
                 yield from self._written(linear)
 
     def _written(self, linear: LinearMap) -> Iterator[Part]:
-        """Write a map given as code out: one slice, where all slices of leading dimensions are treated alike."""
+        """Write out a map given as code, or one slice of it where it treats all slices of leading dimensions alike."""
         for depth in (2, 1):
             block = _slice(linear, depth)
             if block is not None:
@@ -137,9 +137,9 @@ class Nodes:
         if 4 * int(filled.sum()) > block.numel() or not fan:
             yield _dense(block[None], 1, self.archive)
             return
-        places = (block != 0).to(torch.int64).sort(dim=1, descending=True, stable=True).indices[:, :fan].T
-        entries = block.T.gather(0, places)
-        index = torch.where(entries != 0, places, -1).reshape(-1).contiguous()
+        columns = (block != 0).to(torch.int64).sort(dim=1, descending=True, stable=True).indices[:, :fan].T
+        entries = block.T.gather(0, columns)
+        index = torch.where(entries != 0, columns, -1).reshape(-1).contiguous()
         of = block.shape[1]
         yield "gather", {"of": of, "index": self.archive.put(index)}, Fraction(len(index), of)
         if bool((entries[index.reshape(fan, rows) >= 0] != 1.0).any()):
@@ -150,7 +150,7 @@ class Nodes:
 
 
 def pattern(value: Tensor, shape: Sequence[int], archive: Archive) -> Any:
-    """Return numbers that are spread out to a shape, as the checker reads them: a number, or an array that repeats."""
+    """Return numbers that are broadcast to a shape, as the checker reads them: a number, or an array that repeats."""
     value = value.detach().double()
     value = value.reshape([1] * (len(shape) - value.ndim) + list(value.shape))
     if value.numel() == 1 and bool(torch.isfinite(value).all()):
@@ -189,14 +189,14 @@ def _reads(conv: Convolution) -> Tensor:
     """Return which entry of a channel every tap reads for every output, `[taps, outputs]`; -1 for a zero."""
     index = torch.zeros(1, 1, dtype=torch.int64)
     for axis in conv.axes:
-        place = torch.arange(axis.kernel)[:, None] * axis.dilation + torch.arange(axis.outputs)[None] * axis.stride
+        entry = torch.arange(axis.kernel)[:, None] * axis.dilation + torch.arange(axis.outputs)[None] * axis.stride
         if conv.padding_mode == "zeros":
-            place = place - axis.left
-            place = torch.where((place >= 0) & (place < axis.size), place, -1)
+            entry = entry - axis.left
+            entry = torch.where((entry >= 0) & (entry < axis.size), entry, -1)
         else:
-            place = axis.source(conv.padding_mode, torch.device("cpu"))[place]
-        grid = (index[:, None, :, None] * axis.size + place[None, :, None, :]).reshape(len(index) * axis.kernel, -1)
-        none = ((index[:, None, :, None] < 0) | (place[None, :, None, :] < 0)).reshape(grid.shape)
+            entry = axis.source(conv.padding_mode, torch.device("cpu"))[entry]
+        grid = (index[:, None, :, None] * axis.size + entry[None, :, None, :]).reshape(len(index) * axis.kernel, -1)
+        none = ((index[:, None, :, None] < 0) | (entry[None, :, None, :] < 0)).reshape(grid.shape)
         index = torch.where(none, -1, grid)
     return index
 
@@ -223,5 +223,5 @@ def _slice(linear: LinearMap, depth: int) -> Tensor | None:
         return None
     generator = torch.Generator().manual_seed(0)
     probe = torch.randn(1, count, columns, dtype=torch.float64, generator=generator).to(linear.device)
-    seen = linear.apply(probe.reshape(1, *linear.in_shape)).reshape(1, count, rows)
-    return image[:, 0].T if torch.allclose(seen, probe @ image[:, 0], rtol=1e-12, atol=1e-12) else None
+    applied = linear.apply(probe.reshape(1, *linear.in_shape)).reshape(1, count, rows)
+    return image[:, 0].T if torch.allclose(applied, probe @ image[:, 0], rtol=1e-12, atol=1e-12) else None

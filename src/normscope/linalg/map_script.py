@@ -1,4 +1,4 @@
-"""The proof of a linear map's norm, and what proofs of any kind claim."""
+"""The proof of a linear map's norm, and the claims that proofs of every kind make."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from .lowering import Nodes, TooLargeError
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """Remembers what tensors held, so that a proof is not written of a model that has been trained further since."""
+    """Remembers the values of tensors, so that no proof is written of a model that has been trained further since."""
 
     tensors: tuple[tuple[Tensor, tuple[float, ...]], ...]
 
     @classmethod
     def of(cls, *tensors: Tensor) -> Unchanged:
-        """Remember these."""
+        """Remember the values of these tensors."""
         return cls(tuple((tensor, _sums(tensor)) for tensor in tensors))
 
     def check(self) -> None:
-        """Refuse to go on if one holds something else now.
+        """Refuse to go on if the values of a tensor have changed.
 
         Raises:
-            InputError: it does.
+            InputError: a tensor has changed.
         """
         if any(_sums(tensor) != sums for tensor, sums in self.tensors):
             raise InputError("the model has changed since it was measured: measure it again, then save")
@@ -42,8 +42,8 @@ class Unchanged:
 def _sums(tensor: Tensor) -> tuple[float, ...]:
     """Return sums that a change of the entries, or of their order, would change."""
     flat = tensor.detach().reshape(-1).double()
-    place = torch.arange(1, flat.numel() + 1, dtype=torch.float64, device=flat.device)
-    return float(flat.sum()), float(flat.abs().sum()), float((flat * place.rsqrt()).sum())
+    position = torch.arange(1, flat.numel() + 1, dtype=torch.float64, device=flat.device)
+    return float(flat.sum()), float(flat.abs().sum()), float((flat * position.rsqrt()).sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +89,15 @@ def claims(
     """Return both sides of a bracket as claims; an infinite upper side and a lower side of zero claim nothing.
 
     Args:
-        bracket: with the two sides.
-        archive: takes the pair.
+        bracket: the bracket with the two sides.
+        archive: the archive that stores the pair.
         pair: two flat inputs that attain the lower side.
         ball: centre and radius, for a claim about a ball.
-        steps: what the certificate of the upper side needs.
-        given: what else the upper side rests on, in words.
+        steps: the steps of the upper side's certificate.
+        given: further assumptions of the upper side, in words.
 
     Raises:
-        InputError: nothing is claimed.
+        InputError: there is nothing to claim.
     """
     about = {"scope": "global" if ball is None else "ball", "mode": bracket.mode, **(ball or {})}
     found: list[dict[str, Any]] = []

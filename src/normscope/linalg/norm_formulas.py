@@ -1,4 +1,4 @@
-"""Norms that a formula gives: of maps that move, scale, centre or average entries, with a vector that attains them."""
+"""Norms in closed form, of maps that move, scale, centre or average entries, with a vector that attains them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ZERO_BOUND = NormBound(ZERO)
 
 
 def isometric(linear: LinearMap) -> bool:
-    """Whether a map changes no length and reaches everything: it moves every entry to a place of its own."""
+    """Whether a map is an isometry onto its outputs, because it permutes the entries."""
     if isinstance(linear, Repeated):
         return isometric(linear.inner)
     if isinstance(linear, Reindex):
@@ -44,7 +44,7 @@ def unit_vector(linear: LinearMap, index: int) -> Tensor:
 
 
 def diagonal_bound(linear: Diagonal) -> NormBound:
-    """Return the largest factor: the norm of a map that scales entries."""
+    """Return the norm of a map that scales entries: the largest absolute factor."""
     size = linear.scale.detach().double().abs().expand(linear.in_shape).reshape(-1)
     _check_finite(size)
     best = int(size.argmax())
@@ -52,7 +52,7 @@ def diagonal_bound(linear: Diagonal) -> NormBound:
 
 
 def reindex_bound(linear: Reindex) -> NormBound:
-    """Return the root of the most copies of one entry: the norm of a map that moves entries."""
+    """Return the norm of a map that moves and copies entries: the root of the largest number of copies."""
     counts = linear.counts()
     best = int(counts.argmax())
     most = int(counts[best])
@@ -63,7 +63,7 @@ def reindex_bound(linear: Reindex) -> NormBound:
 
 
 def centering_bound(linear: Centering) -> NormBound:
-    """Return 1, the norm of an orthogonal projection; 0 where only a mean over one entry is taken away."""
+    """Return 1, the norm of an orthogonal projection, or 0 where each mean is over a single entry."""
     count = math.prod(linear.in_shape[len(linear.in_shape) - linear.dims :])
     if count < 2:
         return ZERO_BOUND

@@ -1,8 +1,8 @@
-"""What a layer reads at every position: the matrix H of which the layer's output is W H.
+"""The inputs of a layer at every position: the matrix H such that the layer's output is W H.
 
 A layer with weight W applied at T positions has the output W H, so a change dW of its weight moves the output by dW H:
-by at most norm(H) (spectral) times the Frobenius norm of dW, and by that much for some dW. For a convolution the
-columns of H are its patches, padding included; with groups every group has its own H, and the largest counts.
+by at most norm(H) (spectral) times the Frobenius norm of dW, and by exactly this much for some dW. For a convolution
+the columns of H are its patches, padding included; with groups every group has its own H, and the largest counts.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from .operator_norms import upper
 SIDE = 1024
 """Gram matrices up to this order are diagonalized; larger ones are bounded by a Cholesky certificate."""
 PIECE = 20_000_000
-"""Entries of H that are written out at a time."""
+"""How many entries of H are written out at a time."""
 ALLOWANCE = 1e-10
-"""Rounding of a Gram matrix and its largest eigenvalue, relative to the norm."""
+"""An allowance for the rounding of a Gram matrix and of its largest eigenvalue, relative to the norm."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What a layer reads, the transpose of H, group by group, in pieces of its rows.
+    """The transpose of H, which holds what a layer reads, for each group and in pieces of some rows each.
 
     Attributes:
         pieces: tensors `[groups, rows, columns]`, each the next rows of every group's matrix.
-        rows, columns: of a group's matrix: positions, and entries that one output reads.
+        rows, columns: the size of a group's matrix: positions, and the entries that one output reads.
         largest: the largest absolute value among the entries.
     """
 
@@ -46,13 +46,13 @@ class Read:
 
     @classmethod
     def of(cls, matrix: Tensor) -> Read:
-        """Return what a layer reads if all positions are given as `[positions, entries]`, or per group."""
+        """Return what a layer reads from a matrix `[positions, entries]`, or `[groups, positions, entries]`."""
         whole = matrix if matrix.ndim == 3 else matrix[None]
         return cls(iter([whole]), whole.shape[1], whole.shape[2], _largest(whole))
 
     @classmethod
     def together(cls, reads: Sequence[Read]) -> Read:
-        """Return what layers with one weight read, one after the other: their groups and columns must be the same."""
+        """Return what several calls with one weight read together; their groups and columns must be the same."""
         pieces = chain.from_iterable(read.pieces for read in reads)
         largest = max(read.largest for read in reads)
         return cls(pieces, sum(read.rows for read in reads), reads[0].columns, largest)
@@ -62,10 +62,10 @@ class Read:
 
         Args:
             rtol: how tight a bound to aim for where the matrices are too large to be exact.
-            budget: once it is over only cheap bounds are taken.
+            budget: once it is over, only cheap bounds are taken.
 
         Returns:
-            NUMERICAL at best, since what a layer reads is itself computed.
+            A bound, NUMERICAL at best, since the inputs of a layer are themselves computed.
 
         Example:
             >>> round(10 ** Read.of(torch.tensor([[3.0, 0.0], [0.0, 4.0]])).norm().log10, 6)
@@ -103,7 +103,7 @@ def patches(conv: Convolution, x: Tensor) -> Read:
         x: its input, `[*leading, channels, *spatial]`; every leading index adds positions.
 
     Returns:
-        Pieces `[groups, positions, channels per group * taps]`, made when they are asked for.
+        Pieces `[groups, positions, channels per group * taps]`, each computed when it is needed.
 
     Example:
         >>> conv = Convolution(torch.ones(1, 1, 2), (3,), padding=1)
@@ -115,7 +115,7 @@ def patches(conv: Convolution, x: Tensor) -> Read:
     """
     channels = conv.in_shape[0]
     given = x.reshape(-1, channels, math.prod(conv.in_shape[1:]))
-    given = torch.cat([given, given.new_zeros(*given.shape[:2], 1)], dim=2)  # the last entry is the padding's zero
+    given = torch.cat([given, given.new_zeros(*given.shape[:2], 1)], dim=2)  # the last entry is the zero of the padding
     read = _table(conv, x.device)
     taps, positions = read.shape
     groups, samples = conv.groups, given.shape[0]
@@ -132,7 +132,7 @@ def patches(conv: Convolution, x: Tensor) -> Read:
 
 
 def _table(conv: Convolution, device: torch.device) -> Tensor:
-    """Return, for every tap and output position, the flat input position it reads; one past the last is zero."""
+    """Return, for every tap and output position, the flat input position it reads; the padding is one past the last."""
     sizes = conv.in_shape[1:]
     table = torch.zeros(1, 1, dtype=torch.int64, device=device)
     valid = torch.ones(1, 1, dtype=torch.bool, device=device)

@@ -14,17 +14,17 @@ Operator = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quadrature:
-    """What one random vector says of a spectrum: nodes with weights that sum up to 1, and the form v^T A v."""
+    """The estimate of a spectrum from one random vector v: nodes with weights that sum to 1, and the form v^T A v."""
 
     nodes: Tensor
     weights: Tensor
     form: float
 
     def share(self, limit: float) -> tuple[float, float]:
-        """Return the weight of the nodes within a limit of zero, and the most that the spectrum can have there.
+        """Return the weight of the nodes within a limit of zero, and the largest weight the spectrum can have there.
 
-        The nodes are rising. What lies between two neighbours may weigh as much as both of them together: the most is
-        the weight of the nodes within the limit and of their neighbours (the inequality of Chebyshev, Markov and
+        The nodes ascend. The spectrum between two neighbours may weigh as much as both of them together: the largest
+        weight is that of the nodes within the limit and of their neighbours (the inequality of Chebyshev, Markov and
         Stieltjes).
         """
         inside = self.nodes.abs() <= limit
@@ -45,18 +45,18 @@ def quadratures(
     generator: torch.Generator,
     like: Tensor,
 ) -> Iterator[Quadrature]:
-    """Yield a quadrature per random vector of signs, projected onto the subspace that is looked at.
+    """Yield a quadrature for each random vector of signs, projected onto a subspace.
 
     For a vector of signs v the mean of v^T A v is the trace. Gauss quadrature with as many nodes as steps is exact for
     polynomials of twice that degree.
 
     Args:
-        operator: symmetric, on vectors `[n]`.
-        size: n.
-        probes: how many random vectors.
-        steps: products with each.
-        project: onto the subspace; the operator is taken there.
-        generator: on the CPU.
+        operator: a symmetric operator on vectors `[n]`.
+        size: the order n.
+        probes: how many random vectors to take.
+        steps: how many products to make with each.
+        project: a projection onto the subspace; the operator is taken inside that subspace.
+        generator: a CPU generator for the random vectors.
         like: a tensor of the dtype and on the device to work in.
 
     Reference: Ubaru, Chen and Saad 2017; Hutchinson 1989.

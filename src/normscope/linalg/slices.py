@@ -1,4 +1,4 @@
-"""Maps that act on every slice of leading dimensions alike: taking the slice's map out, and putting it back."""
+"""Maps that act alike on every slice of leading dimensions: the map of one slice, and its repetition over slices."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _inner_reindex(
 
 
 def repeated(inner: LinearMap, leading: Sequence[int]) -> LinearMap:
-    """Return `inner` applied to every slice of the leading dimensions, as a map of the plainest kind."""
+    """Return `inner` applied to every slice of the leading dimensions, as a map of its own kind where possible."""
     leading = tuple(leading)
     result: LinearMap
     match inner:

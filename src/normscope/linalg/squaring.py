@@ -1,6 +1,6 @@
 """The largest eigenvalues of many Hermitian matrices by repeated squaring.
 
-A few large products in place of many small steps: a GPU takes them in a fraction of the time of Lanczos.
+It makes a few large products instead of many small steps, which a GPU does in a fraction of the time of Lanczos.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from torch import Tensor
 def squared_eigenpairs(matrices: Tensor, start: Tensor, *, rtol: float) -> tuple[Tensor, Tensor]:
     """Return the largest eigenvalue `[b]`, from below, and its eigenvector `[b, m]` of positive semidefinite matrices.
 
-    The p-th power of a matrix leads any start to its top eigenvectors: what lies below the largest eigenvalue by a
-    share d is left with exp(-p d) of its part. So the estimate misses a share of about log(m) / p.
+    The p-th power of a matrix turns any start towards its top eigenvectors: a component whose eigenvalue is
+    smaller than the largest by a share d shrinks by a factor of exp(-p d). So the estimate is too small by a share of
+    about log(m) / p.
 
     Args:
         matrices: `[b, m, m]`, float64 or complex128.
-        start: `[b, m]`, drawn at random.
-        rtol: about how much of the eigenvalue may be missed.
+        start: start vectors `[b, m]`, drawn at random.
+        rtol: about how far the eigenvalue may be off, relatively.
 
     Example:
         >>> matrix = torch.diag(torch.tensor([1.0, 3.0], dtype=torch.float64))

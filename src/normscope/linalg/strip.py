@@ -20,10 +20,10 @@ def written_axis(conv: Convolution, which: int) -> Convolution:
         which: the axis to write out.
     """
     axis = conv.axes[which]
-    place = axis.placement(conv.padding_mode, conv.device)
+    reads = axis.placement(conv.padding_mode, conv.device)
     weight = conv.weight.double().movedim(2 + which, 2)
     rows, columns, _, *rest = weight.shape
-    spread = torch.einsum("rckt,koi->rocit", weight.flatten(3), place)
+    spread = torch.einsum("rckt,koi->rocit", weight.flatten(3), reads)
     result = Convolution.__new__(Convolution)
     result._set(
         spread.reshape(rows * axis.outputs, columns * axis.size, *rest),

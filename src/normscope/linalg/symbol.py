@@ -29,7 +29,7 @@ from .kernel import Kernel
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """A torus for one axis: its size, the stride of its outputs, its twist and the factor lost by using it.
+    """A torus for one axis: its size, the stride of its outputs, its twist and the factor that it costs.
 
     Attributes:
         size: entries N, a multiple of `stride`.
@@ -67,8 +67,8 @@ def rings(axis: Axis, mode: str, extra: int = 0) -> list[Ring]:
     if mode != "circular":
         return found
     stride = math.gcd(axis.stride, axis.size)
-    places = torch.bincount((torch.arange(axis.outputs) * axis.stride - axis.left) % axis.size)
-    most = int(places.max())
+    hits = torch.bincount((torch.arange(axis.outputs) * axis.stride - axis.left) % axis.size)
+    most = int(hits.max())
     exact = stride == axis.stride and most == 1 and axis.outputs == axis.size // stride
     factor = 1.0 if most == 1 else math.sqrt(most) * (1.0 + 2.0**-50)
     wrapped = Ring(axis.size, stride, False, factor, exact, rigid=True)
@@ -76,7 +76,7 @@ def rings(axis: Axis, mode: str, extra: int = 0) -> list[Ring]:
 
 
 def _zero_rings(axis: Axis, extra: int) -> list[Ring]:
-    """Tori for zero padding: windows that lie wholly in the padding are left out first."""
+    """Return the tori for zero padding, without the windows that lie wholly in the padding."""
     first = max(0, -((axis.extent - 1 - axis.left) // axis.stride))
     last = min(axis.outputs - 1, (axis.size - 1 + axis.left) // axis.stride)
     if first > last:
@@ -96,11 +96,11 @@ class Symbol:
     """Gram matrices of a convolution on a torus, by frequency and group.
 
     Args:
-        kernel: the convolution's taps, with the torus' strides taken out.
+        kernel: the convolution's taps, with the strides of the torus taken out.
         torus: one ring per axis.
 
     Attributes:
-        error: bound on the norm of the rounding error of a Gram matrix.
+        error: a bound on the norm of the rounding error of a Gram matrix.
         factor: product of the rings' factors.
     """
 
@@ -131,10 +131,10 @@ class Symbol:
             return torch.zeros(1, 0, dtype=torch.int64)
         index = index % self.sizes
         mirrored = (-index - self.twist) % self.sizes
-        place = torch.ones_like(self.sizes)
-        place[:-1] = self.sizes.flip(0).cumprod(0).flip(0)[1:]
-        code = torch.minimum((index * place).sum(dim=1), (mirrored * place).sum(dim=1)).unique()
-        return 2 * (code[:, None] // place % self.sizes) + self.twist
+        digit = torch.ones_like(self.sizes)  # the value of one step along each axis in the number of a grid point
+        digit[:-1] = self.sizes.flip(0).cumprod(0).flip(0)[1:]
+        code = torch.minimum((index * digit).sum(dim=1), (mirrored * digit).sum(dim=1)).unique()
+        return 2 * (code[:, None] // digit % self.sizes) + self.twist
 
     def near(self, turns: Tensor) -> Tensor:
         """Return the grid points of the cells that hold the given frequencies (`[h, axes]`, in turns)."""

@@ -1,4 +1,4 @@
-"""The singular vector of one frequency as a wave on the real input or output of a convolution."""
+"""Turn the singular vector of one frequency into a wave on the real input or output of a convolution."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def plane_wave(conv: Convolution, symbol: Symbol, certificate: EigenvalueCertifi
     Args:
         conv: the plain (not transposed) convolution.
         symbol: its symbol on some torus.
-        certificate: holds the eigenvector of the symbol's Gram matrix.
-        grid: the frequency it belongs to.
+        certificate: the certificate with the eigenvector of the symbol's Gram matrix.
+        grid: the frequency of that Gram matrix.
 
     Returns:
         `[1, *in_shape]` when the symbol's Gram matrices act on inputs, else `[1, *out_shape]`; float64.
@@ -29,7 +29,7 @@ def plane_wave(conv: Convolution, symbol: Symbol, certificate: EigenvalueCertifi
     kernel = symbol.kernel
     group = certificate.label[1] % kernel.groups
     vector = certificate.vector.to(torch.complex128)
-    pivot = vector.gather(0, vector.abs().argmax(dim=0, keepdim=True))  # nothing is read back from a GPU
+    pivot = vector.gather(0, vector.abs().argmax(dim=0, keepdim=True))  # this way nothing is read back from a GPU
     vector = vector * (pivot.conj() / pivot.abs().clamp(min=1e-300))
     wave = torch.ones((), dtype=torch.complex128)
     phase = torch.zeros((), dtype=torch.int64)
@@ -57,7 +57,7 @@ def plane_wave(conv: Convolution, symbol: Symbol, certificate: EigenvalueCertifi
 
 
 def _phase_weights(symbol: Symbol) -> list[int]:
-    """Return place values that number the phases of all axes in one integer."""
+    """Return one factor per axis, by which the phases of all axes are numbered in one integer."""
     weights, value = [], 1
     for ring in reversed(symbol.torus):
         weights.append(value)

@@ -52,7 +52,8 @@ def audit_document(audit: Audit, *, brief: bool = False) -> Document:
 
     Args:
         audit: what `normscope.audit` or `Audit.from_json` returned; nothing is measured again.
-        brief: for a terminal: the verdict, the findings, the bounds and one table of layers.
+        brief: whether to make the short form for a terminal: the verdict, the findings, the bounds and one
+            table of layers.
 
     Returns:
         Plain blocks. A part for which nothing was measured is left out.
@@ -67,7 +68,7 @@ def _full(audit: Audit) -> list[Block]:
 
 
 def _first(audit: Audit) -> list[Block]:
-    """What stands on the first screen."""
+    """Return the blocks of the first screen."""
     chart = growth_chart(audit) or _gain_chart(audit)
     return [
         Text(heading="Verdict", body=audit.verdict, lead=True),
@@ -143,9 +144,9 @@ def part(heading: str, *blocks: Block | None, term: str = "", folded: bool = Fal
     """Return blocks under a heading, or nothing at all where every block is None.
 
     Args:
-        heading: in plain words.
-        blocks: what stands under it.
-        term: what papers call it.
+        heading: the heading, in plain words.
+        blocks: the blocks under it.
+        term: the term of the papers for what the heading says.
         folded: whether the part shows its heading alone at first.
     """
     shown = [block for block in blocks if block is not None]
@@ -157,10 +158,10 @@ def _findings(audit: Audit) -> list[Block]:
 
 
 def cut_short(audits: Mapping[str, Audit]) -> list[Notice]:
-    """Return a notice that names the audits which `max_seconds` cut short, and what was cut of each; or nothing.
+    """Return a notice of the audits that `max_seconds` cut short, and of what was cut in each; or nothing.
 
     Args:
-        audits: by name.
+        audits: audits by name.
     """
     cut = {name: found for name, audit in audits.items() if (found := cuts(audit))}
     if not cut:
@@ -177,7 +178,7 @@ def not_measured(audits: Mapping[str, Audit]) -> list[Notice]:
     """Return one line for each audit in which something was not measured, with the reasons folded behind it.
 
     Args:
-        audits: by name.
+        audits: audits by name.
     """
     return [
         Notice(
@@ -196,7 +197,7 @@ def _ladder(audit: Audit, title: str, caption: str = "") -> Table | None:
 
 
 def _ladder_chart(audit: Audit) -> Chart | None:
-    """Return the bounds by method as a chart; a bound of no use would press all others into one point."""
+    """Return the bounds by method as a chart; None where a useless bound would press all others into one point."""
     if why_useless(audit) is not None:
         return None
     return bracket_chart(audit.ladder, title="The same limit, bounded in several ways")
@@ -221,14 +222,14 @@ def _numbers(cells: Iterable[Cell]) -> tuple[float | None, ...]:
 
 
 def growth_chart(audit: Audit) -> Chart | None:
-    """Return how much a change of the input has grown at each layer: at the data, and at most where that is of use.
+    """Return how much a change of the input has grown at each layer: at the data, and at most.
 
     Args:
         audit: any audit.
 
     Returns:
-        Lines by depth, with parallel branches beside the main line; None where neither was measured. The bound ends
-        where it is of no use any more, and the caption says so.
+        Lines by depth, with parallel branches beside the main line; None where neither was measured. The line of the
+        bound ends at the first layer where it is useless, and the caption says so.
     """
     rows = audit.layers
     seen, bound = _seen_lines(rows), _bound_line(rows)
@@ -244,7 +245,7 @@ def growth_chart(audit: Audit) -> Chart | None:
 
 
 def _where_it_ends(audit: Audit, bound: Sequence[Series]) -> str:
-    """Say in place of the bound's curve, or of the rest of it, that there is no useful one, and why."""
+    """Say where the curve of the bound ends and why; empty where the bound is useful throughout."""
     if why_useless(audit) is None:
         return ""
     drawn = [row.path for line in bound for row, value in zip(audit.layers, line.values) if value is not None]
@@ -253,12 +254,12 @@ def _where_it_ends(audit: Audit, bound: Sequence[Series]) -> str:
 
 
 def useful_bound(row: Row) -> float | None:
-    """Return log10 of the bound from the input to a row, None where it is of no use."""
+    """Return log10 of the bound from the input to a row, None where it is useless."""
     return useful(row.log10_cumulative, row.log10_observed)
 
 
 def _seen_lines(rows: Sequence[Row]) -> list[Series]:
-    """Return what was seen along the main line, and beside it inside the branches."""
+    """Return the growth that was seen along the main line, and that inside the branches."""
     trunk = _along(rows, "seen at the data", lambda row: row.log10_observed, lambda row: row.log10_trunk_observed)
     inside = row_series("inside branches", "line", rows, lambda row: row.log10_observed if row.bypassed else None)
     return [*trunk, *(replace(series, paths=branch_lines(rows), faint=True) for series in inside)]
@@ -272,7 +273,7 @@ def _bound_line(rows: Sequence[Row]) -> list[Series]:
 def _along(
     rows: Sequence[Row], name: str, own: Callable[[Row], Cell], at_branch: Callable[[Row], Cell]
 ) -> list[Series]:
-    """Return values along the main line: of rows on it, and where branches leave it."""
+    """Return values along the main line: those of its own rows, and those at the points where branches leave it."""
     found = row_series(name, "line", rows, lambda row: at_branch(row) if row.bypassed else own(row))
     return [replace(series, paths=(main_line(rows),)) for series in found]
 
@@ -315,16 +316,16 @@ def _sensitivity_chart(audit: Audit) -> Chart | None:
 
 
 def _upper_if(attained: bool) -> Callable[[Row], Cell]:
-    """Return a reader of the upper side of sensitivities that have, or have not, a lower side beside it."""
+    """Return a function that reads the upper side of sensitivities that have (or do not have) a lower side."""
     return lambda row: sensitivity_upper(row) if (sensitivity_lower(row) is not None) is attained else None
 
 
 def _variance_chart(audit: Audit) -> Chart | None:
     rows = [row for row in audit.layers if row.variance is not None]
     minimum, median, maximum = (
-        of_variance(lambda seen: seen.log10_min),
-        of_variance(lambda seen: seen.log10_median),
-        of_variance(lambda seen: seen.log10_max),
+        of_variance(lambda variance: variance.log10_min),
+        of_variance(lambda variance: variance.log10_median),
+        of_variance(lambda variance: variance.log10_max),
     )
     series = (
         *row_series("smallest to largest", "spans", rows, minimum, maximum),

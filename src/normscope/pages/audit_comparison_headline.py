@@ -1,4 +1,4 @@
-"""The table on top of a comparison: a line for each audit."""
+"""The first table of a comparison, with a line for each audit."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def headline_table(audits: Mapping[str, Audit], accuracy: Mapping[str, float]) -
 
 
 def _domain(audit: Audit) -> float | None:
-    """Return the bound over the domain that an audit has, if it has one and that is finite."""
+    """Return the bound over the domain of an audit, if there is a finite one."""
     point = None if audit.curve is None else audit.curve.domain(SHARE)
     return None if point is None or point.bracket.log10_upper == math.inf else point.bracket.log10_upper
 
 
 def _inside(audit: Audit) -> float | None:
-    """Return what bounds an audit's network in the ranges of the data."""
+    """Return the bound for inputs in the ranges of the data: that over the domain, or else that over all inputs."""
     inside = _domain(audit)
     if inside is not None:
         return inside
@@ -81,5 +81,5 @@ def _any_input(audit: Audit) -> Cell:
 
 
 def has_use(audit: Audit) -> bool:
-    """Say whether the bound over all inputs is of use."""
+    """Whether the bound over all inputs is useful."""
     return why_useless(audit) is None

@@ -1,4 +1,4 @@
-"""What a comparison says in sentences: what sets audits apart, what was found in which, what to do next."""
+"""The sentences of a comparison: how the audits differ, what was found in which of them, what to do next."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from .cards import NAMED, next_steps, notices
 
 
 def compared_verdict(audits: Mapping[str, Audit]) -> str:
-    """Return what sets audits apart, in one sentence: where a change at the data grows most, and where problems are.
+    """Return in one sentence in which audit a change at the data grows most, and in which problems were found.
 
     Args:
-        audits: by name.
+        audits: audits by name.
     """
-    seen = {name: audit.observed.log10_upper for name, audit in audits.items() if audit.observed is not None}
+    growth = {name: audit.observed.log10_upper for name, audit in audits.items() if audit.observed is not None}
     clauses = []
-    if len(seen) > 1:
-        most, least = max(seen, key=lambda name: seen[name]), min(seen, key=lambda name: seen[name])
-        if factor(seen[most]) == factor(seen[least]):
-            clauses.append(f"a small change of the data grows alike in all of them ({factor(seen[most])} times)")
+    if len(growth) > 1:
+        most, least = max(growth, key=lambda name: growth[name]), min(growth, key=lambda name: growth[name])
+        if factor(growth[most]) == factor(growth[least]):
+            clauses.append(f"a small change of the data grows alike in all of them ({factor(growth[most])} times)")
         else:
             clauses.append(
-                f"a small change of the data grows most in {most} ({factor(seen[most])} times) and least in {least} "
-                f"({factor(seen[least])} times)"
+                f"a small change of the data grows most in {most} ({factor(growth[most])} times) and least in {least} "
+                f"({factor(growth[least])} times)"
             )
     wrong = [name for name, audit in audits.items() if any(f.severity > Severity.INFO for f in audit.findings)]
     clauses.append(f"problems were found in {listed(wrong, most=4)}" if wrong else "no problems found in any of them")
@@ -37,19 +37,19 @@ def compared_verdict(audits: Mapping[str, Audit]) -> str:
 
 
 def compared_steps(audits: Mapping[str, Audit]) -> list[str]:
-    """Return what to do about each audit's errors and warnings, and to see more; a step of several audits once."""
+    """Return what to do about the audits' errors and warnings, and to see more; a step for several audits once."""
     owners: dict[str, list[str]] = {}
     for name, audit in audits.items():
         for step in (*next_steps(audit.findings, audit.layers), *to_see_more(audit)):
             owners.setdefault(step, []).append(name)
-    told = [
+    wanted = [
         f"{'All' if len(names) == len(audits) else listed(names, most=4)}: {step}" for step, names in owners.items()
     ]
-    return told or ["None of them has an error or a warning."]
+    return wanted or ["None of them has an error or a warning."]
 
 
 def compared_findings(audits: Mapping[str, Audit]) -> list[Block]:
-    """Return one card per kind of finding, which says in which audits it was met and where in each."""
+    """Return one card per kind of finding, which says in which audits it was found and where in each."""
     owner = {id(finding): name for name, audit in audits.items() for finding in audit.findings}
     every = [finding for audit in audits.values() for finding in audit.findings]
     if not every:

@@ -39,7 +39,7 @@ def curve_figures(curve: ShareCurve | None) -> Iterator[Figure]:
 
 
 def curve_sentences(curve: ShareCurve | None) -> list[str]:
-    """Return what is said of DATA and of DOMAIN, or nothing."""
+    """Return the sentences about DATA and DOMAIN, or nothing without a curve."""
     if curve is None:
         return []
     share = curve.reach(SHARE)
@@ -47,7 +47,7 @@ def curve_sentences(curve: ShareCurve | None) -> list[str]:
 
 
 def curve_part(curve: ShareCurve | None) -> list[Block]:
-    """Return the chart and the tables, or nothing."""
+    """Return the chart and the tables, or nothing without a curve."""
     return (
         []
         if curve is None

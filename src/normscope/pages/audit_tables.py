@@ -1,4 +1,4 @@
-"""The rows of an audit as tables: which columns there are, what they mean, and in which order they stand."""
+"""The rows of an audit as tables: the columns, their meanings and their order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..report.words import shape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowColumn:
-    """A column over rows: its heading, what it holds, what it means, and how its cell is read from a row."""
+    """A column over rows: its heading, its kind, its meaning, and the function that reads its cell from a row."""
 
     title: str
     value: Callable[[Row], Cell]
@@ -26,10 +26,10 @@ def row_table(rows: Sequence[Row], columns: Sequence[RowColumn], *, title: str =
     """Return a table over rows, without the columns in which nothing was measured.
 
     Args:
-        rows: one line each.
-        columns: in order; the first is always kept.
-        title: stands above the table.
-        caption: stands below it.
+        rows: the rows, one line each.
+        columns: the columns in order; the first is always kept.
+        title: the text above the table.
+        caption: the text below it.
 
     Returns:
         The table, or None if there are no rows.
@@ -49,10 +49,10 @@ def row_table(rows: Sequence[Row], columns: Sequence[RowColumn], *, title: str =
 
 
 def cost_table(cost: Cost | None) -> Table | None:
-    """Return what an audit took, by part, with the sum; None where it was not counted.
+    """Return the cost of an audit by part, with the sum; None where it was not counted.
 
     Args:
-        cost: of an audit; one from a file has no seconds.
+        cost: the cost of an audit; one from a file has no seconds.
     """
     if cost is None:
         return None
@@ -72,7 +72,7 @@ def cost_table(cost: Cost | None) -> Table | None:
         title="What this audit cost",
         columns=(
             Column(title="part", kind="name"),
-            *(Column(title=title, kind=kind, help=told) for title, kind, _, told in kept),
+            *(Column(title=title, kind=kind, help=text) for title, kind, _, text in kept),
         ),
         rows=(*rows, ("together", *(sum(taken.values()) for _, _, taken, _ in kept))),
     )
@@ -94,7 +94,7 @@ def own_gain(row: Row) -> float | None:
 
 
 def sensitivity_lower(row: Row) -> float | None:
-    """Return log10 of the attained side of a weight's sensitivity; None where nothing was looked for."""
+    """Return log10 of the attained side of a weight's sensitivity; None where no search was made."""
     found = row.sensitivity
     if found is None or (found.log10_lower == -math.inf < found.log10_upper):
         return None
@@ -112,7 +112,7 @@ def log10_eps(row: Row) -> float | None:
 
 
 def of_variance(read: Callable[[Variance], Cell]) -> Callable[[Row], Cell]:
-    """Return a reader of rows that reads their variance, and None where there is none."""
+    """Return a function that reads a figure of a row's variance, and gives None where the row has no variance."""
     return lambda row: None if row.variance is None else read(row.variance)
 
 
@@ -186,37 +186,40 @@ SENSITIVITY_UPPER = RowColumn(
 )
 MINIMUM = RowColumn(
     title="var, min",
-    value=of_variance(lambda seen: seen.log10_min),
+    value=of_variance(lambda variance: variance.log10_min),
     help="log10 of the smallest variance among the sets the normalizer saw; -inf is a variance of zero.",
 )
 MEDIAN = RowColumn(
     title="var, median",
-    value=of_variance(lambda seen: seen.log10_median),
+    value=of_variance(lambda variance: variance.log10_median),
     help="log10 of the median variance (RMSNorm: mean square) among the sets the normalizer saw.",
 )
 MAXIMUM = RowColumn(
     title="var, max",
-    value=of_variance(lambda seen: seen.log10_max),
+    value=of_variance(lambda variance: variance.log10_max),
     help="log10 of the largest variance among the sets the normalizer saw.",
 )
 BELOW_ONE = RowColumn(
     title="below 1",
     kind="percent",
-    value=of_variance(lambda seen: seen.share_below_one),
+    value=of_variance(lambda variance: variance.share_below_one),
     help="Share of the sets with a variance below 1, where a normalizer that divides by it expands.",
 )
 NEAR_EPS = RowColumn(
     title="near eps",
     kind="percent",
-    value=of_variance(lambda seen: seen.share_eps),
+    value=of_variance(lambda variance: variance.share_eps),
     help="Share of the sets with a variance below 10 eps, where eps decides the result.",
 )
 EPS = RowColumn(title="eps", value=log10_eps, help="log10 of the stabiliser.")
 SETS = RowColumn(
-    title="sets", kind="count", value=of_variance(lambda seen: seen.sets), help="How many sets were normalized."
+    title="sets", kind="count", value=of_variance(lambda variance: variance.sets), help="How many sets were normalized."
 )
 ENTRIES = RowColumn(
-    title="entries", kind="count", value=of_variance(lambda seen: seen.entries), help="How many values one set holds."
+    title="entries",
+    kind="count",
+    value=of_variance(lambda variance: variance.entries),
+    help="How many values one set holds.",
 )
 DEAD = RowColumn(
     title="dead",
@@ -248,7 +251,7 @@ NORMALIZERS = (
     *(PATH, KIND, MINIMUM, MEDIAN, MAXIMUM, BELOW_ONE, NEAR_EPS, PRINTED, EXACT, AT_DATA, FOLDED, FOLDED_WITH),
     *(EPS, SETS, ENTRIES),
 )
-"""What the normalizers saw and do."""
+"""The variances that the normalizers saw, and their constants."""
 
 BRIEF = (PATH, KIND, GAIN, AT_DATA, FOLDED, CUMULATIVE, OBSERVED, SENSITIVITY, MEDIAN, BELOW_ONE, DEAD)
 """One table for a terminal."""

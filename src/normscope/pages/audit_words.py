@@ -1,4 +1,4 @@
-"""What a report says in sentences: what was audited, how much a change can grow, what to do next."""
+"""The sentences of an audit's report: what was audited, how much a change can grow, what to do next."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNBOUNDED = ("not-lipschitz", "no-rule")
 """Findings that name the parts without a finite constant."""
 
 TILE = 64
-"""Letters of the reason that stand beside a headline value; longer ones stand in the details alone."""
+"""A reason of up to this many letters stands beside a headline value; longer ones stand in the details alone."""
 
 
 def headline(audit: Audit) -> list[str]:
@@ -57,10 +57,10 @@ def headline(audit: Audit) -> list[str]:
 
 
 def why_useless(audit: Audit) -> str | None:
-    """Return why the bound over all inputs is infinite, or a millionfold above what was seen; None where it is of use.
+    """Return why the bound over all inputs is infinite or a million times what was seen; None where it is useful.
 
     Args:
-        audit: one with a bound over all inputs.
+        audit: an audit with a bound over all inputs.
     """
     overall, observed = audit.lipschitz, audit.observed
     if overall is None:
@@ -75,10 +75,10 @@ def why_useless(audit: Audit) -> str | None:
 
 
 def briefly_useless(audit: Audit) -> str:
-    """Return in a few words what leaves an audit without a useful bound over all inputs; `why_useless` says it whole.
+    """Return in a few words why an audit has no useful bound over all inputs; `why_useless` says it in full.
 
     Args:
-        audit: one whose bound over all inputs is infinite, or far above what was seen.
+        audit: an audit whose bound over all inputs is infinite, or far above what was seen.
     """
     named = [clause(group) for group in groups(audit.findings) if group[0].code in UNBOUNDED]
     causes = [f.why.removeprefix(BECAUSE).removesuffix(".") for f in audit.findings if f.code == LOOSE]
@@ -119,26 +119,26 @@ def figures(audit: Audit) -> Iterator[Figure]:
 def tally(findings: Sequence[Finding]) -> str:
     """Return how many findings there are of each severity, the most serious first: `1 error, 3 warnings`.
 
-    Of notes, which may be many, it also says of how many kinds they are.
+    Notes may be many, so that it also says of how many kinds they are.
     """
-    told = []
+    counts = []
     for severity in reversed(Severity):
         codes = [finding.code for finding in findings if finding.severity is severity]
         kinds = len(set(codes))
         of = f" of {counted(kinds, 'kind')}" if severity is Severity.INFO and kinds < len(codes) else ""
-        told += [f"{counted(len(codes), LEVELS[severity.value])}{of}"] if codes else []
-    return ", ".join(told) or "none"
+        counts += [f"{counted(len(codes), LEVELS[severity.value])}{of}"] if codes else []
+    return ", ".join(counts) or "none"
 
 
 def nothing_found(audit: Audit) -> str:
-    """Return the line that stands where findings would: what was looked at."""
+    """Return the line that takes the place of findings where there are none; it says what was looked at."""
     weights, normalizers = (sum(row.role == role for row in audit.layers) for role in ("weight", "normalizer"))
     rows = f"{counted(weights, 'weight layer')} and {counted(normalizers, 'normalizer')}"
     return f"Nothing was found. Checked: {rows}, {_looked_at(audit)}."
 
 
 def to_do(audit: Audit) -> list[str]:
-    """Return what to do next: about what was found, and about what would show more."""
+    """Return what to do next: about the findings, and to make the audit show more."""
     found = [*next_steps(audit.findings, audit.layers), *to_see_more(audit)]
     if not found and audit.mode is not None:
         found.append("There are no errors or warnings. `ns.watch` tells when training changes that.")
@@ -149,7 +149,7 @@ def to_see_more(audit: Audit) -> list[str]:
     """Return what to do so that an audit shows what it does not show now."""
     found: list[str] = []
     if any(finding.severity is Severity.ERROR for finding in audit.findings):
-        return found  # what is broken comes first
+        return found  # errors must be mended first
     batch = [note for note in audit.notes if note.startswith("statistics come from the batch alone")]
     if batch:
         few = counted(audit.samples, "sample")
@@ -165,7 +165,7 @@ def cuts(audit: Audit) -> list[str]:
 
 
 def subject(audit: Audit) -> str:
-    """Return what was audited, and on what."""
+    """Return a sentence about the audited model and its data."""
     holds = f"{audit.name} holds {counted(audit.parameters, 'parameter')}."
     if audit.mode is None:
         return (
@@ -184,7 +184,7 @@ def _looked_at(audit: Audit) -> str:
 
 
 def _times(exponent: float) -> str:
-    """Return a factor as a headline: in plain digits where these are few."""
+    """Return a factor for a headline, in plain digits where they are few."""
     if exponent == math.inf:
         return "infinitely"
     plain = 3 <= exponent < 6
@@ -192,7 +192,7 @@ def _times(exponent: float) -> str:
 
 
 def _samples(audit: Audit, observed: Bracket) -> str:
-    """Say at how many samples Jacobians were taken; that of a map of the whole batch is taken at the batch."""
+    """Say at how many samples Jacobians were taken, or that one was taken at the batch as a whole."""
     points = len(observed.per_sample or ())
     if points == 1 and (audit.input_shape or ())[:1] == (1,):
         return "at the 1 sample tried"

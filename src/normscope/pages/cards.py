@@ -1,4 +1,4 @@
-"""Findings as a reader meets them: one card per kind, with its layers, and what to do about all of them."""
+"""Show findings: one card per kind with its layers, and a list of what to do next."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..report.document import Notice, Steps
 from ..report.words import counted, listed
 
 SHOWN = 3
-"""Sentences of a group that say different things; of the other findings, only where they are."""
+"""A card quotes up to this many findings of a group that differ; for the others it only names the layers."""
 FEW = 3
-"""Places that the one line of an info names; of more it says how many they are."""
+"""The one line of an info names layers only if there are at most this many."""
 NAMED = 40
-"""Places of a group that are named; the JSON has all."""
+"""A card names up to this many layers; the JSON names all."""
 NEXT = 4
-"""Steps to take next; the cards have the others."""
+"""Up to this many next steps are listed; the cards hold the others."""
 
 _NAME = re.compile(r"(`[^`]+`)")
 
@@ -27,8 +27,8 @@ def notices(findings: Sequence[Finding], rows: Sequence[Row] = ()) -> list[Notic
     """Return findings as one notice per code and severity, the most serious first; infos are one line each.
 
     Args:
-        findings: in any order.
-        rows: of the audit: how many normalizers there are.
+        findings: the findings, in any order.
+        rows: the rows of the audit, which tell how many normalizers there are.
     """
     return [_card(group, rows) for group in groups(findings)]
 
@@ -36,7 +36,7 @@ def notices(findings: Sequence[Finding], rows: Sequence[Row] = ()) -> list[Notic
 def _card(group: Sequence[Finding], rows: Sequence[Row]) -> Notice:
     first, several = group[0], len(group) > 1
     heading = sentence(clause(group, rows)).removesuffix(".")
-    seen, *others = [("seen", text) if not index else ("", text) for index, text in enumerate(_told(group, "seen"))]
+    seen, *others = [("seen", text) if not index else ("", text) for index, text in enumerate(_observations(group))]
     rest = [("layers", places(group, NAMED))] if several else []
     folded = (*others, *rest, ("why it matters", merged([f.why for f in group])), ("advice", advice(group)))
     quiet = first.severity is Severity.INFO
@@ -54,9 +54,9 @@ def _card(group: Sequence[Finding], rows: Sequence[Row]) -> Notice:
 def next_steps(findings: Sequence[Finding], rows: Sequence[Row] = ()) -> list[str]:
     """Return what to do about errors and warnings, one step per kind, the most serious first."""
     serious = [group for group in groups(findings) if group[0].severity > Severity.INFO]
-    told = [f"{sentence(clause(group, rows))} {advice(group)}" for group in serious if advice(group)]
-    left = len(told) - NEXT
-    return [*told[:NEXT], *([f"{counted(left, 'more kind')} of findings, above."] if left > 0 else [])]
+    wanted = [f"{sentence(clause(group, rows))} {advice(group)}" for group in serious if advice(group)]
+    left = len(wanted) - NEXT
+    return [*wanted[:NEXT], *([f"{counted(left, 'more kind')} of findings, above."] if left > 0 else [])]
 
 
 def steps(items: Sequence[str]) -> list[Steps]:
@@ -65,43 +65,43 @@ def steps(items: Sequence[str]) -> list[Steps]:
 
 
 def advice(group: Sequence[Finding]) -> str:
-    """Return the advice of all findings of a group: said once where it is the same but for the names in it."""
+    """Return the advice of all findings of a group, given once where it differs in names alone."""
     return merged([finding.advice for finding in group], [finding.where for finding in group])
 
 
 def merged(texts: Sequence[str], where: Sequence[str] = ()) -> str:
-    """Return what several sentences say, as one where they differ in names between backticks alone.
+    """Return several sentences, merged into one where they differ in names between backticks alone.
 
     Args:
-        texts: sentences.
-        where: the places they speak of, to stand before sentences that differ in more than names.
+        texts: the sentences.
+        where: the layer of each sentence, which is put before sentences that differ in more than names.
 
     Example:
         >>> merged(["The bias of `1` takes its place.", "The bias of `4` takes its place."])
         'The bias of `1` and `4` takes its place.'
     """
     by_form: dict[tuple[str, ...], list[list[str]]] = {}
-    spoken: dict[tuple[str, ...], list[str]] = {}
+    layers: dict[tuple[str, ...], list[str]] = {}
     for index, text in enumerate(texts):
         parts = _NAME.split(text)
         form = tuple(parts[::2])
         by_form.setdefault(form, []).append(parts[1::2])
-        spoken.setdefault(form, []).extend(place(name) for name in where[index : index + 1])
+        layers.setdefault(form, []).extend(place(name) for name in where[index : index + 1])
     written = {form: _filled(form, names) for form, names in by_form.items() if any(form)}
     if len(written) < 2 or not where:
         return " ".join(written.values())
-    return " ".join(f"{listed(list(dict.fromkeys(spoken[form])))}: {text}" for form, text in written.items())
+    return " ".join(f"{listed(list(dict.fromkeys(layers[form])))}: {text}" for form, text in written.items())
 
 
 def _filled(form: tuple[str, ...], names: Sequence[Sequence[str]]) -> str:
-    """Return a sentence with all names that stand at each of its gaps."""
+    """Return a sentence with the names of all findings filled into each of its gaps."""
     gaps = [listed(list(dict.fromkeys(found))) for found in zip(*names)]
     return "".join(text + gap for text, gap in zip(form, (*gaps, "")))
 
 
-def _told(group: Sequence[Finding], field: str) -> list[str]:
-    """Return what was seen: one sentence if all say the same of different places, else the first few."""
-    texts = [getattr(finding, field) for finding in group]
+def _observations(group: Sequence[Finding]) -> list[str]:
+    """Return what was seen: one sentence if the findings differ in names alone, otherwise the first few."""
+    texts = [finding.seen for finding in group]
     forms = {tuple(_NAME.split(text)[::2]) for text in texts}
     if len(forms) == 1:
         return [merged(texts)]

@@ -10,7 +10,7 @@ from .signal import signal_chart, signal_table
 
 
 def check_document(check: Check, *, brief: bool = False) -> Document:
-    """Return the report; `brief` for a terminal."""
+    """Return the report, in a short form for a terminal if `brief`."""
     went = f"{counted(check.samples, 'sample')} in {counted(check.batches, 'batch', 'batches')}"
     about = (
         f"{check.name} holds {counted(check.parameters, 'parameter')}. It was checked in {check.mode} mode on {went}, "

@@ -1,4 +1,4 @@
-"""What a reader sees of a choice: the recommendation, one table, a chart, and what did not run."""
+"""`choice_document`: a choice of normalizers as the report a person reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CAPTION = (
 
 
 def choice_document(choice: Choice, *, brief: bool = False) -> Document:
-    """Return the report of a choice."""
+    """Return the report of a choice: the recommendation, a table, a chart, and what did not run."""
     went = sum(outcome.status in WENT for outcome in choice.outcomes)
     about = (
         f"{counted(went, 'run')} of {counted(choice.settings.get('steps', 0), 'step')} each of the twins of "
@@ -146,6 +146,7 @@ def _chart(choice: Choice) -> list[Block]:
 
 
 def _unrun(choice: Choice) -> list[Block]:
+    """Return the runs that did not take place, by normalizer and reason."""
     reasons: dict[tuple[str, str, str], int] = {}
     for outcome in choice.outcomes:
         if outcome.status not in WENT:

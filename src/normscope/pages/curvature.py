@@ -1,4 +1,4 @@
-"""`curvature_document`: a spectrum and what was measured beside it as one report."""
+"""`curvature_document`: a spectrum and the other measurements of curvature as one report."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ..report.glossary import glossary
 
 
 def curvature_document(whole: Curvature, *, brief: bool = False) -> Document:
-    """Return one report of all; `brief` for a terminal."""
+    """Return one report of all results, in a short form for a terminal if `brief`."""
     return joined([one.document(brief=brief) for one in whole.results], brief=brief)
 
 
 def joined(documents: Sequence[Document], *, brief: bool = False) -> Document:
-    """Return one document of several: the first as it is, each other one under its own heading.
+    """Return several documents as one: the first as it is, each other one under its own heading.
 
     Args:
-        documents: at least one.
-        brief: for a terminal: nothing is folded away, and there is no glossary.
+        documents: one document or more.
+        brief: whether to make the short form for a terminal: nothing is folded away, and there is no glossary.
     """
     first, *others = documents
     blocks = _without_words(first)
@@ -30,6 +30,6 @@ def joined(documents: Sequence[Document], *, brief: bool = False) -> Document:
 
 
 def _without_words(document: Document) -> list[Block]:
-    """Return the blocks but for the glossary and its heading."""
+    """Return the blocks of a document without its glossary."""
     kept = [block for block in document.blocks if not isinstance(block, Glossary)]
     return [block for block in kept if not (isinstance(block, Text) and block.heading == "Words")]

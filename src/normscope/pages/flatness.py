@@ -12,7 +12,7 @@ from ..report.document import Block, Column, Curve, Curves, Document, Figure, Fi
 
 
 def flatness_document(found: Flatness, *, brief: bool = False) -> Document:
-    """Return the report; `brief` for a terminal."""
+    """Return the report, in a short form for a terminal if `brief`."""
     worst = next((one for one in found.noise if one.loss.value > 2 * found.loss), None)
     head = (
         f"Noise of {100 * worst.level:g} % of every group of weights more than doubles the loss of {found.loss:.4g}"

@@ -7,11 +7,11 @@ from ..report.curves import thinned
 from ..report.document import Block, Circle, Column, Curve, Curves, Document, Figure, Figures, Table, Text
 
 POINTS = 200
-"""Of a drawn trajectory, about."""
+"""A drawn trajectory has about this many points."""
 
 
 def flow_document(found: Flow, *, brief: bool = False) -> Document:
-    """Return the report; `brief` for a terminal."""
+    """Return the report, in a short form for a terminal if `brief`."""
     first, last, beside = found.flow[0], found.flow[-1], found.descent[-1]
     head = (
         f"In time {last.time:.3g} gradient flow takes the loss from {first.loss:.4g} to {last.loss:.4g}, and "
@@ -96,5 +96,5 @@ def _charts(found: Flow) -> list[Block]:
 
 
 def thinly(path: tuple[PathPoint, ...]) -> tuple[PathPoint, ...]:
-    """Return a path with few enough points to be drawn: every so many of them, and the last."""
+    """Return a path with few enough points to be drawn: points at equal distances, and the last one."""
     return (*path[: -1 : max(len(path) // POINTS, 1)], path[-1])

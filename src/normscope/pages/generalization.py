@@ -1,4 +1,4 @@
-"""What a reader sees of generalization bounds: the verdict, the table, the terms, and three charts."""
+"""`generalization_document`: generalization bounds as the report a person reads."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..report.words import counted
 from ..theory.complexity import generalization_slack
 
 SHOWN = 6.0
-"""Exponents that charts go up to: a bound above a million times the largest loss is drawn at the edge."""
+"""The largest exponent in charts: a bound above a million times the largest loss is drawn at the edge."""
 
 
 def generalization_document(found: Generalization, *, brief: bool = False) -> Document:
-    """Return the report."""
+    """Return the report: the verdict, the tables of bounds, conditions and terms, and on a page three charts."""
     blocks: list[Block] = [Text(body=_verdict(found), lead=True)]
     if not brief:
         blocks += [_figures(found), _terms(found), *_curves(found)]
@@ -132,7 +132,7 @@ def _kind(name: str) -> str:
 
 
 def _terms(found: Generalization) -> Chart:
-    """Return what is seen, the complexity and the confidence of every bound, and their sum, as log10."""
+    """Return the measured loss, the complexity and the confidence term of every bound, and their sum, as log10."""
     shown = [one for one in found.rows if one.terms and math.isfinite(one.log10_value)]
 
     def part(one: BoundRow, kind: str) -> float | None:

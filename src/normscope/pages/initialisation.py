@@ -8,7 +8,7 @@ from ..report.words import counted
 
 
 def initialisation_document(done: Initialisation, *, brief: bool = False) -> Document:
-    """Return what was changed as plain blocks."""
+    """Return the report: how many layers were rescaled, and each layer before and after."""
     changed = len(done.factors)
     deviations = [layer.before for layer in done.layers]
     head = (

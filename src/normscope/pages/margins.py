@@ -9,13 +9,13 @@ from ..report.document import Block, Chart, Column, Document, Figure, Figures, S
 from ..report.words import counted
 
 SHARES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-"""Of the samples whose margin lies below the quantile."""
+"""The shares of samples for which the table gives quantiles."""
 BINS = 24
-"""Bars of the histogram, at most one more."""
+"""The histogram has at most one bar more than this."""
 
 
 def margins_document(found: Margins, *, brief: bool = False) -> Document:
-    """Return the report; `brief` for a terminal."""
+    """Return the report, in a short form for a terminal if `brief`."""
     who = "are classified correctly" if found.labelled else "have a class that wins"
     head = (
         f"{100 * found.accuracy:.3g} % of {counted(len(found), 'sample')} {who}; half of all margins are above "
@@ -36,8 +36,8 @@ def margins_document(found: Margins, *, brief: bool = False) -> Document:
     )
     scaled = [sorted(found.normalised(scope)) for scope in found.log10_constants]
     ordered = sorted(found.margin)
-    places = [min(len(found) - 1, math.ceil(s * len(found)) - 1 if s > 0 else 0) for s in SHARES]
-    rows = tuple((s, ordered[p], *(values[p] for values in scaled)) for s, p in zip(SHARES, places))
+    ranks = [min(len(found) - 1, math.ceil(s * len(found)) - 1 if s > 0 else 0) for s in SHARES]
+    rows = tuple((s, ordered[p], *(values[p] for values in scaled)) for s, p in zip(SHARES, ranks))
     blocks.append(Table(title="Quantiles of the margins", columns=columns, rows=rows))
     used = ("margin", *(f"margin over {scope.upper()}" for scope in found.log10_constants))
     blocks += [Text(body=f"{name[0].upper()}{name[1:]}: {what}.") for name, what in found.definitions if name in used]
@@ -54,7 +54,7 @@ def _histogram(found: Margins) -> Chart:
     shares = tuple(count / len(found) for count in counts)
     return Chart(
         title="How the margins are spread",
-        labels=tuple(f"{place * width:.6g}" for place in range(first, last + 1)),
+        labels=tuple(f"{index * width:.6g}" for index in range(first, last + 1)),
         series=(Series(name="samples", style="spans", values=(0.0,) * len(counts), until=shares),),
         axis="share of the samples",
         caption=f"A bar holds the margins from the number below it up to {width:g} more; below zero another class "
@@ -63,7 +63,7 @@ def _histogram(found: Margins) -> Chart:
 
 
 def _round_width(reach: float) -> float:
-    """Return 1, 2 or 5 times a power of ten such that about `BINS` ranges of this width cover a reach."""
+    """Return 1, 2 or 5 times a power of ten such that at most `BINS` intervals of this width have a given length."""
     least = reach / BINS or 1.0
     power = 10.0 ** math.floor(math.log10(least))
     return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= least)

@@ -1,4 +1,4 @@
-"""What a reader sees of a population: the verdict, a chart of tau by measure, and the tables behind it."""
+"""`prediction_document`: the predictive power of measures over a population as the report a person reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CAPTION = (
 
 
 def prediction_document(prediction: Prediction, *, brief: bool = False) -> Document:
-    """Return the report of a population."""
+    """Return the report of a population: the verdict, a chart of tau by measure, and the tables behind it."""
     blocks: list[Block] = [
         Text(heading="" if brief else "What predicts the gap", body=verdict(prediction), lead=True),
         Steps(items=tuple(surest(prediction))),
@@ -77,7 +77,7 @@ def _chart(prediction: Prediction) -> list[Block]:
 
 
 def _brief_table(prediction: Prediction) -> Table:
-    """Return narrow columns, for a terminal."""
+    """Return the table with fewer, narrower columns, for a terminal."""
     short = {"batch_size": "batch", "lr": "lr", "weight_decay": "decay", "normalizer": "norm"}
     columns = (
         Column(title="measure", kind="name"),
@@ -132,7 +132,7 @@ def _with_ends(tau: Tau) -> tuple[float | None, float | None, float | None]:
 
 
 def _left_out(prediction: Prediction) -> list[Block]:
-    """Return what was left out, by normalizer and reason."""
+    """Return how many networks were left out, by normalizer and reason."""
     reasons: dict[tuple[str, str, str], int] = {}
     for member in prediction.members:
         if member.status != "reached":

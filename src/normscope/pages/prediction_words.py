@@ -1,4 +1,4 @@
-"""What a population says about its measures, in sentences with figures."""
+"""Sentences about a population: which measures predict the gap, and how the networks were trained."""
 
 from __future__ import annotations
 

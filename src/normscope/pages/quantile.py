@@ -20,7 +20,7 @@ def quantile_document(found: DataBracket, *, brief: bool = False) -> Document:
 
     Args:
         found: what `normscope.lipschitz(scope="data")` returned; nothing is computed again.
-        brief: for a terminal: without the chart.
+        brief: whether to make the short form for a terminal: without the chart.
     """
     blocks: list[Block] = [Text(body=headline(found)), *_advice(found)]
     if not brief:
@@ -34,12 +34,12 @@ def quantile_document(found: DataBracket, *, brief: bool = False) -> Document:
 
 def headline(found: DataBracket) -> str:
     """Return the statement, and what it does not say."""
-    seen = counted(found.samples, "sample")
+    samples = counted(found.samples, "sample")
     if found.log10_upper == math.inf:
         return f"No statement: {found.reason}."
     return (
         f"With confidence {found.confidence:.4g}, at {100 * found.share:.6g} % of inputs or more a small change grows "
-        f"at most {factor(found.log10_upper)} times (from {seen}). {MEANING}"
+        f"at most {factor(found.log10_upper)} times (from {samples}). {MEANING}"
     )
 
 
@@ -103,7 +103,7 @@ def _parts(parts: Mapping[str, DataBracket], title: str, what: str) -> Table:
             (name, part.samples, *(_known(part.limits(share)[1]) for share in (0.5, part.share)), part.largest[0][1])
             for name, part in parts.items()
         ),
-        caption="Exponents of ten, each with its own confidence; a dash is said by too few samples."
+        caption="Exponents of ten, each with its own confidence; a dash stands for too few samples."
         + (" The product of the layers' gains bounds that of the network." if what == "layer" else ""),
     )
 

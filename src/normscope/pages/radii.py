@@ -15,13 +15,13 @@ from ..report.scale import tick_text, ticks
 from ..report.words import counted, listed, shape
 
 STEPS = 36
-"""Radii at which the curve is drawn, about."""
+"""The curve is drawn at about this many radii."""
 LISTED = 2000
-"""Samples in the table of a page; more are in the JSON file alone."""
+"""The table of a page lists up to this many samples; the JSON file holds all."""
 FEW = 16
 """Up to this many samples are listed on a terminal."""
 FRAME = (("none", 0.0), ("all", 1.0))
-"""What a share of samples lies between."""
+"""The least and the largest share of samples."""
 
 READING_THE_CURVE = (
     "Certified: the share of samples that are right and provably stay so however they are changed within the radius. "
@@ -44,7 +44,8 @@ def radii_document(radii: Radii, *, brief: bool = False, at: Sequence[float] | N
 
     Args:
         radii: what `normscope.certified_radius` or `Radii.from_json` returned; nothing is computed again.
-        brief: for a terminal: the headline, the accuracies by radius, and the samples if they are few.
+        brief: whether to make the short form for a terminal: the headline, the accuracies by radius, and
+            the samples if they are few.
         at: the radii of the table of accuracies; round numbers if not given.
     """
     blocks = _brief(radii, at) if brief else _full(radii, at)
@@ -52,7 +53,7 @@ def radii_document(radii: Radii, *, brief: bool = False, at: Sequence[float] | N
 
 
 def radii_blocks(radii: Radii) -> tuple[Block, ...]:
-    """Return curve, accuracies and samples as blocks for a page of something larger, such as an audit."""
+    """Return the curve, the accuracies and the samples as blocks for a larger page, such as an audit's."""
     named = accuracy_table(radii, title="Accuracy by radius" if radii.labelled else "Share by radius")
     return (*_chart(radii), replace(named, caption=""), _samples(radii, title="Radii by sample"))
 
@@ -80,9 +81,9 @@ def accuracy_table(radii: Radii, at: Sequence[float] | None = None, *, title: st
     """Return certified accuracy and accuracy under attack at several radii.
 
     Args:
-        radii: what was found.
+        radii: the certified radii.
         at: the radii; round numbers if not given.
-        title: stands above the table.
+        title: the text above the table.
     """
     points = radii.curve(at)
     columns = [
@@ -108,10 +109,10 @@ def compared_radii(radii: Mapping[str, Radii], at: Sequence[float] | None = None
     """Return one row per network: its accuracy, what is certified at several radii, and what the attack leaves there.
 
     Args:
-        radii: by the name of the network, for the same samples.
+        radii: radii of the same samples, by the name of the network.
         at: the radii; if not given, round numbers just below the median of what is certified, and of what attacks find.
     """
-    at = _telling(radii) if at is None else at
+    at = _instructive(radii) if at is None else at
     columns = [Column(title="network")]
     labelled = all(found.labelled for found in radii.values())
     if labelled:
@@ -132,8 +133,8 @@ def compared_radii(radii: Mapping[str, Radii], at: Sequence[float] | None = None
     return Table(title=title, columns=tuple(columns), rows=tuple(rows), caption=_reading(_widest(radii)) + more)
 
 
-def _telling(radii: Mapping[str, Radii]) -> list[float]:
-    """Return radii at which the networks differ: within reach of certificates, and within reach of attacks."""
+def _instructive(radii: Mapping[str, Radii]) -> list[float]:
+    """Return radii at which networks are likely to differ: below the median certified and the median attacked one."""
     sides = (
         [value for found in radii.values() for value in found.radius],
         [value for found in radii.values() for value in found.attacked if value is not None],
@@ -144,13 +145,13 @@ def _telling(radii: Mapping[str, Radii]) -> list[float]:
 
 def compared_curves(radii: Mapping[str, Radii]) -> tuple[Chart, ...]:
     """Return the curves of several networks: certified accuracy in one chart, accuracy under attack in another."""
-    places = _widest(radii).reach(STEPS)
-    labels = tuple(tick_text(place) for place in places)
+    sizes = _widest(radii).reach(STEPS)
+    labels = tuple(tick_text(size) for size in sizes)
     certified = [
-        Series(name=n, style="line", values=tuple(p.certified for p in r.curve(places))) for n, r in radii.items()
+        Series(name=n, style="line", values=tuple(p.certified for p in r.curve(sizes))) for n, r in radii.items()
     ]
     attacked = [
-        Series(name=n, style="line", values=tuple(p.attacked for p in r.curve(places))) for n, r in radii.items()
+        Series(name=n, style="line", values=tuple(p.attacked for p in r.curve(sizes))) for n, r in radii.items()
     ]
     return tuple(
         Chart(title=title, labels=labels, series=tuple(series), axis="share of the samples", rules=FRAME)
@@ -220,8 +221,8 @@ def _unsettled(radii: Radii) -> list[Block]:
 
 
 def _chart(radii: Radii) -> list[Block]:
-    places = radii.reach(STEPS)
-    points = radii.curve(places)
+    sizes = radii.reach(STEPS)
+    points = radii.curve(sizes)
     series = [Series(name="certified", style="line", values=tuple(point.certified for point in points))]
     if points[0].attacked is not None:
         left = tuple(point.attacked for point in points)
@@ -229,7 +230,7 @@ def _chart(radii: Radii) -> list[Block]:
     return [
         Chart(
             title="How many samples keep their class, by the size of the change",
-            labels=tuple(tick_text(place) for place in places),
+            labels=tuple(tick_text(size) for size in sizes),
             series=tuple(series),
             axis="share of the samples",
             rules=FRAME,
@@ -258,7 +259,7 @@ def _samples(radii: Radii, *, title: str = "", brief: bool = False) -> Table:
     )
     if not radii.labelled:
         columns, rows = (columns[0], *columns[2:]), tuple((row[0], *row[2:]) for row in rows)
-    if brief:  # the evidence is the same for all, as a rule
+    if brief:  # the evidence is usually the same for all samples
         columns, rows = columns[:-1], tuple(row[:-1] for row in rows)
     more = f" {len(rows) - LISTED:,} more are left out here." if len(rows) > LISTED else ""
     return Table(title=title, columns=columns, rows=rows[:LISTED], caption=READING_THE_SAMPLES + more)

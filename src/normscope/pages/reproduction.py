@@ -1,4 +1,4 @@
-"""What a reader sees of a reproduction: the verdicts first, then each experiment with its figures and pictures."""
+"""Reproductions and the ledger of claims as the reports a person reads: verdicts first, then each experiment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ABOUT = (
     "reading of its words (which norm, which kind of weight decay, which mode) and false for another."
 )
 FEW = 3
-"""Claims that a terminal shows in whole sentences instead of a table."""
+"""Up to this many claims are shown in a terminal in whole sentences instead of a table."""
 ONE = "`normscope claims ID` says of one claim what it is, where it stands and what computes it again."
 QUICK = (
     "Quick settings show that an experiment runs: its networks are small and its data are digits. What the papers' own "
@@ -84,7 +84,7 @@ _SAID = {
     Verdict.CONVENTION: ("depends on the convention", "depend on the convention"),
     Verdict.NOT_TESTABLE: ("could not be tested", "could not be tested"),
 }
-"""Of one claim, and of several."""
+"""How a verdict is written of one claim, and of several."""
 
 
 def _whole(row: JudgedClaim) -> list[Block]:
@@ -102,8 +102,8 @@ def claims_table(rows: Sequence[JudgedClaim], *, brief: bool = False, commands: 
 
     Args:
         rows: the claims.
-        brief: fewer columns, for a terminal.
-        commands: with what recomputes each, and where a stored figure comes from.
+        brief: whether to show fewer columns, for a terminal.
+        commands: whether to add the command that computes each again, and the origin of stored figures.
     """
     columns = [
         Column(title="claim" if brief else "id", kind="name"),
@@ -126,14 +126,14 @@ def claims_table(rows: Sequence[JudgedClaim], *, brief: bool = False, commands: 
 
 
 def origin_text(origin: object) -> str:
-    """Return where a stored result comes from; empty for what was computed just now."""
+    """Return the origin of a stored result; empty for a result that was computed just now."""
     held = dict(origin) if isinstance(origin, dict) else {}
     named = {"commit": f"commit {held.get('commit')}", "torch": f"torch {held.get('torch')}"}
     return ", ".join(named.get(key, held[key]) for key in ("date", "commit", "machine", "torch") if key in held)
 
 
 def _papers(items: Sequence[Reproduction], rows: Sequence[JudgedClaim]) -> list[Block]:
-    """Return the experiments of each paper, folded, under its name and what held of it."""
+    """Return the experiments of each paper, folded away, under the paper's name and the tally of its claims."""
     papers: dict[str, list[Reproduction]] = {}
     for one in items:
         papers.setdefault(one.name.partition(".")[0], []).append(one)

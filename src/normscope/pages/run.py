@@ -23,7 +23,7 @@ from .run_views import NORM, PARTS, VARIANCE, LayerPicture
 
 Points = Sequence[tuple[float, float]]
 MOST = 24
-"""Pictures of figures that the loop gave."""
+"""Up to this many figures that the training loop logged get a picture."""
 
 PRODUCTS = (
     ("log10_printed", "norms of the weights"),
@@ -41,8 +41,9 @@ def run_document(run: Run, *, brief: bool = False) -> Document:
     """Return the report of a run: what went wrong first, then the run as curves, then its layers and settings.
 
     Args:
-        run: what `normscope.Run` read.
-        brief: for a terminal: the headline, the alarms, and the courses of the totals, the variances and the norms.
+        run: the run that `normscope.Run` read.
+        brief: whether to make the short form for a terminal: the headline, the alarms, and the courses of
+            the totals, the variances and the norms.
 
     Returns:
         Plain blocks. A part for which nothing was measured is left out.
@@ -92,14 +93,14 @@ def _brief(run: Run) -> list[Block]:
 
 
 def verdict_of(run: Run) -> str:
-    """Return what is to be said of a run first, in one sentence."""
+    """Return the verdict on a run in one sentence."""
     if not run.records:
         return "Nothing has been measured yet."
     return verdict(run.findings) if run.findings else f"No alarm was raised in {counted(steps_taken(run), 'step')}."
 
 
 def headline(run: Run) -> list[str]:
-    """Return what is to be said of a run as a whole, in a few plain sentences."""
+    """Return a few sentences about a run as a whole."""
     known = run.metadata
     if not known:
         return ["Nothing has been measured yet: the log ends before the first forward."]
@@ -156,7 +157,7 @@ def _alarms(run: Run) -> list[Block]:
 
 
 def marks(run: Run) -> tuple[Mark, ...]:
-    """Return what happened on the way: alarms, and where the run was gone on with."""
+    """Return marks for the alarms, and for the steps at which the run was resumed."""
     raised = [
         Mark(x=finding.step, name=f"{finding.code} in {finding.where}", level=finding.severity.value)
         for finding in run.findings
@@ -170,8 +171,8 @@ def view_curves(run: Run, view: LayerPicture, *, span: tuple[float, float] | Non
 
     Args:
         run: the run.
-        view: which quantity.
-        span: values that the axis holds at least.
+        view: the quantity, and how to read it.
+        span: a range that the value axis covers at least.
     """
     course = run.course(view.kind, view.quantity)
     if not course or (view.quantity == "dead" and not any(value for points in course.values() for _, value in points)):
@@ -198,21 +199,21 @@ def curve(name: str, points: Points, *, of: int = 1, depth: float | None = None)
     """Return a curve with as many points as its picture has room for.
 
     Args:
-        name: for the legend.
+        name: the name in the legend.
         points: pairs (step, value).
         of: how many curves the picture has.
-        depth: of its layer.
+        depth: the position of its layer in the network, from 0 to 1.
     """
     return Curve(name=name, points=thinned(points, points_each(of)), depth=depth)
 
 
 def loss_curves(run: Run) -> Curves | None:
-    """Return the loss over all steps; as exponents where it is positive and spans two powers of ten."""
+    """Return the loss over all steps, as log10 where it is positive and spans two powers of ten."""
     return total_curves(loss_courses(run), title="Loss by step", axis="loss", found=marks(run), logarithmic=True)
 
 
 def loss_courses(run: Run) -> dict[str, Points]:
-    """Return mean, least and largest of the losses between two records; the losses themselves if there is one each."""
+    """Return the mean, least and largest loss between two records; the losses themselves if each record has one."""
     courses: dict[str, Points] = {name: run.total(f"loss_{name}") for name in ("mean", "least", "largest")}
     if not courses["mean"] or courses["least"] == courses["largest"]:
         courses = {"loss": run.total("loss")}
@@ -220,14 +221,14 @@ def loss_courses(run: Run) -> dict[str, Points]:
 
 
 def metric_curves(run: Run) -> list[Curves | None]:
-    """Return a picture of every figure that the loop gave beside the loss."""
+    """Return a picture of every figure that the training loop logged beside the loss."""
     return [
         total_curves({name: run.total(name)}, title=name, axis=name, found=marks(run)) for name in metric_names(run)
     ]
 
 
 def metric_names(run: Run) -> list[str]:
-    """Return the names of the figures that the loop gave beside the loss, as many as there is room for."""
+    """Return the names of the figures that the training loop logged beside the loss, up to `MOST` of them."""
     given = [record.metrics for record in run.records] + [figures for _, figures in run.metrics]
     return list(dict.fromkeys(name for figures in given for name in figures if name not in OF_LOSSES))[:MOST]
 
@@ -272,18 +273,18 @@ def total_curves(
 
     Args:
         courses: pairs (step, value) by name.
-        title: stands above.
+        title: the text above the picture.
         axis: what the values are.
-        caption: stands below.
-        term: what papers call it.
+        caption: the text below the picture.
+        term: the term of the papers for what the title says in plain words.
         found: marks on the axis of the steps.
-        logarithmic: take logarithms if all values are positive and they span two powers of ten.
+        logarithmic: whether to take logarithms if all values are positive and span two powers of ten.
     """
     courses = {name: points for name, points in courses.items() if points}
     if not courses:
         return None
-    seen = [value for points in courses.values() for _, value in points if math.isfinite(value)]
-    if logarithmic and seen and min(seen) > 0 and max(seen) >= 100 * min(seen):
+    values = [value for points in courses.values() for _, value in points if math.isfinite(value)]
+    if logarithmic and values and min(values) > 0 and max(values) >= 100 * min(values):
         courses, axis = {name: _log10(points) for name, points in courses.items()}, f"log10 of the {axis}"
     curves = tuple(curve(name, points, of=len(courses)) for name, points in courses.items())
     return Curves(title=title, curves=curves, axis=axis, caption=caption, term=term, marks=found)
@@ -303,16 +304,16 @@ def _log10(points: Points) -> list[tuple[float, float]]:
 
 
 def _near(rules: tuple[tuple[str, float], ...], curves: Sequence[Curve]) -> tuple[tuple[str, float], ...]:
-    """Return the reference values that the curves come near to; others would press them together."""
-    seen = [value for item in curves for _, value in item.points if math.isfinite(value)]
-    if not seen:
+    """Return the reference values near the curves; others would compress the curves."""
+    values = [value for item in curves for _, value in item.points if math.isfinite(value)]
+    if not values:
         return ()
-    room = max(0.3 * (max(seen) - min(seen)), 0.3)
-    return tuple((name, value) for name, value in rules if min(seen) - room <= value <= max(seen) + room)
+    room = max(0.3 * (max(values) - min(values)), 0.3)
+    return tuple((name, value) for name, value in rules if min(values) - room <= value <= max(values) + room)
 
 
 def settings_table(run: Run) -> Table | None:
-    """Return what is known of a run beside its figures."""
+    """Return the settings of a run as a table; None where none is known."""
     columns = (Column(title="what", kind="name"), Column(title="value"))
     rows: list[tuple[Cell, ...]] = list(settings(run).items())
     return Table(columns=columns, rows=tuple(rows)) if rows else None

@@ -20,15 +20,15 @@ from .run import PRODUCTS, Points, alarm_notices, settings, steps_taken, total_c
 from .run_views import NORM, VARIANCE, LayerPicture
 
 NOT_SETTINGS = ("began",)
-"""What differs between any two runs and says nothing."""
+"""Entries that differ between any two runs, and that a comparison leaves out."""
 
 
 def compare_runs_document(runs: Mapping[str, Run], *, brief: bool = False) -> Document:
     """Return two or more runs side by side: losses, products, variances, layers matched by name, settings, alarms.
 
     Args:
-        runs: by the names to show; the first is what the others are compared with.
-        brief: for a terminal: without the pictures that have a curve per layer.
+        runs: runs by the names to show; the others are compared with the first.
+        brief: whether to make the short form for a terminal: without the pictures that have a curve per layer.
 
     Returns:
         Plain blocks; differences are those of the exponents: 1.0 is ten times as much as in the first run.
@@ -58,7 +58,7 @@ def compare_runs_document(runs: Mapping[str, Run], *, brief: bool = False) -> Do
 
 
 def _verdict(runs: Mapping[str, Run]) -> str:
-    """Return what sets runs apart, in one sentence: where alarms were raised, and which loss is the least."""
+    """Return in one sentence in which runs alarms were raised, and which has the smallest loss."""
     wrong = [name for name, run in runs.items() if any(f.severity > Severity.INFO for f in run.findings)]
     clauses = [f"alarms were raised in {listed(wrong, most=4)}" if wrong else "no alarms in any of them"]
     losses = {name: loss for name, run in runs.items() if (loss := _end(run.total("loss"), -1)) is not None}
@@ -109,8 +109,8 @@ def _headline_table(runs: Mapping[str, Run]) -> Table:
     )
 
 
-def _end(points: Points, place: int) -> float | None:
-    return points[place][1] if points else None
+def _end(points: Points, index: int) -> float | None:
+    return points[index][1] if points else None
 
 
 def _settings_table(runs: Mapping[str, Run]) -> Table | None:
@@ -134,30 +134,30 @@ def _alarms(runs: Mapping[str, Run]) -> Iterator[Block]:
 
 
 def _overlaid(runs: Mapping[str, Run], quantity: str, title: str, axis: str) -> Curves | None:
-    """One figure of the whole network, a curve per run, each in the same colour throughout."""
+    """Return one figure of the whole network as a picture with a curve per run; a run has one colour everywhere."""
     courses: dict[str, Points] = {name: run.total(quantity) for name, run in runs.items()}
     return total_curves(courses, title=title, axis=axis, logarithmic=quantity == "loss")
 
 
 def _pictures(runs: Mapping[str, Run], view: LayerPicture, brief: bool) -> list[Curves]:
-    """A picture per run, all with the same value axis."""
+    """Return a picture per run, all with the same value axis."""
     if brief:
         return []
-    seen = [
+    values = [
         value
         for run in runs.values()
         for points in run.course(view.kind, view.quantity).values()
         for _, value in points
         if math.isfinite(value)
     ]
-    span = (min(seen), max(seen)) if seen else None
+    span = (min(values), max(values)) if values else None
     found = ((name, view_curves(run, view, span=span)) for name, run in runs.items())
     drawn = [replace(picture, title=f"{view.title}: {name}") for name, picture in found if picture is not None]
     return [picture if picture is drawn[-1] else replace(picture, caption="") for picture in drawn]
 
 
 def _layer_table(runs: Mapping[str, Run], view: LayerPicture) -> Table | None:
-    """The last value of every layer in every run, and by how much it differs from that of the first run."""
+    """Return the last value of every layer in every run, and its difference from that in the first run."""
     lasts = [
         {name: points[-1][1] for name, points in run.course(view.kind, view.quantity).items()} for run in runs.values()
     ]
@@ -183,7 +183,7 @@ def _layer_table(runs: Mapping[str, Run], view: LayerPicture) -> Table | None:
 
 
 def _merged(lists: Sequence[Sequence[str]]) -> list[str]:
-    """Return every name once, in an order that keeps that of each list as far as they agree."""
+    """Return every name once, in an order that keeps the order of each list as far as the lists agree."""
     order: list[str] = []
     for names in lists:
         after = 0

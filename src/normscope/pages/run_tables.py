@@ -1,4 +1,4 @@
-"""The layers of a run as tables: where each began, where it stands, and how far it went in between."""
+"""The layers of a run as tables: the first, the last, the smallest and the largest value of each quantity."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def layer_tables(run: Run) -> list[Table | None]:
 
 
 def histogram_table(run: Run) -> Table | None:
-    """Return how the entries of every weight and its gradient are spread, first and last; None without a full tier."""
+    """Return histograms of every weight and its gradient, at the first and the last step; None if none was taken."""
     records = [record for record in run.records if record.histograms]
     if not records:
         return None
@@ -123,9 +123,9 @@ def _table(
         (Column(title="kind", kind="name"), [layer.family for layer in layers]),
     ]
     columns += [(column, [read(layer) for layer in layers]) for column, read in known]
-    told = [ends(course.get(layer.name, ())) for layer in layers]
+    spans = [ends(course.get(layer.name, ())) for layer in layers]
     for index, (name, meaning) in enumerate(COURSE):
-        columns.append((Column(title=name, kind="log10", help=f"log10, {meaning}."), [cells[index] for cells in told]))
+        columns.append((Column(title=name, kind="log10", help=f"log10, {meaning}."), [cells[index] for cells in spans]))
     for last in lasts:
         cells: list[Cell] = list(run.last(kind, last.quantity))
         columns.append((Column(title=last.title, kind=last.kind, help=last.help), cells))
@@ -134,7 +134,7 @@ def _table(
 
 
 def ends(course: Course) -> tuple[float | None, float | None, float | None, float | None]:
-    """Return the first, the last, the smallest and the largest value of a course; None without one."""
+    """Return the first, the last, the smallest and the largest value of a course; None where nothing was measured."""
     if not course:
         return None, None, None, None
     numbers = [value for _, value in course if not math.isnan(value)]

@@ -9,7 +9,7 @@ from ..monitor.record import Kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerPicture:
-    """A picture with one curve per layer of a kind: which quantity, and how to read it."""
+    """A picture with one curve per layer of a kind: its quantity, and how to read it."""
 
     kind: Kind
     quantity: str
@@ -18,9 +18,9 @@ class LayerPicture:
     caption: str = ""
     rules: tuple[tuple[str, float], ...] = ()
     log10: bool = False
-    """Whether the logarithm is still to be taken."""
+    """Whether the picture shows the logarithm of a quantity that is logged as it is."""
     term: str = ""
-    """What papers call it."""
+    """The term of the papers for what the title says in plain words."""
 
 
 VARIANCE = LayerPicture(

@@ -1,4 +1,4 @@
-"""A page for runs that go on, served to this machine alone and to whoever knows its address."""
+"""Serve a live page of runs, on this machine alone and only to those who know its address."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ HOST = "127.0.0.1"
 
 
 class LiveServer(ThreadingHTTPServer):
-    """Serves the page of several runs, and their data as JSON; there is nothing that a request could change.
+    """Serves the page of several runs, and their data as JSON; no request can change anything.
 
-    Requests are answered under an address with a random word alone, and if they name this host: other users of the
-    machine do not know the word, and pages of other sites cannot ask in its name.
+    A request is answered only if its address holds a random word and it names this host: other users of the machine do
+    not know the word, and pages of other sites cannot make such requests.
 
     Args:
-        runs: what is followed.
-        names: what each is called.
-        port: 0 for any that is free.
+        runs: the runs to follow.
+        names: the name of each run.
+        port: the port to serve on; 0 takes any free port.
 
     Raises:
         InputError: the port is taken, or not allowed.
@@ -50,14 +50,14 @@ class LiveServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """Where the page is."""
+        """The address of the page."""
         return f"http://{HOST}:{self.server_port}/{self.word}/"
 
     def data(self, query: str) -> bytes | None:
-        """Return what the page asks for; None if it has seen it already.
+        """Return the data that the page asks for; None if it has them already.
 
         Raises:
-            ValueError: the query is none that the page makes.
+            ValueError: the page makes no such query.
         """
         asked = {key: values[-1] for key, values in parse_qs(query).items()}
         low, high = float(asked.get("low", -math.inf)), float(asked.get("high", math.inf))
@@ -76,7 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "normscope", ""
 
     def do_GET(self) -> None:
-        """Answer with the page or the data; with nothing to whoever does not know the address."""
+        """Answer with the page or its data, and with "not found" to those who do not know the address."""
         asked = urlsplit(self.path)
         port = self.server.server_port
         known = self.headers.get("Host", "") in (f"{HOST}:{port}", f"localhost:{port}")
@@ -113,4 +113,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: requests come every second."""
+        """Log nothing, because requests come every second."""

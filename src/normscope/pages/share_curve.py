@@ -10,7 +10,7 @@ from ..report.document import Block, Chart, Column, Document, Notice, Series, Ta
 from ..report.words import counted, factor
 
 USELESS = 6.0
-"""Decades above the other figures beyond which the bound over all inputs is not drawn beside them."""
+"""The bound over all inputs is not drawn if it lies more than this many decades above the other figures."""
 MEANING = (
     "Two answers to one question. At the samples: at that share of the data the growth at that very input is at most "
     "this. In a domain: that share of the data lies in a set of inputs, at ALL of which the growth is at most this. "
@@ -23,7 +23,7 @@ def curve_document(curve: ShareCurve, *, brief: bool = False) -> Document:
 
     Args:
         curve: what `normscope.curve` returned; nothing is computed again.
-        brief: for a terminal: without the chart.
+        brief: whether to make the short form for a terminal: without the chart.
     """
     blocks: list[Block] = [*(Text(body=line) for line in statements(curve)), *curve_blocks(curve, brief=brief)]
     blocks += [Text(body=f"{note[0].upper()}{note[1:]}.") for note in curve.notes]
@@ -41,21 +41,21 @@ def curve_blocks(curve: ShareCurve, *, brief: bool = False) -> list[Block]:
 
 
 def statements(curve: ShareCurve, share: float = 0.99) -> list[str]:
-    """Return what a curve says in sentences: at the samples, inside a domain, over all inputs.
+    """Return a curve in sentences: one at the samples, one inside a domain and one over all inputs.
 
     Args:
         curve: any curve.
-        share: of the data, that the first sentence speaks of.
+        share: the share of the data that the first sentence speaks of.
     """
     found = []
     if curve.data is not None:
         high = curve.limits(share)[0]
-        seen = counted(curve.data.samples, "sample")
+        samples = counted(curve.data.samples, "sample")
         found.append(
-            f"{seen} are too few to speak of {100 * share:g} % of the data."
+            f"{samples} are too few to speak of {100 * share:g} % of the data."
             if high == math.inf
             else f"At {100 * share:g} % of the data (DATA) a small change grows at most {factor(high)} times, with "
-            f"confidence {100 * curve.confidence:g} % (from {seen})."
+            f"confidence {100 * curve.confidence:g} % (from {samples})."
         )
     point = curve.domain(share)
     if point is not None:
@@ -107,7 +107,7 @@ def share_chart(curve: ShareCurve) -> Chart | None:
 
 
 def _points(curve: ShareCurve) -> list[tuple[float, float, float]]:
-    """Return shares with the limits of DATA and DOMAIN, as far as the samples go."""
+    """Return the shares for which there are enough samples, with the limits of DATA and DOMAIN."""
     points = [(share, *curve.limits(share)) for share in SHARES]
     return [point for point in points if min(point[1:]) < math.inf]
 
@@ -156,7 +156,7 @@ def _domains(curve: ShareCurve) -> Table | None:
 
 
 def _recorded(curve: ShareCurve) -> str:
-    """Say what the domains were recorded over."""
+    """Say over how many samples or batches the domains were recorded."""
     shape = curve.everywhere.input_shape or (1,)
     whole = curve.mode == "train" or shape[0] > 1
     return counted(curve.samples, *(("whole batch", "whole batches") if whole else ("sample",)))

@@ -16,7 +16,7 @@ READING = (
     "grow before float16 overflows."
 )
 BRIEF_ROWS = 40
-"""Longer tables show, in a terminal, the input, the weight layers and the output alone."""
+"""A longer table shows only the input, the weight layers and the output in a terminal."""
 WEIGHTS = (INPUT, "linear", "convolution", "embedding")
 
 _COLUMNS: tuple[tuple[str, Kind, Callable[[SignalRow], Cell], str], ...] = (
@@ -56,9 +56,9 @@ def signal_table(signal: Signal | None, *, brief: bool = False, title: str = "")
     """Return the signal as a table, one line per input and layer; columns in which nothing was measured are left out.
 
     Args:
-        signal: of a check or an audit; None was not measured.
-        brief: for a terminal: fewer columns, and of a long network fewer lines.
-        title: stands above the table.
+        signal: the signal of a check or an audit; None if it was not measured.
+        brief: whether to make the short form for a terminal: fewer columns, and of a long network fewer lines.
+        title: the text above the table.
 
     Returns:
         The table, or None without rows.
@@ -72,7 +72,7 @@ def signal_table(signal: Signal | None, *, brief: bool = False, title: str = "")
     return Table(
         title=title,
         caption="" if brief else READING.format(samples=f"{signal.samples:,}", of=signal.gradient_of),
-        columns=tuple(Column(title=name, kind=kind, help=told) for (name, kind, _, told), _ in kept),
+        columns=tuple(Column(title=name, kind=kind, help=text) for (name, kind, _, text), _ in kept),
         rows=tuple(zip(*(cells for _, cells in kept))),
     )
 

@@ -9,7 +9,7 @@ from ..report.document import Block, Column, Curve, Curves, Document, Figure, Fi
 
 
 def smoothness_document(found: Smoothness, *, brief: bool = False) -> Document:
-    """Return the report; `brief` for a terminal."""
+    """Return the report, in a short form for a terminal if `brief`."""
     end = (
         f"and no longer at {found.unstable:.3g}"
         if found.unstable < math.inf

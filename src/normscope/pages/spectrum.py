@@ -39,7 +39,7 @@ def spectrum_document(found: Spectrum, *, brief: bool = False) -> Document:
 
     Args:
         found: what `normscope.hessian` returned; nothing is computed again.
-        brief: for a terminal: without charts.
+        brief: whether to make the short form for a terminal: without charts.
     """
     blocks: list[Block] = [Text(body=headline(found), lead=True), *_unsettled(found)]
     if not brief:
@@ -69,7 +69,7 @@ def headline(found: Spectrum) -> str:
 
 
 def definition(found: Spectrum) -> str:
-    """Say what the figures speak of."""
+    """Say of which matrix, loss and data these are the eigenvalues."""
     data = f"{counted(found.samples, 'sample')} in {counted(found.batches, 'batch', 'batches')}"
     quotient = (
         " In the metric of the quotient: on the unit spheres of weights whose scale has no effect."
@@ -139,8 +139,8 @@ def _chart(found: Spectrum) -> Chart:
 
 
 def _ranks(found: Spectrum) -> list[str]:
-    top = [f"largest {place}" for place in range(1, len(found.eigenvalues) + 1)]
-    return [*top, *(f"smallest {place}" for place in range(len(found.bottom_eigenvalues), 0, -1))]
+    top = [f"largest {rank}" for rank in range(1, len(found.eigenvalues) + 1)]
+    return [*top, *(f"smallest {rank}" for rank in range(len(found.bottom_eigenvalues), 0, -1))]
 
 
 def _eigenvalues(found: Spectrum) -> Table:

@@ -33,7 +33,7 @@ def symmetries_document(found: Symmetries, *, brief: bool = False) -> Document:
 
     Args:
         found: what `normscope.symmetries` returned; nothing is computed again.
-        brief: for a terminal: without the evidence of every row.
+        brief: whether to make the short form for a terminal: without the evidence of every row.
     """
     blocks: list[Block] = [Text(body=verdict(found), lead=True)]
     if found.rows:
@@ -116,11 +116,11 @@ def _kinds(found: Symmetries) -> Table:
 
 def _rows(title: str, rows: tuple[Symmetry, ...], caption: str) -> Table:
     def cells(row: Symmetry) -> tuple[Cell, ...]:
-        seen = row.evidence
+        evidence = row.evidence
         return (
-            row.kind, row.path, row.normalizer or None, row.form, row.units, row.dof, seen.output_change,
-            seen.output_change_no_eps, seen.output_change_chance, seen.radial, seen.radial_error, seen.hessian,
-            seen.fisher_no_eps,
+            row.kind, row.path, row.normalizer or None, row.form, row.units, row.dof, evidence.output_change,
+            evidence.output_change_no_eps, evidence.output_change_chance, evidence.radial, evidence.radial_error,
+            evidence.hessian, evidence.fisher_no_eps,
         )  # fmt: skip
 
     names = ("kind", "layer", "undone by", "action")

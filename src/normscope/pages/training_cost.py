@@ -10,7 +10,7 @@ LOGARITHMS = "Figures are exponents of ten of orders without constants: compare 
 
 
 def training_cost_document(cost: TrainingCost, *, brief: bool = False) -> Document:
-    """Return the report; `brief` for a terminal."""
+    """Return the report, in a short form for a terminal if `brief`."""
     worst = max(range(len(cost.at_data)), key=lambda k: cost.at_data[k].log10_behind)
     first = cost.at_data[worst]
     head = (

@@ -8,7 +8,7 @@ from ..report.words import counted
 
 
 def twin_document(twin: Twin, *, brief: bool = False) -> Document:
-    """Return what was changed as plain blocks."""
+    """Return the report: every module that was changed, before and after."""
     what = "no normalizer" if twin.normalizer is None else f"{twin.normalizer} normalization"
     ran = "It ran on the batch." if twin.checked else "It was not run: pass a batch to have it checked."
     body = f"The twin has {what}: {counted(len(twin.changes), 'place')} changed. {ran}"

@@ -1,4 +1,4 @@
-"""Brackets by method, as a table and as a chart; methods that agree are one line."""
+"""Brackets by method, as a table and as a chart, with one line for methods that agree."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..core.bracket import Bracket
 from .document import Chart, Column, Series, Table
 
 AGREE = 0.005
-"""Upper sides this close, as exponents, are the same in two decimals."""
+"""Exponents that differ by less than this are the same in two decimals."""
 
 PLAIN = {
     "printed": "product as papers print it",
@@ -23,31 +23,31 @@ PLAIN = {
     "best": "best bound",
     "observed": "seen at the data",
 }
-"""What the methods are called beside their names."""
+"""The methods in plain words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rung:
-    """Methods whose upper sides agree, with the bracket that speaks for them."""
+    """Methods whose upper sides agree, with the bracket that is shown for them."""
 
     names: tuple[str, ...]
     bracket: Bracket
 
     @property
     def label(self) -> str:
-        """What the methods do, in plain words: the best bound is called so, others after the first of them."""
+        """The methods in plain words: "best bound" where that is one of them, otherwise the first of them."""
         return PLAIN["best"] if "best" in self.names else PLAIN.get(self.names[0], self.names[0])
 
 
 def rungs(brackets: Mapping[str, Bracket]) -> list[Rung]:
-    """Return brackets by method, those that agree as one.
+    """Return brackets by method, with one rung for those that agree.
 
     Args:
-        brackets: by name, from the crudest to the best.
+        brackets: brackets by name, from the crudest to the best.
 
     Returns:
-        In the order given; methods join the first they agree with, and the best, or the one with the strongest
-        evidence, speaks for them.
+        Rungs in the order given. A method joins the first that it agrees with; the bracket named `best`, or the one
+        with the strongest evidence, is shown for all of them.
     """
     found: list[list[str]] = []
     for name, bracket in brackets.items():
@@ -56,7 +56,7 @@ def rungs(brackets: Mapping[str, Bracket]) -> list[Rung]:
             found.append([name])
         else:
             alike.append(name)
-    return [Rung(names=tuple(names), bracket=brackets[_speaker(names, brackets)]) for names in found]
+    return [Rung(names=tuple(names), bracket=brackets[_shown_name(names, brackets)]) for names in found]
 
 
 def _agree(one: Bracket, other: Bracket) -> bool:
@@ -64,17 +64,17 @@ def _agree(one: Bracket, other: Bracket) -> bool:
     return same and (one.scope, one.holds, one.reason) == (other.scope, other.holds, other.reason)
 
 
-def _speaker(names: Sequence[str], brackets: Mapping[str, Bracket]) -> str:
+def _shown_name(names: Sequence[str], brackets: Mapping[str, Bracket]) -> str:
     return "best" if "best" in names else max(names, key=lambda name: brackets[name].evidence)
 
 
 def bracket_table(brackets: Mapping[str, Bracket], *, title: str = "", caption: str = "") -> Table:
-    """Return one row per bracket: what it is, both sides as exponents of ten, the evidence and what to know.
+    """Return one row per bracket: its methods, both sides as exponents of ten, the evidence and remarks.
 
     Args:
-        brackets: by name.
-        title: stands above the table.
-        caption: stands below it.
+        brackets: brackets by name.
+        title: the text above the table.
+        caption: the text below it.
 
     Returns:
         A table of exponents, unformatted.
@@ -108,12 +108,12 @@ def bracket_table(brackets: Mapping[str, Bracket], *, title: str = "", caption: 
 
 
 def bracket_chart(brackets: Mapping[str, Bracket], *, title: str = "", caption: str = "") -> Chart | None:
-    """Return brackets as bars from the lower to the upper side, formulas that are no bound as marks; all in log10.
+    """Return brackets as bars from the lower to the upper side, and formulas that are no bound as marks, in log10.
 
     Args:
-        brackets: by the name of their method.
-        title: stands above the chart.
-        caption: stands below it.
+        brackets: brackets by the name of their method.
+        title: the text above the chart.
+        caption: the text below it.
 
     Returns:
         A sideways chart, or None without brackets.

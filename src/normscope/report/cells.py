@@ -1,4 +1,4 @@
-"""How a value is written, by what its column holds; every renderer uses this."""
+"""How every renderer writes a value, by the kind of its column."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def format_cell(value: Cell, kind: Kind) -> str:
     """Return `value` as a reader sees it.
 
     Args:
-        value: a plain value; `None` is not measured, which is not zero.
-        kind: what the column holds. `log10` values stay exponents: 5.67 stands for 10^5.67.
+        value: a plain value; `None` stands for a value that was not measured, which is not zero.
+        kind: the kind of the column. `log10` values stay exponents: 5.67 stands for 10^5.67.
 
     Returns:
         A short string without surrounding space.

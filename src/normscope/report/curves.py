@@ -1,4 +1,4 @@
-"""Curves before they are drawn: fewer points, one line of block characters, and what a pointer reads off them."""
+"""Prepare curves for drawing: fewer points, one line of block characters, and the texts that a pointer shows."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from .document import Circle, Column, Curve, Curves, Table
 Point = tuple[float, float]
 
 MOST_POINTS = 200
-"""Points of a curve, about: more than a screen shows."""
+"""About this many points of a curve are kept, which is more than a screen shows."""
 
 ALL_POINTS = 5000
-"""Points of all curves of a picture, about; many curves have fewer each."""
+"""About this many points of all curves of a picture together are kept."""
 
 LEAST_POINTS = 60
-"""Points of a curve that has them, however many curves there are."""
+"""At least this many points of a curve are kept, however many curves there are."""
 
 PLACES = 60
-"""Places along the axis that a pointer can rest on, at most."""
+"""The largest number of stretches of the axis that a pointer can rest on."""
 
 NAMED = 8
-"""Curves that the text of a place names; of more, the largest and the smallest."""
+"""The text of a stretch names up to this many curves; of more, the largest and the smallest."""
 
 MOST_LINES = 24
-"""Curves that a terminal shows; of more, those that moved most."""
+"""A terminal shows up to this many curves; of more, those that moved most."""
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -44,8 +44,8 @@ def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> tuple[Point, ..
     """Return fewer points that draw the same curve: the ends, and the smallest and largest of every stretch.
 
     Args:
-        points: pairs (x, value) in order; a NaN among them stays one.
-        most: how many are wanted at most, at least 5.
+        points: pairs (x, value) in order; where some are NaN, some of these are kept.
+        most: the largest number of points to return, 5 or more.
 
     Returns:
         Some of the points, in order; every peak is among them.
@@ -69,15 +69,15 @@ def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> tuple[Point, ..
             kept.add(start + int(numpy.nanargmax(values[start:stop])))
         if gaps.any():
             kept.add(start + int(gaps.argmax()))
-    return tuple(points[place] for place in sorted(kept))
+    return tuple(points[index] for index in sorted(kept))
 
 
 def sparkline(values: Sequence[float], width: int = 24) -> str:
     """Return values as one line of block characters, as high as their own range; a NaN is a gap.
 
     Args:
-        values: in order.
-        width: characters, at most; of more values, each character shows the last of a stretch.
+        values: the values in order.
+        width: the largest number of characters; where there are more values, each shows the last value of a stretch.
 
     Example:
         >>> sparkline([0.0, 1.0, 2.0, 3.0, float("nan"), 3.0])
@@ -105,7 +105,7 @@ def as_table(curves: Curves) -> Table | None:
     """Return curves as lines of text: each with its ends, its range and its course, for a terminal.
 
     Args:
-        curves: of more than 24, those are shown whose last value is farthest from the first.
+        curves: the curves; of more than 24, those whose last value is farthest from the first are shown.
 
     Returns:
         A table, or None if no curve has a value.
@@ -154,7 +154,7 @@ def path_ends(circle: Circle) -> Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStretch:
-    """A stretch of the numeric axis with something measured in it: where it is drawn, and what it says."""
+    """A stretch of the numeric axis in which something was measured: its ends, and the text that a pointer shows."""
 
     start: float
     stop: float
@@ -162,10 +162,10 @@ class MeasuredStretch:
 
 
 def places(curves: Curves) -> Iterator[MeasuredStretch]:
-    """Yield the stretches that a pointer can rest on: every x, or, of many, those of equal width that hold one.
+    """Yield the stretches that a pointer can rest on: one for each x, or stretches of equal width where x are many.
 
     Args:
-        curves: at least one of them with a point.
+        curves: the curves; at least one of them has a point.
     """
     xs = sorted({x for curve in curves.curves for x, _ in curve.points} | {mark.x for mark in curves.marks})
     groups = [[x] for x in xs] if len(xs) <= PLACES else _binned(xs)
@@ -175,13 +175,13 @@ def places(curves: Curves) -> Iterator[MeasuredStretch]:
         read = [(walk.name, walk.last(group[0], group[-1])) for walk in walks]
         happened = [mark.name for mark in curves.marks if group[0] <= mark.x <= group[-1]]
         span = " to ".join(dict.fromkeys(count_text(x) for x in (group[0], group[-1])))
-        lines = [f"{curves.along} {span}", *_told([(name, value) for name, value in read if value is not None])]
+        lines = [f"{curves.along} {span}", *_value_lines([(name, value) for name, value in read if value is not None])]
         lines += happened[:3] + ([f"and {len(happened) - 3} more"] if len(happened) > 3 else [])
         yield MeasuredStretch(start=start, stop=stop, text="\n".join(lines))
 
 
 class _CurveWalk:
-    """A curve, read from left to right once."""
+    """A curve that is read once, from left to right."""
 
     def __init__(self, curve: Curve) -> None:
         self.name, self._points, self._at = curve.name, curve.points, 0
@@ -204,8 +204,8 @@ def _binned(xs: Sequence[float]) -> list[list[float]]:
     return list(groups.values())
 
 
-def _told(read: list[tuple[str, float]]) -> list[str]:
-    """Return a line per curve; of many curves, of the largest and the smallest."""
+def _value_lines(read: list[tuple[str, float]]) -> list[str]:
+    """Return a line for each curve; where curves are many, for the largest and the smallest alone."""
     if len(read) > NAMED:
         read = sorted(read, key=lambda pair: -math.inf if math.isnan(pair[1]) else -pair[1])
         half = NAMED // 2
@@ -219,5 +219,5 @@ def _line(pair: tuple[str, float]) -> str:
 
 
 def count_text(value: float) -> str:
-    """Return a place on the numeric axis: a count with its thousands apart, or a short decimal."""
+    """Return a number of the numeric axis as text: a count with thousands separators, or a short decimal."""
     return f"{value:,.0f}" if value == round(value) else f"{value:.6g}"

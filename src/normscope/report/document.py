@@ -1,4 +1,4 @@
-"""`Document`: text, figures, tables, charts, curves and notices as plain data, before anyone chose how to show them."""
+"""`Document`: text, figures, tables, charts, curves and notices as plain data, which any renderer can show."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Any, Literal
 from ..core.json_values import plain
 
 Kind = Literal["text", "sentence", "name", "count", "number", "log10", "percent", "seconds"]
-"""What a column holds; the renderers format by it, so that cells stay plain values.
+"""The kind of values in a column; renderers format cells by it, so that cells stay plain values.
 
-A name is text never broken. Sentences have room on a page, and their table is one block a row on a narrow one.
+A name is text that is never broken over lines. A column of sentences gets much room on a page; on a narrow page each
+row of its table becomes one block.
 """
 
 Cell = str | int | float | None
-"""One value of a table; `None` means not measured."""
+"""One value of a table; `None` stands for a value that was not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column of a table: its heading, what it holds, and a sentence that explains it (`help`)."""
+    """A column of a table: its heading, the kind of its values, and a sentence that explains it (`help`)."""
 
     title: str
     kind: Kind = "text"
@@ -34,8 +35,8 @@ class Table:
     Attributes:
         columns: one per cell of a row.
         rows: the cells, unformatted.
-        title: stands above the table.
-        caption: stands below it: how to read it.
+        title: the text above the table.
+        caption: the text below it, which says how to read it.
 
     Raises:
         ValueError: a row has more or fewer cells than there are columns.
@@ -54,15 +55,15 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """A paragraph, with a heading if it opens a part. Words between backticks are names.
+    """A paragraph, with a heading if a part of the document begins here. Words between backticks are names.
 
     Attributes:
         body: the paragraph.
-        heading: of the part that begins here.
-        term: what papers call that which the heading names in plain words.
-        folded: the part shows its heading alone until the reader opens it.
-        inner: the part belongs to the one before it, which alone stands in the contents of a page.
-        lead: the paragraph is what the reader shall see first.
+        heading: the heading of the part that begins here.
+        term: the term of the papers for what the heading says in plain words.
+        folded: whether the part shows its heading alone until the reader opens it.
+        inner: whether the part belongs to the part before it; a page's contents do not list inner parts.
+        lead: whether the paragraph is the first thing that the reader should see.
     """
 
     body: str = ""
@@ -75,7 +76,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One headline value: what it is in plain words, the value, a few words that qualify it, and the papers' term."""
+    """One headline value: its name in plain words, the value, a few words that qualify it, and the papers' term."""
 
     label: str
     value: Cell
@@ -99,9 +100,9 @@ class Notice:
         level: `"info"`, `"warning"` or `"error"`.
         heading: a few words.
         where: a module path or the like; may be empty.
-        code: a short name for tools and documents to know it by.
-        lines: pairs (label, sentence) in reading order; a line without a label goes on from the one before.
-        more: lines that are folded away until the reader asks; terminals leave those of infos out.
+        code: a short name by which tools and documents refer to it.
+        lines: pairs (label, sentence) in reading order; a line without a label continues the line before it.
+        more: lines that are folded away until the reader opens them; terminals leave them out at the level `"info"`.
     """
 
     level: Literal["info", "warning", "error"]
@@ -122,7 +123,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Glossary:
-    """What terms mean, as pairs (term, sentence); the terms of other blocks of a page lead here."""
+    """The meanings of terms, as pairs (term, sentence); the terms in other blocks of a page link to these."""
 
     items: tuple[tuple[str, str], ...]
 
@@ -132,12 +133,12 @@ class Series:
     """One set of values of a chart.
 
     Attributes:
-        name: stands in the legend.
+        name: the name in the legend.
         style: `"line"` joins the values, `"marks"` shows dots, `"spans"` bars from `values` to `until`.
         values: one per label; `None` leaves a gap, infinities are drawn at the edge and named in the hover text.
         until: the other ends of spans.
-        paths: of a line: the labels, by position, that it joins; None joins each with the next.
-        faint: drawn as something beside the others.
+        paths: the positions of the labels that each line joins in turn; None joins every label with the next.
+        faint: whether the series is drawn in the background of the others.
     """
 
     name: str
@@ -153,14 +154,14 @@ class Chart:
     """Values by label, drawn.
 
     Attributes:
-        labels: the places along the axis: layers in order, or methods.
-        series: what is drawn at them.
-        title: stands above.
-        caption: stands below: how to read it.
+        labels: the names along the axis: layers in order, or methods.
+        series: the values at the labels.
+        title: the text above the chart.
+        caption: the text below it, which says how to read it.
         axis: what the values are, e.g. "log10 of the gain".
-        sideways: labels down the left side and values along the bottom (for few, long labels).
+        sideways: whether labels run down the left side and values along the bottom (for few, long labels).
         rules: reference values to mark, each with a name.
-        term: what papers call that which the title names in plain words.
+        term: the term of the papers for what the title says in plain words.
 
     Raises:
         ValueError: a series has more or fewer values than there are labels.
@@ -191,11 +192,11 @@ class Curve:
     """One curve over a numeric axis.
 
     Attributes:
-        name: stands in the legend and in the hover text.
+        name: the name in the legend and in the hover text.
         points: pairs (x, value), ascending in x; a NaN is a gap that is named in the hover text, infinities are drawn
-            at the edge. `normscope.report.curves.thinned` makes few of many.
-        depth: where the layer stands in its network, from 0 to 1: its colour then says so. None has a colour of its
-            own.
+            at the edge. `normscope.report.curves.thinned` reduces their number.
+        depth: the position of the layer in its network, from 0 to 1, which the curve's colour shows; None gives the
+            curve a colour of its own.
     """
 
     name: str
@@ -205,13 +206,13 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Something that happened at one place of the numeric axis.
+    """An event at one point of the numeric axis.
 
     Attributes:
-        x: where.
-        name: what, for the hover text.
-        level: how serious.
-        kind: what the legend calls all of its like: `alarm`.
+        x: the point of the axis.
+        name: what happened, for the hover text.
+        level: how serious it is.
+        kind: the legend's name for all marks of this kind, such as `alarm`.
     """
 
     x: float
@@ -225,15 +226,15 @@ class Curves:
     """Curves over a numeric axis, drawn.
 
     Attributes:
-        curves: what is drawn; those with a depth in the order of the network.
-        title: stands above.
-        caption: stands below: how to read it.
+        curves: the curves; those with a depth come in the order of the network.
+        title: the text above the picture.
+        caption: the text below it, which says how to read it.
         axis: what the values are, e.g. "log10 of the variance".
         along: what the numeric axis counts.
-        marks: what happened along the way.
+        marks: events along the numeric axis.
         rules: reference values, each with a name.
-        span: values that the value axis holds at least, so that two pictures can be compared.
-        term: what papers call that which the title names in plain words.
+        span: a range that the value axis covers at least, so that two pictures can be compared.
+        term: the term of the papers for what the title says in plain words.
 
     Raises:
         ValueError: the points of a curve are not in order, or a depth is outside of [0, 1].
@@ -262,14 +263,14 @@ class Circle:
     """Paths in a plane beside the circle of radius 1, drawn with both axes alike.
 
     Attributes:
-        paths: what is drawn; the points are pairs (angle in radians, radius), in the order they are walked.
-        title: stands above.
-        caption: stands below: how to read it.
+        paths: the paths; their points are pairs (angle in radians, radius), in the order of the path.
+        title: the text above the picture.
+        caption: the text below it, which says how to read it.
         along: what the angle is.
-        term: what papers call that which the title names in plain words.
+        term: the term of the papers for what the title says in plain words.
 
     Raises:
-        ValueError: a point is no finite number.
+        ValueError: a point is not finite.
     """
 
     paths: tuple[Curve, ...]

@@ -1,4 +1,4 @@
-"""What charts and curves are drawn with: tags that escape, the plot area, its grid, arrows for infinite values."""
+"""Tools that draw charts and curves: tags that escape, the plot area, its grid, arrows for infinite values."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .cells import NOT_MEASURED
 from .scale import AxisScale, tick_text, ticks
 
 LANE = 18.0
-"""Pixels beyond the finite range, where infinite values are marked."""
+"""Pixels beyond each end of the finite range, in which infinite values are marked."""
 
 PATH = re.compile(r"[\w.]+")
-"""What names of modules are made of."""
+"""Matches the path of a module."""
 
-MOST = 0.75
-"""Share of the names that have what is left out of them and said once."""
+COMMON = 0.75
+"""A common beginning is left out of names, and stated once, if at least this share of the names has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """The plot area inside the picture, and where labels and values fall in it."""
+    """The plot area inside the picture, and the positions of labels and values in it."""
 
     sideways: bool
     count: int
@@ -45,7 +45,7 @@ class Frame:
 
     @property
     def band(self) -> float:
-        """Pixels that one label has along its axis."""
+        """The number of pixels that each label has along its axis."""
         return (self.height if self.sideways else self.width) / max(self.count, 1)
 
     def middle(self, index: int) -> float:
@@ -53,7 +53,7 @@ class Frame:
         return (index + 0.5) * self.band
 
     def across(self, value: float) -> float:
-        """Return where a value stands, from the low end of its axis; infinite ones stand in their lanes."""
+        """Return the distance of a value from the low end of its axis; infinite values lie in lanes beyond the ends."""
         length = self.width if self.sideways else self.height
         start = LANE if self.scale.below else 0.0
         stop = length - (LANE if self.scale.above else 0.0)
@@ -62,19 +62,19 @@ class Frame:
         return start + (stop - start) * self.scale.share(value)
 
     def point(self, along: float, across: float) -> tuple[float, float]:
-        """Return x and y of a place along the labels and across the values."""
+        """Return x and y of a point, given its distances along the axis of labels and along the axis of values."""
         if self.sideways:
             return self.left + across, self.top + along
         return self.left + along, self.top + self.height - across
 
     def box(self, along: float, breadth: float, low: float, high: float) -> dict[str, float]:
-        """Return x, y, width and height of a bar in the middle of `along`."""
+        """Return x, y, width and height of a bar that is centred at `along`."""
         (x1, y1), (x2, y2) = self.point(along - breadth / 2, low), self.point(along + breadth / 2, high)
         return {"x": min(x1, x2), "y": min(y1, y2), "width": abs(x2 - x1), "height": abs(y2 - y1)}
 
 
 def grid_lines(frame: Frame) -> Iterator[str]:
-    """Yield the lines of the value axis with their ticks, those of infinite values too."""
+    """Yield the grid lines of the value axis and their ticks, also those for infinite values."""
     about = (4 if frame.narrow else 8) if frame.sideways else 7
     along = frame.band * frame.count
     ends = [(tick, tick_text(tick)) for tick in ticks(frame.scale.low, frame.scale.high, about=about)]
@@ -96,10 +96,10 @@ def rule_lines(rules: Sequence[tuple[str, float]], frame: Frame) -> Iterator[str
         across = frame.across(value)
         (x1, y1), (x2, y2) = frame.point(0.0, across), frame.point(frame.band * frame.count, across)
         yield tag("line", class_="rule", x1=x1, y1=y1, x2=x2, y2=y2)
-        place: dict[str, str | float] = {"x": x1 + 4, "y": y1 + 10} if frame.sideways else {"x": x2 + 6, "y": y2 + 4}
-        if frame.narrow and not frame.sideways:  # no room beside the plot
-            place = {"x": x2 - 2, "y": y2 - 4, "text_anchor": "end"}
-        yield tag("text", escaped(name), class_="rule-name", **place)
+        position: dict[str, str | float] = {"x": x1 + 4, "y": y1 + 10} if frame.sideways else {"x": x2 + 6, "y": y2 + 4}
+        if frame.narrow and not frame.sideways:  # a narrow picture has no room beside the plot
+            position = {"x": x2 - 2, "y": y2 - 4, "text_anchor": "end"}
+        yield tag("text", escaped(name), class_="rule-name", **position)
 
 
 def is_finite(value: float | None) -> bool:
@@ -108,7 +108,7 @@ def is_finite(value: float | None) -> bool:
 
 
 def arrow(frame: Frame, along: float, value: float, colour: str) -> str:
-    """Return an open arrow head that points out of the chart: an infinite value."""
+    """Return an open arrow head that points out of the chart, which stands for an infinite value."""
     x, y = frame.point(along, frame.across(value))
     reach = math.copysign(5.0, value)
     dx, dy = (reach, 0.0) if frame.sideways else (0.0, -reach)
@@ -118,7 +118,7 @@ def arrow(frame: Frame, along: float, value: float, colour: str) -> str:
 
 
 def shortened(name: str, most: int) -> str:
-    """Return a long name in fewer letters: a module path with its words clipped, anything else by its start and end.
+    """Return a long name in fewer letters: the words of a module path are clipped, other names lose their middle.
 
     Example:
         >>> shortened("1.layers.12.layer.0.normalization", 22), shortened("0.self_attn.out_proj", 16)
@@ -142,9 +142,9 @@ def _clipped(word: str, most: int) -> str:
 
 
 def beginning(names: Sequence[str]) -> str:
-    """Return the module path that most names begin with, up to and with a dot; empty where leaving it out is no gain.
+    """Return the module path that most names begin with, including its last dot; empty where there is none.
 
-    Three quarters of the names must have it, and no name may be mistaken for another without it.
+    At least three quarters of the names must begin with it, and all names must still differ without it.
 
     Example:
         >>> beginning(["model.blocks.0.fc", "model.blocks.1.fc", "model.blocks.2.fc", "head"])
@@ -152,7 +152,7 @@ def beginning(names: Sequence[str]) -> str:
     """
     distinct = dict.fromkeys(names)
     tried = Counter(name[: at + 1] for name in distinct for at, letter in enumerate(name[:-1]) if letter == ".")
-    common = [prefix for prefix, count in tried.items() if count > 1 and count >= MOST * len(distinct)]
+    common = [prefix for prefix, count in tried.items() if count > 1 and count >= COMMON * len(distinct)]
     for prefix in sorted(filter(PATH.fullmatch, common), key=len, reverse=True):
         if len({name.removeprefix(prefix) for name in distinct}) == len(distinct):
             return prefix
@@ -165,7 +165,7 @@ def number_text(value: float) -> str:
 
 
 def tag(name: str, *children: str, **attributes: str | float) -> str:
-    """Return one element; `children` are markup already, attributes are escaped here."""
+    """Return one element; `children` must be markup already, and attributes are escaped here."""
     texts = {
         key.rstrip("_").replace("_", "-"): escaped(value) if isinstance(value, str) else number_text(value)
         for key, value in attributes.items()

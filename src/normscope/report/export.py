@@ -15,13 +15,13 @@ from .svg_circle import circle_svg
 from .svg_curves import curve_swatch, curves_svg
 
 WIDTH, TOP, LINE, ACROSS = 960.0, 40.0, 20.0, 3
-"""Pixels of the picture from left to right, above the plot, between lines of the legend; names in one of its lines."""
+"""The width of the picture, the space above the plot and between lines of the legend (pixels); names in each line."""
 DRAWN = re.compile(r"\.normscope (svg (\.|text)|svg\.curves|\.[sd]\d |\.happened)")
-"""Lines of the style sheet that colour what is drawn."""
+"""Matches the lines of the style sheet that colour a picture."""
 
 
 def table_csv(table: Table) -> str:
-    """Return a table as CSV: its headings, then its rows as they are; what was not measured is empty."""
+    """Return a table as CSV: its headings, then its rows as they are; a value that was not measured is empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([column.title for column in table.columns])
@@ -63,7 +63,7 @@ def picture(block: Chart | Curves | Circle) -> str:
 
 
 def _styles() -> str:
-    """Return what of the page's style sheet speaks of pictures; nothing that sizes them."""
+    """Return the rules of the page's style sheet that colour pictures, without those that size them."""
     sheets = files("normscope.report") / "templates"
     lines = (sheets / "style.css").read_text(encoding="utf-8").splitlines()
     drawn = (line for line in lines if DRAWN.match(line))
@@ -71,5 +71,5 @@ def _styles() -> str:
 
 
 def _at(svg: str, x: float, y: float) -> str:
-    """Return a picture at a place inside another."""
+    """Return a picture that is placed at (x, y) inside another one."""
     return svg.replace("<svg ", f'<svg x="{x:g}" y="{y:g}" ', 1)

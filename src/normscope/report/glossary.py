@@ -1,4 +1,4 @@
-"""What the terms of the papers and of Normscope mean, in plain words: for pages, and for `docs/glossary.md`."""
+"""The terms of the papers and of Normscope in plain words, for pages and for `docs/glossary.md`."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ USED = {
     "probe": "watching.md#what-is-measured",
     "twin": "networks.md#twins",
 }
-"""Where the documentation uses each term: a page of `docs` and one of its headings."""
+"""The heading of `docs` under which each term is used."""
 MORE = "These and other terms are explained in `docs/glossary.md`, with links to where they are used."
 
 EXPLAINED = {"evidence": "evidence", "folded": "folded gain", "printed": "printed product"}
@@ -141,7 +141,7 @@ def glossary(blocks: Iterable[Block]) -> list[Block]:
     """Return a folded part that explains the terms which some blocks use, or nothing where they use none.
 
     Args:
-        blocks: of a page.
+        blocks: the blocks of a page.
     """
     used = set(_terms(blocks))
     items = tuple((term, meaning) for term, meaning in WORDS.items() if term in used)

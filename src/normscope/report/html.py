@@ -1,4 +1,4 @@
-"""Documents as HTML: one self-contained page, or a fragment for notebooks. jinja2 loads when first used."""
+"""Show documents as HTML: one self-contained page, or a fragment for notebooks. jinja2 loads when first used."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ FILTER_FROM = 9
 """Tables of at least this many rows have a filter box."""
 
 RAMP_FROM = 13
-"""The legend of at least this many curves by depth is one ramp of colours; their names unfold."""
+"""From this many curves by depth on, the legend is one ramp of colours, and the names are folded away."""
 
 GENERATOR = "Normscope"
 
 NAME = re.compile(r"`([^`]+)`")
 
 OWN = ".normscope:not(#_)"
-"""The fragment's selector: it weighs as much as an id, so that the sheets of notebooks do not win over it."""
+"""The fragment's CSS selector, as specific as an id, so that it takes precedence over style sheets of notebooks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """What stands under one heading of the page."""
+    """The blocks under one heading of the page."""
 
     anchor: str
     heading: str
@@ -51,11 +51,11 @@ class Section:
 def to_html(document: Document) -> str:
     """Return a document as one HTML page that needs nothing else: no network, no font, no other file.
 
-    Its content security policy forbids every request and every script but its own, so that a name that comes from a
-    model or a file stays text whatever it holds.
+    Its content security policy forbids every request and every script but its own, so that a name from a model or a
+    file can never run as code.
 
     Args:
-        document: what to show.
+        document: the document to show.
 
     Returns:
         The page, in UTF-8 once written.
@@ -74,12 +74,12 @@ def to_html(document: Document) -> str:
 
 
 def to_fragment(document: Document) -> str:
-    """Return a document as a piece of HTML to stand in another page, such as a notebook's output.
+    """Return a document as a piece of HTML for another page, such as a notebook's output.
 
-    It has no script and no ids, and its styles touch nothing outside it, so that several can share a page.
+    It has no script and no ids, and its styles change nothing outside it, so that several can share a page.
 
     Args:
-        document: what to show.
+        document: the document to show.
 
     Returns:
         A `<div>` with its own style sheet.
@@ -93,11 +93,11 @@ def to_fragment(document: Document) -> str:
 def live_page(title: str) -> tuple[str, str]:
     """Return the page of a run that goes on, and the content security policy that it is to be served with.
 
-    It is empty at first: its script asks the server for what there is to draw. The policy allows that script, requests
-    to the server that the page came from, and nothing else.
+    The page is empty at first: its script asks the server for the charts. The policy allows that script, requests to
+    the server that the page came from, and nothing else.
 
     Args:
-        title: of the page.
+        title: the title of the page.
     """
     environment = _environment()
     script = _source(environment, "live.js")
@@ -113,9 +113,9 @@ def live_page(title: str) -> tuple[str, str]:
 
 
 def sections(document: Document) -> tuple[Section, ...]:
-    """Return the blocks of a document by heading; where no text has one, tables and charts head their own sections.
+    """Return the blocks of a document by heading; where no text has one, each table and chart begins a section.
 
-    An inner part is one of the parts of the section before it.
+    An inner part belongs to the section before it.
     """
     headed = any(isinstance(block, Text) and block.heading for block in document.blocks)
     parts: list[tuple[str, list[Block]]] = []
@@ -146,18 +146,18 @@ def _section(index: int, heading: str, blocks: list[Block]) -> Section:
 
 
 def words(document: Document) -> dict[str, str]:
-    """Return where each term is explained: the anchors of the glossaries' entries."""
+    """Return the anchor of each term's entry in the glossary."""
     terms = (term for block in document.blocks if isinstance(block, Glossary) for term, _ in block.items)
     return {term: f"word-{index}" for index, term in enumerate(dict.fromkeys(terms), 1)}
 
 
 def prose(text: str) -> Markup:
-    """Return a sentence as markup: what stands between backticks is a name, everything else is text."""
+    """Return a sentence as markup, with the words between backticks as code and everything else as text."""
     return _markup(NAME.sub(r"<code>\1</code>", escaped(text)))
 
 
 def sort_value(value: Cell) -> str:
-    """Return what a column is sorted by: a number as JavaScript reads it, the text, or nothing if not measured."""
+    """Return the key by which a cell is sorted: a number as JavaScript reads it, a text, or "" if not measured."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, float) and math.isinf(value):
@@ -201,7 +201,7 @@ def _environment() -> jinja2.Environment:
 
 
 def _finalize(value: Any) -> Any:
-    """What every expression of the templates passes through: strings show what they hold, markup stays as it is."""
+    """Make invisible characters visible in every string that a template inserts; leave markup as it is."""
     return visible(value) if type(value) is str else value
 
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from .document import Chart, Series
 
 MARGIN = 0.06
-"""Room left at both ends of the axis, as a share of the range."""
+"""The free space at each end of the axis, as a share of the range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisScale:
-    """A range of finite values, and whether infinite ones must find a place beyond its ends."""
+    """A range of finite values, and whether infinite values are drawn below or above it."""
 
     low: float
     high: float
@@ -22,7 +22,7 @@ class AxisScale:
     above: bool = False
 
     def share(self, value: float) -> float:
-        """Return where a finite value stands: 0 at `low`, 1 at `high`."""
+        """Return the position of a finite value in the range: 0 at `low`, 1 at `high`."""
         return (value - self.low) / (self.high - self.low)
 
 
@@ -30,26 +30,26 @@ def scale(chart: Chart) -> AxisScale | None:
     """Return the range that holds every value and rule of a chart, or None if no value was measured.
 
     Args:
-        chart: its values may be None (not measured) or infinite.
+        chart: the chart, whose values may be None (not measured) or infinite.
 
     Returns:
         A range with some margin; never empty.
     """
-    seen = [value for series in chart.series for value in measured(series)]
-    return scale_of(seen, also=[value for _, value in chart.rules]) if seen else None
+    values = [value for series in chart.series for value in measured(series)]
+    return scale_of(values, also=[value for _, value in chart.rules]) if values else None
 
 
-def scale_of(seen: Sequence[float], *, also: Sequence[float] = ()) -> AxisScale:
+def scale_of(values: Sequence[float], *, also: Sequence[float] = ()) -> AxisScale:
     """Return the range that holds some values, with some margin; never empty.
 
     Args:
-        seen: numbers, infinite ones too.
-        also: finite values that it holds as well.
+        values: numbers, some of them perhaps infinite.
+        also: finite values that the range holds as well.
     """
-    finite = [value for value in (*seen, *also) if math.isfinite(value)] or [0.0]
+    finite = [value for value in (*values, *also) if math.isfinite(value)] or [0.0]
     low, high = min(finite), max(finite)
     room = MARGIN * (high - low) or 0.5
-    return AxisScale(low=low - room, high=high + room, below=-math.inf in seen, above=math.inf in seen)
+    return AxisScale(low=low - room, high=high + room, below=-math.inf in values, above=math.inf in values)
 
 
 def measured(series: Series) -> Iterator[float]:
@@ -81,5 +81,5 @@ def ticks(low: float, high: float, *, about: int = 6) -> tuple[float, ...]:
 
 
 def tick_text(value: float) -> str:
-    """Return a tick's value, short and without the noise of binary fractions."""
+    """Return the value of a tick in six digits, which hide the errors of binary fractions."""
     return f"{value + 0.0:.6g}"

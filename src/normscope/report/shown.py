@@ -26,10 +26,10 @@ class Shown:
     page: ClassVar[str]
 
     def document(self, *, brief: bool = False) -> Document:
-        """Return the result as plain blocks, before anyone chose how to show them.
+        """Return the result as plain blocks, which a terminal, a notebook or a page can show.
 
         Args:
-            brief: for a terminal.
+            brief: whether to make the short form that a terminal shows.
         """
         file, function = self.page.split(":")
         made: Document = getattr(import_module(f"..pages.{file}", __package__), function)(self, brief=brief)

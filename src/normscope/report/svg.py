@@ -19,19 +19,19 @@ CROWDED = 60
 """From this many labels on, lines have no dots and marks are small."""
 
 CHARACTER = 6.4
-"""Pixels of one letter of a label, about."""
+"""The approximate width of one letter of a label, in pixels."""
 
 TILT = 50.0
-"""Degrees by which labels under an upright chart are turned, where they do not fit side by side."""
+"""Degrees by which labels below a chart are turned where they do not fit side by side."""
 
 SPACING = 19.0
-"""Pixels between turned labels, at least."""
+"""The least distance between turned labels, in pixels."""
 
 WIDTH, NARROW = 860.0, 372.0
-"""Pixels of a picture along the labels (beside a wide one stand the names of its values), and in all on a telephone."""
+"""The pixels along the labels of a wide picture, without the names of its rules; and the whole of a narrow one."""
 
 NOTE = 16.0
-"""Pixels below the labels for what is left out of them."""
+"""Pixels below the labels for the note on the beginning that is left out of them."""
 
 FEW = 12
 """Up to this many labels a sideways chart writes the values beside its bars."""
@@ -41,11 +41,11 @@ def chart_svg(chart: Chart, *, narrow: bool = False) -> str:
     """Return a chart as one `<svg>` element.
 
     Every label has a group of class `place` with a `<title>`: browsers show it when the pointer rests there, and the
-    page's script makes a quicker tooltip of it that arrow keys reach too. Names are escaped.
+    page's script turns it into a quicker tooltip that arrow keys reach as well. Names are escaped.
 
     Args:
-        chart: what to draw.
-        narrow: for the screen of a telephone, which has no pointer: without titles.
+        chart: the chart to draw.
+        narrow: whether to draw it for the screen of a telephone; there is no pointer then, and there are no titles.
 
     Returns:
         Markup without ids, styles or scripts; empty if no value of the chart was measured.
@@ -81,8 +81,8 @@ def swatch(series: Series, number: int) -> str:
     """Return the legend's small picture of a series: its colour and its shape.
 
     Args:
-        series: what the legend explains.
-        number: its place among the series of the chart.
+        series: the series of the legend's entry.
+        number: its position among the series of the chart.
     """
     drawn: str
     if series.style == "spans":
@@ -117,7 +117,7 @@ def _sideways(chart: Chart, extent: AxisScale, narrow: bool) -> Frame:
 
 def _upright(chart: Chart, extent: AxisScale, narrow: bool) -> Frame:
     count, most = len(chart.labels), _longest(chart, narrow)
-    # Names of layers stand out on the left below the axis, so how much room is left follows from the room they take.
+    # Turned names of layers reach beyond the left end of the axis, and the left margin must hold them.
     left, right = (40.0, 10.0) if narrow else (52.0, 16.0 + _widest(chart))
     width = NARROW - left - right if narrow else WIDTH
     band = width / count
@@ -141,16 +141,17 @@ def _upright(chart: Chart, extent: AxisScale, narrow: bool) -> Frame:
 
 
 def _longest(chart: Chart, narrow: bool) -> int:
-    """How many letters of a label are written."""
+    """Return the largest number of letters in a label."""
     return (20 if narrow else 34) if chart.sideways else (16 if narrow else 22)
 
 
 def _widest(chart: Chart) -> float:
+    """Return the width of the longest name of a reference value, in pixels."""
     return max((CHARACTER * len(name) for name, _ in chart.rules), default=0.0)
 
 
 def _labelled(count: int, band: float) -> range:
-    """Which labels have room to be written: every one, or every second, third, ..."""
+    """Return the labels for which there is room: every one, or every second, third, ..."""
     return range(0, count, max(1, math.ceil(SPACING / band)))
 
 
@@ -206,7 +207,7 @@ def _place(chart: Chart, index: int, frame: Frame) -> str:
 
 
 def hover_text(chart: Chart, index: int) -> str:
-    """Return what the tooltip of one label says: the label, then a line per series measured there."""
+    """Return the text of one label's tooltip: the label, then a line for each series that was measured there."""
     lines = []
     for series in chart.series:
         ends = [series.values[index]] + ([series.until[index]] if series.until else [])
@@ -241,12 +242,12 @@ def _span(chart: Chart, series: Series, number: int, index: int, frame: Frame) -
     ]
     if not ends:
         return
-    spans = [place for place, other in enumerate(chart.series) if other.style == "spans"]
+    spans = [index for index, other in enumerate(chart.series) if other.style == "spans"]
     breadth = min(0.7 * frame.band / len(spans), 16.0)
     shift = (spans.index(number) - (len(spans) - 1) / 2) * 0.75 * frame.band / len(spans)
     along = frame.middle(index) + shift
     low, high = frame.across(min(ends)), frame.across(max(ends))
-    if high - low < 3.0:  # a closed bracket is still to be seen
+    if high - low < 3.0:  # a closed bracket must still be visible
         low, high = (low + high) / 2 - 1.5, (low + high) / 2 + 1.5
     yield tag(
         "rect", class_=f"span {_colour(number)}", rx=min(2.0, breadth / 3), **frame.box(along, breadth, low, high)
@@ -263,8 +264,8 @@ def _radius(frame: Frame) -> float:
 
 
 def _shift(chart: Chart, number: int, frame: Frame) -> float:
-    """How far marks of several series stand apart where there is room, so that equal values are all seen."""
-    marks = [place for place, series in enumerate(chart.series) if series.style == "marks"]
+    """Return by how much to shift the marks of one of several series, so that equal values are all visible."""
+    marks = [index for index, series in enumerate(chart.series) if series.style == "marks"]
     together = len(marks) < 3 and len(marks) < len(chart.series)  # a median belongs on the middle of its bar
     if together or number not in marks or frame.band < 8 * len(marks):
         return 0.0
@@ -272,17 +273,19 @@ def _shift(chart: Chart, number: int, frame: Frame) -> float:
 
 
 def _written(chart: Chart) -> bool:
-    """Whether values stand beside the drawing: in a sideways chart of few labels whose first series is one of bars."""
+    """Whether values are written beside the bars: in a sideways chart of few labels whose first series has bars."""
     return chart.sideways and len(chart.labels) <= FEW and chart.series[0].style == "spans"
 
 
 def _alone(series: Series, index: int) -> bool:
+    """Whether no line joins a value to a neighbour, so that it needs a dot to be visible."""
     before = series.values[index - 1] if index else None
     after = series.values[index + 1] if index + 1 < len(series.values) else None
     return not is_finite(before) and not is_finite(after)
 
 
 def _glyph(number: int, x: float, y: float, r: float) -> str:
+    """Return the mark of a series: a circle, a square, a diamond or a triangle."""
     kind = f"mark {_colour(number)}"
     match number % 4:
         case 0:

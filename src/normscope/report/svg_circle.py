@@ -14,21 +14,21 @@ from .scale import ticks
 from .svg_curves import colour, path_text
 
 WIDTH, NARROW = 940.0, 372.0
-"""Pixels of the whole picture from left to right, and the same on a telephone."""
+"""The width of the whole picture in pixels, on a wide and on a narrow screen."""
 
 LEAST, MOST = 90.0, 420.0
-"""Pixels of the plot from top to bottom."""
+"""The smallest and the largest height of the plot, in pixels."""
 
 ROOM = 46.0
 """Pixels around the plot, for names and numbers."""
 
 ARC = 60
-"""Straight pieces that the circle is drawn as."""
+"""How many straight lines the circle is drawn with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaneView:
-    """Which part of the plane is seen: turned such that the middle of all angles points up."""
+    """The visible part of the plane, turned such that the middle of all angles points up."""
 
     middle: float
     left: float
@@ -37,17 +37,17 @@ class PlaneView:
     size: tuple[float, float]
 
     def point(self, angle: float, radius: float) -> tuple[float, float]:
-        """Return where a point is drawn."""
+        """Return the pixel coordinates of a point."""
         x, y = _flat(angle - self.middle, radius)
         return ROOM + (x - self.left) * self.scale, ROOM + (self.top - y) * self.scale
 
 
 def circle_svg(circle: Circle, *, narrow: bool = False) -> str:
-    """Return paths around a circle as one `<svg>` element, both axes alike, as large as there is room for.
+    """Return paths around a circle as one `<svg>` element with equal axes, as large as there is room for.
 
     Args:
-        circle: what to draw.
-        narrow: for the screen of a telephone.
+        circle: the paths to draw.
+        narrow: whether to draw it for the screen of a telephone.
 
     Returns:
         Markup without ids, styles or scripts; empty if no path has a point.
@@ -74,7 +74,7 @@ def circle_svg(circle: Circle, *, narrow: bool = False) -> str:
 
 
 def _ends(circle: Circle) -> tuple[float, float]:
-    """Return the angles between which the circle is drawn: those of the paths, and some more; a turn at most."""
+    """Return the first and the last angle of the circle: those of the paths and a margin, at most one whole turn."""
     angles = [angle for path in circle.paths for angle, _ in path.points]
     room = 0.08 * (max(angles) - min(angles)) or 0.1
     low, high = min(angles) - room, max(angles) + room
@@ -82,11 +82,11 @@ def _ends(circle: Circle) -> tuple[float, float]:
 
 
 def _view(circle: Circle, low: float, high: float, width: float) -> PlaneView:
-    """Return the view that holds all paths and the circle beside them."""
+    """Return the view that holds all paths and the circle between their angles."""
     middle = (low + high) / 2
-    places = [_flat(angle - middle, radius) for path in circle.paths for angle, radius in path.points]
-    places += [_flat(low + (high - low) * step / ARC - middle, 1.0) for step in range(ARC + 1)]
-    xs, ys = [x for x, _ in places], [y for _, y in places]
+    points = [_flat(angle - middle, radius) for path in circle.paths for angle, radius in path.points]
+    points += [_flat(low + (high - low) * step / ARC - middle, 1.0) for step in range(ARC + 1)]
+    xs, ys = [x for x, _ in points], [y for _, y in points]
     wide, tall = max(max(xs) - min(xs), 1e-9), max(max(ys) - min(ys), 1e-9)
     scale = min(width / wide, MOST / tall)
     height = max(tall * scale, LEAST)
@@ -105,7 +105,7 @@ def _flat(angle: float, radius: float) -> tuple[float, float]:
 
 
 def _angles(view: PlaneView, low: float, high: float, about: int) -> Iterator[str]:
-    """Yield short lines across the circle at round angles, with their numbers inside of it."""
+    """Yield short lines across the circle at round angles, with their numbers inside it."""
     for angle in ticks(low, high, about=about):
         x, y = view.point(angle, 1.0)
         dx, dy = _flat(angle - view.middle, 1.0)
@@ -115,10 +115,10 @@ def _angles(view: PlaneView, low: float, high: float, about: int) -> Iterator[st
 
 def _path(path: Curve, number: int, view: PlaneView) -> str:
     """Return one group with the line of a path, and a dot at its end."""
-    places = [view.point(angle, radius) for angle, radius in path.points]
-    if not places:
+    points = [view.point(angle, radius) for angle, radius in path.points]
+    if not points:
         return ""
     kind = colour(path, number)
-    x, y = places[-1]
+    x, y = points[-1]
     end = tag("circle", tag("title", escaped(path.name)), class_=f"mark {kind}", cx=x, cy=y, r=4)
-    return tag("g", tag("path", class_=f"line {kind}", d=path_text(places)), end, class_="curve")
+    return tag("g", tag("path", class_=f"line {kind}", d=path_text(points)), end, class_="curve")

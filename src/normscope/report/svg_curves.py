@@ -16,19 +16,19 @@ DEPTHS = 10
 """Classes `d0` to `d9` of the style sheet: colours from the first layer to the last."""
 
 COLOURS = 6
-"""Classes `s0` to `s5`, for curves without a depth."""
+"""Classes `s0` to `s5` of the style sheet, for curves without a depth."""
 
 DOTTED = 40
-"""Up to this many points in all, each has a dot."""
+"""Each point has a dot in a picture of up to this many points."""
 
 THIN = 8
-"""More curves than this are drawn with thin lines."""
+"""Lines are thin in a picture of more curves than this."""
 
 WIDTH, NARROW, HEIGHT = 940.0, 372.0, 270.0
-"""Pixels of the whole picture from left to right, the same on a telephone, and of the plot from top to bottom."""
+"""The width of the picture on a wide and on a narrow screen, and the height of the plot, in pixels."""
 
 NARROW_POINTS = 50
-"""Points of a curve that a narrow picture has room for."""
+"""The largest number of points of a curve in a narrow picture."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,20 +40,20 @@ class Plot:
     high: float
 
     def along(self, x: float) -> float:
-        """Return how far from the left edge of the plot a place of the numeric axis lies."""
+        """Return the distance of a point of the numeric axis from the left edge of the plot, in pixels."""
         return (x - self.low) / (self.high - self.low) * self.frame.width
 
     def point(self, x: float, value: float) -> tuple[float, float]:
-        """Return where a point is drawn."""
+        """Return the pixel coordinates of a point."""
         return self.frame.point(self.along(x), self.frame.across(value))
 
 
 def curves_svg(curves: Curves, *, narrow: bool = False) -> str:
-    """Return curves as one `<svg>` element with groups of class `place`, as `chart_svg` has them.
+    """Return curves as one `<svg>` element with groups of class `place` for the pointer, as in `chart_svg`.
 
     Args:
-        curves: what to draw.
-        narrow: for the screen of a telephone, which has no pointer: without places.
+        curves: the curves to draw.
+        narrow: whether to draw them for the screen of a telephone; there is no pointer then, and there are no places.
 
     Returns:
         Markup without ids, styles or scripts; empty if no curve has a value.
@@ -88,8 +88,8 @@ def curve_swatch(curve: Curve, number: int) -> str:
     """Return the legend's small picture of a curve: its colour.
 
     Args:
-        curve: what the legend explains.
-        number: its place among the curves.
+        curve: the curve of the legend's entry.
+        number: its position among the curves.
     """
     line = tag("path", class_="line", d="M1 7H21")
     return tag(
@@ -124,8 +124,8 @@ def colour(curve: Curve, number: int) -> str:
 
 def _plot(curves: Curves, narrow: bool) -> Plot | None:
     points = [point for curve in curves.curves for point in curve.points]
-    seen = [value for _, value in points if not math.isnan(value)]
-    if not seen:
+    values = [value for _, value in points if not math.isnan(value)]
+    if not values:
         return None
     xs = [*(x for x, _ in points), *(mark.x for mark in curves.marks)]
     low, high = min(xs), max(xs)
@@ -141,14 +141,14 @@ def _plot(curves: Curves, narrow: bool) -> Plot | None:
         height=200.0 if narrow else HEIGHT,
         right=right,
         bottom=42.0,
-        scale=scale_of(seen, also=[*(value for _, value in curves.rules), *(curves.span or ())]),
+        scale=scale_of(values, also=[*(value for _, value in curves.rules), *(curves.span or ())]),
         narrow=narrow,
     )
     return Plot(frame=frame, low=low - room, high=high + room)
 
 
 def _steps(curves: Curves, plot: Plot) -> Iterator[str]:
-    """Yield the ticks of the numeric axis; where every x is whole, they are."""
+    """Yield the ticks of the numeric axis; they are whole numbers where every x is one."""
     frame = plot.frame
     found = ticks(plot.low, plot.high, about=4 if frame.narrow else 8)
     whole = all(x == round(x) for curve in curves.curves for x, _ in curve.points)
@@ -187,24 +187,24 @@ def _curve(curves: Curves, number: int, plot: Plot) -> str:
 
 
 def path_text(points: list[tuple[float, float]]) -> str:
-    """Return a line through points: each but the first by its distance from the one before, which is shorter."""
+    """Return a line through points; each point but the first is given relative to the one before, in fewer letters."""
     (x, y), *others = [(round(10 * px), round(10 * py)) for px, py in points]
     written = f"M{number_text(x / 10)} {number_text(y / 10)}l"
     for nx, ny in others:
         written += f" {_tenths(nx - x)} {_tenths(ny - y)}".replace(" -", "-")
         x, y = nx, ny
-    # A line that goes nowhere shows its round cap: a lone point is seen.
+    # A line of length zero shows its round cap, so that a lone point is visible.
     return written if others else f"{written}0 0"
 
 
 def _tenths(value: int) -> str:
-    """Return tenths of a pixel without what SVG can do without: `-.3` for minus three."""
+    """Return tenths of a pixel in the shortest form that SVG reads: `-.3` for minus three."""
     whole, rest = divmod(abs(value), 10)
     return f"{'-' if value < 0 else ''}{whole or ('' if rest else 0)}{f'.{rest}' if rest else ''}"
 
 
 def _apart(marks: tuple[Mark, ...], plot: Plot) -> Iterator[Mark]:
-    """Yield the marks to draw: of those that fall on one another, the most serious."""
+    """Yield the marks to draw: where several fall on the same spot, the most serious of them."""
     order = ("info", "warning", "error")
     found: dict[int, Mark] = {}
     for mark in marks:
@@ -228,7 +228,7 @@ def _happened(mark: Mark, plot: Plot) -> str:
 
 def _place(place: MeasuredStretch, plot: Plot) -> str:
     left, right = plot.along(place.start), plot.along(place.stop)
-    if right == left:  # a lone place still has a width to rest on
+    if right == left:  # a lone point still needs a width on which the pointer can rest
         left, right = left - 8, right + 8
     band = tag("rect", class_="band", **plot.frame.box((left + right) / 2, right - left, 0.0, plot.frame.height))
     return tag("g", tag("title", escaped(place.text)), band, class_="place")

@@ -1,4 +1,4 @@
-"""Documents in a terminal, by rich."""
+"""Show documents in a terminal, with rich."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ MOST_LABELS = 40
 """Charts with more labels are left to the HTML report."""
 
 TEXT_WIDTH = 28
-"""Columns of a terminal that text needs to be readable, at least."""
+"""A column of text has at least this many characters, so that it stays readable."""
 
 FRAME = 3
-"""Columns of a terminal that a column of a table takes beside its content."""
+"""Characters that a column of a table takes beside its content."""
 
 GLYPHS = "●○◆◇▲△"
 
@@ -50,12 +50,12 @@ GLYPHS = "●○◆◇▲△"
 def print_document(document: Document, *, console: rich.console.Console | None = None) -> None:
     """Print `document`.
 
-    Tables too wide for the console are printed in parts that repeat the first column; charts of more than 40 labels
-    are left out with a word.
+    Tables too wide for the console are printed in parts that repeat the first column; a line of text stands for a
+    chart of more than 40 labels.
 
     Args:
-        document: what to print.
-        console: where to; standard output if not given.
+        document: the document to print.
+        console: the console to print to; standard output if not given.
     """
     with random_as_found():
         from rich.console import Console
@@ -72,8 +72,8 @@ def render(document: Document, *, width: int = 120, color: bool = False) -> str:
     """Return `document` as text.
 
     Args:
-        document: what to render.
-        width: columns to fill at most.
+        document: the document to render.
+        width: the largest number of characters in a line.
         color: whether to colour it with ANSI codes.
 
     Returns:
@@ -155,11 +155,11 @@ def _print_table(table: Table, console: rich.console.Console) -> None:
 
 
 def parts(table: Table, *, width: int) -> Iterator[Table]:
-    """Yield a table, or, where it is too wide, tables with some of its columns each; all have the first one.
+    """Yield a table, or, where it is too wide, several tables with some of its columns each and the first in all.
 
     Args:
-        table: what to print.
-        width: columns of the terminal.
+        table: the table to print.
+        width: the number of characters in a line of the terminal.
 
     Yields:
         Tables of the same rows.
@@ -191,7 +191,7 @@ def _width(table: Table, index: int, width: int) -> int:
 
 
 def _lines(value: str | int | float | None, column: Column, width: int) -> list[str]:
-    """A cell's lines: only text wraps by itself, and a name longer than two fifths of the terminal breaks at a dot."""
+    """Return the lines of a cell: a name longer than two fifths of the terminal is broken at its dots."""
     text = visible(format_cell(value, column.kind))
     most = 2 * width // 5
     if column.kind != "name" or len(text) <= most:
@@ -213,7 +213,7 @@ def _rich_table(table: Table, width: int) -> rich.table.Table:
     shown = RichTable(box=box.SIMPLE_HEAD, title=RichText(visible(table.title)) if table.title else None)
     shown.title_justify, shown.title_style = "left", "bold"
     for index, column in enumerate(table.columns):
-        # Only text wraps: half a number is a wrong number, half a name another name.
+        # Only text wraps: half of a number would be read as another number, and half of a name as another name.
         side: Literal["left", "right"] = "left" if column.kind in ("text", "sentence", "name") else "right"
         wraps = column.kind in ("text", "sentence")
         heading = _heading(visible(column.title), _width(table, index, width))
@@ -225,7 +225,7 @@ def _rich_table(table: Table, width: int) -> rich.table.Table:
 
 
 def _heading(title: str, width: int) -> str:
-    """A heading in as many lines as keep it as narrow as its column."""
+    """Return a heading, broken into lines that are no wider than its column where words allow."""
     lines = [""]
     for word in title.split(" "):
         lines[-1:] = [f"{lines[-1]} {word}".lstrip()] if len(lines[-1]) + len(word) < width else [lines[-1], word]
@@ -238,7 +238,7 @@ def _print_chart(chart: Chart, console: rich.console.Console) -> None:
         _say(console, f"{chart.title}: nothing was measured", "dim")
         return
     if len(chart.labels) > MOST_LABELS:
-        _say(console, f"{chart.title}: a chart of {len(chart.labels)} places, in the HTML report", "dim")
+        _say(console, f"{chart.title}: a chart of {len(chart.labels)} labels, in the HTML report", "dim")
         return
     if chart.title:
         _say(console, chart.title, "bold")
@@ -252,7 +252,7 @@ def chart_lines(chart: Chart, extent: AxisScale, *, width: int) -> Iterator[str]
     """Yield a chart as lines of text: one per label with its values on a track, then the axis and the legend.
 
     Args:
-        chart: what to draw.
+        chart: the chart to draw.
         extent: the range of its values.
         width: characters of a line, at most.
 
@@ -279,9 +279,10 @@ def _legend(series: Series, number: int) -> str:
 
 
 def _track(chart: Chart, index: int, extent: AxisScale, track: int) -> str:
-    drawn = [" "] * track
+    """Return the values of one label as characters along a line."""
+    characters = [" "] * track
 
-    def spot(value: float) -> int:
+    def position(value: float) -> int:
         share = extent.share(value) if math.isfinite(value) else float(value > 0)
         return min(max(round(share * (track - 1)), 0), track - 1)
 
@@ -291,9 +292,9 @@ def _track(chart: Chart, index: int, extent: AxisScale, track: int) -> str:
         if not known:
             continue
         glyph = _legend(series, number)
-        for place in range(spot(min(known)), spot(max(known)) + 1):
-            drawn[place] = glyph
+        for filled in range(position(min(known)), position(max(known)) + 1):
+            characters[filled] = glyph
         for end in known:
             if math.isinf(end):
-                drawn[spot(end)] = "▶" if end > 0 else "◀"
-    return "".join(drawn)
+                characters[position(end)] = "▶" if end > 0 else "◀"
+    return "".join(characters)

@@ -1,4 +1,4 @@
-"""Figures inside sentences."""
+"""How numbers, shapes and lists of names are written inside sentences."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def factor(exponent: float) -> str:
-    """Return 10**exponent as a reader says it: a short decimal, or a power of ten where that is long.
+    """Return 10**exponent as a short decimal, or as a power of ten where the decimal would be long.
 
     Args:
         exponent: log10 of the factor; `-inf` is zero.
@@ -25,7 +25,7 @@ def factor(exponent: float) -> str:
 
 
 LEVELS = {"info": "note", "warning": "warning", "error": "error"}
-"""What a reader calls the levels of notices; severities keep their names in JSON and on the command line."""
+"""How pages name the severities of findings; JSON and the command line keep the severities' own names."""
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
@@ -33,8 +33,8 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
     Args:
         number: how many.
-        noun: for one.
-        plural: for any other number, if an s does not make it.
+        noun: the word for one.
+        plural: the word for any other number, if it is not the noun with an s.
     """
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 

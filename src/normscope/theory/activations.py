@@ -87,8 +87,9 @@ class Activation:
         bounded: the range (lo, hi) of the values, rounded outward, possibly infinite.
         reason: why the function is not Lipschitz; None if it is.
         evidence: PROVEN for an operator of torch, NUMERICAL for a function that a model writes out in several.
-        inner, factor: the function is factor/inner times the one of that name at inner x: `factor` scales its slopes.
-        knots: where a piecewise linear function that a model writes out bends or jumps.
+        inner, factor: the function is factor/inner f(inner x), where f is the activation of that name; its slopes are
+            those of f times `factor`.
+        knots: the points where a piecewise linear function that a model writes out bends or jumps.
         turns: where the derivative is not monotone, kinks included; None where that is not known.
         margin: how far derivatives may be off, relative to max(1, size).
         word: its name and parameters in the vocabulary of proofs; None where no checker knows the function.
@@ -134,7 +135,7 @@ def outward(low: float, high: float) -> Interval:
 def _odd_slope(top: float) -> Interval:
     """Return the slopes of x times a step from 0 to 1 that is odd about 1/2: f'(x) + f'(-x) = 1."""
     high = outward(top, top)[1]
-    return 1.0 - high, high  # an exact subtraction
+    return 1.0 - high, high  # this subtraction is exact
 
 
 def quick_gelu(x: Tensor) -> Tensor:
@@ -210,7 +211,7 @@ def elu(alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0, *, nam
     if not (math.isfinite(floor) and math.isfinite(steepest)):
         reason = f"{label}: its slopes are not finite numbers"
         return Activation(label, function, REAL, REAL, reason, turns=turning(0.0))
-    exact = scale == input_scale == 1.0  # else a product was rounded
+    exact = scale == input_scale == 1.0  # otherwise a product was rounded
     low, high = (steepest, steepest) if exact else outward(steepest, steepest)
     tail = (0.0, 0.0) if input_scale == 0 else (floor, floor) if exact else outward(floor, floor)
     bounded = (-math.inf if scale < 0 else min(0.0, tail[0])), (math.inf if scale > 0 else max(0.0, tail[1]))
@@ -266,8 +267,8 @@ def threshold(threshold: float, value: float) -> Activation:
     """Return x where x > threshold, else `value`: Lipschitz only if the two meet.
 
     Args:
-        threshold: where the function switches.
-        value: what it returns at and below the threshold.
+        threshold: the point where the function switches.
+        value: its value at and below the threshold.
 
     Returns:
         max(x, threshold) with slopes [0, 1] if `value == threshold`; else a jump, not Lipschitz.
@@ -304,7 +305,7 @@ def hardshrink(lambd: float = 0.5) -> Activation:
 
 
 SOFTPLUS_THRESHOLD = 20.0
-"""The threshold of softplus that torch has by default: the jump there is taken for rounding; below it is not."""
+"""Torch's default threshold of softplus: the jump there counts as rounding, a jump at a lower threshold does not."""
 
 
 def softplus(beta: float = 1.0, threshold: float = 20.0) -> Activation:
@@ -319,7 +320,7 @@ def softplus(beta: float = 1.0, threshold: float = 20.0) -> Activation:
 
     Args:
         beta: the sharpness, of any sign but not 0.
-        threshold: where torch switches to the identity.
+        threshold: the value of beta x above which torch returns x itself.
 
     Returns:
         The activation.
@@ -335,8 +336,8 @@ def softplus(beta: float = 1.0, threshold: float = 20.0) -> Activation:
     label, function = f"softplus({beta:g})", partial(F.softplus, beta=beta, threshold=threshold)
     if not threshold >= SOFTPLUS_THRESHOLD:
         return Activation(label, function, REAL, REAL, f"{label} jumps at its threshold {threshold:g}")
-    seen = math.log1p(math.exp(-threshold)) > UNIT * threshold
-    evidence = Evidence.NUMERICAL if seen else Evidence.PROVEN
+    visible = math.log1p(math.exp(-threshold)) > UNIT * threshold
+    evidence = Evidence.NUMERICAL if visible else Evidence.PROVEN
     bounded = (0.0, math.inf) if beta > 0 else (-math.inf, 0.0)
     sure = STRETCH[0] <= beta <= STRETCH[1] and threshold >= SURE_THRESHOLD
     word = ("softplus", {"beta": float(beta), "threshold": float(threshold)}) if sure else None
@@ -410,7 +411,7 @@ def glu_norm(radius: float = math.inf) -> Upper:
     if radius * radius > 8.0:
         t = (3.0 - math.sqrt(1.0 - 8.0 / radius / radius)) / 4.0
         size = max(1.0, t * math.hypot(1.0, radius * (1.0 - t)))
-    # t maximises, so its rounding counts squared; where the root is ill-conditioned (radius^2 near 8) the size is 1.
+    # At a maximum the rounding of t has a quadratic effect; where t is ill-conditioned (radius^2 near 8), size is 1.
     return Upper.of(size, Evidence.PROVEN, "glu", allowance=0.0 if size == 1.0 else rounding.gamma(32))
 
 

@@ -1,9 +1,9 @@
-"""What a Lipschitz constant says about training: counts of iterations and samples, as the papers print them.
+"""Counts of iterations and samples that follow from a Lipschitz constant, as the papers print them.
 
-Every count is an order, Omega or O without its constant, kept as log10: it may serve as a ratio between two networks
-and not as a number of steps. The constants of single factors are gauge dependent: scaling the weights in front of a
-normalizer by c leaves the network as it is, multiplies the product of weight norms by c and divides the constant of the
-normalizer by c. Only products over whole runs of both mean something.
+Every count is an order (Omega or O without its constant), kept as log10: it can compare two networks, but it is not a
+number of steps. The constants of single factors depend on the gauge: scaling the weights in front of a normalizer by c
+leaves the network as it is, multiplies the product of weight norms by c and divides the constant of the normalizer by
+c. Only the product of both has a meaning of its own.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ GAUGE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """How many iterations a constant L asks for to reach an accuracy alpha: `L^constant / alpha^accuracy`.
+    """The number of iterations to reach an accuracy alpha with a constant L: `L^constant / alpha^accuracy`.
 
     Attributes:
-        name: what is counted.
+        name: the name of the rate.
         side: `"lower"` (every method needs at least so many, Omega) or `"upper"` (some method needs no more, O).
         constant, accuracy: the exponents.
-        source: where it is printed.
-        remark: what is wrong with it, if something is.
+        source: the paper and section that print it.
+        remark: what is wrong with the rate, if anything.
     """
 
     name: str
@@ -56,20 +56,6 @@ class Rate:
         if not 0.0 < alpha < math.inf:
             raise InputError(f"alpha is a number above 0, not {alpha!r}")
         return self.constant * log10_constant - self.accuracy * math.log10(alpha)
-
-    def log10_error(self, log10_constant: float, iterations: float) -> float:
-        """Return log10 of the accuracy that so many iterations reach, the count solved for alpha.
-
-        Raises:
-            InputError: there is no such number of iterations.
-
-        Example:
-            >>> round(RATES["nonconvex, Slides"].log10_error(2.0, 1e4), 6)  # (100^2 / 10^4)^(1/3)
-            0.0
-        """
-        if not 0.0 < iterations < math.inf:
-            raise InputError(f"iterations are a number above 0, not {iterations!r}")
-        return (self.constant * log10_constant - math.log10(iterations)) / self.accuracy
 
 
 RATES = {
@@ -129,19 +115,19 @@ RATES = {
         ),
     )
 }
-"""Rates by name."""
+"""The printed rates by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerCost:
-    """What Corollaries 18 and 19 say of the weights of one layer; all figures are log10 of an order.
+    """The counts of Corollaries 18 and 19 for the weights of one layer; all figures are log10 of an order.
 
     Attributes:
-        layer: its number, from 1.
-        log10_behind: of the product of the weight norms behind it, `s_{i+1} ... s_K`.
-        log10_normalizers: of the product of the constants of the normalizers from it on.
-        log10_at_least: Corollary 18, the unnormalized network.
-        log10_unnormalized, log10_normalized: Corollary 19, both networks.
+        layer: the number of the layer, from 1.
+        log10_behind: log10 of the product of the weight norms behind it, `s_{i+1} ... s_K`.
+        log10_normalizers: log10 of the product of the constants of its own and all later normalizers.
+        log10_at_least: Corollary 18 for the unnormalized network.
+        log10_unnormalized, log10_normalized: Corollary 19 for the unnormalized and the normalized network.
     """
 
     layer: int
@@ -153,12 +139,12 @@ class LayerCost:
 
     @property
     def log10_ratio(self) -> float:
-        """Of the evaluations of the normalized network over those of its unnormalized twin (see `GAUGE`)."""
+        """log10 of the evaluations of the normalized network over those of its unnormalized twin (see `GAUGE`)."""
         return self.log10_normalizers
 
 
 def corollaries(log10_norms: Sequence[float], log10_constants: Sequence[float], alpha: float) -> tuple[LayerCost, ...]:
-    """Return what Corollaries 18 and 19 say of every layer but the last.
+    """Return the counts of Corollaries 18 and 19 for every layer but the last.
 
     Corollary 18: at least `s_{i+1} ... s_K / alpha` iterations for the weights of layer i of an unnormalized network;
     Corollary 19: `s_{i+1} ... s_K / alpha^2` evaluations suffice, and with normalizers that times the product of their
@@ -167,8 +153,8 @@ def corollaries(log10_norms: Sequence[float], log10_constants: Sequence[float], 
     Assumes: a chain of layers `h_k = g_k(NO_k(W_k h_{k-1}))` with slopes of at most 1.
 
     Args:
-        log10_norms: of the weights' operator norms `s_1, ..., s_K`.
-        log10_constants: of the normalizers' constants, one per layer; 0 for a layer without.
+        log10_norms: log10 of the weights' operator norms `s_1, ..., s_K`.
+        log10_constants: log10 of the normalizers' constants, one per layer; 0 for a layer without normalizer.
         alpha: the accuracy.
 
     Raises:
@@ -209,14 +195,14 @@ def generalization_slack(samples: float, *, cells: int, partition: int, delta: f
     `g = C (sqrt(2) + 1) q + 2 C q^2`, `q = sqrt(|T| ln(2 N/delta)/m)`.
 
     Args:
-        samples: m.
-        cells: |T|, the cells that hold samples.
-        partition: N, the cells of the partition.
+        samples: the number of samples m.
+        cells: the number of cells |T| that hold samples.
+        partition: the number of cells N of the partition.
         delta: the probability of failure.
-        most: C, the largest loss.
+        most: the largest loss C.
 
     Raises:
-        InputError: one of them is none.
+        InputError: one of them is outside its range.
     """
     if samples <= 0 or not 1 <= cells <= partition or not 0.0 < delta < 1.0 or not most > 0.0:
         raise InputError(
@@ -233,16 +219,16 @@ def sample_size(
     """Return the number of samples at which the Slides' Theorem 1 promises a gap, solved from its right side.
 
     The right side is `sensitivity + g(m)`. The first part, cell diameters times local constants, does not shrink with
-    m: a network whose sensitivity is above the gap needs infinitely many, whatever its normalizers save elsewhere. That
-    is what "exponentially less data" can mean.
+    m: a network whose sensitivity is above the gap needs infinitely many samples, whatever its normalizers save
+    elsewhere. This is what "exponentially less data" can mean.
 
     Args:
-        gap: that is wanted between the losses on the data and on the distribution.
-        sensitivity: the mean over the samples of cell diameter times the loss's constant there.
-        cells: |T|, taken as given although it grows with m.
-        partition: N, the cells of the partition.
+        gap: the wanted gap between the losses on the data and on the distribution.
+        sensitivity: the mean over the samples of the cell diameter times the loss's constant in the cell.
+        cells: the number of cells |T| that hold samples, taken as given although it grows with m.
+        partition: the number of cells N of the partition.
         delta: the probability of failure.
-        most: C, the largest loss.
+        most: the largest loss C.
 
     Returns:
         The number of samples; infinity where none suffices.
@@ -256,26 +242,28 @@ def sample_size(
 
     Reference: Slides, Theorem 1 and "may require exponentially less training data".
     """
-    generalization_slack(1.0, cells=cells, partition=partition, delta=delta, most=most)  # checks them
+    generalization_slack(1.0, cells=cells, partition=partition, delta=delta, most=most)  # this checks the arguments
     if not gap > 0.0 or sensitivity < 0.0 or math.isnan(sensitivity):
         raise InputError(f"gap is a number above 0 and sensitivity one from 0 on, not {gap!r} and {sensitivity!r}")
     left = (gap - sensitivity) / most
     if left <= 0.0:
         return math.inf
     linear = math.sqrt(2.0) + 1.0
-    root = 2.0 * left / (linear + math.sqrt(linear**2 + 8.0 * left))  # of linear q + 2 q^2 = left, without cancelling
+    root = (
+        2.0 * left / (linear + math.sqrt(linear**2 + 8.0 * left))
+    )  # the root q of linear q + 2 q^2 = left, in a form that does not cancel
     return cells * math.log(2 * partition / delta) / root**2
 
 
 def log10_data_ratio(
     gap: float, normalized: float, unnormalized: float, *, cells: int, partition: int, delta: float
 ) -> float:
-    """Return log10 of the samples that a normalized network needs over those of its twin; -inf where only it can.
+    """Return log10 of the samples of a normalized network over those of its twin; -inf if the twin never suffices.
 
     Args:
-        gap: that is wanted, as in `sample_size`.
+        gap: the wanted gap, as in `sample_size`.
         normalized: the sensitivity of the normalized network.
-        unnormalized: that of its twin.
+        unnormalized: the sensitivity of its unnormalized twin.
         cells: as in `sample_size`.
         partition: as in `sample_size`.
         delta: as in `sample_size`.

@@ -1,4 +1,4 @@
-"""What a deep network does to gradients before it is trained: the growth that BatchNorm causes (Yang et al. 2019)."""
+"""The growth of gradients in a deep network with BatchNorm before training (Yang et al. 2019)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 from ..core.errors import InputError
 
 LIMIT = math.pi / (math.pi - 1.0)
-"""Of the growth of a ReLU network with BatchNorm, as the batch becomes large."""
+"""The limit of the growth in a ReLU network with BatchNorm, as the batch becomes large."""
 
 
 def relu_overlap(correlation: float) -> float:
@@ -29,12 +29,12 @@ def batch_norm_growth(batch: int, activation: Literal["relu", "linear"] = "relu"
     `(B-2)/(B-3)` for linear networks; for ReLU `[((B-1) + J'(c))/(1 - J(c)) - 1]/(B-3)` with `c = -1/(B-1)` and
     `J' = (pi - arccos c)/pi`, which tends to `pi/(pi - 1) = 1.467`.
 
-    Assumes: wide layers with Gaussian weights, no skips, scale 1, eps that does not matter, train mode, and layers far
-    from both ends of the network.
+    Assumes: wide layers with Gaussian weights, no skip connections, scale 1, a negligible eps, train mode, and layers
+    far from both ends of the network.
 
     Args:
-        batch: the number of independent values that a variance is taken from.
-        activation: behind each BatchNorm.
+        batch: the number of independent values from which each variance is computed.
+        activation: the activation behind each BatchNorm.
 
     Raises:
         InputError: the batch has fewer than four values, for which the growth is infinite.

@@ -42,7 +42,7 @@ def lemma1(running_var: Tensor, eps: float, gamma: Tensor | None = None) -> floa
 def lemma2(eps: float, variance: float = 0.0) -> float:
     """Return LayerNorm's bound as printed, 1/sqrt(sigma_n^2 + eps), without gamma.
 
-    A bound at every point, exact for n >= 3. Over all inputs the printed sigma = min over R^n is sqrt(eps), always.
+    It is a bound at every point, exact for n >= 3. The printed sigma, a minimum over R^n, is always sqrt(eps).
 
     Args:
         eps: the stabiliser.
@@ -64,7 +64,7 @@ def lemma2(eps: float, variance: float = 0.0) -> float:
 def lemma3(eps: float, variances: Tensor) -> float:
     """Return GroupNorm's bound as printed, the sum over groups of (sigma_k^2 + eps)^(-1/2), without gamma.
 
-    A bound, loose by up to the number of groups: a block-diagonal map has the norm of its largest block.
+    It is a bound, loose by up to the number of groups, since a block-diagonal map has the norm of its largest block.
 
     Args:
         eps: the stabiliser.
@@ -87,9 +87,9 @@ def lemma3(eps: float, variances: Tensor) -> float:
 def slides_layer_norm(n: int, variance: float, eps: float, gamma: Tensor | None = None) -> float:
     """Return LayerNorm's bound of the digest, (1 - 1/n)/s, or with gamma that of the Slides, (1 - 1/n) norm(gamma/s).
 
-    Not a bound. (1 - 1/n)/s is below the exact 1/s for every n >= 3, and for n = 2 below eps/s^3 where var < eps. The
-    Slides take the l2 norm of the vector gamma/s, sqrt(n)/s for gamma = 1: that is a bound for n >= 3 while all scales
-    are equal, and none if one dominates (gamma = e_1, zero variance: exact sqrt(1 - 1/n)/s).
+    It is not a bound. (1 - 1/n)/s is below the exact 1/s for every n >= 3, and for n = 2 below eps/s^3 where var < eps.
+    The Slides take the l2 norm of the vector gamma/s, sqrt(n)/s for gamma = 1: that is a bound for n >= 3 while all
+    scales are equal, and none if one dominates (gamma = e_1, zero variance: exact sqrt(1 - 1/n)/s).
 
     Args:
         n: the number of normalized entries.
@@ -115,7 +115,7 @@ def slides_layer_norm(n: int, variance: float, eps: float, gamma: Tensor | None 
 def slides_group_norm(n_g: int, variances: Tensor, eps: float, gamma: Tensor | None = None) -> float:
     """Return GroupNorm's bound of the Slides, (1 - 1/n_g) norm(gamma/sigma), l2 over all entries.
 
-    Not a bound, as `slides_layer_norm`. Without gamma the largest group's (1 - 1/n_g)/s_k is returned.
+    Like `slides_layer_norm` it is not a bound. Without gamma the largest group's (1 - 1/n_g)/s_k is returned.
 
     Args:
         n_g: the number of entries of a group.

@@ -1,4 +1,4 @@
-"""Lipschitz constants of losses in the logits, l2 on the logits, each beside what the papers print.
+"""Lipschitz constants of losses with respect to the logits (l2), each beside the constant that the papers print.
 
 A loss here is the loss of one row of K outputs (logits or predictions) against one target; over R rows (tokens,
 samples of a batch) it is their plain mean, whose constant is c/sqrt(R) in the l2 norm of all rows together. Every
@@ -21,7 +21,7 @@ from ..core.errors import InputError
 from ..core.rounding import ZERO, Upper
 
 ALLOWANCE = 1e-14
-"""Rounding of the few float64 operations behind a constant."""
+"""An allowance for the rounding of the few float64 operations behind a constant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,14 +29,14 @@ class Loss:
     """A loss of one row of outputs, with its Lipschitz constant.
 
     Attributes:
-        name: how messages and tables call it.
-        targets: `"classes"`: the index of a class per row; `"values"`: as many numbers as outputs.
+        name: the name in messages and tables.
+        targets: `"classes"` for the index of one class per row, `"values"` for as many numbers as outputs.
         constant: the exact constant in the l2 norm of a row, given the number K of its outputs.
         rows: the loss of every row: outputs `[R, K]` and targets (`[R]` or `[R, K]`) to `[R]`.
         reference: where the constant comes from.
         as_printed: the constant a paper prints for it, if one does.
         reason: why the constant is infinite, if it is.
-        most: the largest value it takes; infinite for a loss without a largest one.
+        most: the largest value of the loss, or infinity.
     """
 
     name: str
@@ -99,7 +99,7 @@ def cross_entropy(*, label_smoothing: float = 0.0, weight: Tensor | None = None)
         scale = torch.ones(classes, dtype=torch.float64) if factors is None else factors.cpu()
         if classes == 1:
             return 0.0
-        spread = scale * label_smoothing / classes  # a without the label's own share
+        spread = scale * label_smoothing / classes  # this is a without the label's own share
         own = (1.0 - label_smoothing) * scale
         least = spread.topk(2, largest=False)
         others = torch.where(torch.arange(classes) == least.indices[0], least.values[1], least.values[0])

@@ -5,7 +5,7 @@ eps). LayerNorm, GroupNorm, InstanceNorm and train-mode BatchNorm are one functi
 (1/s) diag(gamma) (I - y y^T/(n s^2)) (I - 11^T/n); RMSNorm has (1/r) diag(gamma) (I - x x^T/(n r^2)); eval-mode
 BatchNorm is diag(gamma/s) with s from the running variance.
 
-`*_jacobian` writes the matrix out, `*_global` bounds its norm over all inputs; what the papers print is in `lemmas.py`.
+`*_jacobian` writes the matrix out, `*_global` bounds its norm over all inputs; `lemmas.py` has the papers' constants.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def layer_norm_jacobian(x: Tensor, gamma: Tensor | None, eps: float) -> Tensor:
         A float64 matrix `[n, n]`.
 
     Example:
-        >>> layer_norm_jacobian(torch.tensor([1.0, 3.0]), None, 1.0)  # eps/s^3 along (1, -1)/sqrt(2)
+        >>> layer_norm_jacobian(torch.tensor([1.0, 3.0]), None, 1.0)  # it is eps/s^3 along (1, -1)/sqrt(2)
         tensor([[ 0.1768, -0.1768],
                 [-0.1768,  0.1768]], dtype=torch.float64)
     """
@@ -47,9 +47,9 @@ def layer_norm_jacobian(x: Tensor, gamma: Tensor | None, eps: float) -> Tensor:
 
 
 def rms_epsilon(eps: float | None, dtype: torch.dtype) -> float:
-    """Return the eps that `torch.nn.RMSNorm` uses where it is None: that of the dtype it computes in.
+    """Return the eps of `torch.nn.RMSNorm`; where it is None, torch takes that of the dtype it computes in.
 
-    The documentation says `finfo(x.dtype).eps`; float16 and bfloat16 are computed in float32, with float32's.
+    Torch's documentation says `finfo(x.dtype).eps`, but float16 and bfloat16 are computed in float32, with its eps.
     """
     if eps is not None:
         return float(eps)
@@ -75,7 +75,7 @@ def batch_norm_eval_global(gamma: Tensor | None, running_var: Tensor, eps: float
 def layer_norm_global(gamma: Tensor | None, n: int, eps: float) -> Upper:
     """Return the Lipschitz constant of LayerNorm over all inputs, norm(diag(gamma)(I - 11^T/n))/sqrt(eps).
 
-    Attained at zero variance: the Jacobian at y is the one at 0 times a contraction, over a larger s.
+    It is attained at zero variance: the Jacobian at y is that at 0 times a contraction, divided by a larger s.
 
     Args:
         gamma: n scales, or one; None for ones.

@@ -1,6 +1,6 @@
-"""Piecewise linear functions of one variable in exact arithmetic: where they bend, how steep they are, where they jump.
+"""Piecewise linear functions of one variable in exact arithmetic: their knots, slopes and jumps.
 
-Knots, slopes and values are fractions, so a jump of 1e-300 is a jump and two pieces that meet do meet.
+Knots, slopes and values are fractions, so that even a jump of 1e-300 is found, and a continuous function has none.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ..core.bracket import Evidence
 from .activations import ACTIVATIONS, Activation, clamp, hardshrink, leaky_relu, softshrink
 
 Line = tuple[Fraction, Fraction]
-"""Slope and offset."""
+"""The slope and the offset of a line."""
 MOST_KNOTS = 16
-"""More than any activation has; it keeps the arithmetic short."""
+"""The largest number of knots: more than any activation has, and few enough for fast arithmetic."""
 COMPARED: dict[str, Callable[[Fraction], bool]] = {
     "gt": lambda d: d > 0,
     "ge": lambda d: d >= 0,
@@ -27,11 +27,11 @@ COMPARED: dict[str, Callable[[Fraction], bool]] = {
     "eq": lambda d: d == 0,
     "ne": lambda d: d != 0,
 }
-"""Comparisons of two values by their difference."""
+"""Comparisons of two values, as tests of their difference."""
 
 
 class Unreadable(ValueError):
-    """An expression that is outside of what can be computed exactly."""
+    """An expression that cannot be computed exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class PiecewiseLinear:
     """A function that is a line between neighbouring knots, and at each knot has a value of its own.
 
     Attributes:
-        knots: where the lines change, in rising order.
+        knots: the points where the lines change, in ascending order.
         at: the values at the knots.
         lines: one more than there are knots, from left to right.
     """
@@ -139,7 +139,7 @@ class PiecewiseLinear:
 def activation_of(function: PiecewiseLinear) -> Activation | None:
     """Return a continuous piecewise linear function with a bend as an activation; also hardshrink, which jumps.
 
-    The slopes are exact, so no known function has to be met; those with a name get it.
+    The slopes are exact, so that the function need not be a known one; a known function gets its name.
 
     Example:
         >>> x = PiecewiseLinear.identity()
@@ -164,7 +164,7 @@ def activation_of(function: PiecewiseLinear) -> Activation | None:
 
 
 def _named(function: PiecewiseLinear, slopes: list[Fraction]) -> Activation | None:
-    """Return the activation of torch that a continuous function is."""
+    """Return the activation of torch that equals a continuous function, or None."""
     knots, lines = function.knots, function.lines
     if knots == (0,) and lines[1] == (1, 0):
         plain = {0: "relu", -1: "abs"}.get(int(slopes[0])) if slopes[0].denominator == 1 else None
@@ -180,7 +180,7 @@ def _named(function: PiecewiseLinear, slopes: list[Fraction]) -> Activation | No
 
 
 def _hardshrink(function: PiecewiseLinear) -> Activation | None:
-    """Return hardshrink if this is it: x outside of two knots, 0 between them, and either at the knots."""
+    """Return hardshrink if the function is x outside two knots, 0 between them, and either of these at the knots."""
     knots, lines = function.knots, function.lines
     if len(knots) != 2 or knots[0] != -knots[1] or lines != ((1, 0), (0, 0), (1, 0)):
         return None
@@ -190,7 +190,7 @@ def _hardshrink(function: PiecewiseLinear) -> Activation | None:
 
 
 def _evaluator(function: PiecewiseLinear) -> Callable[[Any], Any]:
-    """Return the function on tensors."""
+    """Return the function in a form that runs on tensors."""
     knots = [float(knot) for knot in function.knots]
     lines = [(float(slope), float(offset)) for slope, offset in function.lines]
 
@@ -211,7 +211,7 @@ def _between(knots: tuple[Fraction, ...]) -> list[Fraction]:
 
 
 def _joined(functions: tuple[PiecewiseLinear, ...], combine: Callable[..., Line]) -> PiecewiseLinear:
-    """Combine functions line by line over all their knots; at the knots the values count as constant lines."""
+    """Combine functions line by line over all their knots; the values at a knot are combined as constant lines."""
     knots = tuple(sorted({knot for function in functions for knot in function.knots}))
     at = tuple(combine(*((Fraction(0), function(knot)) for function in functions))[1] for knot in knots)
     lines = tuple(combine(*(_line(function, x) for function in functions)) for x in _between(knots))

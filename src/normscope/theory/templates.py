@@ -1,9 +1,9 @@
-"""Which activation is this? Expressions in exact arithmetic, matched with the formulas of the known activations.
+"""Recognise activations: expressions in exact arithmetic are matched with the formulas of the known activations.
 
 A function that a model writes out in smaller operators is a polynomial, with fractions for coefficients, in x and in
-functions of such polynomials (*atoms*). Two expressions that are equal as polynomials are the same function, and the
-known activations are told by their atoms and coefficients: 1e-20 x^3 more, or a constant that is off, is another
-function. Constants that only stretch an activation, like beta in x sigmoid(beta x), are its parameters.
+functions of such polynomials (*atoms*). Two expressions that are equal as polynomials are the same function. Known
+activations are recognised by their atoms and coefficients: an additional 1e-20 x^3, or a constant that is off, makes
+another function. Constants that only stretch an activation, like beta in x sigmoid(beta x), are its parameters.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ from .activations import ACTIVATIONS, QUICK_GELU, Activation, elu, outward
 from .piecewise import Unreadable
 
 Atom = tuple[Any, ...]
-"""A function's name, the polynomial it is taken of, and its limits; `("x",)` is the variable."""
+"""The name of a function, the polynomial that is its argument, and its limits; `("x",)` is the variable."""
 Monomial = frozenset[tuple[Atom, int]]
 X: Atom = ("x",)
 UNIT: Monomial = frozenset()
 LINEAR: Monomial = frozenset({(X, 1)})
 CUBIC: Monomial = frozenset({(X, 3)})
 MOST_TERMS = 32
-"""More than any activation has; it keeps the arithmetic short."""
+"""The largest number of terms: more than any activation has, and few enough for fast arithmetic."""
 LOST = 1024
-"""Terms that cancel to less than this share of themselves are not read: floats lose the digits that are left."""
+"""An expression whose terms cancel to less than 1/1024 of their size is refused: floats lose the remaining digits."""
 GELU_CUBIC = 0.044715 * math.pi / 2.0
-"""b/a^3 in the tanh form of GELU, x/2 (1 + tanh(a x + b x^3)): what is left of its two constants when x is scaled."""
+"""b/a^3 in the tanh form of GELU, x/2 (1 + tanh(a x + b x^3)): this figure stays the same when x is scaled."""
 GELU_OFF = 1e-6
-"""How far, relatively, that figure may be off: constants rounded to float32 make it 3e-7."""
+"""The largest relative error of that figure: constants rounded to float32 are off by 3e-7."""
 GELU_WIDENING = 2.5
-"""By how much slopes move, times the relative error of b. With u = a x + b x^3, t = tanh u, s = 1 - t^2 the size of
-b df'/db is abs(b x^3 s (4 - 2 x u' t))/2; b x^3 <= u and x u' <= 3 u make it at most 2 u s + 3 u^2 s <= 0.90 + 1.32."""
+"""Slopes move by at most this factor times the relative error of b. With u = a x + b x^3, t = tanh u, s = 1 - t^2 the
+size of b df'/db is abs(b x^3 s (4 - 2 x u' t))/2; b x^3 <= u and x u' <= 3 u make it at most 2 u s + 3 u^2 s, which is
+at most 0.90 + 1.32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Polynomial:
         return _summed([(_together(m, n), a * b) for m, a in self.terms for n, b in other.terms])
 
     def divided(self, other: Polynomial) -> Polynomial:
-        """Return the quotient; by something variable it is a product with an atom."""
+        """Return the quotient; a divisor that depends on x becomes an atom."""
         value = other.coefficients
         if set(value) == {UNIT}:
             return self * Polynomial.constant(1 / value[UNIT])
@@ -132,7 +133,7 @@ class SignChoice:
 
 
 def activation_of(expression: Polynomial | SignChoice) -> Activation | None:
-    """Return the known activation that an expression is, stretched and scaled; None if it is none.
+    """Return the known activation that an expression equals, stretched and scaled; None if there is none.
 
     Example:
         >>> x = Polynomial.identity()
@@ -156,14 +157,14 @@ Terms = dict[Monomial, Fraction]
 
 
 def _silu(given: Terms) -> Activation | None:
-    """SiLU: x sigmoid(beta x)."""
+    """Recognise SiLU: x sigmoid(beta x)."""
     atom, (gain,) = _form(given, "sigmoid", (1, 1))
     beta = None if atom is None else _stretch(atom[1])
     return None if beta is None or gain is None else _stretched("silu", float(beta), gain)
 
 
 def _gelu(given: Terms) -> Activation | None:
-    """GELU: x/2 (1 + erf(x/sqrt 2)), x/2 (1 + tanh(a x + b x^3)), and SiLU as x/2 (1 + tanh(x/2))."""
+    """Recognise GELU: x/2 (1 + erf(x/sqrt 2)), x/2 (1 + tanh(a x + b x^3)), and SiLU as x/2 (1 + tanh(x/2))."""
     for name in ("erf", "tanh"):
         atom, (half, same) = _form(given, name, (1, 0), (1, 1))
         if atom is None or half is None or half != same:
@@ -184,7 +185,7 @@ def _gelu(given: Terms) -> Activation | None:
 
 
 def _mish(given: Terms) -> Activation | None:
-    """Mish: x tanh(softplus(x))."""
+    """Recognise Mish: x tanh(softplus(x))."""
     atom, (gain,) = _form(given, "tanh", (1, 1))
     if atom is None or gain is None:
         return None
@@ -194,7 +195,7 @@ def _mish(given: Terms) -> Activation | None:
 
 
 def _tanhshrink(given: Terms) -> Activation | None:
-    """Tanhshrink: x - tanh(k x)/k."""
+    """Recognise Tanhshrink: x - tanh(k x)/k."""
     atom, (gain, inner) = _form(given, "tanh", (1, 0), (0, 1))
     size = None if atom is None else _stretch(atom[1])
     if size is None or gain is None or inner is None or inner * size != -gain:
@@ -203,7 +204,7 @@ def _tanhshrink(given: Terms) -> Activation | None:
 
 
 def _softsign(given: Terms) -> Activation | None:
-    """Softsign: x/(1 + abs(x))."""
+    """Recognise Softsign: x/(1 + abs(x))."""
     atom, (gain,) = _form(given, "reciprocal", (1, 1))
     if atom is None or gain is None:
         return None
@@ -214,7 +215,7 @@ def _softsign(given: Terms) -> Activation | None:
 
 
 def _hardswish(given: Terms) -> Activation | None:
-    """Hardswish: x clamp(x + 3, 0, 6)/6."""
+    """Recognise Hardswish: x clamp(x + 3, 0, 6)/6."""
     atom, (gain,) = _form(given, "clamp", (1, 1))
     if atom is None or gain is None:
         return None
@@ -226,14 +227,14 @@ def _hardswish(given: Terms) -> Activation | None:
 
 
 def _softplus(given: Terms) -> Activation | None:
-    """Softplus: log(1 + exp(x))."""
+    """Recognise Softplus: log(1 + exp(x))."""
     atom, (gain,) = _form(given, "softplus", (0, 1))
     size = None if atom is None else _stretch(atom[1])
     return None if size is None or gain is None else _stretched("softplus", float(size), gain * size)
 
 
 def _elu(choice: SignChoice) -> Activation | None:
-    """ELU: s x on the right, s alpha (exp(i x) - 1) on the left."""
+    """Recognise ELU: s x on the right, s alpha (exp(i x) - 1) on the left."""
     scale = _stretch(choice.right)
     atom, (size, offset) = _form(choice.left.coefficients, "exp", (0, 1), (0, 0))
     rate = None if atom is None else _stretch(atom[1])
@@ -246,7 +247,7 @@ def _elu(choice: SignChoice) -> Activation | None:
 def _form(given: Terms, name: str, *powers: tuple[int, int]) -> tuple[Atom | None, list[Fraction | None]]:
     """Read terms as a sum of products of x and one atom of that name, each to given powers.
 
-    Returns the atom with one coefficient per pair of powers, or no atom where anything is missing or left over.
+    The result is the atom with one coefficient per pair of powers, or no atom where a term is missing or left over.
     """
     nothing: list[Fraction | None] = [None] * len(powers)
     atoms = {atom for monomial in given for atom, _ in monomial if atom[0] == name}
@@ -268,7 +269,7 @@ def _stretched(name: str, inner: float, gain: Fraction, margin: float = 1e-14) -
     slope = _wider(sorted(factor * end for end in known.slope), margin)
     scale = _sized(factor / inner)
     bounded = _wider(sorted(scale * end for end in known.bounded), margin)
-    if abs(inner - 1.0) <= 1e-12 and gain == 1:  # the rounding of a constant such as sqrt(2)
+    if abs(inner - 1.0) <= 1e-12 and gain == 1:  # only a constant such as sqrt(2) was rounded
         inner = 1.0
     return replace(
         known,
@@ -282,7 +283,7 @@ def _stretched(name: str, inner: float, gain: Fraction, margin: float = 1e-14) -
 
 
 def _sized(value: Fraction | float) -> float:
-    """Return a factor as a float that is neither infinite nor so small that digits, or all of it, are lost."""
+    """Return a factor as a float; refuse one that would be infinite, or too small to keep all its digits."""
     found = float(value)
     if not 1e-300 < abs(found) < math.inf:
         raise Unreadable("a factor out of the range of floats")
@@ -296,7 +297,7 @@ def _scaled(function: Callable[[Tensor], Tensor], inner: float, factor: float) -
 
 
 def _wider(ends: Any, margin: float = 1e-14) -> tuple[float, float]:
-    """Move two ends outward, relative to 1 or to their size."""
+    """Move both ends of an interval outward by a margin, relative to 1 or to their size if that is larger."""
     low, high = ends
     low = low - margin * max(1.0, abs(low)) if math.isfinite(low) else low
     high = high + margin * max(1.0, abs(high)) if math.isfinite(high) else high

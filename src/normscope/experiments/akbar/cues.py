@@ -25,11 +25,11 @@ KINDS = {
     "layer input": "LayerNorm of the input too",
 }
 UNUSED = 0.02
-"""Accuracy that a network may lose when a cue turns round, or the inputs change, and count as not minding it."""
+"""A loss of accuracy up to this, when a cue is reversed or the inputs change, counts as none."""
 CHANGES = {"as trained": (1.0, 0.0), "a third": (1 / 3, 0.0), "three times": (3.0, 0.0), "brighter": (1.0, 2.0)}
-"""Of all inputs alike: what they are multiplied by, and what is added."""
+"""Changes of all inputs alike: a factor, and a number that is added."""
 MODES = {"data": "statistics of the changed data", "stored": "statistics of the training data"}
-"""What BatchNorm normalizes the changed inputs by: train mode and eval mode."""
+"""The statistics by which BatchNorm normalizes the changed inputs, in train mode and in eval mode."""
 
 
 def jobs(settings: Settings) -> Sequence[Job]:
@@ -38,9 +38,9 @@ def jobs(settings: Settings) -> Sequence[Job]:
 
 
 def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
-    """Train with the cue and test with it, without it and with the cue turned round; or train without and change all.
+    """Train with the cue and test with it, without it and reversed; or train without it and test on changed inputs.
 
-    The cue is one feature that is three times as large in one class. Changes are those of all test inputs alike.
+    The cue is one feature that is three times as large in one class. A change applies to all test inputs alike.
     """
     kind, part = job.kind.split(", ")
     x, y = _task(settings, settings["samples"], 0)
@@ -56,7 +56,7 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
 
 
 def _trained(settings: Settings, kind: str, x: Tensor, y: Tensor) -> Ensemble:
-    """Return networks of all seeds, trained, in eval mode with the statistics of all their data."""
+    """Return trained networks of all seeds, in eval mode with the statistics of all their data."""
     normalizer: Normalizer = "none" if kind == "none" else "layer" if kind.startswith("layer") else "batch"
     layers = chain((INPUTS, WIDTH, WIDTH, 1), normalizer)
     if kind == "input":
@@ -75,7 +75,7 @@ def _trained(settings: Settings, kind: str, x: Tensor, y: Tensor) -> Ensemble:
 
 
 def _right(networks: Ensemble, inputs: Tensor, labels: Tensor) -> list[float]:
-    """Return the accuracy of each network as it stands."""
+    """Return the accuracy of each network, in its present mode."""
     with torch.no_grad():
         return (networks(inputs)[..., 0] * labels > 0).double().mean(1).tolist()
 
@@ -98,7 +98,7 @@ def _cued(x: Tensor, y: Tensor, size: float) -> Tensor:
 
 
 def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
-    """Return how much accuracy each network loses when the cue turns round, and when all inputs change."""
+    """Return how much accuracy each network loses when the cue is reversed, and when all inputs change."""
     found: dict[str, float] = {}
     for kind in KINDS:
         cue, change = (measured[Job(f"{kind}, {part}")] for part in ("cue", "change"))
@@ -111,9 +111,9 @@ def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
 
 
 def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block]:
-    """Return the accuracies."""
+    """Return tables of the accuracies with a cue and on changed inputs."""
     cue = {"with": "cue as trained", "without": "no cue", "reversed": "cue reversed"}
-    change = {f"{mode}, {name}": f"{name}, {said}" for mode, said in MODES.items() for name in CHANGES}
+    change = {f"{mode}, {name}": f"{name}, {words}" for mode, words in MODES.items() for name in CHANGES}
     return (
         _table(measured, "cue", cue, "Test accuracy with a cue, medians over seeds"),
         _table(measured, "change", change, "Test accuracy on changed inputs, medians over seeds"),
@@ -124,15 +124,15 @@ def _table(measured: Mapping[Job, Measured], part: str, titles: Mapping[str, str
     columns = (Column(title="network", kind="name"), *(Column(title=one, kind="percent") for one in titles.values()))
     rows: list[tuple[Cell, ...]] = []
     for kind, name in KINDS.items():
-        told = measured[Job(f"{kind}, {part}")]
-        rows.append((name, *(spread("x", told[key])["x.median"] for key in titles)))
+        run = measured[Job(f"{kind}, {part}")]
+        rows.append((name, *(spread("x", run[key])["x.median"] for key in titles)))
     return Table(title=title, columns=columns, rows=tuple(rows))
 
 
 def _removed(figures: Figures) -> Judgement:
     found = {kind: read(figures, f"{kind}.cue.lost") for kind in ("none", "input", "batch")}
     return decided(
-        found["input"], below=UNUSED, evidence=f"When the cue turns round, accuracy falls by {_told(found)}."
+        found["input"], below=UNUSED, evidence=f"When the cue turns round, accuracy falls by {_losses(found)}."
     )
 
 
@@ -141,18 +141,18 @@ def _robust(figures: Figures) -> Judgement:
         mode: {kind: read(figures, f"{kind}.change.{mode}") for kind in ("none", "input", "batch", "layer input")}
         for mode in MODES
     }
-    told = "; ".join(f"with {MODES[mode]} by {_told(kinds)}" for mode, kinds in found.items())
+    losses = "; ".join(f"with {MODES[mode]} by {_losses(kinds)}" for mode, kinds in found.items())
     each = [
         of_all([decided(kinds[kind], below=UNUSED, evidence="").verdict for kind in ("input", "batch")])
         for kinds in found.values()
     ]
     more = CHANGES["brighter"][1]
-    evidence = f"Where all inputs are a third, three times or {more:g} more, at worst, accuracy falls {told}."
+    evidence = f"Where all inputs are a third, three times or {more:g} more, at worst, accuracy falls {losses}."
     seeds = min(one.seeds for kinds in found.values() for one in kinds.values())
     return with_seeds(seeds, Judgement(of_readings(each), evidence))
 
 
-def _told(found: Mapping[str, SeedSpread]) -> str:
+def _losses(found: Mapping[str, SeedSpread]) -> str:
     losses = ", ".join(f"{100 * one.median:.3g} points {KINDS[kind]}" for kind, one in found.items())
     return f"{losses} ({100 * UNUSED:g} points count as none)"
 

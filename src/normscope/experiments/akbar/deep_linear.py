@@ -20,7 +20,7 @@ QUICK: Settings = {"seeds": 3, "spectra": 1, "steps": 200, "rates": (0.01, 0.1),
 FULL: Settings = {**QUICK, "seeds": 20, "spectra": 10, "steps": 1500, "rates": (0.003, 0.01, 0.03, 0.1)}
 WIDTHS = (6, 6, 6, 6, 6, 1)
 REACHED = 0.01
-"""Excess over the least squares, as a share of the variance, at which the optimum counts as reached."""
+"""The optimum counts as reached once the loss exceeds the least squares by this share of the variance."""
 
 
 def jobs(settings: Settings) -> Sequence[Job]:
@@ -34,7 +34,7 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
     seeds, rates = list(range(settings["seeds"])), list(settings["rates"])
     x, y, least = _task(settings)
     variance, many = y.var(dim=(1, 2), correction=0), len(rates)
-    own = torch.tensor(rates, dtype=torch.float64).repeat_interleave(len(seeds))
+    steps = torch.tensor(rates, dtype=torch.float64).repeat_interleave(len(seeds))
     found: dict[str, object] = {}
     for label, scale in (("usual", 0.5**0.5), ("small", settings["far"] * 0.5**0.5)):
         networks = Ensemble.drawn(chain(WIDTHS, kind, activation=nn.Identity), seeds * many, scale=scale)
@@ -42,7 +42,7 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
         for _ in range(settings["steps"] + 1):
             loss, gradients = networks.gradients(F.mse_loss, x.repeat(many, 1, 1), y.repeat(many, 1, 1))
             courses.append(loss.nan_to_num(math.inf, math.inf))
-            networks.step(gradients, own)
+            networks.step(gradients, steps)
         excess = (torch.stack(courses).reshape(-1, many, len(seeds)) - least) / variance
         below = excess < REACHED
         reached = first(below, settings["steps"] + 1)
@@ -56,9 +56,9 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
             "every": apart,
         }
         if label == "usual":
-            places = [best * len(seeds) + seed for seed in seeds[: settings["spectra"]]]
+            chosen = [best * len(seeds) + seed for seed in seeds[: settings["spectra"]]]
             batches = [(x[seed], y[seed]) for seed in seeds]
-            found["spectra"] = [_spectrum(networks.member(p), batches[p % len(seeds)]) for p in places]
+            found["spectra"] = [_spectrum(networks.member(one), batches[one % len(seeds)]) for one in chosen]
     return found
 
 
@@ -93,17 +93,17 @@ def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
     found: dict[str, float] = {"steps": float(settings["steps"])}
     batch, none = measured[Job("batch")], measured[Job("none")]
     for label in ("usual", "small"):
-        for kind, told in (("batch", batch), ("none", none)):
-            found |= spread(f"{kind}.{label}.reached after", told[label]["reached after"])
-            reached = [one <= settings["steps"] for one in told[label]["reached after"]]
+        for kind, run in (("batch", batch), ("none", none)):
+            found |= spread(f"{kind}.{label}.reached after", run[label]["reached after"])
+            reached = [one <= settings["steps"] for one in run[label]["reached after"]]
             found[f"{kind}.{label}.share"] = sum(reached) / len(reached)
         reached_both = zip(none[label]["reached after"], batch[label]["reached after"])
         found |= spread(f"ratio.{label}.steps", [theirs / max(ours, 1.0) for theirs, ours in reached_both])
     for name in ("condition", "sharpness", "zeros"):
         pairs = [(b[name], n[name]) for b, n in zip(batch["spectra"], none["spectra"])]
         found |= spread(f"ratio.{name}", [n / b for b, n in pairs if b and n is not None])
-        for kind, told in (("batch", batch), ("none", none)):
-            found |= spread(f"{kind}.{name}", [one[name] for one in told["spectra"] if one[name] is not None])
+        for kind, run in (("batch", batch), ("none", none)):
+            found |= spread(f"{kind}.{name}", [one[name] for one in run["spectra"] if one[name] is not None])
     return found
 
 

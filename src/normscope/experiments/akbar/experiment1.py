@@ -22,13 +22,13 @@ FULL: Settings = {**QUICK, "seeds": 40, "steps": 2000}
 EPS = 1e-12
 FLOW = Job("flow")
 ANGLE = math.pi / 6
-"""Of the direction that separates the classes."""
+"""The angle of the direction that separates the classes."""
 ALIGNED = math.radians(10.0)
-"""Angle to it below which a weight counts as aligned."""
+"""A weight counts as aligned if its angle to that direction is below this."""
 SHOWN = 2.5
-"""Trajectories are drawn up to this norm over the first."""
+"""Trajectories are drawn as long as the norm is below this multiple of the first norm."""
 PATHS = 2
-"""Seeds whose trajectories are kept for the chart, at most."""
+"""The largest number of seeds whose trajectories are kept for the chart."""
 
 
 def jobs(settings: Settings) -> Sequence[Job]:
@@ -58,7 +58,7 @@ def _loss(weights: Tensor, x: Tensor, y: Tensor, *, normalized: bool) -> Tensor:
 
 
 def _descents(settings: Settings, *, normalized: bool) -> dict[str, object]:
-    """Return, by learning rate and first norm, what becomes of norms and angles of all seeds."""
+    """Return how norms and angles of all seeds change, by learning rate and first norm."""
     drawn = [_data(settings["points"], torch.Generator().manual_seed(seed)) for seed in range(settings["seeds"])]
     x, y = torch.stack([one for one, _ in drawn]), torch.stack([one for _, one in drawn])
     start = torch.stack(
@@ -69,13 +69,13 @@ def _descents(settings: Settings, *, normalized: bool) -> dict[str, object]:
     )
     angles = ANGLE + math.pi * (0.25 + 0.5 * start)  # 45 to 135 degrees away from the optimum
     around = torch.stack((angles.cos(), angles.sin()), dim=1)
-    places = [(rate, norm) for rate in settings["rates"] for norm in settings["norms"]]
-    starts = torch.cat([norm * around for _, norm in places])
-    rates = torch.tensor([[rate] for rate, _ in places for _ in drawn], dtype=torch.float64)
-    many = len(places)
+    cases = [(rate, norm) for rate in settings["rates"] for norm in settings["norms"]]
+    starts = torch.cat([norm * around for _, norm in cases])
+    rates = torch.tensor([[rate] for rate, _ in cases for _ in drawn], dtype=torch.float64)
+    many = len(cases)
     path = _descend(starts, x.repeat(many, 1, 1), y.repeat(many, 1), rates, settings["steps"], normalized=normalized)
     parts = path.split(len(drawn), dim=1)
-    return {f"{rate:g} {norm:g}": _told(part, norm) for (rate, norm), part in zip(places, parts)}
+    return {f"{rate:g} {norm:g}": _summary(part, norm) for (rate, norm), part in zip(cases, parts)}
 
 
 def _descend(w: Tensor, x: Tensor, y: Tensor, rate: Tensor, steps: int, *, normalized: bool) -> Tensor:
@@ -89,7 +89,8 @@ def _descend(w: Tensor, x: Tensor, y: Tensor, rate: Tensor, steps: int, *, norma
     return torch.stack(path)
 
 
-def _told(path: Tensor, norm: float) -> dict[str, object]:
+def _summary(path: Tensor, norm: float) -> dict[str, object]:
+    """Return how norms and angles change along paths of descent, one for each seed."""
     norms = path.norm(dim=2)
     away = torch.atan2(path[..., 1], path[..., 0]) - ANGLE
     signed = torch.atan2(away.sin(), away.cos())
@@ -99,7 +100,9 @@ def _told(path: Tensor, norm: float) -> dict[str, object]:
     back = (-moves).clamp(min=0.0).sum(0)  # how far it turns back on its way
     radial = (norms[1:] - norms[:-1]).abs().sum(0)
     turned = (norms[:-1] * (away[1:] - away[:-1]).abs()).sum(0)
-    steps = sorted({min(int(1.15**power) - 1, len(path) - 1) for power in range(64)})  # close together at first
+    steps = sorted(
+        {min(int(1.15**power) - 1, len(path) - 1) for power in range(64)}
+    )  # these steps lie close together at first
     return {
         "change": (norms / norm - 1.0).abs().amax(0).tolist(),
         "growth": (norms[-1] / norm).tolist(),
@@ -116,7 +119,7 @@ def _told(path: Tensor, norm: float) -> dict[str, object]:
 
 
 def _flows(settings: Settings) -> dict[str, object]:
-    """Return what flow and descent do to norms in front of both normalizers, and what decay and small batches do."""
+    """Return how flow, descent, decay and small batches change norms in front of both normalizers."""
     generator = torch.Generator().manual_seed(0)
     x, y = _data(settings["points"], generator)
     found: dict[str, object] = {}
@@ -161,9 +164,9 @@ def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
     flows = {name: float(value) for name, value in measured[FLOW].items() if name != "slices"}
     found = {f"flow.{name}": value for name, value in flows.items()}
     for job in (Job("batch"), Job("none")):
-        for place, told in measured[job].items():
+        for case, summary in measured[job].items():
             for name in ("change", "growth", "aligned after", "turned back", "radial share", "last angle"):
-                found |= spread(f"{job.kind}.{place}.{name}", told[name])
+                found |= spread(f"{job.kind}.{case}.{name}", summary[name])
     return found
 
 
@@ -173,18 +176,18 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
     rays = tuple(
         Curve(name=KINDS[kind], points=tuple(zip(map(math.log10, slices["radii"]), slices[kind]))) for kind in KINDS
     )
-    place = "0.1 1"
+    drawn = "0.1 1"
     walks = tuple(
         Curve(name=f"{KINDS[job.kind]}, seed {seed}", points=tuple((a, r) for a, r in path if r < SHOWN))
         for job in (Job("batch"), Job("none"))
-        for seed, path in enumerate(measured[job][place]["path"][:2])
+        for seed, path in enumerate(measured[job][drawn]["path"][:2])
     )
     lengths = tuple(
         Curve(
             name=f"{KINDS[kind]}, seed 0",
             points=tuple(
                 (float(step), r)
-                for step, (_, r) in zip(measured[Job(kind)][place]["steps"], measured[Job(kind)][place]["path"][0])
+                for step, (_, r) in zip(measured[Job(kind)][drawn]["steps"], measured[Job(kind)][drawn]["path"][0])
             ),
         )
         for kind in KINDS
@@ -195,9 +198,9 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
     ]
     rows: list[tuple[Cell, ...]] = []
     for job in (Job("batch"), Job("none")):
-        for place_, told in measured[job].items():
-            medians = [spread("x", told[name])["x.median"] for name in ("change", "growth", "aligned after")]
-            rows.append((place_, KINDS[job.kind], *medians))
+        for case, summary in measured[job].items():
+            medians = [spread("x", summary[name])["x.median"] for name in ("change", "growth", "aligned after")]
+            rows.append((case, KINDS[job.kind], *medians))
     return (
         Curves(
             title="Figure 5.1: the loss along a ray",
@@ -254,10 +257,10 @@ def _noise(figures: Figures) -> Judgement:
 
 def _one_percent(figures: Figures) -> Judgement:
     changes = {rate: read(figures, f"batch.{rate:g} 1.change") for rate in RATES}
-    told = ", ".join(f"{100 * change.median:.2g} % at rate {rate:g}" for rate, change in changes.items())
+    listed = ", ".join(f"{100 * change.median:.2g} % at rate {rate:g}" for rate, change in changes.items())
     small = [change.median < 0.01 for change in changes.values()]  # by increasing rate
     judgement = judged(
-        all(small), f"From norm 1 the median changes are {told}.", corrected=small[0] and small == sorted(small)[::-1]
+        all(small), f"From norm 1 the median changes are {listed}.", corrected=small[0] and small == sorted(small)[::-1]
     )
     return with_seeds(min(change.seeds for change in changes.values()), judgement)
 

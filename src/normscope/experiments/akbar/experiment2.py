@@ -22,11 +22,11 @@ QUICK: Settings = {"seeds": 3, "spectra": 2, "steps": 200, "rates": tuple(2.0**k
 FULL: Settings = {**QUICK, "seeds": 20, "spectra": 20, "steps": 500}
 INPUTS, WIDTHS = 5, (5, 10, 10, 1)
 CONVERGED = 0.1
-"""Share of the first loss below which a run counts as converged."""
+"""A run counts as converged once its loss is below this share of the first loss."""
 SHRUNK = 1.0 / 3.0
-"""Factor on weights in front of normalizers, which changes nothing but the Hessian."""
+"""A factor on weights in front of normalizers, which changes nothing but the Hessian."""
 BROKEN = 100.0
-"""A loss above it is drawn as infinite; the first are about 2."""
+"""A loss above this is drawn as infinite; the first losses are about 2."""
 
 
 def jobs(settings: Settings) -> Sequence[Job]:
@@ -35,19 +35,19 @@ def jobs(settings: Settings) -> Sequence[Job]:
 
 
 def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
-    """Train at every learning rate, and find the Hessian at the end of the best."""
+    """Train at every learning rate, and compute the Hessian at the end of training with the best rate."""
     kind: Normalizer = "batch" if job.kind == "batch" else "none"
     rates, seeds = list(settings["rates"]), list(range(settings["seeds"]))
     x, y = _task(settings)
     networks = Ensemble.drawn(chain(WIDTHS, kind), seeds * len(rates))
-    own = torch.tensor(rates, dtype=torch.float64).repeat_interleave(len(seeds))
+    steps = torch.tensor(rates, dtype=torch.float64).repeat_interleave(len(seeds))
     inputs, targets = x.repeat(len(rates), 1, 1), y.repeat(len(rates), 1, 1)
     losses, sizes = [], []
     for _ in range(settings["steps"] + 1):
         loss, gradients = networks.gradients(F.mse_loss, inputs, targets)
         losses.append(loss.nan_to_num(math.inf, math.inf))
         sizes.append(norms(gradients).nan_to_num(math.inf, math.inf))
-        networks.step(gradients, own)
+        networks.step(gradients, steps)
     courses = torch.stack(losses).reshape(len(losses), len(rates), len(seeds))
     lengths = torch.stack(sizes).reshape(courses.shape)
     best = int(courses[-1].median(dim=1).values.argmin())
@@ -65,7 +65,7 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
         "losses": courses[::apart].median(dim=2).values.T.tolist(),
         "gradients": lengths[::apart].median(dim=2).values.T.tolist(),
         "every": apart,
-        "spectra": [_spectrum(networks.member(place), inputs[place], targets[place]) for place in at_best],
+        "spectra": [_spectrum(networks.member(index), inputs[index], targets[index]) for index in at_best],
     }
 
 
@@ -105,46 +105,71 @@ def _spectrum(network: nn.Module, x: Tensor, y: Tensor) -> dict[str, float | Non
 
 
 def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
-    """Return comparisons of both kinds, seed by seed."""
-    batch, none = measured[Job("batch")], measured[Job("none")]
-    seeds, rates = range(settings["seeds"]), range(len(settings["rates"]))
+    """Return figures of both kinds of network and their comparison, seed by seed."""
+    runs = {kind: measured[Job(kind)] for kind in ("batch", "none")}
+    ranges = {kind: _rate_ranges(settings, run) for kind, run in runs.items()}
     found = {"step of the rates": max(b / a for a, b in itertools.pairwise(settings["rates"]))}
-    counts: dict[tuple[str, str], list[float]] = {}
-    best = {"batch": int(batch["best"]), "none": int(none["best"])}
-    for kind, told in (("batch", batch), ("none", none)):
-        found[f"{kind}.best rate"] = settings["rates"][best[kind]]
-        found |= spread(f"{kind}.steps at its best rate", told["reached"][best[kind]])
-        stable = [[told["last"][rate][seed] < told["first"][seed] for rate in rates] for seed in seeds]
-        reached = [[told["reached"][rate][seed] <= settings["steps"] for rate in rates] for seed in seeds]
-        top = [max((settings["rates"][r] for r in rates if one[r]), default=0.0) for one in stable]
-        counts[kind, "stable octaves"] = [float(sum(one)) for one in stable]
-        counts[kind, "useful octaves"] = [float(sum(one)) for one in reached]
-        counts[kind, "largest stable rate"] = top
-    for (kind, name), values in counts.items():
-        found |= spread(f"{kind}.{name}", values)
-    same, own = best["batch"], best["none"]
-    found |= spread("none.steps at BatchNorm's best rate", none["reached"][same])
-    for name, key in (("steps", "reached"), ("gradient", "spike")):
-        ours = batch[key][same]
-        found |= spread(f"ratio of {name} at one rate", [n / max(b, 1.0) for b, n in zip(ours, none[key][same])])
-        found |= spread(f"ratio of {name} at best rates", [n / max(b, 1.0) for b, n in zip(ours, none[key][own])])
-    for name in ("stable octaves", "useful octaves"):
-        found |= spread(f"gain of {name}", [b - n for b, n in zip(counts["batch", name], counts["none", name])])
-    tops = [[max(one, settings["rates"][0] / 2.0) for one in counts[kind, "largest stable rate"]] for kind in KINDS]
-    found |= spread("ratio of largest stable rates", [b / n for b, n in zip(*tops)])
-    for name in ("sharpness", "sharpness of smaller weights", "condition"):
-        pairs = [(b[name], n[name]) for b, n in zip(batch["spectra"], none["spectra"])]
-        found |= spread(f"ratio of {name}", [n / b for b, n in pairs if b and n])
-    times = settings["rates"][own] / settings["rates"][same]
-    pairs = [(b["sharpness"], n["sharpness"]) for b, n in zip(batch["spectra"], none["spectra"])]
-    found |= spread("ratio of sharpness times rate", [times * n / b for b, n in pairs])
-    pairs = [(b["zeros"], n["zeros"]) for b, n in zip(batch["spectra"], none["spectra"])]
-    found |= spread("gain of zeros", [b - n for b, n in pairs])
-    for kind, told in (("batch", batch), ("none", none)):
+    for kind, run in runs.items():
+        best = int(run["best"])
+        found[f"{kind}.best rate"] = settings["rates"][best]
+        found |= spread(f"{kind}.steps at its best rate", run["reached"][best])
+    for kind, counts in ranges.items():
+        for name, values in counts.items():
+            found |= spread(f"{kind}.{name}", values)
+    found |= _speed_figures(runs["batch"], runs["none"])
+    found |= _range_figures(settings, ranges["batch"], ranges["none"])
+    found |= _hessian_figures(settings, runs["batch"], runs["none"])
+    for kind, run in runs.items():
         for name in ("sharpness", "condition", "zeros"):
-            found |= spread(f"{kind}.{name}", [one[name] for one in told["spectra"] if one[name] is not None])
+            found |= spread(f"{kind}.{name}", [one[name] for one in run["spectra"] if one[name] is not None])
         found[f"{kind}.sharpness times rate"] = found[f"{kind}.sharpness.median"] * found[f"{kind}.best rate"]
     return found
+
+
+def _rate_ranges(settings: Settings, run: Measured) -> dict[str, list[float]]:
+    """Return, for each seed, at how many learning rates a run is stable and converges, and the largest stable rate."""
+    rates, seeds = settings["rates"], range(settings["seeds"])
+    stable = [[last[seed] < run["first"][seed] for last in run["last"]] for seed in seeds]
+    converged = [[steps[seed] <= settings["steps"] for steps in run["reached"]] for seed in seeds]
+    return {
+        "stable octaves": [float(sum(one)) for one in stable],
+        "useful octaves": [float(sum(one)) for one in converged],
+        "largest stable rate": [max(itertools.compress(rates, one), default=0.0) for one in stable],
+    }
+
+
+def _speed_figures(batch: Measured, none: Measured) -> dict[str, float]:
+    """Return how many more steps, and how much larger gradients, a network without BatchNorm has."""
+    same, own = int(batch["best"]), int(none["best"])
+    found = spread("none.steps at BatchNorm's best rate", none["reached"][same])
+    for name, key in (("steps", "reached"), ("gradient", "spike")):
+        for where, rate in (("one rate", same), ("best rates", own)):
+            pairs = zip(batch[key][same], none[key][rate])
+            found |= spread(f"ratio of {name} at {where}", [n / max(b, 1.0) for b, n in pairs])
+    return found
+
+
+def _range_figures(
+    settings: Settings, batch: Mapping[str, list[float]], none: Mapping[str, list[float]]
+) -> dict[str, float]:
+    """Return how many more learning rates work with BatchNorm, and how much larger the largest is."""
+    found: dict[str, float] = {}
+    for name in ("stable octaves", "useful octaves"):
+        found |= spread(f"gain of {name}", [b - n for b, n in zip(batch[name], none[name])])
+    least = settings["rates"][0] / 2.0  # it stands for the largest stable rate where no rate was stable
+    pairs = zip(batch["largest stable rate"], none["largest stable rate"])
+    return found | spread("ratio of largest stable rates", [max(b, least) / max(n, least) for b, n in pairs])
+
+
+def _hessian_figures(settings: Settings, batch: Measured, none: Measured) -> dict[str, float]:
+    """Return how the Hessians without BatchNorm compare with those with it, seed by seed."""
+    found: dict[str, float] = {}
+    spectra = list(zip(batch["spectra"], none["spectra"]))
+    for name in ("sharpness", "sharpness of smaller weights", "condition"):
+        found |= spread(f"ratio of {name}", [n[name] / b[name] for b, n in spectra if b[name] and n[name]])
+    times = settings["rates"][int(none["best"])] / settings["rates"][int(batch["best"])]
+    found |= spread("ratio of sharpness times rate", [times * n["sharpness"] / b["sharpness"] for b, n in spectra])
+    return found | spread("gain of zeros", [b["zeros"] - n["zeros"] for b, n in spectra])
 
 
 def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block]:
@@ -153,10 +178,10 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
     same = int(measured[Job("batch")]["best"])
     for name, title in (("losses", "Figure 8.1 (right): the loss"), ("gradients", "The norm of the gradient")):
         curves = []
-        for kind, told in ((kind, measured[Job(kind)]) for kind in KINDS):
-            for place, label in dict.fromkeys(((same, ""), (int(told["best"]), ", its own best rate"))):
-                points = log10_points(told[name][place], told["every"])
-                if kind == "none" or (place == same and not label):
+        for kind, run in ((kind, measured[Job(kind)]) for kind in KINDS):
+            for rate, label in dict.fromkeys(((same, ""), (int(run["best"]), ", its own best rate"))):
+                points = log10_points(run[name][rate], run["every"])
+                if kind == "none" or (rate == same and not label):
                     curves.append(Curve(name=KINDS[kind] + label, points=points))
         blocks.append(
             Curves(
@@ -192,7 +217,7 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
 
 
 def _shown(loss: float) -> float:
-    """Return log10 of a loss; infinity for one that has left all bounds, so that the others can be told apart."""
+    """Return log10 of a loss, or infinity for a loss above `BROKEN`, so that the others stay distinguishable."""
     return math.inf if not loss < BROKEN else math.log10(max(loss, 1e-300))
 
 
@@ -213,7 +238,7 @@ def _slower(figures: Figures) -> Judgement:
 
 
 def _edge(figures: Figures) -> str:
-    """Return what the learning rates have to do with the largest eigenvalues."""
+    """Return a sentence on the products of learning rates and largest eigenvalues."""
     rates = [figures[f"{kind}.best rate"] for kind in KINDS]
     products = [figures[f"{kind}.sharpness times rate"] for kind in KINDS]
     return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -32,17 +32,19 @@ QUICK: Settings = {
 FULL: Settings = {**QUICK, "seeds": 20, "measured": 8, "steps": 1200, "draws": 10}
 INPUTS, WIDTHS = 50, (50, 20, 1)
 LEVELS = (0.05, 0.1, 0.2, 0.4, 0.8)
-"""Standard deviations of the noise, and sizes relative to each group of weights."""
+"""The levels of noise: standard deviations, and sizes relative to each group of weights."""
 KEPT = 0.9
-"""Accuracy under noise: the level at which it falls below this is compared."""
+"""Networks are compared by the level of noise at which their accuracy falls below this."""
 NEAR = 0.25
-"""Relative distance within which a margin agrees with the published one."""
+"""A margin agrees with the published one if it is within this relative distance."""
 LOSS = 0.1
-"""Training loss at which both kinds of network are compared."""
+"""Both kinds of network are compared at this training loss."""
 SIZES = ("small", "whole")
-"""What the sizes of batches are called: small ones, and all of the data."""
+"""The names of the batch sizes: small batches, and the whole data."""
 MOMENTS = ("zero error", "equal loss", "the end")
-"""When a run is looked at: first without training error, first below `LOSS`, after all steps."""
+"""The moments of a run at which it is measured: first without training error, first below `LOSS`, after all steps."""
+Seeds = Mapping[str, Mapping[str, float]]
+"""The figures of each seed that reached a moment of its training."""
 
 
 class TwoOutputs(nn.Module):
@@ -68,32 +70,32 @@ def _job(kind: str, size: int) -> Job:
 
 
 def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
-    """Train all seeds side by side, and look at each at three moments."""
+    """Train all seeds side by side, and measure each at three moments."""
     kind: Normalizer = "batch" if job.kind.startswith("batch,") else "none"
     size = int(job.kind.rsplit(" ", 1)[1])
     networks = Ensemble.drawn(chain(WIDTHS, kind), range(settings["seeds"]))
     x, y = _task(settings, settings["samples"], 0)
     fresh, labels = _task(settings, settings["tests"], 1)
     order = torch.Generator().manual_seed(5)
-    seen: dict[str, dict[int, dict[str, float]]] = {moment: {} for moment in MOMENTS}
+    reached: dict[str, dict[int, dict[str, float]]] = {moment: {} for moment in MOMENTS}
     for step in range(settings["steps"] + 1):
         last = step == settings["steps"]
         if step % 10 == 0 or last:
-            told = _told(networks, x, y, fresh, labels)
+            state = _state(networks, x, y, fresh, labels)
             for seed in range(len(networks)):
-                one = {name: values[seed] for name, values in told.items()} | {"step": float(step)}
+                one = {name: values[seed] for name, values in state.items()} | {"step": float(step)}
                 if one["error"] == 0.0:
-                    seen["zero error"].setdefault(seed, one)
+                    reached["zero error"].setdefault(seed, one)
                 if one["loss"] < LOSS:
-                    seen["equal loss"].setdefault(seed, one)
+                    reached["equal loss"].setdefault(seed, one)
                 if last:
-                    seen["the end"][seed] = one
+                    reached["the end"][seed] = one
         rows = torch.randperm(settings["samples"], generator=order)[:size]
         _, gradients = networks.gradients(logistic, x[:, rows], y[:, rows])
         networks.step(gradients, settings["rate"])
     networks.calibrate(x)
     return {
-        "moments": {moment: {str(seed): one for seed, one in found.items()} for moment, found in seen.items()},
+        "moments": {moment: {str(seed): one for seed, one in found.items()} for moment, found in reached.items()},
         "noise": _noise(settings, networks, x, y),
         "details": [_details(settings, networks, seed, x, y) for seed in range(settings["measured"])],
     }
@@ -110,7 +112,7 @@ def _task(settings: Settings, samples: int, part: int) -> tuple[Tensor, Tensor]:
     return torch.stack([x for x, _ in made]), torch.stack([y for _, y in made])
 
 
-def _told(networks: Ensemble, x: Tensor, y: Tensor, fresh: Tensor, labels: Tensor) -> dict[str, list[float]]:
+def _state(networks: Ensemble, x: Tensor, y: Tensor, fresh: Tensor, labels: Tensor) -> dict[str, list[float]]:
     """Return figures of every network as it would be used: in eval mode, with the statistics of all its data."""
     networks.calibrate(x)
     networks.template.eval()
@@ -127,7 +129,7 @@ def _told(networks: Ensemble, x: Tensor, y: Tensor, fresh: Tensor, labels: Tenso
 
 
 def _noise(settings: Settings, networks: Ensemble, x: Tensor, y: Tensor) -> list[list[float]]:
-    """Return the accuracy on the data under noise of one deviation on all weights, by level and seed."""
+    """Return the accuracy on the data under noise of one standard deviation for all weights, by level and seed."""
     networks.template.eval()
     generator = torch.Generator().manual_seed(7)
     found = []
@@ -186,25 +188,34 @@ def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
 
 
 def _compared(settings: Settings, batch: Measured, none: Measured) -> dict[str, float]:
+    """Return both kinds of network at each moment, and what noise and the Lipschitz constant say of them at the end."""
     found: dict[str, float] = {}
     for moment in MOMENTS:
-        ours, theirs = batch["moments"][moment], none["moments"][moment]
-        both = [seed for seed in ours if seed in theirs]
-        for kind, told in (("batch", ours), ("none", theirs)):
-            found[f"{kind}.{moment}.reached"] = len(told) / settings["seeds"]
-            for name in ("margin", "accuracy"):
-                found |= spread(f"{kind}.{moment}.{name}", [one[name] for one in told.values()])
-        for name in ("margin", "narrow"):
-            found |= spread(f"ratio.{moment}.{name}", [ours[seed][name] / theirs[seed][name] for seed in both])
-        found |= spread(f"gain.{moment}.accuracy", [ours[seed]["accuracy"] - theirs[seed]["accuracy"] for seed in both])
-    seeds = range(settings["seeds"])
-    plain = [[_level([row[seed] for row in told["noise"]]) for seed in seeds] for told in (batch, none)]
-    found |= spread("ratio.noise", [one / other for one, other in zip(*plain)])
-    scaled = [[_level(one["scaled noise"]) for one in told["details"]] for told in (batch, none)]
-    found |= spread("ratio.noise scaled by group", [one / other for one, other in zip(*scaled)])
-    over = [[one["over constant"] for one in told["details"]] for told in (batch, none)]
-    found |= spread("ratio.margin over the constant", [one / other for one, other in zip(*over)])
-    return found
+        found |= _at_moment(settings, moment, batch["moments"][moment], none["moments"][moment])
+    found |= _ratios("ratio.noise", *([_level(scores) for scores in zip(*run["noise"])] for run in (batch, none)))
+    details = [run["details"] for run in (batch, none)]
+    scaled = [[_level(one["scaled noise"]) for one in networks] for networks in details]
+    found |= _ratios("ratio.noise scaled by group", *scaled)
+    over = [[one["over constant"] for one in networks] for networks in details]
+    return found | _ratios("ratio.margin over the constant", *over)
+
+
+def _at_moment(settings: Settings, moment: str, batch: Seeds, none: Seeds) -> dict[str, float]:
+    """Return the margins and accuracies of both kinds of network at one moment, and their comparison."""
+    found: dict[str, float] = {}
+    for kind, runs in (("batch", batch), ("none", none)):
+        found[f"{kind}.{moment}.reached"] = len(runs) / settings["seeds"]
+        for name in ("margin", "accuracy"):
+            found |= spread(f"{kind}.{moment}.{name}", [one[name] for one in runs.values()])
+    both = [(batch[seed], none[seed]) for seed in batch if seed in none]
+    for name in ("margin", "narrow"):
+        found |= _ratios(f"ratio.{moment}.{name}", [b[name] for b, _ in both], [n[name] for _, n in both])
+    return found | spread(f"gain.{moment}.accuracy", [b["accuracy"] - n["accuracy"] for b, n in both])
+
+
+def _ratios(name: str, batch: Iterable[float], none: Iterable[float]) -> dict[str, float]:
+    """Return the spread over seeds of a figure with BatchNorm over the same figure without it."""
+    return spread(name, [b / n for b, n in zip(batch, none)])
 
 
 def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block]:
@@ -213,11 +224,11 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
     for size in settings["batches"]:
         for kind, label in KINDS.items():
             for moment in MOMENTS:
-                told = measured[_job(kind, size)]["moments"][moment].values()
-                middle = [
-                    spread("x", [one[name] for one in told])["x.median"] for name in ("step", "margin", "accuracy")
+                runs = measured[_job(kind, size)]["moments"][moment].values()
+                medians = [
+                    spread("x", [one[name] for one in runs])["x.median"] for name in ("step", "margin", "accuracy")
                 ]
-                rows.append((label, size, moment, len(told) / settings["seeds"], *middle))
+                rows.append((label, size, moment, len(runs) / settings["seeds"], *medians))
     columns = (
         Column(title="network", kind="name"),
         Column(title="batches", kind="count"),
@@ -230,7 +241,7 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
     shares = measured[_job("batch", small)]["details"][0]["margins"]
     quantiles = Chart(
         title="Figure 8.2 (left): margins on the training data",
-        labels=tuple(f"{100 * place / (len(shares) - 1):.0f} %" for place in range(len(shares))),
+        labels=tuple(f"{100 * index / (len(shares) - 1):.0f} %" for index in range(len(shares))),
         series=tuple(
             Series(name=label, style="line", values=tuple(measured[_job(kind, small)]["details"][0]["margins"]))
             for kind, label in KINDS.items()
@@ -262,12 +273,12 @@ def _larger_margin(figures: Figures) -> Judgement:
     names = {moment: f"ratio.{moment}.margin" for moment in MOMENTS}
     names["over the Lipschitz constant"] = "ratio.margin over the constant"
     found = [[read(figures, f"{size}.{name}") for size in SIZES] for name in names.values()]
-    told = "; ".join(
-        f"{size} batches, {place}: {one.median:.3g} ({one.low:.3g} to {one.high:.3g})"
-        for place, same in zip(names, found)
+    listed = "; ".join(
+        f"{size} batches, {moment}: {one.median:.3g} ({one.low:.3g} to {one.high:.3g})"
+        for moment, same in zip(names, found)
         for size, one in zip(SIZES, same)
     )
-    return readings(found, above=1.0, evidence=f"The mean margin with BatchNorm over that without: {told}.")
+    return readings(found, above=1.0, evidence=f"The mean margin with BatchNorm over that without: {listed}.")
 
 
 def _published_margins(figures: Figures) -> Judgement:
@@ -286,12 +297,14 @@ def _published_margins(figures: Figures) -> Judgement:
 def _narrower(figures: Figures) -> Judgement:
     found = [[read(figures, f"{size}.ratio.{moment}.narrow") for size in SIZES] for moment in MOMENTS]
     turned = [[one._replace(median=-one.median, low=-one.high, high=-one.low) for one in same] for same in found]
-    told = "; ".join(f"{moment} {same[0].median:.3g} and {same[1].median:.3g}" for moment, same in zip(MOMENTS, found))
+    listed = "; ".join(
+        f"{moment} {same[0].median:.3g} and {same[1].median:.3g}" for moment, same in zip(MOMENTS, found)
+    )
     return readings(
         turned,
         above=-1.0,
         evidence=f"Deviation over mean of the margins, with over without, in small batches and with the whole data: "
-        f"{told}.",
+        f"{listed}.",
     )
 
 

@@ -19,7 +19,7 @@ QUICK: Settings = {"seeds": 3, "steps": 150, "rates": (1e-2, 1e-1), "scales": (0
 FULL: Settings = {**QUICK, "seeds": 20, "steps": 500, "rates": (1e-3, 1e-2, 1e-1, 1.0)}
 WIDTHS = (5, 16, 16, 16, 16, 1)
 LEARNT = 0.5
-"""Share of the targets' variance below which a run counts as having learnt."""
+"""A run has learnt once its loss is below this share of the targets' variance."""
 USUAL = 1e-1
 """A learning rate that suits the usual weights."""
 KINDS = {"batch": "with BatchNorm", "last": "with BatchNorm, usual last layer", "none": "without"}
@@ -42,17 +42,17 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
     variance = y.var(dim=(1, 2), correction=0)
     rates = settings["rates"]
     many = len(rates)
-    own = torch.tensor(rates, dtype=torch.float64).repeat_interleave(len(seeds))
+    steps = torch.tensor(rates, dtype=torch.float64).repeat_interleave(len(seeds))
     for scale in settings["scales"]:
         networks = Ensemble.drawn(chain(WIDTHS, kind), list(seeds) * many, scale=scale)
         if job.kind == "last":
-            end = list(networks.parameters)[-2]  # its weight; the bias is zero
+            end = list(networks.parameters)[-2]  # the weight of the last layer, whose bias is zero
             networks.parameters[end] = networks.parameters[end] / scale
         courses = []
         for _ in range(settings["steps"] + 1):
             loss, gradients = networks.gradients(F.mse_loss, x.repeat(many, 1, 1), y.repeat(many, 1, 1))
             courses.append(loss.nan_to_num(math.inf, math.inf))
-            networks.step(gradients, own)
+            networks.step(gradients, steps)
         course = torch.stack(courses).reshape(-1, many, len(seeds)) / variance
         below = course < LEARNT
         apart = every(settings["steps"])
@@ -71,17 +71,22 @@ def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
     usual = [abs(rate - USUAL) < 1e-12 for rate in settings["rates"]].index(True)
     for kind in KINDS:
         for label, scale in zip(("small", "usual", "large"), settings["scales"]):
-            told = measured[Job(kind)][f"{scale:g}"]
-            shares = [sum(last < LEARNT for last in row) / settings["seeds"] for row in told["last"]]
-            best = max(range(len(shares)), key=lambda place: (shares[place], -sum(told["learnt after"][place])))
+            run = measured[Job(kind)][f"{scale:g}"]
+            shares = [sum(last < LEARNT for last in row) / settings["seeds"] for row in run["last"]]
+            best = _best_rate(shares, run["learnt after"])
             found[f"{kind}.{label}.share at the usual rate"] = shares[usual]
             found[f"{kind}.{label}.share at the best rate"] = shares[best]
             found[f"{kind}.{label}.best rate"] = settings["rates"][best]
             found[f"{kind}.{label}.exploded at the usual rate"] = (
-                sum(last == math.inf for last in told["last"][usual]) / settings["seeds"]
+                sum(last == math.inf for last in run["last"][usual]) / settings["seeds"]
             )
-            found |= spread(f"{kind}.{label}.learnt after, best rate", told["learnt after"][best])
+            found |= spread(f"{kind}.{label}.learnt after, best rate", run["learnt after"][best])
     return found
+
+
+def _best_rate(shares: Sequence[float], steps: Sequence[Sequence[float]]) -> int:
+    """Return the rate at which the most runs learn, and of several the one with the fewest steps."""
+    return max(range(len(shares)), key=lambda rate: (shares[rate], -sum(steps[rate])))
 
 
 def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block]:
@@ -90,10 +95,10 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
     curves = []
     rows = []
     for kind, label in KINDS.items():
-        for scale, told in measured[Job(kind)].items():
-            points = log10_points(told["course"][usual], told["every"])
+        for scale, run in measured[Job(kind)].items():
+            points = log10_points(run["course"][usual], run["every"])
             curves.append(Curve(name=f"{label}, weights times {scale}", points=points))
-            for rate, last in zip(settings["rates"], told["last"]):
+            for rate, last in zip(settings["rates"], run["last"]):
                 rows.append(
                     (label, scale, rate, sum(one < LEARNT for one in last) / len(last), spread("x", last)["x.median"])
                 )
@@ -113,11 +118,11 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
 def _without(figures: Figures) -> Judgement:
     usual = [figures[f"none.{label}.share at the usual rate"] for label in ("small", "large")]
     best = [figures[f"none.{label}.share at the best rate"] for label in ("small", "large")]
-    told = (
+    evidence = (
         f"Without BatchNorm {100 * usual[0]:.0f} % of the runs learn from small and {100 * usual[1]:.0f} % from large "
         f"weights at the usual rate, {100 * best[0]:.0f} % and {100 * best[1]:.0f} % at the best of all rates."
     )
-    return with_seeds(figures["seeds"], judged(max(best) < 0.5, told, corrected=max(usual) < 0.5))
+    return with_seeds(figures["seeds"], judged(max(best) < 0.5, evidence, corrected=max(usual) < 0.5))
 
 
 def _with(figures: Figures) -> Judgement:
@@ -126,14 +131,14 @@ def _with(figures: Figures) -> Judgement:
         for kind in ("batch", "last")
         for rate in ("usual", "best")
     }
-    told = "; ".join(
+    listed = "; ".join(
         f"{100 * small:.0f} % and {100 * large:.0f} % ({KINDS[kind]}, {rate} rate)"
         for (kind, rate), (small, large) in shares.items()
     )
-    learnt = {place: min(both) > 0.5 for place, both in shares.items()}
+    learnt = {case: min(both) > 0.5 for case, both in shares.items()}
     judgement = judged(
         learnt["batch", "usual"] and learnt["batch", "best"],
-        f"Runs that learn from small and from large weights: {told}.",
+        f"Runs that learn from small and from large weights: {listed}.",
         corrected=learnt["last", "usual"] and learnt["last", "best"],
     )
     return with_seeds(figures["seeds"], judgement)

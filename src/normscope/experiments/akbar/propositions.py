@@ -17,7 +17,7 @@ from .shared import AKBAR
 
 SETTINGS: Settings = {"inputs": 4, "width": 6, "batch": 16, "eps": 1e-5, "no eps": 1e-13, "factor": 3.0, "seed": 0}
 HELD = 1e-8
-"""Relative changes below it count as none: a second derivative through a small network in float64."""
+"""A relative change below this counts as rounding, also of second derivatives in float64."""
 
 
 def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
@@ -49,7 +49,7 @@ def _network(settings: Settings, kind: str, eps: float, generator: torch.Generat
 
 
 def _scaled(network: nn.Sequential, x: Tensor, settings: Settings) -> dict[str, float]:
-    """Return how the output, the gradient and the Hessian answer to scaling the first layer's weights and biases."""
+    """Return how the output, the gradient and the Hessian change when the first layer's weights and biases scale."""
     factor, weight, bias = settings["factor"], network[0].weight, network[0].bias
     assert isinstance(weight, Tensor)
     assert isinstance(bias, Tensor)
@@ -88,14 +88,16 @@ def _counts(settings: Settings, x: Tensor, generator: torch.Generator) -> dict[s
     for kind in ("batch", "layer"):
         network = _network(settings, kind, settings["eps"], generator)
         rows = [row for row in symmetries(network, x, mode="train").verified if row.normalizer]
-        printed = 2 * settings["width"] if kind == "batch" else 2  # a scale and a shift, of each channel or of all
+        printed = (
+            2 * settings["width"] if kind == "batch" else 2
+        )  # a scale and a shift, for each channel or for all of them
         found[f"table1.{kind} beyond"] = float(sum(row.dof for row in rows) - printed)
         fisher = max(fisher, *(row.evidence.fisher_no_eps or 0.0 for row in rows))
     return found | {"fisher.along symmetries": fisher}
 
 
 def _weight_norm(settings: Settings, x: Tensor, generator: torch.Generator) -> dict[str, float]:
-    """Return what the printed symmetry of weight normalization does to the weight, and its gradients."""
+    """Return how the printed symmetry of weight normalization changes the weight, and the gradients along it."""
     factor = settings["factor"]
     v, g = torch.randn(settings["inputs"], generator=generator, dtype=torch.float64), torch.tensor(1.7).double()
     target = torch.randn(len(x), generator=generator, dtype=torch.float64)
@@ -139,7 +141,7 @@ def _gradients(generator: torch.Generator) -> dict[str, float]:
 
 
 def _form(z: Tensor, delta: Tensor, axis: int, *, index: bool) -> Tensor:
-    """Return the printed gradient in front of a normalizer over an axis; without `index` zhat is summed over too."""
+    """Return the printed gradient in front of a normalizer over an axis; without `index` zhat is summed as well."""
     spread = (z.var(axis, correction=0, keepdim=True) + 1e-5).sqrt()
     hat = (z - z.mean(axis, keepdim=True)) / spread
     turned = hat * (delta * hat).mean(axis, keepdim=True) if index else (hat * delta * hat).mean(axis, keepdim=True)

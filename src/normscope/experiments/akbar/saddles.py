@@ -21,9 +21,9 @@ FULL: Settings = {**QUICK, "seeds": 20, "steps": 2000}
 WIDTHS = (2, 8, 1)
 BATCHES = {"whole": "whole data", "small": "small batches"}
 ESCAPED = 0.8
-"""Share of the loss of units that stay alike, below which a run has left the saddle."""
+"""A run has left the saddle once its loss is below this share of the loss of units that stay alike."""
 EVERY = 5
-"""Steps between looks at the loss."""
+"""The number of steps between two measurements of the loss."""
 
 
 def jobs(settings: Settings) -> Sequence[Job]:
@@ -40,7 +40,7 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
         label: _course(settings, kind, size, x, y, apart) for label, apart in (("near", settings["apart"]), ("on", 0.0))
     }
     near, (on, spread_on) = runs["near"][0], runs["on"]
-    level = on[-1]  # the loss of a network whose units stay alike
+    level = on[-1]  # this is the loss of a network whose units stay alike
     below = near < ESCAPED * level
     left = torch.where(below.any(0), EVERY * first(below, 0), settings["steps"] + 1.0)
     apart = every(len(near))
@@ -61,7 +61,7 @@ def _course(
     seeds = range(settings["seeds"])
     networks = Ensemble.drawn(chain(WIDTHS, kind, activation=nn.Tanh), seeds)
     for name, value in networks.parameters.items():
-        if value.ndim == 3:  # all units take the weights of the first, each with a little of its own
+        if value.ndim == 3:  # all units get the weights of the first, and a little of their own
             alike = value[:, :1].expand_as(value) if value.shape[1] > 1 else value[:, :, :1].expand_as(value)
             networks.parameters[name] = alike + apart * value
     order = torch.Generator().manual_seed(11)
@@ -90,17 +90,17 @@ def _task(settings: Settings) -> tuple[Tensor, Tensor]:
 
 
 def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
-    """Return steps to leave the saddle, and what small batches save, seed by seed."""
+    """Return the steps to leave the saddle, and how many of them small batches save, seed by seed."""
     found: dict[str, float] = {"steps": float(settings["steps"])}
     saved: dict[str, list[float]] = {}
     for kind in KINDS:
         whole, small = (measured[Job(f"{kind}, {size}")] for size in ("whole", "small"))
-        for size, told in (("whole", whole), ("small", small)):
-            found |= spread(f"{kind}.{size}.escaped after", told["escaped after"])
-            found[f"{kind}.{size}.share"] = sum(s <= settings["steps"] for s in told["escaped after"]) / len(
-                told["level"]
+        for size, run in (("whole", whole), ("small", small)):
+            found |= spread(f"{kind}.{size}.escaped after", run["escaped after"])
+            found[f"{kind}.{size}.share"] = sum(s <= settings["steps"] for s in run["escaped after"]) / len(
+                run["level"]
             )
-            found[f"{kind}.{size}.apart from exactly alike"] = max(told["apart from exactly alike"])
+            found[f"{kind}.{size}.apart from exactly alike"] = max(run["apart from exactly alike"])
         saved[kind] = [w / max(s, 1.0) for w, s in zip(whole["escaped after"], small["escaped after"])]
         found |= spread(f"{kind}.saved by small batches", saved[kind])
     found |= spread("saved with BatchNorm over without", [b / n for b, n in zip(saved["batch"], saved["none"])])
@@ -114,11 +114,11 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
     curves, rows = [], []
     for kind, name in KINDS.items():
         for size, label in BATCHES.items():
-            told = measured[Job(f"{kind}, {size}")]
-            points = tuple((float(step * told["every"]), value) for step, value in enumerate(told["course"]))
+            run = measured[Job(f"{kind}, {size}")]
+            points = tuple((float(step * run["every"]), value) for step, value in enumerate(run["course"]))
             curves.append(Curve(name=f"{name}, {label}", points=points))
-            middle = [spread("x", told[key])["x.median"] for key in ("escaped after", "level", "last")]
-            rows.append((name, label, *middle, max(told["apart from exactly alike"])))
+            medians = [spread("x", run[key])["x.median"] for key in ("escaped after", "level", "last")]
+            rows.append((name, label, *medians, max(run["apart from exactly alike"])))
     columns = [Column(title="network", kind="name"), Column(title="batches", kind="name")]
     titles = ("escaped after", "loss of units alike", "last loss", "units apart from exactly alike")
     columns += [Column(title=title, kind="number") for title in titles]
@@ -129,7 +129,7 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
 
 
 def _if_left(figures: Figures, found: SeedSpread, evidence: str) -> Judgement:
-    """Judge whether a ratio is above 1, where most runs of every kind left the saddle at all."""
+    """Judge whether a ratio is above 1, if most runs of every kind left the saddle."""
     if min(figures[f"{kind}.{size}.share"] for kind in KINDS for size in BATCHES) >= 0.5:
         return decided(found, above=1.0, evidence=evidence)
     return Judgement(Verdict.NOT_TESTABLE, f"{evidence} Too few runs left the saddle in {figures['steps']:.0f} steps.")

@@ -1,4 +1,4 @@
-"""What Akbar's experiments share: their source, a task, a loss, the first step below a level, curves and spectra."""
+"""Parts that Akbar's experiments share: their source, a task, a loss, curves and spectra."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AKBAR = "Akbar"
 KINDS = {"batch": "with BatchNorm", "none": "without"}
 """The networks that are compared."""
 POINTS = 60
-"""Of a curve."""
+"""The approximate number of points of a curve."""
 
 
 def regression(x: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ def logistic(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def first(below: Tensor, never: int) -> Tensor:
-    """Return the first step at which something is so, from whether it is `[steps, ...]`; `never` where at none."""
+    """Return the first step at which a condition `[steps, ...]` is true, or `never` where it never is."""
     return torch.where(below.any(0), below.double().argmax(0), never).double()
 
 
@@ -40,7 +40,7 @@ def every(steps: int) -> int:
 
 
 def log10_points(values: Sequence[float], apart: int, least: float = 1e-300) -> tuple[tuple[float, float], ...]:
-    """Return the points of a curve of log10, for values that lie so many steps apart."""
+    """Return the points of a curve of log10, for values that are `apart` steps apart."""
     return tuple((float(step * apart), math.log10(max(value, least))) for step, value in enumerate(values))
 
 

@@ -20,7 +20,7 @@ QUICK: Settings = {"seeds": 2, "epochs": 4, "width": 32, "depth": 4, "scales": (
 FULL: Settings = {**QUICK, "seeds": 20, "epochs": 20}
 KINDS = {"none": "no normalizer", "bare": "BatchNorm without gamma and beta", "affine": "BatchNorm"}
 SIZES = ("small", "large")
-"""Of the first weights in front of BatchNorm, and so of the variances."""
+"""The sizes of the first weights in front of BatchNorm, and so of the variances."""
 
 
 def jobs(settings: Settings) -> Sequence[Job]:
@@ -41,7 +41,7 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
                 layer.weight.mul_(settings["scales"][SIZES.index(job.kind)])
     if job.kind == "bare":
         for norm in (layer for layer in layers if isinstance(layer, nn.BatchNorm1d)):
-            norm.requires_grad_(False)  # they stay at 1 and 0
+            norm.requires_grad_(False)  # gamma and beta stay at 1 and 0
     made = trained(network, job.seed, settings["epochs"])
     weights, constants = log10_factors(made.network)
     return {
@@ -87,12 +87,12 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
 
 def _affine(figures: Figures) -> Judgement:
     steep, gap = read(figures, "affine less bare.steepest"), read(figures, "affine less bare.gap")
-    told = (
+    evidence = (
         f"With trained gamma and beta the largest Jacobian at test images is {steep} decades larger than without, and "
         f"the gap {gap} larger; 0.1 decades and 0.01 count as no difference."
     )
     same = (max(abs(steep.low), abs(steep.high)) < 0.1, max(abs(gap.low), abs(gap.high)) < 0.01)
-    return with_seeds(min(steep.seeds, gap.seeds), by_count(sum(same), len(same), told))
+    return with_seeds(min(steep.seeds, gap.seeds), by_count(sum(same), len(same), evidence))
 
 
 def _reduces(figures: Figures) -> Judgement:

@@ -40,7 +40,7 @@ class NetworkBlock(nn.Module):
 
 
 class RowNetwork(nn.Module):
-    """Rows of an 8x8 image as tokens, or the whole image as one vector, blocks, and ten logits."""
+    """A network from rows of an 8x8 image as tokens, or from the whole image as one vector, to ten logits."""
 
     def __init__(self, kind: str, width: int, depth: int, normalized: bool) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
 
 
 def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
-    """Return, by kind, the decades that LayerNorm adds at each depth, and those per block."""
+    """Return, by kind, the largest Jacobians at each depth, and the decades that LayerNorm saves."""
     seeds, depths = range(settings["seeds"]), settings["depths"]
     found: dict[str, float] = {}
     for kind in KINDS:
@@ -114,8 +114,8 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
     )
     columns = (Column(title="network", kind="name"), Column(title="test accuracy", kind="percent"))
     tested = [
-        (place, spread("x", [measured[Job(place, seed)]["tested"] for seed in range(settings["seeds"])])["x.median"])
-        for place in dict.fromkeys(job.kind for job in measured)
+        (kind, spread("x", [measured[Job(kind, seed)]["tested"] for seed in range(settings["seeds"])])["x.median"])
+        for kind in dict.fromkeys(job.kind for job in measured)
     ]
     return (
         Curves(
@@ -127,11 +127,11 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
 
 def _carries_over(figures: Figures) -> Judgement:
     found = {kind: read(figures, f"{kind}.saved per block") for kind in KINDS}
-    told = "; ".join(f"{KINDS[kind]} {one}" for kind, one in found.items())
+    listed = "; ".join(f"{KINDS[kind]} {one}" for kind, one in found.items())
     return readings(
         [tuple(found.values())],
         above=0.0,
-        evidence=f"Decades of the largest Jacobian that LayerNorm saves per further block: {told}.",
+        evidence=f"Decades of the largest Jacobian that LayerNorm saves per further block: {listed}.",
     )
 
 

@@ -13,9 +13,9 @@ from ..data import Split, digits
 from ..train import accuracy, train
 
 SAMPLES = 400
-"""Training images: few, so that there is a gap."""
+"""The number of training images: few, so that there is a gap."""
 MEASURED = 16
-"""Test images at which Jacobians are taken."""
+"""The number of test images at which Jacobians are taken."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Yang et al. 2019: gradients explode with depth in fresh BatchNorm networks, at a rate that is known."""
+"""Yang et al. 2019: gradients explode with depth in untrained BatchNorm networks, at a known rate."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ BATCHES = (8, 16, 64)
 QUICK: Settings = {"seeds": 4, "width": 400, "depth": 24, "batches": BATCHES}
 FULL: Settings = {**QUICK, "seeds": 20, "width": 600, "depth": 32}
 ENDS = 6
-"""Layers at either end that are left out: the law is one of the middle."""
+"""This many layers at either end are left out, because the law holds far from both ends."""
 CLOSE = 0.05
-"""Relative distance within which a measured growth agrees with the law."""
+"""A measured growth agrees with the law if it is within this relative distance."""
 
 
 def jobs(settings: Settings) -> Sequence[Job]:
@@ -40,6 +40,7 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
 
 
 def _growth(settings: Settings, activation: Activation, batch: int, seed: int) -> float:
+    """Return the growth of the squared gradient per layer in one random network, over its middle layers."""
     generator = torch.Generator().manual_seed(70_000 + seed)
     width, values = settings["width"], []
     x = torch.randn(batch, width, generator=generator, dtype=torch.float64).requires_grad_(True)
@@ -75,30 +76,30 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
     """Return growth by batch, measured and by the law."""
     given = figures(settings, measured)
     labels = tuple(f"{job.kind}, batch {batch}" for job in jobs(settings) for batch in settings["batches"])
-    places = [(job.kind, batch) for job in jobs(settings) for batch in settings["batches"]]
+    cases = [(job.kind, batch) for job in jobs(settings) for batch in settings["batches"]]
     chart = Chart(
         title="Growth of the squared gradient per layer",
         labels=labels,
         series=(
-            Series(name="the law", style="marks", values=tuple(given[f"{k}.{b}.law"] for k, b in places)),
-            Series(name="measured", style="marks", values=tuple(given[f"{k}.{b}.median"] for k, b in places)),
+            Series(name="the law", style="marks", values=tuple(given[f"{k}.{b}.law"] for k, b in cases)),
+            Series(name="measured", style="marks", values=tuple(given[f"{k}.{b}.median"] for k, b in cases)),
         ),
         axis="factor per layer",
         sideways=True,
     )
     columns = (Column(title="network", kind="name"), *(Column(title=t, kind="number") for t in ("law", "measured")))
-    rows = tuple((label, given[f"{k}.{b}.law"], given[f"{k}.{b}.median"]) for label, (k, b) in zip(labels, places))
+    rows = tuple((label, given[f"{k}.{b}.law"], given[f"{k}.{b}.median"]) for label, (k, b) in zip(labels, cases))
     return (chart, Table(title="Medians over seeds", columns=columns, rows=rows))
 
 
 def _law(kind: str) -> Judge:
     def judge(figures: Figures) -> Judgement:
         error, seeds = figures[f"{kind}.error"], min(read(figures, f"{kind}.{batch}").seeds for batch in BATCHES)
-        told = "; ".join(
+        listed = "; ".join(
             f"batch {batch}: {figures[f'{kind}.{batch}.median']:.4g} of {figures[f'{kind}.{batch}.law']:.4g}"
             for batch in BATCHES
         )
-        evidence = f"Measured growth beside the law: {told}; the largest difference is {100 * error:.2g} %."
+        evidence = f"Measured growth beside the law: {listed}; the largest difference is {100 * error:.2g} %."
         return with_seeds(seeds, judged(error < CLOSE, evidence))
 
     return judge

@@ -1,4 +1,4 @@
-"""The gauge: weights in front of BatchNorm times 10 move both printed factors and nothing else."""
+"""The gauge: multiplying weights in front of BatchNorm by 10 changes both printed factors and nothing else."""
 
 from __future__ import annotations
 
@@ -67,24 +67,24 @@ def _rescaled(network: nn.Module, factor: float) -> nn.Module:
 
 def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
     """Return by how many decades each figure moves."""
-    told = measured[ONLY]
-    moved = {f"moved.{name}": told["after"][name] - told["before"][name] for name in told["before"]}
-    before = {f"before.{name}": value for name, value in told["before"].items()}
-    return {**moved, **before, "outputs": told["outputs"]}
+    run = measured[ONLY]
+    moved = {f"moved.{name}": run["after"][name] - run["before"][name] for name in run["before"]}
+    before = {f"before.{name}": value for name, value in run["before"].items()}
+    return {**moved, **before, "outputs": run["outputs"]}
 
 
 def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block]:
     """Return all figures before and after."""
-    told = measured[ONLY]
+    run = measured[ONLY]
     columns = (
         Column(title="log10 of", kind="name"),
         *(Column(title=t, kind="number") for t in ("before", "after", "moved")),
     )
     rows = tuple(
-        (name, told["before"][name], value, value - told["before"][name]) for name, value in told["after"].items()
+        (name, run["before"][name], value, value - run["before"][name]) for name, value in run["after"].items()
     )
     caption = (
-        f"All weights in front of BatchNorm times {settings['factor']:g}; the outputs move by {told['outputs']:.1g}."
+        f"All weights in front of BatchNorm times {settings['factor']:g}; the outputs move by {run['outputs']:.1g}."
     )
     return (Table(title="The same network twice", columns=columns, rows=rows, caption=caption),)
 
@@ -101,13 +101,13 @@ def _factor(figures: Figures) -> Judgement:
 
 def _products(figures: Figures) -> Judgement:
     moved = {name: figures[f"moved.{name}"] for name in (*RUNGS, "observed")}
-    told = ", ".join(f"{name} {value:+.1g}" for name, value in moved.items())
+    listed = ", ".join(f"{name} {value:+.1g}" for name, value in moved.items())
     factors = {name: figures[f"moved.{name}"] for name in ("weights", "constants")}
     return judged(
         min(map(abs, factors.values())) > 0.5 and max(map(abs, moved.values())) < 1e-3,
         f"The product of weight norms moves by {factors['weights']:+.3g} decades, that of the normalizers' constants "
         f"by {factors['constants']:+.3g}. Bounds of the whole network and the largest Jacobian at images move, in "
-        f"decades, by: {told}.",
+        f"decades, by: {listed}.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Wan et al. 2021 and Li and Arora 2020: what weight decay does to weights whose scale has no effect."""
+"""Wan et al. 2021 and Li and Arora 2020: the effect of weight decay on weights whose scale has no effect."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ QUICK: Settings = {"seeds": 4, "steps": 1500, "rate": 0.1, "decay": 0.05, "momen
 FULL: Settings = {**QUICK, "seeds": 20, "steps": 4000, "same": 400}
 INPUTS, UNITS, BATCH = 20, 8, 32
 CLOSE = 0.1
-"""Relative distance within which a measured rotation agrees with the formula."""
+"""A measured rotation agrees with the formula if it is within this relative distance."""
 SAME = Job("same")
 EPS = 1e-24
 ROUNDING = 1e-16
-"""Relative change of the first weights in a run that shows what rounding comes to."""
+"""The relative change of the first weights in a run that shows how far rounding errors grow."""
 
 
 def jobs(settings: Settings) -> Sequence[Job]:
@@ -31,7 +31,7 @@ def jobs(settings: Settings) -> Sequence[Job]:
 
 
 def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
-    """Measure how far weights turn in a step, or compare two runs that shall be the same."""
+    """Measure how far weights turn in a step, or compare two runs that should be the same."""
     if job == SAME:
         return {"apart": [_apart(settings, seed) for seed in range(settings["seeds"])]}
     momentum = settings["momentum"] if job.kind == "momentum" else 0.0
@@ -73,9 +73,10 @@ def _rotation(settings: Settings, momentum: float) -> tuple[Tensor, Tensor]:
 
 
 def _apart(settings: Settings, seed: int) -> list[float]:
-    """Return how far the run without decay at the growing rate ends from that with it, in direction.
+    """Return how far two other runs end from the run with decay, in direction.
 
-    And how far a second run with decay does, whose first weights differ by a rounding: errors grow exponentially here.
+    The first has no decay and a growing rate. The second has decay and first weights that differ by a rounding error,
+    because such errors grow exponentially here.
     """
     decayed, growing, rounded = (
         _end(settings, seed, **given) for given in ({}, {"growing": True}, {"moved": ROUNDING})
@@ -86,7 +87,7 @@ def _apart(settings: Settings, seed: int) -> list[float]:
 def _end(settings: Settings, seed: int, *, growing: bool = False, moved: float = 0.0) -> Tensor:
     """Return the directions of all units at the end of a run."""
     rate, decay = settings["rate"], settings["decay"]
-    generator, other = (torch.Generator().manual_seed(90_000 + seed + place) for place in (0, 1_000))
+    generator, other = (torch.Generator().manual_seed(90_000 + seed + offset) for offset in (0, 1_000))
     weight = torch.randn(1, UNITS, INPUTS, generator=generator, dtype=torch.float64)
     weight = weight * (1.0 + moved * torch.randn(weight.shape, generator=other, dtype=torch.float64))
     for step in range(settings["same"]):

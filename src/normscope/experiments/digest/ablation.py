@@ -27,9 +27,9 @@ def network(depth: int, width: int, count: int, generator: torch.Generator) -> n
     """Return a ReLU network with BatchNorm behind `count` of its hidden layers, evenly spaced.
 
     Args:
-        depth: number of linear layers.
-        width: of the hidden ones.
-        count: of normalizers, at most `depth - 1`.
+        depth: the number of linear layers.
+        width: the width of the hidden layers.
+        count: the number of normalizers, at most `depth - 1`.
         generator: draws the weights.
     """
     hidden = depth - 1
@@ -89,14 +89,14 @@ def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
 
 
 def _fewer(f: Figures) -> Judgement:
-    """Judge whether both gaps fall with more normalizers, beyond what the seeds leave open."""
+    """Judge whether both gaps fall with more normalizers, by the intervals of their slopes over seeds."""
     falls = {gap: f[f"{gap}_slope"] + f[f"{gap}_half"] < 0 for gap in GAPS}
     rises = {gap: f[f"{gap}_slope"] - f[f"{gap}_half"] > 0 for gap in GAPS}
-    told = "; ".join(
+    changes = "; ".join(
         f"the gap in {name} changes by {f[f'{gap}_slope']:+.2g} ± {f[f'{gap}_half']:.2g} per normalizer"
         for gap, name in GAPS.items()
     )
-    evidence = f"{told} ({f['seeds']:g} seeds, 95 % intervals)."
+    evidence = f"{changes} ({f['seeds']:g} seeds, 95 % intervals)."
     evidence = evidence[0].upper() + evidence[1:]
     if f["seeds"] < FEWEST:
         return Judgement(Verdict.NOT_TESTABLE, f"{evidence} {TOO_FEW}")

@@ -24,11 +24,9 @@ from .variances import SOURCE
 
 SCOPES = ("point", "data", "domain", "global")
 SLACK = 1e-6
-"""Decades of rounding between two figures of one model."""
+"""Figures of one model may differ by this many decades through rounding."""
 NOTABLY = 0.1
-"""Decades by which a constant must be smaller to count: a quarter."""
-
-
+"""A constant is notably smaller if it is smaller by this many decades, which is about a fifth."""
 FEW = f"Fewer than {FEWEST} models decide nothing: the full version has more."
 
 

@@ -19,6 +19,7 @@ from .variances import SOURCE
 
 KINDS = {"plain": "without normalizers", "batch": "with BatchNorm"}
 STRAIGHT = 0.9
+"""Growth with depth counts as exponential from this R squared on."""
 
 
 def jobs(settings: Settings) -> list[Job]:
@@ -85,13 +86,13 @@ def _by_depth(f: Figures) -> Judgement:
 def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block]:
     """Return the products against depth, before and after training."""
     curves, rows = [], []
-    for kind, said in KINDS.items():
+    for kind, title in KINDS.items():
         for name, when in (("first", "at first"), ("last", "after training")):
             values = by_depth(settings, measured, kind, name)
             points = tuple((float(depth), value) for depth, value in zip(settings["depths"], values))
-            curves.append(Curve(name=f"{said}, {when}", points=points))
+            curves.append(Curve(name=f"{title}, {when}", points=points))
         held = [by_depth(settings, measured, kind, name) for name in ("first", "last", "test_accuracy")]
-        rows += [(said, depth, *values) for depth, *values in zip(settings["depths"], *held)]
+        rows += [(title, depth, *values) for depth, *values in zip(settings["depths"], *held)]
     columns = (
         Column(title="network", kind="name"),
         Column(title="layers", kind="count"),
@@ -99,9 +100,9 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
         Column(title="after training", kind="log10"),
         Column(title="test", kind="percent"),
     )
-    title = "Product of the weights' operator norms by depth"
+    heading = "Product of the weights' operator norms by depth"
     return [
-        Curves(curves=tuple(curves), title=title, axis="log10 of the product", along="layers"),
+        Curves(curves=tuple(curves), title=heading, axis="log10 of the product", along="layers"),
         Table(columns=columns, rows=tuple(rows), caption="Products are log10, means over the seeds."),
     ]
 

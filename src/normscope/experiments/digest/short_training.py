@@ -49,10 +49,10 @@ def build(name: str, shape: tuple[int, ...], generator: torch.Generator) -> nn.M
 
 @torch.no_grad()
 def begin_with(model: nn.Module, name: str, generator: torch.Generator) -> None:
-    """Give the weights another initialisation: `he` leaves them, `small` and `large` rescale them tenfold in variance.
+    """Give the weights another initialisation; `small` and `large` change their variance tenfold, `he` keeps them.
 
     Args:
-        model: with He's weights.
+        model: a network with He's weights.
         name: `he`, `xavier`, `orthogonal`, `small` or `large`.
         generator: draws new weights.
     """
@@ -69,7 +69,7 @@ def begin_with(model: nn.Module, name: str, generator: torch.Generator) -> None:
 
 
 def batches(images: Tensor, labels: Tensor, size: int, steps: int, generator: torch.Generator) -> Iterator[Any]:
-    """Yield so many mini-batches, epoch by epoch in a new order; smaller rests are left out."""
+    """Yield a number of mini-batches, with a new order in every epoch; smaller last batches are left out."""
     done = 0
     while done < steps:
         order = torch.randperm(len(images), generator=generator)
@@ -92,11 +92,11 @@ def train_watched(
     """Train with cross entropy and return what `ns.watch` measured at the first step and at the last.
 
     Args:
-        model: is left in eval mode.
+        model: the network, which is left in eval mode.
         split: the data.
-        size: of a mini-batch.
-        steps: how many.
-        optimizer: that trains it.
+        size: the number of samples in a mini-batch.
+        steps: the number of steps.
+        optimizer: the optimizer of its parameters.
         generator: shuffles the batches.
     """
     model.train()
@@ -113,7 +113,7 @@ def train_watched(
 
 @torch.no_grad()
 def scores(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Return cross entropy and accuracy of a model as it stands."""
+    """Return the cross entropy and the accuracy of a model, in its present mode."""
     outputs = torch.cat([model(part) for part in images.split(1000)])
     loss = nn.functional.cross_entropy(outputs, labels)
     return float(loss), float((outputs.argmax(1) == labels).double().mean())

@@ -19,11 +19,11 @@ from .short_training import JPEG, begin_with, build, load, train_watched
 SOURCE = "digest"
 BASE = {"network": "mlp", "data": "digits", "batch": 64, "rate": 1e-3, "init": "he", "decay": "none"}
 HALF = math.log10(2.0)
-"""Decades by which a layer must reduce on average for the product to count as exponentially small."""
+"""The product counts as exponentially small if layers reduce it by this many decades on average."""
 
 
 def configurations(settings: Settings) -> list[dict[str, Any]]:
-    """Return every network on every data set, then the base with one thing changed at a time."""
+    """Return every network on every data set, then the base configuration with one setting changed at a time."""
     crossed = [BASE | {"network": n, "data": d} for d in settings["data"] for n in settings["networks"]]
     axes = {"batch": "batches", "rate": "rates", "init": "inits", "decay": "decays"}
     changed = [BASE | {axis: value} for axis, name in axes.items() for value in settings[name]]
@@ -88,7 +88,7 @@ def _figures(one: Measured) -> dict[str, float]:
 
 
 def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
-    """Return how many configurations do what the claims say."""
+    """Return for how many configurations each claim is true, and how far its figures range."""
     rows = by_configuration(measured).values()
     growth = [row["last"] - row["first"] for row in rows]
     return {
@@ -107,7 +107,7 @@ def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
 
 
 def _counted(f: Figures, name: str, evidence: str) -> Judgement:
-    """Return the verdict on what all configurations should do."""
+    """Return the verdict on a claim about all configurations."""
     count, every = f[name], f["configurations"]
     return by_count(count, every, f"{count:g} of {every:g} configurations: {evidence}")
 

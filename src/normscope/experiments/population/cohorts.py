@@ -1,4 +1,4 @@
-"""`PopulationWork`: a cohort of networks as a job of an engine: built, trained together, measured one by one."""
+"""`PopulationWork`: the jobs of a population; each builds a cohort of networks, trains it together and measures it."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def _cnn(recipe: Recipe, shape: tuple[int, ...], classes: int, generator: torch.
 
 
 NETWORKS: dict[str, Builder] = {"mlp": _mlp, "cnn": _cnn}
-"""Kinds of networks, by name."""
+"""The builders of networks by the name of their kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class PopulationWork:
-    """What all cohorts share.
+    """The data and settings that all cohorts share.
 
     Attributes:
         data: the samples.
-        network: of `NETWORKS`.
+        network: the kind of network, a name in `NETWORKS`.
         stop: when a training ends.
-        momentum: of SGD.
+        momentum: the momentum of SGD.
     """
 
     data: NoisyData
@@ -59,7 +59,7 @@ class PopulationWork:
         return self.data.train_images.is_cuda
 
     def do(self, job: Cohort) -> tuple[Member, ...]:
-        """Return what becomes of the networks of a cohort; where training them together raises, each one alone."""
+        """Return the outcome of each network of a cohort; if training them together fails, each is trained alone."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
@@ -85,7 +85,7 @@ class PopulationWork:
         return list(train_together(models, job, self.data, **given))  # type: ignore[arg-type]
 
     def member(self, trained: TrainedMember) -> Member:
-        """Measure a network that reached the loss; what raises makes it a failure."""
+        """Measure a network that reached the loss; one that raises an error counts as failed."""
         figures: dict[str, Any] = {"recipe": trained.recipe, "steps": trained.steps, "train_loss": trained.loss}
         if trained.status == "diverged":
             return Member(status="diverged", **figures)
@@ -102,6 +102,6 @@ class PopulationWork:
 
 @torch.no_grad()
 def _error(model: nn.Module, images: Tensor, labels: Tensor) -> float:
-    """Return the share of images that a model in eval mode puts into another class than their label."""
+    """Return the share of images that a model in eval mode classifies otherwise than their label."""
     parts = zip(images.split(AT_ONCE), labels.split(AT_ONCE))
     return sum(int((model(some).argmax(1) != known).sum()) for some, known in parts) / len(images)

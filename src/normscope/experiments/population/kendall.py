@@ -1,9 +1,9 @@
 """Kendall's tau with ties, overall and along single axes, with bootstrap intervals that keep seeds together.
 
-Overall: tau-b over all pairs of networks. Along an axis (the psi of Jiang et al. 2020): tau-b within each group of
-networks that differ on that axis alone (same seed too), averaged over the groups; a measure that is the same throughout
-a group says nothing there and counts as 0, a group whose gaps are all the same has nothing to predict and is left out.
-Psi is the mean over the axes.
+The overall figure is tau-b over all pairs of networks. The figure along an axis (the psi of Jiang et al. 2020) is tau-b
+within each group of networks that differ on that axis alone (with the same seed), averaged over the groups. A measure
+that is the same throughout a group counts as 0 there; a group whose gaps are all the same is left out. Psi is the mean
+over the axes.
 
 Intervals are percentiles over resamples. Networks that differ by their seed alone are not independent, so that whole
 configurations are drawn, with all of their seeds. Along one axis the groups are the independent parts, and settings of
@@ -25,6 +25,7 @@ from ..statistics import LEVEL, kendall, signs, weighted_kendall
 
 Array = np.ndarray[Any, np.dtype[Any]]
 DRAWS = 1000
+"""The number of resamples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +42,9 @@ class Sample:
     """Networks to be compared.
 
     Attributes:
-        gaps: one per network.
-        configurations: their place on every axis.
-        seeds: theirs.
+        gaps: the generalization gap of each network.
+        configurations: the values of each network on every axis.
+        seeds: the seed of each network.
     """
 
     gaps: Sequence[float]
@@ -56,11 +57,11 @@ class Power:
     """How well one measure orders the gaps.
 
     Attributes:
-        overall: over all pairs of networks.
-        axes: along each axis.
-        seed: among networks that differ by their seed alone; no part of the mean.
-        mean: over the axes, None where none of them varies.
-        networks: how many were compared.
+        overall: tau over all pairs of networks.
+        axes: tau along each axis.
+        seed: tau among networks that differ by their seed alone; it is not part of the mean.
+        mean: the mean over the axes, None where no axis varies.
+        networks: the number of networks that were compared.
     """
 
     overall: Tau
@@ -74,7 +75,7 @@ def power(values: Sequence[float], sample: Sample, axes: Sequence[str], *, gener
     """Return how well a measure orders the gaps of networks.
 
     Args:
-        values: the measure, one per network; infinite ones count as tied with each other.
+        values: the measure of each network; infinite values count as tied with each other.
         sample: the networks.
         axes: names of the axes, in the order of the configurations.
         generator: draws the resamples.
@@ -86,8 +87,8 @@ def power(values: Sequence[float], sample: Sample, axes: Sequence[str], *, gener
     weights = counts[:, numbers]
     overall = weighted_kendall(signs(values), signs(sample.gaps), np.vstack([np.ones(len(numbers)), weights]))
     along, resampled, found = {}, [], []
-    for place, axis in enumerate(axes):
-        others = [(*one[:place], *one[place + 1 :]) for one in sample.configurations]
+    for index, axis in enumerate(axes):
+        others = [(*one[:index], *one[index + 1 :]) for one in sample.configurations]
         groups = _groups(list(zip(others, sample.seeds)), values, sample.gaps)
         along[axis] = tau = _averaged(groups, others, generator)
         if tau.value is not None:
@@ -107,32 +108,32 @@ def power(values: Sequence[float], sample: Sample, axes: Sequence[str], *, gener
 
 
 def _draws(clusters: Sequence[Hashable], generator: np.random.Generator) -> tuple[Array, Array]:
-    """Return the number of each one's cluster, and how often each cluster is there in every resample."""
+    """Return the number of each item's cluster, and how often each cluster occurs in every resample."""
     known = {cluster: number for number, cluster in enumerate(dict.fromkeys(clusters))}
     counts = generator.multinomial(len(known), np.full(len(known), 1.0 / len(known)), size=DRAWS)
     return np.array([known[cluster] for cluster in clusters], dtype=np.intp), counts.astype(np.float64)
 
 
 Groups = list[tuple[list[int], float]]
-"""Networks that differ in one thing, and their tau."""
+"""Groups of networks that differ in one thing, each with its tau."""
 
 
 def _groups(keys: Sequence[Hashable], values: Sequence[float], gaps: Sequence[float]) -> Groups:
-    """Return the networks that share a key, with their tau, where there are gaps to order."""
-    places: dict[Hashable, list[int]] = {}
-    for place, key in enumerate(keys):
-        places.setdefault(key, []).append(place)
+    """Return the groups of networks that share a key, with their tau, where the gaps of a group differ."""
+    members: dict[Hashable, list[int]] = {}
+    for index, key in enumerate(keys):
+        members.setdefault(key, []).append(index)
     found = []
-    for group in places.values():
-        theirs = [gaps[place] for place in group]
+    for group in members.values():
+        theirs = [gaps[index] for index in group]
         if len(set(theirs)) > 1:
-            tau = kendall([values[place] for place in group], theirs)
+            tau = kendall([values[index] for index in group], theirs)
             found.append((group, 0.0 if math.isnan(tau) else tau))
     return found
 
 
 def _averaged(groups: Groups, clusters: Sequence[Hashable], generator: np.random.Generator) -> Tau:
-    """Return the mean tau of groups, with clusters of them drawn anew."""
+    """Return the mean tau of groups, with an interval from resampling clusters of groups."""
     if not groups:
         return Tau(value=None)
     taus = np.array([tau for _, tau in groups])
@@ -142,7 +143,7 @@ def _averaged(groups: Groups, clusters: Sequence[Hashable], generator: np.random
 
 
 def _resampled(groups: Groups, values: Sequence[float], gaps: Sequence[float], weights: Array) -> Array:
-    """Return the mean tau of groups in every resample of configurations; groups with one left are left out."""
+    """Return the mean tau of groups in every resample; groups without two different gaps are left out."""
     total, present = np.zeros(len(weights)), np.zeros(len(weights))
     for size in {len(group) for group, _ in groups}:
         rows = np.array([group for group, _ in groups if len(group) == size])
@@ -157,7 +158,7 @@ def _resampled(groups: Groups, values: Sequence[float], gaps: Sequence[float], w
 
 
 def _interval(value: float, resampled: Array) -> Tau:
-    """Return a figure with the percentiles of its resamples."""
+    """Return a figure with the interval of its resamples."""
     if math.isnan(value):
         return Tau(value=None)
     known = resampled[~np.isnan(resampled)]

@@ -1,8 +1,8 @@
-"""The measures: one row each, a function of a trained network and its training data. To add one, add a row.
+"""The measures, each a function of a trained network and its training data. To add a measure, add a row to `MEASURES`.
 
-A larger figure is to mean a larger gap, so that a perfect measure has tau = 1; margins stand as their inverse. Only the
-order counts, and products are given as log10. No measure sees a test label. `data` alone sees test inputs, because it
-speaks of fresh samples.
+A larger figure should mean a larger gap, so that a perfect measure has tau = 1; margins enter as their inverse. Only
+the order counts, and products are given as log10. No measure reads a test label. Only `data` reads test inputs, because
+it speaks of fresh samples.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ from .noisy import NoisyData
 from .stacked_training import TrainedMember
 
 POINTS = 64
-"""Samples whose Jacobian norms are taken."""
+"""The number of samples at which Jacobian norms are taken."""
 MOST = 1000
-"""Training samples whose margins, curvature and inner ranges are taken, at most."""
+"""The largest number of training samples whose margins, curvature and inner ranges are taken."""
 BATCH = 250
+"""The number of samples in a batch."""
 SHARE, CONFIDENCE = 0.95, 0.95
-"""Of DATA: 59 samples suffice."""
+"""The share and the confidence of DATA, for which 59 samples suffice."""
 MARGIN = 0.1
 """The margin is the one that this share of the training samples does not exceed (Jiang et al. 2020)."""
 NOISE, DRAWS = 0.1, 8
-"""Size of the noise on the weights, relative to them, and how often it is drawn."""
+"""The size of the noise on the weights, relative to them, and how often it is drawn."""
 RTOL = 0.05
-"""Of Jacobian norms and eigenvalues: networks differ by more."""
+"""The tolerance of Jacobian norms and eigenvalues; networks differ by more."""
 DIGITS = 6
-"""That are kept of a figure."""
+"""How many digits of a figure are kept."""
 
 Group = Literal["size", "norms", "margin", "capacity", "capacity over margin", "bounds", "sharpness", "training"]
 
@@ -53,7 +54,7 @@ class MemberFigures:
 
     Args:
         trained: the network.
-        data: what it was trained on.
+        data: the data that it was trained on.
     """
 
     def __init__(self, trained: TrainedMember, data: NoisyData) -> None:
@@ -63,7 +64,7 @@ class MemberFigures:
 
     @cached_property
     def batches(self) -> list[tuple[Tensor, Tensor]]:
-        """The training samples that are looked at, in batches."""
+        """The first training samples, up to `MOST`, in batches."""
         return list(zip(self.images.split(BATCH), self.labels.split(BATCH)))
 
     @cached_property
@@ -74,25 +75,25 @@ class MemberFigures:
         return [(now.detach().double(), before[name].detach().double()) for name, now in after if now.ndim > 1]
 
     @cached_property
-    def work(self) -> Captured:
+    def captured(self) -> Captured:
         """The graph and its bounds over all inputs."""
         return Captured(self.model, self.images[:2], mode="eval")
 
     @cached_property
     def rungs(self) -> dict[str, float]:
         """Log10 of the bounds over all inputs, by method."""
-        return {name: bracket.log10_upper for name, bracket in self.work.rungs("fast").items()}
+        return {name: bracket.log10_upper for name, bracket in self.captured.rungs("fast").items()}
 
     @cached_property
     def spectral(self) -> list[float]:
         """Log10 of the operator norm of every weight layer."""
-        return [layer.log10_upper for layer in layer_constants(self.work) if not layer.normalizer]
+        return [layer.log10_upper for layer in layer_constants(self.captured) if not layer.normalizer]
 
     @cached_property
     def domain(self) -> float:
         """Log10 of the bound over all inputs whose inner values stay in the ranges of the training samples."""
         recorded = domain(self.model, [images for images, _ in self.batches], mode="eval")
-        return CapturedDomain(self.work, recorded).rungs("fast")["best"].log10_upper
+        return CapturedDomain(self.captured, recorded).rungs("fast")["best"].log10_upper
 
     @cached_property
     def observed(self) -> list[float]:
@@ -119,10 +120,10 @@ class MemberFigures:
         return {row.name: row.log10_value for row in generalization(self.model, self.batches, steps=0).rows}
 
     def bound(self, name: str) -> float:
-        """Return log10 of the bound whose name begins so.
+        """Return log10 of the bound whose name begins with the given one.
 
         Raises:
-            InputError: there is none for this network.
+            InputError: there is no such bound for this network.
         """
         found = [value for own, value in self.bounds.items() if own.startswith(name)]
         if not found:
@@ -136,14 +137,14 @@ class MemberFigures:
 
     @cached_property
     def largest_eigenvalue(self) -> float:
-        """Of the Hessian of the training loss."""
+        """The largest eigenvalue of the Hessian of the training loss."""
         found = hessian(self.model, "cross_entropy", self.batches, k=1, deflate=False, mode="eval", rtol=RTOL)
         return found.eigenvalues[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A measure: what it is, of which kind, and the function."""
+    """A measure: what it is, its group, and the function that computes it."""
 
     about: str
     group: Group
@@ -151,47 +152,47 @@ class Measure:
 
 
 def _over_margin(of: Callable[[MemberFigures], float]) -> Callable[[MemberFigures], float]:
-    return lambda subject: of(subject) - subject.log10_margin
+    return lambda figures: of(figures) - figures.log10_margin
 
 
-def _parameters(subject: MemberFigures) -> float:
-    return float(sum(parameter.numel() for parameter in subject.model.parameters()))
+def _parameters(figures: MemberFigures) -> float:
+    return float(sum(parameter.numel() for parameter in figures.model.parameters()))
 
 
-def _frobenius_product(subject: MemberFigures) -> float:
-    return math.fsum(log10(float(now.norm())) for now, _ in subject.weights)
+def _frobenius_product(figures: MemberFigures) -> float:
+    return math.fsum(log10(float(now.norm())) for now, _ in figures.weights)
 
 
-def _spectral_product(subject: MemberFigures) -> float:
-    return math.fsum(subject.spectral)
+def _spectral_product(figures: MemberFigures) -> float:
+    return math.fsum(figures.spectral)
 
 
-def _mean_observed(subject: MemberFigures) -> float:
-    return log10_sum(subject.observed) - math.log10(len(subject.observed))
+def _mean_observed(figures: MemberFigures) -> float:
+    return log10_sum(figures.observed) - math.log10(len(figures.observed))
 
 
-def _distance_over_spectral(subject: MemberFigures) -> float:
-    pairs = zip(subject.weights, subject.spectral, strict=True)
+def _distance_over_spectral(figures: MemberFigures) -> float:
+    pairs = zip(figures.weights, figures.spectral, strict=True)
     return math.fsum(float((now - before).square().sum()) * 10.0 ** (-2.0 * norm) for (now, before), norm in pairs)
 
 
-def _spectral_complexity(subject: MemberFigures) -> float:
+def _spectral_complexity(figures: MemberFigures) -> float:
     """Return log10 of Bartlett, Foster and Telgarsky's spectral complexity, from the weights at the start."""
-    pairs = zip(subject.weights, subject.spectral, strict=True)
+    pairs = zip(figures.weights, figures.spectral, strict=True)
     rows = [log10(float((now - before).flatten(1).norm(dim=1).sum())) - norm for (now, before), norm in pairs]
-    return _spectral_product(subject) + 1.5 * log10_sum(2.0 / 3.0 * ratio for ratio in rows)
+    return _spectral_product(figures) + 1.5 * log10_sum(2.0 / 3.0 * ratio for ratio in rows)
 
 
-def _pac_bayes_complexity(subject: MemberFigures) -> float:
+def _pac_bayes_complexity(figures: MemberFigures) -> float:
     """Return log10 of the root of Neyshabur, Bhojanapalli and Srebro's prod norm(W)^2 sum (norm(W)_F/norm(W))^2."""
-    pairs = zip(subject.weights, subject.spectral, strict=True)
-    return _spectral_product(subject) + 0.5 * log10_sum(
+    pairs = zip(figures.weights, figures.spectral, strict=True)
+    return _spectral_product(figures) + 0.5 * log10_sum(
         2.0 * (log10(float(now.norm())) - norm) for (now, _), norm in pairs
     )
 
 
 def _bound(name: str, about: str) -> Measure:
-    return Measure(about, "bounds", lambda subject: subject.bound(name))
+    return Measure(about, "bounds", lambda figures: figures.bound(name))
 
 
 def _known(value: float | None) -> float:
@@ -283,16 +284,16 @@ MEASURES: dict[str, Measure] = {
     "steps": Measure("steps until the training loss was reached", "training", lambda s: float(s.trained.steps)),
     "train-loss": Measure("training loss at the end, at most the one asked for", "training", lambda s: s.trained.loss),
 }  # fmt: skip
-"""By name."""
+"""The measures by name."""
 
 
-def measured(subject: MemberFigures) -> tuple[dict[str, float | None], tuple[str, ...]]:
-    """Return every measure of a network, None where it cannot be taken, and why not."""
+def measured(figures: MemberFigures) -> tuple[dict[str, float | None], tuple[str, ...]]:
+    """Return every measure of a network, None where it cannot be taken, and notes that say why."""
     found: dict[str, float | None] = {}
     notes: list[str] = []
     for name, measure in MEASURES.items():
         try:
-            value = float(measure.of(subject))
+            value = float(measure.of(figures))
         except (NormscopeError, RuntimeError, ArithmeticError, ValueError) as error:
             found[name] = None
             notes.append(f"`{name}` was not measured ({said(error)})")

@@ -1,4 +1,4 @@
-"""`Member`: what became of one network of a population, as a line of JSON."""
+"""`Member`: the outcome of one network of a population, which is kept as a line of JSON."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .stacked_training import Status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member(Part):
-    """What became of a network. `None` is not measured.
+    """The outcome of one network. `None` stands for a figure that was not measured.
 
     Attributes:
-        recipe: of the network.
+        recipe: how the network was built and trained.
         status: `reached` (the training loss that was asked for), `not reached` (within the steps), `diverged` (a loss
             that is not finite) or `failed` (it raised). Only those that reached it are measured and compared.
         reason: why it failed.
-        steps: of its training.
-        train_loss: cross entropy on the training samples, in eval mode.
-        train_error: share of the training samples that are put into another class than their label.
-        test_error: the same on test samples, in the mean over label noise like that of the training labels.
-        measures: by name; None where one could not be taken.
+        steps: the number of training steps.
+        train_loss: the cross entropy on the training samples, in eval mode.
+        train_error: the share of the training samples that are classified otherwise than their label.
+        test_error: the same on test samples, averaged over label noise like that of the training labels.
+        measures: the measures by name; None where one could not be taken.
         notes: what was not measured, and why.
     """
 
@@ -42,7 +42,7 @@ class Member(Part):
 
     @property
     def key(self) -> str:
-        """What the network is known by."""
+        """The name of the network, in files too."""
         return self.recipe.key
 
     @property
@@ -54,10 +54,10 @@ class Member(Part):
 
     @classmethod
     def of_fields(cls, **given: Any) -> Self:
-        """Return the member that was read.
+        """Return a member from the fields that were read.
 
         Raises:
-            ValueError: an error is no share of the samples.
+            ValueError: an error is not a share of the samples.
         """
         found = cls(**given)
         if not all(error is None or 0.0 <= error <= 1.0 for error in (found.train_error, found.test_error)):

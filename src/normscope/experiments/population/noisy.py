@@ -1,4 +1,4 @@
-"""`NoisyData`: few training samples, some with a wrong label, so that networks that fit them all differ on others."""
+"""`NoisyData`: few training samples, some with a wrong label, so that networks that fit them generalize differently."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..ledger import hashed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisyData:
-    """What a population is trained and tested on.
+    """The data that a population is trained and tested on.
 
     Attributes:
         train_images, train_labels: the training samples; labels are as drawn, some of them wrong.
         test_images, test_labels: the test samples, all labels right.
         label_noise: the probability with which a training label was replaced by another one.
-        classes: how many there are.
+        classes: the number of classes.
     """
 
     train_images: Tensor
@@ -40,7 +40,7 @@ class NoisyData:
         return wrong + self.label_noise * (1.0 - wrong - wrong / (self.classes - 1))
 
     def digest(self) -> str:
-        """Return a short name for the data."""
+        """Return a short hash of the data."""
         return hashed((self.train_images, self.train_labels, self.test_images, self.test_labels))
 
     def to(self, device: torch.device) -> NoisyData:
@@ -60,12 +60,12 @@ def drawn(split: Split, *, samples: int, label_noise: float, generator: torch.Ge
 
     Args:
         split: the data set.
-        samples: how many of its training samples.
+        samples: how many of its training samples to draw.
         label_noise: the probability of a wrong label.
-        generator: of both draws.
+        generator: draws the samples and the wrong labels.
 
     Raises:
-        InputError: there are too few samples, the noise is none, or there are fewer than two classes.
+        InputError: there are too few samples, the noise is not a probability, or there are fewer than two classes.
     """
     held = len(split.train_images)
     if not 1 <= samples <= held:

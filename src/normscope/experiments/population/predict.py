@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,12 +18,12 @@ from .cohorts import NETWORKS, PopulationWork
 from .member import Member
 from .noisy import drawn
 from .prediction import Prediction
-from .recipes import RecipeGrid, cohorts
+from .recipes import Recipe, RecipeGrid, cohorts
 from .stacked_training import Stop
 
 LABEL_NOISE, LOSS, STEPS, MOMENTUM = 0.1, 0.05, 3000, 0.9
 SAMPLES = 300
-"""Training samples: few, so that there is a gap to predict."""
+"""The number of training samples: few, so that there is a gap to predict."""
 
 
 @outside_inference_mode
@@ -47,7 +48,7 @@ def predictive_power(
 
     Every combination of the grid's values is trained with SGD to the same training loss, and networks that do not
     reach it are counted and left out. Networks that differ in learning rate, weight decay and seed alone are trained
-    together (`torch.func`). Of each one every measure (`MEASURES`) is taken, which no test label enters.
+    together (`torch.func`). Every measure (`MEASURES`) is taken of each network, without reading any test label.
 
     Args:
         split: a data set (`normscope.experiments.data`).
@@ -56,23 +57,23 @@ def predictive_power(
         samples: how many training samples are drawn.
         label_noise: the probability with which a training label is replaced by another one.
         target_loss: the cross entropy on the training samples, in eval mode, at which a training ends.
-        steps: at most, for each network.
-        momentum: of SGD.
+        steps: the largest number of steps for each network.
+        momentum: the momentum of SGD.
         device: where to train and measure; a GPU is used from this process alone.
         folder: where to write one line of JSON per network. A population that was killed goes on from there with the
             same arguments, and one with a larger grid adds to it. Networks of an older folder lack the measures that
             are new since.
         engine: `"local"`, or `"ray"` for a cluster (`pip install 'normscope[ray]'`).
-        workers: processes on this machine; 0 for none, None for one a core.
-        name: how the report calls the data.
-        seed: of the drawn samples, the label noise and the bootstrap.
+        workers: how many processes run on this machine; 0 uses this process alone, None starts one for each core.
+        name: the name of the data in the report.
+        seed: the seed of the drawn samples, the label noise and the bootstrap.
 
     Returns:
         Kendall's tau of every measure, overall and by axis, with intervals; prints as a table, and has
         `.to_html(path)`, `.to_json(path)`.
 
     Raises:
-        InputError: an option is not what it can be, or there are too few samples.
+        InputError: an option is outside its range, or there are too few samples.
 
     Example:
         >>> import torch
@@ -88,8 +89,8 @@ def predictive_power(
     Reference: Jiang, Neyshabur, Mobahi, Krishnan and Bengio 2020, Fantastic Generalization Measures.
     """
     grid = grid or RecipeGrid()
-    place = _checked(network, target_loss, steps, momentum, device)
-    if place.type != "cpu" and engine == "ray":
+    device = _checked(network, target_loss, steps, momentum, device)
+    if device.type != "cpu" and engine == "ray":
         raise InputError('engine="ray" trains on processors: leave device out, or use engine="local"')
     data = drawn(split, samples=samples, label_noise=label_noise, generator=torch.Generator().manual_seed(seed))
     if max(grid.batch_sizes) > samples:
@@ -103,24 +104,31 @@ def predictive_power(
         "steps": steps,
         "momentum": momentum,
     }
-    notes: list[str] = []
-    recipes = grid.recipes()
+    training = PopulationWork(data.to(device), network, Stop(loss=target_loss, steps=steps), momentum)
     ledger = Ledger(Member, folder, settings)
-    left = [recipe for recipe in recipes if recipe.key not in ledger.done]
-    if left:
-        stop = Stop(loss=target_loss, steps=steps)
-        work = PopulationWork(data.to(place), network, stop, momentum)
-        with Progress("population", total=len(left)) as progress:
-            for members in runner(engine, work, workers, notes)(cohorts(left)):
-                for member in members:
-                    ledger.add(member)
-                    progress.step(member.key)
+    recipes = grid.recipes()
+    notes = _train(recipes, training, ledger, engine, workers)
     members = tuple(ledger.done[recipe.key] for recipe in recipes)
     return Prediction.of(name, members, settings, notes=notes, seed=seed)
 
 
+def _train(
+    recipes: Sequence[Recipe], training: PopulationWork, ledger: Ledger[Member], engine: str, workers: int | None
+) -> list[str]:
+    """Train and measure the networks that the ledger does not hold yet; return notes on how that went."""
+    notes: list[str] = []
+    left = [recipe for recipe in recipes if recipe.key not in ledger.done]
+    if left:
+        with Progress("population", total=len(left)) as progress:
+            for members in runner(engine, training, workers, notes)(cohorts(left)):
+                for member in members:
+                    ledger.add(member)
+                    progress.step(member.key)
+    return notes
+
+
 def _checked(network: str, target_loss: float, steps: int, momentum: float, device: str | torch.device) -> torch.device:
-    """Return the device; refuse what the options cannot be."""
+    """Return the device; refuse options that are outside their ranges."""
     if network not in NETWORKS:
         raise InputError(f"network is one of {', '.join(NETWORKS)}, not {network!r}")
     if isinstance(target_loss, bool) or not isinstance(target_loss, int | float) or not 0.0 < target_loss < 1e6:

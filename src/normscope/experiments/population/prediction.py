@@ -17,13 +17,13 @@ from .recipes import AXES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction(Saved, Shown):
-    """What `predictive_power` found. Prints as a table; `to_html` writes a page.
+    """The result of `predictive_power`. Prints as a table; `to_html` writes a page.
 
     Attributes:
-        name: of the data.
+        name: the name of the data.
         members: every network, also those that were left out.
-        settings: of the population.
-        seed: of the bootstrap.
+        settings: the settings of the population.
+        seed: the seed of the bootstrap.
         powers: how well each measure orders the gaps, the largest mean over axes first.
         notes: what the reader must know.
     """
@@ -48,7 +48,7 @@ class Prediction(Saved, Shown):
     def of(
         cls, name: str, members: Sequence[Member], settings: Mapping[str, Any], *, notes: Sequence[str] = (), seed: int
     ) -> Prediction:
-        """Return what a population comes to: the statistics are computed here."""
+        """Return the prediction of a population, after computing its statistics."""
         reached = [member for member in members if member.status == "reached" and member.gap is not None]
         names = dict.fromkeys(measure for member in reached for measure in member.measures)
         found = {}
@@ -63,7 +63,7 @@ class Prediction(Saved, Shown):
             generator = np.random.default_rng(seed)  # the same resamples for every measure
             found[measure] = power(values, sample, list(AXES), generator=generator)  # type: ignore[arg-type]
 
-        def place(measure: str) -> float:
+        def rank(measure: str) -> float:
             mean = found[measure].mean.value
             return 2.0 if mean is None else -mean
 
@@ -72,16 +72,16 @@ class Prediction(Saved, Shown):
             members=tuple(members),
             settings=dict(settings),
             seed=seed,
-            powers={measure: found[measure] for measure in sorted(found, key=place)},
+            powers={measure: found[measure] for measure in sorted(found, key=rank)},
             notes=tuple(notes),
         )
 
     @property
     def reached(self) -> tuple[Member, ...]:
-        """The networks that reached the training loss: those that are compared."""
+        """The networks that reached the training loss, which are the ones that are compared."""
         return tuple(member for member in self.members if member.status == "reached")
 
     @classmethod
     def of_fields(cls, **given: Any) -> Prediction:
-        """Return the prediction that was read; its statistics are computed again, from the members."""
+        """Return a prediction from the fields that were read; its statistics are computed again from the members."""
         return cls.of(**given)

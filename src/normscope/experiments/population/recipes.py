@@ -1,4 +1,4 @@
-"""`Recipe`: how one network of a population is built and trained; `RecipeGrid`: all of them."""
+"""`Recipe`: how one network of a population is built and trained; `RecipeGrid`: the recipes of all networks."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ AXES = {
     "lr": "learning rate",
     "weight_decay": "weight decay",
 }
-"""Hyperparameters that vary, and what a reader calls them; the seed is none of them."""
+"""The hyperparameters that vary, with their names on pages; the seed is not one of them."""
 LEAST_WIDTH = 3 * GROUPS
-"""GroupNorm turns groups of two entries into their signs."""
+"""The smallest width with GroupNorm: it turns groups of two entries into their signs, so that each has three."""
+DEEPEST = 1000
+"""Weight layers of a network, at most: a step of training costs time for every layer, here about a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +41,12 @@ class Recipe:
 
     @property
     def key(self) -> str:
-        """What the network is known by, in files too."""
+        """The name of the network, in files too."""
         return " ".join(f"{name}={value}" for name, value in asdict(self).items())
 
     @property
     def configuration(self) -> tuple[Any, ...]:
-        """Its place on every axis, in the order of `AXES`; seeds share it."""
+        """Its value on every axis, in the order of `AXES`; networks with different seeds share it."""
         return tuple(getattr(self, axis) for axis in AXES)
 
 
@@ -57,15 +59,15 @@ class RecipeGrid:
     """The values of every axis; the population has every combination of them, with every seed.
 
     Attributes:
-        depths: numbers of weight layers, from two on.
-        widths: of the hidden layers.
-        normalizers: of `"none"`, `"batch"`, `"layer"`, `"group"`, `"rms"`.
-        batch_sizes: samples a step.
-        learning_rates, weight_decays: of SGD.
-        seeds: how many networks of each configuration.
+        depths: numbers of weight layers, from 2 to 1000.
+        widths: the widths of the hidden layers.
+        normalizers: some of `"none"`, `"batch"`, `"layer"`, `"group"`, `"rms"`.
+        batch_sizes: the numbers of samples in a step.
+        learning_rates, weight_decays: the learning rates and weight decays of SGD.
+        seeds: how many networks of each configuration to train.
 
     Raises:
-        InputError: something is not what it can be.
+        InputError: a value is outside its range.
     """
 
     depths: Sequence[int] = (3, 5)
@@ -77,7 +79,12 @@ class RecipeGrid:
     seeds: int = 2
 
     def __post_init__(self) -> None:
-        _check("depths", self.depths, lambda value: _whole(value) and value >= 2, "whole numbers from 2 on")
+        _check(
+            "depths",
+            self.depths,
+            lambda value: _whole(value) and 2 <= value <= DEEPEST,
+            f"whole numbers from 2 to {DEEPEST}",
+        )
         _check("widths", self.widths, lambda value: _whole(value) and value >= 1, "whole numbers from 1 on")
         _check("normalizers", self.normalizers, lambda value: value in NORMALIZERS, f"some of {', '.join(NORMALIZERS)}")
         _check("batch_sizes", self.batch_sizes, lambda value: _whole(value) and value >= 2, "whole numbers from 2 on")
@@ -93,7 +100,7 @@ class RecipeGrid:
             )
 
     def recipes(self) -> list[Recipe]:
-        """Return every recipe, the largest networks first, so that processes end together."""
+        """Return every recipe, the largest networks first, so that all processes end at about the same time."""
         return [
             Recipe(
                 depth=depth, width=width, normalizer=kind, batch_size=size, lr=float(lr), weight_decay=float(decay),

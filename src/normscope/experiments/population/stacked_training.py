@@ -1,4 +1,4 @@
-"""Train the networks of a cohort together: one stack of weights, one pass for all (`torch.func`)."""
+"""Train the networks of a cohort together, with one stack of weights and one pass for all (`torch.func`)."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from .noisy import NoisyData
 from .recipes import Recipe
 
 AT_ONCE = 2048
-"""Samples of one pass that measures a loss."""
+"""How many samples one pass takes when a loss is measured."""
 
 Status = Literal["reached", "not reached", "diverged", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """When a training ends: at a cross entropy on the training samples, or after so many steps.
+    """When a training ends: at a cross entropy on the training samples, or after a number of steps.
 
     Attributes:
-        loss: in eval mode, looked at after every epoch. Networks are compared at the same loss, not after the same
-            number of steps (Jiang et al. 2020, section 3).
-        steps: at most, to the end of an epoch.
+        loss: the cross entropy in eval mode, measured after every epoch. Networks are compared at the same loss, not
+            after the same number of steps (Jiang et al. 2020, section 3).
+        steps: the largest number of steps; the last epoch is completed.
     """
 
     loss: float
@@ -41,11 +41,11 @@ class TrainedMember:
     """A network after its training, in eval mode, and as it was before.
 
     Attributes:
-        recipe: of the network.
-        model, start: after and before.
-        status: whether the loss was reached, was not, or is not finite.
-        steps: that were taken.
-        loss: on the training samples, in eval mode.
+        recipe: how the network was built and trained.
+        model, start: the network after and before its training.
+        status: whether the loss was reached, was not reached, or is not finite.
+        steps: the number of steps that were taken.
+        loss: the loss on the training samples, in eval mode.
     """
 
     recipe: Recipe
@@ -57,7 +57,7 @@ class TrainedMember:
 
 
 class Stack:
-    """Networks of one shape as one: parameters, buffers and velocities with the network as their first axis."""
+    """Networks of one shape in one stack: parameters, buffers and velocities have the network as their first axis."""
 
     def __init__(self, models: Sequence[nn.Module], recipes: Sequence[Recipe]) -> None:
         self.parameters, self.buffers = stack_module_state(list(models))
@@ -98,18 +98,18 @@ class Stack:
             total += _losses(out, known.expand(len(out), -1)).double().sum(1)
         return (total / len(images)).tolist()
 
-    def keep(self, places: Sequence[int]) -> None:
-        """Leave out all but some of the networks."""
-        rows = torch.tensor(places, device=self.rates.device)
+    def keep(self, indices: Sequence[int]) -> None:
+        """Keep some of the networks, and drop the others."""
+        rows = torch.tensor(indices, device=self.rates.device)
         for held in (self.parameters, self.buffers, self.velocities):
             for name, value in held.items():
                 held[name] = value.detach()[rows].requires_grad_(value.requires_grad)
         self.rates, self.decays = self.rates[rows], self.decays[rows]
 
-    def write(self, place: int, model: nn.Module) -> None:
+    def write(self, index: int, model: nn.Module) -> None:
         """Write the weights and buffers of one network into a module."""
         held = {**self.parameters, **self.buffers}
-        model.load_state_dict({name: value[place].detach() for name, value in held.items()})
+        model.load_state_dict({name: value[index].detach() for name, value in held.items()})
 
 
 def train_together(
@@ -124,12 +124,12 @@ def train_together(
     """Train networks of one shape with SGD and yield each when it ends; the models are left as they are.
 
     Args:
-        models: as they start, on the device of the data.
-        recipes: theirs; the batch size is the same for all.
+        models: the networks before training, on the device of the data.
+        recipes: their recipes, all with the same batch size.
         data: the samples; a last, smaller batch of an epoch is left out.
         stop: when a training ends.
-        momentum: of SGD.
-        generators: one for each network, which orders its samples.
+        momentum: the momentum of SGD.
+        generators: one generator for each network, which orders its samples.
     """
     stack, size, steps = Stack(models, recipes), recipes[0].batch_size, 0
     images, labels = data.train_images, data.train_labels
@@ -141,12 +141,12 @@ def train_together(
             stack.step(images[rows], labels[rows], momentum)
             steps += 1
         left = []
-        for place, (which, loss) in enumerate(zip(running, stack.losses(images, labels), strict=True)):
+        for index, (which, loss) in enumerate(zip(running, stack.losses(images, labels), strict=True)):
             if loss > stop.loss and math.isfinite(loss) and steps < stop.steps:
-                left.append(place)
+                left.append(index)
                 continue
             model = copy.deepcopy(models[which])
-            stack.write(place, model)
+            stack.write(index, model)
             reached: Status = (
                 "diverged" if not math.isfinite(loss) else "reached" if loss <= stop.loss else "not reached"
             )
@@ -160,7 +160,7 @@ def train_together(
             )
         if left and len(left) < len(running):
             stack.keep(left)
-        running = [running[place] for place in left]
+        running = [running[index] for index in left]
 
 
 def _losses(outputs: Tensor, labels: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What training runs answer to a claim, in each reading of it, and their figures in words."""
+"""Whether a claim is true of each training run, in each reading of the claim, and the figures in words."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from ..judging import by_count, of_readings
 from .watched_training import NETWORKS
 
 SHORT = {"coupled": "L2", "decoupled": "AdamW", "none": "no decay"}
-"""The kinds of weight decay."""
+"""Short names of the kinds of weight decay."""
 
 
 class Answers(dict[str, dict[str, bool]]):
-    """By reading, which is a kind of decay and often a norm, whether a claim is true of each network."""
+    """Whether a claim is true of each network, by reading; a reading is a kind of decay and often a norm."""
 
     def add(self, network: str, reading: str, answer: bool) -> None:
-        """Add what a network answers in one reading."""
+        """Add whether the claim is true of a network in one reading."""
         self.setdefault(reading, {})[NETWORKS[network]] = answer
 
     def add_end(self, figures: Figures, network: str, decay: str, reading: str, answer: bool) -> None:
-        """Add an answer on the end of training; a run that came less than half of its way has no say."""
+        """Add an answer about the end of training; a run that came less than half of its way does not count."""
         if came_far(figures, network, decay):
             self.add(network, ", ".join(filter(None, (reading, SHORT[decay]))), answer)
 
 
-class Told:
-    """Figures in words, those of one thing together, each behind the kind of decay that it belongs to."""
+class FigureList:
+    """A list of figures in words, grouped by what they are figures of; each names its kind of decay."""
 
     def __init__(self) -> None:
-        self._said: dict[str, list[str]] = {}
+        self._texts: dict[str, list[str]] = {}
 
     def add(self, what: str, decay: str, figure: str) -> None:
         """Add a figure."""
-        self._said.setdefault(what, []).append(f"{SHORT[decay]} {figure}")
+        self._texts.setdefault(what, []).append(f"{SHORT[decay]} {figure}")
 
     def __str__(self) -> str:
-        return "; ".join(f"{what} ({', '.join(figures)})" for what, figures in self._said.items())
+        return "; ".join(f"{what} ({', '.join(figures)})" for what, figures in self._texts.items())
 
 
 def weighed(answers: Mapping[str, Mapping[str, bool]], evidence: str) -> Judgement:
-    """Return the verdict on a claim: of all networks in each reading, then of all readings.
+    """Return the verdict on a claim: first over the networks in each reading, then over the readings.
 
     Args:
-        answers: by reading and network, whether the claim is true.
+        answers: whether the claim is true, by reading and network.
         evidence: the figures, in a sentence.
     """
     if not answers:
@@ -78,6 +78,6 @@ def present(figures: Figures, network: str, name: str, decays: Iterable[str]) ->
 
 
 def came_far(figures: Figures, network: str, decay: str) -> bool:
-    """Return whether a run came half of its way or more: a shorter one tells nothing of the end of training."""
+    """Whether a run came half of its way or more; a shorter one says nothing about the end of training."""
     run = f"{network}.{decay}"
     return 2 * figures[f"{run}.epochs"] >= figures[f"{run}.epochs_planned"]

@@ -1,4 +1,4 @@
-"""From the curves of training runs to the figures that claims are judged by."""
+"""Compute the figures that judge the claims from the curves of training runs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ PRODUCTS = {
     "gain": "the largest gamma/sigma of each layer",
     "gain_l2": "the l2 norm of gamma/sigma, as the Slides have it",
 }
-"""Readings of the product of 1/sigma over the layers."""
+"""The readings of the product of 1/sigma over the layers."""
 PUBLISHED = {"paper": -25.0, "slides": math.log10(1.35e-8)}
-"""What the paper and the Slides print for the product of 1/sigma and of gamma/sigma in ResNet18, as log10."""
+"""The product of 1/sigma (the paper) and of gamma/sigma (the Slides) in ResNet18 as published, as log10."""
 SEVERAL = 3
-"""Layers that make "several"."""
+"""This many layers count as "several"."""
 
 
 def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
@@ -38,11 +38,27 @@ def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
 
 
 def _of_run(curves: Measured) -> dict[str, float]:
-    first, last = (np.array(curves["variance"][at], dtype=float) for at in (0, -1))
+    """Return the figures of one run: how far it came, and how variances, norms and their products went."""
     found = {
         "epochs": float(curves["done"]),
         "train_accuracy": curves["train_accuracy"][-1] if curves["train_accuracy"] else math.nan,
         "test_accuracy": curves["test_accuracy"][-1][1],
+    }
+    found |= _variance_figures(curves)
+    found["findings"] = float(len({code for code, _ in curves["findings"]}))
+    for norm in NORMS:
+        found |= _norm_figures(curves, norm)
+    for name in PRODUCTS:
+        found |= _product_figures(curves, name)
+    products = [-2 * total(reduction(curves, "sigma", at)) for at in range(len(curves["epochs"]))]
+    slope, fit = line(curves["epochs"], products)
+    return found | {"log10_variances_per_epoch": slope, "variances_straightness": fit}
+
+
+def _variance_figures(curves: Measured) -> dict[str, float]:
+    """Return how many normalizers have small, large and growing variances; the curves hold their log10."""
+    first, last = (np.array(curves["variance"][at], dtype=float) for at in (0, -1))
+    return {
         "sites": float(len(first)),
         "sites_small_at_first": float(np.sum(first < 0)),
         "sites_above_one": float(np.sum(last > 0)),
@@ -51,26 +67,32 @@ def _of_run(curves: Measured) -> dict[str, float]:
         "sites_below_eps": float(np.sum(last < -5)),
         "log10_variance_first": _median(first),
         "log10_variance_last": _median(last),
-        "findings": float(len({code for code, _ in curves["findings"]})),
     }
-    for norm in NORMS:
-        start, end = norms(curves, norm, first=True), norms(curves, norm)
-        if start and end:
-            known = [(a, b) for a, b in zip(start, end) if a is not None and b is not None]
-            found[f"{norm}_layers"] = float(len(known))
-            found[f"{norm}_above_one"] = float(sum(b > 0 for _, b in known))
-            found[f"{norm}_grown"] = float(sum(b > a for a, b in known))
-            found[f"log10_product_{norm}_first"] = total(start)
-            found[f"log10_product_{norm}"] = total(end)
-    for name in PRODUCTS:
-        found[f"log10_reduction_{name}"] = total(reduction(curves, name, -1))
-        course = [total(reduction(curves, name, at)) for at in range(len(curves["epochs"]))]
-        for source, value in PUBLISHED.items():
-            passed = (epoch for epoch, product in zip(curves["epochs"], course) if epoch and product <= value)
-            found[f"epoch_{source}_{name}"] = float(next(passed, math.nan))
-    products = [-2 * total(reduction(curves, "sigma", at)) for at in range(len(curves["epochs"]))]
-    slope, fit = line(curves["epochs"], products)
-    return found | {"log10_variances_per_epoch": slope, "variances_straightness": fit}
+
+
+def _norm_figures(curves: Measured, norm: str) -> dict[str, float]:
+    """Return how many layers have a large or growing norm of one kind, and the product over the layers."""
+    start, end = norms(curves, norm, first=True), norms(curves, norm)
+    if not start or not end:
+        return {}
+    known = [(a, b) for a, b in zip(start, end) if a is not None and b is not None]
+    return {
+        f"{norm}_layers": float(len(known)),
+        f"{norm}_above_one": float(sum(b > 0 for _, b in known)),
+        f"{norm}_grown": float(sum(b > a for a, b in known)),
+        f"log10_product_{norm}_first": total(start),
+        f"log10_product_{norm}": total(end),
+    }
+
+
+def _product_figures(curves: Measured, name: str) -> dict[str, float]:
+    """Return one reading of the product of 1/sigma at the end, and the epochs in which it passes published values."""
+    found = {f"log10_reduction_{name}": total(reduction(curves, name, -1))}
+    course = [total(reduction(curves, name, at)) for at in range(len(curves["epochs"]))]
+    for source, value in PUBLISHED.items():
+        passed = (epoch for epoch, product in zip(curves["epochs"], course) if epoch and product <= value)
+        found[f"epoch_{source}_{name}"] = float(next(passed, math.nan))
+    return found
 
 
 def norms(curves: Measured, norm: str, *, first: bool = False) -> list[float | None]:
@@ -81,7 +103,7 @@ def norms(curves: Measured, norm: str, *, first: bool = False) -> list[float | N
     if norm != "operator":
         return list(rows[0 if first else -1][1]) if rows else []
     layers: list[float | None] = [None] * len(curves["layers"])
-    for _, values in reversed(rows) if first else rows:  # of each layer, what was shown first or last
+    for _, values in reversed(rows) if first else rows:  # each layer keeps the value of its first or last measurement
         layers = [old if new is None else new for old, new in zip(layers, values)]
     return layers
 

@@ -13,13 +13,13 @@ from .curve_figures import NORMS, PRODUCTS, figures, reduction, total
 from .watched_training import NETWORKS, TITLES
 
 POINTS = 34
-"""Of a curve that are drawn, at most: enough for 100 epochs, and pages stay small."""
+"""The largest number of points of a curve: enough for 100 epochs, and pages stay small."""
 FIRST = 11
-"""Layers of ResNet18 and of EfficientNet-B3 that are drawn, as the paper has it, for clarity."""
+"""How many layers of ResNet18 and EfficientNet-B3 are drawn, as in the paper, for clarity."""
 
 
 def title(curves: Measured) -> str:
-    """Return which run it is."""
+    """Return the title of a run: its network and its kind of decay."""
     return f"{NETWORKS[curves['network']]}, {TITLES[curves['decay']]}"
 
 
@@ -65,7 +65,7 @@ def variances(settings: Settings, measured: Mapping[Job, Measured]) -> list[Bloc
 
 
 def both(settings: Settings, measured: Mapping[Job, Measured]) -> list[Block]:
-    """Return figure 3: both, for EfficientNet-B3."""
+    """Return figure 3: weight norms and input variances of EfficientNet-B3."""
     return [*weight_norms(settings, measured), *variances(settings, measured)]
 
 
@@ -105,7 +105,7 @@ def summary(settings: Settings, measured: Mapping[Job, Measured]) -> Table | Tex
 
 
 def readings(settings: Settings, measured: Mapping[Job, Measured]) -> Table:
-    """Return what the product of 1/sigma comes to in each reading."""
+    """Return the product of 1/sigma in each reading, as a table."""
     found = figures(settings, measured)
     runs = [(curves, f"{curves['network']}.{curves['decay']}") for curves in measured.values()]
     columns = (

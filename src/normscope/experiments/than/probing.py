@@ -1,4 +1,4 @@
-"""What Than's figures plot, at one moment of training: norms of weights and variances in front of normalizers."""
+"""Measure what Than's figures plot at one moment of training: weight norms, and variances in front of normalizers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 WEIGHTS = (nn.Linear, nn.Conv2d)
 NORMALIZERS = (nn.BatchNorm1d, nn.BatchNorm2d)
 VARIANCES = ("variance", "typical", "inverse", "inverse_l2", "gain", "gain_l2")
-"""What is kept of a layer's input variances, each as log10.
+"""The figures that are kept of a layer's input variances, each as log10.
 
 - `variance`: their mean over the channels (or units), `typical`: their geometric mean.
 - `inverse`: the largest 1/sigma, the exact norm of the normalizer without its scale; `inverse_l2`: the l2 norm of the
@@ -27,7 +27,7 @@ def weight_layers(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def sites(model: nn.Module) -> dict[str, nn.Module]:
-    """Return where variances are taken: in front of the normalizers, or of the ReLUs where there are none."""
+    """Return the modules whose input variances are taken: the normalizers, or the ReLUs where there are none."""
     kind: Any = NORMALIZERS if any(isinstance(module, NORMALIZERS) for module in model.modules()) else nn.ReLU
     return {name: module for name, module in model.named_modules() if isinstance(module, kind)}
 
@@ -39,25 +39,27 @@ def input_variances(model: nn.Module, batch: Tensor) -> dict[str, list[float]]:
     A copy is run, so that the model keeps its running statistics and its hooks are not called.
 
     Args:
-        model: to look at.
+        model: the network.
         batch: a mini-batch of training images.
     """
-    seen: dict[str, Tensor] = {}
+    variances: dict[str, Tensor] = {}
     copied = copy.deepcopy(model).train()
-    places = sites(copied)
-    for name, module in places.items():
-        module.register_forward_pre_hook(_listener(seen, name))
+    modules = sites(copied)
+    for name, module in modules.items():
+        module.register_forward_pre_hook(_recorder(variances, name))
     copied(batch)
-    rows = torch.stack([_figures(seen[name], module) for name, module in places.items()]).cpu()
+    rows = torch.stack([_figures(variances[name], module) for name, module in modules.items()]).cpu()
     return {quantity: rows[:, index].tolist() for index, quantity in enumerate(VARIANCES)}
 
 
-def _listener(seen: dict[str, Tensor], name: str) -> Callable[..., None]:
-    def listen(module: nn.Module, args: tuple[Any, ...]) -> None:
-        x = args[0].detach().double()
-        seen[name] = x.var(dim=[axis for axis in range(x.ndim) if axis != 1], correction=0)
+def _recorder(variances: dict[str, Tensor], name: str) -> Callable[..., None]:
+    """Return a hook that records the variances of a module's input under a name."""
 
-    return listen
+    def record(module: nn.Module, args: tuple[Any, ...]) -> None:
+        x = args[0].detach().double()
+        variances[name] = x.var(dim=[axis for axis in range(x.ndim) if axis != 1], correction=0)
+
+    return record
 
 
 def _figures(variance: Tensor, module: nn.Module) -> Tensor:
@@ -71,7 +73,7 @@ def _figures(variance: Tensor, module: nn.Module) -> Tensor:
 
 @torch.no_grad()
 def matrix_norms(model: nn.Module, *, reshaped: bool) -> dict[str, list[float]]:
-    """Return log10 of every weight's Frobenius norm and, if asked for, of the spectral norm of its reshaped kernel."""
+    """Return log10 of every weight's Frobenius norm and, with `reshaped`, of its reshaped kernel's spectral norm."""
     kernels = [module.weight.detach().flatten(1).double() for module in weight_layers(model).values()]  # type: ignore[operator]
     found = {"frobenius": torch.stack([kernel.norm() for kernel in kernels]).log10().tolist()}
     if reshaped:
@@ -81,7 +83,7 @@ def matrix_norms(model: nn.Module, *, reshaped: bool) -> dict[str, list[float]]:
 
 
 def _spectral(kernel: Tensor) -> Tensor:
-    """Return the largest singular value, from the smaller Gram matrix, scaled so that nothing vanishes."""
+    """Return the largest singular value, from the smaller Gram matrix, scaled so that nothing underflows."""
     size = kernel.abs().amax().clamp_min(torch.finfo(kernel.dtype).tiny)
     scaled = kernel / size
     gram = scaled @ scaled.T if scaled.shape[0] <= scaled.shape[1] else scaled.T @ scaled

@@ -14,7 +14,7 @@ TRAINING: dict[str, Any] = {
     "augmentation": "none",
     "watch_every": 1,
 }
-"""Appendix E, and what it leaves open: the kind of weight decay, and how inputs get norms of at most 1."""
+"""The settings of appendix E, with choices for what it leaves open: the kind of decay, and the scale of inputs."""
 FULL: dict[str, Any] = TRAINING | {
     "data": "cifar10",
     "depth": 10,
@@ -41,7 +41,7 @@ QUICK: dict[str, Any] = TRAINING | {
     "keep_every": 3,
 }
 CHAINS = ("relu", "relu_bn", "resnet18")
-"""The networks of figures 1 and 2; the first is the paper's, the second the same with BatchNorm."""
+"""The networks of figures 1 and 2; `relu` is the paper's, `relu_bn` the same network with BatchNorm."""
 ABOUT = (
     "Trained as in appendix E: Adam with learning rate 0.001, batches of 128, 100 epochs, weight decay 1e-4, He's "
     "normal initialisation, no augmentation, inputs divided by the largest norm of a training image. The paper does "

@@ -6,25 +6,25 @@ from collections.abc import Iterable, Sequence
 
 from ...report.words import factor
 from ..base import Figures, Judgement, Verdict
-from .answers import Answers, Told, epochs, present, weighed
+from .answers import Answers, FigureList, epochs, present, weighed
 from .curve_figures import NORMS, PRODUCTS, PUBLISHED, SEVERAL
 from .watched_training import NETWORKS, TITLES
 
 DECAYS = tuple(TITLES)
 MANY = 0.9
-"""Share of the layers that counts as "at all layers often"."""
+"""The share of the layers that counts as "nearly all layers"."""
 STEADY = 0.8
-"""R squared from which growth counts as steady."""
+"""Growth counts as steady from this R squared on."""
 RIGHT = 0.95
-"""Training accuracy at which the error counts as near zero."""
+"""The training error counts as near zero from this accuracy on."""
 
 
 def norms_exceed_one(figures: Figures, networks: Sequence[str]) -> Judgement:
     """Judge whether the norms of nearly all layers are above 1 in the end, and their product has grown.
 
-    In every reading: by each of the three norms, with each kind of decay, of both networks.
+    The readings are each of the three norms with each kind of decay; the claim is about both networks.
     """
-    answers, told = Answers(), Told()
+    answers, listed = Answers(), FigureList()
     for network in networks:
         for norm in NORMS:
             for decay, count in present(figures, network, f"{norm}_above_one", DECAYS).items():
@@ -33,100 +33,103 @@ def norms_exceed_one(figures: Figures, networks: Sequence[str]) -> Judgement:
                 start, end = figures[f"{run}.log10_product_{norm}_first"], figures[f"{run}.log10_product_{norm}"]
                 answers.add_end(figures, network, decay, f"{norm} norms", count >= MANY * layers and end > start)
                 grown = f"{count:g} of {layers:g}, product from {factor(start)} to {factor(end)}"
-                told.add(f"{NETWORKS[network]}, {norm} norms", decay, grown)
-    return weighed(answers, f"Layers whose norm is above 1 {_after(figures, networks)}: {told}.")
+                listed.add(f"{NETWORKS[network]}, {norm} norms", decay, grown)
+    return weighed(answers, f"Layers whose norm is above 1 {_after(figures, networks)}: {listed}.")
 
 
 def product_of(figures: Figures, network: str, published: float, tolerance: float) -> Judgement:
     """Judge a published product of weight norms: which norm and which decay give it, if any."""
-    answers, told = Answers(), Told()
+    answers, listed = Answers(), FigureList()
     for norm in NORMS:
         for decay, value in present(figures, network, f"log10_product_{norm}", DECAYS).items():
             answers.add_end(figures, network, decay, f"{norm} norms", abs(value - published) <= tolerance)
-            told.add(f"{norm} norms", decay, factor(value))
+            listed.add(f"{norm} norms", decay, factor(value))
     counts = f"within {tolerance:g} decades counts"
-    return weighed(answers, f"Published {factor(published)} ({counts}); measured {_after(figures, [network])}: {told}.")
+    return weighed(
+        answers, f"Published {factor(published)} ({counts}); measured {_after(figures, [network])}: {listed}."
+    )
 
 
 def reduction_of(figures: Figures, network: str, names: Iterable[str], source: str, tolerance: float) -> Judgement:
-    """Judge a published product of 1/sigma: which reading and which decay give it, if any, and which pass it by."""
-    answers, told, passed = Answers(), Told(), Told()
+    """Judge a published product of 1/sigma: which reading and decay give it at the end, and which on the way."""
+    answers, listed, passed = Answers(), FigureList(), FigureList()
     published = PUBLISHED[source]
     for name in names:
         for decay, value in present(figures, network, f"log10_reduction_{name}", DECAYS).items():
             answers.add_end(figures, network, decay, PRODUCTS[name], abs(value - published) <= tolerance)
-            told.add(PRODUCTS[name], decay, factor(value))
+            listed.add(PRODUCTS[name], decay, factor(value))
         for decay, epoch in present(figures, network, f"epoch_{source}_{name}", DECAYS).items():
             passed.add(PRODUCTS[name], decay, f"at epoch {epoch:g}")
     counts = f"within {tolerance:g} decades counts" if tolerance != 1 else "within a decade counts"
-    evidence = f"Published {factor(published)} ({counts}); measured {_after(figures, [network])} by {told}."
+    evidence = f"Published {factor(published)} ({counts}); measured {_after(figures, [network])} by {listed}."
     way = f" On the way it passes the published figure: {passed}." if str(passed) else ""
     return weighed(answers, evidence + way)
 
 
 def reduces(figures: Figures, network: str) -> Judgement:
     """Judge whether the normalizers' factors multiply to less than 1, so that they reduce the printed bound."""
-    answers, told = Answers(), Told()
+    answers, listed = Answers(), FigureList()
     for name in ("sigma", "inverse", "inverse_l2"):
         for decay, value in present(figures, network, f"log10_reduction_{name}", DECAYS).items():
             answers.add_end(figures, network, decay, PRODUCTS[name], value < 0)
-            told.add(PRODUCTS[name], decay, factor(value))
-    return weighed(answers, f"The product over the layers {_after(figures, [network])} by {told}.")
+            listed.add(PRODUCTS[name], decay, factor(value))
+    return weighed(answers, f"The product over the layers {_after(figures, [network])} by {listed}.")
 
 
 def small_at_first(figures: Figures, networks: Sequence[str]) -> Judgement:
     """Judge whether every input variance is below 1 before training; all decays begin from the same weights."""
-    answers, told = Answers(), []
+    answers, listed = Answers(), []
     for network in networks:
         for decay, small in present(figures, network, "sites_small_at_first", DECAYS).items():
             sites = figures[f"{network}.{decay}.sites"]
-            said = f"{NETWORKS[network]} {small:g} of {sites:g}"
-            told += [said] if said not in told else []
+            text = f"{NETWORKS[network]} {small:g} of {sites:g}"
+            listed += [text] if text not in listed else []
             answers.add(network, "", small == sites)
-    return weighed(answers, f"Layers whose input variance is below 1 before training: {'; '.join(told)}.")
+    return weighed(answers, f"Layers whose input variance is below 1 before training: {'; '.join(listed)}.")
 
 
 def variances_grow(figures: Figures, networks: Sequence[str]) -> Judgement:
     """Judge whether the variances of several layers grow at least tenfold and exceed 1."""
-    answers, told = Answers(), Told()
+    answers, listed = Answers(), FigureList()
     for network in networks:
         for decay, count in present(figures, network, "sites_grown_tenfold_above_one", DECAYS).items():
             run = f"{network}.{decay}"
             answers.add_end(figures, network, decay, "", count >= SEVERAL)
             dead = figures[f"{run}.sites_below_eps"]
             fallen = f", and {dead:g} fell below eps" if dead else ""
-            told.add(NETWORKS[network], decay, f"{count:g} of {figures[f'{run}.sites']:g}{fallen}")
+            listed.add(NETWORKS[network], decay, f"{count:g} of {figures[f'{run}.sites']:g}{fallen}")
     return weighed(
-        answers, f"Layers whose input variance grew tenfold or more and is above 1 {_after(figures, networks)}: {told}."
+        answers,
+        f"Layers whose input variance grew tenfold or more and is above 1 {_after(figures, networks)}: {listed}.",
     )
 
 
 def variances_all_grow(figures: Figures, networks: Sequence[str]) -> Judgement:
     """Judge whether the variances of nearly all layers and nearly all operator norms have grown in the end."""
-    answers, told = Answers(), Told()
+    answers, listed = Answers(), FigureList()
     for network in networks:
         for decay, count in present(figures, network, "sites_grown", DECAYS).items():
             run = f"{network}.{decay}"
             sites, layers, grown = (figures[f"{run}.{name}"] for name in ("sites", "operator_layers", "operator_grown"))
             answers.add_end(figures, network, decay, "", count >= MANY * sites and grown >= MANY * layers)
-            told.add(
+            listed.add(
                 NETWORKS[network],
                 decay,
                 f"{count:g} of {sites:g} variances and {grown:g} of {layers:g} norms",
             )
-    return weighed(answers, f"Larger than before training, {_after(figures, networks)}: {told}.")
+    return weighed(answers, f"Larger than before training, {_after(figures, networks)}: {listed}.")
 
 
 def exponential(figures: Figures, networks: Sequence[str]) -> Judgement:
     """Judge whether the product of variances grows, and by about the same factor in each epoch."""
-    growing, told, fits = Answers(), Told(), []
+    growing, listed, fits = Answers(), FigureList(), []
     for network in networks:
         for decay, slope in present(figures, network, "log10_variances_per_epoch", DECAYS).items():
             fit = figures[f"{network}.{decay}.variances_straightness"]
             growing.add_end(figures, network, decay, "", slope > 0)
             fits.append(fit)
-            told.add(NETWORKS[network], decay, f"{slope:+.3g} decades an epoch, R2 {fit:.2f}")
-    evidence = f"Growth of the product of all input variances: {told}."
+            listed.add(NETWORKS[network], decay, f"{slope:+.3g} decades an epoch, R2 {fit:.2f}")
+    evidence = f"Growth of the product of all input variances: {listed}."
     judgement = weighed(growing, evidence)
     if judgement.verdict == Verdict.HOLDS and min(fits) < STEADY:
         return Judgement(Verdict.CORRECTED, f"{evidence} It grows, but not at a constant rate.")
@@ -135,13 +138,13 @@ def exponential(figures: Figures, networks: Sequence[str]) -> Judgement:
 
 def fits_the_data(figures: Figures, networks: Sequence[str]) -> Judgement:
     """Judge whether the training error approaches zero."""
-    answers, told = Answers(), Told()
+    answers, listed = Answers(), FigureList()
     for network in networks:
         for decay, right in present(figures, network, "train_accuracy", DECAYS).items():
             answers.add_end(figures, network, decay, "", right >= RIGHT)
             tests = 100 * figures[f"{network}.{decay}.test_accuracy"]
-            told.add(NETWORKS[network], decay, f"{100 * right:.1f} % in training and {tests:.1f} % in test")
-    return weighed(answers, f"Right {_after(figures, networks)} ({100 * RIGHT:g} % in training counts): {told}.")
+            listed.add(NETWORKS[network], decay, f"{100 * right:.1f} % in training and {tests:.1f} % in test")
+    return weighed(answers, f"Right {_after(figures, networks)} ({100 * RIGHT:g} % in training counts): {listed}.")
 
 
 def _after(figures: Figures, networks: Sequence[str]) -> str:

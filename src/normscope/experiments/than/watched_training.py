@@ -1,4 +1,4 @@
-"""One training run of Than's appendix E, watched; its curves are written after every epoch, and it can go on."""
+"""One watched training run of Than's appendix E; curves are written after every epoch, and a run can be resumed."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
     """Train one network and return its curves.
 
     Args:
-        settings: of the experiment.
-        job: `NETWORK DECAY`.
-        folder: for the log, the curves so far and a checkpoint; a run that was ended goes on from it.
+        settings: the settings of the experiment.
+        job: the job, whose kind is `NETWORK DECAY`.
+        folder: the folder for the log, the curves so far and a checkpoint, from which an interrupted run is resumed.
     """
     if folder is not None:
         return _Training(settings, job, folder).run()
-    with TemporaryDirectory() as place:
-        return _Training(settings, job, Path(place)).run()
+    with TemporaryDirectory() as temporary:
+        return _Training(settings, job, Path(temporary)).run()
 
 
 def load(settings: Settings) -> tuple[Split, str]:
-    """Return the data of the settings, images scaled so that the largest norm in training is 1, and what it is.
+    """Return the data, with images scaled so that the largest norm in training is 1, and a description of the data.
 
     Raises:
         InputError: the folder of CIFAR-10 is not given.
@@ -94,6 +94,8 @@ def network(settings: Settings, name: str, shape: tuple[int, int, int], generato
 
 
 class _Training:
+    """A training run with its curves so far."""
+
     def __init__(self, settings: Settings, job: Job, folder: Path) -> None:
         self.settings, self.folder = settings, folder
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -106,7 +108,7 @@ class _Training:
         generator = torch.Generator().manual_seed(self.seed)
         self.model = network(settings, self.name, tuple(image.shape), generator).to(self.device)  # type: ignore[arg-type]
         self.layout = torch.contiguous_format
-        if self.name == "resnet18":  # this layout makes EfficientNet-B3 slower
+        if self.name == "resnet18":  # this layout would make EfficientNet-B3 slower
             self.layout = torch.channels_last
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.train = (self._placed(split.train_images), split.train_labels.to(self.device))
@@ -132,7 +134,7 @@ class _Training:
             "train_accuracy": [],
             "test_accuracy": [],
         }
-        self.epoch = self._go_on()
+        self.epoch = self._resume()
 
     def run(self) -> Measured:
         """Train to the last epoch."""
@@ -173,7 +175,7 @@ class _Training:
         self.curves["train_accuracy"].append(float(right) / (self.steps * size))
 
     def _probe(self, epoch: int) -> None:
-        """Add what the model looks like after so many epochs."""
+        """Add the norms, variances and accuracies of the model after so many epochs to the curves."""
         last = epoch == self.settings["epochs"]
         seldom = epoch % self.settings["reshape_every"] == 0 or last
         found = matrix_norms(self.model, reshaped=seldom)
@@ -199,17 +201,17 @@ class _Training:
         return images.to(self.device).contiguous(memory_format=self.layout)
 
     def _write(self) -> Measured:
-        """Write the curves so far, with the operator norms and alarms that the watched run has."""
+        """Write the curves so far, with the operator norms and alarms of the watched run."""
         watched = Run(self.folder / LOG)
         course = watched.course("weight", "log10_norm")
-        shown: dict[int, list[float | None]] = {}
+        norms: dict[int, list[float | None]] = {}
         for index, layer in enumerate(self.curves["layers"]):
             for step, value in course.get(layer, ()):
-                shown.setdefault(step, [None] * len(self.curves["layers"]))[index] = value
+                norms.setdefault(step, [None] * len(self.curves["layers"]))[index] = value
         totals = {record.step: record.total for record in watched.records}
         found = self.curves | {
             "done": self.epoch,
-            "operator": [[step / self.steps, values] for step, values in sorted(shown.items())],
+            "operator": [[step / self.steps, values] for step, values in sorted(norms.items())],
             "printed": [[step / self.steps, one.get("log10_printed")] for step, one in totals.items()],
             "folded": [[step / self.steps, one.get("log10_folded")] for step, one in totals.items()],
             "findings": _first(watched.findings),
@@ -219,7 +221,7 @@ class _Training:
         return dict(revived(written))
 
     def _keep(self) -> None:
-        """Write what the run needs to go on."""
+        """Write a checkpoint from which the run can be resumed."""
         path = self.folder / f"{CHECKPOINT}.new"
         state = {
             "epoch": self.epoch,
@@ -230,8 +232,8 @@ class _Training:
         torch.save(state, path)
         path.replace(self.folder / CHECKPOINT)
 
-    def _go_on(self) -> int:
-        """Take up the last checkpoint, if there is one; return how many epochs are done."""
+    def _resume(self) -> int:
+        """Load the last checkpoint, if there is one; return how many epochs are done."""
         path = self.folder / CHECKPOINT
         if not path.exists():
             return 0
@@ -243,12 +245,12 @@ class _Training:
 
 
 def _first(findings: Iterable[Any]) -> list[list[str]]:
-    """Return the code and place of each alarm once."""
+    """Return the code and the layer of each alarm once."""
     return [list(pair) for pair in dict.fromkeys((finding.code, finding.where) for finding in findings)]
 
 
 def rounded(value: Any, digits: int = 4) -> Any:
-    """Return nested data with figures of so many decimals: curves need no more, and files stay small."""
+    """Return nested data with rounded figures; curves need no more decimals, and files stay small."""
     if isinstance(value, dict):
         return {key: rounded(item, digits) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Fast claims of Than, the digest and the Slides: lemmas, theorems and corollaries, computed while one waits."""
+"""Fast claims of Than, the digest and the Slides: lemmas, theorems and corollaries, which are computed at once."""
 
 from ..base import Experiment
 from .generalization_claims import GENERALIZATION

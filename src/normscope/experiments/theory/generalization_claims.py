@@ -1,4 +1,4 @@
-"""Theorem 20 with Corollaries 21 and 22, and the Slides' Theorem 1, put to many draws of a data set."""
+"""Theorem 20 with Corollaries 21 and 22, and the Slides' Theorem 1, tested on many draws of a data set."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SETTINGS: Settings = {
     "seed": 0,
 }
 STEEP = 3.0
-"""Slope of the loss that is simulated."""
+"""The slope of the simulated loss."""
 
 
 def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
@@ -60,7 +60,7 @@ def _jump(x: Tensor) -> Tensor:
 def _network(x: Tensor) -> Tensor:
     """Return the error, at most 1, of a network of two layers with BatchNorm: the product of its bounds is `STEEP`.
 
-    Weights 2 and 3, deviations 0.5 and 4: 2/0.5 times 3/4.
+    The weights are 2 and 3, the deviations 0.5 and 4, and the product is 2/0.5 times 3/4.
     """
     hidden = ((2.0 * x - 1.0) / 0.5).relu()
     return ((3.0 * hidden - 2.0) / 4.0 - 0.25).abs().clamp(max=1.0)
@@ -84,11 +84,11 @@ def _coverage(settings: Settings, loss: object, slope: float, sets: Tensor, fres
         slack = generalization_slack(
             size, cells=len(cells.unique()), partition=count, delta=settings["delta"], most=1.0
         )
-        seen = float(loss(data).mean())
-        failed += risk > seen + spread + slack
-        bare += risk > seen + spread
-        both += abs(risk - seen) > diameters + slack
-        excess += (seen + spread + slack - risk) / len(sets)
+        mean = float(loss(data).mean())
+        failed += risk > mean + spread + slack
+        bare += risk > mean + spread
+        both += abs(risk - mean) > diameters + slack
+        excess += (mean + spread + slack - risk) / len(sets)
     return {
         "failed": failed / len(sets),
         "failed on both sides": both / len(sets),
@@ -101,17 +101,17 @@ def _memoriser(settings: Settings, fresh: Tensor, generator: torch.Generator) ->
     """Return both sides of Corollary 21 for a model that is right at its data and wrong everywhere else."""
     data = torch.rand(settings["memorised"], generator=generator, dtype=torch.float64)
     known = set(data.tolist())
-    seen = sum(x not in known for x in data.tolist()) / len(data)
+    error = sum(x not in known for x in data.tolist()) / len(data)
     risk = sum(x not in known for x in fresh.tolist()) / len(fresh)
     slack = generalization_slack(len(data), cells=1, partition=1, delta=settings["memorised delta"])
-    return {"corollary21.risk": risk, "corollary21.right side": seen + slack}
+    return {"corollary21.risk": risk, "corollary21.right side": error + slack}
 
 
 def _less_data(settings: Settings) -> dict[str, float]:
     """Return log10 of the samples a normalized network needs over its twin's, by the number of normalizers."""
     given = {"cells": settings["cells"], "partition": settings["cells"], "delta": settings["delta"]}
     gap, factor = settings["gap"], settings["factor"]
-    start = 0.75 * gap  # what the twin's sensitivity is; it can reach the gap
+    start = 0.75 * gap  # the sensitivity of the twin, which can reach the gap
     ratios = {count: log10_data_ratio(gap, start * factor**count, start, **given) for count in (10, 20, 40)}
     beyond = log10_data_ratio(gap, start, 2.0 * gap, **given)
     return {f"data.log10 ratio with {count} normalizers": ratio for count, ratio in ratios.items()} | {

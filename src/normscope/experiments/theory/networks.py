@@ -1,4 +1,4 @@
-"""Than's products for whole networks: Lemma 5, Theorems 6 and 9, Corollaries 10 and 11, and what is said of them."""
+"""Than's claims about products over whole networks: Lemma 5, Theorems 6 and 9, Corollaries 10 and 11."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ..single import single
 
 SETTINGS: Settings = {"widths": (3, 6, 6, 2), "networks": 3, "deviation": 4.0, "wide": 64, "eps": 1e-5, "seed": 0}
 SIZES = (1e-7, 1e-4, 1e-1, 10.0)
-"""Of the inputs at which networks are differentiated: LayerNorms are steepest where nothing varies."""
+"""The sizes of the inputs at which networks are differentiated; LayerNorms are steepest at small variances."""
 MARGIN = 1e-6
-"""Decades by which a product may fall below a witness before that is more than rounding."""
+"""A product may fall below a witness by this many decades through rounding."""
 
 
 def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
@@ -83,7 +83,7 @@ def _weights(network: nn.Sequential) -> float:
 
 
 def _steepest(network: nn.Sequential, generator: torch.Generator) -> float:
-    """Return log10 of the largest Jacobian norm at random inputs of all sizes, which no constant can fall below."""
+    """Return log10 of the largest Jacobian norm at random inputs of all sizes, a lower bound on every constant."""
     first = network[0]
     assert isinstance(first, nn.Linear)
     inputs = [s * torch.randn(100, first.in_features, generator=generator, dtype=torch.float64) for s in SIZES]
@@ -103,7 +103,7 @@ def _deviations(network: nn.Sequential, generator: torch.Generator) -> float:
 
 
 def _exponential(settings: Settings) -> dict[str, float]:
-    """Return how exactly extremal networks attain the product, large and small."""
+    """Return how exactly extremal networks attain large and small products."""
     worst, largest, least = 0.0, -math.inf, math.inf
     for widths, scale in (((3, 5, 2, 4), 10.0), ((1, 1, 1), 0.1), ((8,) * 21, 5.0), ((8,) * 21, 0.2), ((4, 1, 7), 3.0)):
         found = equality6(theorem6(widths, [scale] * (len(widths) - 1)))
@@ -146,7 +146,7 @@ def _skip() -> dict[str, float]:
 
 
 def _above(name: str, what: str) -> Judge:
-    """Return a judge of whether a product never falls below a Jacobian's norm."""
+    """Return a function that judges whether a product never falls below a Jacobian's norm."""
 
     def judge(figures: Figures) -> Judgement:
         excess = figures[f"{name}.least excess"]

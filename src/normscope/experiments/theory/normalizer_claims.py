@@ -1,4 +1,4 @@
-"""Than's lemmas about single normalizers (section 3 and appendix A), and those of the digest and the Slides."""
+"""The claims of Than (section 3 and appendix A), the digest and the Slides about single normalizers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..single import single
 
 SETTINGS: Settings = {"channels": 512, "sizes": (3, 4, 8, 64), "draws": 20, "eps": 1e-5, "seed": 0}
 SIGN = 1e-3
-"""Distance from a sign, and share of 1/s, that counts as nothing: eps over the variance comes to less."""
+"""A distance from a sign, or a share of 1/s, below this counts as none; eps over the variance is smaller."""
 
 
 def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
@@ -86,7 +86,7 @@ def _group_norm(settings: Settings, generator: torch.Generator) -> dict[str, flo
 
 
 def _two(eps: float, generator: torch.Generator) -> dict[str, float]:
-    """Return what LayerNorm makes of two entries: how far outputs are from a sign, and the gain over 1/s."""
+    """Return, for LayerNorm of two entries, the distance of its outputs from a sign, and its gain over 1/s."""
     x = _draw(2, generator)
     spread = float((x.var(correction=0) + eps).sqrt())
     value = F.layer_norm(x, x.shape, eps=eps)
@@ -152,7 +152,7 @@ def _digest(figures: Figures) -> Judgement:
 
 
 def _slides(kind: str, where: str) -> Judge:
-    """Return a judge of a bound of the Slides with its factor of 1 - 1/n, and without."""
+    """Return a function that judges a bound of the Slides, with and without its factor of 1 - 1/n."""
 
     def judge(figures: Figures) -> Judgement:
         most, without = (figures[f"slides.{kind} most{ending}"] for ending in ("", " without the factor"))

@@ -1,4 +1,4 @@
-"""What Than and the Slides say of iterations: Corollaries 18 and 19, and the rates that both quote."""
+"""The claims of Than and the Slides about iterations: Corollaries 18 and 19, and the rates that both quote."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
 
 
 def _steps(scale: float, alpha: float) -> int:
-    """Return after how many Polyak steps the loss of relu(a relu(w x)) has a gradient in w below alpha.
+    """Return the number of Polyak steps until the loss of relu(a relu(w x)) has a gradient in w below alpha.
 
-    The loss is (h(x) - y)^2/2 at one sample, the network that of Theorem 13 with one unit a layer, and the product
-    behind the first layer is the scale.
+    The loss is (h(x) - y)^2/2 at one sample. The network is that of Theorem 13 with one unit in each layer, and the
+    product behind the first layer is the scale.
     """
     weight = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
     target = torch.tensor(0.25 * scale, dtype=torch.float64)
@@ -53,12 +53,12 @@ def _steps(scale: float, alpha: float) -> int:
         if abs(float(slope)) <= alpha:
             return step
         with torch.no_grad():
-            weight -= 2.0 * loss / slope.square() * slope  # twice the Polyak step: Newton's for a square
+            weight -= 2.0 * loss / slope.square() * slope  # twice the Polyak step is Newton's step for a square
     return 10_000
 
 
 def _gauge(settings: Settings) -> dict[str, float]:
-    """Return the ratio of Corollary 19 for a BatchNorm network, before and after scaling weights that do not matter."""
+    """Return the ratio of Corollary 19 for a BatchNorm network, before and after a scaling without effect."""
     generator = torch.Generator().manual_seed(settings["seed"])
     width, factor = settings["width"], settings["gauge"]
     x = torch.randn(256, width, generator=generator, dtype=torch.float64)
@@ -98,7 +98,7 @@ def _corollary18(figures: Figures) -> Judgement:
 def _corollary19(figures: Figures) -> Judgement:
     one, other = figures["corollary19.log10 ratio"], figures["corollary19.log10 ratio in another gauge"]
     change = figures["corollary19.change of the outputs"]
-    gauges = (one,) if change > ROUNDING else (one, other)  # another function says nothing of this one
+    gauges = (one,) if change > ROUNDING else (one, other)  # a scaling that changes the function is no other gauge
     return by_convention(
         [ratio < 0.0 for ratio in gauges],
         f"The promised ratio of evaluations is {factor(one)}; after scaling weights by 10, which changes the outputs "

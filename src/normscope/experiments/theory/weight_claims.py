@@ -1,4 +1,4 @@
-"""Than's statements about weights and the loss: Theorems 12, 13 and 15, Corollary 14."""
+"""Than's claims about weights and the loss: Theorems 12, 13 and 15, and Corollary 14."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
 
 
 def _extremal(generator: torch.Generator) -> dict[str, float]:
-    """Return how far the extremal networks are from what the theorems say of them."""
+    """Return how far the extremal networks deviate from the constants of the theorems."""
     inner, outer, printed, gradient, largest = 0.0, 0.0, 0.0, 0.0, -math.inf
     for widths, scales, layer in (
         ((3, 4, 2, 5), (3.0, 7.0), 1),
@@ -53,13 +53,14 @@ def _extremal(generator: torch.Generator) -> dict[str, float]:
 def _theorem12(settings: Settings, generator: torch.Generator) -> dict[str, float]:
     """Return the largest share of the bound that the derivative in a weight reaches.
 
-    With fixed statistics, and with those of the batch, for the output at one sample of it. Beside random networks there
-    is one unit that reads (0.05, 1) at one sample and (t, -1) with small t at all others, with the weight (1, 0).
+    The derivative is that of the output at one sample of a batch, with fixed statistics and with those of the batch.
+    Besides random networks there is one unit with the weight (1, 0) that reads (0.05, 1) at one sample and (t, -1) with
+    small t at all others.
     """
     fixed, batch = 0.0, 0.0
     for _ in range(settings["draws"]):
         x = torch.randn(settings["batch"], settings["widths"][0], generator=generator, dtype=torch.float64)
-        x[0] *= 8.0  # an outlier: its own normalized values are large
+        x[0] *= 8.0  # an outlier, whose own normalized values are large
         weights = [
             torch.randn(after, before, generator=generator, dtype=torch.float64) / before**0.5
             for before, after in zip(settings["widths"], settings["widths"][1:])
@@ -101,11 +102,11 @@ def _slope(
 
     def outputs(moved: Tensor) -> Tensor:
         values = x
-        for place, weight in enumerate(weights):
-            total = values @ (moved if place == layer else weight).T
+        for index, weight in enumerate(weights):
+            total = values @ (moved if index == layer else weight).T
             mean, spread = total.mean(0), (total.var(0, correction=0) + eps).sqrt()
             if statistics is not None:
-                mean, spread = statistics[place]
+                mean, spread = statistics[index]
             values = ((total - mean) / spread).relu()
         return values
 
@@ -116,7 +117,7 @@ def _slope(
 def _l1() -> dict[str, float]:
     """Return the constant of the l1 loss of K outputs in a weight over that of the outputs themselves.
 
-    The network relu(a relu(W x)) at a positive `W x` and a target far below, where all signs are 1.
+    The network is relu(a relu(W x)) at a positive `W x`, with a target far below, so that all signs are 1.
     """
     outputs, x = 9, torch.ones(4, dtype=torch.float64)
 
