@@ -48,7 +48,7 @@ def test_no_attack_from_inside_gets_above_a_bound(seed: int, monkeypatch) -> Non
     """Two radii for every centre of a few networks; a thousand networks in `make test-slow`."""
     monkeypatch.setattr("normscope.bounds.balls.ball.SEARCH_STEPS", 3)
     drawn = case(seed)
-    work = Captured(drawn.network.model, drawn.network.batch, on_missing="inf")
+    work = Captured.of(drawn.network.model, drawn.network.batch, on_missing="inf")
     for radius, effort in ((drawn.radius, drawn.effort), (0.05, "fast")):
         found = try_ball(dataclasses.replace(drawn, radius=radius, effort=effort), steps=6, work=work)
         assert_met(found)
@@ -183,7 +183,7 @@ def test_every_example_of_every_rule_over_balls() -> None:
             generator = torch.Generator().manual_seed(index)
             model = shaken(function, generator) if isinstance(function, nn.Module) else Function(function)
             network = Network(index, model, torch.randn(shapes[0], generator=generator), "eval", ())
-            work = Captured(model, network.batch, on_missing="inf")
+            work = Captured.of(model, network.batch, on_missing="inf")
             for radius, effort in ((1e-4, "tight"), (0.3, "fast")):
                 try_ball(Case(network, radius, effort), steps=12, work=work, twin=False)
 
@@ -208,7 +208,7 @@ def planted(name: str) -> tuple[Network, Captured]:
         model = build().double().eval()
         batch = torch.randn(2, *shape, dtype=torch.float64)
     network = Network(0, model, batch, "eval", ())
-    return network, Captured(model, batch)
+    return network, Captured.of(model, batch)
 
 
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {

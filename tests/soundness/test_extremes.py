@@ -107,7 +107,7 @@ class TestErrors:
         biases = [1e9 * drawn(6, seed=3), drawn(3, seed=4) * scale]
         model = Applied(lambda x: F.linear(F.linear(x, weights[0], biases[0]).relu(), weights[1], biases[1])).eval()
         x = drawn(1, 4, seed=5)
-        found = Captured(model, x).certain.at(x, how=how)
+        found = Captured.of(model, x).certain.at(x, how=how)
         hidden = [max(value, Fraction(0)) for value in _affine(weights[0], biases[0], x[0].tolist())]
         exact = _affine(weights[1], biases[1], hidden)
         off = [
@@ -120,7 +120,7 @@ class TestErrors:
         """bias - mean * scale is zero as computed: its rounding counts before that."""
         mean, one = torch.full((2,), 1e8 / 3, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
         model = Applied(lambda x: F.batch_norm(x, mean, 3 * one, one, mean / math.sqrt(3.0 + 1e-5))).eval()
-        found = Captured(model, torch.zeros(1, 2, dtype=torch.float64)).certain.at(
+        found = Captured.of(model, torch.zeros(1, 2, dtype=torch.float64)).certain.at(
             torch.zeros(1, 2, dtype=torch.float64)
         )
         assert float(found.error.min()) > 1e-9
@@ -136,7 +136,7 @@ class TestErrors:
             layers += [layer, nn.ReLU()]
         model = nn.Sequential(*layers, nn.LayerNorm(48), nn.Linear(48, 3)).eval()
         x = torch.randn(1, 48, generator=generator)
-        values = Captured(model, x).certain
+        values = Captured.of(model, x).certain
         u = x[0].double()
         v = u + 1e-3 * drawn(48)
         plain = values.plain(torch.stack([u, v])).value

@@ -64,13 +64,13 @@ def bracket_of(work: Captured, log10_upper: float, multipliers: Iterable[Multipl
 
 def proven(model: nn.Module, batch: Tensor) -> Bracket:
     """Return the closed-form bracket of a model with its proof."""
-    work = Captured(model, batch)
+    work = Captured.of(model, batch)
     return bracket_of(work, *closed_form(work))
 
 
 def tight(model: nn.Module, batch: Tensor, steps: int = 60) -> Bracket:
     """Return a bracket whose upper side rests on optimised multipliers: nothing cheaper proves it."""
-    work = Captured(model, batch)
+    work = Captured.of(model, batch)
     with torch.no_grad():
         values = propagate(work.segments, work.norm, fold=True)
     planned = plan(work.segments, values)

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from ..bounds.balls.ball import Balls
+from ..bounds.bounding import Bounding
 from ..bounds.captured import Captured
 from ..bounds.domain.domain import Domain
-from ..bounds.domain.domain_bounds import CapturedDomain
+from ..bounds.domain.domain_bounds import domain_sides
 from ..bounds.printed import is_normalizer, is_weight, printed, printed_constant
+from ..bounds.rungs import upper_sides
 from ..core.bracket import Bracket, Evidence
 from ..core.progress import Progress
 from ..rules.effects import Linear
@@ -38,7 +40,8 @@ class Constants:
         log10_product: of P_w, the product of the weights' norms.
         normalizers: the operator of each normalizer and log10 of its printed constant.
         chain: whether the printed product bounds this network.
-        work: the captured model.
+        captured: the model.
+        bounding: what its bounds may cost.
     """
 
     log10_global: float
@@ -48,7 +51,8 @@ class Constants:
     log10_product: float
     normalizers: tuple[tuple[str, float], ...]
     chain: Condition
-    work: Captured
+    captured: Captured
+    bounding: Bounding
 
 
 def over_all_inputs(
@@ -59,21 +63,22 @@ def over_all_inputs(
     Raises:
         NormscopeError: the model cannot be traced, or has operators without a rule.
     """
-    work = Captured(model, example, mode="eval", output=output, max_seconds=max_seconds)
-    best = work.rungs("fast")["best"]
-    formula = printed(work.segments, work.norm, exact=False)
+    bounding = Bounding.within(max_seconds)
+    captured = Captured.of(model, example, bounding, mode="eval", output=output)
+    best = upper_sides(captured, bounding, proofs=False)["best"]
+    formula = printed(captured.segments, captured.norm, exact=False)
     product, found = 0.0, []
-    for node in work.segments.graph:
-        effect = work.segments.effects[node.name]
+    for node in captured.segments.graph:
+        effect = captured.segments.effects[node.name]
         if is_weight(node) and isinstance(effect, Linear):
-            product += work.norm(effect.maps[0]).log10
+            product += captured.norm(effect.maps[0]).log10
         elif is_normalizer(node):
             found.append(("batch_norm" if node.is_batch_norm else node.operator, printed_constant(node, effect)))
     return Constants(
         log10_global=best.log10_upper,
         reason=best.reason,
         steep=_everywhere(best),
-        alone=alone(work.graph.per_sample),
+        alone=alone(captured.graph.per_sample),
         log10_product=product,
         normalizers=tuple(found),
         chain=condition(
@@ -81,7 +86,8 @@ def over_all_inputs(
             formula.holds,
             formula.reason or "read off the graph",
         ),
-        work=work,
+        captured=captured,
+        bounding=bounding,
     )
 
 
@@ -95,7 +101,7 @@ def _everywhere(best: Bracket) -> Condition:
 
 def over_domain(known: Constants, domain: Domain, share: float | None) -> tuple[float, Condition]:
     """Return log10 of the constant over a domain, and what is known of the cells being inside."""
-    best = CapturedDomain(known.work, domain).rungs("fast")["best"]
+    best = domain_sides(known.captured, domain, known.bounding)["best"]
     inside = "" if share is None else f"; {100 * share:.3g} % of the held-out samples are"
     why = f"no proof that whole cells lie inside the domain{inside}. The ball certificate (radius=) has one"
     return min(best.log10_upper, known.log10_global), condition(CONVEX, None, why)
@@ -120,7 +126,8 @@ def over_balls(known: Constants, tallies: tuple[Tally, ...]) -> tuple[list[Tenso
     regions = torch.full((len(partition.centres),), known.log10_global, dtype=torch.float64)
     with Progress("certifying balls", math.ceil(len(chosen) / AT_ONCE)) as progress:
         for some in chosen.split(AT_ONCE):
-            balls = Balls(known.work, partition.centres[some.to(partition.centres.device)])
+            centres = partition.centres[some.to(partition.centres.device)]
+            balls = Balls(known.captured, centres, known.bounding)
             bounds = balls.over(partition.radius).constant.double().cpu().log10() + 1e-12
             regions[some] = torch.minimum(bounds, regions[some])
             progress.step()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ..bounds.bounding import Bounding
 from ..bounds.captured import Captured
 from ..bounds.printed import is_normalizer, is_weight, printed
 from ..core.errors import NormscopeError, said
@@ -106,16 +107,16 @@ def read_network(
         NormscopeError: the model cannot be traced, or has operators without a rule.
     """
     folded, why = _folded(model, batch)
-    work = Captured(folded, batch, mode="eval", output=output, max_seconds=max_seconds)
-    graph = work.graph
+    captured = Captured.of(folded, batch, Bounding.within(max_seconds), mode="eval", output=output)
+    graph = captured.graph
     nodes = [node for node in graph if is_weight(node)]
     biased = any(isinstance(node.bound().get("bias"), Tensor) for node in nodes)
     known = bool(nodes) and all(
         node.operator in MATRICES and isinstance(node.bound()["weight"], Tensor) for node in nodes
     )
     with torch.no_grad():
-        layers = tuple(_norms(work, node, biased, node is nodes[-1]) for node in nodes) if known else ()
-    formula = printed(work.segments, work.norm, exact=True)
+        layers = tuple(_norms(captured, node, biased, node is nodes[-1]) for node in nodes) if known else ()
+    formula = printed(captured.segments, captured.norm, exact=True)
     left = next((node for node in graph if is_normalizer(node)), None)
     odd = next((node for node in graph if not _is_homogeneous(node)), None)
     pool = next((node for node in graph if node.operator in (*POOLS, *AVERAGES)), None)
@@ -193,16 +194,16 @@ def _named(node: Node) -> str:
     return where if node.path else f"the operation `{node.operator}` outside of every named layer"
 
 
-def _norms(work: Captured, node: Node, biased: bool, last: bool) -> MatrixNorms:
+def _norms(captured: Captured, node: Node, biased: bool, last: bool) -> MatrixNorms:
     """Return the norms of a layer; those of a convolution count every place as if none were at the border."""
     given = node.bound()
     weight, bias = given["weight"].double(), given.get("bias")
     outputs, inputs = math.prod(node.shape), math.prod(node.operands[0].shape)
     channels = len(weight)
     places = outputs // channels
-    effect = work.segments.effects[node.name]
+    effect = captured.segments.effects[node.name]
     assert isinstance(effect, Linear)
-    spectral = work.norm(effect.maps[0]).log10
+    spectral = captured.norm(effect.maps[0]).log10
     rows = weight.flatten(1).norm(dim=1).clamp(max=power10(spectral))  # no row is longer than the operator norm
     shift = bias.double() if isinstance(bias, Tensor) else torch.zeros_like(rows)
     frobenius = math.sqrt(places) * float(rows.norm())

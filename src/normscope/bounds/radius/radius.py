@@ -16,8 +16,9 @@ from ...core.errors import InputError, NormscopeError, SoundnessError
 from ...core.options import check_numbers
 from ...core.provenance import provenance
 from ...core.untouched import mode_of, outside_inference_mode
-from ...graph.capturing import warmed
+from ..bounding import Bounding
 from ..captured import Captured
+from ..rungs import Bounds
 from .certifier import EFFORTS, RTOL, Certifier, Columns
 from .radii import COLUMNS, Radii
 
@@ -104,7 +105,8 @@ def certified_radius(
             "the model is in train mode, where it is a map of the whole batch and no sample has a class of its own: "
             'call model.eval() first, or pass mode="eval"'
         )
-    budget = Budget(max_seconds=warmed(max_seconds), what="the measurement")
+    bounding = Bounding.within(max_seconds)
+    budget = bounding.budget
     options = {"mode": mode, "output": output, "known": known}
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     batches = _batches(x, y)
@@ -120,8 +122,8 @@ def certified_radius(
         inputs = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, inputs)
         key = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else None
         if key is None or key not in certifiers:
-            work = Captured(model, inputs, budget=budget, **options)  # type: ignore[arg-type]
-            certifiers[key] = Certifier(work, effort=effort, attack=attack, seed=seed)
+            captured = Captured.of(model, inputs, bounding, **options)  # type: ignore[arg-type]
+            certifiers[key] = Certifier(captured, bounding, effort=effort, attack=attack, seed=seed)
         certifier = certifiers[key]
         rows = certifier.rows(inputs)
         certifier.check(model, inputs, rows, mode, output)
@@ -134,34 +136,42 @@ def certified_radius(
     return _joined(parts, first, budget, tuple(notes), labelled=labelled)
 
 
-def audited_radii(work: Captured, *, budget: Budget | None = None, samples: int = 8, seed: int = 0) -> Radii | None:
+def audited_radii(
+    captured: Captured,
+    bounding: Bounding | None = None,
+    *,
+    values: Bounds | None = None,
+    samples: int = 8,
+    seed: int = 0,
+) -> Radii | None:
     """Return the radii of the first samples of a captured batch at the classes the model gives; None for no classifier.
 
     Args:
-        work: the captured model and batch, of an audit.
-        budget: whose deadline may cut the searches short; searches through large networks take few steps anyway.
+        captured: the model and batch of an audit.
+        bounding: whose deadline may cut the searches short; searches through large networks take few steps anyway.
+        values: the bounds of all nodes over all inputs, where they were taken already.
         samples: how many.
         seed: of the attack.
 
     Raises:
         SoundnessError: the attack got inside a certified radius: a bug.
     """
-    budget = budget or Budget()
-    if any(0 in node.shape for node in work.graph):
+    bounding = bounding or Bounding()
+    if any(0 in node.shape for node in captured.graph):
         return None
     try:
-        certifier = Certifier(work, effort="fast", attack=True, seed=seed)
-        assert work.graph.samples is not None
+        certifier = Certifier(captured, bounding, effort="fast", attack=True, seed=seed, values=values)
+        assert captured.graph.samples is not None
         if certifier.classes > MOST_CLASSES:
             return None
-        rows = work.graph.samples[:samples].double()
-        certifier.check(work.model, None, rows, work.mode, work.output)
-        parts = certifier.examine(rows, None, budget, brief=True)
+        rows = captured.graph.samples[:samples].double()
+        certifier.check(captured.model, None, rows, captured.mode, captured.output)
+        parts = certifier.examine(rows, None, bounding.budget, brief=True)
     except SoundnessError:
         raise
     except NormscopeError:
         return None
-    return _joined(parts, certifier, budget, (), labelled=False)
+    return _joined(parts, certifier, bounding.budget, (), labelled=False)
 
 
 def _batches(x: Any, y: Any) -> Iterator[tuple[Any, Any]]:
@@ -196,20 +206,20 @@ def _joined(
     parts: list[Columns], certifier: Certifier, budget: Budget, notes: tuple[str, ...], *, labelled: bool
 ) -> Radii:
     """Return the parts as one result, which says what the clock cut short."""
-    graph = certifier.work.graph
-    settled, norms = all(part.settled for part in parts), certifier.work.norms
+    graph = certifier.captured.graph
+    settled = all(part.settled for part in parts)
     advice = None if settled else "the search for radii ended before a radius 1 % larger was seen to fail"
     names = (*COLUMNS, "witness")
     columns = {name: tuple(value for part in parts for value in getattr(part, name)) for name in names}
     return Radii(
-        name=type(certifier.work.model).__name__,
+        name=type(certifier.captured.model).__name__,
         **columns,
         classes=certifier.classes,
         labelled=labelled,
         effort=certifier.effort,
         rtol=RTOL,
-        converged=settled and not budget.cut and not norms.cut,
-        advice=norms.advice(budget.advice(advice)),
+        converged=settled and not budget.cut,
+        advice=budget.advice(advice),
         input_shape=graph.inputs[0].shape[1:] if len(graph.inputs) == 1 else graph.input_shape,
         notes=(*notes, *graph.notes, MEANING),
         provenance=provenance(graph.inputs[0].value.device),
