@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -126,7 +127,7 @@ def test_a_bound_below_a_jacobian_is_refused() -> None:
         found = domain_sides(*given, **options)
         return {name: replace(rung, log10_upper=rung.log10_upper - 2) for name, rung in found.items()}
 
-    with mock.patch.object(curving, "domain_sides", sides), pytest.raises(SoundnessError):
+    with mock.patch.object(measuring, "domain_sides", sides), pytest.raises(SoundnessError):
         ns.curve(normed(), [data(60, 4)], share=0.9, margins=(0.0,), quantiles=())
 
 

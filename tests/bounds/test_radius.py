@@ -3,6 +3,7 @@
 import copy
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest

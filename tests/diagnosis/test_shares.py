@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import normscope as ns
+from normscope.bounds import rungs
 from normscope.bounds.captured import Captured
 from normscope.bounds.curve.curve import HELD_OUT, MARGINS, QUANTILES
 from normscope.bounds.domain.domain_bounds import domain_sides
@@ -43,7 +44,7 @@ def thorough() -> ns.Audit:
     with (
         mock.patch.object(audit_bounds, "audited_radii", return_value=None),
         mock.patch.object(audit_bounds, "sensitivities", return_value={}),
-        mock.patch.object(Captured, "tightened", return_value=None),
+        mock.patch.object(rungs, "tightened", return_value=rungs.Tightened()),
     ):
         return ns.audit(normed(), batches()[0], loader=batches(), effort="thorough")
 
