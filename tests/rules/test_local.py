@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from normscope.bounds.balls.unrolled import UnrolledNetwork  # registers every local rule
+from normscope.bounds.unrolled import UnrolledNetwork  # registers every local rule
 from normscope.graph.ir import Node, Ref
 from normscope.rules.local.entry_sets import LogSoftmax, LogSumExp, Norm, Normalize, Softmax
 from normscope.rules.local.local import Builder, Enclosure, LocalForm, Primitive, local, local_rule

@@ -19,12 +19,12 @@ from ..graph.capturing import capture
 from ..graph.ir import Graph
 from ..rules.effects import Norm
 from ..rules.registry import check, fill
-from .balls.unrolled import UnrolledNetwork
 from .bounding import Bounding
 from .evaluation import Values
 from .folded import propagate
 from .passes import multiplications
 from .segments import Segments, segment
+from .unrolled import UnrolledNetwork
 
 EFFORTS = ("fast", "tight", "exact")
 """How hard the upper side is worked on."""

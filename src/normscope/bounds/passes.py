@@ -6,7 +6,7 @@ import math
 
 from ..core.budget import affordable
 from ..graph.ir import Graph, Node
-from .weights.applied import PRODUCTS, factors_of
+from .applied import PRODUCTS, factors_of
 
 
 def multiplications(graph: Graph) -> float:

@@ -93,6 +93,18 @@ def absolute_norm(linear: LinearMap) -> float:
     return math.sqrt(float(rows.max())) * math.sqrt(float(columns.max())) * _SLACK
 
 
+def applied(spread: LinearMap, x: Tensor) -> Tensor:
+    """Apply a map without negative entries to what may be infinite."""
+    if bool(x.isfinite().all()):
+        result = spread.apply(x)
+        if result.numel() and bool((x > 0).any()) and float(result.amin()) < 1e-280:
+            # products may vanish: each loses less than that
+            return torch.where(spread.apply((x > 0).to(x)) > 0, result + SMALLEST * spread.in_size, result)
+        return result
+    result = spread.apply(torch.where(x.isfinite(), x, 0.0))
+    return torch.where(spread.apply(torch.where(x.isfinite(), 0.0, 1.0)) > 0, torch.inf, result)
+
+
 def small(linear: LinearMap) -> bool:
     """Say whether a map is written out here without being asked; one that lives on no device is not."""
     parts = linear.parts if isinstance(linear, Composite) else linear.terms if isinstance(linear, Sum) else (linear,)

@@ -19,7 +19,6 @@ from ...core.options import check_numbers
 from ...core.progress import Progress
 from ...core.untouched import outside_inference_mode
 from ...graph.call import batches_of
-from ..balls.unrolled import GraphSteps
 from ..bounding import Bounding
 from ..captured import Captured, check_option
 from ..data.order import draws_needed
@@ -32,6 +31,7 @@ from ..domain.feed import Feed
 from ..domain.range_recording import Extremes, refuse_complex, watcher_of
 from ..point import first_samples
 from ..rungs import upper_sides
+from ..unrolled import GraphSteps
 from .shares import DomainPoint, ShareCurve
 
 QUANTILES = (0.005,)

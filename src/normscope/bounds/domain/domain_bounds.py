@@ -8,10 +8,10 @@ import torch
 
 from ...core.bracket import Bracket, Scope
 from ...core.errors import InputError
-from ..balls.unrolled import GraphSteps
 from ..bounding import Bounding
 from ..captured import Captured
 from ..rungs import Rungs, bracket_of, upper_sides
+from ..unrolled import GraphSteps
 from .derivative_graph import derivative
 from .domain import Domain
 from .part_gains import product

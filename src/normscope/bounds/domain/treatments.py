@@ -23,7 +23,7 @@ from ...rules.local.local import Affine, UnrolledStep
 from ...rules.local.products import MatrixProduct, Multiply
 from ...rules.local.scalar import Scalar
 from ...rules.registry import effect_of
-from ..balls.unrolled import GraphSteps
+from ..unrolled import GraphSteps
 from .attention_treatment import AttentionGains
 from .conditions import LeastMeanSquare, Sizes, SoftmaxGain
 from .entrywise import UnrolledOperator, channel_axis

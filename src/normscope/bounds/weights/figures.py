@@ -25,13 +25,13 @@ from ...linalg.patches import Read
 from ...linalg.writing import cost
 from ...rules.effects import Elementwise, Unbounded
 from ...theory.losses import Loss
+from ..applied import Applied, factors_of, joint, reading
 from ..bounding import Bounding
 from ..captured import Captured
 from ..certificate import WIDEST, ChainCertificate, ClosedForm, MatrixBlock
 from ..folded import propagate
 from ..printed import printed
 from ..segments import Segments
-from .applied import Applied, factors_of, joint, reading
 from .jacobian import JacobianFound, JacobianSearch, weight_slopes
 from .loss_rows import LossRows
 from .sensitivity import WeightRow

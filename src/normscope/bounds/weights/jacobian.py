@@ -23,10 +23,10 @@ from ...core.sizes import norm as l2
 from ...graph.ir import Graph
 from ...linalg.lanczos import lanczos
 from ...rules.local.local import flat
+from ..applied import Applied, behind, opened
 from ..certain import Certain
 from ..evaluation import Values, apart
 from ..global_attack import Change, confirmed
-from .applied import Applied, behind, opened
 
 FEW_OUTPUTS = 32
 """Up to this many outputs every row of the Jacobian is taken, and its norm is exact."""

@@ -19,10 +19,10 @@ from ...core.untouched import outside_inference_mode
 from ...graph.call import arguments
 from ...graph.ir import Graph
 from ...theory.losses import Loss, named
+from ..applied import applied_weights
 from ..bounding import Bounding
 from ..captured import Captured
 from ..passes import passes
-from .applied import applied_weights
 from .figures import WeightFigures, WeightPlan
 from .jacobian import LOWER_SIDES, JacobianSearch
 from .loss_rows import LossRows, targets_by_sample

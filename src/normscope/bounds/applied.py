@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...graph.ir import Graph, Input, Node, Ref, Unit, leaves, map_leaves
-from ...graph.memory import overlap, storage_of
-from ...linalg.convolution_map import Convolution
-from ...linalg.linear_map import Repeated
-from ...linalg.patches import Read, patches
-from ...rules.effects import Effect, Linear
-from ..printed import is_weight
+from ..graph.ir import Graph, Input, Node, Ref, Unit, leaves, map_leaves
+from ..graph.memory import overlap, storage_of
+from ..linalg.convolution_map import Convolution
+from ..linalg.linear_map import Repeated
+from ..linalg.patches import Read, patches
+from ..rules.effects import Effect, Linear
+from .printed import is_weight
 
 aten = torch.ops.aten
 
