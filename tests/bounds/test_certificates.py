@@ -28,7 +28,7 @@ from .relaxations import Relaxation
 
 def attacked(graph: Graph, *, restarts: int = 0) -> float:
     """The largest secant of the function itself that gradient ascent finds."""
-    return 10.0 ** lower_bound(graph, graph, budget=Budget(2000), restarts=restarts)[0]
+    return 10.0 ** lower_bound(graph, graph, budget=Budget(2000), restarts=restarts).log10
 
 
 def steepest(graph: Graph, count: int = 12) -> float:

@@ -210,7 +210,7 @@ def try_ball(
     lowers = []
     for i, centre in enumerate(balls.centres):
         theirs = outside_attack(function, centre, drawn.radius, points[:, i]) if function is not None else 0.0
-        lowers.append(max(theirs, 10 ** pairs[i][0] if pairs[i][1] is not None else 0.0))
+        lowers.append(max(theirs, 10 ** pairs[i].log10 if pairs[i].pair is not None else 0.0))
         upper = float(over.constant[i])
         if not lowers[-1] <= upper * (1 + ROUNDING):  # nor may it be NaN
             raise SoundnessError(f"{lowers[-1]:g} reached, bound {upper:g} at centre {i}: {drawn}")

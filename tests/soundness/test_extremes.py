@@ -15,7 +15,7 @@ import normscope as ns
 from normscope.bounds import certain, evaluation
 from normscope.bounds.captured import Captured
 from normscope.bounds.evaluation import CARRIED, Values
-from normscope.bounds.global_attack import confirmed
+from normscope.bounds.secants import Confirmer
 from normscope.core.bracket import Evidence
 from normscope.core.errors import SoundnessError
 from normscope.core.log10 import ceiling10, log10, product_above
@@ -141,7 +141,7 @@ class TestErrors:
         v = u + 1e-3 * drawn(48)
         plain = values.plain(torch.stack([u, v])).value
         computed = math.log10(float((plain[0] - plain[1]).norm() / (u - v).norm()))
-        assert computed - 0.005 < confirmed(values, u, v) <= computed
+        assert computed - 0.005 < Confirmer(values).secant(u, v).log10 <= computed
 
 
 def _affine(weight: torch.Tensor, bias: torch.Tensor, x: list[float] | list[Fraction]) -> list[Fraction]:

@@ -55,7 +55,7 @@ def try_network(network: Network, *, steps: int = 50, tries: int = 10) -> Outcom
     with mock.patch.object(engine, "optimise", partial(optimise, steps=STEPS)):
         rungs = {name: rung for name, rung in upper_sides(work, effort="tight").items() if rung.holds}
     theirs, _ = strongest(function, start.double().reshape(-1), seed=network.seed, tries=tries)
-    ours, _ = lower_bound(work.graph, work.double, budget=Budget(steps), seed=network.seed)
+    ours = lower_bound(work.graph, work.double, budget=Budget(steps), seed=network.seed).log10
     lower = max(ours, math.log10(theirs) if theirs > 0 else -math.inf)
     for name, rung in rungs.items():
         assert not math.isnan(rung.log10_upper), f"{name} is NaN: {network}"

@@ -58,10 +58,6 @@ class Values:
         self.steps, self._norm = steps, norm
         self._norms: dict[LinearMap, float] = {}
         self._constants: dict[str, Tensor] = {}
-        self.start = 0
-        """The first of `CARRIED` worth a try: what was not enough for one pair is skipped for the others."""
-        self.estimated = False
-        """Whether the last slope that was confirmed rests on estimated errors."""
 
     @classmethod
     def of(cls, graph: Graph, norm: Norm = upper, base: GraphSteps | None = None) -> Values:

@@ -16,6 +16,7 @@ from .evaluation import ESTIMATED
 from .global_attack import lower_bound
 from .passes import multiplications, passes
 from .point import first_samples, jacobian_norms
+from .secants import Secant
 
 ATTACK_STEPS, ATTACK_FEWEST = 600, 6
 """Steps of the search from below, gradients and pairs in float64, through small networks and through the largest."""
@@ -139,9 +140,9 @@ def lower_side(
     values = None
     if not captured.complex:
         values = (Budget() if tiny else below).attempt(lambda: captured.certain, lambda: None)
-    value, pair = -math.inf, None
+    found = Secant()
     if values is not None:
-        value, pair = (Budget() if tiny else whole).attempt(
+        found = (Budget() if tiny else whole).attempt(
             lambda: lower_bound(
                 captured.graph,
                 captured.double,
@@ -153,16 +154,24 @@ def lower_side(
                 climb=search,
                 leave=not tiny,
             ),
-            lambda: (-math.inf, None),
+            Secant,
         )
     notes = () if search else (NOT_SEARCHED,)
     return LowerSide(
-        log10=value,
-        witness=None if pair is None else (captured.double.split(pair[0]), captured.double.split(pair[1])),
-        notes=(*notes, ESTIMATED) if values is not None and values.estimated else notes,
+        log10=found.log10,
+        witness=witness_of(captured, found),
+        notes=(*notes, ESTIMATED) if found.estimated else notes,
         search=below,
         whole=whole,
     )
+
+
+def witness_of(captured: Captured, found: Secant) -> Witness | None:
+    """Return a pair as the tensors that the graph takes; None without one."""
+    if found.pair is None:
+        return None
+    u, v = found.pair
+    return captured.double.split(u), captured.double.split(v)
 
 
 def _promising(captured: Captured, seen: Bracket | None, *, search: bool) -> list[tuple[Tensor, Tensor | None]]:

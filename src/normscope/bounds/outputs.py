@@ -21,9 +21,10 @@ from .ellipsoids.ellipsoid_plan import plan
 from .ellipsoids.optimised import optimise
 from .ellipsoids.rounded import accounted
 from .global_attack import lower_bound
-from .lower import ATTACK_STEPS, ATTACK_WORK, BELOW
+from .lower import ATTACK_STEPS, ATTACK_WORK, BELOW, witness_of
 from .passes import passes
 from .rungs import Bounds
+from .secants import Secant
 from .torus.torus import torus_certificate
 
 PER = ("output", "difference")
@@ -79,19 +80,17 @@ def per_output(
     for row, one, other in zip(rows, along.tolist(), whole.tolist(), strict=True):
         own = min(one, other)
         part = below.share(1.0 / (len(rows) - len(results)))
-        value, pair = bounding.budget.attempt(
-            partial(_below, captured, row, part, seed, own), lambda: (-math.inf, None)
-        )
+        found = bounding.budget.attempt(partial(_below, captured, row, part, seed, own), Secant)
         results.append(
             dataclasses.replace(
                 bracket,
-                log10_lower=value,
+                log10_lower=found.log10,
                 log10_upper=own,
                 evidence=Evidence.NUMERICAL,
                 method="certificate along the output"
                 if one < other
                 else f"{bracket.method}, times the norm of the row",
-                witness=None if pair is None else (captured.double.split(pair[0]), captured.double.split(pair[1])),
+                witness=witness_of(captured, found),
                 reason=bracket.reason if math.isinf(own) else None,
                 proof=None,
             )
@@ -99,9 +98,7 @@ def per_output(
     return tuple(cut_short(result, bounding.budget) for result in results)
 
 
-def _below(
-    captured: Captured, row: Tensor, budget: Budget, seed: int, enough: float
-) -> tuple[float, tuple[Tensor, Tensor] | None]:
+def _below(captured: Captured, row: Tensor, budget: Budget, seed: int, enough: float) -> Secant:
     """Search for the lower side of d^T f for a row d."""
     double = directed(captured.double, row)
     values = None if captured.complex else captured.certain.opened(double)

@@ -67,7 +67,7 @@ def try_example(example: Example, *, seed: int = 0, steps: int = 200) -> Trial:
             raise NormscopeError(effect.reason)
     rungs = upper_sides(captured)
     uppers = {name: b.log10_upper for name, b in rungs.items() if b.holds}
-    lower, _ = lower_bound(captured.graph, captured.double, budget=Budget(steps), seed=seed)
+    lower = lower_bound(captured.graph, captured.double, budget=Budget(steps), seed=seed).log10
     for name, value in uppers.items():
         if not lower <= value:  # nor may it be NaN
             raise SoundnessError(f"{name}: upper side 10^{value} below the attack's 10^{lower} (seed {seed})")

@@ -14,7 +14,7 @@ from ...core.rounding import Upper
 from ..bounding import Bounding, cut_short
 from ..captured import Captured
 from ..evaluation import ESTIMATED
-from ..lower import ATTACK_WORK, BELOW
+from ..lower import ATTACK_WORK, BELOW, witness_of
 from ..passes import passes
 from .ball import Balls, Over
 from .ball_attack import STEPS, strongest_pairs
@@ -94,9 +94,9 @@ def _measured(
     below = bounding.budget.share(0.3).search(BELOW, steps)  # the rest of the time is for the upper side
     pairs = strongest_pairs(captured.certain, balls.centres, over.radius, budget=below, seed=seed)
     brackets = []
-    for i, (lower, pair) in enumerate(pairs):
+    for i, secant in enumerate(pairs):
         upper, method = _upper(over, i, global_upper)
-        witness = None if pair is None else tuple(captured.double.split(point) for point in pair)
+        lower = secant.log10
         if radius == 0 and over.expanded is not None:
             lower = log10(float(over.expanded.least[i]))
         brackets.append(
@@ -107,16 +107,17 @@ def _measured(
                 method=method,
                 scope=Scope.BALL,
                 mode=captured.graph.mode,
-                witness=witness,
+                witness=witness_of(captured, secant),
                 reason=over.reason or "no finite bound over the ball" if upper == math.inf else None,
                 advice=over.advice,
                 input_shape=captured.graph.input_shape,
             )
         )
-    return _widest(captured, [cut_short(bracket, bounding.budget) for bracket in brackets])
+    brackets = [cut_short(bracket, bounding.budget) for bracket in brackets]
+    return _widest(captured, brackets, estimated=any(secant.estimated for secant in pairs))
 
 
-def _widest(captured: Captured, brackets: Sequence[Bracket]) -> Bracket:
+def _widest(captured: Captured, brackets: Sequence[Bracket], *, estimated: bool) -> Bracket:
     """Return the bracket that spans the largest constant over the balls, from those of single balls."""
     top = max(brackets, key=lambda bracket: bracket.log10_upper)
     seen = max(brackets, key=lambda bracket: bracket.log10_lower)
@@ -133,7 +134,7 @@ def _widest(captured: Captured, brackets: Sequence[Bracket]) -> Bracket:
         advice=top.advice,
         input_shape=captured.graph.input_shape,
         per_sample=tuple(brackets),
-        notes=(*captured.graph.notes, *((ESTIMATED,) if captured.certain.estimated else ())),
+        notes=(*captured.graph.notes, *((ESTIMATED,) if estimated else ())),
     )
 
 
