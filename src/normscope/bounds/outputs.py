@@ -20,10 +20,10 @@ from .captured import Captured
 from .ellipsoids.ellipsoid_plan import plan
 from .ellipsoids.optimised import optimise
 from .ellipsoids.rounded import accounted
+from .folded import Bounds
 from .global_attack import lower_bound
 from .lower import ATTACK_STEPS, ATTACK_WORK, BELOW, witness_of
 from .passes import passes
-from .rungs import Bounds
 from .secants import Secant
 from .torus.torus import torus_certificate
 

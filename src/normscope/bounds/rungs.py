@@ -20,14 +20,11 @@ from .certificate import ChainCertificate, ClosedForm, LipLT, State
 from .ellipsoids.ellipsoid_plan import EllipsoidPlan, plan
 from .ellipsoids.optimised import TIGHTENING, Certified, optimise
 from .ellipsoids.rounded import accounted, is_exact
-from .folded import Joints, propagate
+from .folded import Bounds, Joints, propagate
 from .printed import printed
 from .proofs.multipliers import Multipliers
 from .proofs.proof import Proof
 from .torus.torus import CertifiedTorus, torus_certificate
-
-Bounds = dict[str, Upper]
-"""Bounds by name, of nodes or of methods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -86,18 +83,12 @@ def upper_sides(
         uppers["tight"], known["tight"] = tight.upper, None if proof is None else tight.proof(proof)
     elif tight.upper is not None or tight.cut:  # what is known without it
         uppers["tight"], known["tight"] = uppers[least], known[least]
-    best = smallest(list(uppers.values()))
-    method = next(name for name, value in uppers.items() if value.log10 == best.log10)
-    result = _formulas(captured, bounding) if everywhere else {}
-    result |= {name: replace(bracket_of(captured, bounding, u, name), proof=known[name]) for name, u in uppers.items()}
-    result["best"] = replace(bracket_of(captured, bounding, best, method), proof=known[method])
+    brackets = _formulas(captured, bounding) if everywhere else {}
+    brackets |= _brackets(captured, bounding, uppers, known)
     norms, chained, whole = bounding.norms, bounding.chains, bounding.budget
     later = {"liplt": chained, "closed-form": chained, "tight": whole, "best": whole}
-    return Rungs(
-        brackets={name: cut_short(rung, norms, later.get(name, norms)) for name, rung in result.items()},
-        nodes=values,
-        plan=tight.plan,
-    )
+    brackets = {name: cut_short(rung, norms, later.get(name, norms)) for name, rung in brackets.items()}
+    return Rungs(brackets=brackets, nodes=values, plan=tight.plan)
 
 
 def _composed(
@@ -215,6 +206,19 @@ def slope_evidence(effect: Effect) -> Evidence:
     if isinstance(effect, Gain):
         return min(gain.evidence for gain in effect.gains)
     return effect.evidence if isinstance(effect, Elementwise) else Evidence.PROVEN
+
+
+def _brackets(
+    captured: Captured, bounding: Bounding, uppers: Bounds, proofs: Mapping[str, Proof | None]
+) -> dict[str, Bracket]:
+    """Return the upper side of every method as a bracket with its proof, and the best of them again."""
+    best = smallest(list(uppers.values()))
+    method = next(name for name, value in uppers.items() if value.log10 == best.log10)
+    found = {name: (value, name) for name, value in uppers.items()} | {"best": (best, method)}
+    return {
+        name: replace(bracket_of(captured, bounding, value, known), proof=proofs[known])
+        for name, (value, known) in found.items()
+    }
 
 
 def bracket_of(captured: Captured, bounding: Bounding, value: Upper, method: str) -> Bracket:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...core.bracket import Evidence
 from ...core.budget import Budget, affordable
@@ -20,8 +20,8 @@ from ...graph.ir import Graph
 from ..balls.ball import Balls
 from ..bounding import Bounding
 from ..captured import Captured
+from ..folded import Bounds
 from ..passes import passes
-from ..rungs import Bounds
 from .differences import difference_constants
 from .largest_radius import LEAST, MOST, widest
 from .logits import Logits, margins
@@ -135,7 +135,7 @@ class Certifier:
             )
         return found.to(self.captured.double.inputs[0].value.device)
 
-    def check(self, model: nn.Module, inputs: Any, rows: Tensor, mode: str | None, output: str | int | None) -> None:
+    def check(self, inputs: Any, rows: Tensor) -> None:
         """Refuse samples on which the exact function is not what the model gives, and say why.
 
         Raises:
@@ -143,9 +143,10 @@ class Certifier:
             InputError: rounding in the model's own precision makes another function of it, or its masks differ by
                 sample.
         """
-        with untouched(model, mode), torch.no_grad():
+        model = self.captured.model
+        with untouched(model, self.captured.mode), torch.no_grad():
             given = self.captured.batch if inputs is None else inputs
-            own = run(model, arguments(model, given, output)).double()[: len(rows)]
+            own = run(model, arguments(model, given, self.captured.output)).double()[: len(rows)]
         if not bool(own.isfinite().all()):
             raise NotFiniteError("the model returns NaN or infinite values on this batch: it has no classes there")
         if _alike(self.exact(rows), own, self.captured.graph):

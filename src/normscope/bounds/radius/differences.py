@@ -13,8 +13,9 @@ from ..captured import Captured
 from ..ellipsoids.ellipsoid_plan import plan
 from ..ellipsoids.optimised import Certified, optimise
 from ..ellipsoids.rounded import accounted
+from ..folded import Bounds
 from ..outputs import directions
-from ..rungs import Bounds, upper_sides
+from ..rungs import upper_sides
 
 PAIRED = 12
 """Up to this many outputs the tight certificate is optimised for all pairs; beyond, for the output as a whole."""

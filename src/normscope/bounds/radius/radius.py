@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from ...core.provenance import provenance
 from ...core.untouched import mode_of, outside_inference_mode
 from ..bounding import Bounding
 from ..captured import Captured
-from ..rungs import Bounds
+from ..folded import Bounds
 from .certifier import EFFORTS, RTOL, Certifier, Columns
 from .radii import COLUMNS, Radii
 
@@ -107,33 +107,52 @@ def certified_radius(
         )
     bounding = Bounding.within(max_seconds)
     budget = bounding.budget
-    options = {"mode": mode, "output": output, "known": known}
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    batches = _batches(x, y)
+
+    def certifier(inputs: Any) -> Certifier:
+        captured = Captured.of(model, inputs, bounding, mode=mode, output=output, known=known)
+        return Certifier(captured, bounding, effort=effort, attack=attack, seed=seed)
+
+    seen = _Examined(model, certifier)
     expected = 1 if y is not None or isinstance(x, Tensor | np.ndarray) else operator.length_hint(x, 1)
-    certifiers: dict[Any, Certifier] = {}
-    parts: list[Columns] = []
-    notes: list[str] = []
-    labelled = True
-    for index, (inputs, labels) in enumerate(batches):
-        if parts and budget.late:
-            notes.append(f"max_seconds cut this short: only the first {sum(map(len, parts)):,} samples were examined")
+    notes: tuple[str, ...] = ()
+    for index, (inputs, labels) in enumerate(_batches(x, y)):
+        if seen.parts and budget.late:
+            count = sum(map(len, seen.parts))
+            notes = (f"max_seconds cut this short: only the first {count:,} samples were examined",)
             break
-        inputs = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, inputs)
-        key = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else None
-        if key is None or key not in certifiers:
-            captured = Captured.of(model, inputs, bounding, **options)  # type: ignore[arg-type]
-            certifiers[key] = Certifier(captured, bounding, effort=effort, attack=attack, seed=seed)
-        certifier = certifiers[key]
-        rows = certifier.rows(inputs)
-        certifier.check(model, inputs, rows, mode, output)
-        targets = certifier.labels(labels, len(rows))
-        labelled = labelled and targets is not None
-        parts += certifier.examine(rows, targets, budget.share(1.0 / max(expected - index, 1)))
-    if not parts:
+        seen.add(inputs, labels, budget.share(1.0 / max(expected - index, 1)))
+    if not seen.parts:
         raise InputError("the loader yields no batch: there is nothing to certify")
-    first = next(iter(certifiers.values()))
-    return _joined(parts, first, budget, tuple(notes), labelled=labelled)
+    return _joined(seen.parts, seen.first, budget, notes, labelled=seen.labelled)
+
+
+class _Examined:
+    """What was found of the batches so far; those of one shape share a certifier."""
+
+    def __init__(self, model: nn.Module, build: Callable[[Any], Certifier]) -> None:
+        self.build = build
+        self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        self.certifiers: dict[tuple[int, ...] | None, Certifier] = {}
+        self.parts: list[Columns] = []
+        self.labelled = True
+
+    @property
+    def first(self) -> Certifier:
+        """The certifier of the first batch, or of the last one where batches are no tensors."""
+        return next(iter(self.certifiers.values()))
+
+    def add(self, inputs: Any, labels: Any, budget: Budget) -> None:
+        """Certify and attack the samples of one more batch."""
+        inputs = tree_map(lambda v: v.to(self.device) if isinstance(v, Tensor) else v, inputs)
+        key = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else None
+        if key is None or key not in self.certifiers:
+            self.certifiers[key] = self.build(inputs)
+        certifier = self.certifiers[key]
+        rows = certifier.rows(inputs)
+        certifier.check(inputs, rows)
+        targets = certifier.labels(labels, len(rows))
+        self.labelled = self.labelled and targets is not None
+        self.parts += certifier.examine(rows, targets, budget)
 
 
 def audited_radii(
@@ -165,7 +184,7 @@ def audited_radii(
         if certifier.classes > MOST_CLASSES:
             return None
         rows = captured.graph.samples[:samples].double()
-        certifier.check(captured.model, None, rows, captured.mode, captured.output)
+        certifier.check(None, rows)
         parts = certifier.examine(rows, None, bounding.budget, brief=True)
     except SoundnessError:
         raise
