@@ -66,7 +66,7 @@ def global_accuracy(
 ) -> tuple[list[float], float]:
     """Return the accuracy certified by the constants over all inputs alone, and the seconds it took."""
     began = time.perf_counter()
-    constants = difference_constants(Captured(model, x), effort=effort)
+    constants = difference_constants(Captured.of(model, x), effort=effort)
     with torch.no_grad():
         logits = model(x).double()
     gaps = (logits.gather(1, y[:, None]) - logits).scatter(1, y[:, None], math.inf)

@@ -48,6 +48,7 @@ from torch import nn
 from normscope.bounds.captured import Captured
 from normscope.bounds.ellipsoids.ellipsoid_plan import EllipsoidPlan, plan
 from normscope.bounds.ellipsoids.optimised import certify, optimise
+from normscope.bounds.rungs import upper_sides
 
 RANDOM = [(16, 32, 32, 4), (32, 64, 64, 10), (64, 100, 100, 100, 10)]
 """Sizes of the random networks; entries are Gaussian with variance 1/fan-in."""
@@ -223,12 +224,12 @@ def times(theirs: float, ours: float) -> str:
 def compare(name: str, weights: Weights, arguments: argparse.Namespace, solvers: list[str]) -> None:
     """Measure one network and print its rows."""
     model, batch = network(weights), torch.zeros(1, weights[0].shape[1], dtype=torch.float64)
-    work = Captured(model, batch)
-    rungs = work.rungs()
-    steps = plan(work.segments, work.values)
+    captured = Captured.of(model, batch)
+    rungs = upper_sides(captured)
+    steps = plan(captured.segments, rungs.nodes)
     assert steps is not None
-    _, all_in = median(lambda: Captured(model, batch).rungs("tight"), 3)
-    _, planning = median(lambda: plan(work.segments, work.values))
+    _, all_in = median(lambda: upper_sides(Captured.of(model, batch), effort="tight"), 3)
+    _, planning = median(lambda: plan(captured.segments, rungs.nodes))
     points = curve(steps)
     rows: list[tuple[str, list[Solved] | str]] = []
     for solver in solvers:
@@ -288,9 +289,8 @@ def main() -> None:
     solvers = [solver for solver in arguments.solvers if solver in cvxpy.installed_solvers()]
     threads = arguments.threads or "default"
     print(f"cvxpy {cvxpy.__version__}, {', '.join(solvers)}; threads: {threads} (torch: {torch.get_num_threads()})")
-    Captured(network([np.ones((2, 2)), np.ones((1, 2))]), torch.zeros(1, 2, dtype=torch.float64)).rungs(
-        "tight"
-    )  # warm-up
+    small = network([np.ones((2, 2)), np.ones((1, 2))])
+    upper_sides(Captured.of(small, torch.zeros(1, 2, dtype=torch.float64)), effort="tight")  # warm-up
     for name, weights in networks(arguments.folder).items():
         if arguments.only in name:
             compare(name, weights, arguments, solvers)

@@ -45,7 +45,7 @@ def _short_searches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     """Searches from below are short but in slow tests: what a longer one finds is tested where it is its own."""
     monkeypatch.setattr("normscope.bounds.radius.certifier.ATTACK_STEPS", 100)
     if request.node.get_closest_marker("slow") is None:
-        monkeypatch.setattr("normscope.bounds.captured.ATTACK_STEPS", 150)
+        monkeypatch.setattr("normscope.bounds.lower.ATTACK_STEPS", 150)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -58,11 +58,35 @@ def circle(arrows: dict[str, set[str]]) -> list[str]:
     return []
 
 
+def folders(arrows: dict[str, set[str]], room: str) -> dict[str, set[str]]:
+    """Return the same of what stands in a room: a folder of it counts as one, and so does every file beside them."""
+    depth = room.count(".") + 2
+    inside = {name: ".".join(name.split(".")[:depth]) for name in arrows if name.startswith(f"{room}.")}
+    found: dict[str, set[str]] = {short: set() for short in inside.values()}
+    for name, short in inside.items():
+        found[short] |= {inside[target] for target in arrows[name] if target in inside} - {short}
+    return found
+
+
 def test_the_package_has_no_circle() -> None:
     arrows = graph(Path(normscope.__file__).parent)
     assert len(arrows) > 400
     assert sum(map(len, arrows.values())) > 2000
     assert circle(arrows) == []
+
+
+def test_folders_and_files_of_bounds_have_no_circle_among_them() -> None:
+    inside = folders(graph(Path(normscope.__file__).parent), "normscope.bounds")
+    assert len(inside) > 30
+    assert "normscope.bounds.balls" in inside
+    assert circle(inside) == []
+
+
+def test_a_circle_of_folders_is_found_where_their_files_have_none() -> None:
+    arrows = {"room.in.a": {"room.b"}, "room.b": {"room.in.c"}, "room.in.c": {"room.else.d"}, "room.else.d": set()}
+    assert circle(arrows) == []
+    assert sorted(circle(folders(arrows, "room"))[1:]) == ["room.b", "room.in"]
+    assert circle(folders(arrows | {"room.b": {"room.else.d"}}, "room")) == []
 
 
 @pytest.mark.parametrize(

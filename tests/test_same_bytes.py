@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds import captured, global_attack
+from normscope.bounds import global_attack, lower
 from normscope.bounds.exact import patterns
 from normscope.bounds.passes import multiplications, passes
 from normscope.core.budget import Budget
@@ -93,7 +93,7 @@ PAIRS = [
 @pytest.fixture(autouse=True)
 def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer steps, so that the tests are quick: the count does not matter here."""
-    monkeypatch.setattr(captured, "ATTACK_STEPS", 60)
+    monkeypatch.setattr(lower, "ATTACK_STEPS", 60)
     monkeypatch.setattr(patterns, "STEPS", 4000)
     monkeypatch.setattr(patterns, "SAMPLES", 32)
 
@@ -158,7 +158,7 @@ sys.path[:0] = [{tests!r}, {source!r}]
 import torch
 torch.set_num_threads(1)
 import test_same_bytes as cases
-cases.work.ATTACK_STEPS, cases.patterns.STEPS, cases.patterns.SAMPLES = 60, 4000, 32
+cases.lower.ATTACK_STEPS, cases.patterns.STEPS, cases.patterns.SAMPLES = 60, 4000, 32
 for call, name in {pairs!r}:
     print(cases.written(call, name))
 """
@@ -250,7 +250,7 @@ class TestCutShort:
             spent.append((budget.spent, budget.steps))
             return found
 
-        monkeypatch.setattr(captured, "lower_bound", watched)
+        monkeypatch.setattr(lower, "lower_bound", watched)
         cut = []
         for seconds in range(60, 160, 20):  # how often the clock is read before the search is not what is tested
             with clock(jumping(1.0)):
@@ -375,7 +375,7 @@ def steps_by_speed(patch: pytest.MonkeyPatch) -> None:
         torch.ones(64, 64) @ torch.ones(64, 64)
         return max(2, min(600, int(1e-3 / max(time.perf_counter() - began, 1e-6))))
 
-    patch.setattr(captured, "passes", measured)
+    patch.setattr(lower, "passes", measured)
 
 
 @pytest.mark.one_in(2)
@@ -390,7 +390,7 @@ def test_other_causes_of_other_bytes_are_caught(plant: Callable[[pytest.MonkeyPa
 def test_nothing_is_infinite_for_want_of_steps() -> None:
     """The upper sides do not hang on the searches: with hardly any step they are finite still."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(captured, "ATTACK_STEPS", 1)
+        patch.setattr(lower, "ATTACK_STEPS", 1)
         patch.setattr("normscope.bounds.ellipsoids.optimised.STEPS", 1)
         patch.setattr("normscope.bounds.ellipsoids.optimised.FEWEST", 1)
         for name in MODELS:

@@ -16,7 +16,9 @@ from normscope.bounds.balls import ball as module
 from normscope.bounds.balls import ball_bracket as bracketing
 from normscope.bounds.balls.ball import Balls
 from normscope.bounds.balls.ball_bracket import ball_bracket
+from normscope.bounds.bounding import Bounding
 from normscope.bounds.captured import Captured
+from normscope.bounds.rungs import upper_sides
 from normscope.core.bracket import Evidence, Scope
 from normscope.core.budget import Budget
 from normscope.core.errors import InputError
@@ -101,7 +103,7 @@ def works() -> dict[str, tuple[Captured, nn.Module, Tensor]]:
     result = {}
     for name in MODELS:
         model, batch = made(name)
-        result[name] = (Captured(model, batch), model, batch)
+        result[name] = (Captured.of(model, batch), model, batch)
     return result
 
 
@@ -120,7 +122,7 @@ class TestRadii:
 
     def test_balls_grow_with_the_radius_and_stay_below_global(self, name: str, works) -> None:
         work, _, _ = works[name]
-        top = work.rungs()["best"]
+        top = upper_sides(work)["best"]
         balls = Balls(work)
         constants = [balls.over(radius).constant for radius in (1e-4, 1e-2, 1.0, 100.0)]
         for before, after in itertools.pairwise(constants):
@@ -142,7 +144,7 @@ class TestRadii:
 class TestBracket:
     def test_both_sides_and_the_witness(self, works) -> None:
         work, model, batch = works["mlp"]
-        best = work.rungs()["best"]
+        best = upper_sides(work)["best"]
         bracket = ball_bracket(work, radius=0.05, global_upper=None)
         assert bracket.scope is Scope.BALL
         assert bracket.evidence is Evidence.NUMERICAL
@@ -189,7 +191,7 @@ class TestBracket:
             Balls(works["mlp"][0], torch.zeros(2, 5))
 
     def test_an_infinite_ball_says_why(self) -> None:
-        work = Captured(nn.Sequential(nn.Linear(3, 3), nn.Hardshrink(0.5)).eval(), torch.zeros(1, 3))
+        work = Captured.of(nn.Sequential(nn.Linear(3, 3), nn.Hardshrink(0.5)).eval(), torch.zeros(1, 3))
         bracket = ball_bracket(work, radius=10.0)
         assert bracket.upper == math.inf
         assert "jumps within the ball" in bracket.reason
@@ -240,14 +242,14 @@ class TestBatches:
                 return (2 * x + y).relu() * y
 
         inputs = torch.ones(1, 3), torch.full((1, 3), 2.0)
-        work = Captured(Pair().eval(), inputs)
+        work = Captured.of(Pair().eval(), inputs)
         exact = torch.linalg.matrix_norm(torch.tensor([[4.0, 6.0]]).double(), 2)  # d/dx = 2 y, d/dy = (2x + y) + y
         assert float(Balls(work).over(1e-7).constant[0]) == pytest.approx(float(exact), rel=1e-3)
 
     def test_train_mode_is_one_ball_around_the_batch(self) -> None:
         model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU()).double().train()
         batch = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        work = Captured(model, batch)
+        work = Captured.of(model, batch)
         balls = Balls(work)
         assert balls.centres.shape == (1, 15)
         twin = nn.Sequential(*model).train()
@@ -260,7 +262,7 @@ class TestMargins:
     def test_a_linear_classifier_is_exact(self) -> None:
         layer = nn.Linear(4, 3).double().eval()
         batch = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        balls = Balls(Captured(layer, batch))
+        balls = Balls(Captured.of(layer, batch))
         top = balls.values.argmax(1)
         for effort in ("fast", "tight"):
             over = balls.over(0.3, effort=effort)
@@ -280,6 +282,7 @@ def test_the_search_from_below_leaves_time_for_the_upper_side(monkeypatch: pytes
 
     monkeypatch.setattr(bracketing, "strongest_pairs", noted)
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
-    ball_bracket(Captured(model, torch.ones(1, 3), max_seconds=20.0), radius=0.1, effort="tight")
+    captured = Captured.of(model, torch.ones(1, 3))
+    ball_bracket(captured, Bounding.within(20.0), radius=0.1, effort="tight")
     assert given
     assert max(given) <= 6.0

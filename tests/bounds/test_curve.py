@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -19,7 +20,7 @@ from normscope.bounds.curve import curve as measuring
 from normscope.bounds.curve.curve import checked_widths
 from normscope.bounds.curve.shares import DomainPoint
 from normscope.bounds.domain.coverage import covered
-from normscope.bounds.domain.domain_bounds import CapturedDomain
+from normscope.bounds.domain.domain_bounds import domain_sides
 from normscope.core.bracket import Scope
 from normscope.core.errors import InputError, SoundnessError
 from normscope.pages.share_curve import share_chart, statements
@@ -74,11 +75,11 @@ def test_the_order_of_the_scopes(found: ns.ShareCurve) -> None:
 def test_every_point_is_the_domain_that_its_samples_define(found: ns.ShareCurve) -> None:
     model, x = normed(), data(400, 4)
     held = torch.arange(400) % 5 == 4
-    work = Captured(model, x[:2])
+    work = Captured.of(model, x[:2])
     for point in (found.domains[0], found.domains[-1]):
         domain = ns.domain(model, [x[~held]], quantile=point.quantile, margin=point.margin)
         assert domain.coverage([x[held]]) == point.coverage
-        bound = CapturedDomain(work, domain).rungs("fast")["best"]
+        bound = domain_sides(work, domain)["best"]
         assert bound.log10_upper == pytest.approx(point.bracket.log10_upper, abs=1e-9)
 
 
@@ -121,12 +122,12 @@ def test_few_samples_say_little() -> None:
 
 def test_a_bound_below_a_jacobian_is_refused() -> None:
     """A planted bug: the bounds over domains are a hundredth of what they are."""
-    own = CapturedDomain.rungs
 
-    def rungs(self: CapturedDomain, effort: str) -> dict[str, ns.Bracket]:
-        return {name: replace(rung, log10_upper=rung.log10_upper - 2) for name, rung in own(self, effort).items()}
+    def sides(*given: Any, **options: Any) -> dict[str, ns.Bracket]:
+        found = domain_sides(*given, **options)
+        return {name: replace(rung, log10_upper=rung.log10_upper - 2) for name, rung in found.items()}
 
-    with mock.patch.object(CapturedDomain, "rungs", rungs), pytest.raises(SoundnessError):
+    with mock.patch.object(measuring, "domain_sides", sides), pytest.raises(SoundnessError):
         ns.curve(normed(), [data(60, 4)], share=0.9, margins=(0.0,), quantiles=())
 
 

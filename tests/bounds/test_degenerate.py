@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.bounds import captured, certificate
+from normscope.bounds import certificate, lower
 from normscope.bounds.ellipsoids import optimised, rounded
 from normscope.bounds.exact import farkas, feasibility, patterns
 from normscope.bounds.exact.kinks import kinks
@@ -33,7 +33,7 @@ Patch = pytest.MonkeyPatch
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(captured, "ATTACK_STEPS", 4)
+    monkeypatch.setattr(lower, "ATTACK_STEPS", 4)
     monkeypatch.setattr(patterns, "STARTS", 0)  # no guesses from below: the tree has to do the work
     monkeypatch.setattr(patterns, "ROUNDS", 4)
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.bounds.captured import Captured
-from normscope.bounds.domain.domain_bounds import CapturedDomain
+from normscope.bounds.domain.domain_bounds import domain_sides, over_domain
+from normscope.bounds.rungs import upper_sides
 from normscope.bounds.torus.torus import torus_certificate
 
 from .test_domain import data, drawn, jacobian_norm
@@ -93,13 +94,13 @@ def test_certificates_on_tori_know_the_slopes_inside() -> None:
     with torch.no_grad():
         model[0].bias[:3] -= OFF
     x = data(6, 1, 4, 4)
-    work = Captured(model, x[:1])
-    inside = CapturedDomain(work, ns.domain(model, [x]))
-    everywhere, local = work.rungs()["best"], inside.rungs()["best"]
-    waves = torus_certificate(work.segments, work.values, steps=4, widest=16)
-    own = torus_certificate(inside.segments, inside.values, steps=4, widest=16)
+    work = Captured.of(model, x[:1])
+    domain = ns.domain(model, [x])
+    everywhere, local = upper_sides(work), domain_sides(work, domain)
+    waves = torus_certificate(work.segments, everywhere.nodes, steps=4, widest=16)
+    own = torus_certificate(over_domain(work, domain).segments, local.nodes, steps=4, widest=16)
     assert waves is not None
     assert own is not None
     assert own.log10 < waves.log10 - 0.1
-    assert local.log10_upper < everywhere.log10_upper
+    assert local["best"].log10_upper < everywhere["best"].log10_upper
     assert max(jacobian_norm(model, row) for row in x) <= 10**own.log10

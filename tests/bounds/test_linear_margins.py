@@ -88,7 +88,7 @@ RADII = (0.02, 0.4)
 
 @cache
 def balls_of(net: str) -> Balls:
-    return Balls(Captured(made(NETS[net]).double(), drawn(2, 16).double()))
+    return Balls(Captured.of(made(NETS[net]).double(), drawn(2, 16).double()))
 
 
 def points(radius: Tensor, n: int, count: int = 60) -> Tensor:
@@ -104,7 +104,9 @@ def challenge(net: str, radius: float) -> Enclosures:
     size = torch.full((2,), radius, dtype=torch.float64)
     unrolled, values = balls.unrolled, balls.unrolled.values(balls.centres)
     with torch.no_grad():
-        seen = enclose(unrolled, values, size, balls.work.norm, ceilings=balls.ceilings, helpers=[Relaxation(Budget())])
+        seen = enclose(
+            unrolled, values, size, balls.captured.norm, ceilings=balls.ceilings, helpers=[Relaxation(Budget())]
+        )
         rows = torch.randn(2, 7, *unrolled.shapes[unrolled.output], generator=torch.Generator().manual_seed(5)).double()
         found = below(seen, unrolled.output, rows)
         changes = points(size, balls.centres.shape[1])
@@ -145,7 +147,7 @@ def test_distances_of_sets_are_known_and_used():
 def ascended(net: str, radius: Tensor, steps: int = 40) -> Tensor:
     """The least margin that plain gradient descent finds within the radii, `[B]`."""
     balls = balls_of(net)
-    model, x = balls.work.model, balls.centres
+    model, x = balls.captured.model, balls.centres
     top = model(x).argmax(1)
     change, least = torch.zeros_like(x), torch.full((len(x),), math.inf, dtype=torch.float64)
     for _ in range(steps):
@@ -197,7 +199,7 @@ def test_a_failed_test_says_how_far_it_was_safe():
 def test_of_a_linear_classifier_the_first_test_gives_the_radius():
     layer = made(lambda: nn.Linear(6, 4)).double()
     x = drawn(5, 6).double()
-    balls, logits = Balls(Captured(layer, x)), layer(x).detach()
+    balls, logits = Balls(Captured.of(layer, x)), layer(x).detach()
     top = logits.argmax(1)
     gaps = (logits.gather(1, top[:, None]) - logits).scatter(1, top[:, None], math.inf)
     exact = (gaps / (layer.weight[top][:, None] - layer.weight[None]).norm(dim=2)).detach()

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.bounds import captured as working
+from normscope.bounds import lower, rungs
 from normscope.bounds.balls.ball import Balls
+from normscope.bounds.bounding import Bounding
 from normscope.bounds.captured import Captured
 from normscope.bounds.exact import feasibility
 from normscope.bounds.exact.kinks import kinks
@@ -76,7 +77,7 @@ def test_a_file_speaks_of_the_weights_that_were_measured(tmp_path) -> None:
 
 def test_converged_speaks_of_the_bracket_that_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tree closes on a cell beyond 1e5, where no pair of inputs confirms the slope: the bracket stays open."""
-    monkeypatch.setattr(working, "ATTACK_STEPS", 60)
+    monkeypatch.setattr(lower, "ATTACK_STEPS", 60)
     weight = torch.tensor([[-1.0, 0.0], [1.0, 1e-5], [1.0, -1e-5]], dtype=DOUBLE)
     model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 3, bias=False)).double().eval()
     with torch.no_grad():
@@ -110,12 +111,12 @@ class TestBudgets:
         assert search.found.log10_upper == 3.0
 
     def test_balls_past_their_deadline_are_bounded_without_ellipsoids(self) -> None:
-        work = Captured(NETWORK, torch.ones(2, 2), max_seconds=0.0)
-        late = Balls(work).over(0.1, effort="tight")
+        bounding = Bounding.within(0.0)
+        late = Balls(Captured.of(NETWORK, torch.ones(2, 2), bounding), bounding=bounding).over(0.1, effort="tight")
         assert late.constant.isfinite().all()
         assert late.ellipsoid.isinf().all()
         assert late.differences(torch.zeros(2, dtype=torch.int64)).isfinite().all()
-        in_time = Balls(Captured(NETWORK, torch.ones(2, 2))).over(0.1, effort="tight")
+        in_time = Balls(Captured.of(NETWORK, torch.ones(2, 2))).over(0.1, effort="tight")
         assert (late.constant >= in_time.constant * (1 - 1e-9)).all()
 
     def test_radii_past_their_deadline_are_not_tightened(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,8 +126,9 @@ class TestBudgets:
             "over",
             lambda self, radius, effort="fast": efforts.append(effort) or real(self, radius, effort=effort),
         )
-        work = Captured(NETWORK, torch.ones(2, 2), max_seconds=0.0)
-        certifier = Certifier(work, effort="tight", attack=False, seed=0)
+        bounding = Bounding.within(0.0)
+        captured = Captured.of(NETWORK, torch.ones(2, 2), bounding)
+        certifier = Certifier(captured, bounding, effort="tight", attack=False, seed=0)
         (columns,) = certifier.examine(torch.ones(2, 2, dtype=DOUBLE), None, Budget(max_seconds=0.0))
         assert set(efforts) <= {"fast"}
         assert not columns.settled or not efforts
@@ -134,14 +136,14 @@ class TestBudgets:
 
 @pytest.mark.parametrize("off", [0.0, 0.5])
 def test_the_rung_tight_is_never_above_the_others(monkeypatch: pytest.MonkeyPatch, off: float) -> None:
-    search = Captured.tightened
+    search = rungs.tightened
 
-    def shifted(self: Captured) -> Any:
-        found = search(self)
-        assert found is not None
-        return replace(found, log10=found.log10 + off)
+    def shifted(*given: Any) -> Any:
+        found = search(*given)
+        assert found.upper is not None
+        return replace(found, upper=replace(found.upper, log10=found.upper.log10 + off))
 
-    monkeypatch.setattr(Captured, "tightened", shifted)
+    monkeypatch.setattr(rungs, "tightened", shifted)
     ladder = ns.ladder(NETWORK, torch.zeros(1, 2), effort="tight")
     others = min(ladder[name].log10_upper for name in ("folded", "liplt", "closed-form"))
     tight = ladder["tight"]

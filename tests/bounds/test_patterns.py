@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.bounds import captured
+from normscope.bounds import lower
+from normscope.bounds import rungs as upper
 from normscope.bounds.exact import patterns
 from normscope.bounds.exact.kinks import kinks
 from normscope.bounds.exact.patterns import PatternSearch, PatternsFound
@@ -329,8 +330,8 @@ class TestAnyTime:
 class TestFrontDoor:
     @pytest.mark.slow
     def test_a_bracket_closes_on_the_truth(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(captured, "ATTACK_STEPS", 60)
-        monkeypatch.setattr(captured, "optimise", partial(captured.optimise, steps=20))
+        monkeypatch.setattr(lower, "ATTACK_STEPS", 60)
+        monkeypatch.setattr(upper, "optimise", partial(upper.optimise, steps=20))
         torch.manual_seed(3)
         model = nn.Sequential(nn.Linear(2, 5), nn.LeakyReLU(0.1), nn.Linear(5, 2)).double().eval()
         batch = torch.randn(3, 2, dtype=DOUBLE)

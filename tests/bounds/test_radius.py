@@ -3,6 +3,7 @@
 import copy
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -177,8 +178,8 @@ def _at_the_point(over: Over, top: Tensor) -> Tensor:
 
 def test_a_margin_over_the_constant_of_the_output_is_caught(monkeypatch):
     # the difference of two outputs can be sqrt(2) times as steep as either
-    def wrong(work: Captured, *, effort: str) -> Tensor:
-        return difference_constants(work, effort=effort) / math.sqrt(2)
+    def wrong(*given: Any, **options: Any) -> Tensor:
+        return difference_constants(*given, **options) / math.sqrt(2)
 
     monkeypatch.setattr(certifier_module, "difference_constants", wrong)
     layer = made(lambda: nn.Linear(6, 4))
@@ -224,7 +225,7 @@ def test_the_attack_stays_where_no_class_can_win():
 
 
 def test_logits_without_batching_rules_are_the_same_one_by_one(monkeypatch):
-    work = Captured(made(FAMILIES["attention"]), drawn(3, 16))
+    work = Captured.of(made(FAMILIES["attention"]), drawn(3, 16))
     rows = drawn(5, 16).double()
     quick = Logits(work.double)(rows)
 
@@ -241,11 +242,11 @@ def test_logits_without_batching_rules_are_the_same_one_by_one(monkeypatch):
 def test_operators_without_batching_rules_are_replaced_by_the_same_function():
     model = made(lambda: nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8), nn.RReLU(0.2, 0.4), nn.Linear(8, 3)))
     x = drawn(5, 16)
-    assert torch.allclose(Logits(Captured(model, x).graph)(x), model(x), atol=1e-6)
+    assert torch.allclose(Logits(Captured.of(model, x).graph)(x), model(x), atol=1e-6)
 
 
 def test_the_attack_repeats_itself_and_stops_in_time():
-    work = Captured(made(FAMILIES["gelu"]), drawn(6, 16))
+    work = Captured.of(made(FAMILIES["gelu"]), drawn(6, 16))
     search, exact, y = Logits(work.graph), Logits(work.double), work.model(drawn(6, 16)).argmax(1)
     first, second = (Attack(search, exact, work.graph.samples, y, seed=3).run() for _ in range(2))
     assert torch.equal(first.distance, second.distance)

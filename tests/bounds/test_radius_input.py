@@ -140,11 +140,11 @@ def test_tight_reaches_further_than_fast():
 
 
 def test_an_audit_asks_for_radii_of_classifiers_alone():
-    found = audited_radii(Captured(made(FAMILIES["relu"]), drawn(20, 16)), samples=5)
+    found = audited_radii(Captured.of(made(FAMILIES["relu"]), drawn(20, 16)), samples=5)
     assert len(found) == 5
     assert found.label == found.predicted
-    assert audited_radii(Captured(nn.Linear(5, 1).eval(), X)) is None
-    assert audited_radii(Captured(nn.Linear(5, 3).train(), X)) is None
+    assert audited_radii(Captured.of(nn.Linear(5, 1).eval(), X)) is None
+    assert audited_radii(Captured.of(nn.Linear(5, 3).train(), X)) is None
 
 
 class Vanishing(nn.Module):

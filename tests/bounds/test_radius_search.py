@@ -10,6 +10,7 @@ from normscope.bounds.balls.radius_outcome import RadiusOutcome
 from normscope.bounds.captured import Captured
 from normscope.bounds.radius.differences import difference_constants
 from normscope.bounds.radius.largest_radius import widest
+from normscope.bounds.rungs import upper_sides
 from normscope.core.budget import Budget
 
 from .classifiers import FAMILIES, drawn, made
@@ -62,7 +63,7 @@ def test_the_search_keeps_its_floor_and_gives_up_where_nothing_passes():
 
 def test_difference_constants_hold_and_beat_the_constant_of_the_output():
     model = made(FAMILIES["relu"])
-    work = Captured(model, drawn(2, 16))
+    work = Captured.of(model, drawn(2, 16))
     fast, tight = difference_constants(work), difference_constants(work, effort="tight")
     x = drawn(400, 16)
     step = 1e-2 * drawn(400, 16, seed=1)
@@ -70,5 +71,5 @@ def test_difference_constants_hold_and_beat_the_constant_of_the_output():
     steepest = (moved[:, :, None] - moved[:, None, :]).abs().amax(0)
     assert (steepest <= tight).all()
     assert (tight <= fast * (1 + 1e-6)).all()
-    assert float(fast.max()) <= math.sqrt(2) * work.rungs()["best"].upper * (1 + 1e-9)
-    assert float(fast[0, 1]) < math.sqrt(2) * work.rungs()["best"].upper
+    assert float(fast.max()) <= math.sqrt(2) * upper_sides(work)["best"].upper * (1 + 1e-9)
+    assert float(fast[0, 1]) < math.sqrt(2) * upper_sides(work)["best"].upper

@@ -55,7 +55,7 @@ OWN: dict[str, Callable[[], nn.Module]] = {
 
 @cache
 def balls_for(net: str) -> Balls:
-    return Balls(Captured(made(OWN[net]).double(), drawn(2, 16).double())) if net in OWN else balls_of(net)
+    return Balls(Captured.of(made(OWN[net]).double(), drawn(2, 16).double())) if net in OWN else balls_of(net)
 
 
 def enclosed(balls: Balls, radius: float) -> tuple[Enclosures, Tensor]:
@@ -64,7 +64,7 @@ def enclosed(balls: Balls, radius: float) -> tuple[Enclosures, Tensor]:
     values = balls.unrolled.values(balls.centres)
     with torch.no_grad():
         helpers = [Relaxation(Budget())]
-        seen = enclose(balls.unrolled, values, size, balls.work.norm, ceilings=balls.ceilings, helpers=helpers)
+        seen = enclose(balls.unrolled, values, size, balls.captured.norm, ceilings=balls.ceilings, helpers=helpers)
     shape = balls.unrolled.shapes[balls.unrolled.output]
     return seen, torch.randn(2, 5, *shape, generator=torch.Generator().manual_seed(5)).double()
 
@@ -87,7 +87,7 @@ def challenge(balls: Balls, radius: float, choice: Callable[[Enclosures, Tensor]
 @torch.enable_grad()
 def nearest(balls: Balls, rows: Tensor, found: Below, radius: float, steps: int = 12) -> Tensor:
     """Points of the balls, `[K, B, n]`, at which what is bounded comes near each affine function, by descent."""
-    model, centres, slopes = balls.work.model, balls.centres[:, None], found.slopes
+    model, centres, slopes = balls.captured.model, balls.centres[:, None], found.slopes
     step = radius / 4 * slopes / slopes.norm(dim=2, keepdim=True).clamp(min=1e-300)
     change = -step
     for _ in range(steps):
@@ -159,9 +159,9 @@ def swing(function: Callable[[Tensor], Tensor]) -> tuple[float, float] | None:
         def forward(self, x: Tensor) -> Tensor:
             return function(x)
 
-    balls = Balls(Captured(nn.Sequential(network, Alone()).eval(), torch.zeros(1, 1, dtype=torch.float64)))
+    balls = Balls(Captured.of(nn.Sequential(network, Alone()).eval(), torch.zeros(1, 1, dtype=torch.float64)))
     values = balls.unrolled.values(balls.centres)
-    seen = enclose(balls.unrolled, values, torch.ones(1).double(), balls.work.norm, ceilings=balls.ceilings)
+    seen = enclose(balls.unrolled, values, torch.ones(1).double(), balls.captured.norm, ceilings=balls.ceilings)
     found = [local.lines().swing for local in seen.locals.values() if local.lines is not None]
     found = [ends for ends in found if ends is not None and float(ends[0]) < float(ends[1])]
     return None if not found else (float(found[0][0]), float(found[0][1]))

@@ -143,7 +143,7 @@ def test_a_captured_network_with_batch_norm() -> None:
         nn.Conv2d(6, 8, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(8), nn.SiLU(),
         nn.Conv2d(8, 8, 3, padding=1), nn.LeakyReLU(0.1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4),
     ).eval()  # fmt: skip
-    work = Captured(model, torch.randn(2, 3, 12, 12))
+    work = Captured.of(model, torch.randn(2, 3, 12, 12))
     values = bounds(work.segments)
     certified = torus_certificate(work.segments, values, steps=15)
     assert certified is not None

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds import captured
+from normscope.bounds import bounding, captured, lower
 from normscope.bounds.certificate import _log_norm
 from normscope.core import budget as module
 from normscope.core import cost
@@ -84,8 +84,8 @@ def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
         return held[key]
 
     capturing.warmed(1.0)
-    monkeypatch.setattr(captured, "ATTACK_STEPS", 12)
-    monkeypatch.setattr(captured, "TINY", 0)
+    monkeypatch.setattr(lower, "ATTACK_STEPS", 12)
+    monkeypatch.setattr(bounding, "TINY", 0)
     monkeypatch.setattr(captured, "TINY_PASS", 0.0)
     monkeypatch.setattr(captured, "capture", once)
     monkeypatch.setattr(audit_steps, "capture_within", lambda _, *given, **options: once(*given, **options))
@@ -352,7 +352,7 @@ class TestMaps:
         assert cheap.log10 >= operator_norms.upper(linear).log10
 
     def test_tiny_networks_are_bounded_tightly_whatever_the_clock_says(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(captured, "TINY", 4096)
+        monkeypatch.setattr(bounding, "TINY", 4096)
         monkeypatch.setattr(captured, "TINY_PASS", 1e5)
         model, batch = made("chain")
         whole, cut = ns.ladder(model, batch), ns.ladder(model, batch, max_seconds=0.0)

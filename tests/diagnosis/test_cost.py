@@ -7,8 +7,10 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds import captured as working
+from normscope.bounds import lower as working
+from normscope.bounds.bounding import Bounding
 from normscope.bounds.captured import Captured
+from normscope.bounds.rungs import upper_sides
 from normscope.core.budget import Budget
 from normscope.core.cost import Cost
 from normscope.core.errors import InputError
@@ -98,15 +100,15 @@ def test_a_large_network_tries_pairs_at_its_steepest_sample_alone(monkeypatch, a
 
 def test_no_folded_gain_is_begun_once_time_is_over(monkeypatch):
     model, batch = mlp(), torch.randn(8, 6)
-    work = Captured(model, batch)
-    work.rungs()
+    captured = Captured.of(model, batch)
+    values = upper_sides(captured).nodes
     data = watch_data(model, [batch], mode=None, written={}, budget=Budget())
     begun = []
     monkeypatch.setattr(rows, "folded_gain", lambda *given: begun.append(given))
     for seconds, count in ((None, 1), (0.0, 0)):
         begun.clear()
-        work.limit(Budget(max_seconds=seconds))
-        places = rows.from_graph(work, data, feeds(work.graph), {}, None, {})
+        bounding, fed = Bounding(budget=Budget(max_seconds=seconds)), feeds(captured.graph)
+        places = rows.from_graph(captured, bounding, data, fed, None, norms={}, values=values, sensitivity={})
         (norm,) = [place.row for place in places if place.row.role == "normalizer"]
         assert len(begun) == count
         assert any("max_seconds left no time" in note for note in norm.notes) is (seconds == 0.0)

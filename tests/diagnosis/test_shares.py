@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 import normscope as ns
+from normscope.bounds import rungs
 from normscope.bounds.captured import Captured
 from normscope.bounds.curve.curve import HELD_OUT, MARGINS, QUANTILES
-from normscope.bounds.domain.domain_bounds import CapturedDomain
+from normscope.bounds.domain.domain_bounds import domain_sides
 from normscope.core.errors import InputError
 from normscope.diagnosis import audit_bounds
 from normscope.diagnosis.scope_shares import BRIEF_SAMPLES, FRESH, ONCE, WHAT
@@ -43,7 +44,7 @@ def thorough() -> ns.Audit:
     with (
         mock.patch.object(audit_bounds, "audited_radii", return_value=None),
         mock.patch.object(audit_bounds, "sensitivities", return_value={}),
-        mock.patch.object(Captured, "tightened", return_value=None),
+        mock.patch.object(rungs, "tightened", return_value=rungs.Tightened()),
     ):
         return ns.audit(normed(), batches()[0], loader=batches(), effort="thorough")
 
@@ -132,7 +133,7 @@ def test_a_domain_that_was_recorded_before_is_one_point() -> None:
     audit = ns.audit(model, batches()[0], loader=batches(64, seed=2), domain=domain)
     (point,) = audit.curve.domains
     assert (point.margin, point.coverage) == (0.5, domain.coverage(batches(64, seed=2)))
-    bound = CapturedDomain(Captured(model, batches()[0]), domain).rungs("fast")["best"]
+    bound = domain_sides(Captured.of(model, batches()[0]), domain)["best"]
     assert point.bracket.log10_upper == pytest.approx(bound.log10_upper, abs=1e-2)  # audits take norms to 1 %
     assert audit.curve.data is None
     assert FRESH in audit.curve.notes

@@ -9,10 +9,9 @@ import mpmath
 import pytest
 import torch
 
-from normscope.bounds.balls.enclosure import applied
 from normscope.core.rounding import ZERO
 from normscope.linalg import attained, conv_norm, operator_norms
-from normscope.linalg.absolute import absolute, absolute_norm, row_norms
+from normscope.linalg.absolute import absolute, absolute_norm, applied, row_norms
 from normscope.linalg.certify import below
 from normscope.linalg.convolution_map import Convolution
 from normscope.linalg.folding import compose

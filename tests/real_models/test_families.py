@@ -94,7 +94,7 @@ BRIEF = 0.3  # where the figure does not matter
 @pytest.fixture(autouse=True)
 def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A short search from below: what a longer one finds is tested where it is its own."""
-    monkeypatch.setattr("normscope.bounds.captured.ATTACK_STEPS", 40)
+    monkeypatch.setattr("normscope.bounds.lower.ATTACK_STEPS", 40)
 
 
 def families(*, quick: set[str] = QUICK) -> list:

@@ -73,7 +73,7 @@ def uneven() -> nn.LayerNorm:
 
 def test_every_reader_takes_the_smaller_constant_of_a_whole_normalizer() -> None:
     """The layer's row, the printed product and the bound over the graph all give norm(diag(gamma) P)/sqrt(eps)."""
-    work = Captured(uneven(), torch.randn(1, 3))
+    work = Captured.of(uneven(), torch.randn(1, 3))
     expected = math.log10(math.sqrt(6.0) / 0.1)
     [node] = work.graph
     assert work.segments.effects[node.name].constant(upper).log10 == pytest.approx(expected, abs=1e-12)
@@ -148,7 +148,7 @@ def test_only_truth_values_signs_and_fractions_lie_within_one(function, operator
         def forward(self, x: Tensor) -> Tensor:
             return function(x)
 
-    work = Captured(Function(), torch.randn(1, 4))
+    work = Captured.of(Function(), torch.randn(1, 4))
     [node] = [node for node in work.double if node.operator == operator]
     effect = work.segments.effects[node.name]
     assert isinstance(effect, Unbounded)

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.bounds.balls.unrolled import GraphSteps
 from normscope.bounds.proofs.network_script import scripted
 from normscope.bounds.segments import segment
 from normscope.bounds.trial import shaken
+from normscope.bounds.unrolled import GraphSteps
 from normscope.core.archive import Archive
 from normscope.graph.ir import Node, Ref, Unit
 from normscope.rules.effects import Linear

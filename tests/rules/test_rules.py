@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.bounds.captured import Captured
+from normscope.bounds.rungs import upper_sides
 from normscope.bounds.trial import try_example
 from normscope.core.errors import InputError, MissingRuleError, SoundnessError
 from normscope.core.rounding import Upper
@@ -271,7 +272,7 @@ class TestEffects:
         op = torch.ops.normscope_tests.bent.default
         ns.rule(op, examples=[(function, shape)])(lambda node, operands: effect)
         try:
-            return Captured(function_of(function), torch.randn(shape)).rungs()["best"]
+            return upper_sides(Captured.of(function_of(function), torch.randn(shape)))["best"]
         finally:
             forget(op)
 

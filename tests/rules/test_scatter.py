@@ -153,7 +153,7 @@ def test_its_audit_has_rows_and_a_finite_bound():
 def test_a_planted_bug_is_seen(monkeypatch):
     """Values that meet count as one: the bound falls below the norm of the matrix."""
     model, x = Function(lambda x: torch.zeros(2, 3).index_add(0, torch.tensor([0, 0, 0, 1, 0]), x)), torch.randn(5, 3)
-    work = Captured(model, x)
+    work = Captured.of(model, x)
     assert not isinstance(next(iter(work.segments.effects.values())), Unbounded)
     assert ns.lipschitz(model, x).upper == pytest.approx(2.0)
     monkeypatch.setattr(operator_norms, "averaging_bound", lambda linear: operator_norms.NormBound(ONE))

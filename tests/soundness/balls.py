@@ -195,7 +195,7 @@ def try_ball(
     Raises:
         SoundnessError: a constant, a limit, a margin or a centre map does not hold.
     """
-    work = work or Captured(drawn.network.model, drawn.network.batch, on_missing="inf")
+    work = work or Captured.of(drawn.network.model, drawn.network.batch, on_missing="inf")
     balls = Balls(work)
     over = balls.over(drawn.radius, effort=drawn.effort)
     generator = torch.Generator().manual_seed(drawn.network.seed % 2**31)
@@ -205,12 +205,12 @@ def try_ball(
     check_below(over, points, drawn)
     function = as_function(double_twin(drawn.network.model), tuple(work.graph.inputs[0].shape)) if twin else None
     pairs = strongest_pairs(
-        balls.work.certain, balls.centres, over.radius, budget=Budget(steps), seed=drawn.network.seed
+        balls.captured.certain, balls.centres, over.radius, budget=Budget(steps), seed=drawn.network.seed
     )
     lowers = []
     for i, centre in enumerate(balls.centres):
         theirs = outside_attack(function, centre, drawn.radius, points[:, i]) if function is not None else 0.0
-        lowers.append(max(theirs, 10 ** pairs[i][0] if pairs[i][1] is not None else 0.0))
+        lowers.append(max(theirs, 10 ** pairs[i].log10 if pairs[i].pair is not None else 0.0))
         upper = float(over.constant[i])
         if not lowers[-1] <= upper * (1 + ROUNDING):  # nor may it be NaN
             raise SoundnessError(f"{lowers[-1]:g} reached, bound {upper:g} at centre {i}: {drawn}")

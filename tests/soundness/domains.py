@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 import normscope as ns
-from normscope.bounds import captured as engine
+from normscope.bounds import rungs as engine
 from normscope.bounds.captured import Captured
 from normscope.bounds.domain import range_recording
-from normscope.bounds.domain.domain_bounds import CapturedDomain
+from normscope.bounds.domain.domain_bounds import domain_sides
 from normscope.bounds.domain.steep_points import steepest
 from normscope.bounds.ellipsoids.optimised import optimise
 from normscope.core.budget import Budget
@@ -51,14 +51,13 @@ def try_domain(
     """
     generator = torch.Generator().manual_seed(network.seed + 1)
     batches = [network.batch, *(_like(network.batch, generator) for _ in range(samples // len(network.batch)))]
-    work = Captured(network.model, network.batch)
+    work = Captured.of(network.model, network.batch)
     with mock.patch.object(range_recording, "capture", return_value=work.graph):  # once is enough
         domain = ns.domain(network.model, batches, record=record)
     for batch in batches:
         assert bool(domain.contains(batch).all()), f"recorded data outside: {network}"
     with mock.patch.object(engine, "optimise", partial(optimise, steps=STEPS)):
-        inside = CapturedDomain(work, domain)
-        rungs = inside.rungs(effort)
+        rungs = domain_sides(work, domain, effort=effort)
     shape = tuple(network.batch.shape) if not work.graph.per_sample else (1, *network.batch.shape[1:])
     function = as_function(double_twin(network.model), shape)
     rows = torch.cat([batch.double().reshape(-1, math.prod(shape)) for batch in batches])

@@ -19,6 +19,7 @@ from normscope.bounds.captured import Captured
 from normscope.bounds.ellipsoids import ellipsoid, optimised
 from normscope.bounds.ellipsoids.ellipsoid import image
 from normscope.bounds.folded import propagate
+from normscope.bounds.rungs import upper_sides
 from normscope.bounds.torus import stage_walk as torus_run
 from normscope.bounds.torus.torus import torus_certificate
 from normscope.core.bracket import Evidence
@@ -101,7 +102,7 @@ def false_figures(model: nn.Module, truth: float, questions: Sequence[dict[str, 
 @pytest.mark.parametrize("name", ["before a relu", "behind a relu", "between two", "convolutions", "branches"])
 def test_no_rung_is_false(name):
     model, truth = networks(*drawn(1)[0])[name]
-    rungs = Captured(model.eval(), BATCH).rungs()
+    rungs = upper_sides(Captured.of(model.eval(), BATCH))
     assert [name for name, rung in rungs.items() if "printed" not in name and rung.upper < truth * (1 - 1e-9)] == []
 
 
@@ -123,7 +124,7 @@ def test_folding_what_cancels_would_be_seen(monkeypatch):
     monkeypatch.setattr(folding, "cancels", lambda linear: False)
     monkeypatch.setattr(writing, "cancels", lambda linear: False)
     model, truth = networks(*drawn(1)[0])["before a relu"]
-    assert Captured(model.eval(), BATCH).rungs()["best"].upper < 0.9 * truth
+    assert upper_sides(Captured.of(model.eval(), BATCH))["best"].upper < 0.9 * truth
 
 
 def biased(weight: list[list[float]]) -> nn.Linear:
@@ -203,7 +204,7 @@ def test_patterns_of_nearly_linear_units(slope):
 def test_paths_without_their_rounding_would_be_seen(monkeypatch):
     monkeypatch.setattr(certificate, "_followed", lambda *_: 0.0)
     for model, truth in (chained(1.0, *weights) for weights in drawn(4)):
-        if Captured(model, BATCH).rungs()["liplt"].upper < 0.9 * truth:
+        if upper_sides(Captured.of(model, BATCH))["liplt"].upper < 0.9 * truth:
             return
     pytest.fail("no bound is below the truth")
 
@@ -246,7 +247,7 @@ def low_rungs(share: float, depth: int, seeds: range) -> list[str]:
     """The bounds that lie below the constant."""
     wrong = []
     for model, truth in (thinned(share, depth, seed) for seed in seeds):
-        rungs = Captured(model, BATCH).rungs()
+        rungs = upper_sides(Captured.of(model, BATCH))
         wrong += [name for name, rung in rungs.items() if "printed" not in name and rung.upper < truth * (1 - 1e-9)]
     return wrong
 
@@ -275,7 +276,7 @@ def waves(slope: float, ends: str, a: float, b: float, c: float) -> float:
         "pool": [nn.AdaptiveAvgPool1d(1), nn.Flatten(), linear([[12.0, 28.0, 20.0]])],
     }
     model = nn.Sequential(first, nn.LeakyReLU(slope), *tails[ends]).eval()
-    segments = Captured(model, torch.ones(1, 1, 16, dtype=torch.float64)).segments
+    segments = Captured.of(model, torch.ones(1, 1, 16, dtype=torch.float64)).segments
     with torch.no_grad():
         found = torus_certificate(segments, propagate(segments, upper, fold=True), steps=0, widest=8)
     return math.inf if found is None else 10.0 ** (found.log10 + 1e-10)

@@ -15,7 +15,7 @@ import normscope as ns
 from normscope.bounds import certain, evaluation
 from normscope.bounds.captured import Captured
 from normscope.bounds.evaluation import CARRIED, Values
-from normscope.bounds.global_attack import confirmed
+from normscope.bounds.secants import Confirmer
 from normscope.core.bracket import Evidence
 from normscope.core.errors import SoundnessError
 from normscope.core.log10 import ceiling10, log10, product_above
@@ -107,7 +107,7 @@ class TestErrors:
         biases = [1e9 * drawn(6, seed=3), drawn(3, seed=4) * scale]
         model = Applied(lambda x: F.linear(F.linear(x, weights[0], biases[0]).relu(), weights[1], biases[1])).eval()
         x = drawn(1, 4, seed=5)
-        found = Captured(model, x).certain.at(x, how=how)
+        found = Captured.of(model, x).certain.at(x, how=how)
         hidden = [max(value, Fraction(0)) for value in _affine(weights[0], biases[0], x[0].tolist())]
         exact = _affine(weights[1], biases[1], hidden)
         off = [
@@ -120,7 +120,7 @@ class TestErrors:
         """bias - mean * scale is zero as computed: its rounding counts before that."""
         mean, one = torch.full((2,), 1e8 / 3, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
         model = Applied(lambda x: F.batch_norm(x, mean, 3 * one, one, mean / math.sqrt(3.0 + 1e-5))).eval()
-        found = Captured(model, torch.zeros(1, 2, dtype=torch.float64)).certain.at(
+        found = Captured.of(model, torch.zeros(1, 2, dtype=torch.float64)).certain.at(
             torch.zeros(1, 2, dtype=torch.float64)
         )
         assert float(found.error.min()) > 1e-9
@@ -136,12 +136,12 @@ class TestErrors:
             layers += [layer, nn.ReLU()]
         model = nn.Sequential(*layers, nn.LayerNorm(48), nn.Linear(48, 3)).eval()
         x = torch.randn(1, 48, generator=generator)
-        values = Captured(model, x).certain
+        values = Captured.of(model, x).certain
         u = x[0].double()
         v = u + 1e-3 * drawn(48)
         plain = values.plain(torch.stack([u, v])).value
         computed = math.log10(float((plain[0] - plain[1]).norm() / (u - v).norm()))
-        assert computed - 0.005 < confirmed(values, u, v) <= computed
+        assert computed - 0.005 < Confirmer(values).secant(u, v).log10 <= computed
 
 
 def _affine(weight: torch.Tensor, bias: torch.Tensor, x: list[float] | list[Fraction]) -> list[Fraction]:

@@ -115,7 +115,7 @@ TRUTHS = {
 
 @pytest.mark.parametrize("name", TRUTHS)
 def test_no_upper_side_below_the_truth(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normscope.bounds.captured.ATTACK_STEPS", 30)  # the truth is known
+    monkeypatch.setattr("normscope.bounds.lower.ATTACK_STEPS", 30)  # the truth is known
     model, batch, truth = TRUTHS[name]
     ladder = ns.ladder(model.eval(), batch)
     for rung, bracket in ladder.items():

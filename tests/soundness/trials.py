@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds import captured as engine
+from normscope.bounds import rungs as engine
 from normscope.bounds.captured import Captured
 from normscope.bounds.ellipsoids.optimised import optimise
 from normscope.bounds.global_attack import lower_bound
+from normscope.bounds.rungs import upper_sides
 from normscope.core.budget import Budget
 from normscope.core.errors import SoundnessError
 from normscope.linalg import conv_norm
@@ -45,16 +46,16 @@ def try_network(network: Network, *, steps: int = 50, tries: int = 10) -> Outcom
         SoundnessError: a bound that claims to hold is below what an attacker found.
         AssertionError: the graph does not compute the model's function, a value leaves its range, a bound is NaN.
     """
-    work = Captured(network.model, network.batch)
+    work = Captured.of(network.model, network.batch)
     start = network.batch[:1] if work.graph.per_sample else network.batch
     twin = double_twin(network.model)
     function = as_function(twin, tuple(start.shape))
     _assert_same_function(work, function, start.double(), network)
     _assert_ranges(work, start.double(), network)
     with mock.patch.object(engine, "optimise", partial(optimise, steps=STEPS)):
-        rungs = {name: rung for name, rung in work.rungs("tight").items() if rung.holds}
+        rungs = {name: rung for name, rung in upper_sides(work, effort="tight").items() if rung.holds}
     theirs, _ = strongest(function, start.double().reshape(-1), seed=network.seed, tries=tries)
-    ours, _ = lower_bound(work.graph, work.double, budget=Budget(steps), seed=network.seed)
+    ours = lower_bound(work.graph, work.double, budget=Budget(steps), seed=network.seed).log10
     lower = max(ours, math.log10(theirs) if theirs > 0 else -math.inf)
     for name, rung in rungs.items():
         assert not math.isnan(rung.log10_upper), f"{name} is NaN: {network}"
@@ -110,7 +111,7 @@ def _assert_ranges(work: Captured, start: Tensor, network: Network) -> None:
 def try_exactness(network: Network) -> None:
     """A network that is one linear map is bounded within one percent of its dense SVD."""
     sigma = float(torch.linalg.matrix_norm(matrix_of(network.model, tuple(network.batch[:1].shape)), 2))
-    upper = Captured(network.model, network.batch).rungs()["best"].upper
+    upper = upper_sides(Captured.of(network.model, network.batch))["best"].upper
     assert sigma * (1 - 1e-9) <= upper <= 1.01 * sigma + 1e-12, f"{upper} for {sigma}: {network}"
 
 

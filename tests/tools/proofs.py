@@ -23,6 +23,7 @@ from normscope.bounds.ellipsoids.ellipsoid_plan import plan
 from normscope.bounds.ellipsoids.optimised import optimise
 from normscope.bounds.folded import propagate
 from normscope.bounds.global_attack import lower_bound
+from normscope.bounds.lower import witness_of
 from normscope.bounds.proofs.multipliers import Multipliers
 from normscope.bounds.proofs.proof import Proof
 from normscope.core.bracket import Bracket, Evidence
@@ -49,14 +50,13 @@ def closed_form(work: Captured) -> tuple[float, tuple[Multipliers, ...]]:
 def bracket_of(work: Captured, log10_upper: float, multipliers: Iterable[Multipliers] = (), **about: Any) -> Bracket:
     """Return a GLOBAL bracket with this upper side, a quick search from below and its proof."""
     flat = work.graph.flat().detach()
-    lower, pair = lower_bound(work.graph, work.double, budget=Budget(30), restarts=2, promising=[(flat, None)])
-    witness = None if pair is None else tuple(work.double.split(point) for point in pair)
+    found = lower_bound(work.graph, work.double, budget=Budget(30), restarts=2, promising=[(flat, None)])
     return Bracket(
-        log10_lower=lower,
+        log10_lower=found.log10,
         log10_upper=log10_upper,
         evidence=Evidence.NUMERICAL,
         mode=work.graph.mode,
-        witness=witness,
+        witness=witness_of(work, found),
         proof=Proof(graph=work.graph, multipliers=tuple(multipliers)),
         **{"method": "closed-form", **about},
     )
@@ -64,13 +64,13 @@ def bracket_of(work: Captured, log10_upper: float, multipliers: Iterable[Multipl
 
 def proven(model: nn.Module, batch: Tensor) -> Bracket:
     """Return the closed-form bracket of a model with its proof."""
-    work = Captured(model, batch)
+    work = Captured.of(model, batch)
     return bracket_of(work, *closed_form(work))
 
 
 def tight(model: nn.Module, batch: Tensor, steps: int = 60) -> Bracket:
     """Return a bracket whose upper side rests on optimised multipliers: nothing cheaper proves it."""
-    work = Captured(model, batch)
+    work = Captured.of(model, batch)
     with torch.no_grad():
         values = propagate(work.segments, work.norm, fold=True)
     planned = plan(work.segments, values)

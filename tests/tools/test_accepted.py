@@ -9,6 +9,7 @@ from torch import nn
 
 import normscope as ns
 from normscope.bounds.captured import Captured
+from normscope.bounds.rungs import upper_sides
 from normscope.core.errors import InputError
 
 from ..soundness.networks import Attention, Concatenated, Function, Gated, Residual, network
@@ -115,8 +116,8 @@ def test_of_networks_with_products_the_lower_side_is_verified(name, tmp_path):
 
 
 def test_bounds_without_multipliers_are_proven_by_norms_alone(tmp_path):
-    work = Captured(seeded(lambda: mlp(nn.ReLU(), nn.GELU(), nn.ReLU())), drawn(2, 5))
-    rungs = work.rungs()
+    work = Captured.of(seeded(lambda: mlp(nn.ReLU(), nn.GELU(), nn.ReLU())), drawn(2, 5))
+    rungs = upper_sides(work)
     for rung in ("product", "folded", "liplt"):
         bracket = bracket_of(work, rungs[rung].log10_upper, method=rung)
         assert {verdict.status for verdict in verdicts(bracket, tmp_path / "proof.npz")} == {VERIFIED}
@@ -166,7 +167,7 @@ def test_skips_and_maxima_are_carried(tmp_path):
 
 
 def test_of_balls_the_lower_side_is_verified(tmp_path):
-    work = Captured(seeded(lambda: mlp(nn.ReLU(), nn.GELU())), drawn(2, 5), max_seconds=10.0)
+    work = Captured.of(seeded(lambda: mlp(nn.ReLU(), nn.GELU())), drawn(2, 5))
     for radius in (0.01, 0.3):
         found = verdicts(ball_of(work, radius), tmp_path / "ball.npz")
         assert [verdict.status for verdict in found] == [VERIFIED, UNVERIFIED, VERIFIED, UNVERIFIED, VERIFIED]
@@ -174,10 +175,10 @@ def test_of_balls_the_lower_side_is_verified(tmp_path):
 
 
 def test_what_holds_for_all_inputs_holds_in_a_ball(tmp_path):
-    work = Captured(seeded(lambda: mlp(nn.ReLU(), nn.GELU())), drawn(1, 5))
-    everywhere = work.rungs()["best"].log10_upper
+    work = Captured.of(seeded(lambda: mlp(nn.ReLU(), nn.GELU())), drawn(1, 5))
+    everywhere = upper_sides(work)["best"].log10_upper
     bracket = ball_of(work, 0.1)
-    proof = work.rungs()["best"].proof
+    proof = upper_sides(work)["best"].proof
     samples = tuple(
         replace(
             one, log10_upper=everywhere, method="closed-form", proof=replace(one.proof, multipliers=proof.multipliers)
@@ -210,8 +211,8 @@ def test_what_the_vocabulary_has_no_word_for_is_said_not_to_be_verified(tmp_path
 
 
 def test_what_is_given_without_proof_is_named(tmp_path):
-    work = Captured(seeded(lambda: mlp(nn.ReLU())), drawn(2, 5))
-    bracket = only(bracket_of(work, work.rungs()["best"].log10_upper - 0.01), "upper")
+    work = Captured.of(seeded(lambda: mlp(nn.ReLU())), drawn(2, 5))
+    bracket = only(bracket_of(work, upper_sides(work)["best"].log10_upper - 0.01), "upper")
     bracket = replace(bracket, proof=replace(bracket.proof, given=("branch and bound over activation patterns",)))
     found = verdicts(bracket, tmp_path / "proof.npz")[1]
     assert found.status == UNVERIFIED
@@ -272,7 +273,7 @@ def test_an_infinite_bracket_still_shows_its_witness(tmp_path):
 
 
 def proven_infinite(model):
-    return bracket_of(Captured(model, drawn(2, 4)), 300.0)
+    return bracket_of(Captured.of(model, drawn(2, 4)), 300.0)
 
 
 class Branches(nn.Module):
@@ -332,8 +333,8 @@ def test_a_seed_fixes_the_network_whatever_was_drawn_before(seed):
 @pytest.mark.parametrize("seed", range(120))
 def test_random_networks_are_verified(seed, tmp_path):
     random = network(seed)
-    work = Captured(random.model, random.batch, mode=random.mode)
-    if work.rungs()["best"].log10_upper == torch.inf:
+    work = Captured.of(random.model, random.batch, mode=random.mode)
+    if upper_sides(work)["best"].log10_upper == torch.inf:
         return
     found = verdicts(proven(random.model, random.batch), tmp_path / "proof.npz")
     assert REJECTED not in {verdict.status for verdict in found}, [str(verdict) for verdict in found]
@@ -342,7 +343,7 @@ def test_random_networks_are_verified(seed, tmp_path):
 @pytest.mark.parametrize("beta", [1e10, 1e-10, 1.7])
 def test_parameters_that_the_checker_does_not_take_are_not_written(beta, tmp_path):
     model = Function(lambda x: x * torch.sigmoid(beta * x)).eval()
-    found = verdicts(bracket_of(Captured(model, drawn(2, 3)), 0.1), tmp_path / "proof.npz")
+    found = verdicts(bracket_of(Captured.of(model, drawn(2, 3)), 0.1), tmp_path / "proof.npz")
     assert found[1].status == (VERIFIED if beta == 1.7 else UNVERIFIED)
 
 

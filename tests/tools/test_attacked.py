@@ -29,7 +29,7 @@ def halved(bracket):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_half_of_what_is_attained_is_never_verified(seed, tmp_path):
     random = network(seed)
-    work = Captured(random.model, random.batch, mode=random.mode)
+    work = Captured.of(random.model, random.batch, mode=random.mode)
     value, runs = closed_form(work)
     bracket = bracket_of(work, value if value < math.inf else 300.0, runs)
     if bracket.log10_lower == -math.inf:
@@ -49,7 +49,7 @@ def test_half_of_what_is_attained_is_never_verified(seed, tmp_path):
 @pytest.fixture(scope="module")
 def work() -> Captured:
     layers = [nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.LeakyReLU(-0.5)]
-    return Captured(seeded(lambda: nn.Sequential(*layers, nn.Linear(6, 3)), 5), drawn(1, 4), max_seconds=2.0)
+    return Captured.of(seeded(lambda: nn.Sequential(*layers, nn.Linear(6, 3)), 5), drawn(1, 4))
 
 
 def read(path: Path) -> tuple[dict, proving.Prover]:
@@ -104,14 +104,14 @@ def test_no_value_moves_faster_than_its_constant(work, tmp_path):
     moved_no_faster(work, tmp_path / "proof.npz")
     layers = [nn.Conv1d(1, 3, 3), nn.MaxPool1d(2), nn.Flatten(), nn.LayerNorm(12, eps=0.01), nn.ReLU()]
     model = seeded(lambda: nn.Sequential(*layers, nn.Linear(12, 2)))
-    moved_no_faster(Captured(model, drawn(1, 1, 10)), tmp_path / "proof.npz")
+    moved_no_faster(Captured.of(model, drawn(1, 1, 10)), tmp_path / "proof.npz")
 
 
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("seed", [*range(6), *(pytest.param(n, marks=pytest.mark.slow) for n in range(6, 150))])
 def test_no_value_of_random_networks_moves_faster_than_its_constant(seed, tmp_path):
     random = network(seed)
-    moved_no_faster(Captured(random.model, random.batch, mode=random.mode), tmp_path / "proof.npz")
+    moved_no_faster(Captured.of(random.model, random.batch, mode=random.mode), tmp_path / "proof.npz")
 
 
 def test_a_planted_error_in_the_factorization_would_be_seen(work, tmp_path, monkeypatch):

@@ -35,7 +35,7 @@ def ball(tmp_path_factory) -> File:
     """The file of a bracket over a ball, whose lower side is verified."""
     path = tmp_path_factory.mktemp("ball") / "ball.npz"
     model = seeded(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)))
-    ball_of(Captured(model, drawn(1, 4, seed=4), max_seconds=1.0), 0.2).save(path)
+    ball_of(Captured.of(model, drawn(1, 4, seed=4)), 0.2).save(path)
     assert checker.main([str(path)]) == 3
     return File.of(path)
 
@@ -278,7 +278,7 @@ def test_a_moved_centre_is_not_accepted(ball, tmp_path, capsys):
 def test_a_jump_that_float64_can_see_is_not_verified(threshold, code, tmp_path):
     """softplus(20) is 2e-9 above 20, which torch returns a little further: the function has no constant 1."""
     model = nn.Softplus(1.0, threshold).double().eval()
-    bracket_of(Captured(model, torch.zeros(1, 1, dtype=torch.float64)), 0.0).save(tmp_path / "proof.npz")
+    bracket_of(Captured.of(model, torch.zeros(1, 1, dtype=torch.float64)), 0.0).save(tmp_path / "proof.npz")
     assert checker.main([str(tmp_path / "proof.npz")]) == code
 
 
@@ -289,7 +289,7 @@ def test_squares_that_underflow_prove_nothing(scale, tmp_path):
     model = nn.Sequential(*(nn.Linear(2, 2, bias=False), bent, nn.Linear(2, 2, bias=False), bent), nn.Linear(2, 2))
     for layer, factor in zip(model[::2], (scale, 1.0, 1.0 / scale), strict=True):
         layer.double().weight.data = factor * torch.eye(2, dtype=torch.float64)
-    work = Captured(model.eval(), torch.zeros(1, 2, dtype=torch.float64))
+    work = Captured.of(model.eval(), torch.zeros(1, 2, dtype=torch.float64))
     sigma = {name: torch.zeros(2, dtype=torch.float64) for name in work.segments.atoms}
     bracket_of(work, 0.0, [Multipliers(sigma=sigma, log10=-5.0)], method="tight").save(tmp_path / "proof.npz")
     file = File.of(tmp_path / "proof.npz")
@@ -304,7 +304,7 @@ def test_maps_whose_product_underflows_are_not_multiplied_out(scales, tmp_path):
     for layer, factor in zip(model, scales, strict=True):
         layer.weight.data = factor * torch.eye(2, dtype=torch.float64)
     path, true = tmp_path / "proof.npz", sum(map(math.log10, scales))
-    bracket_of(Captured(model.eval(), torch.zeros(1, 2, dtype=torch.float64)), true).save(path)
+    bracket_of(Captured.of(model.eval(), torch.zeros(1, 2, dtype=torch.float64)), true).save(path)
     file = File.of(path)
     file.header["claims"] = [file.claim("upper")]
     for by, codes in ((-1e-3, (1, 3)), (1e-3, (0,))):

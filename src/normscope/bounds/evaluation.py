@@ -1,6 +1,6 @@
 """Values of a network in float64, each with a bound on what rounding has done to it: running error analysis.
 
-The steps of a network (`balls/unrolled.py`) are run one after the other. An affine step A h + c moves an error e of its
+The steps of a network (`unrolled.py`) are run one after the other. An affine step A h + c moves an error e of its
 operand to |A| e at most and adds gamma(n) (|A| |h| + |c|); a primitive moves it by the steepest slopes over the box
 h - e to h + e (its local rule, the one that bounds balls) and adds a few units in the last place of everything it
 adds up. Terms that cancel inside a step are counted before they cancel. Errors are kept entry by entry and as one l2
@@ -28,16 +28,15 @@ from ..core.log10 import ceiling10
 from ..core.rounding import UNIT, gamma
 from ..core.sizes import norm as l2
 from ..graph.ir import Graph, Node
-from ..linalg.absolute import absolute
+from ..linalg.absolute import absolute, applied
 from ..linalg.convolution_map import Convolution
 from ..linalg.linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
 from ..linalg.operator_norms import upper
 from ..rules.effects import UNKNOWN, Norm
 from ..rules.local.local import Affine, UnrolledStep, flat, times, wide
 from ..rules.registry import effect_of
-from .balls.enclosure import applied
-from .balls.unrolled import GraphSteps, evaluate
 from .certain import SAFETY, TINY, UP, Certain, behind
+from .unrolled import GraphSteps, evaluate
 
 SHAKE, COPIES = 16.0, 3
 """Errors are estimated from `COPIES` runs in which every step is moved by `SHAKE` times its rounding bound."""
@@ -59,10 +58,6 @@ class Values:
         self.steps, self._norm = steps, norm
         self._norms: dict[LinearMap, float] = {}
         self._constants: dict[str, Tensor] = {}
-        self.start = 0
-        """The first of `CARRIED` worth a try: what was not enough for one pair is skipped for the others."""
-        self.estimated = False
-        """Whether the last slope that was confirmed rests on estimated errors."""
 
     @classmethod
     def of(cls, graph: Graph, norm: Norm = upper, base: GraphSteps | None = None) -> Values:

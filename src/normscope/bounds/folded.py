@@ -18,12 +18,14 @@ from ..core.budget import in_time
 from ..core.errors import NormscopeError
 from ..core.log10 import log10
 from ..core.rounding import ONE, Upper, root_sum_squares, smallest, total
-from ..graph.ir import Graph
+from ..graph.ir import Node
 from ..linalg.linear_map import LinearMap
 from ..linalg.writing import moderate, written
 from ..rules.effects import Effect, Elementwise, Gain, Linear, Norm, Unbounded
 from .segments import Form, Segments
 
+Bounds = dict[str, Upper]
+"""Bounds by name."""
 Joints = dict[tuple[tuple[LinearMap, float], ...], Upper]
 """Norms of maps side by side, by the maps and by log10 of how far each carries its source."""
 FAR = 250.0
@@ -65,68 +67,94 @@ def propagate(
         side: segments of several sources up to this size are written out side by side.
         joints: what was found of those in an earlier pass; most passes meet the same ones.
     """
-    graph = segments.graph
-    joints = {} if joints is None else joints
-    values = {item.name: ONE if start is None else start[item.name] for item in graph.inputs}
-    cores = dict(values)  # the sources of forms: inputs and nonlinear nodes before their `after` map
-    inputs = set(values)
-    ends = _ends(segments) if fold else set()
-    for node in graph:
+    inputs = {item.name: ONE if start is None else start[item.name] for item in segments.graph.inputs}
+    walk = _Walk(segments, norm, inputs, fold=fold, chain=chain, side=side, joints={} if joints is None else joints)
+    for node in segments.graph:
         effect = segments.effects[node.name]
         if isinstance(effect, Linear):
-            moved = [norm(m).times(values[name]) for m, name in zip(effect.maps, node.refs, strict=True)]
-            apart = effect.disjoint or (len(set(node.refs)) == len(node.refs) and inputs.issuperset(node.refs))
-            value = root_sum_squares(moved) if apart else total(moved)
-            if node.name in ends:
-                value = smallest(
-                    [value, form_bound(segments.forms[node.name], cores, graph, norm, side, joints, chain)]
-                )
-            values[node.name] = value
-            continue
-        atom = segments.atoms[node.name]
-        inner = []
-        for name, form in zip(node.refs, atom.operands, strict=True):
-            known = [values[name]]
-            if isinstance(effect, Gain) and effect.before is not None:
-                known = [norm(effect.before).times(values[name])]
-                known += [form_bound(form, cores, graph, norm, side, joints, chain)] if fold else []
-            slope = effect.slope if isinstance(effect, Elementwise) else None
-            tighter = chain.carry(form, node.name, slope, cores) if chain is not None else None
-            inner.append(smallest([*known, tighter] if tighter is not None else known))
-        core = cores[node.name] = atom_bound(effect, inner)
-        after = effect.after if isinstance(effect, Gain) else None
-        values[node.name] = core if after is None else norm(after).times(core)
+            walk.linear(node, effect)
+        else:
+            walk.atom(node, effect)
+    walk.finish()
+    return walk.values
+
+
+class _Walk:
+    """The bounds of all values so far, and of the sources of forms: inputs, and nonlinear nodes before `after`."""
+
+    def __init__(
+        self,
+        segments: Segments,
+        norm: Norm,
+        inputs: dict[str, Upper],
+        *,
+        fold: bool,
+        chain: Chain | None,
+        side: int,
+        joints: Joints,
+    ) -> None:
+        self.segments, self.norm, self.fold, self.chain = segments, norm, fold, chain
+        self.side, self.joints = side, joints
+        self.inputs = set(inputs)
+        self.values, self.cores = dict(inputs), dict(inputs)
+        self.ends = _ends(segments) if fold else set()
+
+    def linear(self, node: Node, effect: Linear) -> None:
+        """Bound a linear node by its operands and, where a segment ends, by the whole segment."""
+        moved = [self.norm(m).times(self.values[name]) for m, name in zip(effect.maps, node.refs, strict=True)]
+        inputs = len(set(node.refs)) == len(node.refs) and self.inputs.issuperset(node.refs)
+        value = root_sum_squares(moved) if effect.disjoint or inputs else total(moved)
+        if node.name in self.ends:
+            value = smallest([value, self.form(self.segments.forms[node.name])])
+        self.values[node.name] = value
+
+    def atom(self, node: Node, effect: Effect) -> None:
+        """Bound a nonlinear node: its core, and its value behind the `after` map."""
+        forms = self.segments.atoms[node.name].operands
+        inner = [self._operand(node, effect, name, form) for name, form in zip(node.refs, forms, strict=True)]
+        value = self.cores[node.name] = atom_bound(effect, inner)
+        if isinstance(effect, Gain) and effect.after is not None:
+            value = self.norm(effect.after).times(value)
         if isinstance(effect, Gain) and effect.whole is not None:
-            values[node.name] = smallest([values[node.name], effect.whole.times(values[node.refs[0]])])
-    tighter = chain.carry(segments.output, graph.output, None, cores) if chain is not None else None
-    values[graph.output] = smallest([values[graph.output], *([tighter] if tighter is not None else [])])
-    return values
+            value = smallest([value, effect.whole.times(self.values[node.refs[0]])])
+        self.values[node.name] = value
+
+    def _operand(self, node: Node, effect: Effect, name: str, form: Form) -> Upper:
+        """Bound what a nonlinear node reads, behind its `before` map."""
+        known = [self.values[name]]
+        if isinstance(effect, Gain) and effect.before is not None:
+            known = [self.norm(effect.before).times(self.values[name])]
+            known += [self.form(form)] if self.fold else []
+        slope = effect.slope if isinstance(effect, Elementwise) else None
+        return self._with_chain(known, form, node.name, slope)
+
+    def finish(self) -> None:
+        """Let the chain that ends at the output count."""
+        output = self.segments.graph.output
+        self.values[output] = self._with_chain([self.values[output]], self.segments.output, output, None)
+
+    def _with_chain(self, known: list[Upper], form: Form, name: str, slope: tuple[float, float] | None) -> Upper:
+        """Return the smallest of some bounds on a form and, where a chain knows one, of that."""
+        tighter = None if self.chain is None else self.chain.carry(form, name, slope, self.cores)
+        return smallest(known if tighter is None else [*known, tighter])
+
+    def form(self, form: Form) -> Upper:
+        """Bound a value that is a sum of linear maps of sources; independent inputs are a root sum of squares."""
+        norms = {source: self.norm(linear) for source, linear in form.items()}
+        direct = [norms[source].times(self.cores[source]) for source in form if source in self.inputs]
+        others = [self._term(source, form[source], norms[source]) for source in form if source not in self.inputs]
+        plain = total([*([root_sum_squares(direct)] if direct else []), *others])
+        joint = _joint(form, self.cores, norms, self.side, self.joints)
+        return plain if joint is None else smallest([plain, joint])
+
+    def _term(self, source: str, linear: LinearMap, norm: Upper) -> Upper:
+        """Bound one map of a nonlinear source."""
+        known = norm.times(self.cores[source])
+        tighter = None if self.chain is None else self.chain.term(source, linear, self.cores)
+        return smallest([known] if tighter is None else [known, tighter])
 
 
-def form_bound(
-    form: Form,
-    cores: dict[str, Upper],
-    graph: Graph,
-    norm: Norm,
-    side: int = JOINT_SIDE,
-    joints: Joints | None = None,
-    chain: Chain | None = None,
-) -> Upper:
-    """Bound a value that is a sum of linear maps of sources; independent inputs combine as a root sum of squares."""
-    inputs = {item.name for item in graph.inputs}
-    norms = {source: norm(linear) for source, linear in form.items()}
-    direct = [norms[source].times(cores[source]) for source in form if source in inputs]
-    others = []
-    for source in [name for name in form if name not in inputs]:
-        known = [norms[source].times(cores[source])]
-        tighter = None if chain is None else chain.term(source, form[source], cores)
-        others.append(smallest([*known, tighter] if tighter is not None else known))
-    plain = total([*([root_sum_squares(direct)] if direct else []), *others])
-    joint = _joint(form, cores, norms, side, {} if joints is None else joints)
-    return plain if joint is None else smallest([plain, joint])
-
-
-def _joint(form: Form, cores: dict[str, Upper], norms: dict[str, Upper], side: int, joints: Joints) -> Upper | None:
+def _joint(form: Form, cores: Bounds, norms: Bounds, side: int, joints: Joints) -> Upper | None:
     """Bound several maps side by side, scaled by t_j = sqrt(norm(A_j)/L(u_j)): never above their sum."""
     linears = list(form.values())
     size = sum(linear.in_size for linear in linears)
@@ -136,23 +164,26 @@ def _joint(form: Form, cores: dict[str, Upper], norms: dict[str, Upper], side: i
     top = max(terms.values())
     if not math.isfinite(top) or any(abs(norms[s].log10) > FAR or top - terms[s] > FAR for s in form):
         return None
-    key = tuple((linears[place], terms[source]) for place, source in enumerate(form))
-    if key in joints:
-        return joints[key]
-    if not in_time(sum(written(linear) for linear in linears) + float(size) ** 3, linears[0].device):
-        return None
-    parts = []
-    for source, linear in form.items():
-        # A_j/t_j = A_j/norm(A_j) * sqrt(norm(A_j) L_j), relative to the largest term
-        parts.append(linear.dense() * 10.0 ** (terms[source] / 2 - top / 2 - norms[source].log10))
+    key = tuple(zip(linears, terms.values(), strict=True))
+    if key not in joints:
+        if not in_time(sum(written(linear) for linear in linears) + float(size) ** 3, linears[0].device):
+            return None
+        joints[key] = _side_by_side(form, terms, norms)
+    return joints[key]
+
+
+def _side_by_side(form: Form, terms: Mapping[str, float], norms: Bounds) -> Upper:
+    """Write maps out side by side, each relative to the largest term, and bound the whole."""
+    top = max(terms.values())
+    # A_j/t_j = A_j/norm(A_j) * sqrt(norm(A_j) L_j)
+    scales = {source: 10.0 ** (terms[source] / 2 - top / 2 - norms[source].log10) for source in form}
+    parts = [linear.dense() * scales[source] for source, linear in form.items()]
     device = next((p.device for p in parts if p.device.type != "cpu"), parts[0].device)
     matrix = torch.cat([p.to(device) for p in parts], dim=1)
     gram = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
     joint = math.sqrt(max(float(torch.linalg.eigvalsh(gram)[-1]), 0.0))
     spread = math.fsum(10.0 ** (term - top) for term in terms.values())
-    value = Upper(top + log10(joint * math.sqrt(spread)) + 1e-10, Evidence.NUMERICAL, "joint norm")
-    joints[key] = value
-    return value
+    return Upper(top + log10(joint * math.sqrt(spread)) + 1e-10, Evidence.NUMERICAL, "joint norm")
 
 
 def atom_bound(effect: Effect, operands: list[Upper]) -> Upper:

@@ -16,16 +16,12 @@ import torch
 from torch import Tensor
 
 from ..core.budget import Budget, attempt
-from ..core.log10 import log10
-from ..core.rounding import inward
 from ..core.sizes import norm as l2
 from ..graph.ir import Graph
-from .certain import Certain
-from .evaluation import CARRIED, Values, apart
+from .evaluation import Values, apart
+from .secants import Confirmer, Secant
 
 Function = Callable[[Tensor], Tensor]
-Change = Callable[[Certain], tuple[float, float]]
-"""A function that returns how far two outputs are apart: as computed, and at least, less the rounding errors."""
 STEPS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 """Half the distance between the two points of a pair, relative to the size of the input."""
 MET = 4e-7
@@ -44,8 +40,8 @@ def lower_bound(
     values: Values | None = None,
     climb: bool = True,
     leave: bool = True,
-) -> tuple[float, tuple[Tensor, Tensor] | None]:
-    """Return log10 of the largest secant slope found and its pair (flat float64 inputs), or `-inf` and None.
+) -> Secant:
+    """Return the largest secant slope found, with its pair.
 
     Args:
         graph: the captured graph, in the model's dtype, searched by gradient ascent.
@@ -62,7 +58,7 @@ def lower_bound(
         climb: False: only the pairs along the promising directions, without a search.
     """
     if any(node.dtype.is_complex for node in double):
-        return -math.inf, None  # complex values have no rounding errors here, and no bound either
+        return Secant()  # complex values have no rounding errors here, and no bound either
     values = Values.of(double) if values is None else values
     generator = torch.Generator(device="cpu").manual_seed(seed)
     start = graph.flat().detach()
@@ -90,8 +86,7 @@ class InputPair:
     slope: float
     u: Tensor
     v: Tensor
-    proved: float | None = None
-    estimated: bool = False
+    proved: Secant | None = None
 
 
 class Candidates:
@@ -103,7 +98,7 @@ class Candidates:
     kept = 2
 
     def __init__(self, values: Values) -> None:
-        self.values = values
+        self.values, self.confirmer = values, Confirmer(values)
         self.pairs: dict[int, list[InputPair]] = {}
 
     def add(self, u: Tensor, v: Tensor) -> None:
@@ -119,54 +114,19 @@ class Candidates:
     def meet(self, enough: float) -> bool:
         """Say whether a pair proves a slope of at least so much; nothing is confirmed that could not."""
         steepest = max((pair.slope for near in self.pairs.values() for pair in near), default=-math.inf)
-        return steepest >= enough and self.confirmed()[0] >= enough
+        return steepest >= enough and self.confirmed().log10 >= enough
 
-    def confirmed(self) -> tuple[float, tuple[Tensor, Tensor] | None]:
-        """Return log10 of the largest slope that a pair proves, and the pair."""
-        best: float = -math.inf
-        witness, estimated = None, False
+    def confirmed(self) -> Secant:
+        """Return the largest slope that a pair proves."""
+        best = Secant()
         for pair in sorted((pair for near in self.pairs.values() for pair in near), key=lambda pair: -pair.slope):
-            if pair.slope <= best:
+            if pair.slope <= best.log10:
                 break
             if pair.proved is None:
-                pair.proved = attempt(partial(confirmed, self.values, pair.u, pair.v), lambda: None)
-                pair.estimated = self.values.estimated
-            if pair.proved is not None and pair.proved > best:
-                best, witness, estimated = pair.proved, (pair.u, pair.v), pair.estimated
-        self.values.estimated = estimated
-        return best, witness
-
-
-def confirmed(values: Values, u: Tensor, v: Tensor, *, above: float = -math.inf, change: Change = apart) -> float:
-    """Return log10 of a secant slope that a pair proves, all rounding of both its ends taken off; `-inf` if none.
-
-    Args:
-        values: the network in float64, with rounding errors.
-        u: one end of the pair, a flat float64 input.
-        v: the other end.
-        above: what is not steeper than that as computed is not looked at further.
-        change: how far two outputs are apart as computed, and at least.
-    """
-    pair = torch.stack([u, v])
-    length = float(l2(u - v)) * (1 + 1e-12)
-    if not (math.isfinite(length) and length > 0):
-        return -math.inf
-    if above > -math.inf:
-        far, _ = change(values.plain(pair))
-        if not (math.isfinite(far) and far > 0 and log10(far) - log10(length) > above):
-            return -math.inf
-    found, values.estimated = 0.0, False
-    for how in CARRIED[values.start :]:
-        certain = attempt(partial(values.at, pair, how=how), lambda: None)
-        if certain is None:
-            break
-        far, least = change(certain)
-        if least > found and math.isfinite(far):
-            found, values.estimated = least, how == CARRIED[-1]
-        if found >= 0.99 * far:
-            break
-        values.start = min(CARRIED.index(how) + 1, len(CARRIED) - 1)
-    return inward(found) - log10(length) if found > 0 else -math.inf
+                pair.proved = attempt(partial(self.confirmer.secant, pair.u, pair.v), lambda: None)
+            if pair.proved is not None and pair.proved.log10 > best.log10:
+                best = pair.proved
+        return best
 
 
 def _flat(graph: Graph) -> Function:

@@ -14,10 +14,13 @@ from ..core.untouched import outside_inference_mode
 from ..graph.ir import Graph
 from ..report.brackets import bracket_chart, bracket_table
 from ..report.document import Document
+from .bounding import Bounding
 from .captured import Captured, check_option
+from .climb import climb, shared
 from .domain.domain import Domain
-from .domain.domain_bounds import CapturedDomain
+from .domain.domain_bounds import domain_sides, with_steepest
 from .layer_constants import LayerConstant, layer_constants
+from .lower import observed_if_any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,13 +124,13 @@ def ladder(
         True
     """
     check_option(on_missing, effort)
-    work = Captured(
-        model, batch, mode=mode, output=output, on_missing=on_missing, known=known, rtol=rtol, max_seconds=max_seconds
-    )
-    if domain is not None:
-        inside = CapturedDomain(work, domain)
-        found = inside.climb(work.observed_if_any(seed), seed, effort)
-        return Ladder(rungs=found, layers=layer_constants(work), graph=work.graph)
-    return Ladder(
-        rungs=work.climb(work.observed_if_any(seed), seed, effort), layers=layer_constants(work), graph=work.graph
-    )
+    bounding = Bounding.within(max_seconds, rtol=rtol)
+    captured = Captured.of(model, batch, bounding, mode=mode, output=output, on_missing=on_missing, known=known)
+    observed = observed_if_any(captured, bounding, seed)
+    if domain is None:
+        rungs = climb(captured, bounding, observed, seed, effort)
+    else:
+        inside = domain_sides(captured, domain, bounding, effort)
+        best = with_steepest(captured, domain, bounding, inside["best"], seed)
+        rungs = shared(inside, best, bounding.budget, observed)
+    return Ladder(rungs=dict(rungs), layers=layer_constants(captured), graph=captured.graph)

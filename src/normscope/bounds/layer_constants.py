@@ -33,16 +33,16 @@ class LayerConstant:
     normalizer: bool
 
 
-def layer_constants(work: Captured) -> tuple[LayerConstant, ...]:
+def layer_constants(captured: Captured) -> tuple[LayerConstant, ...]:
     """Return the weight layers and normalizers with their own constants."""
     rows = []
-    for node in work.graph:
-        effect = work.segments.effects[node.name]
+    for node in captured.graph:
+        effect = captured.segments.effects[node.name]
         normalizer = is_normalizer(node)
         if normalizer:
-            bound = effect.constant(work.norm)
+            bound = effect.constant(captured.norm)
         elif is_weight(node) and isinstance(effect, Linear):
-            bound = work.norm(effect.maps[0])
+            bound = captured.norm(effect.maps[0])
         else:
             continue
         rows.append(

@@ -9,20 +9,22 @@ from typing import Any
 from torch import nn
 
 from ..core.bracket import Bracket, Scope
-from ..core.budget import Budget
 from ..core.errors import InputError
 from ..core.options import check_numbers
 from ..core.rounding import Upper
 from ..core.untouched import outside_inference_mode
-from ..graph.capturing import warmed
 from .balls.ball_bracket import ball_bracket
+from .bounding import Bounding
 from .captured import Captured, check_option
+from .climb import exact
 from .data.streaming import data_quantile
 from .domain.domain import Domain
-from .domain.domain_bounds import CapturedDomain
+from .domain.domain_bounds import domain_sides, with_steepest
+from .lower import lower_side, observed_if_any
 from .outputs import per_output
 from .point import jacobian_norms
 from .proofs.proof import Proof
+from .rungs import upper_sides
 
 
 @outside_inference_mode
@@ -109,14 +111,7 @@ def lipschitz(
     scope = _scope(scope)
     check_option(on_missing, effort)
     check_numbers(radius=radius, rtol=rtol, max_seconds=max_seconds, seed=seed)
-    if per is not None and scope not in (Scope.GLOBAL, Scope.DATA):
-        raise InputError('per= splits GLOBAL and DATA figures: use scope="global" or scope="data"')
-    if (radius is None) == (scope is Scope.BALL):
-        raise InputError('scope="ball" needs radius=, and the other scopes have none')
-    if (domain is None) == (scope is Scope.DOMAIN):
-        raise InputError('scope="domain" needs domain=normscope.domain(model, loader), and the other scopes have none')
-    if scope in (Scope.BALL, Scope.DOMAIN) and effort == "exact":
-        raise InputError('effort="exact" is for scope="global": balls and domains take "fast" or "tight"')
+    _check_scope(scope, radius=radius, domain=domain, effort=effort, per=per)
     if scope is Scope.DATA:
         return data_quantile(
             model,
@@ -131,26 +126,16 @@ def lipschitz(
             seed=seed,
             per=per,
         )
+    bounding = Bounding.within(max_seconds, rtol=rtol)
     if scope is Scope.POINT:
-        budget = Budget(max_seconds=warmed(max_seconds), what="the measurement")
-        return jacobian_norms(model, batch, mode=mode, output=output, rtol=rtol, seed=seed, budget=budget)
-    work = Captured(
-        model, batch, mode=mode, output=output, on_missing=on_missing, known=known, rtol=rtol, max_seconds=max_seconds
-    )
-    if scope is Scope.BALL:
-        assert radius is not None
-        best = work.rungs(effort)["best"]
-        known_globally = Upper(best.log10_upper, best.evidence, best.method, best.reason)
-        bracket = ball_bracket(work, radius=radius, effort=effort, global_upper=known_globally, seed=seed)
-        return _with_proofs(work, bracket, radius, best)
+        return jacobian_norms(model, batch, mode=mode, output=output, rtol=rtol, seed=seed, budget=bounding.budget)
+    captured = Captured.of(model, batch, bounding, mode=mode, output=output, on_missing=on_missing, known=known)
+    if radius is not None:
+        return _over_balls(captured, bounding, radius, effort, seed)
     if domain is not None:
-        inside = CapturedDomain(work, domain)
-        return inside.with_lower(inside.rungs(effort)["best"], None, seed)
-    bracket = work.with_lower(work.rungs(effort)["best"], work.observed_if_any(seed), seed)
-    bracket = work.exact(bracket) if effort == "exact" else bracket
-    if per is not None:
-        bracket = replace(bracket, per_output=per_output(work, bracket, per=per, effort=effort, seed=seed))
-    return bracket
+        inside = domain_sides(captured, domain, bounding, effort)["best"]
+        return with_steepest(captured, domain, bounding, inside, seed)
+    return _over_all_inputs(captured, bounding, effort, per, seed)
 
 
 def _scope(scope: str | Scope) -> Scope:
@@ -160,13 +145,39 @@ def _scope(scope: str | Scope) -> Scope:
         raise InputError(f'scope is "global", "domain", "point", "ball" or "data", not {scope!r}') from None
 
 
-def _with_proofs(work: Captured, bracket: Bracket, radius: float, best: Bracket) -> Bracket:
-    """Attach to every ball what a checker needs: the network, the centre, the radius, the bound over all inputs."""
-    centres = work.graph.samples if work.graph.samples is not None else work.graph.flat()[None]
+def _check_scope(scope: Scope, *, radius: float | None, domain: Domain | None, effort: str, per: str | None) -> None:
+    """Refuse options that the scope does not have, and ask for those that it needs."""
+    if per is not None and scope not in (Scope.GLOBAL, Scope.DATA):
+        raise InputError('per= splits GLOBAL and DATA figures: use scope="global" or scope="data"')
+    if (radius is None) == (scope is Scope.BALL):
+        raise InputError('scope="ball" needs radius=, and the other scopes have none')
+    if (domain is None) == (scope is Scope.DOMAIN):
+        raise InputError('scope="domain" needs domain=normscope.domain(model, loader), and the other scopes have none')
+    if scope in (Scope.BALL, Scope.DOMAIN) and effort == "exact":
+        raise InputError('effort="exact" is for scope="global": balls and domains take "fast" or "tight"')
+
+
+def _over_all_inputs(captured: Captured, bounding: Bounding, effort: str, per: str | None, seed: int) -> Bracket:
+    """Return the bracket of scope GLOBAL."""
+    rungs = upper_sides(captured, bounding, effort)
+    best, seen = rungs["best"], observed_if_any(captured, bounding, seed)
+    bracket = lower_side(captured, bounding, seen, seed, enough=best.log10_upper).under(best)
+    bracket = exact(captured, bounding, rungs, bracket) if effort == "exact" else bracket
+    if per is None:
+        return bracket
+    each = per_output(captured, bounding, rungs.nodes, bracket, per=per, effort=effort, seed=seed)
+    return replace(bracket, per_output=each)
+
+
+def _over_balls(captured: Captured, bounding: Bounding, radius: float, effort: str, seed: int) -> Bracket:
+    """Return the bracket of scope BALL; every ball has what a checker needs: the network, the centre, the radius."""
+    best = upper_sides(captured, bounding, effort)["best"]
+    known = Upper(best.log10_upper, best.evidence, best.method, best.reason)
+    bracket = ball_bracket(captured, bounding, radius=radius, effort=effort, global_upper=known, seed=seed)
     assert isinstance(best.proof, Proof)
     proof = replace(best.proof, radius=radius)
     samples = [
         replace(one, proof=replace(proof, centre=centre))
-        for one, centre in zip(bracket.per_sample or (), centres, strict=True)
+        for one, centre in zip(bracket.per_sample or (), captured.points, strict=True)
     ]
     return replace(bracket, per_sample=tuple(samples), proof=proof)

@@ -15,12 +15,16 @@ from ..core.bracket import Bracket, Evidence
 from ..core.budget import Budget
 from ..core.errors import InputError
 from ..graph.ir import Graph, Node, Ref
-from .captured import ATTACK_STEPS, ATTACK_WORK, BELOW, Captured, cut_short
+from .bounding import Bounding, cut_short
+from .captured import Captured
 from .ellipsoids.ellipsoid_plan import plan
 from .ellipsoids.optimised import optimise
 from .ellipsoids.rounded import accounted
+from .folded import Bounds
 from .global_attack import lower_bound
+from .lower import ATTACK_STEPS, ATTACK_WORK, BELOW, witness_of
 from .passes import passes
+from .secants import Secant
 from .torus.torus import torus_certificate
 
 PER = ("output", "difference")
@@ -46,67 +50,71 @@ def directions(per: str, outputs: int) -> Tensor:
     return rows
 
 
-def per_output(work: Captured, bracket: Bracket, *, per: str, effort: str, seed: int) -> tuple[Bracket, ...]:
+def per_output(
+    captured: Captured, bounding: Bounding, values: Bounds, bracket: Bracket, *, per: str, effort: str, seed: int
+) -> tuple[Bracket, ...]:
     """Return a bracket for every output or difference, none above what the whole output's bracket implies.
 
     Args:
-        work: whose rungs have been climbed.
+        captured: the graph.
+        bounding: what it may cost.
+        values: the bounds of all its nodes.
         bracket: of the whole output.
         per: `"output"` or `"difference"`.
         effort: more than `"fast"` optimises the certificate for all of them together.
         seed: of the searches from below.
     """
-    rows = directions(per, math.prod(work.graph.output_shape) // math.prod(work.graph.output_shape[:-1]))
-    if math.prod(work.graph.output_shape[:-1]) != 1:
+    rows = directions(per, math.prod(captured.graph.output_shape) // math.prod(captured.graph.output_shape[:-1]))
+    if math.prod(captured.graph.output_shape[:-1]) != 1:
         raise InputError(
-            f"per= needs one row of outputs for each sample; the output has shape {work.graph.output_shape}"
+            f"per= needs one row of outputs for each sample; the output has shape {captured.graph.output_shape}"
         )
-    known = work.budget.share(0.5).attempt(lambda: list(_along(work, rows, effort)), list[Tensor])
+    known = bounding.budget.share(0.5).attempt(
+        lambda: list(_along(captured, bounding, values, rows, effort)), list[Tensor]
+    )
     along = torch.stack([torch.full((len(rows),), math.inf, dtype=torch.float64), *known]).amin(0)
     whole = bracket.log10_upper + rows.norm(dim=1).log10() + 1e-10
-    steps = passes(work.graph, min(ATTACK_STEPS, STEPS // len(rows)), work=ATTACK_WORK / len(rows), least=FEWEST)
-    below = work.budget.search(BELOW, steps * len(rows))
+    steps = passes(captured.graph, min(ATTACK_STEPS, STEPS // len(rows)), work=ATTACK_WORK / len(rows), least=FEWEST)
+    below = bounding.budget.search(BELOW, steps * len(rows))
     results: list[Bracket] = []
     for row, one, other in zip(rows, along.tolist(), whole.tolist(), strict=True):
         own = min(one, other)
         part = below.share(1.0 / (len(rows) - len(results)))
-        value, pair = work.budget.attempt(partial(_below, work, row, part, seed, own), lambda: (-math.inf, None))
+        found = bounding.budget.attempt(partial(_below, captured, row, part, seed, own), Secant)
         results.append(
             dataclasses.replace(
                 bracket,
-                log10_lower=value,
+                log10_lower=found.log10,
                 log10_upper=own,
                 evidence=Evidence.NUMERICAL,
                 method="certificate along the output"
                 if one < other
                 else f"{bracket.method}, times the norm of the row",
-                witness=None if pair is None else (work.double.split(pair[0]), work.double.split(pair[1])),
+                witness=witness_of(captured, found),
                 reason=bracket.reason if math.isinf(own) else None,
                 proof=None,
             )
         )
-    return tuple(cut_short(result, work.budget) for result in results)
+    return tuple(cut_short(result, bounding.budget) for result in results)
 
 
-def _below(
-    work: Captured, row: Tensor, budget: Budget, seed: int, enough: float
-) -> tuple[float, tuple[Tensor, Tensor] | None]:
+def _below(captured: Captured, row: Tensor, budget: Budget, seed: int, enough: float) -> Secant:
     """Search for the lower side of d^T f for a row d."""
-    double = directed(work.double, row)
-    values = None if work.complex else work.certain.opened(double)
+    double = directed(captured.double, row)
+    values = None if captured.complex else captured.certain.opened(double)
     return lower_bound(
-        directed(work.graph, row), double, budget=budget, seed=seed, restarts=2, enough=enough, values=values
+        directed(captured.graph, row), double, budget=budget, seed=seed, restarts=2, enough=enough, values=values
     )
 
 
-def _along(work: Captured, rows: Tensor, effort: str) -> Iterator[Tensor]:
+def _along(captured: Captured, bounding: Bounding, values: Bounds, rows: Tensor, effort: str) -> Iterator[Tensor]:
     """Give log10 of the constants along the rows by every certificate there is."""
-    budget = work.budget.share(0.5)
-    found = plan(work.segments, work.values)
-    inputs = {item.name for item in work.graph.inputs}
+    budget = bounding.budget.share(0.5)
+    found = plan(captured.segments, values)
+    inputs = {item.name for item in captured.graph.inputs}
     if effort != "fast" and (found is None or not inputs.issuperset(found.start)):  # too wide to write out
-        wanted = rows.to(work.double.inputs[0].value.device)
-        waves = torus_certificate(work.segments, work.values, budget=budget.share(0.5), directions=wanted)
+        wanted = rows.to(captured.double.inputs[0].value.device)
+        waves = torus_certificate(captured.segments, values, budget=budget.share(0.5), directions=wanted)
         if waves is not None:
             yield waves.along(wanted).cpu() + 1e-10
     if found is not None:

@@ -7,7 +7,7 @@ import math
 from ..core.budget import affordable
 from ..graph.ir import Graph, Node
 from ..rules.linear import PRODUCTS
-from .weights.applied import factors_of
+from .applied import factors_of
 
 
 def multiplications(graph: Graph) -> float:

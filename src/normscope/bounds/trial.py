@@ -17,6 +17,7 @@ from ..rules.effects import Unbounded
 from ..rules.registry import FAILED, Example
 from .captured import Captured
 from .global_attack import lower_bound
+from .rungs import upper_sides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,18 +60,18 @@ def try_example(example: Example, *, seed: int = 0, steps: int = 200) -> Trial:
     generator = torch.Generator().manual_seed(seed)
     model = shaken(function, generator) if isinstance(function, nn.Module) else _Function(function)
     inputs = tuple(torch.randn(shape, generator=generator) for shape in shapes)
-    work = Captured(model, inputs)
-    for node in work.double:
-        effect = work.segments.effects[node.name]
+    captured = Captured.of(model, inputs)
+    for node in captured.double:
+        effect = captured.segments.effects[node.name]
         if isinstance(effect, Unbounded) and effect.reason.startswith(FAILED):
             raise NormscopeError(effect.reason)
-    rungs = work.rungs()
+    rungs = upper_sides(captured)
     uppers = {name: b.log10_upper for name, b in rungs.items() if b.holds}
-    lower, _ = lower_bound(work.graph, work.double, budget=Budget(steps), seed=seed)
+    lower = lower_bound(captured.graph, captured.double, budget=Budget(steps), seed=seed).log10
     for name, value in uppers.items():
         if not lower <= value:  # nor may it be NaN
             raise SoundnessError(f"{name}: upper side 10^{value} below the attack's 10^{lower} (seed {seed})")
-    operators = tuple(node.op.name if isinstance(node.op, Unit) else node.op for node in work.graph)
+    operators = tuple(node.op.name if isinstance(node.op, Unit) else node.op for node in captured.graph)
     return Trial(operators=operators, log10_uppers=uppers, log10_lower=lower, reason=rungs["best"].reason)
 
 

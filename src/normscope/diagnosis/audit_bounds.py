@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..bounds.captured import Captured
+from ..bounds.climb import climb
 from ..bounds.curve.shares import ShareCurve
 from ..bounds.radius.radii import Radii
 from ..bounds.radius.radius import audited_radii
+from ..bounds.rungs import Rungs
 from ..core.bracket import Bracket
-from ..core.budget import Budget
 from ..linalg.operator_norms import BOUNDING, bracket
 from ..rules.invariance import FeedingLayer, feeds
 from .audit_steps import NOT_REACHED, AuditRequest, Skipped
@@ -57,52 +58,67 @@ def bounds_without_graph(request: AuditRequest, data: DataSeen, observed: Bracke
 
 
 def bounds_of_graph(
-    request: AuditRequest, work: Captured, data: DataSeen, observed: Bracket | None, *, sound: bool, skipped: Skipped
+    request: AuditRequest,
+    captured: Captured,
+    data: DataSeen,
+    observed: Bracket | None,
+    *,
+    sound: bool,
+    skipped: Skipped,
 ) -> AuditBounds:
     """Return every bound of a traced model that the effort asks for; `sound` says whether its values are finite."""
     budget, meter = request.budget, request.meter
-    work.provable = False
-    work.limit(budget.share(BOUNDS_SHARE if request.thorough else FAST_BOUNDS_SHARE))
+    bounding = request.bounding(budget.share(BOUNDS_SHARE if request.thorough else FAST_BOUNDS_SHARE))
     with meter.part("norms"):
-        norms = weight_norms(work)
+        norms = weight_norms(captured, bounding)
     with meter.part("bounds"):
         effort = "tight" if request.thorough else "fast"
-        rungs = work.climb(observed, request.seed, effort, search=request.thorough)
-    curve = _curve(request, work, rungs, skipped) if sound and _wants_curve(request, work, rungs) else None
+        rungs = climb(captured, bounding, observed, request.seed, effort, search=request.thorough, proofs=False)
+    curve = _curve(request, captured, rungs, skipped) if sound and _wants_curve(request, captured, rungs) else None
     radii: Radii | None = None
     sensitivity: dict[str, Bracket] = {}
     if request.thorough and sound:
         with meter.part("radii"):
-            radii = _radii(work, budget.share(RADII_SHARE), request.seed, skipped)
+            radii = _radii(request, captured, rungs, skipped)
         with meter.part("sensitivity"):
-            sensitivity = _sensitivity(work, budget.share(SENSITIVITY_SHARE), request.seed, skipped)
-    work.limit(budget)
-    fed = feeds(work.graph)  # not of the doubled graph, whose shared tensors are copies
+            sensitivity = _sensitivity(request, captured, skipped)
+    fed = feeds(captured.graph)  # not of the doubled graph, whose shared tensors are copies
     with meter.part("rows"):
-        places = from_graph(work, data, fed, norms, observed, sensitivity)
-    return AuditBounds(places=places, rungs=rungs, feeds=fed, curve=curve, radii=radii)
+        places = from_graph(
+            captured,
+            request.bounding(),
+            data,
+            fed,
+            observed,
+            norms=norms,
+            values=rungs.nodes,
+            sensitivity=sensitivity,
+        )
+    return AuditBounds(places=places, rungs=dict(rungs), feeds=fed, curve=curve, radii=radii)
 
 
-def _wants_curve(request: AuditRequest, work: Captured, rungs: Mapping[str, Bracket]) -> bool:
+def _wants_curve(request: AuditRequest, captured: Captured, rungs: Mapping[str, Bracket]) -> bool:
     """Say whether growth by share of the data is measured: over a domain, or over a loader where that is worth it."""
     if request.domain is not None:
         return True
-    return request.loader is not None and (request.thorough or worth_it(work, rungs))
+    return request.loader is not None and (request.thorough or worth_it(captured, rungs))
 
 
-def _curve(request: AuditRequest, work: Captured, rungs: Mapping[str, Bracket], skipped: Skipped) -> ShareCurve | None:
+def _curve(
+    request: AuditRequest, captured: Captured, rungs: Mapping[str, Bracket], skipped: Skipped
+) -> ShareCurve | None:
     """Return the growth by share of the data, or say that there was no time for it."""
     limited = request.budget.share(CURVE_SHARE)
 
     def taken() -> tuple[ShareCurve | None, ...]:
         curve = audited_curve(
-            work,
+            captured,
             request.loader,
             rungs["best"],
             skipped,
             domain=request.domain,
             brief=not request.thorough,
-            budget=limited,
+            bounding=request.bounding(limited),
             seed=request.seed,
         )
         return (curve,)
@@ -113,19 +129,21 @@ def _curve(request: AuditRequest, work: Captured, rungs: Mapping[str, Bracket], 
     return found[0] if found else None
 
 
-def _radii(work: Captured, budget: Budget, seed: int, skipped: Skipped) -> Radii | None:
+def _radii(request: AuditRequest, captured: Captured, rungs: Rungs, skipped: Skipped) -> Radii | None:
     """Return the certified radii, or say that there was no time for them."""
-    searching = budget.share(SEARCHES_SHARE)
-    work.limit(searching)
-    found = budget.attempt(lambda: (audited_radii(work, budget=searching, seed=seed),), lambda: ())
+    budget = request.budget.share(RADII_SHARE)
+    bounding = request.bounding(budget.share(SEARCHES_SHARE))
+    found = budget.attempt(
+        lambda: (audited_radii(captured, bounding, values=rungs.nodes, seed=request.seed),), lambda: ()
+    )
     skipped += [] if found else [("certified radii", NOT_REACHED)]
     return found[0] if found else None
 
 
-def _sensitivity(work: Captured, budget: Budget, seed: int, skipped: Skipped) -> dict[str, Bracket]:
+def _sensitivity(request: AuditRequest, captured: Captured, skipped: Skipped) -> dict[str, Bracket]:
     """Return the sensitivities to the weights, or say that there was no time for them."""
-    searching = budget.share(SEARCHES_SHARE)
-    work.limit(searching)
-    found = budget.attempt(lambda: sensitivities(work, searching, seed, skipped), lambda: None)
+    budget = request.budget.share(SENSITIVITY_SHARE)
+    bounding = request.bounding(budget.share(SEARCHES_SHARE))
+    found = budget.attempt(lambda: sensitivities(captured, bounding, request.seed, skipped), lambda: None)
     skipped += [] if found is not None else [("sensitivity to the weights", NOT_REACHED)]
     return found or {}

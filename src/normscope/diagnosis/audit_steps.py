@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ..bounds.autograd_check import Mismatch, mismatches
-from ..bounds.captured import OBSERVED_RTOL, OBSERVED_SAMPLES, Captured
+from ..bounds.bounding import Bounding
+from ..bounds.captured import Captured
 from ..bounds.domain.domain import Domain
+from ..bounds.lower import OBSERVED_RTOL, OBSERVED_SAMPLES, observed
 from ..bounds.point import first_samples, jacobian_norms
 from ..core.bracket import Bracket
 from ..core.budget import Budget
@@ -84,12 +86,16 @@ class AuditRequest:
             model=model, batch=batch, device=device, asked=mode, mode=resolved, broken=broken, **options
         )
 
+    def bounding(self, budget: Budget | None = None) -> Bounding:
+        """Return how norms are bounded within a part of the budget, or within all of it."""
+        return Bounding(budget=budget or self.budget, rtol=self.rtol)
+
 
 @dataclass(frozen=True, slots=True)
 class AuditTrace:
     """The captured model, None where there is none, and whether there was time to trace it."""
 
-    work: Captured | None
+    captured: Captured | None
     in_time: bool
 
 
@@ -104,8 +110,8 @@ def trace(request: AuditRequest, skipped: Skipped) -> AuditTrace:
         skipped.append((f"{TRACED}, Jacobians", NO_TIME))
         return AuditTrace(None, False)
     with request.meter.part("capture"):
-        work = _captured(request, skipped)
-    return AuditTrace(work, (TRACED, NO_TIME) not in skipped)
+        captured = _captured(request, skipped)
+    return AuditTrace(captured, (TRACED, NO_TIME) not in skipped)
 
 
 def _time_to_capture(model: nn.Module, batch: Any, mode: str | None, budget: Budget) -> bool:
@@ -118,16 +124,16 @@ def _captured(request: AuditRequest, skipped: Skipped) -> Captured | None:
     model, batch, budget = request.model, request.batch, request.budget.share(CAPTURE_SHARE)
     try:
         graph = capture_within(budget, model, batch, mode=request.asked, output=request.output)
-        return Captured(
+        return Captured.of(
             model,
             batch,
+            request.bounding(),
             mode=request.asked,
             output=request.output,
             on_missing="inf",
             known=request.known,
-            rtol=request.rtol,
-            budget=budget,
-            captured=graph,
+            graph=graph,
+            folding=budget,
         )
     except CaptureError as error:
         skipped.append((TRACED, str(error)))
@@ -136,7 +142,7 @@ def _captured(request: AuditRequest, skipped: Skipped) -> Captured | None:
     return None
 
 
-def pass_over_data(request: AuditRequest, work: Captured | None, skipped: Skipped) -> tuple[DataSeen, float]:
+def pass_over_data(request: AuditRequest, captured: Captured | None, skipped: Skipped) -> tuple[DataSeen, float]:
     """Return what the layers are given by the data, and the seconds that one batch takes.
 
     Raises:
@@ -146,24 +152,24 @@ def pass_over_data(request: AuditRequest, work: Captured | None, skipped: Skippe
     with request.meter.part("data"):
         batches = [request.batch] if request.loader is None else request.loader
         limited = request.budget.share(DATA_SHARE)
-        data = watch_data(request.model, batches, mode=request.asked, written=_written_norms(work), budget=limited)
+        data = watch_data(request.model, batches, mode=request.asked, written=_written_norms(captured), budget=limited)
     if data.error is not None:
         if not request.broken:
-            raise InputError(f"{data.error}. Pass batches the model accepts: model(batch) must work.")
+            raise InputError(f"{data.error}. Pass batches the model accepts: model(batch) must captured.")
         skipped.append(("statistics over the data", data.error))
-    if data.not_finite is not None and work is not None:
+    if data.not_finite is not None and captured is not None:
         skipped.append(("Jacobians at the batch", f"the data make {data.not_finite[0] or 'the model'} return NaN"))
     return data, (request.budget.elapsed - began) / max(data.batches, 1)
 
 
-def _written_norms(work: Captured | None) -> dict[str, float]:
+def _written_norms(captured: Captured | None) -> dict[str, float]:
     """Return the modules that are an RMSNorm of their own input, written out in operators, with their eps."""
-    if work is None:
+    if captured is None:
         return {}
     found = {}
-    for node in work.graph:
+    for node in captured.graph:
         if isinstance(node.op, Unit) and node.op.name == "rms" and node.path:
-            inside = [other for other in work.graph if f"{other.path}.".startswith(f"{node.path}.")]
+            inside = [other for other in captured.graph if f"{other.path}.".startswith(f"{node.path}.")]
             names = {other.name for other in inside}
             read = {ref for other in inside for ref in other.refs if ref not in names}
             if node.op.data["dims"] == (len(node.shape) - 1,) and read == set(node.refs):
@@ -192,12 +198,12 @@ def signal_by_depth(request: AuditRequest, data: DataSeen, per_batch: float, ski
     return signal
 
 
-def jacobians(request: AuditRequest, work: Captured | None, skipped: Skipped) -> Bracket | None:
+def jacobians(request: AuditRequest, captured: Captured | None, skipped: Skipped) -> Bracket | None:
     """Return the Jacobian norms at the first samples of the batch, or say why not."""
     budget = request.budget.share(JACOBIAN_SHARE)
     with request.meter.part("Jacobians"):
         try:
-            found = budget.attempt(lambda: _jacobian_norms(request, work, budget), lambda: None)
+            found = budget.attempt(lambda: _jacobian_norms(request, captured, budget), lambda: None)
         except (JacobianError, CaptureError, InputError) as error:
             skipped.append(("Jacobian norms at the batch", str(error)))
             return None
@@ -206,10 +212,10 @@ def jacobians(request: AuditRequest, work: Captured | None, skipped: Skipped) ->
     return found
 
 
-def _jacobian_norms(request: AuditRequest, work: Captured | None, budget: Budget) -> Bracket:
+def _jacobian_norms(request: AuditRequest, captured: Captured | None, budget: Budget) -> Bracket:
     """Return the Jacobian norms from the captured graph, or by autograd where there is none."""
-    if work is not None:
-        return work.observed(request.seed, budget)
+    if captured is not None:
+        return observed(captured, request.seed, budget)
     few = first_samples(request.batch, OBSERVED_SAMPLES) if request.mode == "eval" else request.batch
     return jacobian_norms(
         request.model,
@@ -222,9 +228,9 @@ def _jacobian_norms(request: AuditRequest, work: Captured | None, budget: Budget
     )
 
 
-def wrong_backwards(request: AuditRequest, work: Captured | None) -> tuple[Mismatch, ...]:
+def wrong_backwards(request: AuditRequest, captured: Captured | None) -> tuple[Mismatch, ...]:
     """Return the modules whose backward is not the derivative of their forward; none where nothing can be said."""
-    graph = None if work is None else work.graph
+    graph = None if captured is None else captured.graph
     try:
         return request.budget.attempt(
             lambda: mismatches(request.model, request.batch, graph, mode=request.asked, output=request.output),

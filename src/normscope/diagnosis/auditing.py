@@ -129,21 +129,21 @@ def audit(
     )
     skipped: Skipped = []
     traced = trace(request, skipped)
-    data, per_batch = pass_over_data(request, traced.work, skipped)
+    data, per_batch = pass_over_data(request, traced.captured, skipped)
     sound = not request.broken and data.not_finite is None
     signal = signal_by_depth(request, data, per_batch, skipped)
-    observed = jacobians(request, traced.work, skipped) if sound and traced.in_time else None
-    if traced.work is None:
+    observed = jacobians(request, traced.captured, skipped) if sound and traced.in_time else None
+    if traced.captured is None:
         bounds = bounds_without_graph(request, data, observed)
     else:
         if domain is not None:
-            domain.check(traced.work.double)
-        bounds = bounds_of_graph(request, traced.work, data, observed, sound=sound, skipped=skipped)
+            domain.check(traced.captured.double)
+        bounds = bounds_of_graph(request, traced.captured, data, observed, sound=sound, skipped=skipped)
     with request.meter.part("findings"):
         examined = _examined(request, traced, data, signal, bounds, sound=sound)
         findings = look(examined)
     return _result(
-        request, traced.work, examined, bounds, observed=observed, findings=findings, skipped=skipped, name=name
+        request, traced.captured, examined, bounds, observed=observed, findings=findings, skipped=skipped, name=name
     )
 
 
@@ -169,16 +169,16 @@ def _examined(
     sound: bool,
 ) -> Examined:
     """Return all that findings look at."""
-    work = traced.work
+    captured = traced.captured
     return Examined(
         model=request.model,
         mode=request.mode,
         places=bounds.places,
         data=data,
         feeds=bounds.feeds,
-        graph=None if work is None else work.double,
-        effects={} if work is None else work.segments.effects,
-        mismatches=wrong_backwards(request, work) if sound and traced.in_time else (),
+        graph=None if captured is None else captured.double,
+        effects={} if captured is None else captured.segments.effects,
+        mismatches=wrong_backwards(request, captured) if sound and traced.in_time else (),
         signal=signal,
         bounds=bounds.rungs,
     )
@@ -186,7 +186,7 @@ def _examined(
 
 def _result(
     request: AuditRequest,
-    work: Captured | None,
+    captured: Captured | None,
     examined: Examined,
     bounds: AuditBounds,
     *,
@@ -203,8 +203,8 @@ def _result(
         parameters=sum(p.numel() for p in request.model.parameters()),
         samples=data.samples,
         batches=data.batches,
-        input_shape=None if work is None else work.graph.input_shape,
-        output_shape=None if work is None else work.graph.output_shape,
+        input_shape=None if captured is None else captured.graph.input_shape,
+        output_shape=None if captured is None else captured.graph.output_shape,
         lipschitz=bounds.rungs.get("best"),
         observed=observed,
         ladder=bounds.rungs,
@@ -214,19 +214,19 @@ def _result(
         signal=examined.signal,
         findings=findings,
         skipped=tuple(skipped) + _unmatched(examined),
-        notes=_notes(request, work, data),
+        notes=_notes(request, captured, data),
         provenance=provenance(request.device),
         cost=request.meter.cost(),
         seconds=request.budget.elapsed,
     )
 
 
-def _notes(request: AuditRequest, work: Captured | None, data: DataSeen) -> tuple[str, ...]:
+def _notes(request: AuditRequest, captured: Captured | None, data: DataSeen) -> tuple[str, ...]:
     """Return what the reader is told beside the figures, each sentence once."""
-    notes = [] if work is None else [*work.graph.notes]
+    notes = [] if captured is None else [*captured.graph.notes]
     if request.loader is None:
         notes.append(f"statistics come from the batch alone ({data.samples} samples): pass loader= for more")
-    if work is not None and not request.thorough:
+    if captured is not None and not request.thorough:
         notes.append(LEFT_OUT)
     return tuple(dict.fromkeys((*notes, *request.budget.cuts)))
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from ..bounds.weights.applied import weight_of
+from ..bounds.applied import weight_of
 from ..graph.ir import Graph, Node
 from ..graph.memory import overlap
 

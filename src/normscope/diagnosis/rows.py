@@ -11,12 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..bounds.bounding import Bounding
 from ..bounds.captured import Captured
 from ..bounds.printed import is_normalizer, is_weight, printed_constant
 from ..core.bracket import Bracket
+from ..core.budget import Budget
 from ..core.errors import InputError
 from ..core.log10 import log10
 from ..core.progress import Progress
+from ..core.rounding import Upper
 from ..graph.ir import Node, Unit, leaves
 from ..linalg.layer_norms import linear_map
 from ..linalg.linear_map import LinearMap, Matrix
@@ -52,44 +55,51 @@ BATCH_SAMPLES = 16
 
 
 @torch.no_grad()
-def weight_norms(work: Captured) -> dict[str, Bracket]:
+def weight_norms(captured: Captured, bounding: Bounding) -> dict[str, Bracket]:
     """Return the operator norm of every weight layer by node name; the ladder reuses the upper sides."""
-    effects = {node.name: work.segments.effects[node.name] for node in work.double if is_weight(node)}
+    effects = {node.name: captured.segments.effects[node.name] for node in captured.double if is_weight(node)}
     maps = {name: effect.maps[0] for name, effect in effects.items() if isinstance(effect, Linear)}
     found = {}
     with Progress("bounding weights", total=len(maps)) as progress:
         for name, linear in maps.items():
-            progress.step(work.double.node(name).path)
-            found[name] = bracket(linear, rtol=work.rtol, budget=work.within(linear, 1 / 3))
+            progress.step(captured.double.node(name).path)
+            found[name] = bracket(linear, rtol=bounding.rtol, budget=bounding.share(linear, 1 / 3))
     return found
 
 
 @torch.no_grad()
 def from_graph(
-    work: Captured,
+    captured: Captured,
+    bounding: Bounding,
     data: DataSeen,
     fed: Sequence[FeedingLayer],
-    norms: Mapping[str, Bracket],
     observed: Bracket | None,
+    *,
+    norms: Mapping[str, Bracket],
+    values: Mapping[str, Upper],
     sensitivity: Mapping[str, Bracket],
 ) -> tuple[ExaminedRow, ...]:
-    """Return the rows of a captured model, in the order they run; norms and sensitivities are by node name."""
-    nodes = [node for node in once(work.double) if is_weight(node) or is_normalizer(node) or _is_recurrent(node)]
-    where = sites(work.model, work.double, data.order)
-    gains = work.budget.attempt(lambda: _gains_along(work, observed), dict[str, float])
+    """Return the rows of a captured model, in the order they run.
+
+    The norms of weight layers, the bounds of all values and the sensitivities to weights are by node name.
+    """
+    nodes = [node for node in once(captured.double) if is_weight(node) or is_normalizer(node) or _is_recurrent(node)]
+    where = sites(captured.model, captured.double, data.order)
+    gains = bounding.budget.attempt(lambda: _gains_along(captured, observed), dict[str, float])
     feeding = {feed.normalizer.name: feed for feed in fed}
     feeders = {feed.weight.name for feed in fed}
     unwatched = [n for n in nodes if is_normalizer(n) and where.get(n.name, NOWHERE) not in data.normalizers]
-    stand_ins = _at_the_batch(work, unwatched)
-    stands = standings(work.double, nodes)
-    cumulative = {name: size.log10 for name, size in work.values.items()}
+    stand_ins = _at_the_batch(captured, bounding.budget, unwatched)
+    stands = standings(captured.double, nodes)
+    cumulative = {name: size.log10 for name, size in values.items()}
+    norm = _within(bounding)
     measured: set[str] = set()  # recurrent modules whose matrices have rows
     places: list[ExaminedRow] = []
     with Progress("measuring layers", total=len(nodes)) as progress:
         for node, stand in zip(nodes, stands, strict=True):
             progress.step(node.path)
-            effect = work.segments.effects[node.name]
-            common = _described(work.model, node) | {
+            effect = captured.segments.effects[node.name]
+            common = _described(captured.model, node) | {
                 "log10_cumulative": cumulative[node.name],
                 "log10_observed": gains.get(node.name),
                 **_stands(node, stand, cumulative, gains),
@@ -100,23 +110,25 @@ def from_graph(
                 notes = [BATCH_ONLY] if seen is None else []
                 notes += [WRITTEN] if family(node) == "rms" else []
                 seen = seen or stand_ins.get(node.name)
-                found = {"notes": tuple(notes), **_normalizer(work, node, seen, feeding.get(node.name))}
+                found = {"notes": tuple(notes), **_normalizer(captured, bounding, node, seen, feeding.get(node.name))}
                 row = Row(role="normalizer", **common, **found)
                 places.append(ExaminedRow(row=row, node=node, effect=effect, normalizer=seen))
             elif _is_recurrent(node):
-                module = work.model.get_submodule(node.path)
+                module = captured.model.get_submodule(node.path)
                 common["parameters"] = sum(p.numel() for p in module.parameters(recurse=False))
                 row = Row(role="weight", **common, notes=(_over_steps(effect),))
                 places.append(ExaminedRow(row=row, node=node, effect=effect, weight=data.weights.get(site)))
-                places += [] if node.path in measured else _matrices(module, node.path, _within(work))
+                places += [] if node.path in measured else _matrices(module, node.path, norm)
                 measured.add(node.path)
             else:
                 common |= {"norm": norms.get(node.name), "sensitivity": sensitivity.get(node.name)}
                 row = Row(role="weight", **common, **_filters(node, node.name in feeders))
                 places.append(ExaminedRow(row=row, node=node, effect=effect, weight=data.weights.get(site)))
-    named = projection_names(work.model, work.graph, nodes)
+    named = projection_names(captured.model, captured.graph, nodes)
     folded = {feed.normalizer.name: named[feed.weight.name] for feed in fed if feed.weight.name in named}
-    return tuple(_called(place, named, folded) for place in _placed(nodes, _with_beside(work, data, places, where)))
+    return tuple(
+        _called(place, named, folded) for place in _placed(nodes, _with_beside(captured, norm, data, places, where))
+    )
 
 
 def _called(place: ExaminedRow, names: Mapping[str, str], folded: Mapping[str, str]) -> ExaminedRow:
@@ -126,9 +138,9 @@ def _called(place: ExaminedRow, names: Mapping[str, str], folded: Mapping[str, s
     return replace(place, row=replace(row, path=names.get(node, row.path), folded_with=before))
 
 
-def _within(work: Captured) -> Norm:
+def _within(bounding: Bounding) -> Norm:
     """Return how norms are bracketed within the tolerance and the budget of an audit."""
-    return lambda linear: bracket(linear, rtol=work.rtol, budget=work.budget.search(BOUNDING))
+    return lambda linear: bracket(linear, rtol=bounding.rtol, budget=bounding.budget.search(BOUNDING))
 
 
 def _placed(nodes: Sequence[Node], places: Sequence[ExaminedRow]) -> tuple[ExaminedRow, ...]:
@@ -145,12 +157,12 @@ def _placed(nodes: Sequence[Node], places: Sequence[ExaminedRow]) -> tuple[Exami
 
 
 def _with_beside(
-    work: Captured, data: DataSeen, places: Sequence[ExaminedRow], where: Mapping[str, Site]
+    captured: Captured, norm: Norm, data: DataSeen, places: Sequence[ExaminedRow], where: Mapping[str, Site]
 ) -> tuple[ExaminedRow, ...]:
     """Add rows for layers that ran but do not depend on the measured input (time embeddings), in the order they ran."""
     if any(not place.row.path for place in places):  # torch.export lost a name: which layer is which cannot be told
         return tuple(places)
-    known, order = first_names(work.model), {site: number for number, site in enumerate(data.order)}
+    known, order = first_names(captured.model), {site: number for number, site in enumerate(data.order)}
     rows = {known.get(place.row.path, place.row.path) for place in places}
     keyed: list[tuple[int, ExaminedRow]] = []
     for place in places:  # what cannot be told apart stays behind the row before it
@@ -158,7 +170,7 @@ def _with_beside(
         keyed.append((last if place.node is None else order.get(where.get(place.node.name, NOWHERE), last), place))
     for site in data.order:
         if site[0] not in rows:
-            keyed += [(order[site], place) for place in _seen_alone(work.model, data, site, _within(work), BESIDE)]
+            keyed += [(order[site], place) for place in _seen_alone(captured.model, data, site, norm, BESIDE)]
     return tuple(place for _, place in sorted(keyed, key=lambda pair: pair[0]))
 
 
@@ -265,13 +277,13 @@ def _described(model: nn.Module, node: Node) -> dict[str, Any]:
 
 
 def _normalizer(
-    work: Captured, node: Node, seen: NormalizerOverData | None, feed: FeedingLayer | None
+    captured: Captured, bounding: Bounding, node: Node, seen: NormalizerOverData | None, feed: FeedingLayer | None
 ) -> dict[str, Any]:
     """The constants of a normalizer, over all inputs and at the data, alone and folded."""
-    effect = work.segments.effects[node.name]
+    effect = captured.segments.effects[node.name]
     found: dict[str, Any] = {
         "log10_printed": printed_constant(node, effect),
-        "log10_exact": effect.constant(work.norm).log10,
+        "log10_exact": effect.constant(bounding.norm).log10,
     }
     if seen is None:
         stored = {"log10_at_data": found["log10_exact"]} if isinstance(effect, Linear) else {}
@@ -281,8 +293,8 @@ def _normalizer(
     if feed is None:
         folded = None
     else:
-        folding = work.budget.search(FOLDING)
-        gain = partial(folded_gain, seen, node, effect, feed, work.segments.effects)
+        folding = bounding.budget.search(FOLDING)
+        gain = partial(folded_gain, seen, node, effect, feed, captured.segments.effects)
         folded = None if folding.late else folding.attempt(gain, lambda: None)
         if folding.cut:
             return found | {"notes": ("max_seconds left no time for its gain together with the layer before it",)}
@@ -313,14 +325,14 @@ def _counted(masks: Sequence[Tensor]) -> dict[str, Any]:
     return {"channels": masks[0].numel(), "dead_channels": int(torch.stack(list(masks)).any(0).sum())}
 
 
-def _gains_along(work: Captured, observed: Bracket | None) -> dict[str, float]:
+def _gains_along(captured: Captured, observed: Bracket | None) -> dict[str, float]:
     """Return log10 of the gain from the input to every node, along the direction the network stretches most.
 
     A secant of length 2 STEP norm(x) through the float64 graph, around the sample with the largest Jacobian.
     """
     if observed is None or not observed.per_sample:
         return {}
-    points = work.graph.samples if work.graph.samples is not None else work.graph.flat()[None]
+    points = captured.points
     best, top = max(enumerate(observed.per_sample[: len(points)]), key=lambda pair: pair[1].log10_lower)
     direction = top.witness
     if direction is None or direction.numel() != points.shape[1] or not bool(direction.any()):
@@ -328,21 +340,21 @@ def _gains_along(work: Captured, observed: Bracket | None) -> dict[str, float]:
     point, direction = points[best].double(), direction.reshape(-1).double().to(points.device)
     length = STEP * max(float(point.norm()), 1e-3)
     step = direction * (length / float(direction.norm()))
-    ahead, behind = (work.double.values(*work.double.split(point + sign * step)) for sign in (1, -1))
+    ahead, behind = (captured.double.values(*captured.double.split(point + sign * step)) for sign in (1, -1))
     floats = [name for name, value in ahead.items() if value.is_floating_point()]
     moved = {name: torch.where(ahead[name] == behind[name], 0.0, ahead[name] - behind[name]) for name in floats}
     gains = {name: float(torch.linalg.vector_norm(change)) / (2 * length) for name, change in moved.items()}
     return {name: log10(gain) for name, gain in gains.items() if math.isfinite(gain)}
 
 
-def _at_the_batch(work: Captured, nodes: Sequence[Node]) -> dict[str, NormalizerOverData]:
+def _at_the_batch(captured: Captured, budget: Budget, nodes: Sequence[Node]) -> dict[str, NormalizerOverData]:
     """Return what normalizers see at the batch, by node name, from the graph itself."""
     tallies = {node.name: _tally(node) for node in nodes if family(node) != "batch_norm"}
     if not tallies:
         return {}
-    points = work.graph.samples if work.graph.samples is not None else work.graph.flat()[None]
+    points = captured.points
     for point in points[:BATCH_SAMPLES]:
-        values = work.budget.attempt(partial(work.double.values, *work.double.split(point.double())), lambda: None)
+        values = budget.attempt(partial(captured.double.values, *captured.double.split(point.double())), lambda: None)
         if values is None:
             break
         for node in nodes:

@@ -8,15 +8,16 @@ from typing import Any
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from ..bounds.captured import OBSERVED_PASSES, USUAL_STEPS, Captured
+from ..bounds.bounding import Bounding
+from ..bounds.captured import Captured
 from ..bounds.curve.curve import MARGINS, QUANTILES, SAMPLES, checked_widths, measured_curve
 from ..bounds.curve.shares import DomainPoint, ShareCurve
 from ..bounds.data.order import draws_needed
 from ..bounds.domain.domain import Domain
-from ..bounds.domain.domain_bounds import CapturedDomain
+from ..bounds.domain.domain_bounds import domain_sides
+from ..bounds.lower import OBSERVED_PASSES, USUAL_STEPS
 from ..bounds.passes import multiplications, passes
 from ..core.bracket import Bracket
-from ..core.budget import Budget
 from ..core.errors import CaptureError, InputError, JacobianError
 from ..graph.call import arguments, batches_of
 from .findings.loose import useful
@@ -34,23 +35,23 @@ ONCE = "the loader can be read once only, and that was for the statistics: pass 
 FRESH = "the coverage counts the loader's samples as fresh: they must not be those that defined the domain"
 
 
-def worth_it(work: Captured, rungs: Mapping[str, Bracket]) -> bool:
+def worth_it(captured: Captured, rungs: Mapping[str, Bracket]) -> bool:
     """Say whether a fast audit takes it: where the bound over all inputs says nothing, of a small network."""
     best, observed = rungs.get("best"), rungs.get("observed")
     if best is None or observed is None or useful(best.log10_upper, observed.log10_upper) is not None:
         return False
-    return multiplications(work.graph) <= SMALL
+    return multiplications(captured.graph) <= SMALL
 
 
 def audited_curve(
-    work: Captured,
+    captured: Captured,
     loader: Iterable[Any] | None,
     everywhere: Bracket,
     skipped: list[tuple[str, str]],
     *,
     domain: Domain | None,
     brief: bool,
-    budget: Budget,
+    bounding: Bounding,
     seed: int,
 ) -> ShareCurve | None:
     """Return the curve of an audited model, or say why there is none.
@@ -59,33 +60,33 @@ def audited_curve(
     coverage by the loader; otherwise DATA and domains of several widths, or of one width and from few samples.
 
     Args:
-        work: on the captured model.
+        captured: the model.
         loader: that can be read again; None without one.
         everywhere: the bound over all inputs.
         skipped: takes the reason.
         domain: what the user recorded.
         brief: few samples and one width.
-        budget: of all of it.
+        bounding: what all of it may cost.
         seed: of the starts of Lanczos.
     """
     if isinstance(loader, Iterator):
         skipped.append((WHAT, ONCE))
         return None
-    samples = BRIEF_SAMPLES if brief else passes(work.graph, SAMPLES, work=WORK, least=FEWEST)
+    samples = BRIEF_SAMPLES if brief else passes(captured.graph, SAMPLES, work=WORK, least=FEWEST)
     try:
         if domain is not None:
-            return _over(domain, work, loader, everywhere, samples)
+            return _over(domain, captured, bounding, loader, everywhere, samples)
         needed = FEWEST_NORMS if brief else draws_needed(SHARE, CONFIDENCE)
         return measured_curve(
-            work,
+            captured,
             [] if loader is None else loader,
             widths=BRIEF_WIDTHS if brief else checked_widths(QUANTILES, MARGINS),
             samples=samples,
-            norms=passes(work.graph, needed, work=WORK / (OBSERVED_PASSES * USUAL_STEPS), least=FEWEST_NORMS),
+            norms=passes(captured.graph, needed, work=WORK / (OBSERVED_PASSES * USUAL_STEPS), least=FEWEST_NORMS),
             share=SHARE,
             confidence=CONFIDENCE,
             everywhere=everywhere,
-            budget=budget,
+            bounding=bounding,
             seed=seed,
         )
     except (InputError, CaptureError, JacobianError) as error:
@@ -94,14 +95,19 @@ def audited_curve(
 
 
 def _over(
-    domain: Domain, work: Captured, loader: Iterable[Any] | None, everywhere: Bracket, samples: int
+    domain: Domain,
+    captured: Captured,
+    bounding: Bounding,
+    loader: Iterable[Any] | None,
+    everywhere: Bracket,
+    samples: int,
 ) -> ShareCurve:
     """Return the one point of a domain that was recorded before."""
-    bracket = CapturedDomain(work, domain, everywhere).rungs("fast")["best"]
-    coverage = None if loader is None else domain.coverage(_first(work, loader, samples), confidence=CONFIDENCE)
+    bracket = domain_sides(captured, domain, bounding, everywhere=everywhere)["best"]
+    coverage = None if loader is None else domain.coverage(_first(captured, loader, samples), confidence=CONFIDENCE)
     point = DomainPoint(quantile=domain.quantile, margin=domain.margin, bracket=bracket, coverage=coverage)
     return ShareCurve(
-        mode=work.graph.mode,
+        mode=captured.graph.mode,
         samples=domain.samples,
         confidence=CONFIDENCE,
         data=None,
@@ -112,12 +118,12 @@ def _over(
     )
 
 
-def _first(work: Captured, loader: Iterable[Any], samples: int) -> Iterator[Any]:
+def _first(captured: Captured, loader: Iterable[Any], samples: int) -> Iterator[Any]:
     """Yield batches, on the model's device, until there are so many samples."""
-    read, device = 0, work.graph.inputs[0].value.device
+    read, device = 0, captured.graph.inputs[0].value.device
     for given in batches_of(loader, tuples=True):
         batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, given)
         yield batch
-        read += arguments(work.model, batch).count if work.graph.per_sample else 1
+        read += arguments(captured.model, batch).count if captured.graph.per_sample else 1
         if read >= samples:
             return

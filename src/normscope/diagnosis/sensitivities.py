@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..bounds.bounding import Bounding
 from ..bounds.captured import Captured
 from ..bounds.passes import multiplications, passes
 from ..bounds.weights.figures import WeightPlan
 from ..bounds.weights.jacobian import LOWER_SIDES, JacobianSearch
 from ..bounds.weights.weight_constants import measure
 from ..core.bracket import Bracket
-from ..core.budget import GPU, Budget
+from ..core.budget import GPU
 from ..core.errors import InputError, JacobianError, said
 from ..linalg.operator_norms import BOUNDING
 
@@ -29,29 +30,33 @@ SIDE = 128
 WHAT = "sensitivity to the weights"
 
 
-def sensitivities(work: Captured, budget: Budget, seed: int, skipped: list[tuple[str, str]]) -> dict[str, Bracket]:
+def sensitivities(
+    captured: Captured, bounding: Bounding, seed: int, skipped: list[tuple[str, str]]
+) -> dict[str, Bracket]:
     """Return norm(h, W) of every weight layer by node name, at the first samples; what is left out goes to `skipped`.
 
     To be called when the audit has bounded the network, whose norms are used again.
     """
-    large = multiplications(work.double) > MULTIPLICATIONS
+    large = multiplications(captured.double) > MULTIPLICATIONS
     if large:
         skipped.append(
             (f"lower sides of the {WHAT}", "the model is large: normscope.weight_sensitivity takes the time")
         )
-    steps = 0 if large else passes(work.double, SEARCH_STEPS, work=SEARCH_WORK)
-    search = JacobianSearch(rtol=work.rtol, steps=STEPS, seed=seed, budget=budget.search(LOWER_SIDES, steps))
-    norms = NORM_WORK * (GPU if work.double.inputs[0].value.device.type == "cuda" else 1.0)
+    steps = 0 if large else passes(captured.double, SEARCH_STEPS, work=SEARCH_WORK)
+    search = JacobianSearch(
+        rtol=bounding.rtol, steps=STEPS, seed=seed, budget=bounding.budget.search(LOWER_SIDES, steps)
+    )
+    norms = NORM_WORK * (GPU if captured.double.inputs[0].value.device.type == "cuda" else 1.0)
     plan = WeightPlan(
         search=search,
         samples=1 if large else SAMPLES,
         chain_cost=-1.0,
         side=SIDE,
-        norms=budget.share(0.5).search(BOUNDING, norms),
+        norms=bounding.budget.share(0.5).search(BOUNDING, norms),
         witnesses=False,
     )
     try:
-        result, rows = measure(work, plan)
+        result, rows = measure(captured, bounding, plan)
     except (InputError, JacobianError, RuntimeError, NotImplementedError) as error:
         skipped.append((WHAT, said(error)))
         return {}

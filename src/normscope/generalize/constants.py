@@ -9,10 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from ..bounds.balls.ball import Balls
+from ..bounds.bounding import Bounding
 from ..bounds.captured import Captured
 from ..bounds.domain.domain import Domain
-from ..bounds.domain.domain_bounds import CapturedDomain
+from ..bounds.domain.domain_bounds import domain_sides
 from ..bounds.printed import is_normalizer, is_weight, printed, printed_constant
+from ..bounds.rungs import upper_sides
 from ..core.bracket import Bracket, Evidence
 from ..core.progress import Progress
 from ..rules.effects import Linear
@@ -40,6 +42,7 @@ class Constants:
         normalizers: the operator of each normalizer and log10 of its printed constant.
         chain: the condition that the printed product bounds this network.
         captured: the captured model.
+        bounding: what its bounds may cost.
     """
 
     log10_global: float
@@ -50,6 +53,7 @@ class Constants:
     normalizers: tuple[tuple[str, float], ...]
     chain: Condition
     captured: Captured
+    bounding: Bounding
 
 
 def over_all_inputs(
@@ -60,8 +64,9 @@ def over_all_inputs(
     Raises:
         NormscopeError: the model cannot be traced, or has operators without a rule.
     """
-    captured = Captured(model, example, mode="eval", output=output, max_seconds=max_seconds)
-    best = captured.rungs("fast")["best"]
+    bounding = Bounding.within(max_seconds)
+    captured = Captured.of(model, example, bounding, mode="eval", output=output)
+    best = upper_sides(captured, bounding, proofs=False)["best"]
     formula = printed(captured.segments, captured.norm, exact=False)
     product, normalizers = 0.0, []
     for node in captured.segments.graph:
@@ -84,6 +89,7 @@ def over_all_inputs(
             formula.reason or "read off the graph",
         ),
         captured=captured,
+        bounding=bounding,
     )
 
 
@@ -101,7 +107,7 @@ def over_domain(known: Constants, domain: Domain, share: float | None) -> tuple[
 
     `share` is the share of the held-out samples that lie inside, or None.
     """
-    best = CapturedDomain(known.captured, domain).rungs("fast")["best"]
+    best = domain_sides(known.captured, domain, known.bounding)["best"]
     inside = "" if share is None else f"; {100 * share:.3g} % of the held-out samples are"
     why = f"no proof that whole cells lie inside the domain{inside}. The ball certificate (radius=) has one"
     return min(best.log10_upper, known.log10_global), condition(CONVEX, None, why)
@@ -126,7 +132,8 @@ def over_balls(known: Constants, tallies: tuple[Tally, ...]) -> tuple[list[Tenso
     regions = torch.full((len(partition.centres),), known.log10_global, dtype=torch.float64)
     with Progress("certifying balls", math.ceil(len(chosen) / AT_ONCE)) as progress:
         for some in chosen.split(AT_ONCE):
-            balls = Balls(known.captured, partition.centres[some.to(partition.centres.device)])
+            centres = partition.centres[some.to(partition.centres.device)]
+            balls = Balls(known.captured, centres, known.bounding)
             bounds = balls.over(partition.radius).constant.double().cpu().log10() + 1e-12
             regions[some] = torch.minimum(bounds, regions[some])
             progress.step()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ..bounds.bounding import Bounding
 from ..bounds.captured import Captured
 from ..bounds.printed import is_normalizer, is_weight, printed
 from ..core.errors import NormscopeError, said
@@ -109,7 +110,7 @@ def read_network(
         NormscopeError: the model cannot be traced, or has operators without a rule.
     """
     folded, why_not_folded = _folded(model, batch)
-    captured = Captured(folded, batch, mode="eval", output=output, max_seconds=max_seconds)
+    captured = Captured.of(folded, batch, Bounding.within(max_seconds), mode="eval", output=output)
     graph = captured.graph
     nodes = [node for node in graph if is_weight(node)]
     biased = any(isinstance(node.bound().get("bias"), Tensor) for node in nodes)

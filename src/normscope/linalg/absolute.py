@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import weakref
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from ..core.sizes import norm as l2
 from .cancelling import lost
 from .convolution_map import Convolution
 from .entries import absolute_entries, of_each
+from .kept import kept
 from .linear_map import Averaging, Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
 from .operator_norms import upper
 from .writing import in_range, writable, write_out
@@ -20,18 +20,17 @@ from .writing import in_range, writable, write_out
 WRITTEN = 4_000_000
 """Folded maps with at most this many matrix entries are written out, so that entries that cancel do so."""
 _SLACK = 1 + 1e-12
-_absolutes: weakref.WeakKeyDictionary[LinearMap, LinearMap | None] = weakref.WeakKeyDictionary()
-_sizes: weakref.WeakKeyDictionary[LinearMap, float] = weakref.WeakKeyDictionary()
-_rows: weakref.WeakKeyDictionary[LinearMap, Tensor | None] = weakref.WeakKeyDictionary()
 
 
+@kept
+@torch.no_grad()
 def absolute(linear: LinearMap) -> LinearMap | None:
     """Return the map whose matrix has the absolute values of the entries, or one with larger entries.
 
     If every input entry moves by at most d_j, every output entry moves by at most `absolute(linear)` applied to d.
 
     Args:
-        linear: any linear map; the result is remembered with the map.
+        linear: any linear map; it keeps the result.
 
     Returns:
         A map with nonnegative entries, or None for code that is too large to be written out.
@@ -40,19 +39,26 @@ def absolute(linear: LinearMap) -> LinearMap | None:
         >>> absolute(Matrix(torch.tensor([[1.0, -2.0]]))).apply(torch.ones(1, 2))
         tensor([[3.]])
     """
-    if linear not in _absolutes:
-        with torch.no_grad():
-            _absolutes[linear] = _absolute(linear)
-    return _absolutes[linear]
+    found = absolute_entries(linear)
+    if found is not None:
+        return found
+    if isinstance(linear, Repeated):
+        inner = absolute(linear.inner)
+        return None if inner is None else Repeated(inner, linear.leading)
+    if small(linear):
+        return _flat(linear, _written_entries(linear))
+    return of_each(linear, absolute) if isinstance(linear, Composite | Sum) and in_range(linear) else None
 
 
+@kept
+@torch.no_grad()
 def row_norms(linear: LinearMap) -> Tensor | None:
     """Return an upper bound on the l2 norm of every row of the map's matrix, in the shape of the output (float64).
 
     Exact up to rounding for single maps with zero padding and for whatever is small enough to be written out.
 
     Args:
-        linear: any linear map; the result is remembered with the map.
+        linear: any linear map; it keeps the result.
 
     Returns:
         A tensor of the output's shape, or None for code that is too large to be written out.
@@ -61,26 +67,18 @@ def row_norms(linear: LinearMap) -> Tensor | None:
         >>> row_norms(Matrix(torch.tensor([[3.0, -4.0]]))).round(decimals=9)
         tensor([5.], dtype=torch.float64)
     """
-    if linear not in _rows:
-        with torch.no_grad():
-            found = _row_norms(linear)
-            _rows[linear] = None if found is None else _positive(found, found * _SLACK + linear.slack)
-    return _rows[linear]
+    found = _row_norms(linear)
+    return None if found is None else _positive(found, found * _SLACK + linear.slack)
 
 
+@kept
+@torch.no_grad()
 def absolute_norm(linear: LinearMap) -> float:
     """Return a bound on the norm of the map with absolute entries (the Schur test): what rounding can add is its share.
 
     Args:
-        linear: any linear map; the result is remembered with the map.
+        linear: any linear map; it keeps the result.
     """
-    if linear not in _sizes:
-        with torch.no_grad():
-            _sizes[linear] = _absolute_norm(linear)
-    return _sizes[linear]
-
-
-def _absolute_norm(linear: LinearMap) -> float:
     if isinstance(linear, Composite):  # what cancels in the product is rounded all the same
         return product_above(*(absolute_norm(part) for part in linear.parts))
     if isinstance(linear, Sum):
@@ -95,23 +93,23 @@ def _absolute_norm(linear: LinearMap) -> float:
     return math.sqrt(float(rows.max())) * math.sqrt(float(columns.max())) * _SLACK
 
 
+def applied(spread: LinearMap, x: Tensor) -> Tensor:
+    """Apply a map without negative entries to what may be infinite."""
+    if bool(x.isfinite().all()):
+        result = spread.apply(x)
+        if result.numel() and bool((x > 0).any()) and float(result.amin()) < 1e-280:
+            # products may vanish: each loses less than that
+            return torch.where(spread.apply((x > 0).to(x)) > 0, result + SMALLEST * spread.in_size, result)
+        return result
+    result = spread.apply(torch.where(x.isfinite(), x, 0.0))
+    return torch.where(spread.apply(torch.where(x.isfinite(), 0.0, 1.0)) > 0, torch.inf, result)
+
+
 def small(linear: LinearMap) -> bool:
     """Say whether a map is written out here without being asked; one that lives on no device is not."""
     parts = linear.parts if isinstance(linear, Composite) else linear.terms if isinstance(linear, Sum) else (linear,)
     placed = any(not isinstance(part, Identity | Centering) for part in parts)
     return placed and linear.in_size * linear.out_size <= WRITTEN and writable(linear)
-
-
-def _absolute(linear: LinearMap) -> LinearMap | None:
-    found = absolute_entries(linear)
-    if found is not None:
-        return found
-    if isinstance(linear, Repeated):
-        inner = absolute(linear.inner)
-        return None if inner is None else Repeated(inner, linear.leading)
-    if small(linear):
-        return _flat(linear, _written_entries(linear))
-    return of_each(linear, absolute) if isinstance(linear, Composite | Sum) and in_range(linear) else None
 
 
 def _written_entries(linear: LinearMap) -> Tensor:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from .convolution_map import Convolution
+from .kept import kept
 from .linear_map import Averaging, Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
 
 KEPT = 1e-5
 """A row or column of which less than this is left, of what its parts have without their signs, has cancelled."""
 PROBES = 4
 """Vectors that every row and column is tried with; a row that has not cancelled is seen by the first one, mostly."""
-
-_cancelling: weakref.WeakKeyDictionary[LinearMap, bool] = weakref.WeakKeyDictionary()
 
 
 def absolute_entries(linear: LinearMap) -> LinearMap | None:
@@ -64,6 +62,8 @@ def of_each(linear: Composite | Sum, change: Callable[[LinearMap], LinearMap | N
     return Composite(known) if isinstance(linear, Composite) else Sum(known)
 
 
+@kept
+@torch.no_grad()
 def cancels(linear: LinearMap) -> bool:
     """Say whether parts of a map cancel so far that rounding is a notable share of a row or column of its matrix.
 
@@ -72,7 +72,7 @@ def cancels(linear: LinearMap) -> bool:
     Parts that were folded count as what they were folded from, so that little by little is as much as all at once.
 
     Args:
-        linear: any map; the answer is remembered with it.
+        linear: any map; it keeps the answer.
 
     Example:
         >>> ones = Matrix(torch.ones(1, 1, dtype=torch.float64))
@@ -80,13 +80,6 @@ def cancels(linear: LinearMap) -> bool:
         >>> cancels(Sum([ones, minus])), cancels(Sum([ones, ones]))
         (True, False)
     """
-    if linear not in _cancelling:
-        with torch.no_grad():
-            _cancelling[linear] = _cancels(linear)
-    return _cancelling[linear]
-
-
-def _cancels(linear: LinearMap) -> bool:
     if isinstance(linear, Repeated):
         return cancels(linear.inner)
     if not isinstance(linear, Composite | Sum) or linear.in_size == 0 or linear.out_size == 0 or not _mixed(linear):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -35,6 +36,11 @@ class LinearMap(ABC):
     @abstractmethod
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `[b, *out_shape]` to `[b, *in_shape]`, in the dtype of `y`."""
+
+    @cached_property
+    def worked_out(self) -> dict[Callable[[LinearMap], Any], Any]:
+        """What functions have found out about the map (`kept.py`)."""
+        return {}
 
     @property
     def in_size(self) -> int:

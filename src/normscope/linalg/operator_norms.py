@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,6 +15,7 @@ from ..core.cost import count
 from ..core.log10 import power10
 from ..core.rounding import ONE, Upper, smallest, total
 from .attained import attained
+from .bounds_taken import taken
 from .cancelling import lost
 from .conv_norm import ConvolutionNorm, bounding_cost, matrix_bound
 from .convolution_map import Convolution
@@ -47,20 +47,14 @@ from .norm_formulas import (
 from .slices import slice_map
 from .writing import cost, writable, write_out
 
-_known: weakref.WeakKeyDictionary[LinearMap, tuple[float, bool, NormBound]] = weakref.WeakKeyDictionary()
-"""By map: the tolerance asked for, whether the bound was tightened against a lower side, and the bound."""
-
-_loose: weakref.WeakKeyDictionary[LinearMap, NormBound] = weakref.WeakKeyDictionary()
-"""By map: a bound that takes next to no time, where one was needed."""
-
 
 def upper(linear: LinearMap, *, rtol: float = 1e-3, budget: Budget | None = None) -> Upper:
     """Return a certified upper bound on the spectral norm of a linear map.
 
     Args:
-        linear: any linear map; the result is remembered with the map.
+        linear: any linear map; it keeps the result.
         rtol: how tight a bound to aim for.
-        budget: once it is over only cheap bounds are taken, which are not remembered.
+        budget: once it is over only cheap bounds are taken, which are not kept.
 
     Returns:
         The bound, with evidence PROVEN for matrices, convolutions and diagonal, reindexing and centering maps, and
@@ -79,42 +73,37 @@ def upper(linear: LinearMap, *, rtol: float = 1e-3, budget: Budget | None = None
 @torch.no_grad()
 def bound(linear: LinearMap, *, rtol: float = 1e-3, budget: Budget | None = None) -> NormBound:
     """Return the upper bound together with a start vector for the search from below."""
-    if remembered(linear, rtol):
-        return _known[linear][2]
+    known = taken(linear).within(rtol)
+    if known is not None:
+        return known
     own = Budget() if budget is None else budget.share(1.0)
     found = _within(linear, rtol, own)
     if not own.ended:
-        _remember(linear, rtol, False, found)
+        taken(linear).keep(linear, rtol, False, found)
     return found
 
 
 def _within(linear: LinearMap, rtol: float, budget: Budget) -> NormBound:
     """Return a bound that was not taken before, a cheap one where the clock does not leave the time for another."""
 
-    def taken() -> NormBound:
+    def closely() -> NormBound:
         check_time()
         return _fresh(linear, rtol, budget)
 
-    return budget.attempt(taken, lambda: _cheap(linear))
+    return budget.attempt(closely, lambda: _cheap(linear))
 
 
 def _cheap(linear: LinearMap) -> NormBound:
     """Return a bound that takes next to no time: from row and column sums, and products and sums of such."""
-    if linear not in _loose:
-        _loose[linear] = NormBound(_fresh(linear, 1.0, Budget(max_seconds=0.0, what=BOUNDING)).upper)
-    return _loose[linear]
+    known = taken(linear)
+    if known.loose is None:
+        known.loose = NormBound(_fresh(linear, 1.0, Budget(max_seconds=0.0, what=BOUNDING)).upper)
+    return known.loose
 
 
 def remembered(linear: LinearMap, rtol: float) -> bool:
     """Say whether a bound as tight as asked for is known already."""
-    known = _known.get(linear)
-    return known is not None and known[0] <= rtol
-
-
-def _remember(linear: LinearMap, rtol: float, tightened: bool, found: NormBound) -> None:
-    """Keep a bound with its map; large vectors and what tightening needs are let go."""
-    start = found.start if linear.in_size <= 1_000_000 else None
-    _known[linear] = (rtol, tightened, NormBound(found.upper, start))
+    return taken(linear).within(rtol) is not None
 
 
 def _fresh(linear: LinearMap, rtol: float, budget: Budget) -> NormBound:
@@ -204,9 +193,9 @@ def _evenly_scaled(linear: Convolution, rtol: float) -> NormBound | None:
     before = linear.unscaled
     if before is None or not before.most <= before.least * (1.0 + _ALIKE * rtol) < math.inf:  # NaN is never alike
         return None
-    if not remembered(before.conv, rtol):
+    known = taken(before.conv).within(rtol)
+    if known is None:
         return None
-    known = _known[before.conv][2]
     scale = Upper.of(before.most, Evidence.PROVEN)
     return NormBound(known.upper.times(scale).named(known.upper.method), known.start)
 
@@ -250,24 +239,24 @@ def bracket(
         A bracket whose witness is a unit vector of `in_shape` in float64; `gap`, `converged` and `advice` say how
         far it closed.
     """
-    known = _known.get(linear) if remembered(linear, rtol) else None
+    known, tightened = taken(linear).within(rtol), taken(linear).tightened
     inner = _one_slice(linear)
     if inner is not None and known is None:
         return _lifted(linear, inner, bracket(inner, rtol=rtol, budget=budget, seed=seed, steps=steps))
     budget = Budget(what=BOUNDING) if budget is None else budget.share(1.0)
-    found = known[2] if known is not None else _within(linear, rtol, budget)
+    found = known if known is not None else _within(linear, rtol, budget)
     log10_lower, witness, settled = budget.attempt(
         lambda: _lower(linear, found, rtol, budget, seed, steps), lambda: (-math.inf, None, False)
     )
     loose = found.upper.log10 > log10_lower + math.log10(1.0 + rtol)
-    if loose and known is not None and not known[1]:  # what tightening needs was let go
+    if loose and known is not None and not tightened:  # what tightening needs was let go
         found = _within(linear, rtol, budget)
     tighten = found.tighten
     if loose and tighten is not None:
         tighter = budget.attempt(lambda: tighten(log10_lower), lambda: found.upper)
         found = NormBound(smallest([found.upper, _loosened(tighter, linear)]), found.start)
     if not budget.ended:
-        _remember(linear, rtol, True, found)
+        taken(linear).keep(linear, rtol, True, found)
     result = Bracket(
         log10_lower=log10_lower,
         log10_upper=found.upper.log10,
@@ -298,11 +287,10 @@ def _lifted(linear: LinearMap, inner: LinearMap, found: Bracket) -> Bracket:
         whole = witness.new_zeros(linear.in_size // inner.in_size, inner.in_size)
         whole[0] = witness.reshape(-1)
         witness = whole.reshape(linear.in_shape)
-    if inner in _loose:
-        _loose[linear] = _loose[inner]
-    known = _known.get(inner)
-    if known is not None:
-        _remember(linear, known[0], known[1], NormBound(known[2].upper, witness))
+    own, known = taken(linear), taken(inner)
+    own.loose = known.loose or own.loose
+    if known.found is not None:
+        own.keep(linear, known.rtol, known.tightened, NormBound(known.found.upper, witness))
     return replace(found, witness=witness, input_shape=linear.in_shape)
 
 
@@ -326,8 +314,8 @@ def estimate(linear: LinearMap, *, rtol: float = 1e-2, seed: int = 0, steps: int
     inner = _one_slice(linear)
     if inner is not None:
         return estimate(inner, rtol=rtol, seed=seed, steps=steps)
-    known = _known.get(linear)
-    found = known[2] if known is not None else NormBound(Upper.infinite("not asked for"))
+    known = taken(linear).found
+    found = known if known is not None else NormBound(Upper.infinite("not asked for"))
     if known is None and isinstance(linear, Matrix | Convolution) and bounding_cost(linear) <= _STEPS * cost(linear):
         found = bound(linear, rtol=rtol)  # its vector spares the search
     return _lower(linear, found, rtol, Budget(), seed, steps, _ESTIMATED)[0]

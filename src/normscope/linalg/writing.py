@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,14 +12,13 @@ from torch import Tensor
 from ..core.budget import check_time
 from .convolution_map import Convolution
 from .entries import cancels
+from .kept import kept
 from .linear_map import Composite, Diagonal, LinearMap, Matrix, Repeated, Sum
 
 SIDE, ENTRIES, OPERATIONS = 2048, 30_000_000, 5e10
 """Largest short side, number of entries and multiplications of a map that is written out without being asked."""
 _PIECE = 2e7
 """Entries of the largest intermediate value while a piece is written."""
-
-_spans: weakref.WeakKeyDictionary[LinearMap, Span] = weakref.WeakKeyDictionary()
 
 
 def cost(linear: LinearMap) -> float:
@@ -66,14 +64,9 @@ class Span:
     factors: int = 0
 
 
+@kept
 def span(linear: LinearMap) -> Span:
-    """Return how far the numbers of a map lie from 1; remembered with the map."""
-    if linear not in _spans:
-        _spans[linear] = _span(linear)
-    return _spans[linear]
-
-
-def _span(linear: LinearMap) -> Span:
+    """Return how far the numbers of a map lie from 1; the map keeps the answer."""
     match linear:
         case Matrix() | Convolution():
             values = linear.weight

@@ -12,6 +12,7 @@ from ...core.budget import affordable
 from ...core.errors import InputError
 from ...linalg.writing import moderate
 from ...rules.local.local import Affine, flat
+from ..bounding import Bounding
 from ..captured import Captured
 from ..evaluation import CARRIED
 from ..passes import multiplications
@@ -39,29 +40,30 @@ class Balls:
     """A captured model over balls around centres, all of them at once.
 
     Args:
-        work: the captured model.
+        captured: the model.
         centres: `[B, n]` flat inputs; the captured batch if absent.
+        bounding: what bounds over the balls may cost; without limits if None.
 
     Raises:
         InputError: the centres do not fit the model's input.
 
     Example:
         >>> import torch
-        >>> balls = Balls(Captured(torch.nn.Linear(2, 2).eval(), torch.zeros(3, 2)))
+        >>> balls = Balls(Captured.of(torch.nn.Linear(2, 2).eval(), torch.zeros(3, 2)))
         >>> balls.over(0.1).constant.shape
         torch.Size([3])
     """
 
-    def __init__(self, work: Captured, centres: Tensor | None = None) -> None:
-        graph = work.graph
-        if centres is None:
-            centres = graph.samples if graph.samples is not None else graph.flat()[None]
+    def __init__(self, captured: Captured, centres: Tensor | None = None, bounding: Bounding | None = None) -> None:
+        graph = captured.graph
+        centres = captured.points if centres is None else centres
         size = sum(item.value.numel() for item in graph.inputs)
         if centres.ndim != 2 or centres.shape[1] != size or not len(centres):
             raise InputError(f"centres are [B, {size}] with B >= 1, these have shape {tuple(centres.shape)}")
-        self.work, self.centres = work, centres.detach().to(graph.inputs[0].value.device, torch.float64)
+        self.captured, self.bounding = captured, bounding or Bounding()
+        self.centres = centres.detach().to(graph.inputs[0].value.device, torch.float64)
         with torch.no_grad():
-            self.unrolled = work.unrolled
+            self.unrolled = captured.unrolled
             largest = self.unrolled.largest
             self.outputs = math.prod(graph.output_shape)
             self.carried = self.outputs <= OUTPUTS and self.outputs * largest <= AT_MOST
@@ -69,10 +71,14 @@ class Balls:
             self.step = max(1, int(AT_ONCE / weight))
             self.chunks = [self.unrolled.values(chunk) for chunk in self.centres.split(self.step)]
 
+    def around(self, centres: Tensor) -> Balls:
+        """Return the same model over balls around other centres."""
+        return Balls(self.captured, centres, self.bounding)
+
     @cached_property
     def cost(self) -> float:
         """About how many multiplications it takes to bound margins over the balls with `effort="fast"`."""
-        there_and_back = multiplications(self.work.graph) * (2 + (self.outputs if self.carried else 0))
+        there_and_back = multiplications(self.captured.graph) * (2 + (self.outputs if self.carried else 0))
         sizes = [math.prod(s.shape) for s in self.unrolled.steps.values() if not isinstance(s.operation, Affine)]
         states = sum(float(size) ** 3 for size in sizes if size <= NARROW)  # wider ones are not carried
         return len(self.centres) * (there_and_back + states)
@@ -85,14 +91,14 @@ class Balls:
     @cached_property
     def errors(self) -> Tensor:
         """How far rounding can have moved the outputs at the centres, `[B, K]` (`evaluation.py`)."""
-        values = self.work.certain
+        values = self.captured.certain
         parts = self.centres.split(max(1, self.step // 4))
         return torch.cat([flat(values.at(part, how=CARRIED[-1]).error) for part in parts])
 
     @property
     def ceilings(self) -> dict[str, float]:
         """The constants of all values over all inputs."""
-        return self.work.ceilings
+        return self.captured.ceilings
 
     @cached_property
     def vanishing(self) -> bool:
@@ -134,13 +140,13 @@ class Over:
         with torch.no_grad():
             for values, radius in zip(balls.chunks, self.radius.split(balls.step), strict=True):
                 tight = self.effort == "tight"
-                budget = balls.work.budget.search("the relaxation over balls")
+                budget = balls.bounding.budget.search("the relaxation over balls")
                 widest, limit = (WIDEST, budget) if tight else (NARROW, None)
                 self.reaches.append(Reach(balls.unrolled, len(radius), radius.device, widest=widest, budget=limit))
                 helpers: list[Tightener] = [self.reaches[-1]]
                 if tight:
                     helpers.append(Relaxation(budget))
-                norm, ceilings = balls.work.norm, balls.ceilings
+                norm, ceilings = balls.bounding.norm, balls.ceilings
                 result.append(enclose(balls.unrolled, values, radius, norm, ceilings=ceilings, helpers=helpers))
                 if tight:
                     self._search(result[-1], len(balls.chunks))
@@ -150,7 +156,7 @@ class Over:
         """Look for better multipliers of the ellipsoid, within a share of the work."""
         work, device = SEARCH_WORK / chunks, self.radius.device
         steps = affordable(SEARCH_STEPS, self.reaches[-1].cost, work=work, least=SEARCH_FEWEST, device=device)
-        budget = self.balls.work.budget.share(0.5 / chunks)
+        budget = self.balls.bounding.budget.share(0.5 / chunks)
         search(self.reaches[-1], budget.search("the search for multipliers over balls", steps))
         found = self.reaches[-1].look(seen, self.balls.unrolled.output)
         if found is not None:
@@ -275,7 +281,7 @@ class Over:
 
     def _relaxed(self, rows: Tensor) -> Tensor:
         """Bound combinations of outputs `[B, rows, K]` from below, relative to the centre."""
-        shape = self.balls.work.graph.output_shape
+        shape = self.balls.captured.graph.output_shape
         with torch.no_grad():
             return torch.cat(
                 [
@@ -286,7 +292,7 @@ class Over:
 
     def _expand(self, rows: Tensor) -> Expansion:
         """Carry combinations of outputs `[B, rows, K]` back to the input, a few centres at a time."""
-        shape = self.balls.work.graph.output_shape
+        shape = self.balls.captured.graph.output_shape
         with torch.no_grad():
             found = [
                 expand(seen, some.reshape(*some.shape[:2], *shape))

@@ -1,6 +1,6 @@
 """The lower side of a BALL bracket: pairs of inputs inside each ball that the network drives far apart.
 
-All centres are searched at once, in float64; what counts is confirmed pair by pair (`global_attack.confirmed`).
+All centres are searched at once, in float64; what counts is confirmed pair by pair (`secants.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from torch import Tensor
 from ...core.budget import Budget, attempt
 from ...rules.local.local import flat
 from ..evaluation import Values
-from ..global_attack import AdamStep, confirmed, gradients
+from ..global_attack import AdamStep, gradients
+from ..secants import Confirmer, Secant
 
 Function = Callable[[Tensor], Tensor]
 WIDTHS = (1.0, 0.3, 0.05, 3e-3, 2e-4)
@@ -28,10 +29,8 @@ STEPS = 4 * (POWERS + ASCENTS)
 """The steps of the whole search, from four starts; a step is one gradient of all balls together."""
 
 
-def strongest_pairs(
-    values: Values, centres: Tensor, radius: Tensor, *, budget: Budget, seed: int = 0
-) -> list[tuple[float, tuple[Tensor, Tensor] | None]]:
-    """Return per centre log10 of the largest secant slope found inside its ball, and the pair (flat float64 inputs).
+def strongest_pairs(values: Values, centres: Tensor, radius: Tensor, *, budget: Budget, seed: int = 0) -> list[Secant]:
+    """Return per centre the largest secant slope found inside its ball, with its pair.
 
     Args:
         values: the network in float64, with rounding errors.
@@ -40,20 +39,18 @@ def strongest_pairs(
         budget: of the search; a step is one gradient of all balls together. One start is always tried.
         seed: of the random starts.
     """
-    found: list[tuple[float, tuple[Tensor, Tensor] | None]] = [(-math.inf, None)] * len(centres)
+    found = [Secant()] * len(centres)
     if not bool((radius > 0).any()) or centres.shape[1] == 0:
         return found
     steps = values.steps
     function: Function = lambda x: flat(steps.values(x)[steps.output])  # noqa: E731
     search = _BallAscent(function, centres, radius[:, None] * INSIDE, budget, seed)
     budget.attempt(search.run, lambda: None)
-    estimated = False
+    confirmer = Confirmer(values)
     for i, pairs in enumerate(search.best):
         for _, u, v in pairs:
-            value = attempt(partial(confirmed, values, u, v, above=found[i][0]), lambda: -math.inf)
-            if value > found[i][0]:
-                found[i], estimated = (value, (u, v)), estimated or values.estimated
-    values.estimated = estimated
+            secant = attempt(partial(confirmer.secant, u, v, above=found[i].log10), Secant)
+            found[i] = secant if secant.log10 > found[i].log10 else found[i]
     return found
 
 

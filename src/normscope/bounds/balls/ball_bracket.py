@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...core.bracket import Bracket, Evidence, Scope
+from ...core.budget import Budget
 from ...core.errors import InputError
 from ...core.log10 import log10
 from ...core.rounding import Upper
-from ..captured import ATTACK_WORK, BELOW, Captured, cut_short
+from ..bounding import Bounding, cut_short
+from ..captured import Captured
 from ..evaluation import ESTIMATED
+from ..lower import ATTACK_WORK, BELOW, witness_of
 from ..passes import passes
 from .ball import Balls, Over
 from .ball_attack import STEPS, strongest_pairs
@@ -21,12 +24,19 @@ ATTACK_FEWEST = 4
 
 
 def ball_bracket(
-    work: Captured, *, radius: float, effort: str = "fast", global_upper: Upper | None = None, seed: int = 0
+    captured: Captured,
+    bounding: Bounding | None = None,
+    *,
+    radius: float,
+    effort: str = "fast",
+    global_upper: Upper | None = None,
+    seed: int = 0,
 ) -> Bracket:
     """Bracket the l2 constant of a captured model over the ball around every sample of its batch.
 
     Args:
-        work: the captured model.
+        captured: the model.
+        bounding: what it may cost; without limits if None.
         radius: of the balls; 0 is the Jacobian at the sample.
         effort: `"fast"` or `"tight"`.
         global_upper: a bound over all inputs, where one is known: no ball exceeds it.
@@ -42,22 +52,23 @@ def ball_bracket(
     Example:
         >>> import torch
         >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU()).eval()
-        >>> ball_bracket(Captured(model, torch.ones(4, 2)), radius=0.1).scope.value
+        >>> ball_bracket(Captured.of(model, torch.ones(4, 2)), radius=0.1).scope.value
         'ball'
     """
     if radius is None or isinstance(radius, bool) or not math.isfinite(float(radius)) or float(radius) < 0:
         raise InputError(f"a ball needs a radius, a finite number >= 0, not {radius!r}")
-    size = float(radius)
-    return work.budget.attempt(
-        lambda: _measured(work, size, effort, global_upper, seed), lambda: _everywhere(work, global_upper)
+    size, limits = float(radius), bounding or Bounding()
+    return limits.budget.attempt(
+        lambda: _measured(captured, limits, size, effort, global_upper, seed),
+        lambda: _everywhere(captured, limits.budget, global_upper),
     )
 
 
-def _everywhere(work: Captured, known: Upper | None) -> Bracket:
+def _everywhere(captured: Captured, budget: Budget, known: Upper | None) -> Bracket:
     """Return what holds over all inputs as the bracket of every ball, where the clock leaves no time for more."""
-    samples = 1 if work.graph.samples is None else len(work.graph.samples)
-    steps = passes(work.graph, STEPS, work=ATTACK_WORK, least=ATTACK_FEWEST, samples=samples)
-    work.budget.search(BELOW, steps).leave_out()
+    samples = 1 if captured.graph.samples is None else len(captured.graph.samples)
+    steps = passes(captured.graph, STEPS, work=ATTACK_WORK, least=ATTACK_FEWEST, samples=samples)
+    budget.search(BELOW, steps).leave_out()
     upper = known or Upper.infinite("max_seconds left no time for the balls")
     one = Bracket(
         log10_lower=-math.inf,
@@ -65,25 +76,27 @@ def _everywhere(work: Captured, known: Upper | None) -> Bracket:
         evidence=min(Evidence.NUMERICAL, upper.evidence),
         method="global",
         scope=Scope.BALL,
-        mode=work.graph.mode,
+        mode=captured.graph.mode,
         reason=upper.reason,
-        input_shape=work.graph.input_shape,
+        input_shape=captured.graph.input_shape,
     )
-    one = cut_short(one, work.budget)
-    return replace(one, per_sample=(one,) * samples, notes=work.graph.notes)
+    one = cut_short(one, budget)
+    return replace(one, per_sample=(one,) * samples, notes=captured.graph.notes)
 
 
-def _measured(work: Captured, radius: float, effort: str, global_upper: Upper | None, seed: int) -> Bracket:
+def _measured(
+    captured: Captured, bounding: Bounding, radius: float, effort: str, global_upper: Upper | None, seed: int
+) -> Bracket:
     """Bound every ball from above, search pairs inside it, and join the two."""
-    balls = Balls(work)
+    balls = Balls(captured, bounding=bounding)
     over = balls.over(radius, effort=effort)
-    steps = passes(work.graph, STEPS, work=ATTACK_WORK, least=ATTACK_FEWEST, samples=len(balls.centres))
-    below = work.budget.share(0.3).search(BELOW, steps)  # the rest of the time is for the upper side
-    pairs = strongest_pairs(work.certain, balls.centres, over.radius, budget=below, seed=seed)
+    steps = passes(captured.graph, STEPS, work=ATTACK_WORK, least=ATTACK_FEWEST, samples=len(balls.centres))
+    below = bounding.budget.share(0.3).search(BELOW, steps)  # the rest of the time is for the upper side
+    pairs = strongest_pairs(captured.certain, balls.centres, over.radius, budget=below, seed=seed)
     brackets = []
-    for i, (lower, pair) in enumerate(pairs):
+    for i, secant in enumerate(pairs):
         upper, method = _upper(over, i, global_upper)
-        witness = None if pair is None else tuple(work.double.split(point) for point in pair)
+        lower = secant.log10
         if radius == 0 and over.expanded is not None:
             lower = log10(float(over.expanded.least[i]))
         brackets.append(
@@ -93,17 +106,18 @@ def _measured(work: Captured, radius: float, effort: str, global_upper: Upper | 
                 evidence=Evidence.NUMERICAL if global_upper is None else min(Evidence.NUMERICAL, global_upper.evidence),
                 method=method,
                 scope=Scope.BALL,
-                mode=work.graph.mode,
-                witness=witness,
+                mode=captured.graph.mode,
+                witness=witness_of(captured, secant),
                 reason=over.reason or "no finite bound over the ball" if upper == math.inf else None,
                 advice=over.advice,
-                input_shape=work.graph.input_shape,
+                input_shape=captured.graph.input_shape,
             )
         )
-    return _widest(work, [cut_short(bracket, work.budget) for bracket in brackets])
+    brackets = [cut_short(bracket, bounding.budget) for bracket in brackets]
+    return _widest(captured, brackets, estimated=any(secant.estimated for secant in pairs))
 
 
-def _widest(work: Captured, brackets: Sequence[Bracket]) -> Bracket:
+def _widest(captured: Captured, brackets: Sequence[Bracket], *, estimated: bool) -> Bracket:
     """Return the bracket that spans the largest constant over the balls, from those of single balls."""
     top = max(brackets, key=lambda bracket: bracket.log10_upper)
     seen = max(brackets, key=lambda bracket: bracket.log10_lower)
@@ -113,14 +127,14 @@ def _widest(work: Captured, brackets: Sequence[Bracket]) -> Bracket:
         evidence=min(bracket.evidence for bracket in brackets),
         method=top.method,
         scope=Scope.BALL,
-        mode=work.graph.mode,
+        mode=captured.graph.mode,
         witness=seen.witness,
         reason=top.reason,
         converged=top.converged,
         advice=top.advice,
-        input_shape=work.graph.input_shape,
+        input_shape=captured.graph.input_shape,
         per_sample=tuple(brackets),
-        notes=(*work.graph.notes, *((ESTIMATED,) if work.certain.estimated else ())),
+        notes=(*captured.graph.notes, *((ESTIMATED,) if estimated else ())),
     )
 
 

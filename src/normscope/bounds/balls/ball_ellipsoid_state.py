@@ -17,10 +17,10 @@ from ...linalg.writing import moderate, writable
 from ...rules.local.local import Affine, Enclosure, LocalForm, UnrolledStep
 from ..ellipsoids.ellipsoid import image_above, raised, reach
 from ..segments import Form
+from ..unrolled import UnrolledNetwork
 from .ball_ellipsoid import Afresh, Carried, EllipsoidOperand, Forget, Move, moved
 from .enclosure import Enclosures, tidy
 from .expansion import largest_eigenvalue
-from .unrolled import UnrolledNetwork
 
 _PAD = 1 + 1e-9
 """Room for the rounding of eigenvalues and Cholesky factorizations, which is not bounded: evidence is NUMERICAL."""

@@ -43,7 +43,7 @@ class LinearMargins:
             for operand in step.operands
         ]
         rows = self.balls.outputs + sum(min(size, ROWS) for size in sizes)  # each goes half of the way, twice
-        return len(self.balls.centres) * rows * multiplications(self.balls.work.graph)
+        return len(self.balls.centres) * rows * multiplications(self.balls.captured.graph)
 
     @property
     def usable(self) -> bool:
@@ -70,13 +70,15 @@ class LinearMargins:
         return torch.cat([item.rates for item in self._below(radius, top, budget)])
 
     def _below(self, radius: Tensor, top: Tensor, budget: Budget) -> list[Below]:
-        balls, work = self.balls, self.balls.work
+        balls, shape = self.balls, self.balls.captured.graph.output_shape
         eye = torch.eye(balls.outputs, dtype=torch.float64, device=radius.device)
         found = []
         with torch.no_grad():
             for values, some, label in zip(balls.chunks, radius.split(balls.step), top.split(balls.step), strict=True):
                 helpers = [Relaxation(budget)]
-                seen = enclose(balls.unrolled, values, some, work.norm, ceilings=balls.ceilings, helpers=helpers)
-                rows = (eye[label][:, None] - eye[None]).reshape(len(some), balls.outputs, *work.graph.output_shape)
+                seen = enclose(
+                    balls.unrolled, values, some, balls.bounding.norm, ceilings=balls.ceilings, helpers=helpers
+                )
+                rows = (eye[label][:, None] - eye[None]).reshape(len(some), balls.outputs, *shape)
                 found.append((tilted if self.tilt else below)(seen, balls.unrolled.output, rows))
         return found

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from ...core.budget import check_time
-from ...core.log10 import SMALLEST, ceiling10
+from ...core.log10 import ceiling10
 from ...core.sizes import norm as l2
-from ...linalg.absolute import absolute, row_norms
+from ...linalg.absolute import absolute, applied, row_norms
 from ...linalg.linear_map import LinearMap
 from ...rules.effects import Norm
 from ...rules.local.local import ROUNDING, Affine, Enclosure, LocalForm, UnrolledStep, flat, times, wide
 from ..segments import Form
-from .unrolled import UnrolledNetwork
+from ..unrolled import UnrolledNetwork
 
 
 class Tightener(Protocol):
@@ -185,15 +185,3 @@ def _combined(
     if apart:
         return [centre + moved - reach, centre + moved + reach, l2(whole, 0), l2(each, 0)]
     return [centre + moved - reach, centre + moved + reach, whole.sum(0), each.sum(0)]
-
-
-def applied(spread: LinearMap, x: Tensor) -> Tensor:
-    """Apply a map without negative entries to what may be infinite."""
-    if bool(x.isfinite().all()):
-        result = spread.apply(x)
-        if result.numel() and bool((x > 0).any()) and float(result.amin()) < 1e-280:
-            # products may vanish: each loses less than that
-            return torch.where(spread.apply((x > 0).to(x)) > 0, result + SMALLEST * spread.in_size, result)
-        return result
-    result = spread.apply(torch.where(x.isfinite(), x, 0.0))
-    return torch.where(spread.apply(torch.where(x.isfinite(), 0.0, 1.0)) > 0, torch.inf, result)

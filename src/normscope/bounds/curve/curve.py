@@ -13,24 +13,25 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ...core.bracket import Bracket
-from ...core.budget import Budget
 from ...core.cost import count
 from ...core.errors import InputError, JacobianError
 from ...core.options import check_numbers
 from ...core.progress import Progress
 from ...core.untouched import outside_inference_mode
 from ...graph.call import batches_of
-from ..balls.unrolled import GraphSteps
+from ..bounding import Bounding
 from ..captured import Captured, check_option
 from ..data.order import draws_needed
 from ..data.quantile import DataBracket, check_shares
 from ..data.streaming import INDEPENDENT, SampleNorms
 from ..domain.coverage import Coverage, covered
 from ..domain.domain import RECORDS, Domain
-from ..domain.domain_bounds import CapturedDomain
+from ..domain.domain_bounds import domain_sides
 from ..domain.feed import Feed
 from ..domain.range_recording import Extremes, refuse_complex, watcher_of
 from ..point import first_samples
+from ..rungs import upper_sides
+from ..unrolled import GraphSteps
 from .shares import DomainPoint, ShareCurve
 
 QUANTILES = (0.005,)
@@ -119,18 +120,19 @@ def curve(
     first = next(batches, None)
     if first is None:
         raise InputError("the loader gives no batch: a curve needs data")
-    work = Captured(model, first, mode=mode, output=output, known=known, rtol=rtol, max_seconds=max_seconds)
+    bounding = Bounding.within(max_seconds, rtol=rtol)
+    captured = Captured.of(model, first, bounding, mode=mode, output=output, known=known)
     return measured_curve(
-        work,
+        captured,
         itertools.chain([first], batches),
         widths=widths,
         samples=samples,
         share=share,
         confidence=confidence,
         record=record,
-        everywhere=work.rungs(effort)["best"],
+        everywhere=upper_sides(captured, bounding, effort)["best"],
         effort=effort,
-        budget=work.budget,
+        bounding=bounding,
         seed=seed,
     )
 
@@ -153,7 +155,7 @@ def checked_widths(quantiles: Sequence[float], margins: Sequence[float]) -> tupl
 
 
 def measured_curve(
-    work: Captured,
+    captured: Captured,
     batches: Iterable[Any],
     *,
     widths: Sequence[tuple[float, float]],
@@ -161,7 +163,7 @@ def measured_curve(
     share: float,
     confidence: float,
     everywhere: Bracket,
-    budget: Budget,
+    bounding: Bounding,
     norms: int | None = None,
     record: str = "ranges",
     effort: str = "fast",
@@ -171,24 +173,24 @@ def measured_curve(
 
     Jacobian norms are taken at `norms` samples, by default at as many as it takes to speak of the share.
     """
-    reading = budget.share(PASS_SHARE).search("the pass over the data")
-    seen = _Pass(work, widths, samples, norms or draws_needed(share, confidence), record, seed)
+    reading = bounding.budget.share(PASS_SHARE).search("the pass over the data")
+    seen = _Pass(captured, bounding, widths, samples, norms or draws_needed(share, confidence), record, seed)
     with Progress("recording domains") as progress:
         for batch in batches:
             seen.add(batch)
             progress.step(f"sample {seen.read} of {samples}")
             if seen.enough or reading.over:
                 break
-    domains = seen.domains(confidence, everywhere, effort, budget)
+    domains = seen.domains(confidence, everywhere, effort)
     return ShareCurve(
-        mode=work.graph.mode,
+        mode=captured.graph.mode,
         samples=seen.extremes.samples,
         confidence=confidence,
         data=seen.data(share, confidence),
         domains=domains,
         everywhere=everywhere,
         skipped=tuple(seen.skipped.items()),
-        notes=tuple(dict.fromkeys((INDEPENDENT, *work.graph.notes, *budget.cuts))),
+        notes=tuple(dict.fromkeys((INDEPENDENT, *captured.graph.notes, *bounding.budget.cuts))),
     )
 
 
@@ -196,12 +198,20 @@ class _Pass:
     """What is kept of the samples: the extremes of most, some fresh ones, and the Jacobian norms at the first."""
 
     def __init__(
-        self, work: Captured, widths: Sequence[tuple[float, float]], samples: int, norms: int, record: str, seed: int
+        self,
+        captured: Captured,
+        bounding: Bounding,
+        widths: Sequence[tuple[float, float]],
+        samples: int,
+        norms: int,
+        record: str,
+        seed: int,
     ) -> None:
-        refuse_complex(work.double)
-        self.work, self.widths, self.samples, self.needed, self.record = work, widths, samples, norms, record
-        self.feed = Feed(work.model, work.graph, work.mode, work.output)
-        self.watcher = watcher_of(GraphSteps(work.double, work.segments.effects), record)
+        refuse_complex(captured.double)
+        self.captured, self.bounding = captured, bounding
+        self.widths, self.samples, self.needed, self.record = widths, samples, norms, record
+        self.feed = Feed(captured.model, captured.graph, captured.mode, captured.output)
+        self.watcher = watcher_of(GraphSteps(captured.double, captured.segments.effects), record)
         self.extremes = Extremes(max(quantile for quantile, _ in widths) * samples)
         self.fresh: list[tuple[Tensor, Tensor]] = []
         self.read = 0
@@ -210,7 +220,12 @@ class _Pass:
         self.norms: SampleNorms | None = None
         try:
             self.norms = SampleNorms(
-                work.model, mode=work.mode, output=work.output, rtol=work.rtol, seed=seed, graph=work.graph
+                captured.model,
+                mode=captured.mode,
+                output=captured.output,
+                rtol=bounding.rtol,
+                seed=seed,
+                graph=captured.graph,
             )
         except InputError as error:
             self.skipped["DATA"] = str(error)
@@ -222,7 +237,7 @@ class _Pass:
 
     def add(self, batch: Any) -> None:
         """Record the samples of a batch."""
-        device = self.work.graph.inputs[0].value.device
+        device = self.captured.graph.inputs[0].value.device
         batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch)
         found = self.feed.points(batch)
         if found is None:  # of another size, where the function is that of a whole batch
@@ -237,13 +252,13 @@ class _Pass:
             count("passes", int(used.sum()))
             self.extremes.add(figures, int(used.sum()))
         if bool(held.any()):
-            own = self.work.graph.inputs[0].value.dtype  # they come in it, and take less memory
+            own = self.captured.graph.inputs[0].value.dtype  # they come in it, and take less memory
             self.fresh.append((points[held].to(own), expected[held]))
         self.read += len(points)
         self.defining += used.tolist()
         if self.norms is not None and len(self.norms) < self.needed:
             try:
-                self.norms.add(first_samples(batch, self.needed) if self.work.graph.per_sample else batch)
+                self.norms.add(first_samples(batch, self.needed) if self.captured.graph.per_sample else batch)
             except (InputError, JacobianError) as error:
                 self.norms, self.skipped["DATA"] = None, str(error)
 
@@ -251,19 +266,19 @@ class _Pass:
         """Return the quantiles of the Jacobian norms; None where there are none."""
         return None if self.norms is None else self.norms.quantile(share, confidence)
 
-    def domains(self, confidence: float, everywhere: Bracket, effort: str, budget: Budget) -> tuple[DomainPoint, ...]:
+    def domains(self, confidence: float, everywhere: Bracket, effort: str) -> tuple[DomainPoint, ...]:
         """Return the domains with their bounds and coverages; a bound is also one for every narrower domain."""
         if not self.extremes.samples:
             raise InputError("every sample was kept aside to measure the coverage: pass more than one")
         base: Domain | None = None
         found: list[tuple[Domain, Bracket]] = []
         for quantile, margin in reversed(self.widths):
-            if found and budget.late:
+            if found and self.bounding.budget.late:
                 break
             limits = self.extremes.settled(self.watcher.conditions, margin, quantile)
             base = base or Domain(self.feed, self.watcher, limits, samples=self.extremes.samples, record=self.record)
             domain = base.resized(limits, margin=margin, quantile=quantile)
-            bracket = CapturedDomain(self.work, domain, everywhere).rungs(effort)["best"]
+            bracket = domain_sides(self.captured, domain, self.bounding, effort, everywhere=everywhere)["best"]
             if found and found[-1][1].log10_upper < bracket.log10_upper:
                 bracket = found[-1][1]
             found.append((domain, bracket))

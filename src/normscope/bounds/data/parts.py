@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from ...core.errors import InputError
 from ...graph.capturing import capture
-from ..balls.unrolled import GraphSteps
 from ..domain.feed import Feed
 from ..domain.part_gains import block_gains
 from ..domain.range_recording import Watcher
 from ..segments import segment
+from ..unrolled import GraphSteps
 from .quantile import DataBracket, quantile
 
 PER = ("class", "layer")

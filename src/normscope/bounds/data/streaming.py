@@ -173,24 +173,45 @@ def data_quantile(
     if per is not None and per not in PER:
         raise InputError(f'per is one of {", ".join(PER)} or None for scope="data", not {per!r}')
     norms = SampleNorms(model, mode=mode, output=output, rtol=rtol, seed=seed)
-    labels: list[int] = []
-    layers: LayerNorms | None = None
+    parts = _DataParts(per, model, mode, output)
     needed = samples or (math.inf if per == "class" else draws_needed(share, confidence))
     budget = Budget(max_seconds=max_seconds, what="the pass over the data")
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
     with Progress("Jacobians over the data") as progress:
         for given in batches_of(loader):
-            batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, given)
+            batch = parts.placed(given)
             count = norms.add(batch)
-            labels += labels_of(given, count) if per == "class" else []
-            if per == "layer":
-                layers = layers or LayerNorms(model, batch, mode, output)
-                layers.add(batch)
+            parts.add(given, batch, count)
             progress.total = progress.total or (math.ceil(needed / count) if needed < math.inf else None)
             progress.step(f"sample {len(norms)}")
             if len(norms) >= needed or budget.late:
                 break
-    found = norms.quantile(share, confidence, advice=budget.advice() if budget.cut and len(norms) < needed else None)
-    if per == "class":
-        return replace(found, per_class=by_class(found, labels))
-    return found if layers is None else replace(found, per_layer=layers.brackets(found))
+    advice = budget.advice() if budget.cut and len(norms) < needed else None
+    return parts.joined(norms.quantile(share, confidence, advice=advice))
+
+
+class _DataParts:
+    """What is kept of the samples beside their norms: their classes, or the gains of each layer."""
+
+    def __init__(self, per: str | None, model: nn.Module, mode: str | None, output: str | int | None) -> None:
+        self.per, self.model, self.mode, self.output = per, model, mode, output
+        self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        self.labels: list[int] = []
+        self.layers: LayerNorms | None = None
+
+    def placed(self, given: Any) -> Any:
+        """Return a batch on the device of the model."""
+        return tree_map(lambda v: v.to(self.device) if isinstance(v, Tensor) else v, given)
+
+    def add(self, given: Any, batch: Any, count: int) -> None:
+        """Keep what is asked for of a batch, as it was given and on the device of the model."""
+        if self.per == "class":
+            self.labels += labels_of(given, count)
+        if self.per == "layer":
+            self.layers = self.layers or LayerNorms(self.model, batch, self.mode, self.output)
+            self.layers.add(batch)
+
+    def joined(self, found: DataBracket) -> DataBracket:
+        """Return the quantiles with those of the parts."""
+        if self.per == "class":
+            return replace(found, per_class=by_class(found, self.labels))
+        return found if self.layers is None else replace(found, per_layer=self.layers.brackets(found))

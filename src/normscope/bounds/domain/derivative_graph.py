@@ -10,8 +10,8 @@ from torch import Tensor
 from ...core.errors import NormscopeError
 from ...graph.ir import Node, Ref, Unit
 from ...rules.effects import Effect
-from ..balls.unrolled import GraphSteps
 from ..segments import Segments, folded
+from ..unrolled import GraphSteps
 from .pieces import DerivativeValue, Limits
 from .treatments import treatments
 

@@ -14,7 +14,7 @@ from ...core.errors import InputError
 from ...core.untouched import outside_inference_mode, untouched
 from ...graph.call import Call, arguments, close, fresh
 from ...graph.ir import Graph
-from ..balls.unrolled import GraphSteps, evaluate
+from ..unrolled import GraphSteps, evaluate
 
 ENTRIES = 2**25
 """Entries of the largest value that is held for several samples at once."""

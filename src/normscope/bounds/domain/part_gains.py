@@ -22,7 +22,7 @@ from ...core.rounding import Upper, numerical
 from ...graph.ir import Graph, Node
 from ...rules.effects import Effect, Linear
 from ...rules.local.local import UnrolledStep
-from ..balls.unrolled import GraphSteps, evaluate
+from ..unrolled import GraphSteps, evaluate
 from .conditions import DomainCondition, LargestQuantity
 from .jacobians import Enough, norms_above, norms_by_rows
 

@@ -17,8 +17,8 @@ from ...graph.call import batches_of
 from ...graph.capturing import capture
 from ...graph.ir import Graph
 from ...rules.registry import fill
-from ..balls.unrolled import GraphSteps
 from ..segments import segment
+from ..unrolled import GraphSteps
 from .conditions import DomainCondition
 from .feed import Feed, chunks, walk
 from .jacobians import Enough

@@ -23,7 +23,7 @@ from ...rules.local.local import Affine, UnrolledStep
 from ...rules.local.products import MatrixProduct, Multiply
 from ...rules.local.scalar import Scalar
 from ...rules.registry import effect_of, sets_of
-from ..balls.unrolled import GraphSteps
+from ..unrolled import GraphSteps
 from .attention_treatment import AttentionGains
 from .conditions import LeastMeanSquare, Sizes, SoftmaxGain
 from .entrywise import UnrolledOperator, channel_axis
@@ -161,31 +161,47 @@ def treatments(steps: GraphSteps) -> tuple[dict[str, Treatment], set[str]]:
 
     What is a part of another node's treatment is not read, and has none of its own.
     """
-    producers, by_node = {node.name: node for node in steps.graph}, steps.by_node()
+    by_node = steps.by_node()
+    producers = {node.name: node for node in steps.graph}
     found: dict[str, Treatment] = {}
     for node in steps.graph:
-        effect, own = steps.effects[node.name], by_node.get(id(node), [])
-        if isinstance(effect, Linear) or node.name in found:
-            continue
-        kinds = [type(step.operation) for step in own if not isinstance(step.operation, Affine)]
-        if kinds == [Normalize] and isinstance(effect, Gain) and len(effect.gains) == 1:
-            found[node.name] = NormalizerTreatment(node, effect, own)
-        elif node.op is aten.scaled_dot_product_attention.default and kinds == [MatrixProduct, Softmax, MatrixProduct]:
-            treated = _attention(node, steps, by_node, found)
+        if not isinstance(steps.effects[node.name], Linear) and node.name not in found:
+            treated = _treated(node, steps, by_node, producers, found)
             found[treated.node.name] = treated
-        elif kinds == [Softmax] and isinstance(effect, Gain):
-            found[node.name] = SoftmaxWeights(node, effect, own)
-        elif kinds and all(issubclass(kind, Scalar | Multiply | MatrixProduct | Normalize) for kind in kinds):
-            found[node.name] = UnrolledOperator(node, effect, own, steps.shapes, channel_axis(node, producers))
-        else:
-            found[node.name] = GivenRule(node, effect_of(node, [UNKNOWN] * len(node.refs)), own)
-    read, waiting = {steps.output}, [steps.output]
+    read = _read(steps.output, producers, found)
+    return {name: treatment for name, treatment in found.items() if name in read}, read
+
+
+def _treated(
+    node: Node,
+    steps: GraphSteps,
+    by_node: Mapping[int, Sequence[UnrolledStep]],
+    producers: Mapping[str, Node],
+    found: Mapping[str, Treatment],
+) -> Treatment:
+    """Return the treatment of one nonlinear node, or of one behind it that it is a part of."""
+    effect, own = steps.effects[node.name], by_node.get(id(node), [])
+    kinds = [type(step.operation) for step in own if not isinstance(step.operation, Affine)]
+    if kinds == [Normalize] and isinstance(effect, Gain) and len(effect.gains) == 1:
+        return NormalizerTreatment(node, effect, own)
+    if node.op is aten.scaled_dot_product_attention.default and kinds == [MatrixProduct, Softmax, MatrixProduct]:
+        return _attention(node, steps, by_node, found)
+    if kinds == [Softmax] and isinstance(effect, Gain):
+        return SoftmaxWeights(node, effect, own)
+    if kinds and all(issubclass(kind, Scalar | Multiply | MatrixProduct | Normalize) for kind in kinds):
+        return UnrolledOperator(node, effect, own, steps.shapes, channel_axis(node, producers))
+    return GivenRule(node, effect_of(node, [UNKNOWN] * len(node.refs)), own)
+
+
+def _read(output: str, producers: Mapping[str, Node], found: Mapping[str, Treatment]) -> set[str]:
+    """Return the names of all values that the output is made of, each as its treatment reads them."""
+    read, waiting = {output}, [output]
     while waiting:
         name = waiting.pop()
         refs = found[name].refs if name in found else producers[name].refs if name in producers else ()
         waiting += [ref for ref in refs if ref not in read]
         read.update(refs)
-    return {name: treatment for name, treatment in found.items() if name in read}, read
+    return read
 
 
 def _attention(

@@ -17,7 +17,7 @@ from torch import Tensor
 from ...core.budget import check_time
 from ...core.log10 import power10
 from ...core.rounding import Upper
-from ...graph.ir import Graph
+from ...graph.ir import Graph, Node
 from ...linalg.convolution_map import Convolution
 from ...linalg.folding import add, compose
 from ...linalg.linear_map import Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated
@@ -176,7 +176,7 @@ class _EllipsoidPlanner:
                 self.forms[node.name] = form
                 if self.readers.get(node.name, 0) > 1 and len(form) > 1:
                     self._narrow(index)
-            elif not self._atom(index, node.name, effect):
+            elif not self._atom(index, node, effect):
                 return None
         name = self.graph.output
         size = math.prod(self._inner(self.graph.output_shape))
@@ -203,9 +203,9 @@ class _EllipsoidPlanner:
     def _narrow(self, index: int) -> None:
         """Turn the state onto the live values where they are fewer than what it carries."""
         live = self._live(index)
-        size = sum(self._size(self.forms[name]) for name in live)
-        if size < sum(self.bases.values()) and size <= self.widest and self._writable([self.forms[n] for n in live]):
-            forms = [self.forms[name] for name in live]
+        forms = [self.forms[name] for name in live]
+        size = self._width(forms)
+        if size < sum(self.bases.values()) and size <= self.widest and self._writable(forms):
             self._turn(live, self._stack(forms), self._slack(forms))
 
     def _turn(self, names: Sequence[str], matrix: Tensor, slack: float | None) -> None:
@@ -216,55 +216,60 @@ class _EllipsoidPlanner:
         shapes = {name: next(iter(self.forms[name].values())).out_shape for name in names}
         self.forms = {name: {name: Identity(shapes[name])} for name in names}
 
-    def _atom(self, index: int, name: str, effect: Effect) -> bool:
-        node = self.graph.nodes[index]
+    def _atom(self, index: int, node: Node, effect: Effect) -> bool:
+        """Take one step through a nonlinear node; say whether there is one."""
+        opened = self._opened(node, effect)
+        if opened is None:
+            return False
+        read, tail = opened
+        live = [other for other in self._live(index) if other != node.name]
+        held = [self.forms[other] for other in live]
+        size, operand, kept = math.prod(self._inner(node.shape)), self._width(read), self._width(held)
+        if max(operand + kept, kept + size) > self.widest or not self._writable([*read, *held]):
+            return self._afresh([*live, node.name])
+        known, scales = self._known(effect, node.refs, size, operand)
+        form, slack = self._stack(read) * scales, self._slack(read) if isinstance(scales, float) else None
+        if not self.operations or operand + kept < sum(self.bases.values()):
+            both = None if slack is None else self._slack([*held, *read])
+            self._turn(live, torch.cat([self._stack(held), form]), both)
+            self.bases[f"{node.name}:in"] = operand
+            form, slack = self._last(operand, kept), 0.0
+        self._step(node.name, live, form, known, slack)
+        self.bases[node.name], self.forms[node.name] = size, {node.name: tail}
+        return True
+
+    def _opened(self, node: Node, effect: Effect) -> tuple[list[Form], LinearMap] | None:
+        """Return what a nonlinear node reads, and the map behind its core; None where no step goes through it."""
+        if isinstance(effect, Gain) and (self.leading or not self._moderate(effect, node.refs)):
+            return None  # a constant over all slices together says nothing of one
+        if isinstance(effect, Elementwise) and not effect.moderate:
+            return None
         read = [self.forms[ref] for ref in node.refs]
-        before = effect.before if isinstance(effect, Gain) else None
-        after = effect.after if isinstance(effect, Gain) else None
+        before, after = (effect.before, effect.after) if isinstance(effect, Gain) else (None, None)
         if before is not None:
             inner = slice_map(before, self.leading)
             if inner is None:
-                return False
+                return None
             read = [{base: compose(inner, m) for base, m in form.items()} for form in read]
-        size = math.prod(self._inner(node.shape))
         tail = Identity(self._inner(node.shape)) if after is None else slice_map(after, self.leading)
-        if tail is None:
-            return False
-        if isinstance(effect, Gain) and (self.leading or not self._moderate(effect, node.refs)):
-            return False  # a constant over all slices together says nothing of one
-        if isinstance(effect, Elementwise) and not effect.moderate:
-            return False
-        operand = sum(self._size(form) for form in read)
-        live = [other for other in self._live(index) if other != name]
-        kept_size = sum(self._size(self.forms[other]) for other in live)
-        if max(operand + kept_size, kept_size + size) > self.widest or not self._writable(
-            [*read, *(self.forms[other] for other in live)]
-        ):
-            return self._afresh([*live, name])
-        known, scales = self._known(effect, node.refs, size, operand)
-        form = self._stack(read) * scales
-        slack = self._slack(read) if isinstance(scales, float) else None
-        if not self.operations or operand + kept_size < sum(self.bases.values()):
-            held = f"{name}:in"
-            others = [self.forms[other] for other in live]
-            matrix = torch.cat([self._stack(others), form])
-            self._turn(live, matrix, None if slack is None else self._slack([*others, *read]))
-            slack = 0.0
-            self.bases[held] = operand
-            form = torch.zeros(operand, operand + kept_size, dtype=torch.float64, device=self.device)
-            form[:, kept_size:] = torch.eye(operand, dtype=torch.float64, device=self.device)
-        kept_bases = {base for other in live for base in self.forms[other]}
-        flags = [torch.full((width,), base in kept_bases) for base, width in self.bases.items()]
+        return None if tail is None else (read, tail)
+
+    def _last(self, operand: int, kept: int) -> Tensor:
+        """Return the map that reads the last entries of the state, behind those that are kept."""
+        form = torch.zeros(operand, operand + kept, dtype=torch.float64, device=self.device)
+        form[:, kept:] = torch.eye(operand, dtype=torch.float64, device=self.device)
+        return form
+
+    def _step(self, name: str, live: Sequence[str], form: Tensor, known: Uncertain, slack: float | None) -> None:
+        """Append a step, behind which the state carries what the live values need, and then the step's own value."""
+        needed = {base for other in live for base in self.forms[other]}
+        flags = [torch.full((width,), base in needed) for base, width in self.bases.items()]
         kept = torch.cat(flags).nonzero()[:, 0].to(self.device)
-        whole = (
-            form.shape[0] == form.shape[1]
-            and kept.numel() == 0
-            and bool((form == torch.eye(len(form), device=self.device)).all())
-        )
+        square = form.shape[0] == form.shape[1] and kept.numel() == 0
+        whole = square and bool((form == torch.eye(len(form), device=self.device)).all())
         self.operations.append(EllipsoidStep(name, None if whole else form, kept, known, slack))
-        self.bases = {base: width for base, width in self.bases.items() if base in kept_bases} | {name: size}
-        self.forms = {other: self.forms[other] for other in live} | {name: {name: tail}}
-        return True
+        self.bases = {base: width for base, width in self.bases.items() if base in needed}
+        self.forms = {other: self.forms[other] for other in live}
 
     def _known(self, effect: Effect, refs: Sequence[str], size: int, operand: int) -> tuple[Uncertain, float | Tensor]:
         """What the step does, and the factors that its stacked operands take."""
@@ -313,11 +318,13 @@ class _EllipsoidPlanner:
     def _size(form: Form) -> int:
         return next(iter(form.values())).out_size
 
+    def _width(self, forms: Sequence[Form]) -> int:
+        return sum(self._size(form) for form in forms)
+
     def _writable(self, forms: Sequence[Form]) -> bool:
         """Say whether forms are small and moderate enough to be written out over the state."""
         width = sum(self.bases.values())
-        rows = sum(self._size(form) for form in forms)
-        return rows * width <= _ENTRIES and all(moderate(m) for form in forms for m in form.values())
+        return self._width(forms) * width <= _ENTRIES and all(moderate(m) for form in forms for m in form.values())
 
     @staticmethod
     def _slack(forms: Sequence[Form]) -> float | None:

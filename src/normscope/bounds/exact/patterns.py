@@ -25,8 +25,8 @@ from ..ellipsoids.ellipsoid import Uncertain
 from ..ellipsoids.ellipsoid_plan import EllipsoidPlan
 from ..ellipsoids.optimised import Parameters, run
 from ..evaluation import Values
-from ..global_attack import confirmed
 from ..proofs.proof import Proof
+from ..secants import Confirmer, Secant
 from ..segments import Segments
 from .feasibility import Answer, Feasibility
 from .kinks import kinks
@@ -98,9 +98,9 @@ def closer(
     lower, witness = bracket.log10_lower, bracket.witness
     if found.point is not None:
         graph = segments.graph
-        value, pair = _inside(values, found.point.repeat(math.prod(plan.leading)).to(graph.flat()))
-        if value > lower and pair is not None:
-            lower, witness = value, (graph.split(pair[0]), graph.split(pair[1]))
+        secant = _inside(values, found.point.repeat(math.prod(plan.leading)).to(graph.flat()))
+        if secant.log10 > lower and secant.pair is not None:
+            lower, witness = secant.log10, (graph.split(secant.pair[0]), graph.split(secant.pair[1]))
     upper = max(found.log10_upper + ROOM, lower)
     better = upper < bracket.log10_upper
     upper = min(upper, bracket.log10_upper)
@@ -140,21 +140,19 @@ def _advice(found: PatternsFound, rtol: float, budget: Budget) -> str:
     )
 
 
-def _inside(values: Values, point: Tensor) -> tuple[float, tuple[Tensor, Tensor] | None]:
+def _inside(values: Values, point: Tensor) -> Secant:
     """Return the best confirmed secant slope of short pairs around a point, along its top singular direction."""
     graph = values.steps.graph
     x = point.clone().requires_grad_(True)
     with torch.enable_grad():
         jacobian = torch.autograd.functional.jacobian(lambda flat: graph.run(*graph.split(flat)).reshape(-1), x)
     direction = torch.linalg.svd(jacobian, full_matrices=False)[2][0]
-    best, witness = -math.inf, None
+    best, confirmer = Secant(), Confirmer(values)
     for step in (1e-1, 1e-2, 1e-3, 1e-4, 1e-5):
         reach = step * (float(point.norm()) or 1.0)
-        pair = (point + reach * direction, point - reach * direction)
-        value = confirmed(values, *pair, above=best)
-        if value > best:
-            best, witness = value, pair
-    return best, witness
+        found = confirmer.secant(point + reach * direction, point - reach * direction, above=best.log10)
+        best = found if found.log10 > best.log10 else best
+    return best
 
 
 class PatternSearch:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...core.bracket import Evidence
 from ...core.budget import Budget, affordable
@@ -17,7 +18,9 @@ from ...core.untouched import untouched
 from ...graph.call import arguments, run
 from ...graph.ir import Graph
 from ..balls.ball import Balls
+from ..bounding import Bounding
 from ..captured import Captured
+from ..folded import Bounds
 from ..passes import passes
 from .differences import difference_constants
 from .largest_radius import LEAST, MOST, widest
@@ -60,23 +63,39 @@ class Certifier:
     """Certifies and attacks samples of one captured classifier.
 
     Args:
-        work: the captured model.
+        captured: the model.
+        bounding: what its bounds may cost.
         effort: `"fast"` or `"tight"`.
         attack: whether to attack.
         seed: of the attack.
+        values: the bounds of all nodes over all inputs, where they were taken already.
 
     Raises:
         InputError: the model is no classifier of single samples.
     """
 
-    def __init__(self, work: Captured, *, effort: str, attack: bool, seed: int) -> None:
-        self.work, self.effort, self.attack, self.seed = work, effort, attack, seed
-        graph = work.graph
-        _check_classifier(work)
+    def __init__(
+        self,
+        captured: Captured,
+        bounding: Bounding,
+        *,
+        effort: str,
+        attack: bool,
+        seed: int,
+        values: Bounds | None = None,
+    ) -> None:
+        self.captured, self.bounding, self.values = captured, bounding, values
+        self.effort, self.attack, self.seed = effort, attack, seed
+        graph = captured.graph
+        _check_classifier(graph)
         self.classes = graph.output_shape[-1]
-        self.exact = Logits(work.double)
+        self.exact = Logits(captured.double)
         self.search = Logits(graph) if graph.flat().dtype is torch.float32 else self.exact
-        self._constants: Tensor | None = None
+
+    @cached_property
+    def _constants(self) -> Tensor:
+        """The constants of all differences of outputs over all inputs."""
+        return difference_constants(self.captured, self.bounding, effort=self.effort, values=self.values)
 
     def rows(self, inputs: Any) -> Tensor:
         """Return a batch as flat rows `[B, n]` in float64."""
@@ -84,8 +103,8 @@ class Certifier:
             if not inputs.is_floating_point() or not bool(inputs.isfinite().all()):
                 raise InputError("the batch holds NaN, infinite values or no floats: clean the data first")
             return inputs.detach().reshape(len(inputs), -1).double()
-        assert self.work.graph.samples is not None
-        return self.work.graph.samples.double()
+        assert self.captured.graph.samples is not None
+        return self.captured.graph.samples.double()
 
     def labels(self, labels: Any, count: int) -> Tensor | None:
         """Return labels as class numbers `[B]`, checked; None where there are none."""
@@ -114,9 +133,9 @@ class Certifier:
             raise InputError(
                 f"label {wrong} is out of range: the model has {self.classes} outputs, 0 to {self.classes - 1}"
             )
-        return found.to(self.work.double.inputs[0].value.device)
+        return found.to(self.captured.double.inputs[0].value.device)
 
-    def check(self, model: nn.Module, inputs: Any, rows: Tensor, mode: str | None, output: str | int | None) -> None:
+    def check(self, inputs: Any, rows: Tensor) -> None:
         """Refuse samples on which the exact function is not what the model gives, and say why.
 
         Raises:
@@ -124,16 +143,17 @@ class Certifier:
             InputError: rounding in the model's own precision makes another function of it, or its masks differ by
                 sample.
         """
-        with untouched(model, mode), torch.no_grad():
-            given = self.work.batch if inputs is None else inputs
-            own = run(model, arguments(model, given, output)).double()[: len(rows)]
+        model = self.captured.model
+        with untouched(model, self.captured.mode), torch.no_grad():
+            given = self.captured.batch if inputs is None else inputs
+            own = run(model, arguments(model, given, self.captured.output)).double()[: len(rows)]
         if not bool(own.isfinite().all()):
             raise NotFiniteError("the model returns NaN or infinite values on this batch: it has no classes there")
-        if _alike(self.exact(rows), own, self.work.graph):
+        if _alike(self.exact(rows), own, self.captured.graph):
             return
-        dtype = str(self.work.graph.flat().dtype).removeprefix("torch.")
-        if self.exact.dtype is not self.work.graph.flat().dtype and _alike(
-            Logits(self.work.graph)(rows), own, self.work.graph
+        dtype = str(self.captured.graph.flat().dtype).removeprefix("torch.")
+        if self.exact.dtype is not self.captured.graph.flat().dtype and _alike(
+            Logits(self.captured.graph)(rows), own, self.captured.graph
         ):
             raise InputError(
                 f"on some samples the model's outputs in {dtype} are not those of its exact function: values vanish, "
@@ -154,9 +174,8 @@ class Certifier:
             budget: for all of them; its deadline may cut searches short.
             brief: whether searches through large networks take fewer steps, as an audit wants it.
         """
-        if self._constants is None:
-            self._constants = difference_constants(self.work, effort=self.effort)
         found = []
+        _ = self._constants  # before the clocks of single samples start
         with Progress("certifying") as progress:
             for start in range(0, len(rows), AT_ONCE):
                 part = slice(start, start + AT_ONCE)
@@ -193,12 +212,12 @@ class Certifier:
         attacker: Attack | None = None
         steps: int | None = None
         if self.attack:
-            graph, count = self.work.graph, len(rows)
+            graph, count = self.captured.graph, len(rows)
             if brief:
                 steps = count * passes(graph, ATTACK_STEPS, work=BRIEF_WORK / count, least=ATTACK_FEWEST)
             own = budget.share(0.4).search("the attack", steps)
             attacker = Attack(self.search, self.exact, rows, labels, seed=self.seed, budget=own, progress=progress)
-            attacker.noise = torch.maximum(attacker.noise, 4 * Balls(self.work, rows).errors.amax(1))
+            attacker.noise = torch.maximum(attacker.noise, 4 * Balls(self.captured, rows, self.bounding).errors.amax(1))
             attacker.run()
         radius, methods, settled = self._radii(rows, labels, budget, progress, brief=brief)
         if attacker is not None:
@@ -212,8 +231,7 @@ class Certifier:
         self, rows: Tensor, labels: Tensor, budget: Budget, progress: Progress, *, brief: bool
     ) -> tuple[Tensor, list[str], bool]:
         """Return the certified radii, what certified each, and whether the search ended."""
-        assert self._constants is not None
-        everything = Balls(self.work, rows)
+        everything = Balls(self.captured, rows, self.bounding)
         logits, errors = everything.values, everything.errors
         own = logits.gather(1, labels[:, None])
         gaps = own - logits - 1e-12 * (own.abs() + logits.abs()) - errors - errors.gather(1, labels[:, None])
@@ -246,7 +264,7 @@ class Certifier:
         self, rows: Tensor, top: Tensor, gaps: Tensor, budget: Budget, progress: Progress, *, brief: bool
     ) -> list[RadiusStage]:
         """Return the searches for radii in order: linear bounds where they are affordable, then constants."""
-        balls = Balls(self.work, rows)
+        balls = Balls(self.captured, rows, self.bounding)
         linear = LinearStage(balls, rows, top, gaps, budget, progress)
         stages: list[RadiusStage] = [linear] if linear.usable(BRIEF_WORK if brief else None) else []
         if stages and self.effort == "tight":
@@ -266,7 +284,7 @@ class Certifier:
     ) -> Columns:
         count = len(labels)
         lengths = [None] * count if attacked is None else attacked.distance.tolist()
-        inputs = self.work.double.inputs
+        inputs = self.captured.double.inputs
         shape = inputs[0].shape[1:] if len(inputs) == 1 else None
         witness: list[Tensor | None] = [None] * count
         if attacked is not None:
@@ -295,9 +313,8 @@ def _alike(logits: Tensor, own: Tensor, graph: Graph) -> bool:
     return float((logits.double() - own).abs().amax()) <= (5e-2 if coarse else 1e-3) * scale
 
 
-def _check_classifier(work: Captured) -> None:
+def _check_classifier(graph: Graph) -> None:
     """Refuse a model that does not give each sample a row of outputs of its own."""
-    graph = work.graph
     shape = graph.output_shape
     if not graph.per_sample:
         raise InputError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,9 @@ from ...core.errors import InputError, NormscopeError, SoundnessError
 from ...core.options import check_numbers
 from ...core.provenance import provenance
 from ...core.untouched import mode_of, outside_inference_mode
-from ...graph.capturing import warmed
+from ..bounding import Bounding
 from ..captured import Captured
+from ..folded import Bounds
 from .certifier import EFFORTS, RTOL, Certifier, Columns
 from .radii import COLUMNS, Radii
 
@@ -104,64 +105,92 @@ def certified_radius(
             "the model is in train mode, where it is a map of the whole batch and no sample has a class of its own: "
             'call model.eval() first, or pass mode="eval"'
         )
-    budget = Budget(max_seconds=warmed(max_seconds), what="the measurement")
-    options = {"mode": mode, "output": output, "known": known}
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    batches = _batches(x, y)
+    bounding = Bounding.within(max_seconds)
+    budget = bounding.budget
+
+    def certifier(inputs: Any) -> Certifier:
+        captured = Captured.of(model, inputs, bounding, mode=mode, output=output, known=known)
+        return Certifier(captured, bounding, effort=effort, attack=attack, seed=seed)
+
+    seen = _Examined(model, certifier)
     expected = 1 if y is not None or isinstance(x, Tensor | np.ndarray) else operator.length_hint(x, 1)
-    certifiers: dict[Any, Certifier] = {}
-    parts: list[Columns] = []
-    notes: list[str] = []
-    labelled = True
-    for index, (inputs, labels) in enumerate(batches):
-        if parts and budget.late:
-            notes.append(f"max_seconds cut this short: only the first {sum(map(len, parts)):,} samples were examined")
+    notes: tuple[str, ...] = ()
+    for index, (inputs, labels) in enumerate(_batches(x, y)):
+        if seen.parts and budget.late:
+            count = sum(map(len, seen.parts))
+            notes = (f"max_seconds cut this short: only the first {count:,} samples were examined",)
             break
-        inputs = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, inputs)
-        key = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else None
-        if key is None or key not in certifiers:
-            work = Captured(model, inputs, budget=budget, **options)  # type: ignore[arg-type]
-            certifiers[key] = Certifier(work, effort=effort, attack=attack, seed=seed)
-        certifier = certifiers[key]
-        rows = certifier.rows(inputs)
-        certifier.check(model, inputs, rows, mode, output)
-        targets = certifier.labels(labels, len(rows))
-        labelled = labelled and targets is not None
-        parts += certifier.examine(rows, targets, budget.share(1.0 / max(expected - index, 1)))
-    if not parts:
+        seen.add(inputs, labels, budget.share(1.0 / max(expected - index, 1)))
+    if not seen.parts:
         raise InputError("the loader yields no batch: there is nothing to certify")
-    first = next(iter(certifiers.values()))
-    return _joined(parts, first, budget, tuple(notes), labelled=labelled)
+    return _joined(seen.parts, seen.first, budget, notes, labelled=seen.labelled)
 
 
-def audited_radii(work: Captured, *, budget: Budget | None = None, samples: int = 8, seed: int = 0) -> Radii | None:
+class _Examined:
+    """What was found of the batches so far; those of one shape share a certifier."""
+
+    def __init__(self, model: nn.Module, build: Callable[[Any], Certifier]) -> None:
+        self.build = build
+        self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        self.certifiers: dict[tuple[int, ...] | None, Certifier] = {}
+        self.parts: list[Columns] = []
+        self.labelled = True
+
+    @property
+    def first(self) -> Certifier:
+        """The certifier of the first batch, or of the last one where batches are no tensors."""
+        return next(iter(self.certifiers.values()))
+
+    def add(self, inputs: Any, labels: Any, budget: Budget) -> None:
+        """Certify and attack the samples of one more batch."""
+        inputs = tree_map(lambda v: v.to(self.device) if isinstance(v, Tensor) else v, inputs)
+        key = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else None
+        if key is None or key not in self.certifiers:
+            self.certifiers[key] = self.build(inputs)
+        certifier = self.certifiers[key]
+        rows = certifier.rows(inputs)
+        certifier.check(inputs, rows)
+        targets = certifier.labels(labels, len(rows))
+        self.labelled = self.labelled and targets is not None
+        self.parts += certifier.examine(rows, targets, budget)
+
+
+def audited_radii(
+    captured: Captured,
+    bounding: Bounding | None = None,
+    *,
+    values: Bounds | None = None,
+    samples: int = 8,
+    seed: int = 0,
+) -> Radii | None:
     """Return the radii of the first samples of a captured batch at the classes the model gives; None for no classifier.
 
     Args:
-        work: the captured model and batch, of an audit.
-        budget: whose deadline may cut the searches short; searches through large networks take few steps anyway.
+        captured: the model and batch of an audit.
+        bounding: whose deadline may cut the searches short; searches through large networks take few steps anyway.
+        values: the bounds of all nodes over all inputs, where they were taken already.
         samples: how many.
         seed: of the attack.
 
     Raises:
         SoundnessError: the attack got inside a certified radius: a bug.
     """
-    budget = budget or Budget()
-    if any(0 in node.shape for node in work.graph):
+    bounding = bounding or Bounding()
+    if any(0 in node.shape for node in captured.graph):
         return None
     try:
-        certifier = Certifier(work, effort="fast", attack=True, seed=seed)
-        assert work.graph.samples is not None
+        certifier = Certifier(captured, bounding, effort="fast", attack=True, seed=seed, values=values)
+        assert captured.graph.samples is not None
         if certifier.classes > MOST_CLASSES:
             return None
-        rows = work.graph.samples[:samples].double()
-        certifier.check(work.model, None, rows, work.mode, work.output)
-        parts = certifier.examine(rows, None, budget, brief=True)
+        rows = captured.graph.samples[:samples].double()
+        certifier.check(None, rows)
+        parts = certifier.examine(rows, None, bounding.budget, brief=True)
     except SoundnessError:
         raise
     except NormscopeError:
         return None
-    return _joined(parts, certifier, budget, (), labelled=False)
+    return _joined(parts, certifier, bounding.budget, (), labelled=False)
 
 
 def _batches(x: Any, y: Any) -> Iterator[tuple[Any, Any]]:
@@ -196,20 +225,20 @@ def _joined(
     parts: list[Columns], certifier: Certifier, budget: Budget, notes: tuple[str, ...], *, labelled: bool
 ) -> Radii:
     """Return the parts as one result, which says what the clock cut short."""
-    graph = certifier.work.graph
-    settled, norms = all(part.settled for part in parts), certifier.work.norms
+    graph = certifier.captured.graph
+    settled = all(part.settled for part in parts)
     advice = None if settled else "the search for radii ended before a radius 1 % larger was seen to fail"
     names = (*COLUMNS, "witness")
     columns = {name: tuple(value for part in parts for value in getattr(part, name)) for name in names}
     return Radii(
-        name=type(certifier.work.model).__name__,
+        name=type(certifier.captured.model).__name__,
         **columns,
         classes=certifier.classes,
         labelled=labelled,
         effort=certifier.effort,
         rtol=RTOL,
-        converged=settled and not budget.cut and not norms.cut,
-        advice=norms.advice(budget.advice(advice)),
+        converged=settled and not budget.cut,
+        advice=budget.advice(advice),
         input_shape=graph.inputs[0].shape[1:] if len(graph.inputs) == 1 else graph.input_shape,
         notes=(*notes, *graph.notes, MEANING),
         provenance=provenance(graph.inputs[0].value.device),

@@ -50,7 +50,7 @@ class RadiusStage(ABC):
         """Test radii `[m]` of the samples with numbers `some`; those that are settled are left out."""
         self.progress.step("radii")
         if len(some) != len(self._some.centres):
-            self._some = Balls(self.balls.work, self.rows[some]) if len(some) < len(self.rows) else self.balls
+            self._some = self.balls.around(self.rows[some]) if len(some) < len(self.rows) else self.balls
         return self.tested(self._some, radius, self.top[some], self.gaps[some])
 
     def start(self) -> Tensor:

@@ -45,14 +45,11 @@ def stages(segments: Segments, values: Mapping[str, Upper], *, widest: int = WID
         values: a bound on the map from the input to every node, for fields that start afresh.
         widest: largest state of the dense plan behind the fields.
     """
-    maps = [m for effect in segments.effects.values() if isinstance(effect, Linear) for m in effect.maps]
+    effects = list(segments.effects.values())
+    maps = [linear for effect in effects if isinstance(effect, Linear) for linear in effect.maps]
     inner = [linear.inner if isinstance(linear, Repeated) else linear for linear in maps]
     axes = {len(linear.axes) for linear in inner if isinstance(linear, Convolution)}
-    if len(axes) != 1 or any(isinstance(effect, Unbounded) for effect in segments.effects.values()):
-        return None
-    if max(span(linear).tops for linear in maps) > _LARGEST:
-        return None
-    if not all(effect.moderate for effect in segments.effects.values() if isinstance(effect, Elementwise)):
+    if len(axes) != 1 or not all(map(_usable, effects)) or max(span(linear).tops for linear in maps) > _LARGEST:
         return None
     if any(cancels(linear) for form in segments.forms.values() for linear in form.values()):
         return None
@@ -60,6 +57,11 @@ def stages(segments: Segments, values: Mapping[str, Upper], *, widest: int = WID
         return _StagePlanner(segments, values, axes.pop(), widest).run()
     except _Refused:
         return None
+
+
+def _usable(effect: Effect) -> bool:
+    """Whether an effect has a bound, and slopes that are neither tiny nor huge."""
+    return not isinstance(effect, Unbounded) and (not isinstance(effect, Elementwise) or effect.moderate)
 
 
 class _Refused(Exception):

@@ -218,28 +218,45 @@ def _pooling(node: Node, before: Grid, after: Grid) -> Stencil | None:
     axes = len(size)
     if before[0] != after[0] or max(outputs) == 1:  # one output: no field, part of the dense head
         return None
+    windows = _windows(node, size, outputs)
+    if windows is None:
+        return None
+    taps = torch.cartesian_prod(*(torch.arange(k) for k in windows.kernel)).reshape(-1, axes)
+    offsets = tuple(tuple(int(t) - p for t, p in zip(tap, windows.padding, strict=True)) for tap in taps)
+    weight = torch.full((len(offsets), before[0], 1), 1.0 / windows.divisor, dtype=torch.float64, device=node.device)
+    return Stencil(weight, offsets, windows.stride, size, outputs, groups=before[0])
+
+
+@dataclass(frozen=True, slots=True)
+class _Windows:
+    """The windows of a mean, and what their sums are divided by."""
+
+    kernel: Grid
+    stride: Grid
+    padding: Grid
+    divisor: int
+
+
+def _windows(node: Node, size: Grid, outputs: Grid) -> _Windows | None:
+    """Return the windows of a pooling operator; None where they are not all of the same size."""
+    axes = len(size)
     if node.operator == f"adaptive_avg_pool{axes}d":
         if any(n % m for n, m in zip(size, outputs, strict=True)):
             return None
-        kernel = stride = tuple(n // m for n, m in zip(size, outputs, strict=True))
-        padding, divisor = (0,) * axes, math.prod(kernel)
-    elif node.operator == f"avg_pool{axes}d":
-        arguments = node.bound()
-        kernel = _each(arguments["kernel_size"], axes)
-        stride = _each(arguments.get("stride") or kernel, axes)
-        padding = _each(arguments.get("padding", 0), axes)
-        divisor = int(arguments.get("divisor_override") or math.prod(kernel))
-        if any(padding) and not arguments.get("count_include_pad", True):
-            return None
-        ends = zip(size, outputs, kernel, stride, padding, strict=True)
-        if any((m - 1) * s + k > n + 2 * p for n, m, k, s, p in ends):
-            return None  # ceil_mode: the last window is cut off
-    else:
+        kernel = tuple(n // m for n, m in zip(size, outputs, strict=True))
+        return _Windows(kernel, kernel, (0,) * axes, math.prod(kernel))
+    if node.operator != f"avg_pool{axes}d":
         return None
-    taps = torch.cartesian_prod(*(torch.arange(k) for k in kernel)).reshape(-1, axes)
-    offsets = tuple(tuple(int(t) - p for t, p in zip(tap, padding, strict=True)) for tap in taps)
-    weight = torch.full((len(offsets), before[0], 1), 1.0 / divisor, dtype=torch.float64, device=node.device)
-    return Stencil(weight, offsets, stride, size, outputs, groups=before[0])
+    arguments = node.bound()
+    kernel = _each(arguments["kernel_size"], axes)
+    stride = _each(arguments.get("stride") or kernel, axes)
+    padding = _each(arguments.get("padding", 0), axes)
+    if any(padding) and not arguments.get("count_include_pad", True):
+        return None
+    ends = zip(size, outputs, kernel, stride, padding, strict=True)
+    if any((m - 1) * s + k > n + 2 * p for n, m, k, s, p in ends):
+        return None  # ceil_mode: the last window is cut off
+    return _Windows(kernel, stride, padding, int(arguments.get("divisor_override") or math.prod(kernel)))
 
 
 def _each(value: Any, axes: int) -> Grid:

@@ -25,12 +25,13 @@ from ...linalg.writing import cost
 from ...rules.effects import Elementwise, Unbounded
 from ...rules.invariance import feeds
 from ...theory.losses import Loss
+from ..applied import Applied, factors_of, joint, reading
+from ..bounding import Bounding
 from ..captured import Captured
 from ..certificate import WIDEST, ChainCertificate, ClosedForm, MatrixBlock
 from ..folded import propagate
 from ..printed import printed
 from ..segments import Segments
-from .applied import Applied, factors_of, joint, reading
 from .jacobian import JacobianFound, JacobianSearch, weight_slopes
 from .loss_rows import LossRows
 from .sensitivity import WeightRow
@@ -62,7 +63,7 @@ class WeightPlan:
         chain_cost: most operations for certificates behind the weights; below zero: none.
         side: segments of several sources up to this size are written out side by side.
         norms: for maps that are not bounded yet, in multiplications: once it is over only cheap bounds are taken. None:
-            the budget of the work, where only a deadline limits them.
+            the budget of all bounds, where only a deadline limits them.
         witnesses: whether to keep the changes that attain the lower sides.
     """
 
@@ -91,23 +92,23 @@ class _Samples:
 class WeightFigures:
     """Collects the figures of all weights, sample by sample."""
 
-    def __init__(self, work: Captured, plan: WeightPlan, weights: Sequence[Applied]) -> None:
-        self.work, self.plan, self.weights = work, plan, weights
-        self.tails = Tails(work.segments)
-        self.nodes = {node.name: node for node in work.double}
+    def __init__(self, captured: Captured, bounding: Bounding, plan: WeightPlan, weights: Sequence[Applied]) -> None:
+        self.captured, self.bounding, self.plan, self.weights = captured, bounding, plan, weights
+        self.tails = Tails(captured.segments)
+        self.nodes = {node.name: node for node in captured.double}
         self.figures = {weight.name: _Samples() for weight in weights}
         self.unknown: dict[str, str] = {}
         self.notes: list[str] = []
-        self.rows = LossRows(work.double.output_shape)
-        self.invariant = {feed.weight.name for feed in feeds(work.graph) if feed.scale_invariant}
-        self._parameters = list(work.model.named_parameters(remove_duplicate=False))
+        self.rows = LossRows(captured.double.output_shape)
+        self.invariant = {feed.weight.name for feed in feeds(captured.graph) if feed.scale_invariant}
+        self._parameters = list(captured.model.named_parameters(remove_duplicate=False))
         self._kept: dict[tuple[str, ...], tuple[Upper, Bracket]] = {}
         self._blocks: dict[int, MatrixBlock | None] = {}
         self._chained = self._chain_cost() <= plan.chain_cost
 
     def _chain_cost(self) -> float:
         """About how many operations certificates behind every weight take."""
-        shapes = [a.node.shape for a in self.work.segments.atoms.values() if isinstance(a.effect, Elementwise)]
+        shapes = [a.node.shape for a in self.captured.segments.atoms.values() if isinstance(a.effect, Elementwise)]
         widths = [math.prod(shape) if math.prod(shape) <= WIDEST else min(shape[-1], WIDEST) for shape in shapes]
         return len(self.weights) / 2 * sum(20.0 * width**3 for width in widths)
 
@@ -115,24 +116,24 @@ class WeightFigures:
         """Bound one map within the budget."""
         norms = self.plan.norms
         if norms is None:
-            return self.work.norm(linear)
+            return self.bounding.norm(linear)
         tiny = linear.in_size * linear.out_size <= TINY
-        if tiny or remembered(linear, self.work.rtol) or norms.spend(_bounding(linear)):
-            return upper(linear, rtol=self.work.rtol, budget=self.work.norms.share(0.7))
-        return upper(linear, rtol=self.work.rtol, budget=Budget(0))
+        if tiny or remembered(linear, self.bounding.rtol) or norms.spend(_bounding(linear)):
+            return upper(linear, rtol=self.bounding.rtol, budget=self.bounding.norms.share(0.7))
+        return upper(linear, rtol=self.bounding.rtol, budget=Budget(0))
 
     def _loss_constant(self, loss: Loss) -> float:
         return power10(loss.upper(self.rows.classes, self.rows.count).log10) * (1 + 1e-12)
 
     def add(self, point: Tensor, goal: Tensor | None, progress: Progress) -> None:
         """Measure every weight at one more input."""
-        graph = self.work.double
+        graph = self.captured.double
         with torch.no_grad():
             values = graph.values(*graph.split(point.double()))
             for weight in self.weights:
                 progress.step(self.nodes[weight.nodes[0]].path)
                 if weight.name not in self.unknown:
-                    self.work.budget.attempt(partial(self._upper, weight, values), partial(self._unbounded, weight))
+                    self.bounding.budget.attempt(partial(self._upper, weight, values), partial(self._unbounded, weight))
         left = [weight for weight in self.weights if weight.name not in self.unknown]
         loss = None
         if self.plan.loss is not None:
@@ -141,10 +142,10 @@ class WeightFigures:
                 self.notes.append(f"the lower side of the {self.plan.loss.name} needs targets")
         constant = math.inf if loss is None or self.plan.loss is None else self._loss_constant(self.plan.loss)
         found: dict[str, tuple[JacobianFound, JacobianFound]] = {}
-        if not self.work.complex:
+        if not self.captured.complex:
             found = self.plan.search.budget.attempt(
                 lambda: weight_slopes(
-                    graph, left, values, self.plan.search, loss, constant=constant, base=self.work.certain
+                    graph, left, values, self.plan.search, loss, constant=constant, base=self.captured.certain
                 ),
                 lambda: found,
             )
@@ -160,7 +161,7 @@ class WeightFigures:
         figures, reads, square = self.figures[weight.name], {}, 0.0
         for name in weight.nodes:
             node = self.nodes[name]
-            read = reading(node, self.work.segments.effects[name], values)
+            read = reading(node, self.captured.segments.effects[name], values)
             if read is None:
                 self.unknown[weight.name] = node.path or node.name
                 return
@@ -186,7 +187,7 @@ class WeightFigures:
         figures.printed.append(replace(NO_FORMULA, reason=NO_TIME))
 
     def _norm_of(self, read: Read) -> Upper:
-        return read.norm(rtol=self.work.rtol, budget=self.work.norms.share(0.7))
+        return read.norm(rtol=self.bounding.rtol, budget=self.bounding.norms.share(0.7))
 
     def _behind(self, names: tuple[str, ...], values: Mapping[str, Tensor]) -> tuple[Upper, Bracket]:
         """Bound the network behind nodes; the same for all samples unless the data decide."""
@@ -196,7 +197,7 @@ class WeightFigures:
         chain = None
         if self._chained:
             device = segments.graph.inputs[0].value.device
-            chain = ChainCertificate(ClosedForm(), "closed-form", device, self.work.chains)
+            chain = ChainCertificate(ClosedForm(), "closed-form", device, self.bounding.chains)
             if not particular:  # maps are shared between the networks behind the weights: write them out once
                 chain.blocks = self._blocks
         start = {item.name: ONE if item.name in names else ZERO for item in segments.graph.inputs}
@@ -271,18 +272,18 @@ class WeightFigures:
         advice = None
         if below.ended and not below.cut:
             advice = f"{below.what} ended after its {below.steps:,.0f} steps: some samples have no lower side"
-        for budget in (below, self.work.norms, self.work.chains):
+        for budget in (below, self.bounding.norms, self.bounding.chains):
             advice = budget.advice(advice)
         common: dict[str, Any] = {
             "scope": Scope.POINT,
-            "mode": self.work.graph.mode,
-            "input_shape": self.work.graph.input_shape,
+            "mode": self.captured.graph.mode,
+            "input_shape": self.captured.graph.input_shape,
             "converged": advice is None,
             "advice": advice,
         }
         each = tuple(
             Bracket(
-                log10_lower=low.log10_lower, log10_upper=high.log10, evidence=self.work.evidence(high),
+                log10_lower=low.log10_lower, log10_upper=high.log10, evidence=self.captured.evidence(high),
                 method="norm(H) times folded norms", reason=high.reason, **common,
             )
             for high, low in zip(uppers, lowers, strict=True)
@@ -294,7 +295,7 @@ class WeightFigures:
             evidence=min(b.evidence for b in each),
             witness=low.change,
             per_sample=each,
-            notes=self.work.graph.notes,
+            notes=self.captured.graph.notes,
         )
 
     def _corollary14(self, theorem: Bracket) -> Bracket | None:
@@ -324,7 +325,7 @@ class WeightFigures:
             notes.append(f"the weight, or what is computed from it, also serves {places}, which is held fixed")
         tied = [
             path
-            for path, module in self.work.model.named_modules()
+            for path, module in self.captured.model.named_modules()
             if isinstance(module, nn.Embedding) and overlap(module.weight, weight.tensor)
         ]
         if tied:

@@ -23,10 +23,10 @@ from ...core.sizes import norm as l2
 from ...graph.ir import Graph
 from ...linalg.lanczos import lanczos
 from ...rules.local.local import flat
+from ..applied import Applied, behind, opened
 from ..certain import Certain
 from ..evaluation import Values, apart
-from ..global_attack import Change, confirmed
-from .applied import Applied, behind, opened
+from ..secants import Change, Confirmer
 
 FEW_OUTPUTS = 32
 """Up to this many outputs every row of the Jacobian is taken, and its norm is exact."""
@@ -236,7 +236,7 @@ class _Secants:
     ) -> None:
         self.weight, self.search = weight.value, search
         self.given = torch.cat([values[item.name].detach().double().reshape(-1) for item in graph.inputs])
-        self.values = base.opened(opened(graph, (weight,)))
+        self.confirmer = Confirmer(base.opened(opened(graph, (weight,))))
 
     def along(self, guess: Guess, through: Change = apart) -> JacobianFound:
         """Prove a direction's gain by secants, as close to what is expected of it as they come."""
@@ -246,7 +246,7 @@ class _Secants:
             self.search.budget.spend()
             step = relative * _size(self.weight)
             ends = [torch.cat([self.given, (self.weight + s * step * direction).reshape(-1)]) for s in (1, -1)]
-            value = confirmed(self.values, ends[0], ends[1], above=best.log10_lower, change=through)
+            value = self.confirmer.secant(*ends, above=best.log10_lower, change=through).log10
             if value > best.log10_lower:
                 settled = value >= log10(expected) + math.log10(1.0 - min(self.search.rtol, 0.5))
                 best = JacobianFound(log10_lower=value, change=step * direction, settled=settled)

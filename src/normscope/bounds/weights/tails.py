@@ -25,8 +25,8 @@ from ...linalg.patches import Read
 from ...rules import ranges
 from ...rules.effects import UNKNOWN, Effect, Gain, Linear, Range, Unbounded
 from ...rules.registry import effect_of
+from ..applied import held
 from ..segments import Atom, Form, Segments
-from .applied import held
 
 aten = torch.ops.aten
 

@@ -13,16 +13,16 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...core.budget import Budget
 from ...core.errors import InputError
 from ...core.progress import Progress
 from ...core.untouched import outside_inference_mode
 from ...graph.call import arguments
-from ...graph.capturing import warmed
+from ...graph.ir import Graph
 from ...theory.losses import Loss, named
+from ..applied import applied_weights
+from ..bounding import Bounding
 from ..captured import Captured
 from ..passes import passes
-from .applied import applied_weights
 from .figures import WeightFigures, WeightPlan
 from .jacobian import LOWER_SIDES, JacobianSearch
 from .loss_rows import LossRows, targets_by_sample
@@ -96,52 +96,49 @@ def weight_sensitivity(
     chosen = None if loss is None else named(loss)
     if chosen is None and targets is not None:
         raise InputError("targets were given without a loss: pass loss= too")
-    budget = Budget(max_seconds=warmed(max_seconds), what="the measurement")
-    work = Captured(
-        model, batch, mode=mode, output=output, on_missing=on_missing, known=known, rtol=rtol, budget=budget
-    )
+    bounding = Bounding.within(max_seconds, rtol=rtol)
+    captured = Captured.of(model, batch, bounding, mode=mode, output=output, on_missing=on_missing, known=known)
     if targets is None and isinstance(batch, tuple | list) and len(batch) == 2:
         taken = arguments(model, batch, output)  # a pair of which the model takes one: the other is the labels
         targets = batch[1] if len(taken.args) == 1 else None
-    steps = passes(work.double, SEARCH_STEPS, work=SEARCH_WORK, least=SEARCH_FEWEST)
-    search = JacobianSearch(rtol=rtol, seed=seed, budget=budget.search(LOWER_SIDES, steps))
-    return measure(work, WeightPlan(loss=chosen, targets=targets, search=search))[0]
+    steps = passes(captured.double, SEARCH_STEPS, work=SEARCH_WORK, least=SEARCH_FEWEST)
+    search = JacobianSearch(rtol=rtol, seed=seed, budget=bounding.budget.search(LOWER_SIDES, steps))
+    return measure(captured, bounding, WeightPlan(loss=chosen, targets=targets, search=search))[0]
 
 
-def measure(work: Captured, plan: WeightPlan) -> tuple[WeightSensitivity, dict[str, WeightRow]]:
+def measure(captured: Captured, bounding: Bounding, plan: WeightPlan) -> tuple[WeightSensitivity, dict[str, WeightRow]]:
     """Measure the weights of a captured model; return the result, and its rows by the names of their nodes."""
-    weights = applied_weights(work.graph, work.double)
-    points, notes = _points(work, plan)
-    rows = LossRows(work.double.output_shape)
-    measured = WeightFigures(work, plan, weights)
+    weights = applied_weights(captured.graph, captured.double)
+    points, notes = _points(captured.graph, plan)
+    rows = LossRows(captured.double.output_shape)
+    measured = WeightFigures(captured, bounding, plan, weights)
     goals: list[Tensor] | list[None] = [None] * len(points)
     if plan.loss is not None and plan.targets is not None:
-        whole = not work.graph.per_sample
+        whole = not captured.graph.per_sample
         goals = targets_by_sample(plan.loss, plan.targets, rows, len(points), whole=whole)
     with Progress("measuring weights", total=len(points) * max(len(weights), 1)) as progress:
         for point, goal in zip(points, goals, strict=True):
             measured.add(point, goal, progress)
     found = {weight.name: measured.row(weight) for weight in weights if weight.name not in measured.unknown}
     constant = None if plan.loss is None else plan.loss.upper(rows.classes, rows.count).log10
-    cuts = [cut for budget in (plan.search.budget, work.norms, work.chains) for cut in budget.cuts]
+    cuts = [cut for budget in (plan.search.budget, bounding.norms, bounding.chains) for cut in budget.cuts]
     result = WeightSensitivity(
         rows=tuple(found.values()),
         loss=None if plan.loss is None else plan.loss.name,
         log10_loss=constant,
-        mode=work.graph.mode,
+        mode=captured.graph.mode,
         samples=len(points),
-        input_shape=work.graph.input_shape,
-        output_shape=work.graph.output_shape,
+        input_shape=captured.graph.input_shape,
+        output_shape=captured.graph.output_shape,
         skipped=tuple((where, UNKNOWN_FORM) for where in measured.unknown.values()),
-        notes=tuple(dict.fromkeys((*work.graph.notes, *notes, *measured.notes, *cuts))),
+        notes=tuple(dict.fromkeys((*captured.graph.notes, *notes, *measured.notes, *cuts))),
     )
     places = {name: found[weight.name] for weight in weights if weight.name in found for name in weight.nodes}
     return result, places
 
 
-def _points(work: Captured, plan: WeightPlan) -> tuple[list[Tensor], list[str]]:
+def _points(graph: Graph, plan: WeightPlan) -> tuple[list[Tensor], list[str]]:
     """Return the flat inputs to measure at, and what to say of the choice."""
-    graph = work.graph
     if graph.samples is None:
         first = ["measured at the first sample, from the token embeddings"] if graph.per_sample else []
         return [graph.flat()], first

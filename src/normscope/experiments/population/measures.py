@@ -17,9 +17,10 @@ from torch import Tensor
 
 from ...bounds.captured import Captured
 from ...bounds.domain.domain import domain
-from ...bounds.domain.domain_bounds import CapturedDomain
+from ...bounds.domain.domain_bounds import domain_sides
 from ...bounds.layer_constants import layer_constants
 from ...bounds.lipschitz import lipschitz
+from ...bounds.rungs import upper_sides
 from ...core.errors import InputError, NormscopeError, said
 from ...core.log10 import log10, log10_sum
 from ...generalize.bounding import generalization
@@ -76,13 +77,13 @@ class MemberFigures:
 
     @cached_property
     def captured(self) -> Captured:
-        """The graph and its bounds over all inputs."""
-        return Captured(self.model, self.images[:2], mode="eval")
+        """The graph and its segments."""
+        return Captured.of(self.model, self.images[:2], mode="eval")
 
     @cached_property
     def rungs(self) -> dict[str, float]:
         """Log10 of the bounds over all inputs, by method."""
-        return {name: bracket.log10_upper for name, bracket in self.captured.rungs("fast").items()}
+        return {name: bracket.log10_upper for name, bracket in upper_sides(self.captured, proofs=False).items()}
 
     @cached_property
     def spectral(self) -> list[float]:
@@ -93,7 +94,7 @@ class MemberFigures:
     def domain(self) -> float:
         """Log10 of the bound over all inputs whose inner values stay in the ranges of the training samples."""
         recorded = domain(self.model, [images for images, _ in self.batches], mode="eval")
-        return CapturedDomain(self.captured, recorded).rungs("fast")["best"].log10_upper
+        return domain_sides(self.captured, recorded)["best"].log10_upper
 
     @cached_property
     def observed(self) -> list[float]:

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...graph.ir import Graph, Input, Node, Ref, leaves, map_leaves
-from ...graph.memory import overlap, storage_of
-from ...linalg.convolution_map import Convolution
-from ...linalg.linear_map import Repeated
-from ...linalg.patches import Read, patches
-from ...rules.effects import Effect, Linear
-from ...rules.linear import PRODUCTS
-from ...rules.registry import multiplied
+from ..graph.ir import Graph, Input, Node, Ref, leaves, map_leaves
+from ..graph.memory import overlap, storage_of
+from ..linalg.convolution_map import Convolution
+from ..linalg.linear_map import Repeated
+from ..linalg.patches import Read, patches
+from ..rules.effects import Effect, Linear
+from ..rules.linear import PRODUCTS
+from ..rules.registry import multiplied
 
 aten = torch.ops.aten
 WEIGHT = "weight:"

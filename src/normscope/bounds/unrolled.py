@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ...core.budget import check_time
-from ...core.cost import count
-from ...graph.ir import Graph, Node
-from ...linalg.folding import add, compose
-from ...linalg.linear_map import Identity, LinearMap
-from ...linalg.writing import write_out
-from ...rules.effects import Effect, Linear
-from ...rules.local.local import Affine, Builder, Primitive, UnrolledStep
-from ...rules.local.opaque import Opaque
-from ...rules.registry import lookup
-from ..segments import Form, Segments
+from ..core.budget import check_time
+from ..core.cost import count
+from ..graph.ir import Graph, Node
+from ..linalg.folding import add, compose
+from ..linalg.linear_map import Identity, LinearMap
+from ..linalg.writing import write_out
+from ..rules.effects import Effect, Linear
+from ..rules.local.local import Affine, Builder, Primitive, UnrolledStep
+from ..rules.local.opaque import Opaque
+from ..rules.registry import lookup
+from .segments import Form, Segments
 
 CLOSE = 1e-9
 """How far the steps of a node may be from the node itself, relative to its largest value."""

@@ -1,0 +1,245 @@
+"""The upper side of a captured graph by every method, and the best of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+
+from ..core.bracket import Bracket, Evidence
+from ..core.progress import Progress
+from ..core.rounding import Upper, smallest
+from ..linalg.linear_map import LinearMap
+from ..rules.effects import Effect, Elementwise, Gain, Linear, Norm, Unbounded
+from .bounding import Bounding, cut_short
+from .captured import Captured
+from .certificate import ChainCertificate, ClosedForm, LipLT, State
+from .ellipsoids.ellipsoid_plan import EllipsoidPlan, plan
+from .ellipsoids.optimised import TIGHTENING, Certified, optimise
+from .ellipsoids.rounded import accounted, is_exact
+from .folded import Bounds, Joints, propagate
+from .printed import printed
+from .proofs.multipliers import Multipliers
+from .proofs.proof import Proof
+from .torus.torus import CertifiedTorus, torus_certificate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rungs(Mapping[str, Bracket]):
+    """The brackets of one captured graph by method, and what they rest on.
+
+    Attributes:
+        brackets: by method.
+        nodes: the smallest bound of the map from the input to every node, by name.
+        plan: of the ellipsoids that were optimised; None where there are none.
+    """
+
+    brackets: dict[str, Bracket]
+    nodes: Bounds
+    plan: EllipsoidPlan | None = None
+
+    def __getitem__(self, name: str) -> Bracket:
+        return self.brackets[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.brackets)
+
+    def __len__(self) -> int:
+        return len(self.brackets)
+
+
+def upper_sides(
+    captured: Captured,
+    bounding: Bounding | None = None,
+    effort: str = "fast",
+    *,
+    proofs: bool = True,
+    everywhere: bool = True,
+) -> Rungs:
+    """Return the upper side of every method that the effort allows, and the best of them.
+
+    Args:
+        captured: the graph.
+        bounding: what it may cost; without limits if None.
+        effort: `"fast"`; more than that adds the optimised certificate.
+        proofs: whether brackets hold what a checker needs, which takes stock of all weights.
+        everywhere: whether the segments are those of all inputs. Over a domain there are no formulas of the paper, and
+            chains that end in a sum count, too: no checker follows them.
+    """
+    bounding = bounding or Bounding()
+    found, chains = _composed(captured, bounding, terms=not everywhere)
+    output = captured.graph.output
+    uppers = {name: bounds[output] for name, bounds in found.items()}
+    values = {name: smallest([bounds[name] for bounds in found.values()]) for name in found["folded"]}
+    proof = Proof(graph=captured.double, effects=captured.segments.effects) if proofs else None
+    known: dict[str, Proof | None] = dict.fromkeys(uppers, proof)
+    known["closed-form"] = None if proof is None else replace(proof, multipliers=chains)
+    tight = Tightened() if effort == "fast" else tightened(captured, bounding, values)
+    least = min(uppers, key=lambda name: uppers[name].log10)
+    if tight.upper is not None and tight.upper.log10 <= uppers[least].log10:
+        uppers["tight"], known["tight"] = tight.upper, None if proof is None else tight.proof(proof)
+    elif tight.upper is not None or tight.cut:  # what is known without it
+        uppers["tight"], known["tight"] = uppers[least], known[least]
+    brackets = _formulas(captured, bounding) if everywhere else {}
+    brackets |= _brackets(captured, bounding, uppers, known)
+    norms, chained, whole = bounding.norms, bounding.chains, bounding.budget
+    later = {"liplt": chained, "closed-form": chained, "tight": whole, "best": whole}
+    brackets = {name: cut_short(rung, norms, later.get(name, norms)) for name, rung in brackets.items()}
+    return Rungs(brackets=brackets, nodes=values, plan=tight.plan)
+
+
+def _composed(
+    captured: Captured, bounding: Bounding, *, terms: bool
+) -> tuple[dict[str, Bounds], tuple[Multipliers, ...]]:
+    """Return the bounds of all nodes by every method that composes, and the multipliers of the best closed form."""
+    segments, output = captured.segments, captured.graph.output
+    joints: Joints = {}
+    with torch.no_grad(), Progress("bounding") as progress:
+        norm = partial(_shown, bounding.norm, progress)
+        chained = partial(_chained, captured, bounding, norm, joints, terms)
+        found = {"product": propagate(segments, norm, fold=False)}
+        with bounding.norms.timing():
+            found["folded"] = propagate(segments, norm, fold=True, joints=joints)
+        found["liplt"] = chained(LipLT(), "liplt")[0]
+        found["closed-form"], chains = chained(ClosedForm(), "closed-form")
+        slopes = [atom.effect.slope for atom in segments.atoms.values() if isinstance(atom.effect, Elementwise)]
+        if any(low != 0 for low, _ in slopes):  # at 0 both choices of Lambda are the same
+            doubled, others = chained(ClosedForm(doubled=True), "closed-form")
+            if doubled[output].log10 < found["closed-form"][output].log10:
+                chains = others
+            found["closed-form"] = {n: smallest([u, doubled[n]]) for n, u in found["closed-form"].items()}
+    return found, chains
+
+
+def _shown(norm: Norm, progress: Progress, linear: LinearMap) -> Upper:
+    """Bound the norm of a map, and show which one it is."""
+    progress.step(f"{linear!r}")
+    return norm(linear)
+
+
+def _chained(
+    captured: Captured, bounding: Bounding, norm: Norm, joints: Joints, terms: bool, start: State, method: str
+) -> tuple[Bounds, tuple[Multipliers, ...]]:
+    """Return the bounds of all nodes by a certificate that follows chains, and its multipliers."""
+    device = captured.double.inputs[0].value.device
+    chain = ChainCertificate(start, method, device, bounding.chains, terms=terms)
+    with bounding.chains.timing():
+        found = propagate(captured.segments, norm, fold=True, chain=chain, joints=joints)
+    return found, chain.proof()
+
+
+def _formulas(captured: Captured, bounding: Bounding) -> dict[str, Bracket]:
+    """Return the formulas of the paper, which speak of all inputs."""
+    return {
+        "printed": printed(captured.segments, bounding.norm, exact=False),
+        "printed-exact": printed(captured.segments, bounding.norm, exact=True),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Tightened:
+    """What the optimised certificates give.
+
+    Attributes:
+        upper: the smaller bound of the two; None where there is no certificate.
+        certificate: the one that gives it.
+        plan: of the certificate that was written out, whichever is smaller; None where there is none.
+        cut: whether the clock cut the search for them short.
+    """
+
+    upper: Upper | None = None
+    certificate: Certified | None = None
+    plan: EllipsoidPlan | None = None
+    cut: bool = False
+
+    def proof(self, network: Proof) -> Proof:
+        """Return what a checker needs beside the network itself."""
+        certificate = self.certificate
+        if isinstance(certificate, CertifiedTorus):
+            given = ("ellipsoids on a torus, where they are too wide",)
+            return replace(network, multipliers=certificate.runs, given=given)
+        assert certificate is not None
+        assert self.plan is not None
+        run = Multipliers(sigma=certificate.sigma, start=self.plan.start, log10=certificate.log10)
+        return replace(network, multipliers=(run,))
+
+
+def tightened(captured: Captured, bounding: Bounding, values: Bounds) -> Tightened:
+    """Optimise a certificate within the budget."""
+    tightening = bounding.budget.search(TIGHTENING)
+    found = tightening.attempt(lambda: _optimised(captured, bounding, values), Tightened)
+    return replace(found, cut=tightening.cut or bounding.budget.cut)
+
+
+def _optimised(captured: Captured, bounding: Bounding, values: Bounds) -> Tightened:
+    """Optimise a certificate: ellipsoids that are written out, those on a torus where they are too wide, or both."""
+    budget = bounding.budget.share(0.7)
+    written = plan(captured.segments, values)
+    inputs = {item.name for item in captured.graph.inputs}
+    waves = None
+    if written is None or not inputs.issuperset(written.start):  # too wide to write out: by frequencies
+        waves = torus_certificate(captured.segments, values, budget=budget.share(0.85))
+    dense = None if written is None else optimise(written, budget=budget)
+    if written is not None and dense is not None:
+        sure = accounted(written, dense)
+        if sure is not None and (waves is None or sure.log10 <= waves.log10):
+            evidence = _evidence(captured, written, inputs)
+            return Tightened(Upper(sure.log10, evidence, "tight"), dense, written)
+    kept = None if dense is None else written
+    if waves is None:
+        return Tightened(plan=kept)
+    exponent = waves.log10 + 1e-10 if waves.log10 > -math.inf else waves.log10
+    return Tightened(Upper(exponent, Evidence.NUMERICAL, "tight"), waves, kept)
+
+
+def _evidence(captured: Captured, written: EllipsoidPlan, inputs: set[str]) -> Evidence:
+    """Return how the bound of ellipsoids that are written out is known."""
+    known = Evidence.PROVEN if is_exact(written, inputs) else Evidence.NUMERICAL
+    return min([known, *(slope_evidence(captured.segments.effects[step.name]) for step in written.steps)])
+
+
+def slope_evidence(effect: Effect) -> Evidence:
+    """Return how the slopes or gains of a nonlinear effect are known."""
+    if isinstance(effect, Gain):
+        return min(gain.evidence for gain in effect.gains)
+    return effect.evidence if isinstance(effect, Elementwise) else Evidence.PROVEN
+
+
+def _brackets(
+    captured: Captured, bounding: Bounding, uppers: Bounds, proofs: Mapping[str, Proof | None]
+) -> dict[str, Bracket]:
+    """Return the upper side of every method as a bracket with its proof, and the best of them again."""
+    best = smallest(list(uppers.values()))
+    method = next(name for name, value in uppers.items() if value.log10 == best.log10)
+    found = {name: (value, name) for name, value in uppers.items()} | {"best": (best, method)}
+    return {
+        name: replace(bracket_of(captured, bounding, value, known), proof=proofs[known])
+        for name, (value, known) in found.items()
+    }
+
+
+def bracket_of(captured: Captured, bounding: Bounding, value: Upper, method: str) -> Bracket:
+    """Return an upper side as a bracket, with the reasons where it is infinite."""
+    return Bracket(
+        log10_lower=-math.inf,
+        log10_upper=value.log10,
+        evidence=captured.evidence(value),
+        method=method,
+        mode=captured.graph.mode,
+        reason=_reason(captured, bounding) if value.log10 == math.inf else None,
+        input_shape=captured.graph.input_shape,
+        notes=captured.graph.notes,
+    )
+
+
+def _reason(captured: Captured, bounding: Bounding) -> str:
+    """Return every reason why the bound is infinite, the first three by name."""
+    segments = captured.segments
+    reasons = [atom.effect.reason for atom in segments.atoms.values() if isinstance(atom.effect, Unbounded)]
+    maps = [m for effect in segments.effects.values() if isinstance(effect, Linear) for m in effect.maps]
+    reasons += [bound.reason for bound in map(bounding.norm, maps) if bound.reason]
+    reasons = list(dict.fromkeys(reasons))
+    return "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")

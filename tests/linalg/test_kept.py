@@ -1,0 +1,101 @@
+"""What was worked out about a map: once, by the map itself, and gone with it."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from normscope.core import cost
+from normscope.core.budget import Budget
+from normscope.linalg.absolute import absolute, absolute_norm, row_norms
+from normscope.linalg.bounds_taken import taken
+from normscope.linalg.entries import cancels
+from normscope.linalg.kept import kept
+from normscope.linalg.linear_map import Composite, Identity, LinearMap, Matrix, Sum
+from normscope.linalg.operator_norms import bracket, remembered, upper
+from normscope.linalg.writing import span
+
+
+def matrix(rows: int = 3, columns: int = 4) -> Matrix:
+    return Matrix(torch.arange(1.0, rows * columns + 1).reshape(rows, columns))
+
+
+@pytest.mark.parametrize("function", [absolute, absolute_norm, row_norms, span, cancels, taken])
+def test_every_map_keeps_its_own(function: Callable[[LinearMap], object]) -> None:
+    one, other = matrix(), matrix()
+    assert one.worked_out == {}
+    first = function(one)
+    assert function(one) is first
+    assert function.__wrapped__ in one.worked_out
+    assert function.__wrapped__ not in other.worked_out
+
+
+def test_what_raises_is_not_kept() -> None:
+    tried = []
+
+    @kept
+    def fails(linear: LinearMap) -> int:
+        tried.append(linear)
+        raise ValueError("not this one")
+
+    one = matrix()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="not this one"):
+            fails(one)
+    assert len(tried) == 2
+    assert fails.__wrapped__ not in one.worked_out
+
+
+def test_nothing_that_was_found_is_an_answer_too() -> None:
+    asked = []
+    nothing = kept(lambda linear: asked.append(linear))
+    one = matrix()
+    assert nothing(one) is nothing(one) is None
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("build", [lambda: Identity((2, 3)), matrix, lambda: Composite([matrix(), matrix(2, 3)])])
+def test_a_map_goes_with_all_that_was_worked_out(build: Callable[[], LinearMap]) -> None:
+    linear = build()
+    gone = weakref.ref(linear)
+    absolute(linear), row_norms(linear), upper(linear), bracket(linear)
+    del linear
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_norm_is_taken_once_and_again_where_it_must_be_tighter() -> None:
+    linear, meter = matrix(40, 50), cost.Meter(Budget())
+    with meter.part("norms"):
+        for _ in range(3):
+            upper(linear, rtol=1e-2)
+    assert meter.cost().norms == {"norms": 1}
+    assert remembered(linear, 1e-2)
+    assert not remembered(linear, 1e-4)
+    with meter.part("norms"):
+        upper(linear, rtol=1e-4)
+        upper(linear, rtol=1e-2)
+    assert meter.cost().norms == {"norms": 2}
+
+
+def test_a_bound_that_the_clock_cut_is_not_kept_as_a_tight_one() -> None:
+    linear = matrix(80, 90)
+    late = upper(linear, budget=Budget(max_seconds=0.0))
+    assert not remembered(linear, 1.0)
+    assert taken(linear).loose is not None
+    assert taken(linear).loose.upper == late
+    assert upper(linear).log10 < late.log10
+
+
+def test_a_copy_knows_what_its_original_knew_and_shares_nothing_later() -> None:
+    linear = Sum([matrix(), matrix()])
+    other = copy.deepcopy(linear)
+    upper(linear)
+    assert remembered(linear, 1e-3)
+    assert not remembered(other, 1e-3)
+    assert upper(other) == upper(linear)
