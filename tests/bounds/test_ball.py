@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import normscope as ns
 from normscope.bounds.balls import ball as module
 from normscope.bounds.balls import ball_bracket as bracketing
 from normscope.bounds.balls.ball import Balls
@@ -286,3 +287,18 @@ def test_the_search_from_below_leaves_time_for_the_upper_side(monkeypatch: pytes
     ball_bracket(captured, Bounding.within(20.0), radius=0.1, effort="tight")
     assert given
     assert max(given) <= 6.0
+
+
+def test_an_operator_that_is_known_by_its_gain_alone_is_named() -> None:
+    """A sort has no steps near a point: the bracket says so; a ReLU has some."""
+
+    class Sorted(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.sort(dim=1).values.relu()
+
+    found = ns.lipschitz(Sorted().eval(), torch.randn(2, 3), scope="ball", radius=0.1)
+    assert [note for note in found.notes if "gain alone" in note] == [
+        "near a point these are known by their gain alone, which is looser: sort in `the model`"
+    ]
+    plain = ns.lipschitz(nn.Sequential(nn.Linear(3, 2), nn.ReLU()).eval(), torch.randn(2, 3), scope="ball", radius=0.1)
+    assert not any("gain alone" in note for note in plain.notes)

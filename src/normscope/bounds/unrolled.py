@@ -31,7 +31,7 @@ class GraphSteps:
         graph: the float64 graph.
         steps: by name, in order; the value of a node bears the node's name.
         output: name of the value returned.
-        opaque: the nodes without a local rule.
+        opaque: the nodes that are known by their gain alone, for want of steps that apply.
 
     `base` holds the steps of nodes of another graph, at the same captured input, that need not be read again.
     """
@@ -54,6 +54,15 @@ class GraphSteps:
                     known = None if base is None or id(node) not in held else base._sample[step.name]
                     operands = [sample[name] for name in step.operands]
                     sample[step.name] = evaluate(step, operands, 1) if known is None else known
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know: which operators are known by their gain alone, the first three by name."""
+        found = list(dict.fromkeys(f"{node.operator} in `{node.path or 'the model'}`" for node in self.opaque))
+        if not found:
+            return ()
+        rest = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        return (f"near a point these are known by their gain alone, which is looser: {', '.join(found[:3])}{rest}",)
 
     def by_node(self) -> dict[int, list[UnrolledStep]]:
         """Return the steps of every node, by the node's identity."""

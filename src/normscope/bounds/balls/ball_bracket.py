@@ -134,7 +134,7 @@ def _widest(captured: Captured, brackets: Sequence[Bracket], *, estimated: bool)
         advice=top.advice,
         input_shape=captured.graph.input_shape,
         per_sample=tuple(brackets),
-        notes=(*captured.graph.notes, *((ESTIMATED,) if estimated else ())),
+        notes=(*captured.graph.notes, *captured.unrolled.notes, *((ESTIMATED,) if estimated else ())),
     )
 
 

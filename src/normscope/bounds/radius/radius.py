@@ -240,7 +240,7 @@ def _joined(
         converged=settled and not budget.cut,
         advice=budget.advice(advice),
         input_shape=graph.inputs[0].shape[1:] if len(graph.inputs) == 1 else graph.input_shape,
-        notes=(*notes, *graph.notes, MEANING),
+        notes=(*notes, *graph.notes, *(() if budget.cut else certifier.captured.unrolled.notes), MEANING),
         provenance=provenance(graph.inputs[0].value.device),
         seconds=budget.elapsed,
     )
