@@ -46,8 +46,8 @@ def records(affine: bool, momentum: float, *, constant: bool = False) -> list[Re
 @pytest.mark.parametrize("momentum", [0.1, 0.02, 1.0])
 def test_figures_are_those_of_the_thorough_way(affine: bool, momentum: float, monkeypatch: pytest.MonkeyPatch) -> None:
     used = []
-    listening = Light.listening
-    monkeypatch.setattr(Light, "listening", lambda self: used.append(1) or listening(self))
+    recording = Light.recording
+    monkeypatch.setattr(Light, "recording", lambda self: used.append(1) or recording(self))
     cheap = records(affine, momentum)
     assert len(used) == 3  # the first forward is listened to with everything on
     monkeypatch.setattr(Light, "fits", staticmethod(lambda model, seen: False))

@@ -28,21 +28,31 @@ class _Undropped(TorchFunctionMode):
     """Runs functions with dropout in them as if it were off."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a function, or return what it returns where nothing is dropped."""
-        kwargs = kwargs or {}
         name = getattr(func, "__name__", "").split(".")[0]  # operators are called dropout.default
-        if name in DROPOUTS:
-            return args[0] if args else kwargs["input"]
-        if name == "native_dropout":  # it returns its mask, too
-            whole = args[0] if args else kwargs["input"]
-            return whole, torch.ones_like(whole, dtype=torch.bool)
-        if name in RECURRENT:  # the share is the one float among the arguments, whatever the overload
-            args = tuple(0.0 if isinstance(value, float) else value for value in args)
-            kwargs = {key: 0.0 if key == "dropout" else value for key, value in kwargs.items()}
-        elif (place := _share(func, name)) is not None:
-            args = (*args[:place], *((0.0,) if len(args) > place else ()), *args[place + 1 :])
-            kwargs = kwargs if len(args) > place else {**kwargs, "dropout_p": 0.0}
-        return func(*args, **kwargs)
+        return without_dropout(func, name, args, kwargs or {})
+
+
+def without_dropout(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a torch function, or return what it returns where nothing is dropped.
+
+    Args:
+        func: the function.
+        name: of the function, without its overload.
+        args: what it is called with, by position.
+        kwargs: what it is called with, by name.
+    """
+    if name in DROPOUTS:
+        return args[0] if args else kwargs["input"]
+    if name == "native_dropout":  # it returns its mask, too
+        whole = args[0] if args else kwargs["input"]
+        return whole, torch.ones_like(whole, dtype=torch.bool)
+    if name in RECURRENT:  # the share is the one float among the arguments, whatever the overload
+        args = tuple(0.0 if isinstance(value, float) else value for value in args)
+        kwargs = {key: 0.0 if key == "dropout" else value for key, value in kwargs.items()}
+    elif (place := _share(func, name)) is not None:
+        args = (*args[:place], *((0.0,) if len(args) > place else ()), *args[place + 1 :])
+        kwargs = kwargs if len(args) > place else {**kwargs, "dropout_p": 0.0}
+    return func(*args, **kwargs)
 
 
 @contextmanager

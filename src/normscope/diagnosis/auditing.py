@@ -30,9 +30,9 @@ from .audit_steps import (
     trace,
     wrong_backwards,
 )
-from .data_pass import first_names
 from .examined import DataSeen, Examined
 from .findings import look
+from .node_sites import first_names
 from .signal import Signal
 
 PARTS = (

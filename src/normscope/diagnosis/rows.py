@@ -22,13 +22,15 @@ from ..graph.ir import Node, Unit, leaves
 from ..linalg.layer_norms import linear_map
 from ..linalg.linear_map import LinearMap, Matrix
 from ..linalg.operator_norms import BOUNDING, bracket
+from ..listening.calls import Site
+from ..listening.normalizer_seen import NormalizerSeen, rows_seen, set_count, set_positions
 from ..report.words import factor
 from ..rules.effects import Effect, Gain, Linear, Unbounded
 from .audit_result import Row
 from .branches import BranchPosition, standings
-from .data_pass import family, first_names, once, set_count, set_positions, sites
 from .empty_channels import constant_inputs, dead_filters, dead_scales
-from .examined import DataSeen, ExaminedRow, NormalizerOverData, Site
+from .examined import DataSeen, ExaminedRow, NormalizerOverData
+from .node_sites import family, first_names, once, sites
 from .projections import projection_names
 from .row_gains import alone_gain, at_data, folded_gain
 from .tallies import SetTally
@@ -337,33 +339,32 @@ def _gains_along(work: Captured, observed: Bracket | None) -> dict[str, float]:
 
 def _at_the_batch(work: Captured, nodes: Sequence[Node]) -> dict[str, NormalizerOverData]:
     """Return what normalizers see at the batch, by node name, from the graph itself."""
-    tallies = {node.name: _tally(node) for node in nodes if family(node) != "batch_norm"}
-    if not tallies:
+    unseen = [node for node in nodes if family(node) != "batch_norm"]
+    if not unseen:
         return {}
+    tallies: dict[str, SetTally] = {}
     points = work.graph.samples if work.graph.samples is not None else work.graph.flat()[None]
     for point in points[:BATCH_SAMPLES]:
         values = work.budget.attempt(partial(work.double.values, *work.double.split(point.double())), lambda: None)
         if values is None:
             break
-        for node in nodes:
-            if node.name in tallies and values[node.refs[0]].numel():
-                tallies[node.name].add(_rows(node, values[node.refs[0]]), 1)
-    return {name: seen for name, tally in tallies.items() if (seen := tally.seen()) is not None}
+        for node in unseen:
+            if values[node.refs[0]].numel():
+                seen = _seen_at(node, values[node.refs[0]])
+                tallies.setdefault(node.name, SetTally((node.path, family(node), 0), seen)).add(seen)
+    return {name: summary for name, tally in tallies.items() if (summary := tally.seen()) is not None}
 
 
-def _tally(node: Node) -> SetTally:
+def _seen_at(node: Node, x: Tensor) -> NormalizerSeen:
+    """Return what a normalizer does with its input at one sample of the batch."""
     kind = family(node)
-    given = node.op.data if isinstance(node.op, Unit) else node.bound()
-    weight = given.get("weight")
-    site = (node.path, kind, 0)
-    positions = 1 if isinstance(node.op, Unit) else set_positions(kind, given, torch.empty(node.shape, device="meta"))
-    weight = weight if isinstance(weight, Tensor) else None
-    return SetTally(site, kind.removesuffix("_norm"), float(given["eps"]), weight, positions)
-
-
-def _rows(node: Node, x: Tensor) -> Tensor:
-    """Return a normalizer's input as one row per set."""
-    if isinstance(node.op, Unit):
+    if isinstance(node.op, Unit):  # an RMSNorm that is written out, along any dimensions
         dims = node.op.data["dims"]
-        return x.movedim(dims, tuple(range(-len(dims), 0))).flatten(-len(dims)).flatten(0, -2)
-    return x.reshape(set_count(family(node), node.bound(), x), -1)
+        rows = x.movedim(dims, tuple(range(-len(dims), 0))).flatten(-len(dims)).flatten(0, -2)
+        seen = rows_seen(kind, rows, sets=len(rows), eps=float(node.op.data["eps"]), exact=True)
+    else:
+        given = node.bound()
+        sets, groups, weight = set_count(kind, given, x), set_positions(kind, given, x), given.get("weight")
+        gamma = weight if isinstance(weight, Tensor) else None
+        seen = rows_seen(kind, x, sets=sets, groups=groups, eps=float(given["eps"]), gamma=gamma, exact=True)
+    return replace(seen, samples=1)

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from torch import Tensor
 
-from ..diagnosis.examined import Site
+from ..listening.calls import Site
+from ..listening.normalizer_seen import NormalizerSeen
 from .norm_figures import READABLE, NormFigure, WeightNorms
 from .norm_tracking import NormTracker, Turns
 from .observed import Taken, summary
 from .probes import normalizer_probe, updates
-from .probes.normalizer_probe import Sets
 from .probes.running import BatchNorms
 from .record import Numbers, Record, summed
 from .schedule import Tier
@@ -59,7 +59,8 @@ class Sent:
         rates: that of every scale-invariant weight whose update is measured.
         powers: of the norm in the effective learning rate of each of them.
         names: of the parameters, in the order of their sizes, gradients and moves.
-        sets, widths: what every normalizer normalized, apart from figures, and how many sets have scales of their own.
+        normalizers: what every normalizer showed, without the tensors, which are on their way.
+        widths: how many variances of each of them have scales of their own.
         batch_norms: sites whose running variances were read instead, and their momenta.
         seconds: since the run began.
         observed: what the loop observed since the last record.
@@ -75,7 +76,7 @@ class Sent:
     rates: dict[Site, float | Tensor]
     powers: dict[Site, int | None]
     names: dict[str, list[str]]
-    sets: dict[Site, Sets]
+    normalizers: dict[Site, NormalizerSeen]
     widths: dict[Site, int]
     batch_norms: tuple[Sequence[Site], BatchNorms, list[float]] | None
     seconds: float
@@ -182,14 +183,14 @@ def _normalizers(sent: Sent, found: Found) -> list[np.ndarray | None]:
     """Return the figures of every normalizer."""
     arrived = [
         replace(
-            sets,
+            seen,
             variance=found[("variance", site)].reshape(-1, sent.widths[site]),
             gamma=found.get(("gamma", site)),
-            running=found.get(("running", site)),
+            running_variance=found.get(("running_variance", site)),
         )
-        for site, sets in sent.sets.items()
+        for site, seen in sent.normalizers.items()
     ]
-    rows = dict(zip(sent.sets, normalizer_probe.measure_all(arrived), strict=True))
+    rows = dict(zip(sent.normalizers, normalizer_probe.measure_all(arrived), strict=True))
     if sent.batch_norms is not None:
         sites, batch_norms, momenta = sent.batch_norms
         measured = zip(sites, batch_norms.rows(found, momenta), found["calls"], strict=True)

@@ -8,10 +8,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 import torch
 from torch import Tensor
 
-from ..diagnosis.examined import Site
+from ..listening.calls import Site
+from ..listening.layer_geometry import LayerGeometry
+from ..listening.normalizer_seen import NormalizerSeen
 from .probes import normalizer_probe
-from .probes.normalizer_probe import Sets
-from .probes.weight_probe import TINY, Geometry, followed, settled
+from .probes.weight_probe import TINY, followed, settled
 from .schedule import Tier
 from .time_share import TimeShare
 
@@ -70,7 +71,7 @@ class NormTracker:
     def measure(
         self,
         sites: Iterable[Site],
-        layer: Callable[[Site], tuple[Geometry, Tensor, Sets | None]],
+        layer: Callable[[Site], tuple[LayerGeometry, Tensor, NormalizerSeen | None]],
         *,
         tier: str,
         budget: TimeShare,
@@ -104,12 +105,14 @@ class NormTracker:
         since = self._since.get(site, LATEST)
         return since < AFRESH or (since < LATEST and not budget.affords(("search", site)))
 
-    def _measure(self, site: Site, geometry: Geometry, weight: Tensor, sets: Sets | None, warm: bool) -> Tensor:
+    def _measure(
+        self, site: Site, geometry: LayerGeometry, weight: Tensor, behind: NormalizerSeen | None, warm: bool
+    ) -> Tensor:
         wide = weight if weight.dtype in (torch.float32, torch.float64) else weight.float()
         scale = None
-        if sets is not None:
-            gains = normalizer_probe.constant(sets.divisor, sets.free, sets.eps).amax(0)
-            largest = normalizer_probe.scales(sets)
+        if behind is not None:
+            gains = normalizer_probe.constant(behind.divisor, behind.free, behind.eps).amax(0)
+            largest = normalizer_probe.scales(behind)
             gains = gains if largest is None else gains * largest
             scale = gains if gains.numel() == geometry.channels else gains.amax()
         sizes = _least(wide.abs().amax())[None]  # squares of extreme weights would leave the range of float32
@@ -129,7 +132,7 @@ class NormTracker:
                 self._since[site] = 1
         except torch.linalg.LinAlgError:  # values that are not finite
             nothing = sizes.new_full((1,), float("nan"))
-            if sets is None:
+            if behind is None:
                 return torch.cat([nothing, nothing])
             bare, error = self._measure(site, geometry, weight, None, warm).split(1)  # the weight itself may be
             return torch.cat([bare, nothing, error, nothing])

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from ..diagnosis.examined import Site
+from ..listening.calls import Site
+from ..listening.layer_geometry import LayerGeometry
+from ..listening.normalizer_seen import NormalizerSeen
 from .composing import Key, Known
 from .distributed import l2_norms, whole
 from .forward_record import ForwardRecord
 from .probes import updates
 from .probes.histograms import histogram
-from .probes.normalizer_probe import Sets
-from .probes.weight_probe import Geometry
 from .schedule import Tier
 from .time_share import TimeShare
 from .watched_layers import Subject, effective_power
@@ -117,10 +117,10 @@ class BeforeStep:
     def _measure_norms(self, seen: ForwardRecord) -> None:
         """Measure operator norms."""
 
-        def layer(site: Site) -> tuple[Geometry, Tensor, Sets | None]:
+        def layer(site: Site) -> tuple[LayerGeometry, Tensor, NormalizerSeen | None]:
             weight, behind = seen.weights[site], self.subject.feeds.get(site)
             tensor = weight.made if weight.made is not None else whole(self.parameters[weight.parameters[0]])
-            return weight.geometry, tensor, None if behind is None else seen.sets(behind)
+            return weight.geometry, tensor, None if behind is None else seen.normalizer(behind)
 
         places = [site for site in self.subject.places["weight"] if site in seen.weights]  # others came later
         last, early = self.known.last, self.known.count < BEGINNING[0] and self.step < BEGINNING[1]

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from ..bounds.domain.domain import Domain
 from ..core.errors import InputError
 from ..core.finding import Finding
+from ..core.untouched import unwrapped
 from ..report.words import counted
 from .distributed import ProcessRole, agreed
 from .forward_hooks import ForwardHooks
@@ -27,7 +28,7 @@ from .schedule import Schedule, Tier
 from .step_hooks import StepHooks
 from .time_share import TimeShare
 from .unseen import Sight
-from .watched_layers import trained_by, unwrapped
+from .watched_layers import trained_by
 
 SHARE = 0.0025
 """Of the run's time, for operator norms and updates in the economy tier; as much for alarms. Beyond it they wait."""

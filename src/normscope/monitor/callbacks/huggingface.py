@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch._dynamo.eval_frame import OptimizedModule
 
 from ...core.errors import InputError
-from ..watched_layers import unwrapped
+from ...core.untouched import unwrapped
 from ..watching import Sink
 from .watched import Watched
 

@@ -1,4 +1,4 @@
-"""Which way a forward is listened to: the first one to all there is, later ones as cheaply as possible."""
+"""Which way a forward is listened to: the first one with everything on, later ones as cheaply as possible."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from ..listening.naming import Names
 from .forward_record import ForwardRecord
 from .function_mode import Tap
 from .hooking import aside
 from .module_hooks import Light
-from .naming import Names
 from .schedule import Tier
 from .watched_layers import blocks as blocks_of
 from .watched_layers import compiled_functions, is_delicate
 
 
-class Listener:
+class StepListener:
     """Listens to forwards of a model, one at a time.
 
     Args:
@@ -66,9 +66,9 @@ class Listener:
             self._shapes, self._apart, self._blocks = shapes, compiled_functions(), blocks_of(self._model)
             self._names = Names(self._model)
         if light is None:  # to modules as they are now
-            listening = Tap(self._model, self._blocks, self._names).listening(tier, readers=first)
+            listening = Tap(self._model, self._blocks, self._names).recording(tier, readers=first)
         else:
-            listening = light.listening()
+            listening = light.recording()
         if (light is None or light.hooked) and self.apart:
             with aside(self._model), listening as seen:
                 self._model(*args, **kwargs)
