@@ -278,6 +278,34 @@ def test_transposed_convolutions_in_groups_are_not_cut_into_rows() -> None:
         assert (layer.invariant, layer.groups) == (invariant, 8 if invariant else 0)
 
 
+class Columns(nn.Module):
+    """A linear layer as GPT-2 has it: its weight is `[inputs, outputs]`."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(noise(inputs, outputs)), nn.Parameter(noise(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addmm(self.bias, x, self.weight)
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(3, 8), (6, 6)])
+def test_channels_of_a_weight_that_is_not_transposed_are_its_columns(inputs: int, outputs: int) -> None:
+    """So it turns and grows as the same layer does that `nn.Linear` has; also where rows are as many."""
+    columns, rows = Columns(inputs, outputs), nn.Linear(inputs, outputs)
+    with torch.no_grad():
+        rows.weight.copy_(columns.weight.T)
+        rows.bias.copy_(columns.bias)
+    one, other = (
+        stepped(nn.Sequential(layer, nn.BatchNorm1d(outputs)), noise(16, inputs)) for layer in (columns, rows)
+    )
+    assert weights(one)["0"].groups == weights(other)["0"].groups == outputs
+    for quantity in ("log10_norm", "log10_size", "rotation", "radial", "log10_effective_lr"):
+        found, expected = (run.records[0].of("weight", quantity) for run in (one, other))
+        assert found == pytest.approx(expected, rel=1e-3, abs=1e-9), quantity
+        assert found[0] is not None
+
+
 class MyAdam(torch.optim.Adam):
     pass
 

@@ -107,7 +107,6 @@ class _DataListener(LayerListener):
         self.weights: dict[Site, WeightTally] = {}
         self.relus: dict[Site, UnitsTally] = {}
         self.order: dict[Site, None] = {}
-        self.lost = set()
         self.not_finite: tuple[str, str] | None = None
 
     @contextmanager

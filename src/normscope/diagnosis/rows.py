@@ -85,12 +85,11 @@ def from_graph(
     stand_ins = _at_the_batch(work, unwatched)
     stands = standings(work.double, nodes)
     cumulative = {name: size.log10 for name, size in work.values.items()}
-    measured: set[str] = set()  # recurrent modules whose matrices have rows
+    opened: set[str] = set()  # recurrent modules whose matrices have rows
     places: list[ExaminedRow] = []
     with Progress("measuring layers", total=len(nodes)) as progress:
         for node, stand in zip(nodes, stands, strict=True):
             progress.step(node.path)
-            effect = work.segments.effects[node.name]
             common = _described(work.model, node) | {
                 "log10_cumulative": cumulative[node.name],
                 "log10_observed": gains.get(node.name),
@@ -99,26 +98,45 @@ def from_graph(
             site = where.get(node.name, NOWHERE)
             if is_normalizer(node):
                 seen = data.normalizers.get(site)
-                notes = [BATCH_ONLY] if seen is None else []
-                notes += [WRITTEN] if family(node) == "rms" else []
-                seen = seen or stand_ins.get(node.name)
-                found = {"notes": tuple(notes), **_normalizer(work, node, seen, feeding.get(node.name))}
-                row = Row(role="normalizer", **common, **found)
-                places.append(ExaminedRow(row=row, node=node, effect=effect, normalizer=seen))
-            elif _is_recurrent(node):
-                module = work.model.get_submodule(node.path)
-                common["parameters"] = sum(p.numel() for p in module.parameters(recurse=False))
-                row = Row(role="weight", **common, notes=(_over_steps(effect),))
-                places.append(ExaminedRow(row=row, node=node, effect=effect, weight=data.weights.get(site)))
-                places += [] if node.path in measured else _matrices(module, node.path, _within(work))
-                measured.add(node.path)
+                stand_in = stand_ins.get(node.name)
+                places.append(_normalizer_row(work, node, common, seen, stand_in, feeding.get(node.name)))
+                continue
+            if _is_recurrent(node):
+                common |= _recurrent(work, node)
             else:
                 common |= {"norm": norms.get(node.name), "sensitivity": sensitivity.get(node.name)}
-                row = Row(role="weight", **common, **_filters(node, node.name in feeders))
-                places.append(ExaminedRow(row=row, node=node, effect=effect, weight=data.weights.get(site)))
+                common |= _filters(node, node.name in feeders)
+            effect, weight = work.segments.effects[node.name], data.weights.get(site)
+            places.append(ExaminedRow(row=Row(role="weight", **common), node=node, effect=effect, weight=weight))
+            if _is_recurrent(node) and node.path not in opened:
+                places += _matrices(work.model.get_submodule(node.path), node.path, _within(work))
+                opened.add(node.path)
     named = projection_names(work.model, work.graph, nodes)
     folded = {feed.normalizer.name: named[feed.weight.name] for feed in fed if feed.weight.name in named}
     return tuple(_called(place, named, folded) for place in _placed(nodes, _with_beside(work, data, places, where)))
+
+
+def _normalizer_row(
+    work: Captured,
+    node: Node,
+    common: Mapping[str, Any],
+    seen: NormalizerOverData | None,
+    stand_in: NormalizerOverData | None,
+    feed: FeedingLayer | None,
+) -> ExaminedRow:
+    """Return the row of a normalizer: at the data if it was seen there, at the batch if not."""
+    notes = [BATCH_ONLY] if seen is None else []
+    notes += [WRITTEN] if family(node) == "rms" else []
+    seen = seen or stand_in
+    row = Row(role="normalizer", **common, **{"notes": tuple(notes), **_normalizer(work, node, seen, feed)})
+    return ExaminedRow(row=row, node=node, effect=work.segments.effects[node.name], normalizer=seen)
+
+
+def _recurrent(work: Captured, node: Node) -> dict[str, Any]:
+    """How many parameters a recurrent layer has, and what it does to a change over the captured steps."""
+    parameters = work.model.get_submodule(node.path).parameters(recurse=False)
+    notes = (_over_steps(work.segments.effects[node.name]),)
+    return {"parameters": sum(p.numel() for p in parameters), "notes": notes}
 
 
 def _called(place: ExaminedRow, names: Mapping[str, str], folded: Mapping[str, str]) -> ExaminedRow:

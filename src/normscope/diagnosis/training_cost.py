@@ -77,32 +77,43 @@ def training_cost(audit: Audit, *, sensitivity: WeightSensitivity | None = None,
     if len(weights) < 2:
         raise InputError("the corollaries speak of two or more weight layers, and the audit has the norms of fewer")
     norms = [0.0 if row.norm is None else row.norm.log10_upper for row in weights]
-    normalizers = [row for row in audit.layers if row.role == "normalizer"]
-    printed = corollaries(norms, _by_layer(audit.layers, weights, "log10_printed"), alpha)
-    at_data = corollaries(norms, _by_layer(audit.layers, weights, "log10_at_data"), alpha)
-    moves = [] if sensitivity is None else [row.log10_relative for row in sensitivity.rows]
-    constant = max(moves) if moves and math.isfinite(max(moves)) else None
-    rates = tuple(
-        (rate.name, rate.log10_iterations(constant or 0.0, alpha), rate.source, rate.remark) for rate in RATES.values()
-    )
-    notes = []
-    if any(row.bypassed for row in audit.layers):
-        notes.append("the model has skips or branches, for which the corollaries are not stated: read ratios only")
-    unknown = [row.path for row in normalizers if row.log10_at_data is None]
-    if unknown:
-        notes.append(f"the constants of {', '.join(f'`{path}`' for path in unknown)} were not measured and count as 1")
+    constant = _constant(sensitivity)
     return TrainingCost(
         name=audit.name,
         mode=audit.mode or "eval",
         alpha=alpha,
         paths=tuple(row.path for row in weights[:-1]),
-        printed=printed,
-        at_data=at_data,
-        normalizers=sum(row.folded_with is not None for row in normalizers),
+        printed=corollaries(norms, _by_layer(audit.layers, weights, "log10_printed"), alpha),
+        at_data=corollaries(norms, _by_layer(audit.layers, weights, "log10_at_data"), alpha),
+        normalizers=sum(row.folded_with is not None for row in audit.layers if row.role == "normalizer"),
         log10_constant=constant,
-        rates=rates if constant is not None else (),
-        notes=tuple(notes),
+        rates=() if constant is None else _rates(constant, alpha),
+        notes=_notes(audit),
     )
+
+
+def _constant(sensitivity: WeightSensitivity | None) -> float | None:
+    """Return log10 of how far the output moves per relative change of a weight; None where that is not known."""
+    moves = [] if sensitivity is None else [row.log10_relative for row in sensitivity.rows]
+    return max(moves) if moves and math.isfinite(max(moves)) else None
+
+
+def _rates(constant: float, alpha: float) -> tuple[tuple[str, float, str, str], ...]:
+    """Return all rates at a constant: name, log10 of the order of iterations, source and remark."""
+    return tuple(
+        (rate.name, rate.log10_iterations(constant, alpha), rate.source, rate.remark) for rate in RATES.values()
+    )
+
+
+def _notes(audit: Audit) -> tuple[str, ...]:
+    """Say why the corollaries do not apply as they stand."""
+    notes = []
+    if any(row.bypassed for row in audit.layers):
+        notes.append("the model has skips or branches, for which the corollaries are not stated: read ratios only")
+    unknown = [row.path for row in audit.layers if row.role == "normalizer" and row.log10_at_data is None]
+    if unknown:
+        notes.append(f"the constants of {', '.join(f'`{path}`' for path in unknown)} were not measured and count as 1")
+    return tuple(notes)
 
 
 def _by_layer(rows: tuple[Row, ...], weights: list[Row], figure: str) -> list[float]:

@@ -110,11 +110,20 @@ class LayerListener(ForwardListener):
 
     What fails in `normalizer`, `weight` or `units` never stops the model.
 
+    Args:
+        model: as for `ForwardListener`.
+        modules: as for `ForwardListener`.
+        dropout: as for `ForwardListener`.
+
     Attributes:
         lost: sites of which something could not be measured.
     """
 
-    lost: set[Site]
+    def __init__(
+        self, model: nn.Module, modules: Mapping[str, nn.Module] | None = None, *, dropout: bool = True
+    ) -> None:
+        super().__init__(model, modules, dropout=dropout)
+        self.lost: set[Site] = set()
 
     @contextmanager
     def listening(self) -> Iterator[None]:

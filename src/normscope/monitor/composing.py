@@ -137,20 +137,29 @@ def _weight_columns(
     sent: Sent, found: Found, sizes: Mapping[str, Mapping[str, float]], norms: Sequence[WeightNorms | None]
 ) -> dict[str, Numbers]:
     """Return one column per quantity of the weight layers."""
-    own = _own(sent)
-    columns: dict[str, Numbers] = {
-        "log10_norm": tuple(None if at is None else at.bare.shown for at in norms),
-        "log10_folded": tuple(None if at is None or at.folded is None else at.folded.shown for at in norms),
-        "norm_error": tuple(None if at is None else at.bare.error for at in norms),
-        "folded_error": tuple(None if at is None or at.folded is None else at.folded.error for at in norms),
-        "norm_age": tuple(None if at is None else float(sent.step - at.step) for at in norms),
-        "log10_size": tuple(_joined(sizes.get("size", {}), names) for names in own),
-        "log10_gradient": tuple(_joined(sizes.get("gradient", {}), names) for names in own),
+
+    def together(what: str) -> Numbers:
+        return tuple(_joined(sizes.get(what, {}), names) for names in _own(sent))
+
+    return {
+        **_norm_columns(sent.step, norms),
+        "log10_size": together("size"),
+        "log10_gradient": together("gradient"),
         **_columns(_updates(sent, found), updates.QUANTITIES),
+        **({} if sent.tier is Tier.ECONOMY else {"log10_moved": together("moved")}),
     }
-    if sent.tier is not Tier.ECONOMY:
-        columns["log10_moved"] = tuple(_joined(sizes.get("moved", {}), names) for names in own)
-    return columns
+
+
+def _norm_columns(step: int, norms: Sequence[WeightNorms | None]) -> dict[str, Numbers]:
+    """Return the columns of operator norms: alone and with the normalizer behind, their errors, and their age."""
+    folded = [None if norm is None else norm.folded for norm in norms]
+    return {
+        "log10_norm": tuple(None if norm is None else norm.bare.shown for norm in norms),
+        "log10_folded": tuple(None if figure is None else figure.shown for figure in folded),
+        "norm_error": tuple(None if norm is None else norm.bare.error for norm in norms),
+        "folded_error": tuple(None if figure is None else figure.error for figure in folded),
+        "norm_age": tuple(None if norm is None else float(step - norm.step) for norm in norms),
+    }
 
 
 def _block_columns(sent: Sent, found: Found) -> dict[str, dict[str, Numbers]]:
