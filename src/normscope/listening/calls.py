@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -59,14 +60,27 @@ class FunctionCall(NamedTuple):
     def named(self) -> Mapping[str, Any]:
         """Return the arguments by name, with the defaults of those that are not given."""
         if inspect.isfunction(self.func):
-            found = inspect.signature(self.func).bind(*self.args, **self.kwargs)
+            found = _signature(self.func).bind(*self.args, **self.kwargs)
             found.apply_defaults()
             return found.arguments
-        packet = getattr(torch.ops.aten, self.func.__name__.split(".")[0])
-        kinds = packet.overloads()
-        arguments = getattr(packet, "default" if "default" in kinds else kinds[0])._schema.arguments
-        given = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
-        return given | dict(zip((argument.name for argument in arguments), self.args)) | dict(self.kwargs)
+        names, defaults = _schema(self.name)
+        return {**defaults, **dict(zip(names, self.args)), **self.kwargs}
+
+
+@lru_cache(maxsize=64)
+def _signature(func: Any) -> inspect.Signature:
+    """Return the parameters of a function that is written in Python."""
+    return inspect.signature(func)
+
+
+@lru_cache(maxsize=64)
+def _schema(name: str) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Return the names of the arguments of one of torch's own operators, and their defaults."""
+    packet = getattr(torch.ops.aten, name)
+    kinds = packet.overloads()
+    arguments = getattr(packet, "default" if "default" in kinds else kinds[0])._schema.arguments
+    defaults = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
+    return tuple(argument.name for argument in arguments), defaults
 
 
 def tensors_in(made: Any) -> list[Tensor]:
