@@ -231,6 +231,12 @@ def test_no_name_is_given_twice_and_curves_are_those_of_their_layers(tmp_path: A
     assert list(read.course("normalizer", "log10_variance")) == ["0 (layer_norm)", "0 (group_norm)"]
 
 
+def test_a_normalizer_is_logged_with_the_size_of_its_batch_or_the_number_of_its_sets() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(5, 4), nn.LayerNorm(4), nn.GroupNorm(3, 3))
+    layers = [layer for layer in stepped(model, noise(6, 3, 5)).history.layers if layer.kind == "normalizer"]
+    assert [(layer.samples, layer.entries, layer.groups) for layer in layers] == [(6, 30, 1), (18, 4, 1), (18, 4, 3)]
+
+
 # ---- units
 
 

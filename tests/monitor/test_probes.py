@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.monitor.forward_record import ForwardRecord
-from normscope.monitor.function_mode import Tap
+from normscope.monitor.function_mode import FunctionListener
 from normscope.monitor.norm_figures import READABLE
 from normscope.monitor.norm_tracking import NormTracker
 from normscope.monitor.probes import normalizer_probe, updates
@@ -21,7 +21,7 @@ from normscope.theory.normalizers import layer_norm_jacobian
 
 def heard(model: nn.Module, x: Tensor) -> ForwardRecord:
     """Listen to a model."""
-    with Tap(model).recording(Tier.FULL) as seen:
+    with FunctionListener(model).recording(Tier.FULL) as seen:
         model(x)
     return seen
 

@@ -23,7 +23,7 @@ from .signal import Signal
 from .signal_pass import Loss, watch_signal
 
 BATCHES = 8
-"""Of a loader: enough for dead units and stale statistics of batches of usual size, and a few forward passes."""
+"""How many batches of a loader are read: enough for dead units and stale statistics of batches of usual size."""
 
 
 @outside_inference_mode

@@ -27,7 +27,8 @@ from .examined import UnitsOverData
 from .signal import BFLOAT16_NORMAL, FLOAT16_NORMAL, INPUT, Signal, SignalRow
 
 FLAT = 0.01
-"""A share of the whole range of a sigmoid or tanh: nearer to an end its slope is below a twentieth of the steepest."""
+"""Nearer to an end of its range than this share of the range, a sigmoid or tanh has less than a twentieth of its
+steepest slope."""
 SATURATING = ("sigmoid", "tanh", "softmax", "hardsigmoid")
 ACTIVATIONS = (*SATURATING, "gelu", "silu", "mish", "elu", "selu", "celu", "leaky_relu", "prelu", "rrelu", "softplus",
                "hardtanh", "hardswish", "glu", "log_softmax", "logsigmoid", "softsign")  # fmt: skip

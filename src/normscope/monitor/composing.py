@@ -53,7 +53,7 @@ class Sent:
         tier: how much is measured.
         subject: what is watched.
         known: what earlier steps found of the layers.
-        lost: layers that have other parameters than at first.
+        lost: layers whose parameters have been replaced since the first forward.
         ran: weight layers that the forward was seen to run.
         lr: the learning rate of every parameter group.
         rates: that of every scale-invariant weight whose update is measured.
@@ -117,7 +117,7 @@ def compose(sent: Sent, found: Found) -> Record:
 
 
 def _own(sent: Sent) -> list[tuple[str, ...]]:
-    """Return the names of the parameters of every weight layer; none of one that has others than at first."""
+    """Return the names of the parameters of every weight layer; none where they are not those of the first forward."""
     return [() if layer.name in sent.lost else layer.parameters for layer in sent.subject.of("weight")]
 
 

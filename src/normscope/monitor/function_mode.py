@@ -30,7 +30,7 @@ PROJECTIONS = {"in_proj": "in_proj_weight", "q_proj": "q_proj_weight", "k_proj":
 """The weights of torch's attention by the names of its projections."""
 
 
-class Tap(LayerListener):
+class FunctionListener(LayerListener):
     """Listens to forwards of one model, and keeps what they show until the optimizer's step.
 
     Args:

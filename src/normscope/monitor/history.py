@@ -64,7 +64,7 @@ class History:
         return self._courses.get((kind, quantity), {}).get(index, NONE)
 
     def total(self, quantity: str) -> Course:
-        """Return those of the whole network: `loss`, `lr` (the largest), as `Record.total` or `metrics` names it."""
+        """Return a figure of the whole network: `loss`, `lr` (the largest), or one of `Record.total` or `metrics`."""
         return self._courses.get(("total", quantity), {}).get(0, NONE)
 
     def begin(self, layers: Sequence[LayerRecord]) -> bool:

@@ -1,4 +1,4 @@
-"""Hooks around forwards and steps, where torch's own do not do."""
+"""Hooks around forwards and steps, where those of torch are not enough."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _leave_out_weak_hooks(copied: nn.Module) -> None:
 
 
 class CompiledCallback:
-    """Calls back around a module that was compiled in place: its hooks are compiled too, and would not do."""
+    """Calls back around a module that was compiled in place: its own hooks would be compiled with it."""
 
     def __init__(self, module: nn.Module, before: Before, after: After) -> None:
         self.module, self.compiled = module, module._compiled_call_impl

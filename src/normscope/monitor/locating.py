@@ -19,7 +19,7 @@ from .distributed import is_alone
 from .hooking import aside
 
 TIMES = 3
-"""Losses that are not finite, each behind finite ones, whose forward is run again."""
+"""How many losses that are not finite, each after finite ones, have their forward run again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

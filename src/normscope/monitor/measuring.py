@@ -59,7 +59,7 @@ class Measurement:
 
     @property
     def lost(self) -> list[str]:
-        """The layers that have other parameters than at first."""
+        """The layers whose parameters have been replaced since the first forward."""
         return [] if self._before is None else self._before.lost
 
     def observe(self, loss: Tensor | float) -> None:

@@ -1,7 +1,7 @@
 """The cheap way to listen to a forward: hooks on a few modules, for networks made of torch's own layers.
 
 The variances of a BatchNorm are read off the running variance that the forward moves: no pass over its input. Other
-normalizers are hooked. What a `Tap` found on the first forward says whether that is enough.
+normalizers are hooked. What a `FunctionListener` found on the first forward says whether that is enough.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .probes.running import SLOWEST, BatchNorms
 ROWS = {"layer_norm": nn.LayerNorm, "group_norm": nn.GroupNorm, "rms_norm": nn.RMSNorm}
 
 
-class Light:
-    """Listens to forwards of a model that a `Tap` has seen.
+class ModuleListener:
+    """Listens to forwards of a model that a `FunctionListener` has seen.
 
     Args:
         model: with the modules.

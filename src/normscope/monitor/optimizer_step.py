@@ -37,7 +37,7 @@ class BeforeStep:
         parameters: of the model.
         known: what earlier steps found of its layers.
         budget: of what can wait its turn.
-        lost: layers that have other parameters than at first.
+        lost: layers whose parameters have been replaced since the first forward.
         lr: the learning rate of every parameter group.
         ran: weight layers that the forward was seen to run.
         names: of the parameters, in the order of their sizes and gradients.

@@ -107,7 +107,7 @@ def describe(model: nn.Module, seen: ForwardRecord, optimizer: Optimizer) -> Sub
 
     Args:
         model: the user's model, unwrapped.
-        seen: what a `Tap` saw.
+        seen: what a `FunctionListener` saw.
         optimizer: of the run.
     """
     owned, pairs = _owned(model, seen), _pairs(seen)

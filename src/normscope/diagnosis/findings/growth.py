@@ -14,11 +14,11 @@ from ..examined import Examined, WeightOverData
 from .finding_words import figure, figures, power
 
 RUN = 4
-"""Layers: fewer are no trend."""
+"""A chain of fewer layers than this shows no trend."""
 RUN_STEP = 1.5
 """Growth per layer: He's initialisation gives 1, and layers add up to 1.5^20 = 3,000 over twenty."""
 RESIDUAL = 2
-"""Residual blocks in a run: with one, depth is not the cause."""
+"""A run needs this many residual blocks: with one, depth is not the cause."""
 RUN_TOTAL = 30.0
 """Growth in all, so that a short run with a lively layer is left alone."""
 

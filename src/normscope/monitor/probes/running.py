@@ -101,7 +101,7 @@ class Moved:
     """What one forward did to the running variances.
 
     Attributes:
-        norms: of which.
+        norms: the BatchNorms that it ran.
         before, after, gamma: running variances and scales, one layer behind the other; ones where it has no scale.
         calls: how often each layer was called: only of one that was called once the variance can be read off.
         momenta: of each layer.

@@ -23,15 +23,15 @@ MOST = 64
 MEMORY = 1 << 28
 """The vectors of a search may take this many bytes."""
 FOLLOWED = 1 << 19
-"""Entries of the vectors that are followed together; of a layer with a larger input the fewest are followed."""
+"""How many entries the vectors of one layer may have together; a layer with a larger input has as few as possible."""
 ROUNDS = 3
-"""This many further rounds are made where one is too little."""
+"""How many further rounds are made where one is not enough."""
 POWER = 32
-"""Of a small matrix, taken twice: directions within a thousandth of the largest are as good as that."""
+"""The power of a small matrix that is taken, twice: eigenvalues within a thousandth of the largest count as largest."""
 JITTER = 1e-6
-"""Of a Gram matrix of unit vectors: those that depend on others so far count as none."""
+"""What is added to the diagonal of a Gram matrix of unit vectors, so that dependent ones do no harm."""
 TINY = 1e-37
-"""Lengths that are not divided by."""
+"""Lengths below this are raised to it before anything is divided by them."""
 
 
 class NormEstimate(NamedTuple):
