@@ -48,7 +48,7 @@ class AuditRequest:
 
     Attributes:
         model, batch: unwrapped, and moved to the device of its parameters.
-        device: of its first parameter.
+        device: the device of its first parameter.
         loader, domain, output, known, rtol, seed: as for `audit`.
         asked: the mode that was asked for; None for that of the model.
         mode: the mode it is measured in.

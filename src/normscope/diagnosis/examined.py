@@ -86,7 +86,7 @@ class WeightOverData:
 
     Attributes:
         site: where it runs.
-        input_shape, output_shape: in the first batch.
+        input_shape, output_shape: the shapes of its input and output in the first batch.
         rms_input, rms_output: root mean square of its input and output over the data.
     """
 

@@ -60,13 +60,13 @@ def audited_curve(
 
     Args:
         work: on the captured model.
-        loader: that can be read again; None without one.
+        loader: a loader that can be read again; None without one.
         everywhere: the bound over all inputs.
         skipped: takes the reason.
         domain: what the user recorded.
         brief: few samples and one width.
-        budget: of all of it.
-        seed: of the starts of Lanczos.
+        budget: the budget of all of it.
+        seed: the seed of the starts of Lanczos.
     """
     if isinstance(loader, Iterator):
         skipped.append((WHAT, ONCE))

@@ -21,7 +21,7 @@ class TrainingCost(Saved, Shown):
     Attributes:
         name, mode: of the audited model.
         alpha: the accuracy.
-        paths: of the weight layers, the last one left out.
+        paths: the paths of the weight layers, the last one left out.
         printed: one entry per path, with the constants of the normalizers as the papers print them.
         at_data: the same with the normalizers' largest constants at the data.
         normalizers: how many there are that can be rescaled against the weights before them.
@@ -52,7 +52,7 @@ def training_cost(audit: Audit, *, sensitivity: WeightSensitivity | None = None,
     """Return what the papers' rates say about training a model, from its audit.
 
     Args:
-        audit: of the model, in the mode that counts (train mode for BatchNorm with the statistics of batches).
+        audit: the audit of the model, in the mode that counts: train mode for BatchNorm with the statistics of batches.
         sensitivity: what `normscope.weight_sensitivity` found of it, for the rates at a measured constant.
         alpha: the accuracy that training shall reach.
 

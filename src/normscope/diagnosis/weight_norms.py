@@ -84,7 +84,7 @@ def kernel_norm(kernel: Tensor, *, rtol: float = 1e-2, budget: Budget | None = N
 
     Args:
         kernel: a real floating-point tensor of 3 to 5 dimensions.
-        rtol: of the norms of the matrices.
+        rtol: the relative tolerance of the norms of the matrices.
         budget: once it is over only cheap upper sides are taken.
 
     Returns:

@@ -35,7 +35,7 @@ class FunctionCall(NamedTuple):
     """One call of a torch function.
 
     Attributes:
-        name: of the function, without the overload (`relu`, not `relu.default`).
+        name: the name of the function, without the overload (`relu`, not `relu.default`).
         func: the function itself.
         args, kwargs: what it is called with.
     """

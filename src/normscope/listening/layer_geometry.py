@@ -18,10 +18,10 @@ class LayerGeometry:
 
     Attributes:
         kind: `"matrix"` (x W), `"linear"` (x W^T), `"convolution"`, or `"other"`.
-        shape: of one sample, with a leading dimension of 1.
-        channels: of the output, along its second dimension.
+        shape: the shape of one sample, with a leading dimension of 1.
+        channels: how many channels the output has.
         settings: stride, padding, dilation, transposed, output padding and groups of a convolution.
-        function: of (sample, weight), for what has no adjoint of its own here.
+        function: the layer as a function of (sample, weight), where it has no adjoint of its own here.
     """
 
     kind: str

@@ -25,14 +25,14 @@ class NormalizerSeen:
 
     Attributes:
         family: `batch_norm`, `layer_norm`, ...
-        variance: of every set, `[*, groups]`: sets with the same scales lie along the first dimension.
+        variance: the variance of every set, `[*, groups]`: sets with the same scales lie along the first dimension.
         entries: how many values a set has.
         samples: the size of the batch.
         eps: the stabiliser.
         groups: sets of one sample with scales of their own; those of BatchNorm are counted by `variance` alone.
         gamma: every scale, those of a group next to each other; None without scales.
-        mean: of every channel, where statistics of channels were asked for exactly.
-        running_mean, running_variance: of every channel, as they were before the call; None where there are none.
+        mean: the mean of every channel, where the sets are channels and exact statistics were asked for.
+        running_mean, running_variance: those of every channel before the call; None where there are none.
         stored: whether it divides by the running variance, a constant, instead of the batch's.
     """
 
@@ -75,7 +75,7 @@ def normalizer_seen(call: FunctionCall, *, exact: bool = False) -> NormalizerSee
     It is called without gradients, as all functions here.
 
     Args:
-        call: of the normalizer, before it runs.
+        call: the call of the normalizer, before it runs.
         exact: take variances, and means of channels, in float64 by two passes; otherwise the variances alone, in
             float32 at least by one pass.
     """
@@ -108,7 +108,7 @@ def rows_seen(
     """Return what a normalizer does whose sets are runs of consecutive entries of its input.
 
     Args:
-        family: of the normalizer.
+        family: the family of the normalizer.
         x: its input.
         sets: how many sets there are.
         eps: the stabiliser.

@@ -19,7 +19,7 @@ class WeightSeen:
     Attributes:
         call: the call itself.
         input, output: what the layer was given and returned.
-        weight: as it was applied.
+        weight: the weight as it was applied.
         bias: None without one.
         settings: further arguments of a convolution by name.
     """

@@ -17,7 +17,7 @@ class BlockGains:
     """Measures what enters and leaves each block in one forward, and the gradients as they come.
 
     Args:
-        seen: the record of the forward, which gets the gains.
+        seen: the record of the forward, to which the gains are added.
         blocks: paths of the modules that are measured.
     """
 

@@ -30,7 +30,7 @@ class Known:
     """What earlier steps found of the layers.
 
     Attributes:
-        norms: their warm vectors.
+        norms: the vectors that the next measurement of each norm starts from.
         last: their norms when they were last measured.
         turns: whose update is measured next.
         count: how many steps measured norms.
@@ -57,8 +57,8 @@ class Sent:
         ran: weight layers that the forward was seen to run.
         lr: the learning rate of every parameter group.
         rates: that of every scale-invariant weight whose update is measured.
-        powers: of the norm in the effective learning rate of each of them.
-        names: of the parameters, in the order of their sizes, gradients and moves.
+        powers: the power of the norm in the effective learning rate of each of them.
+        names: the names of the parameters, in the order of their sizes, gradients and moves.
         normalizers: what every normalizer showed, without the tensors, which are on their way.
         widths: how many variances of each of them have scales of their own.
         batch_norms: sites whose running variances were read instead, and their momenta.
@@ -212,7 +212,7 @@ def _norm(sent: Sent, site: Site, found: Found, size: float | None, levels: Mapp
 
     Args:
         sent: what the host kept of the step.
-        site: of the layer.
+        site: the site of the layer.
         found: what has arrived.
         size: log10 of the l2 norm of its weight without the bias, which is no part of the map; None for a weight
             that is made of others, whose size says little.

@@ -27,10 +27,10 @@ class ForwardHooks:
     """Listens to the forwards of a model at measured steps; the first one says what there is to watch.
 
     Args:
-        run: as it stands.
+        run: the state of the run.
         outer: the model as it is called in the loop.
-        optimizer: that trains it.
-        domain: that batches are compared with, if any.
+        optimizer: the optimizer that trains it.
+        domain: the domain that batches are compared with, if any.
 
     Attributes:
         model: the one inside of `outer`.

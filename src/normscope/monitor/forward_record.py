@@ -19,7 +19,7 @@ class AppliedWeight:
 
     Attributes:
         parameters: the names of its weight and bias, as far as they are parameters.
-        axis: of the weight, counting output channels.
+        axis: the dimension of the weight that counts output channels.
         channels: the dimension of its output that counts them.
         geometry: how it was called.
         made: its weight, if that is no parameter but was made of some.
@@ -37,7 +37,8 @@ class ForwardRecord:
     """One forward: the layers in the order they ran, blocks with their gains, units that never fired.
 
     Attributes:
-        normalizers, weights: by site.
+        normalizers: what each normalizer showed, by site.
+        weights: which weight each weight layer applied, by site.
         batch_norms: sites whose running variances were read instead, and what the forward did to them.
         activations: the gain of every block.
         gradients: the sizes of the gradients of a block's output and input, as they come.

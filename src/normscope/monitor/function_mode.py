@@ -36,7 +36,7 @@ class FunctionListener(LayerListener):
     Args:
         model: whose modules give the paths.
         blocks: modules whose gains are measured in the tiers above economy.
-        names: of the modules; as they are now if not given.
+        names: the names of the modules; those that they have now if not given.
     """
 
     def __init__(self, model: nn.Module, blocks: tuple[str, ...] = (), names: Names | None = None) -> None:
@@ -51,7 +51,7 @@ class FunctionListener(LayerListener):
 
         Args:
             tier: how much is measured.
-            readers: also say who reads the outputs of the weight layers; they are kept for so long.
+            readers: whether to say who reads the outputs of the weight layers, which are kept until the forward ends.
         """
         seen = self._seen = ForwardRecord()
         self.lost, self._tier = seen.lost, tier

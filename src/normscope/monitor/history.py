@@ -29,7 +29,7 @@ class History:
         records: in the order of their steps; of a long run the first, the latest, and a selection of those between.
         findings: raised so far.
         peak_lr: the largest learning rate so far.
-        spikes: of the loss.
+        spikes: the spikes of the loss.
         standing: what is known of the parameters without measuring.
         broken: where the numbers of a forward broke, if that was seen.
     """
@@ -87,7 +87,7 @@ class History:
         Records of steps that were done again replace the older ones; alarms stay, so that none is raised twice.
 
         Args:
-            folder: of the run, or the log in it.
+            folder: the folder of the run, or the log in it.
 
         Raises:
             InputError: the log is damaged or of another version.

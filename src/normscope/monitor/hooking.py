@@ -129,8 +129,8 @@ def after_closure(
     With a closure, forward and backward happen inside of the step: in front of it there are no gradients yet.
 
     Args:
-        args: of the step, as a pre-hook gets them: the optimizer first.
-        kwargs: of the step.
+        args: the positional arguments of the step, as a pre-hook gets them: the optimizer first.
+        kwargs: the named arguments of the step.
         then: what is called.
 
     Returns:

@@ -36,7 +36,7 @@ class Measurement:
         step: steps the optimizer has taken before.
         tier: how much is measured.
         subject: what is watched.
-        optimizer: of the run.
+        optimizer: the optimizer of the run.
 
     Attributes:
         seen: what the forward showed.
@@ -71,9 +71,9 @@ class Measurement:
         """Measure gradients and weights in front of the optimizer's step.
 
         Args:
-            parameters: of the model.
+            parameters: the parameters of the model.
             known: what earlier steps found of its layers.
-            budget: of what can wait its turn.
+            budget: the time for what can wait its turn.
         """
         self._before = BeforeStep(
             step=self.step, tier=self.tier, subject=self.subject, parameters=parameters, known=known, budget=budget

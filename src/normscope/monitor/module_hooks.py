@@ -31,8 +31,8 @@ class ModuleListener:
     """Listens to forwards of a model that a `FunctionListener` has seen.
 
     Args:
-        model: with the modules.
-        seen: its first forward.
+        model: the model whose modules are hooked.
+        seen: what its first forward showed.
     """
 
     def __init__(self, model: nn.Module, seen: ForwardRecord) -> None:

@@ -40,7 +40,7 @@ class Turns:
 
         Args:
             places: all there are.
-            budget: of the task.
+            budget: the budget of the task.
             due: those that cannot wait as long as others.
         """
         order = list(places)
@@ -82,7 +82,7 @@ class NormTracker:
         Behind the norms stand their errors, in decades.
 
         Args:
-            sites: of all layers.
+            sites: the sites of all layers.
             layer: says how one was called, its weight, and what the normalizer behind it normalized on this batch.
             tier: the full one searches from the start every time.
             budget: layers it does not reach have to wait.
@@ -136,7 +136,7 @@ class NormTracker:
                 return torch.cat([nothing, nothing])
             bare, error = self._measure(site, geometry, weight, None, warm).split(1)  # the weight itself may be
             return torch.cat([bare, nothing, error, nothing])
-        self._warm[site] = estimate.vectors.to(torch.bfloat16)  # they are a start alone
+        self._warm[site] = estimate.vectors.to(torch.bfloat16)  # they only say where the next search starts
         self._shapes[site] = (norms, geometry.shape)
         return torch.cat([estimate.norms.log10() + sizes.log10().cumsum(0), estimate.errors])
 

@@ -18,10 +18,10 @@ MOVES = ("view", "view_as", "reshape", "flatten", "unflatten", "permute", "trans
 
 
 class OutputReaders:
-    """Follows the outputs of weight layers through one forward; they are kept for so long.
+    """Follows the outputs of weight layers through one forward, and keeps them until it ends.
 
     Args:
-        seen: the record of the forward, which gets the readers.
+        seen: the record of the forward, to which the readers are added.
     """
 
     def __init__(self, seen: ForwardRecord) -> None:

@@ -16,7 +16,7 @@ class Since:
 
     Args:
         step: the first.
-        version: of the parameter then.
+        version: the version of the parameter then.
     """
 
     __slots__ = ("records", "step", "version")

@@ -33,10 +33,10 @@ class Recorder:
     Nothing here stops a training run: what fails is told once and left out from then on.
 
     Args:
-        folder: of the log; None for none.
+        folder: the folder of the log; None for none.
         sinks: called with every record and its findings.
         panel: whether to show a live panel.
-        budget: of the alarms.
+        budget: the budget of the alarms.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class Destination:
     """Where the records of a run are to go.
 
     Attributes:
-        folder: of the log; None for none.
+        folder: the folder of the log; None for none.
         sinks: called with every record and its findings.
         panel: whether to show a live panel.
     """

@@ -43,7 +43,7 @@ class Spikes:
 
     Attributes:
         found: the spike; None while there is none.
-        count: of the records with one.
+        count: how many records have one.
     """
 
     def __init__(self) -> None:

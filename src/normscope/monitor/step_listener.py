@@ -55,8 +55,8 @@ class StepListener:
 
         Args:
             tier: how much is measured.
-            args: of the forward.
-            kwargs: of the forward.
+            args: the positional arguments of the forward.
+            kwargs: the named arguments of the forward.
             first: whether it says what there is to watch.
         """
         shapes = [tuple(leaf.shape) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]

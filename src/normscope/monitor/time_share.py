@@ -11,7 +11,7 @@ class TimeShare:
     """Earns a share of the time that passes and spends it on tasks, each expected to cost what it did last time.
 
     Args:
-        share: of the time; None for no limit.
+        share: the share of the time; None for no limit.
 
     Example:
         >>> budget = TimeShare(share=0.0)

@@ -86,7 +86,7 @@ class Sight:
     """Counts forwards and steps, and says what keeps the watcher from seeing a training.
 
     Args:
-        optimizer: of the run, as it begins.
+        optimizer: the optimizer of the run, as it begins.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:

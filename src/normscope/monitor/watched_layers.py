@@ -53,7 +53,7 @@ class Subject:
     """The watched layers, in the order they run.
 
     Attributes:
-        layers: for the log.
+        layers: what the log says of each of them.
         places: where each of them runs, by kind.
         rows: for the scale-invariant weights: the parameters to be read as rows, how many groups, along which axis.
         feeds: where a weight layer's normalizer runs, if it feeds one.
@@ -108,7 +108,7 @@ def describe(model: nn.Module, seen: ForwardRecord, optimizer: Optimizer) -> Sub
     Args:
         model: the user's model, unwrapped.
         seen: what a `FunctionListener` saw.
-        optimizer: of the run.
+        optimizer: the optimizer of the run.
     """
     owned, pairs = _owned(model, seen), _pairs(seen)
     notes = [f"{_title(site)} ({site[1]}) could not be measured" for site in sorted(seen.lost)]

@@ -54,7 +54,7 @@ def watch(
 
     Args:
         model: as it is called in the loop: compiled, or wrapped for several processes, or plain.
-        optimizer: that trains it.
+        optimizer: the optimizer that trains it.
         every: measure each so many steps; or an interval for each tier, `{"economy": 10, "full": 500}`.
         tier: what `every` is of, if it is one number: `"economy"`, `"standard"` or `"full"`.
         log: a folder for the log; an existing log is continued. Without it nothing is written.

@@ -24,19 +24,19 @@ NOTHING_PASSES = 1e-3
 NEGLIGIBLE_GAIN = -2.0
 """log10 of a folded gain; above it a small variance is that of small inputs, not of a dead layer."""
 NEGLIGIBLE_NORM = 1e-6
-"""Of a weight layer, or the largest scale of a normalizer: what float32 keeps of a number of size 1."""
+"""The norm of a weight layer, or the largest scale of a normalizer, that float32 hardly keeps beside 1."""
 RELATIVE_NORM = 1e-3
-"""Against the median of the network's weight layers, so that a network that is small all over is not dead."""
+"""A share of the median norm of the weight layers: a network that is small all over is not dead."""
 MANY_CHANNELS = 0.1
 """A tenth of a layer is worth acting on; a channel or two are common after training."""
 ERRORS = 3.0
-"""Standard errors of a share that chance explains."""
+"""How many standard errors of a share chance explains."""
 ENOUGH_SAMPLES = 64
 """With fewer samples a channel or unit may just not have met its input."""
 HALF_OFF = 0.5
 """Inputs that are nearly alike switch half of a random layer off; beyond that, and chance, it is a fault."""
 FAR_BELOW = 3.0
-"""Deviations: a bias further below zero than that keeps its channel off for nearly every input."""
+"""A bias that lies this many deviations below zero keeps its channel off for nearly every input."""
 CENTRED_OFF = 0.3
 """After BatchNorm every channel is centred over the data, and a random layer has no dead units at all."""
 

@@ -128,9 +128,9 @@ def figures(pieces: ArraySegments, variance: Any, divisor: Any, *, eps: Any, fre
 
     Args:
         pieces: which sets belong to which normalizer.
-        variance: of every set.
+        variance: the variance of every set.
         divisor: the variance that it is divided by.
-        eps: for every set.
+        eps: the stabiliser of every set.
         free: dimensions of every set, see `NormalizerSeen`.
         scale: the largest abs(gamma) of every set.
     """

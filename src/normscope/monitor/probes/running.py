@@ -81,7 +81,7 @@ class BatchNorms:
 
         Args:
             found: what a forward did: `before`, `after`, `gamma` and `calls` of a `Moved`, as they have arrived.
-            momenta: of each of them.
+            momenta: the momentum of each of them.
         """
         old, new, size = found["before"], found["after"], np.abs(found["gamma"])
         step = np.repeat(momenta, self._counts)
@@ -104,7 +104,7 @@ class Moved:
         norms: the BatchNorms that it ran.
         before, after, gamma: running variances and scales, one layer behind the other; ones where it has no scale.
         calls: how often each layer was called: only of one that was called once the variance can be read off.
-        momenta: of each layer.
+        momenta: the momentum of each layer.
     """
 
     norms: BatchNorms

@@ -38,9 +38,9 @@ class NormEstimate(NamedTuple):
     """The norm of a layer, then with its output channels scaled, as far as it was followed.
 
     Attributes:
-        norms: from below.
+        norms: both norms, from below.
         errors: by how many decades each may be too low.
-        vectors: that are stretched most by either, `[groups, several, entries of a group]`.
+        vectors: the vectors that either of them stretches most, `[groups, several, entries of a group]`.
     """
 
     norms: Tensor
@@ -57,11 +57,11 @@ def settled(
     for so many vectors, it is that of the residual.
 
     Args:
-        geometry: of the layer.
-        weight: as it is applied.
+        geometry: how the layer is called.
+        weight: the weight as it is applied.
         warm: the vectors of the last time, if there are any.
         scale: one factor per output channel, or one for all; None for the norm of the layer alone.
-        generator: for the start.
+        generator: draws the start.
     """
     norms, groups = 1 if scale is None else 2, geometry.groups
     size = math.prod(geometry.shape[1:]) // groups
@@ -102,11 +102,11 @@ def followed(
     step is too little, and the device is not waited for, more are taken, and in the end the search begins anew.
 
     Args:
-        geometry: of the layer.
-        weight: as it is applied.
+        geometry: how the layer is called.
+        weight: the weight as it is applied.
         warm: the vectors of the last time.
         scale: one factor per output channel, or one for all; None for the norm of the layer alone.
-        generator: for the new vector.
+        generator: draws the new vector.
     """
     with torch.no_grad(), torch.autocast(weight.device.type, enabled=False):
         if warm.shape[1] > (1 if scale is None else 2):
