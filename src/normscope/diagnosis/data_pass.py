@@ -140,7 +140,9 @@ class _DataListener(LayerListener):
 
     def units(self, site: Site, made: Tensor, axis: int) -> None:
         """Tally which units of a ReLU are ever positive."""
-        self.relus.setdefault(site, UnitsTally(site, axis)).add(made)
+        if site not in self.relus:
+            self.relus[site] = UnitsTally(site, axis)
+        self.relus[site].add(made)
 
     def entered(self, path: str | None, args: Any) -> None:
         """Tally the input of an RMSNorm that is written out in operators."""
@@ -165,7 +167,9 @@ class _DataListener(LayerListener):
 
     def _tally_sizes(self, site: Site, given: Any, made: Any) -> None:
         if isinstance(given, Tensor) and isinstance(made, Tensor) and made.is_floating_point():
-            self.weights.setdefault(site, WeightTally(site, given, made)).add(given.detach(), made.detach())
+            if site not in self.weights:
+                self.weights[site] = WeightTally(site, given, made)
+            self.weights[site].add(given.detach(), made.detach())
 
     def _look_for_nan(self) -> None:
         """Name the first module whose output was not finite, if the model's own output was not either."""
