@@ -277,6 +277,27 @@ def test_what_the_model_returns_is_not_scale_invariant() -> None:
     assert weights(stepped(Both(both=True), noise(16, 3)))["fc"].invariant is None
 
 
+class Scaling(nn.Module):
+    """Normalizes what a layer makes, and may take it for the scales of another normalizer too."""
+
+    def __init__(self, *, scales: bool, named: bool) -> None:
+        super().__init__()
+        self.fc, self.scales, self.named = nn.Linear(3, 8), scales, named
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.fc(x)
+        scale = y.reshape(8) if self.scales else torch.ones(8)
+        other = {"weight": scale} if self.named else {}
+        return F.layer_norm(y, (8,)) + F.layer_norm(noise(8), (8,), *(() if self.named else (scale,)), **other)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_what_scales_another_normalizer_is_not_scale_invariant(named: bool) -> None:
+    for scales, invariant in ((False, "layer"), (True, None)):
+        run = stepped(Scaling(scales=scales, named=named), noise(1, 3))
+        assert weights(run)["fc"].invariant == invariant
+
+
 def test_transposed_convolutions_in_groups_are_not_cut_into_rows() -> None:
     for groups, invariant in ((1, "channel"), (4, None)):
         model = nn.Sequential(nn.ConvTranspose2d(4, 8, 3, groups=groups), nn.BatchNorm2d(8))
@@ -297,7 +318,7 @@ class Columns(nn.Module):
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(3, 8), (6, 6)])
 def test_channels_of_a_weight_that_is_not_transposed_are_its_columns(inputs: int, outputs: int) -> None:
-    """So it turns and grows as the same layer does that `nn.Linear` has; also where rows are as many."""
+    """So it has the figures of the same layer as `nn.Linear` has it; also where rows are as many as columns."""
     columns, rows = Columns(inputs, outputs), nn.Linear(inputs, outputs)
     with torch.no_grad():
         rows.weight.copy_(columns.weight.T)
@@ -306,9 +327,9 @@ def test_channels_of_a_weight_that_is_not_transposed_are_its_columns(inputs: int
         stepped(nn.Sequential(layer, nn.BatchNorm1d(outputs)), noise(16, inputs)) for layer in (columns, rows)
     )
     assert weights(one)["0"].groups == weights(other)["0"].groups == outputs
-    for quantity in ("log10_norm", "log10_size", "rotation", "radial", "log10_effective_lr"):
+    for quantity in ("log10_norm", "log10_group", "log10_group_min", "log10_group_max", "log10_effective_lr"):
         found, expected = (run.records[0].of("weight", quantity) for run in (one, other))
-        assert found == pytest.approx(expected, rel=1e-3, abs=1e-9), quantity
+        assert found == pytest.approx(expected, rel=1e-5), quantity
         assert found[0] is not None
 
 

@@ -102,9 +102,10 @@ class FunctionListener(LayerListener):
         self._seen.seconds += time.perf_counter() - began
 
     def normalizer(self, site: Site, call: FunctionCall) -> None:
-        """Note what a normalizer is about to do, and that it reads its input."""
+        """Note what a normalizer is about to do, and that it reads its input; scales that it reads keep their size."""
         if self._readers is not None:
-            self._readers.read(site, (call.args[:1], call.kwargs))
+            self._readers.read(site, call.input)
+            self._readers.read(None, (call.args[1:], {k: v for k, v in call.kwargs.items() if k != "input"}))
         self._seen.normalizers[site] = normalizer_seen(call)
 
     def watches_weight(self, call: FunctionCall) -> bool:
