@@ -19,7 +19,7 @@ class TrainingCost(Saved, Shown):
     """What Corollaries 18 and 19 of Than and the rates beside them say of a model. Prints as tables.
 
     Attributes:
-        name, mode: of the audited model.
+        name, mode: the name and the mode of the audited model.
         alpha: the accuracy.
         paths: the paths of the weight layers, the last one left out.
         printed: one entry per path, with the constants of the normalizers as the papers print them.
@@ -61,7 +61,7 @@ def training_cost(audit: Audit, *, sensitivity: WeightSensitivity | None = None,
         measured constant.
 
     Raises:
-        InputError: the audit has fewer than two weight layers with a norm, or alpha is none.
+        InputError: the audit has fewer than two weight layers with a norm, or alpha is not a number above 0.
 
     Example:
         >>> import torch, normscope as ns

@@ -28,7 +28,7 @@ KERNEL_NOTE = (
 _SMALL = 1 << 20
 """Matrices with more entries than this are read in pieces."""
 _PIECE = 1 << 20
-"""Entries of a piece, in float64."""
+"""How many entries a piece has, in float64."""
 _AFFORDABLE = 6e11
 """Multiplications for a Gram matrix: some ten seconds on two cores. Above it only cheap upper sides are taken."""
 _STEPS = 60

@@ -24,7 +24,7 @@ from .time_share import TimeShare
 
 Sink = Callable[[Record, Sequence[Finding]], None]
 LOOK = 10
-"""Records after which all alarms are looked for at the latest, whatever the budget."""
+"""After this many records all alarms are looked for, whatever the budget."""
 
 
 class Recorder:
@@ -209,4 +209,4 @@ class Destination:
 
 
 NOWHERE = Destination(None, (), False)
-"""Of a process that writes nothing, and of a run that has not begun."""
+"""The destination of a process that writes nothing, and of a run that has not begun."""

@@ -41,7 +41,7 @@ class TimeShare:
 
     @contextmanager
     def spending(self, task: Hashable, *, more: bool = False, free: bool = False) -> Iterator[None]:
-        """Do a task; `more` of one that has begun already; one that is `free` costs nothing, and is known by now."""
+        """Do a task: `more` of one that has begun already, or a `free` one, whose cost is noted but not charged."""
         began = time.perf_counter()
         try:
             yield

@@ -197,7 +197,7 @@ def _pairs(seen: ForwardRecord) -> dict[Site, FeedingPair]:
             continue
         normalizer = seen.normalizers[reader]
         whole = normalizer.family in ("layer_norm", "rms_norm")
-        if not whole and (site in seen.moved or seen.weights[site].channels != 1):  # channels are not its channels
+        if not whole and (site in seen.moved or seen.weights[site].channels != 1):  # other channels
             continue
         unit = "layer" if whole else "group" if normalizer.family == "group_norm" else "channel"
         pairs[site] = FeedingPair(
@@ -268,7 +268,7 @@ def effective_power(optimizer: Optimizer, group: Mapping[str, Any]) -> int | Non
 
 
 def _kinds(optimizer: Optimizer) -> set[str]:
-    """Return the name of its class and of those it is made of."""
+    """Return the names of the class of an optimizer and of those it inherits from."""
     return {cls.__name__ for cls in type(optimizer).__mro__}
 
 
@@ -306,7 +306,7 @@ def trained_by(model: nn.Module, optimizer: Any) -> Optimizer:
     """Return the optimizer that trains a model: the innermost, for wrappers hand their steps on to it.
 
     Raises:
-        InputError: the model is none, or cannot be hooked; the optimizer is none, or trains another model.
+        InputError: the model is no module or cannot be hooked; the optimizer is no optimizer or trains another model.
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}, not a torch.nn.Module: pass the model itself")

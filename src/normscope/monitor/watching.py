@@ -31,7 +31,7 @@ from .unseen import Sight
 from .watched_layers import trained_by
 
 SHARE = 0.0025
-"""Of the run's time, for operator norms and updates in the economy tier; as much for alarms. Beyond it they wait."""
+"""The share of the run's time for operator norms and updates in the economy tier, and for alarms; others wait."""
 
 
 def watch(
