@@ -103,7 +103,7 @@ class Loop:
         if self.device != "cpu":
             torch.cuda.synchronize()
         began = time.perf_counter()
-        for run, model in LOGS.values():
+        for run, model, _ in LOGS.values():
             if model is self.model:  # while others have their turn this run does not go on
                 run.skip(began - self.left)
         for _ in range(steps):
@@ -142,13 +142,14 @@ def watched(every: int, folder: Path, tier: str = "economy") -> Any:
     def attach(model: nn.Module, optimizer: Any, stack: ExitStack) -> Callable[[Tensor], None]:
         log = folder / f"{type(model).__name__}-{id(model)}"
         run = stack.enter_context(ns.watch(model, optimizer, every=every, tier=tier, log=log, panel=False))
-        LOGS[log] = (run, model)
+        LOGS[log] = (run, model, f"{tier}, every {every}")
         return lambda loss: run.observe(loss=loss)
 
     return attach
 
 
-LOGS: dict[Path, tuple[Any, nn.Module]] = {}
+LOGS: dict[Path, tuple[Any, nn.Module, str]] = {}
+"""By folder of the log: the run, its model, and how it is called."""
 
 
 def wandb_watch(every: int, folder: Path) -> Any:
@@ -237,11 +238,10 @@ def compare(
                 f"{100 * (min(seconds) / min(times['alone']) - 1):+.2f} %   first two steps {first[name]:.2f} s"
             )
         stack.close()
-        for log, (run, _) in LOGS.items():
+        for log, (run, _, name) in LOGS.items():
             size = (log / "log.jsonl").stat().st_size
-            [(tier, every)] = run.schedule.every.items()
             print(
-                f"  {tier}, every {every}: {1000 * size / run.step / 1024:.0f} KiB of log per 1,000 steps; "
+                f"  {name}: {1000 * size / run.step / 1024:.0f} KiB of log per 1,000 steps; "
                 f"the run itself says {100 * run.overhead:.2f} %"
             )
         LOGS.clear()

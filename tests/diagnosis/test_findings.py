@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normscope.diagnosis.examined import ExaminedRow, UnitsSeen
+from normscope.diagnosis.examined import ExaminedRow, UnitsOverData
 from normscope.diagnosis.findings import look
 
 from .seen import ERROR, INFO, WARNING, audited, codes, examined, normalizer, randn, weight
@@ -318,7 +318,7 @@ def test_zero_filters_are_reported_once_where_they_are(padding_mode):
 )
 def test_dead_relu(dead, samples, severity):
     site = ("act", "relu", 0)
-    units = {site: UnitsSeen(site=site, dead=torch.arange(64) < dead)}
+    units = {site: UnitsOverData(site=site, dead=torch.arange(64) < dead)}
     expected = [] if severity is None else [("dead-relu", "act", severity)]
     assert codes(units=units, samples=samples) == expected
 

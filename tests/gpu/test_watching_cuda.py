@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from normscope.listening.layer_geometry import LayerGeometry
 from normscope.monitor.probes import weight_probe
 from normscope.monitor.watching import watch
 
@@ -16,7 +17,7 @@ def test_following_a_norm_does_not_wait_for_the_device():
     torch.manual_seed(0)
     layer = nn.Conv2d(8, 8, 3, padding=1, groups=2).cuda()
     settings = ([1, 1], [1, 1], [1, 1], False, [0, 0], 2)
-    geometry = weight_probe.Geometry(kind="convolution", shape=(1, 8, 9, 9), channels=8, settings=settings)
+    geometry = LayerGeometry(kind="convolution", shape=(1, 8, 9, 9), channels=8, settings=settings)
     draw = torch.Generator("cuda").manual_seed(0)
     scale = torch.rand(8, device="cuda") + 0.5
     found = weight_probe.settled(geometry, layer.weight.detach(), None, scale, draw)

@@ -15,7 +15,7 @@ def _no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _nothing_compiled_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Functions that other tests have compiled stay in the process: models would be run aside because of them."""
-    monkeypatch.setattr("normscope.monitor.listening.compiled_functions", lambda: False)
+    monkeypatch.setattr("normscope.monitor.step_listener.compiled_functions", lambda: False)
 
 
 @pytest.fixture(autouse=True)

@@ -231,6 +231,12 @@ def test_no_name_is_given_twice_and_curves_are_those_of_their_layers(tmp_path: A
     assert list(read.course("normalizer", "log10_variance")) == ["0 (layer_norm)", "0 (group_norm)"]
 
 
+def test_a_normalizer_is_logged_with_the_size_of_its_batch_or_the_number_of_its_sets() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(5, 4), nn.LayerNorm(4), nn.GroupNorm(3, 3))
+    layers = [layer for layer in stepped(model, noise(6, 3, 5)).history.layers if layer.kind == "normalizer"]
+    assert [(layer.samples, layer.entries, layer.groups) for layer in layers] == [(6, 30, 1), (18, 4, 1), (18, 4, 3)]
+
+
 # ---- units
 
 
@@ -271,11 +277,60 @@ def test_what_the_model_returns_is_not_scale_invariant() -> None:
     assert weights(stepped(Both(both=True), noise(16, 3)))["fc"].invariant is None
 
 
+class Scaling(nn.Module):
+    """Normalizes what a layer makes, and may take it for the scales of another normalizer too."""
+
+    def __init__(self, *, scales: bool, named: bool) -> None:
+        super().__init__()
+        self.fc, self.scales, self.named = nn.Linear(3, 8), scales, named
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.fc(x)
+        scale = y.reshape(8) if self.scales else torch.ones(8)
+        other = {"weight": scale} if self.named else {}
+        return F.layer_norm(y, (8,)) + F.layer_norm(noise(8), (8,), *(() if self.named else (scale,)), **other)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_what_scales_another_normalizer_is_not_scale_invariant(named: bool) -> None:
+    for scales, invariant in ((False, "layer"), (True, None)):
+        run = stepped(Scaling(scales=scales, named=named), noise(1, 3))
+        assert weights(run)["fc"].invariant == invariant
+
+
 def test_transposed_convolutions_in_groups_are_not_cut_into_rows() -> None:
     for groups, invariant in ((1, "channel"), (4, None)):
         model = nn.Sequential(nn.ConvTranspose2d(4, 8, 3, groups=groups), nn.BatchNorm2d(8))
         layer = weights(stepped(model, noise(8, 4, 5, 5)))["0"]
         assert (layer.invariant, layer.groups) == (invariant, 8 if invariant else 0)
+
+
+class Columns(nn.Module):
+    """A linear layer as GPT-2 has it: its weight is `[inputs, outputs]`."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(noise(inputs, outputs)), nn.Parameter(noise(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addmm(self.bias, x, self.weight)
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(3, 8), (6, 6)])
+def test_channels_of_a_weight_that_is_not_transposed_are_its_columns(inputs: int, outputs: int) -> None:
+    """So it has the figures of the same layer as `nn.Linear` has it; also where rows are as many as columns."""
+    columns, rows = Columns(inputs, outputs), nn.Linear(inputs, outputs)
+    with torch.no_grad():
+        rows.weight.copy_(columns.weight.T)
+        rows.bias.copy_(columns.bias)
+    one, other = (
+        stepped(nn.Sequential(layer, nn.BatchNorm1d(outputs)), noise(16, inputs)) for layer in (columns, rows)
+    )
+    assert weights(one)["0"].groups == weights(other)["0"].groups == outputs
+    for quantity in ("log10_norm", "log10_group", "log10_group_min", "log10_group_max", "log10_effective_lr"):
+        found, expected = (run.records[0].of("weight", quantity) for run in (one, other))
+        assert found == pytest.approx(expected, rel=1e-5), quantity
+        assert found[0] is not None
 
 
 class MyAdam(torch.optim.Adam):

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
+from normscope.listening.layer_geometry import LayerGeometry
 from normscope.monitor import norm_tracking as norms_module
 from normscope.monitor.norm_figures import READABLE
 from normscope.monitor.norm_tracking import AFRESH, LATEST, NormTracker
-from normscope.monitor.probes.weight_probe import Geometry, by_powers, followed, settled
+from normscope.monitor.probes.weight_probe import by_powers, followed, settled
 from normscope.monitor.schedule import Tier
 from normscope.monitor.time_share import TimeShare
 from normscope.monitor.watching import Watch, watch
@@ -201,7 +202,7 @@ def test_a_weight_that_was_zero_is_followed_once_it_is_not() -> None:
 
 def test_a_search_is_not_taken_in_by_values_that_lie_close_together() -> None:
     """All singular values but one lie close together: residuals are small long before the largest is met."""
-    geometry = Geometry(kind="linear", shape=(1, 400), channels=400)
+    geometry = LayerGeometry(kind="linear", shape=(1, 400), channels=400)
     for seed in range(5):
         draw = torch.Generator().manual_seed(seed)
         turn = torch.linalg.qr(torch.randn(400, 400, generator=draw))[0]
@@ -216,7 +217,7 @@ def test_a_search_begins_where_no_weight_can_hide() -> None:
     """The largest direction is orthogonal to what all entries have alike, and to every unit vector but two."""
     across = torch.tensor([1.0, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]) / math.sqrt(2.0)
     weight = torch.eye(8) + 2.0 * across[:, None] * across
-    geometry = Geometry(kind="linear", shape=(1, 8), channels=8)
+    geometry = LayerGeometry(kind="linear", shape=(1, 8), channels=8)
     for seed in range(3):
         found = settled(geometry, weight, None, None, torch.Generator().manual_seed(seed))
         assert float(found.norms[0]) == pytest.approx(3.0, rel=1e-3)
@@ -228,7 +229,7 @@ def test_a_search_is_made_again_after_some_turns_or_where_there_is_doubt(
 ) -> None:
     made: list[int] = []
     norms, site = NormTracker(), ("a", "linear", 0)
-    geometry, weight = Geometry(kind="linear", shape=(1, 9), channels=5), torch.randn(5, 9)
+    geometry, weight = LayerGeometry(kind="linear", shape=(1, 9), channels=5), torch.randn(5, 9)
     monkeypatch.setattr(norms_module, "settled", lambda *args: made.append(turn) or settled(*args))
     for turn in range(AFRESH + 3):
         if doubted and turn == 2:
@@ -245,7 +246,7 @@ def test_a_search_that_there_is_no_time_for_waits_but_not_for_ever(monkeypatch: 
     made: list[int] = []
     turns: list[int] = []
     norms, site = NormTracker(), ("a", "linear", 0)
-    geometry, weight = Geometry(kind="linear", shape=(1, 9), channels=5), torch.randn(5, 9)
+    geometry, weight = LayerGeometry(kind="linear", shape=(1, 9), channels=5), torch.randn(5, 9)
     monkeypatch.setattr(norms_module, "settled", lambda *args: made.append(turns[-1]) or settled(*args))
     monkeypatch.setattr(TimeShare, "affords", lambda self, task: task[0] != "search")
     for turn in range(LATEST + 2):
@@ -273,13 +274,13 @@ def test_what_is_followed_is_the_norm_while_the_weight_turns(case: str, seed: in
     """A direction that was not the largest grows until it is."""
     draw = torch.Generator().manual_seed(seed)
     groups = 3 if case == "grouped" else 1
-    geometry = Geometry(kind="linear", shape=(1, 40), channels=30)
+    geometry = LayerGeometry(kind="linear", shape=(1, 40), channels=30)
     weight, other = (
         torch.randn(30, 40, generator=draw),
         torch.randn(30, 1, generator=draw) @ torch.randn(1, 40, generator=draw),
     )
     if case == "grouped":
-        geometry = Geometry(
+        geometry = LayerGeometry(
             kind="convolution", shape=(1, 6, 5, 5), channels=6, settings=([1, 1], [1, 1], [1, 1], False, [0, 0], groups)
         )
         weight, other = torch.randn(6, 2, 3, 3, generator=draw), torch.zeros(6, 2, 3, 3)

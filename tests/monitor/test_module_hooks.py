@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from normscope.monitor.module_hooks import Light
+from normscope.monitor.module_hooks import ModuleListener
 from normscope.monitor.record import Record
 from normscope.monitor.watching import watch
 
@@ -46,11 +46,11 @@ def records(affine: bool, momentum: float, *, constant: bool = False) -> list[Re
 @pytest.mark.parametrize("momentum", [0.1, 0.02, 1.0])
 def test_figures_are_those_of_the_thorough_way(affine: bool, momentum: float, monkeypatch: pytest.MonkeyPatch) -> None:
     used = []
-    listening = Light.listening
-    monkeypatch.setattr(Light, "listening", lambda self: used.append(1) or listening(self))
+    recording = ModuleListener.recording
+    monkeypatch.setattr(ModuleListener, "recording", lambda self: used.append(1) or recording(self))
     cheap = records(affine, momentum)
     assert len(used) == 3  # the first forward is listened to with everything on
-    monkeypatch.setattr(Light, "fits", staticmethod(lambda model, seen: False))
+    monkeypatch.setattr(ModuleListener, "fits", staticmethod(lambda model, seen: False))
     thorough = records(affine, momentum)
     assert len(used) == 3
     for one, two in zip(cheap, thorough, strict=True):

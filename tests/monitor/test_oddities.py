@@ -110,7 +110,7 @@ UNUSUAL: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 @pytest.mark.parametrize("tier", ["economy", "full"])
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_unusual_models_train_as_they_do_alone(name: str, tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normscope.monitor.listening.compiled_functions", compiled_functions)
+    monkeypatch.setattr("normscope.monitor.step_listener.compiled_functions", compiled_functions)
     build, shape = UNUSUAL[name]
     run = assert_unchanged(build, noise(*shape), tier=tier)
     assert all(record.total["log10_gradient"] is not None for record in run.records)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.monitor.forward_record import ForwardRecord
-from normscope.monitor.function_mode import Tap
+from normscope.monitor.function_mode import FunctionListener
 from normscope.monitor.norm_figures import READABLE
 from normscope.monitor.norm_tracking import NormTracker
 from normscope.monitor.probes import normalizer_probe, updates
@@ -21,7 +21,7 @@ from normscope.theory.normalizers import layer_norm_jacobian
 
 def heard(model: nn.Module, x: Tensor) -> ForwardRecord:
     """Listen to a model."""
-    with Tap(model).listening(Tier.FULL) as seen:
+    with FunctionListener(model).recording(Tier.FULL) as seen:
         model(x)
     return seen
 
@@ -30,7 +30,7 @@ def norm(model: nn.Module, seen: ForwardRecord) -> list[float]:
     """Return the settled norms of the only weight layer: alone, and folded if there is a normalizer."""
     [(site, weight)] = seen.weights.items()
     tensor = weight.made if weight.made is not None else dict(model.named_parameters())[weight.parameters[0]].detach()
-    behind = next(iter(seen.normalizers.values())).sets if seen.normalizers else None
+    behind = next(iter(seen.normalizers.values())) if seen.normalizers else None
     known = NormTracker()
     with torch.no_grad():
         for _ in range(12):
@@ -45,11 +45,9 @@ def norm(model: nn.Module, seen: ForwardRecord) -> list[float]:
 def quantities(seen: ForwardRecord) -> dict[str, float]:
     """Return the figures of the only normalizer: on the device and on the host they are the same."""
     [normalizer] = seen.normalizers.values()
-    sets = normalizer.sets
-    parts = {name: None if (t := getattr(sets, name)) is None else t.detach() for name in ("gamma", "running")}
-    there = normalizer_probe.measure(dataclasses.replace(sets, **parts)).tolist()
-    arrays = {name: None if t is None else t.double().numpy() for name, t in parts.items()}
-    sent = dataclasses.replace(sets, variance=sets.variance.double().numpy(), **arrays)
+    there = normalizer_probe.measure(normalizer).tolist()
+    names = [name for name in ("variance", "gamma", "running_variance") if getattr(normalizer, name) is not None]
+    sent = dataclasses.replace(normalizer, **{name: getattr(normalizer, name).double().numpy() for name in names})
     here = normalizer_probe.measure_all([sent, sent])[1].tolist()
     assert here == pytest.approx(there, abs=1e-5, nan_ok=True)
     return dict(zip(normalizer_probe.QUANTITIES, here, strict=True))

@@ -17,7 +17,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.swa_utils import AveragedModel
 
 from normscope.core.errors import InputError
-from normscope.monitor.naming import Names
+from normscope.listening.naming import Names
 from normscope.monitor.probes.histograms import BINS, MOST, SPAN, histogram
 from normscope.monitor.unseen import REPLACED
 from normscope.monitor.watching import Watch, watch

@@ -29,20 +29,31 @@ class _Undropped(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function with a dropout probability of 0."""
-        kwargs = kwargs or {}
         name = getattr(func, "__name__", "").split(".")[0]  # operators are called dropout.default
-        if name in DROPOUTS:
-            return args[0] if args else kwargs["input"]
-        if name == "native_dropout":  # it returns its mask as well
-            values = args[0] if args else kwargs["input"]
-            return values, torch.ones_like(values, dtype=torch.bool)
-        if name in RECURRENT:  # the dropout probability is the only float among the arguments of every overload
-            args = tuple(0.0 if isinstance(value, float) else value for value in args)
-            kwargs = {key: 0.0 if key == "dropout" else value for key, value in kwargs.items()}
-        elif (position := _dropout_position(func, name)) is not None:
-            args = (*args[:position], *((0.0,) if len(args) > position else ()), *args[position + 1 :])
-            kwargs = kwargs if len(args) > position else {**kwargs, "dropout_p": 0.0}
-        return func(*args, **kwargs)
+        return without_dropout(func, name, args, kwargs or {})
+
+
+def without_dropout(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a torch function, or return what it returns where nothing is dropped.
+
+    Args:
+        func: the function.
+        name: the function's name, without its overload.
+        args: what it is called with, by position.
+        kwargs: what it is called with, by name.
+    """
+    if name in DROPOUTS:
+        return args[0] if args else kwargs["input"]
+    if name == "native_dropout":  # it returns its mask as well
+        values = args[0] if args else kwargs["input"]
+        return values, torch.ones_like(values, dtype=torch.bool)
+    if name in RECURRENT:  # the dropout probability is the only float among the arguments of every overload
+        args = tuple(0.0 if isinstance(value, float) else value for value in args)
+        kwargs = {key: 0.0 if key == "dropout" else value for key, value in kwargs.items()}
+    elif (position := _dropout_position(func, name)) is not None:
+        args = (*args[:position], *((0.0,) if len(args) > position else ()), *args[position + 1 :])
+        kwargs = kwargs if len(args) > position else {**kwargs, "dropout_p": 0.0}
+    return func(*args, **kwargs)
 
 
 @contextmanager

@@ -21,8 +21,8 @@ from .scope_shares import WHAT, audited_curve, worth_it
 from .sensitivities import sensitivities
 
 BOUNDS_SHARE, CURVE_SHARE, RADII_SHARE, SENSITIVITY_SHARE, SEARCHES_SHARE = 0.6, 0.4, 0.5, 0.8, 0.8
-"""Of the time that is left, where it is limited: what the bounds, the shares of data, the radii and the sensitivities
-may take, and of theirs what their searches may."""
+"""Shares of the time that is left, where it is limited: of the bounds, the shares of the data, the radii and the
+sensitivities, and what the searches of each may take of that."""
 FAST_BOUNDS_SHARE = 0.9
 """What the bounds of a fast audit may take."""
 

@@ -126,7 +126,7 @@ class Audit(Saved, Shown):
     """What `normscope.audit` found. Prints as tables; in a notebook it shows itself as HTML.
 
     Attributes:
-        name: of the model: its class, or what the command line was given.
+        name: the name of the model: its class, or what the command line was given.
         mode: `"train"` or `"eval"`: which of the model's two functions was audited; `None` for weights alone.
         parameters: how many the model holds.
         samples, batches: how much data was seen.

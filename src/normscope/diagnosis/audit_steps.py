@@ -35,7 +35,7 @@ from .signal_pass import watch_signal
 TRACED = "bounds over all inputs, folded and cumulative gains, sensitivity to the weights"
 """What needs a traced model."""
 CAPTURE_SHARE, DATA_SHARE, JACOBIAN_SHARE = 0.75, 0.3, 0.3
-"""Of the time that is left, where it is limited: what the trace, the data and the Jacobians may take."""
+"""Shares of the time that is left, where it is limited, that the trace, the data and the Jacobians may take."""
 SIGNAL_PASSES, BRIEF = 3, 0.1
 """Passes over the batch that values and gradients by depth take, and seconds below which they are taken anyway."""
 NOT_REACHED = "max_seconds left no time for it: raise max_seconds"
@@ -50,7 +50,7 @@ class AuditRequest:
 
     Attributes:
         model, batch: unwrapped, and moved to the device of its parameters.
-        device: of its first parameter.
+        device: the device of its first parameter.
         loader, domain, output, known, rtol, seed: as for `audit`.
         asked: the mode that was asked for; None for that of the model.
         mode: the mode it is measured in.

@@ -30,9 +30,9 @@ from .audit_steps import (
     trace,
     wrong_backwards,
 )
-from .data_pass import first_names
 from .examined import DataSeen, Examined
 from .findings import look
+from .node_sites import first_names
 from .signal import Signal
 
 PARTS = (
@@ -89,8 +89,9 @@ def audit(
             many times as long. A fast audit with a loader has one point of the curve where the network is small and the
             bound over all inputs says nothing.
         rtol: how tight the norms of single layers are asked to be.
-        max_seconds: of the whole call. What does not fit is cut short or left out, and `notes` and `skipped` say what.
-        seed: of random starts (Jacobians, searches).
+        max_seconds: the time limit of the whole call. What does not fit is cut short or left out, and `notes` and
+            `skipped` say what.
+        seed: the seed of random starts (Jacobians, searches).
         name: how the report calls the model; its class if not given.
 
     Returns:

@@ -30,7 +30,7 @@ class Check(Saved, Shown):
     """What `normscope.check` found. Prints as tables; in a notebook it shows itself as HTML.
 
     Attributes:
-        name: of the model: its class, or what the command line was given.
+        name: the name of the model: its class, or what the command line was given.
         mode: `"train"` or `"eval"`: which of the model's two functions was checked.
         parameters: how many the model holds.
         samples, batches: how much data was seen.

@@ -16,14 +16,14 @@ from ..core.untouched import mode_of, outside_inference_mode, unwrapped
 from ..graph.call import broken_tensors
 from .checked import Check, Passes
 from .data_pass import watch_data
-from .examined import Examined
+from .examined import DataSeen, Examined
 from .findings import look
 from .rows import from_data
 from .signal import Signal
 from .signal_pass import Loss, watch_signal
 
 BATCHES = 8
-"""Of a loader: enough for dead units and stale statistics of batches of usual size, and a few forward passes."""
+"""How many batches of a loader are read: enough for dead units and stale statistics of batches of usual size."""
 
 
 @outside_inference_mode
@@ -75,21 +75,8 @@ def check(
     model = unwrapped(model)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch)
-    broken = broken_tensors(model)
-    skipped: list[tuple[str, str]] = []
-    data = watch_data(model, [batch] if loader is None else itertools.islice(loader, BATCHES), mode=asked)
-    if data.error is not None:
-        if not broken:
-            raise InputError(f"{data.error}. Pass batches the model accepts: model(batch) must work.")
-        skipped.append(("statistics over the data", data.error))
-    signal: Signal | None = None
-    if broken:
-        skipped += [("values and gradients by depth", f"{where} {what}") for where, what in list(broken.items())[:1]]
-    else:
-        signal = watch_signal(model, batch, mode=asked, output=output, loss=loss, units=data.units)
-        skipped += [] if signal.reason is None else [("gradients by depth", signal.reason)]
-    places = from_data(model, data)
-    examined = Examined(model=model, mode=mode, places=places, data=data, signal=signal)
+    data, signal, skipped = _passes(model, batch, loader, mode=asked, output=output, loss=loss)
+    examined = Examined(model=model, mode=mode, places=from_data(model, data), data=data, signal=signal)
     return Check(
         name=name or type(model).__name__,
         mode=mode,
@@ -105,3 +92,31 @@ def check(
         skipped=tuple(skipped),
         provenance=provenance(device),
     )
+
+
+def _passes(
+    model: nn.Module,
+    batch: Any,
+    loader: Iterable[Any] | None,
+    *,
+    mode: str | None,
+    output: str | int | None,
+    loss: Loss | None,
+) -> tuple[DataSeen, Signal | None, list[tuple[str, str]]]:
+    """Make the pass over the data, then that of values and gradients; return both, and what was left out and why.
+
+    A model with broken weights is not differentiated: what it says of the data, and the weights, are the findings.
+    """
+    broken = broken_tensors(model)
+    skipped: list[tuple[str, str]] = []
+    data = watch_data(model, [batch] if loader is None else itertools.islice(loader, BATCHES), mode=mode)
+    if data.error is not None:
+        if not broken:
+            raise InputError(f"{data.error}. Pass batches the model accepts: model(batch) must work.")
+        skipped.append(("statistics over the data", data.error))
+    if broken:
+        where, what = next(iter(broken.items()))
+        return data, None, [*skipped, ("values and gradients by depth", f"{where} {what}")]
+    signal = watch_signal(model, batch, mode=mode, output=output, loss=loss, units=data.units)
+    skipped += [] if signal.reason is None else [("gradients by depth", signal.reason)]
+    return data, signal, skipped

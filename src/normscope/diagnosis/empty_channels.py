@@ -11,7 +11,7 @@ from .examined import NormalizerOverData
 RELATIVE_CHANNEL = 1e-4
 """A channel against the largest of its layer; trained layers stay above a hundredth."""
 CONSTANT = 1e-6
-"""Of eps: the deviation is then under a thousandth of what the normalizer divides by."""
+"""A share of eps: below it the deviation is under a thousandth of what the normalizer divides by."""
 
 
 def dead_scales(seen: NormalizerOverData) -> Tensor | None:

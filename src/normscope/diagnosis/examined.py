@@ -11,13 +11,11 @@ from ..bounds.autograd_check import Mismatch
 from ..core.bracket import Bracket
 from ..core.log10 import log10
 from ..graph.ir import Graph, Node
+from ..listening.calls import Site
 from ..rules.effects import Effect
 from ..rules.invariance import FeedingLayer
 from .audit_result import Row, Variance
 from .signal import Signal
-
-Site = tuple[str, str, int]
-"""Where something runs: module path, family (`batch_norm`, `linear`, `relu`, ...), which of its runs in one forward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +86,7 @@ class WeightOverData:
 
     Attributes:
         site: where it runs.
-        input_shape, output_shape: in the first batch.
+        input_shape, output_shape: the shapes of its input and output in the first batch.
         rms_input, rms_output: root mean square of its input and output over the data.
     """
 
@@ -100,7 +98,7 @@ class WeightOverData:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnitsSeen:
+class UnitsOverData:
     """A ReLU over the data: `dead[k]` says that channel k was never positive."""
 
     site: Site
@@ -124,7 +122,7 @@ class DataSeen:
     order: tuple[Site, ...] = ()
     normalizers: Mapping[Site, NormalizerOverData] = field(default_factory=dict)
     weights: Mapping[Site, WeightOverData] = field(default_factory=dict)
-    units: Mapping[Site, UnitsSeen] = field(default_factory=dict)
+    units: Mapping[Site, UnitsOverData] = field(default_factory=dict)
     not_finite: tuple[str, str] | None = None
     error: str | None = None
 

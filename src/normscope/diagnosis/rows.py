@@ -24,14 +24,16 @@ from ..graph.ir import Node, Unit, leaves
 from ..linalg.layer_norms import linear_map
 from ..linalg.linear_map import LinearMap, Matrix
 from ..linalg.operator_norms import BOUNDING, bracket
+from ..listening.calls import Site
+from ..listening.normalizer_seen import NormalizerSeen, rows_seen, set_count, set_positions
 from ..report.words import factor
 from ..rules.effects import Effect, Gain, Linear, Unbounded
 from ..rules.invariance import FeedingLayer
 from .audit_result import Row
 from .branches import BranchPosition, standings
-from .data_pass import family, first_names, once, set_count, set_positions, sites
 from .empty_channels import constant_inputs, dead_filters, dead_scales
-from .examined import DataSeen, ExaminedRow, NormalizerOverData, Site
+from .examined import DataSeen, ExaminedRow, NormalizerOverData
+from .node_sites import family, first_names, once, sites
 from .projections import projection_names
 from .row_gains import alone_gain, at_data, folded_gain
 from .tallies import SetTally
@@ -98,7 +100,6 @@ def from_graph(
     with Progress("measuring layers", total=len(nodes)) as progress:
         for node, stand in zip(nodes, stands, strict=True):
             progress.step(node.path)
-            effect = captured.segments.effects[node.name]
             common = _described(captured.model, node) | {
                 "log10_cumulative": cumulative[node.name],
                 "log10_observed": gains.get(node.name),
@@ -107,28 +108,51 @@ def from_graph(
             site = where.get(node.name, NOWHERE)
             if is_normalizer(node):
                 seen = data.normalizers.get(site)
-                notes = [BATCH_ONLY] if seen is None else []
-                notes += [WRITTEN] if family(node) == "rms" else []
-                seen = seen or stand_ins.get(node.name)
-                found = {"notes": tuple(notes), **_normalizer(captured, bounding, node, seen, feeding.get(node.name))}
-                row = Row(role="normalizer", **common, **found)
-                places.append(ExaminedRow(row=row, node=node, effect=effect, normalizer=seen))
-            elif _is_recurrent(node):
-                module = captured.model.get_submodule(node.path)
-                common["parameters"] = sum(p.numel() for p in module.parameters(recurse=False))
-                row = Row(role="weight", **common, notes=(_over_steps(effect),))
-                places.append(ExaminedRow(row=row, node=node, effect=effect, weight=data.weights.get(site)))
-                places += [] if node.path in measured else _matrices(module, node.path, norm)
-                measured.add(node.path)
+                stand_in = stand_ins.get(node.name)
+                fed_by = feeding.get(node.name)
+                places.append(_normalizer_row(captured, bounding, node, common, seen, stand_in, fed_by))
+                continue
+            if _is_recurrent(node):
+                common |= _recurrent(captured, node)
             else:
                 common |= {"norm": norms.get(node.name), "sensitivity": sensitivity.get(node.name)}
-                row = Row(role="weight", **common, **_filters(node, node.name in feeders))
-                places.append(ExaminedRow(row=row, node=node, effect=effect, weight=data.weights.get(site)))
+                common |= _filters(node, node.name in feeders)
+            effect, weight = captured.segments.effects[node.name], data.weights.get(site)
+            places.append(ExaminedRow(row=Row(role="weight", **common), node=node, effect=effect, weight=weight))
+            if _is_recurrent(node) and node.path not in measured:
+                places += _matrices(captured.model.get_submodule(node.path), node.path, norm)
+                measured.add(node.path)
     named = projection_names(captured.model, captured.graph, nodes)
     folded = {feed.normalizer.name: named[feed.weight.name] for feed in fed if feed.weight.name in named}
     return tuple(
         _called(place, named, folded) for place in _placed(nodes, _with_beside(captured, norm, data, places, where))
     )
+
+
+def _normalizer_row(
+    captured: Captured,
+    bounding: Bounding,
+    node: Node,
+    common: Mapping[str, Any],
+    seen: NormalizerOverData | None,
+    stand_in: NormalizerOverData | None,
+    feed: FeedingLayer | None,
+) -> ExaminedRow:
+    """Return the row of a normalizer: at the data if it was seen there, at the batch if not."""
+    notes = [BATCH_ONLY] if seen is None else []
+    notes += [WRITTEN] if family(node) == "rms" else []
+    seen = seen or stand_in
+    row = Row(
+        role="normalizer", **common, **{"notes": tuple(notes), **_normalizer(captured, bounding, node, seen, feed)}
+    )
+    return ExaminedRow(row=row, node=node, effect=captured.segments.effects[node.name], normalizer=seen)
+
+
+def _recurrent(captured: Captured, node: Node) -> dict[str, Any]:
+    """How many parameters a recurrent layer has, and what it does to a change over the captured steps."""
+    parameters = captured.model.get_submodule(node.path).parameters(recurse=False)
+    notes = (_over_steps(captured.segments.effects[node.name]),)
+    return {"parameters": sum(p.numel() for p in parameters), "notes": notes}
 
 
 def _called(place: ExaminedRow, names: Mapping[str, str], folded: Mapping[str, str]) -> ExaminedRow:
@@ -349,33 +373,32 @@ def _gains_along(captured: Captured, observed: Bracket | None) -> dict[str, floa
 
 def _at_the_batch(captured: Captured, budget: Budget, nodes: Sequence[Node]) -> dict[str, NormalizerOverData]:
     """Return what normalizers see at the batch, by node name, from the graph itself."""
-    tallies = {node.name: _tally(node) for node in nodes if family(node) != "batch_norm"}
-    if not tallies:
+    unseen = [node for node in nodes if family(node) != "batch_norm"]
+    if not unseen:
         return {}
+    tallies: dict[str, SetTally] = {}
     points = captured.points
     for point in points[:BATCH_SAMPLES]:
         values = budget.attempt(partial(captured.double.values, *captured.double.split(point.double())), lambda: None)
         if values is None:
             break
-        for node in nodes:
-            if node.name in tallies and values[node.refs[0]].numel():
-                tallies[node.name].add(_rows(node, values[node.refs[0]]), 1)
-    return {name: seen for name, tally in tallies.items() if (seen := tally.seen()) is not None}
+        for node in unseen:
+            if values[node.refs[0]].numel():
+                seen = _seen_at(node, values[node.refs[0]])
+                tallies.setdefault(node.name, SetTally((node.path, family(node), 0), seen)).add(seen)
+    return {name: summary for name, tally in tallies.items() if (summary := tally.seen()) is not None}
 
 
-def _tally(node: Node) -> SetTally:
+def _seen_at(node: Node, x: Tensor) -> NormalizerSeen:
+    """Return what a normalizer does with its input at one sample of the batch."""
     kind = family(node)
-    given = node.op.data if isinstance(node.op, Unit) else node.bound()
-    weight = given.get("weight")
-    site = (node.path, kind, 0)
-    positions = 1 if isinstance(node.op, Unit) else set_positions(kind, given, torch.empty(node.shape, device="meta"))
-    weight = weight if isinstance(weight, Tensor) else None
-    return SetTally(site, kind.removesuffix("_norm"), float(given["eps"]), weight, positions)
-
-
-def _rows(node: Node, x: Tensor) -> Tensor:
-    """Return a normalizer's input as one row per set."""
-    if isinstance(node.op, Unit):
+    if isinstance(node.op, Unit):  # an RMSNorm that is written out, along any dimensions
         dims = node.op.data["dims"]
-        return x.movedim(dims, tuple(range(-len(dims), 0))).flatten(-len(dims)).flatten(0, -2)
-    return x.reshape(set_count(family(node), node.bound(), x), -1)
+        rows = x.movedim(dims, tuple(range(-len(dims), 0))).flatten(-len(dims)).flatten(0, -2)
+        seen = rows_seen(kind, rows, sets=len(rows), eps=float(node.op.data["eps"]), exact=True)
+    else:
+        given = node.bound()
+        sets, groups, weight = set_count(kind, given, x), set_positions(kind, given, x), given.get("weight")
+        gamma = weight if isinstance(weight, Tensor) else None
+        seen = rows_seen(kind, x, sets=sets, groups=groups, eps=float(given["eps"]), gamma=gamma, exact=True)
+    return replace(seen, samples=1)

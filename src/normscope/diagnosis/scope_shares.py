@@ -60,14 +60,14 @@ def audited_curve(
     coverage by the loader; otherwise DATA and domains of several widths, or of one width and from few samples.
 
     Args:
-        captured: the model.
-        loader: that can be read again; None without one.
+        captured: the captured model.
+        loader: a loader that can be read again; None without one.
         everywhere: the bound over all inputs.
         skipped: takes the reason.
         domain: what the user recorded.
         brief: few samples and one width.
         bounding: what all of it may cost.
-        seed: of the starts of Lanczos.
+        seed: the seed of the starts of Lanczos.
     """
     if isinstance(loader, Iterator):
         skipped.append((WHAT, ONCE))

@@ -24,7 +24,7 @@ NORM_WORK = 2e10
 MULTIPLICATIONS = 3e8
 """Models that take more in one pass have no lower sides: these need a dozen passes in float64, and one per weight."""
 STEPS = 4
-"""Lanczos takes this many steps where a model has many outputs."""
+"""How many steps Lanczos takes where a model has many outputs."""
 SIDE = 128
 """Segments of several sources up to this size are written out side by side."""
 WHAT = "sensitivity to the weights"

@@ -24,7 +24,7 @@ class SignalRow:
         path: the module; for an input its name. A module that runs several times has one row per run.
         kind: `input`, the family of the function (`linear`, `batch_norm`, `relu`, ...), or the class of a module whose
             output no such function made (a residual block).
-        shape, dtype: of the values.
+        shape, dtype: the shape and type of the values.
         finite: whether all of them are; otherwise there are no figures.
         mean, deviation: over all values.
         least, greatest: their range.
@@ -83,7 +83,7 @@ class Signal(Part):
     Attributes:
         rows: the inputs first, then every layer in the order they run.
         gradient_of: what was differentiated: `the loss`, or `a random direction of the output`.
-        samples: in the batch.
+        samples: how many samples the batch has.
         forwards, backwards: passes that this took.
         reason: why there are no gradients, if there are none.
     """

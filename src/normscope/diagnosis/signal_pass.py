@@ -21,16 +21,17 @@ from ..core.errors import InputError, said
 from ..core.log10 import log10
 from ..core.untouched import on_copies, untouched
 from ..graph.call import Call, arguments, select
-from .calls import NORMALIZERS, RELUS, CallWatcher, float_tensors, weight_family
-from .examined import Site, UnitsSeen
+from ..listening.calls import EMBEDDINGS, NORMALIZERS, RELUS, FunctionCall, Site, float_tensors
+from ..listening.listener import ForwardListener
+from .examined import UnitsOverData
 from .signal import BFLOAT16_NORMAL, FLOAT16_NORMAL, INPUT, Signal, SignalRow
 
 FLAT = 0.01
-"""A share of the whole range of a sigmoid or tanh: nearer to an end its slope is below a twentieth of the steepest."""
+"""Nearer to an end of its range than this share of the range, a sigmoid or tanh has less than a twentieth of its
+steepest slope."""
 SATURATING = ("sigmoid", "tanh", "softmax", "hardsigmoid")
 ACTIVATIONS = (*SATURATING, "gelu", "silu", "mish", "elu", "selu", "celu", "leaky_relu", "prelu", "rrelu", "softplus",
                "hardtanh", "hardswish", "glu", "log_softmax", "logsigmoid", "softsign")  # fmt: skip
-EMBEDDINGS = ("embedding", "embedding_bag")
 OTHERS = {
     "scaled_dot_product_attention": "attention", "multi_head_attention_forward": "attention", "lstm": "lstm",
     "gru": "gru", "rnn_tanh": "rnn", "rnn_relu": "rnn",
@@ -47,7 +48,7 @@ def watch_signal(
     mode: str | None = None,
     output: str | int | None = None,
     loss: Loss | None = None,
-    units: Mapping[Site, UnitsSeen] | None = None,
+    units: Mapping[Site, UnitsOverData] | None = None,
 ) -> Signal:
     """Run a model forward and backward on a batch and summarise the values and gradients of every layer.
 
@@ -69,30 +70,25 @@ def watch_signal(
         InputError: the model does not accept the batch, or the loss cannot be taken.
     """
     call = arguments(model, batch)
-    watcher, reason, forwards, backwards = _Listener(model), None, 0, 0
     with ExitStack() as stack:
         stack.enter_context(untouched(model, mode))
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", "Converting a tensor with requires_grad=True")  # a branch on a value
+        listener, reason = _SignalListener(model), None
         try:
-            with torch.enable_grad(), on_copies(model):
-                forwards += 1
-                made = watcher.forward(call)
-                outputs = _outputs(made, output)
-                objective = outputs if loss is None else [_loss_of(loss, made, outputs, batch, call)]
-                reason = watcher.backward(objective, outputs, random=loss is None)
-                backwards += reason is None
+            reason = _both_ways(listener, call, batch, output, loss)
         except InputError:
             raise
         except Exception as error:  # a forward that cannot be differentiated may still run
             reason = f"autograd cannot follow the model ({said(error)})"
-            watcher.forget_gradients()
-            if not watcher.complete:
-                forwards += 1
-                watcher = _Listener(model)
-                _without_gradient(watcher, call)
-    rows = watcher.rows({} if units is None else units)
+            listener.forget_gradients()
+        failed = not listener.complete
+        if failed:
+            listener = _SignalListener(model)
+            _without_gradient(listener, call)
+    rows = listener.rows({} if units is None else units)
+    forwards, backwards = 1 + failed, int(reason is None)
     count("passes", forwards * call.count)
     count("backwards", backwards * call.count)
     return Signal(
@@ -105,11 +101,22 @@ def watch_signal(
     )
 
 
-def _without_gradient(watcher: _Listener, call: Call) -> None:
+def _both_ways(
+    listener: _SignalListener, call: Call, batch: Any, output: str | int | None, loss: Loss | None
+) -> str | None:
+    """Run one forward and one backward; return why there is no backward, if there is none."""
+    with torch.enable_grad(), on_copies(listener.model):
+        made = listener.forward(call)
+        outputs = _outputs(made, output)
+        objective = outputs if loss is None else [_loss_of(loss, made, outputs, batch, call)]
+        return listener.backward(objective, outputs, random=loss is None)
+
+
+def _without_gradient(listener: _SignalListener, call: Call) -> None:
     """Run the forward alone; what it raises now is no fault of autograd's."""
     try:
         with torch.no_grad():
-            watcher.forward(call)
+            listener.forward(call)
     except Exception as error:
         raise InputError(
             f"the model raises {said(error)}, on this batch. Pass a batch the model accepts: model(batch) must work."
@@ -141,11 +148,11 @@ def _loss_of(loss: Loss, made: Any, outputs: Sequence[Tensor], batch: Any, call:
     return value
 
 
-class _Listener(CallWatcher):
+class _SignalListener(ForwardListener):
     """Keeps the statistics of every layer's output, and of the gradient that comes back to it, on the device."""
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__(model)
+        super().__init__(model, dropout=False)
         self.complete = False
         self._heard: list[tuple[Site, tuple[int, ...], torch.dtype, Tensor]] = []
         self._gradients: dict[int, Tensor] = {}
@@ -161,7 +168,7 @@ class _Listener(CallWatcher):
             self._hear((INPUT if len(variables) == 1 else f"{INPUT} {name}", INPUT, 0), fed[id(tensor)])
         self._held.clear()
         args, kwargs = tree_map(lambda leaf: fed.get(id(leaf), leaf), (call.args, call.kwargs))
-        with self.watching():
+        with self.listening():
             made = self.model(*args, **kwargs)
         self.complete = True
         self._held.clear()
@@ -184,40 +191,24 @@ class _Listener(CallWatcher):
         """Drop what a backward that did not end has left."""
         self._gradients, self._end = {}, []
 
-    def called(self, name: str, args: Any, kwargs: Mapping[str, Any], result: Any) -> Any:
+    def after_call(self, call: FunctionCall, result: Any) -> Any:
         """Hear what a layer's function returns; an embedding starts a graph, as a float input does."""
-        family = self._family(name, args, result)
+        family = _family(call, result)
         if family is None:
             return result
         if family == "embedding" and torch.is_grad_enabled():
             result = self._leaf(result)
         made = result[0] if isinstance(result, tuple) else result
-        dim = kwargs.get("dim", args[1] if len(args) > 1 else -1)
+        dim = call.kwargs.get("dim", call.args[1] if len(call.args) > 1 else -1)
         flat = _saturated(family, made.detach(), dim) if family in SATURATING else None
         self._hear(self.site(family), made, flat)
         return result
 
-    def _family(self, name: str, args: Any, result: Any) -> str | None:
-        """Return the family that a call's output is heard as; None for calls that are no layer."""
-        made = result[0] if isinstance(result, tuple) and result else result
-        if not isinstance(made, Tensor) or not made.is_floating_point() or not made.numel():
-            return None
-        weight = weight_family(name, args)
-        plain = name.rstrip("_") if not name.startswith("_") else name
-        if weight is not None or name in NORMALIZERS:
-            return weight or name
-        if name in RELUS:
-            return "relu" if made.ndim > 1 else None
-        if name in EMBEDDINGS:
-            return "embedding"
-        return plain if plain in ACTIVATIONS else OTHERS.get(name)
-
-    def left(self, path: str, made: Any) -> None:
+    def left(self, module: nn.Module, path: str, made: Any) -> None:
         """Hear what a module returns, unless a layer that was heard returned it."""
         floats = float_tensors(made)
         if floats and not self._is_held(floats[0]):
-            module = self.model.get_submodule(path)
-            self._hear(self.site(type(module).__name__, path), floats[0])
+            self._hear(self.site(type(self.modules[path]).__name__, path), floats[0])
 
     def _is_held(self, made: Tensor) -> bool:
         """Whether these are the values of a row: in the same memory, and not written to since."""
@@ -243,7 +234,7 @@ class _Listener(CallWatcher):
     def _returned(self, index: int, gradient: Tensor) -> None:
         self._gradients[index] = _norm(gradient)
 
-    def rows(self, units: Mapping[Site, UnitsSeen]) -> tuple[SignalRow, ...]:
+    def rows(self, units: Mapping[Site, UnitsOverData]) -> tuple[SignalRow, ...]:
         """Fetch everything and return the rows."""
         indices = list(self._gradients)
         fetched = _fetched(
@@ -260,6 +251,22 @@ class _Listener(CallWatcher):
         )
 
 
+def _family(call: FunctionCall, result: Any) -> str | None:
+    """Return the family that a call's output is heard as; None for calls that are no layer."""
+    made = result[0] if isinstance(result, tuple) and result else result
+    if not isinstance(made, Tensor) or not made.is_floating_point() or not made.numel():
+        return None
+    name, weight = call.name, call.weight_family
+    plain = name.rstrip("_") if not name.startswith("_") else name
+    if weight is not None or name in NORMALIZERS:
+        return weight or name
+    if name in RELUS:
+        return "relu" if made.ndim > 1 else None
+    if name in EMBEDDINGS:
+        return "embedding"
+    return plain if plain in ACTIVATIONS else OTHERS.get(name)
+
+
 def _relative(norm: float | None, end: float) -> float | None:
     """Return log10 of a gradient's norm as a multiple of that at the output."""
     if norm is None or not (math.isfinite(norm) and 0.0 < end < math.inf):
@@ -273,7 +280,7 @@ def _row(
     dtype: torch.dtype,
     figures: Sequence[float],
     gradient: float | None,
-    units: UnitsSeen | None,
+    units: UnitsOverData | None,
 ) -> SignalRow:
     mean, variance, least, greatest, below_float16, below_bfloat16, saturated = figures
     finite = all(map(math.isfinite, (least, greatest)))

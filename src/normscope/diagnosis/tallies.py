@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from ..core.log10 import log10
+from ..listening.calls import Site
+from ..listening.normalizer_seen import NormalizerSeen
 from .audit_result import Variance
-from .examined import NormalizerOverData, Site, UnitsSeen, WeightOverData
+from .examined import NormalizerOverData, UnitsOverData, WeightOverData
 
 DECADES = 40
 """Variances are counted in a histogram of log10 from -40 to 40; the extremes are exact whatever they are."""
@@ -20,39 +21,38 @@ BINS_PER_DECADE = 64
 
 
 class SetTally:
-    """The variances of many small sets: rows of LayerNorm, groups of GroupNorm, root mean squares of RMSNorm."""
+    """The variances of many small sets: rows of LayerNorm, groups of GroupNorm, mean squares of RMSNorm.
 
-    def __init__(self, site: Site, kind: str, eps: float, weight: Tensor | None, positions: int = 1) -> None:
-        self.site, self.kind, self.eps, self.weight, self.positions = site, kind, eps, weight, positions
-        self.entries = 0
-        self.samples = 0
-        self._counts: Tensor | None = None
+    Args:
+        site: where the normalizer runs.
+        first: what its first call showed.
+    """
 
-    def add(self, sets: Tensor, samples: int) -> None:
-        """Count sets given as rows, `[sets, entries]`; sets with the same scales come `positions` apart."""
-        if not sets.numel():
-            return
-        values = sets.double()
-        centred = values if self.kind == "rms" else values - values.mean(1, keepdim=True)
-        variances = centred.square().mean(1)
-        if self._counts is None:
-            self.entries, self.samples = sets.shape[1], samples
-            self._counts = torch.zeros(2 * DECADES * BINS_PER_DECADE, dtype=torch.float64, device=sets.device)
-            self._total = torch.zeros(3, dtype=torch.float64, device=sets.device)
-            self._least = torch.full((self.positions,), math.inf, dtype=torch.float64, device=sets.device)
-            self._most = torch.zeros((), dtype=torch.float64, device=sets.device)
-        self.entries, self.samples = min(self.entries, sets.shape[1]), min(self.samples, samples)
+    def __init__(self, site: Site, first: NormalizerSeen) -> None:
+        self.site, self.kind = site, first.family.removesuffix("_norm")
+        self.eps, self.weight = first.eps, first.gamma
+        self.entries, self.samples = first.entries, first.samples
+        count, device = 2 * DECADES * BINS_PER_DECADE, first.variance.device
+        self._counts = torch.zeros(count, dtype=torch.float64, device=device)
+        self._total = torch.zeros(3, dtype=torch.float64, device=device)
+        self._least = torch.full((first.groups,), math.inf, dtype=torch.float64, device=device)
+        self._most = torch.zeros((), dtype=torch.float64, device=device)
+
+    def add(self, seen: NormalizerSeen) -> None:
+        """Count the variances of one call."""
+        variances = seen.variance.flatten()
+        self.entries, self.samples = min(self.entries, seen.entries), min(self.samples, seen.samples)
         exponents = variances.clamp(10.0**-DECADES, 10.0**DECADES).log10()
         self._counts += torch.histc(exponents, bins=len(self._counts), min=-DECADES, max=DECADES)
         self._total += torch.stack(
             [torch.ones_like(variances).sum(), (variances < 1).sum(), (variances < 10 * self.eps).sum()]
         )
-        self._least = torch.minimum(self._least, variances.reshape(-1, self.positions).amin(0))
+        self._least = torch.minimum(self._least, seen.variance.amin(0))
         self._most = torch.maximum(self._most, variances.max())
 
     def seen(self) -> NormalizerOverData | None:
-        """Return the summary, or None if nothing was counted or the values were not finite."""
-        if self._counts is None or not bool(torch.isfinite(self._most)):
+        """Return the summary, or None if the values were not finite."""
+        if not bool(torch.isfinite(self._most)):
             return None
         sets, below, dominated = self._total.tolist()
         reached = self._counts.cumsum(0) >= sets / 2
@@ -82,34 +82,30 @@ class SetTally:
 
 
 class ChannelTally:
-    """BatchNorm's channels: mean and variance over all the data, and how the variance moves from batch to batch."""
+    """BatchNorm's channels: mean and variance over all the data, and how the variance moves from batch to batch.
 
-    def __init__(
-        self, site: Site, eps: float, weight: Tensor | None, running: Sequence[Tensor | None], *, uses_running: bool
-    ) -> None:
-        self.site, self.eps, self.weight = site, eps, weight
-        # copies, where they are: a run in train mode moves the originals
-        self.running = tuple(None if tensor is None else tensor.detach().clone() for tensor in running)
-        self.uses_running = uses_running
-        self.entries = self.samples = 0
-        self.batches = 0
-        self._count = self._width = 0
+    Args:
+        site: where the normalizer runs.
+        first: what its first call showed.
+    """
 
-    def add(self, x: Tensor) -> None:
-        """Count one batch `[samples, channels, ...]` (Chan's update of mean and sum of squares)."""
-        channels = x.shape[1]
-        if not x.numel() or (self.batches and channels != self._width):
-            self.entries = 0 if x.numel() else self.entries  # a layer that changes its width has no channels to follow
+    def __init__(self, site: Site, first: NormalizerSeen) -> None:
+        self.site, self.eps, self.weight = site, first.eps, first.gamma
+        self.running = (first.running_mean, first.running_variance)
+        self.uses_running = first.stored
+        self.entries, self.samples = first.entries, first.samples
+        self.batches = self._count = 0
+        self._mean = self._squares = self._batch_mean = self._batch_squares = torch.zeros_like(first.mean)
+        self._batch_least = first.variance[0]
+        self._changed = False
+
+    def add(self, seen: NormalizerSeen) -> None:
+        """Count one batch (Chan's update of mean and sum of squares)."""
+        if len(seen.mean) != len(self._mean):
+            self._changed = True  # a layer that changes its width has no channels to follow
             return
-        values = x.detach().double().transpose(0, 1).reshape(channels, -1)
-        count, mean = values.shape[1], values.mean(1)
-        variance = (values - mean[:, None]).square().mean(1)
-        if not self.batches:
-            self._mean, self._squares = torch.zeros_like(mean), torch.zeros_like(mean)
-            self._batch_mean, self._batch_squares = torch.zeros_like(mean), torch.zeros_like(mean)
-            self._batch_least, self._width = variance, channels
-            self.entries, self.samples = count, x.shape[0]
-        self.entries, self.samples = min(self.entries, count), min(self.samples, x.shape[0])
+        count, mean, variance = seen.entries, seen.mean, seen.variance[0]
+        self.entries, self.samples = min(self.entries, count), min(self.samples, seen.samples)
         shift, total = mean - self._mean, self._count + count
         self._mean = self._mean + shift * (count / total)
         self._squares = self._squares + variance * count + shift.square() * (self._count * count / total)
@@ -121,8 +117,8 @@ class ChannelTally:
         self._batch_squares = self._batch_squares + step * (variance - self._batch_mean)
 
     def seen(self) -> NormalizerOverData | None:
-        """Return the summary, or None if nothing was counted, the width changed or the values were not finite."""
-        if not self.batches or not self.entries or not bool(torch.isfinite(self._squares).all()):
+        """Return the summary, or None if the width changed or the values were not finite."""
+        if self._changed or not bool(torch.isfinite(self._squares).all()):
             return None
         within = not self.uses_running
         variances = (self._batch_mean if within else self._squares / self._count).cpu()
@@ -201,9 +197,9 @@ class UnitsTally:
         if not self._changed:
             self._alive = alive if self._alive is None else self._alive | alive
 
-    def seen(self) -> UnitsSeen | None:
+    def seen(self) -> UnitsOverData | None:
         """Return the summary, or None if nothing was counted or the width changed."""
-        return None if self._alive is None or self._changed else UnitsSeen(site=self.site, dead=~self._alive.cpu())
+        return None if self._alive is None or self._changed else UnitsOverData(site=self.site, dead=~self._alive.cpu())
 
 
 def _kept(tensor: Tensor | None) -> Tensor | None:

@@ -19,9 +19,9 @@ class TrainingCost(Saved, Shown):
     """What Corollaries 18 and 19 of Than and the rates beside them say of a model. Prints as tables.
 
     Attributes:
-        name, mode: of the audited model.
+        name, mode: the name and the mode of the audited model.
         alpha: the accuracy.
-        paths: of the weight layers, the last one left out.
+        paths: the paths of the weight layers, the last one left out.
         printed: one entry per path, with the constants of the normalizers as the papers print them.
         at_data: the same with the normalizers' largest constants at the data.
         normalizers: how many there are that can be rescaled against the weights before them.
@@ -52,7 +52,7 @@ def training_cost(audit: Audit, *, sensitivity: WeightSensitivity | None = None,
     """Return what the papers' rates say about training a model, from its audit.
 
     Args:
-        audit: of the model, in the mode that counts (train mode for BatchNorm with the statistics of batches).
+        audit: the audit of the model, in the mode that counts: train mode for BatchNorm with the statistics of batches.
         sensitivity: what `normscope.weight_sensitivity` found of it, for the rates at a measured constant.
         alpha: the accuracy that training shall reach.
 
@@ -61,7 +61,7 @@ def training_cost(audit: Audit, *, sensitivity: WeightSensitivity | None = None,
         measured constant.
 
     Raises:
-        InputError: the audit has fewer than two weight layers with a norm, or alpha is none.
+        InputError: the audit has fewer than two weight layers with a norm, or alpha is not a number above 0.
 
     Example:
         >>> import torch, normscope as ns
@@ -77,32 +77,43 @@ def training_cost(audit: Audit, *, sensitivity: WeightSensitivity | None = None,
     if len(weights) < 2:
         raise InputError("the corollaries speak of two or more weight layers, and the audit has the norms of fewer")
     norms = [0.0 if row.norm is None else row.norm.log10_upper for row in weights]
-    normalizers = [row for row in audit.layers if row.role == "normalizer"]
-    printed = corollaries(norms, _by_layer(audit.layers, weights, "log10_printed"), alpha)
-    at_data = corollaries(norms, _by_layer(audit.layers, weights, "log10_at_data"), alpha)
-    moves = [] if sensitivity is None else [row.log10_relative for row in sensitivity.rows]
-    constant = max(moves) if moves and math.isfinite(max(moves)) else None
-    rates = tuple(
-        (rate.name, rate.log10_iterations(constant or 0.0, alpha), rate.source, rate.remark) for rate in RATES.values()
-    )
-    notes = []
-    if any(row.bypassed for row in audit.layers):
-        notes.append("the model has skips or branches, for which the corollaries are not stated: read ratios only")
-    unknown = [row.path for row in normalizers if row.log10_at_data is None]
-    if unknown:
-        notes.append(f"the constants of {', '.join(f'`{path}`' for path in unknown)} were not measured and count as 1")
+    constant = _constant(sensitivity)
     return TrainingCost(
         name=audit.name,
         mode=audit.mode or "eval",
         alpha=alpha,
         paths=tuple(row.path for row in weights[:-1]),
-        printed=printed,
-        at_data=at_data,
-        normalizers=sum(row.folded_with is not None for row in normalizers),
+        printed=corollaries(norms, _by_layer(audit.layers, weights, "log10_printed"), alpha),
+        at_data=corollaries(norms, _by_layer(audit.layers, weights, "log10_at_data"), alpha),
+        normalizers=sum(row.folded_with is not None for row in audit.layers if row.role == "normalizer"),
         log10_constant=constant,
-        rates=rates if constant is not None else (),
-        notes=tuple(notes),
+        rates=() if constant is None else _rates(constant, alpha),
+        notes=_notes(audit),
     )
+
+
+def _constant(sensitivity: WeightSensitivity | None) -> float | None:
+    """Return log10 of how far the output moves per relative change of a weight; None where that is not known."""
+    moves = [] if sensitivity is None else [row.log10_relative for row in sensitivity.rows]
+    return max(moves) if moves and math.isfinite(max(moves)) else None
+
+
+def _rates(constant: float, alpha: float) -> tuple[tuple[str, float, str, str], ...]:
+    """Return all rates at a constant: name, log10 of the order of iterations, source and remark."""
+    return tuple(
+        (rate.name, rate.log10_iterations(constant, alpha), rate.source, rate.remark) for rate in RATES.values()
+    )
+
+
+def _notes(audit: Audit) -> tuple[str, ...]:
+    """Say why the corollaries do not apply as they stand."""
+    notes = []
+    if any(row.bypassed for row in audit.layers):
+        notes.append("the model has skips or branches, for which the corollaries are not stated: read ratios only")
+    unknown = [row.path for row in audit.layers if row.role == "normalizer" and row.log10_at_data is None]
+    if unknown:
+        notes.append(f"the constants of {', '.join(f'`{path}`' for path in unknown)} were not measured and count as 1")
+    return tuple(notes)
 
 
 def _by_layer(rows: tuple[Row, ...], weights: list[Row], figure: str) -> list[float]:

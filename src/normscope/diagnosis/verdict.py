@@ -98,7 +98,7 @@ def verdict(findings: Sequence[Finding], rows: Sequence[HasRole] = ()) -> str:
 
     Args:
         findings: in any order; infos are no problem and are not named.
-        rows: of the audit: how many layers were looked at.
+        rows: the rows of the audit: how many layers were looked at.
 
     Returns:
         A sentence that begins with a capital letter and ends in a full stop; names of layers stand in backticks.
@@ -134,7 +134,7 @@ def clause(group: Sequence[Finding], rows: Sequence[HasRole] = ()) -> str:
 
     Args:
         group: findings of one code and severity.
-        rows: of the audit.
+        rows: the rows of the audit.
     """
     first = group[0]
     told = first.numbers.get("count")

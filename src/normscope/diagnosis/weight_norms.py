@@ -28,7 +28,7 @@ KERNEL_NOTE = (
 _SMALL = 1 << 20
 """Matrices with more entries than this are read in pieces."""
 _PIECE = 1 << 20
-"""Entries of a piece, in float64."""
+"""How many entries a piece has, in float64."""
 _AFFORDABLE = 6e11
 """Multiplications for a Gram matrix: some ten seconds on two cores. Above it only cheap upper sides are taken."""
 _STEPS = 60
@@ -84,7 +84,7 @@ def kernel_norm(kernel: Tensor, *, rtol: float = 1e-2, budget: Budget | None = N
 
     Args:
         kernel: a real floating-point tensor of 3 to 5 dimensions.
-        rtol: of the norms of the matrices.
+        rtol: the relative tolerance of the norms of the matrices.
         budget: once it is over only cheap upper sides are taken.
 
     Returns:

@@ -1,4 +1,4 @@
-"""How long a run has taken, and how much of that the watcher."""
+"""How long a run has taken, and how much of that time the watcher took."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Clock:
 
     Attributes:
         own: seconds that the watcher took after its first measurement.
-        first: seconds of that.
+        first: seconds that the first measurement took.
     """
 
     def __init__(self) -> None:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from torch import Tensor
 
-from ..diagnosis.examined import Site
+from ..listening.calls import Site
+from ..listening.normalizer_seen import NormalizerSeen
 from .norm_figures import READABLE, NormFigure, WeightNorms
 from .norm_tracking import NormTracker, Turns
 from .observed import Taken, summary
 from .probes import normalizer_probe, updates
-from .probes.normalizer_probe import Sets
 from .probes.running import BatchNorms
 from .record import Numbers, Record, summed
 from .schedule import Tier
@@ -30,7 +30,7 @@ class Known:
     """What earlier steps found of the layers.
 
     Attributes:
-        norms: their warm vectors.
+        norms: the vectors that the next measurement of each norm starts from.
         last: their norms when they were last measured.
         turns: whose update is measured next.
         count: how many steps measured norms.
@@ -53,13 +53,14 @@ class Sent:
         tier: how much is measured.
         subject: what is watched.
         known: what earlier steps found of the layers.
-        lost: layers that have other parameters than at first.
+        lost: layers whose parameters have been replaced since the first forward.
         ran: weight layers that the forward was seen to run.
         lr: the learning rate of every parameter group.
         rates: that of every scale-invariant weight whose update is measured.
-        powers: of the norm in the effective learning rate of each of them.
-        names: of the parameters, in the order of their sizes, gradients and moves.
-        sets, widths: what every normalizer normalized, apart from figures, and how many sets have scales of their own.
+        powers: the power of the norm in the effective learning rate of each of them.
+        names: the names of the parameters, in the order of their sizes, gradients and moves.
+        normalizers: what every normalizer showed, without the tensors, which are on their way.
+        widths: how many variances of each of them have scales of their own.
         batch_norms: sites whose running variances were read instead, and their momenta.
         seconds: since the run began.
         observed: what the loop observed since the last record.
@@ -75,7 +76,7 @@ class Sent:
     rates: dict[Site, float | Tensor]
     powers: dict[Site, int | None]
     names: dict[str, list[str]]
-    sets: dict[Site, Sets]
+    normalizers: dict[Site, NormalizerSeen]
     widths: dict[Site, int]
     batch_norms: tuple[Sequence[Site], BatchNorms, list[float]] | None
     seconds: float
@@ -116,7 +117,7 @@ def compose(sent: Sent, found: Found) -> Record:
 
 
 def _own(sent: Sent) -> list[tuple[str, ...]]:
-    """Return the names of the parameters of every weight layer; none of one that has others than at first."""
+    """Return the names of the parameters of every weight layer; none where they are not those of the first forward."""
     return [() if layer.name in sent.lost else layer.parameters for layer in sent.subject.of("weight")]
 
 
@@ -136,20 +137,29 @@ def _weight_columns(
     sent: Sent, found: Found, sizes: Mapping[str, Mapping[str, float]], norms: Sequence[WeightNorms | None]
 ) -> dict[str, Numbers]:
     """Return one column per quantity of the weight layers."""
-    own = _own(sent)
-    columns: dict[str, Numbers] = {
-        "log10_norm": tuple(None if at is None else at.bare.shown for at in norms),
-        "log10_folded": tuple(None if at is None or at.folded is None else at.folded.shown for at in norms),
-        "norm_error": tuple(None if at is None else at.bare.error for at in norms),
-        "folded_error": tuple(None if at is None or at.folded is None else at.folded.error for at in norms),
-        "norm_age": tuple(None if at is None else float(sent.step - at.step) for at in norms),
-        "log10_size": tuple(_joined(sizes.get("size", {}), names) for names in own),
-        "log10_gradient": tuple(_joined(sizes.get("gradient", {}), names) for names in own),
+
+    def together(what: str) -> Numbers:
+        return tuple(_joined(sizes.get(what, {}), names) for names in _own(sent))
+
+    return {
+        **_norm_columns(sent.step, norms),
+        "log10_size": together("size"),
+        "log10_gradient": together("gradient"),
         **_columns(_updates(sent, found), updates.QUANTITIES),
+        **({} if sent.tier is Tier.ECONOMY else {"log10_moved": together("moved")}),
     }
-    if sent.tier is not Tier.ECONOMY:
-        columns["log10_moved"] = tuple(_joined(sizes.get("moved", {}), names) for names in own)
-    return columns
+
+
+def _norm_columns(step: int, norms: Sequence[WeightNorms | None]) -> dict[str, Numbers]:
+    """Return the columns of operator norms: alone and with the normalizer behind, their errors, and their age."""
+    folded = [None if norm is None else norm.folded for norm in norms]
+    return {
+        "log10_norm": tuple(None if norm is None else norm.bare.shown for norm in norms),
+        "log10_folded": tuple(None if figure is None else figure.shown for figure in folded),
+        "norm_error": tuple(None if norm is None else norm.bare.error for norm in norms),
+        "folded_error": tuple(None if figure is None else figure.error for figure in folded),
+        "norm_age": tuple(None if norm is None else float(step - norm.step) for norm in norms),
+    }
 
 
 def _block_columns(sent: Sent, found: Found) -> dict[str, dict[str, Numbers]]:
@@ -182,14 +192,14 @@ def _normalizers(sent: Sent, found: Found) -> list[np.ndarray | None]:
     """Return the figures of every normalizer."""
     arrived = [
         replace(
-            sets,
+            seen,
             variance=found[("variance", site)].reshape(-1, sent.widths[site]),
             gamma=found.get(("gamma", site)),
-            running=found.get(("running", site)),
+            running_variance=found.get(("running_variance", site)),
         )
-        for site, sets in sent.sets.items()
+        for site, seen in sent.normalizers.items()
     ]
-    rows = dict(zip(sent.sets, normalizer_probe.measure_all(arrived), strict=True))
+    rows = dict(zip(sent.normalizers, normalizer_probe.measure_all(arrived), strict=True))
     if sent.batch_norms is not None:
         sites, batch_norms, momenta = sent.batch_norms
         measured = zip(sites, batch_norms.rows(found, momenta), found["calls"], strict=True)
@@ -202,7 +212,7 @@ def _norm(sent: Sent, site: Site, found: Found, size: float | None, levels: Mapp
 
     Args:
         sent: what the host kept of the step.
-        site: of the layer.
+        site: the site of the layer.
         found: what has arrived.
         size: log10 of the l2 norm of its weight without the bias, which is no part of the map; None for a weight
             that is made of others, whose size says little.

@@ -11,7 +11,7 @@ FIRST = 3
 RECORDS = 5
 """Figures that show a lasting state: the median of five is not moved by two odd batches."""
 STEPS = 40
-"""Steps that a lasting state spans at least, however often is measured: four times the memory of momentum 0.9."""
+"""Steps that a lasting state spans at least, however often is looked: four times the memory of momentum 0.9."""
 APART = 4
 """Steps between two figures that are both kept: ten gaps make a lasting state."""
 KEPT = STEPS // APART + 2

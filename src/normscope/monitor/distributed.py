@@ -13,7 +13,7 @@ from torch import Tensor, nn
 Name = TypeVar("Name", bound=Hashable)
 
 LARGE = 1 << 15
-"""Entries of a tensor from which on calls cost little beside the sums."""
+"""How many entries a tensor has at least where a call costs little beside the sum over them."""
 
 
 def rank() -> int:

@@ -11,25 +11,26 @@ from torch.optim import Optimizer
 
 from ..bounds.domain.domain import Domain
 from ..core.errors import said
+from ..core.untouched import unwrapped
 from .forward_record import ForwardRecord
 from .hooking import WeakHook, around_forward
-from .listening import Listener
 from .measuring import Measurement
 from .probes.domains import DomainProbe
 from .probes.inputs import spread
 from .run_state import RunState
 from .schedule import Tier
-from .watched_layers import describe, metadata, unwrapped
+from .step_listener import StepListener
+from .watched_layers import describe, metadata
 
 
 class ForwardHooks:
     """Listens to the forwards of a model at measured steps; the first one says what there is to watch.
 
     Args:
-        run: as it stands.
+        run: the state of the run.
         outer: the model as it is called in the loop.
-        optimizer: that trains it.
-        domain: that batches are compared with, if any.
+        optimizer: the optimizer that trains it.
+        domain: the domain that batches are compared with, if any.
 
     Attributes:
         model: the one inside of `outer`.
@@ -44,7 +45,7 @@ class ForwardHooks:
 
     def _set(self, outer: nn.Module) -> None:
         self.outer, self.model = outer, unwrapped(outer)
-        self._listener = Listener(self.outer, self.model)
+        self._listener = StepListener(self.outer, self.model)
 
     def attach(self) -> None:
         """Hook on to the model."""

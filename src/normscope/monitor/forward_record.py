@@ -7,36 +7,19 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from ..diagnosis.examined import Site
-from .probes.normalizer_probe import Sets
+from ..listening.calls import Site
+from ..listening.layer_geometry import LayerGeometry
+from ..listening.normalizer_seen import NormalizerSeen
 from .probes.running import Moved
-from .probes.weight_probe import Geometry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NormalizerOnBatch:
-    """A normalizer on one batch.
-
-    Attributes:
-        family: `batch_norm`, `layer_norm`, ...
-        sets: what it normalizes.
-        samples: of the batch, or sets of the other normalizers.
-        groups: sets of one sample with scales of their own.
-    """
-
-    family: str
-    sets: Sets
-    samples: int
-    groups: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightOnBatch:
-    """A weight layer on one batch.
+class AppliedWeight:
+    """What is kept of a weight layer's call until the optimizer's step: which weight it applied, and how.
 
     Attributes:
         parameters: the names of its weight and bias, as far as they are parameters.
-        axis: of the weight, counting output channels.
+        axis: the dimension of the weight that counts output channels.
         channels: the dimension of its output that counts them.
         geometry: how it was called.
         made: its weight, if that is no parameter but was made of some.
@@ -45,7 +28,7 @@ class WeightOnBatch:
     parameters: tuple[str, ...]
     axis: int
     channels: int
-    geometry: Geometry
+    geometry: LayerGeometry
     made: Tensor | None = None
 
 
@@ -54,7 +37,8 @@ class ForwardRecord:
     """One forward: the layers in the order they ran, blocks with their gains, units that never fired.
 
     Attributes:
-        normalizers, weights: by site.
+        normalizers: what each normalizer showed, by site.
+        weights: which weight each weight layer applied, by site.
         batch_norms: sites whose running variances were read instead, and what the forward did to them.
         activations: the gain of every block.
         gradients: the sizes of the gradients of a block's output and input, as they come.
@@ -67,8 +51,8 @@ class ForwardRecord:
         seconds: spent on listening inside the forward.
     """
 
-    normalizers: dict[Site, NormalizerOnBatch] = field(default_factory=dict)
-    weights: dict[Site, WeightOnBatch] = field(default_factory=dict)
+    normalizers: dict[Site, NormalizerSeen] = field(default_factory=dict)
+    weights: dict[Site, AppliedWeight] = field(default_factory=dict)
     batch_norms: tuple[Sequence[Site], Moved] | None = None
     activations: dict[str, Tensor] = field(default_factory=dict)
     gradients: dict[str, list[Tensor | None]] = field(default_factory=dict)
@@ -80,9 +64,9 @@ class ForwardRecord:
     spread: Tensor | None = None
     seconds: float = 0.0
 
-    def sets(self, normalizer: Site) -> Sets | None:
-        """Return what a normalizer normalized, on the device; None if it was not seen."""
-        if normalizer in self.normalizers:
-            return self.normalizers[normalizer].sets
+    def normalizer(self, site: Site) -> NormalizerSeen | None:
+        """Return what a normalizer showed, on the device; None if it was not seen."""
+        if site in self.normalizers:
+            return self.normalizers[site]
         sites, moved = self.batch_norms or ((), None)
-        return None if moved is None or normalizer not in sites else moved.norms.sets(moved, sites.index(normalizer))
+        return None if moved is None or site not in sites else moved.norms.seen(moved, sites.index(site))

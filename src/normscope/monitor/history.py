@@ -29,7 +29,7 @@ class History:
         records: in the order of their steps; of a long run the first, the latest, and a selection of those between.
         findings: raised so far.
         peak_lr: the largest learning rate so far.
-        spikes: of the loss.
+        spikes: the spikes of the loss.
         standing: what is known of the parameters without measuring.
         broken: where the numbers of a forward broke, if that was seen.
     """
@@ -64,7 +64,7 @@ class History:
         return self._courses.get((kind, quantity), {}).get(index, NONE)
 
     def total(self, quantity: str) -> Course:
-        """Return those of the whole network: `loss`, `lr` (the largest), as `Record.total` or `metrics` names it."""
+        """Return a figure of the whole network: `loss`, `lr` (the largest), or one of `Record.total` or `metrics`."""
         return self._courses.get(("total", quantity), {}).get(0, NONE)
 
     def begin(self, layers: Sequence[LayerRecord]) -> bool:
@@ -87,7 +87,7 @@ class History:
         Records of steps that were done again replace the older ones; alarms stay, so that none is raised twice.
 
         Args:
-            folder: of the run, or the log in it.
+            folder: the folder of the run, or the log in it.
 
         Raises:
             InputError: the log is damaged or of another version.

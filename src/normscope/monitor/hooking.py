@@ -1,4 +1,4 @@
-"""Hooks around forwards and steps, where torch's own do not do."""
+"""Hooks around forwards and steps, where those of torch are not enough."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _leave_out_weak_hooks(copied: nn.Module) -> None:
 
 
 class CompiledCallback:
-    """Calls back around a module that was compiled in place: its hooks are compiled too, and would not do."""
+    """Calls back around a module that was compiled in place: its own hooks would be compiled with it."""
 
     def __init__(self, module: nn.Module, before: Before, after: After) -> None:
         self.module, self.compiled = module, module._compiled_call_impl
@@ -129,8 +129,8 @@ def after_closure(
     With a closure, forward and backward happen inside of the step: in front of it there are no gradients yet.
 
     Args:
-        args: of the step, as a pre-hook gets them: the optimizer first.
-        kwargs: of the step.
+        args: the positional arguments of the step, as a pre-hook gets them: the optimizer first.
+        kwargs: the named arguments of the step.
         then: what is called.
 
     Returns:

@@ -19,7 +19,7 @@ from .distributed import is_alone
 from .hooking import aside
 
 TIMES = 3
-"""Losses that are not finite, each behind finite ones, whose forward is run again."""
+"""How many losses that are not finite, each after finite ones, have their forward run again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Broken:
     """Where numbers that are not finite began.
 
     Attributes:
-        step: of the optimizer.
+        step: the step of the optimizer.
         where: the module; empty where none can be named.
         words: what is known of it.
     """
@@ -41,10 +41,10 @@ def locate(model: nn.Module, args: Any, kwargs: Any, step: int) -> Broken:
     """Return where the numbers of a forward break first; the model is left as found.
 
     Args:
-        model: before the step that its loss would lead to.
-        args: of the call.
-        kwargs: of the call.
-        step: of the optimizer.
+        model: the model, before the step that its loss would lead to.
+        args: the positional arguments of the call.
+        kwargs: the named arguments of the call.
+        step: the step of the optimizer.
     """
     if any(_grade(leaf) and not _only_masked(leaf) for leaf in tree_leaves((args, kwargs))):
         return Broken(step=step, where="", words="The batch itself holds NaN or infinite entries.")

@@ -27,7 +27,7 @@ class LogWriter:
     """Appends to the log of a run; a line that a killed run left half written is cut off first.
 
     Args:
-        folder: of the run; made if it does not exist.
+        folder: the folder of the run; made if it does not exist.
 
     Attributes:
         resumed: whether the log holds whole lines already.
@@ -123,7 +123,7 @@ def read_log(folder: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     """Return the lines of a log; a last line that is not whole is left out.
 
     Args:
-        folder: of the run, or the file in it.
+        folder: the folder of the run, or the file in it.
 
     Raises:
         InputError: there is no log, a line in it is no JSON object, or it has another `schema_version`.

@@ -9,19 +9,22 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..listening.normalizer_seen import NormalizerSeen
 from .composing import Key, Known, Sent, compose
 from .forward_record import ForwardRecord
 from .observed import Taken
 from .optimizer_step import AfterStep, BeforeStep
 from .parameter_follower import Clearing
 from .probes import normalizer_probe
-from .probes.normalizer_probe import Sets
 from .record import Record
 from .schedule import Tier
 from .step_losses import StepLosses
 from .time_share import TimeShare
 from .transfer import Transfer
 from .watched_layers import Subject
+
+TENSORS = ("variance", "gamma", "running_variance")
+"""What a normalizer showed that is sent to the host."""
 
 
 class Measurement:
@@ -33,7 +36,7 @@ class Measurement:
         step: steps the optimizer has taken before.
         tier: how much is measured.
         subject: what is watched.
-        optimizer: of the run.
+        optimizer: the optimizer of the run.
 
     Attributes:
         seen: what the forward showed.
@@ -56,7 +59,7 @@ class Measurement:
 
     @property
     def lost(self) -> list[str]:
-        """The layers that have other parameters than at first."""
+        """The layers whose parameters have been replaced since the first forward."""
         return [] if self._before is None else self._before.lost
 
     def observe(self, loss: Tensor | float) -> None:
@@ -68,9 +71,9 @@ class Measurement:
         """Measure gradients and weights in front of the optimizer's step.
 
         Args:
-            parameters: of the model.
+            parameters: the parameters of the model.
             known: what earlier steps found of its layers.
-            budget: of what can wait its turn.
+            budget: the time for what can wait its turn.
         """
         self._before = BeforeStep(
             step=self.step, tier=self.tier, subject=self.subject, parameters=parameters, known=known, budget=budget
@@ -97,7 +100,7 @@ class Measurement:
         contents |= {("lr", i): rate for i, rate in enumerate(lr) if isinstance(rate, Tensor)}
         contents |= {("rate", site): rate for site, rate in after.rates.items() if isinstance(rate, Tensor)}
         contents |= _of_normalizers(seen) | _of_blocks(seen)
-        small = {site: n.sets for site, n in seen.normalizers.items() if not _is_large(n.sets)}
+        small = {site: one for site, one in seen.normalizers.items() if not _is_large(one)}
         running = seen.batch_norms
         sent = Sent(
             step=self.step,
@@ -110,8 +113,10 @@ class Measurement:
             rates=after.rates,
             powers=after.powers,
             names=({} if before is None else before.names) | after.names,
-            sets={site: replace(sets, variance=None, gamma=None, running=None) for site, sets in small.items()},
-            widths={site: sets.variance.shape[-1] for site, sets in small.items()},
+            normalizers={
+                site: replace(one, variance=None, gamma=None, running_variance=None) for site, one in small.items()
+            },
+            widths={site: one.variance.shape[-1] for site, one in small.items()},
             batch_norms=None if running is None else (running[0], running[1].norms, running[1].momenta),
             seconds=seconds,
             observed=observed,
@@ -135,9 +140,9 @@ class StepInTransit:
         return compose(self.sent, self.transfer.open())
 
 
-def _is_large(sets: Sets) -> bool:
+def _is_large(seen: NormalizerSeen) -> bool:
     """Say whether the figures of a normalizer are taken on the device: its variances are too many to send."""
-    return sets.variance.numel() > normalizer_probe.MOST
+    return seen.variance.numel() > normalizer_probe.MOST
 
 
 def _of_normalizers(seen: ForwardRecord) -> dict[Key, Tensor]:
@@ -147,11 +152,10 @@ def _of_normalizers(seen: ForwardRecord) -> dict[Key, Tensor]:
         _, moved = seen.batch_norms
         contents |= {name: getattr(moved, name) for name in ("before", "after", "gamma", "calls")}
     for site, normalizer in seen.normalizers.items():
-        sets = normalizer.sets
-        if _is_large(sets):
-            contents[("normalizer", site)] = normalizer_probe.measure(_detached(sets))
+        if _is_large(normalizer):
+            contents[("normalizer", site)] = normalizer_probe.measure(_alike(normalizer))
             continue
-        values: dict[str, Any] = {name: getattr(sets, name) for name in ("variance", "gamma", "running")}
+        values: dict[str, Any] = {name: getattr(normalizer, name) for name in TENSORS}
         contents |= {(name, site): value for name, value in values.items() if value is not None}
     return contents
 
@@ -171,7 +175,7 @@ def _of_blocks(seen: ForwardRecord) -> dict[Key, Tensor]:
     return contents
 
 
-def _detached(sets: Sets) -> Sets:
-    """Return sets whose scales carry no gradients, in the precision of the variances."""
-    gamma, running = (None if t is None else t.detach().to(sets.variance) for t in (sets.gamma, sets.running))
-    return replace(sets, gamma=gamma, running=running)
+def _alike(seen: NormalizerSeen) -> NormalizerSeen:
+    """Return a normalizer whose scales and running variances have the precision of the variances."""
+    gamma, running = (None if t is None else t.to(seen.variance) for t in (seen.gamma, seen.running_variance))
+    return replace(seen, gamma=gamma, running_variance=running)

@@ -61,7 +61,7 @@ class WeightNorms:
         folded: with the normalizer behind it, if it feeds one.
         step: when they were measured.
         size: log10 of the l2 norm of the weight at that time.
-        level: of the variance behind it at that time.
+        level: the mean of log10 of the variances into the normalizer behind it, at that time.
     """
 
     bare: NormFigure

@@ -8,10 +8,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 import torch
 from torch import Tensor
 
-from ..diagnosis.examined import Site
+from ..listening.calls import Site
+from ..listening.layer_geometry import LayerGeometry
+from ..listening.normalizer_seen import NormalizerSeen
 from .probes import normalizer_probe
-from .probes.normalizer_probe import Sets
-from .probes.weight_probe import TINY, Geometry, followed, settled
+from .probes.weight_probe import TINY, followed, settled
 from .schedule import Tier
 from .time_share import TimeShare
 
@@ -39,7 +40,7 @@ class Turns:
 
         Args:
             places: all there are.
-            budget: of the task.
+            budget: the budget of the task.
             due: those that cannot wait as long as others.
         """
         order = list(places)
@@ -70,7 +71,7 @@ class NormTracker:
     def measure(
         self,
         sites: Iterable[Site],
-        layer: Callable[[Site], tuple[Geometry, Tensor, Sets | None]],
+        layer: Callable[[Site], tuple[LayerGeometry, Tensor, NormalizerSeen | None]],
         *,
         tier: str,
         budget: TimeShare,
@@ -81,7 +82,7 @@ class NormTracker:
         Behind the norms stand their errors, in decades.
 
         Args:
-            sites: of all layers.
+            sites: the sites of all layers.
             layer: says how one was called, its weight, and what the normalizer behind it normalized on this batch.
             tier: the full one searches from the start every time.
             budget: layers it does not reach have to wait.
@@ -104,12 +105,14 @@ class NormTracker:
         since = self._since.get(site, LATEST)
         return since < AFRESH or (since < LATEST and not budget.affords(("search", site)))
 
-    def _measure(self, site: Site, geometry: Geometry, weight: Tensor, sets: Sets | None, warm: bool) -> Tensor:
+    def _measure(
+        self, site: Site, geometry: LayerGeometry, weight: Tensor, behind: NormalizerSeen | None, warm: bool
+    ) -> Tensor:
         wide = weight if weight.dtype in (torch.float32, torch.float64) else weight.float()
         scale = None
-        if sets is not None:
-            gains = normalizer_probe.constant(sets.divisor, sets.free, sets.eps).amax(0)
-            largest = normalizer_probe.scales(sets)
+        if behind is not None:
+            gains = normalizer_probe.constant(behind.divisor, behind.free, behind.eps).amax(0)
+            largest = normalizer_probe.scales(behind)
             gains = gains if largest is None else gains * largest
             scale = gains if gains.numel() == geometry.channels else gains.amax()
         sizes = _least(wide.abs().amax())[None]  # squares of extreme weights would leave the range of float32
@@ -129,11 +132,11 @@ class NormTracker:
                 self._since[site] = 1
         except torch.linalg.LinAlgError:  # values that are not finite
             nothing = sizes.new_full((1,), float("nan"))
-            if sets is None:
+            if behind is None:
                 return torch.cat([nothing, nothing])
             bare, error = self._measure(site, geometry, weight, None, warm).split(1)  # the weight itself may be
             return torch.cat([bare, nothing, error, nothing])
-        self._warm[site] = estimate.vectors.to(torch.bfloat16)  # they are a start alone
+        self._warm[site] = estimate.vectors.to(torch.bfloat16)  # they only say where the next search starts
         self._shapes[site] = (norms, geometry.shape)
         return torch.cat([estimate.norms.log10() + sizes.log10().cumsum(0), estimate.errors])
 

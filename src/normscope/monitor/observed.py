@@ -35,7 +35,7 @@ class Taken:
     """The figures of one name since the last record, on their way to the host.
 
     Args:
-        parts: steps, with numbers or what brings them.
+        parts: the steps of each part, with its numbers or the transfer that brings them.
     """
 
     def __init__(self, parts: Sequence[tuple[list[int], list[float] | Transfer]]) -> None:

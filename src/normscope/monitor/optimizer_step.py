@@ -12,20 +12,20 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from ..diagnosis.examined import Site
+from ..listening.calls import Site
+from ..listening.layer_geometry import LayerGeometry
+from ..listening.normalizer_seen import NormalizerSeen
 from .composing import Key, Known
 from .distributed import l2_norms, whole
 from .forward_record import ForwardRecord
 from .probes import updates
 from .probes.histograms import histogram
-from .probes.normalizer_probe import Sets
-from .probes.weight_probe import Geometry
 from .schedule import Tier
 from .time_share import TimeShare
 from .watched_layers import Subject, effective_power
 
 BEGINNING = (6, 60)
-"""Measured steps, and steps, at the start: all norms are measured in them, for weights move most at first."""
+"""How many measured steps, and how many steps, are the start: all norms are measured there, for weights move most."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,13 +34,13 @@ class BeforeStep:
 
     Attributes:
         step, tier, subject: as for `Measurement`.
-        parameters: of the model.
+        parameters: the parameters of the model.
         known: what earlier steps found of its layers.
-        budget: of what can wait its turn.
-        lost: layers that have other parameters than at first.
+        budget: the time for what can wait its turn.
+        lost: layers whose parameters have been replaced since the first forward.
         lr: the learning rate of every parameter group.
         ran: weight layers that the forward was seen to run.
-        names: of the parameters, in the order of their sizes and gradients.
+        names: the names of the parameters, in the order of their sizes and gradients.
         contents: what was measured, on the device.
         rows: scale-invariant weights whose update is measured, as they are before it.
         copies: parameters whose move is measured, as they are before it.
@@ -117,19 +117,19 @@ class BeforeStep:
     def _measure_norms(self, seen: ForwardRecord) -> None:
         """Measure operator norms."""
 
-        def layer(site: Site) -> tuple[Geometry, Tensor, Sets | None]:
+        def layer(site: Site) -> tuple[LayerGeometry, Tensor, NormalizerSeen | None]:
             weight, behind = seen.weights[site], self.subject.feeds.get(site)
             tensor = weight.made if weight.made is not None else whole(self.parameters[weight.parameters[0]])
-            return weight.geometry, tensor, None if behind is None else seen.sets(behind)
+            return weight.geometry, tensor, None if behind is None else seen.normalizer(behind)
 
-        places = [site for site in self.subject.places["weight"] if site in seen.weights]  # others came later
+        places = [site for site in self.subject.places["weight"] if site in seen.weights]  # other layers came later
         last, early = self.known.last, self.known.count < BEGINNING[0] and self.step < BEGINNING[1]
         due = None if early else {site for site in places if site in last and last[site].is_due(self.step)}
         found = self.known.norms.measure(places, layer, tier=self.tier, budget=self.budget, due=due)
         self.known.count += 1
         self.contents |= {("norm", site): value for site, value in found.items()}
         self.ran = set(seen.weights)
-        seen.weights = {}  # some were made for this forward alone
+        seen.weights = {}  # some weights were made for this forward alone
 
 
 @dataclass(slots=True)
@@ -138,8 +138,8 @@ class AfterStep:
 
     Attributes:
         rates: the learning rate of every scale-invariant weight whose update is measured.
-        powers: of the norm in the effective learning rate of each of them.
-        names: of the parameters, in the order of their moves.
+        powers: the power of the norm in the effective learning rate of each of them.
+        names: the names of the parameters, in the order of their moves.
         contents: what was measured, on the device.
     """
 
@@ -166,7 +166,7 @@ class AfterStep:
 
 
 def _dense(gradient: Tensor) -> Tensor:
-    """Return a gradient with the same norm: of a sparse one its entries."""
+    """Return a tensor with the norm of a gradient: the entries of a sparse one."""
     return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 

@@ -84,7 +84,7 @@ class Panel:
         """Draw what is known so far, unless it was drawn a moment ago.
 
         Args:
-            history: of the run.
+            history: the history of the run.
             overhead: the share of the time that watching takes.
         """
         if self._silent:
@@ -173,7 +173,7 @@ def lines(history: History, overhead: float) -> Iterator[tuple[str, str]]:
     """Yield the lines of the panel, each with its style.
 
     Args:
-        history: of the run.
+        history: the history of the run.
         overhead: the share of the time that watching takes.
 
     Yields:

@@ -16,7 +16,7 @@ class Since:
 
     Args:
         step: the first.
-        version: of the parameter then.
+        version: the version of the parameter then.
     """
 
     __slots__ = ("records", "step", "version")
@@ -41,20 +41,28 @@ class ParameterFollower:
 
     def look(self, parameters: Mapping[str, nn.Parameter], optimizer: Optimizer, step: int) -> None:
         """Look at all parameters, in front of a measured step."""
-        trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
         held = {name: p for name, p in parameters.items() if p.requires_grad and not is_lazy(p)}
-        ungraded = {name for name, p in held.items() if id(p) in trained and p.grad is None}
-        idle = {name: p._version for name, p in held.items() if id(p) not in trained and p.grad is not None}
-        self.ungraded = {name: self.ungraded.get(name) or Since(step) for name in held if name in ungraded}
-        self._waiting = {name: held[name] for name in self.ungraded}
-        self.unmoved = {
-            name: since if (since := self.unmoved.get(name)) and since.version == version else Since(step, version)
-            for name, version in idle.items()
-        }
+        ids = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        trained = {name: p for name, p in held.items() if id(p) in ids}
+        self._look_for_ungraded(trained, step)
+        self._look_for_unmoved({name: p for name, p in held.items() if name not in trained}, step)
         for since in (*self.ungraded.values(), *self.unmoved.values()):
             since.records += 1
-        graded = [p for p in held.values() if id(p) in trained and p.grad is not None and not p.grad.is_sparse]
+        graded = [p for p in trained.values() if p.grad is not None and not p.grad.is_sparse]
         self._least = min(graded, key=lambda p: p.numel(), default=None)
+
+    def _look_for_ungraded(self, trained: Mapping[str, nn.Parameter], step: int) -> None:
+        """Look at the parameters that the optimizer has."""
+        self._waiting = {name: p for name, p in trained.items() if p.grad is None}
+        self.ungraded = {name: self.ungraded.get(name) or Since(step) for name in self._waiting}
+
+    def _look_for_unmoved(self, others: Mapping[str, nn.Parameter], step: int) -> None:
+        """Look at the parameters that the optimizer does not have."""
+        known = self.unmoved
+        self.unmoved = {name: Since(step, p._version) for name, p in others.items() if p.grad is not None}
+        for name, since in self.unmoved.items():
+            if name in known and known[name].version == since.version:
+                self.unmoved[name] = known[name]
 
     def pass_by(self) -> None:
         """Look at those without a gradient alone, in front of any other step: a branch may be taken now and then."""

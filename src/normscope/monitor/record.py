@@ -32,10 +32,10 @@ class LayerRecord(Part):
         invariant: what of a weight can be rescaled without changing the output: each `channel`, each `group`, the
             `layer`; None for weights that are not scale invariant.
         groups: how many such units there are; of a normalizer: sets of one sample with scales of their own.
-        eps: of a normalizer.
+        eps: the stabiliser of a normalizer.
         entries: values that a normalizer normalizes together.
-        samples: of a batch, behind one variance of a BatchNorm.
-        weight_decay: of a weight, as its optimizer has it.
+        samples: how many samples stand behind one variance of a BatchNorm; how many sets another normalizer has.
+        weight_decay: the weight decay of a weight, as its optimizer has it.
         coupled: whether that decay is added to the gradient and then rescaled with it (L2 in Adam and its like).
     """
 

@@ -24,7 +24,7 @@ from .time_share import TimeShare
 
 Sink = Callable[[Record, Sequence[Finding]], None]
 LOOK = 10
-"""Records after which all alarms are looked for at the latest, whatever the budget."""
+"""After this many records all alarms are looked for, whatever the budget."""
 
 
 class Recorder:
@@ -33,10 +33,10 @@ class Recorder:
     Nothing here stops a training run: what fails is told once and left out from then on.
 
     Args:
-        folder: of the log; None for none.
+        folder: the folder of the log; None for none.
         sinks: called with every record and its findings.
         panel: whether to show a live panel.
-        budget: of the alarms.
+        budget: the budget of the alarms.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class Destination:
     """Where the records of a run are to go.
 
     Attributes:
-        folder: of the log; None for none.
+        folder: the folder of the log; None for none.
         sinks: called with every record and its findings.
         panel: whether to show a live panel.
     """
@@ -209,4 +209,4 @@ class Destination:
 
 
 NOWHERE = Destination(None, (), False)
-"""Of a process that writes nothing, and of a run that has not begun."""
+"""The destination of a process that writes nothing, and of a run that has not begun."""

@@ -28,7 +28,7 @@ class Run(Shown):
     another `Run` to see more.
 
     Args:
-        folder: of the run, or the `log.jsonl` in it.
+        folder: the folder of the run, or the `log.jsonl` in it.
 
     Attributes:
         path: the folder.
@@ -97,7 +97,7 @@ class Run(Shown):
 
         Args:
             path: the folder.
-            reading: of its log.
+            reading: the reading of its log.
         """
         run = object.__new__(cls)
         run._fill(path, reading)
@@ -130,7 +130,7 @@ class Run(Shown):
         """Return one quantity of every layer of a kind over the run.
 
         Args:
-            kind: of the layers.
+            kind: the kind of the layers.
             quantity: as `Record.values` names it.
 
         Returns:

@@ -10,15 +10,17 @@ from statistics import median
 from .record import Record
 
 WINDOW = 64
-"""Records that say what is usual."""
+"""How many of the latest records say what is usual."""
 FEW, FEW_LOSSES = 3, 100
-"""Records and losses before anything is usual."""
+"""How many records, and how many losses, there must be before anything counts as usual."""
 HIGH = 0.5
-"""Of the first loss, or of the present one if that is larger: a lower jump is soon made good."""
+"""A jump is at least this share of the first loss, or of the present level if that is larger: a lower one is soon made
+good."""
 RARE = 10.0
-"""Times the usual distance between the largest and the mean of the losses between two records."""
+"""A jump is at least this many times the usual distance between the mean and the largest of the losses of a record."""
 NEW = 1.5
-"""Times the distance of the largest loss in the window: losses that often jump do so in healthy runs too."""
+"""A jump is at least this many times the largest one in the window: losses that often jump do so in healthy runs
+too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,7 @@ class Spikes:
 
     Attributes:
         found: the spike; None while there is none.
-        count: of the records with one.
+        count: how many records have one.
     """
 
     def __init__(self) -> None:

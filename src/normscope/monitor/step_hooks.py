@@ -22,10 +22,10 @@ class StepHooks:
     """Counts the steps of an optimizer, and measures gradients, weights and updates of those that are due.
 
     Args:
-        run: as it stands.
+        run: the state of the run.
         optimizer: whose steps are counted.
         forwards: the hooks around the forwards of the model that it trains.
-        budget: of operator norms and updates in the economy tier.
+        budget: the budget of operator norms and updates in the economy tier.
         sharpness: measures the largest curvature, where that is asked for.
     """
 

@@ -11,7 +11,7 @@ class TimeShare:
     """Earns a share of the time that passes and spends it on tasks, each expected to cost what it did last time.
 
     Args:
-        share: of the time; None for no limit.
+        share: the share of the time; None for no limit.
 
     Example:
         >>> budget = TimeShare(share=0.0)
@@ -41,7 +41,7 @@ class TimeShare:
 
     @contextmanager
     def spending(self, task: Hashable, *, more: bool = False, free: bool = False) -> Iterator[None]:
-        """Do a task; `more` of one that has begun already; one that is `free` costs nothing, and is known by now."""
+        """Do a task: `more` of one that has begun already, or a `free` one, whose cost is noted but not charged."""
         began = time.perf_counter()
         try:
             yield

@@ -8,13 +8,13 @@ from ..core.finding import Finding, Severity
 from .watched_layers import compiled_functions
 
 STUCK = 1000
-"""Forwards in train mode without a step of the optimizer, before the watcher says that it sees none."""
+"""How many forwards in train mode pass without a step of the optimizer before the watcher says that it sees none."""
 BLIND = 3
-"""Steps of the optimizer in a row without a forward, before the watcher says that it sees nothing."""
+"""How many steps of the optimizer pass without a forward before the watcher says that it sees nothing."""
 REPLACED = 10
-"""Steps of another optimizer for the same parameters, without one of ours, before the watcher says so."""
+"""How many steps another optimizer takes for the same parameters, and ours none, before the watcher says so."""
 PATIENT = 30
-"""Calls of `observe` without a forward or a step, before weights are looked at."""
+"""How many calls of `observe` pass without a forward or a step before the weights are looked at."""
 
 COMPILED = (
     "Compile the model, not the function around it: model = torch.compile(model), pass ns.watch that, and call "
@@ -86,7 +86,7 @@ class Sight:
     """Counts forwards and steps, and says what keeps the watcher from seeing a training.
 
     Args:
-        optimizer: of the run, as it begins.
+        optimizer: the optimizer of the run, as it begins.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:

@@ -17,8 +17,8 @@ from torch.optim import Optimizer
 
 from ..core.errors import InputError
 from ..core.provenance import provenance
-from ..diagnosis.examined import Site
-from .forward_record import ForwardRecord, WeightOnBatch
+from ..listening.calls import Site
+from .forward_record import AppliedWeight, ForwardRecord
 from .log import SCHEMA_VERSION
 from .record import LayerRecord
 from .schedule import Schedule
@@ -53,7 +53,7 @@ class Subject:
     """The watched layers, in the order they run.
 
     Attributes:
-        layers: for the log.
+        layers: what the log says of each of them.
         places: where each of them runs, by kind.
         rows: for the scale-invariant weights: the parameters to be read as rows, how many groups, along which axis.
         feeds: where a weight layer's normalizer runs, if it feeds one.
@@ -107,61 +107,84 @@ def describe(model: nn.Module, seen: ForwardRecord, optimizer: Optimizer) -> Sub
 
     Args:
         model: the user's model, unwrapped.
-        seen: what a `Tap` saw.
-        optimizer: of the run.
+        seen: what a `FunctionListener` saw.
+        optimizer: the optimizer of the run.
     """
-    subject = Subject(notes=[f"{_title(site)} ({site[1]}) could not be measured" for site in sorted(seen.lost)])
-    subject.made = {site for site, weight in seen.weights.items() if weight.made is not None}
-    owned = _owned(model, seen)
-    subject.notes += _unfollowed(model, {name for names in owned.values() for name in names})
-    pairs = _pairs(seen)
-    weights = _titles({site: weight.parameters for site, weight in seen.weights.items()})
-    normalizers, units = _titles(dict.fromkeys(seen.normalizers, ())), _titles(dict.fromkeys(seen.dead, ()))
-    subject.feeds = {weight: pair.normalizer for weight, pair in pairs.items()}
-    decay = _decay(model, optimizer)
-    layers: list[LayerRecord] = []
-    for site, weight in seen.weights.items():
+    owned, pairs = _owned(model, seen), _pairs(seen)
+    notes = [f"{_title(site)} ({site[1]}) could not be measured" for site in sorted(seen.lost)]
+    notes += _unfollowed(model, {name for names in owned.values() for name in names})
+    groups = {
+        site: _groups(model, pairs[site], weight) if site in pairs else 0 for site, weight in seen.weights.items()
+    }
+    normalizers = _normalizer_layers(seen)
+    weights = _weight_layers(seen, owned, pairs, groups, normalizers, _decay(model, optimizer))
+    units = _titles(dict.fromkeys(seen.dead, ()))
+    modules = dict(model.named_modules())
+    return Subject(
+        layers=(
+            *weights,
+            *normalizers.values(),
+            *(LayerRecord(name=name, kind="units", family=site[1]) for site, name in units.items()),
+            *(LayerRecord(name=path, kind="block", family=type(modules[path]).__name__) for path in blocks(model)),
+        ),
+        places={
+            "weight": list(seen.weights),
+            "normalizer": list(seen.normalizers),
+            "units": list(seen.dead),
+            "block": list(blocks(model)),
+        },
+        rows={site: (w.parameters, groups[site], w.axis) for site, w in seen.weights.items() if groups[site]},
+        feeds={weight: pair.normalizer for weight, pair in pairs.items()},
+        made={site for site, weight in seen.weights.items() if weight.made is not None},
+        notes=notes,
+    )
+
+
+def _weight_layers(
+    seen: ForwardRecord,
+    owned: Mapping[Site, tuple[str, ...]],
+    pairs: Mapping[Site, FeedingPair],
+    groups: Mapping[Site, int],
+    normalizers: Mapping[Site, LayerRecord],
+    decay: Mapping[str, tuple[float, bool]],
+) -> list[LayerRecord]:
+    """Return the weight layers, as the log has them."""
+    names = _titles({site: weight.parameters for site, weight in seen.weights.items()})
+    found = []
+    for site in seen.weights:
         pair = pairs.get(site)
-        groups = 0 if pair is None else _groups(model, pair, weight)
-        known = [decay[name] for name in owned[site][:1] if name in decay]
-        layers.append(
+        value, coupled = next((decay[name] for name in owned[site][:1] if name in decay), (None, False))
+        found.append(
             LayerRecord(
-                name=weights[site],
+                name=names[site],
                 kind="weight",
                 family=site[1],
                 parameters=owned[site],
-                normalizer=None if pair is None else normalizers[pair.normalizer],
-                invariant=pair.unit if pair is not None and groups else None,
-                groups=groups,
-                weight_decay=known[0][0] if known else None,
-                coupled=bool(known and known[0][1]),
+                normalizer=None if pair is None else normalizers[pair.normalizer].name,
+                invariant=pair.unit if pair is not None and groups[site] else None,
+                groups=groups[site],
+                weight_decay=value,
+                coupled=coupled,
             )
         )
-        if groups:
-            subject.rows[site] = (weight.parameters, groups, weight.axis)
-    for site, normalizer in seen.normalizers.items():
-        layers.append(
-            LayerRecord(
-                name=normalizers[site],
-                kind="normalizer",
-                family=normalizer.family,
-                groups=normalizer.groups,
-                eps=normalizer.sets.eps,
-                entries=normalizer.sets.entries,
-                samples=normalizer.samples,
-            )
+    return found
+
+
+def _normalizer_layers(seen: ForwardRecord) -> dict[Site, LayerRecord]:
+    """Return the normalizers, as the log has them; what it calls samples are sets where those are not channels."""
+    names = _titles(dict.fromkeys(seen.normalizers, ()))
+    return {
+        site: LayerRecord(
+            name=names[site],
+            kind="normalizer",
+            family=one.family,
+            groups=one.groups,
+            eps=one.eps,
+            entries=one.entries,
+            samples=one.samples if one.by_channel else one.variance.numel(),
         )
-    layers += [LayerRecord(name=name, kind="units", family=site[1]) for site, name in units.items()]
-    modules = dict(model.named_modules())
-    layers += [LayerRecord(name=p, kind="block", family=type(modules[p]).__name__) for p in blocks(model)]
-    subject.layers = tuple(layers)
-    subject.places = {
-        "weight": list(seen.weights),
-        "normalizer": list(seen.normalizers),
-        "units": list(seen.dead),
-        "block": [layer.name for layer in layers if layer.kind == "block"],
+        for site, one in seen.normalizers.items()
     }
-    return subject
 
 
 def _pairs(seen: ForwardRecord) -> dict[Site, FeedingPair]:
@@ -174,24 +197,24 @@ def _pairs(seen: ForwardRecord) -> dict[Site, FeedingPair]:
             continue
         normalizer = seen.normalizers[reader]
         whole = normalizer.family in ("layer_norm", "rms_norm")
-        if not whole and (site in seen.moved or seen.weights[site].channels != 1):  # channels are not its channels
+        if not whole and (site in seen.moved or seen.weights[site].channels != 1):  # other channels
             continue
         unit = "layer" if whole else "group" if normalizer.family == "group_norm" else "channel"
         pairs[site] = FeedingPair(
-            normalizer=reader, unit=unit, groups=normalizer.groups, invariant=not normalizer.sets.stored
+            normalizer=reader, unit=unit, groups=normalizer.groups, invariant=not normalizer.stored
         )
     return pairs
 
 
-def _groups(model: nn.Module, pair: FeedingPair, seen: WeightOnBatch) -> int:
+def _groups(model: nn.Module, pair: FeedingPair, applied: AppliedWeight) -> int:
     """Return how many groups of a weight are scale invariant; 0 if none is, or they are no rows of known parameters."""
-    names = seen.parameters
+    names = applied.parameters
     weight = dict(model.named_parameters()).get(names[0]) if pair.invariant and names else None
     if weight is None or weight.ndim < 2 or len(names) > 2 or not weight.requires_grad:
         return 0
-    if weight.shape[seen.axis] != seen.geometry.channels:  # a transposed convolution in groups
+    if weight.shape[applied.axis] != applied.geometry.channels:  # a transposed convolution in groups
         return 0
-    return seen.geometry.channels if pair.unit == "channel" else pair.groups
+    return applied.geometry.channels if pair.unit == "channel" else pair.groups
 
 
 def _owned(model: nn.Module, seen: ForwardRecord) -> dict[Site, tuple[str, ...]]:
@@ -245,7 +268,7 @@ def effective_power(optimizer: Optimizer, group: Mapping[str, Any]) -> int | Non
 
 
 def _kinds(optimizer: Optimizer) -> set[str]:
-    """Return the name of its class and of those it is made of."""
+    """Return the names of the class of an optimizer and of those it inherits from."""
     return {cls.__name__ for cls in type(optimizer).__mro__}
 
 
@@ -260,18 +283,6 @@ def _title(site: Site, parameters: tuple[str, ...] = ()) -> str:
     path, family, run = site
     name = path or (parameters[0] if parameters else family)
     return name if run == 0 else f"{name}#{run + 1}"
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the model inside DistributedDataParallel, DataParallel and torch.compile."""
-    inner: Any = model
-    while True:
-        if isinstance(inner, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            inner = inner.module
-        elif hasattr(inner, "_orig_mod"):
-            inner = inner._orig_mod
-        else:
-            return inner
 
 
 def metadata(subject: Subject, model: nn.Module, optimizer: Optimizer, schedule: Schedule, step: int) -> dict[str, Any]:
@@ -295,7 +306,7 @@ def trained_by(model: nn.Module, optimizer: Any) -> Optimizer:
     """Return the optimizer that trains a model: the innermost, for wrappers hand their steps on to it.
 
     Raises:
-        InputError: the model is none, or cannot be hooked; the optimizer is none, or trains another model.
+        InputError: the model is no module or cannot be hooked; the optimizer is no optimizer or trains another model.
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}, not a torch.nn.Module: pass the model itself")

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from ..bounds.domain.domain import Domain
 from ..core.errors import InputError
 from ..core.finding import Finding
+from ..core.untouched import unwrapped
 from ..report.words import counted
 from .distributed import ProcessRole, agreed
 from .forward_hooks import ForwardHooks
@@ -27,10 +28,10 @@ from .schedule import Schedule, Tier
 from .step_hooks import StepHooks
 from .time_share import TimeShare
 from .unseen import Sight
-from .watched_layers import trained_by, unwrapped
+from .watched_layers import trained_by
 
 SHARE = 0.0025
-"""Of the run's time, for operator norms and updates in the economy tier; as much for alarms. Beyond it they wait."""
+"""The share of the run's time for operator norms and updates in the economy tier, and for alarms; others wait."""
 
 
 def watch(
@@ -53,7 +54,7 @@ def watch(
 
     Args:
         model: as it is called in the loop: compiled, or wrapped for several processes, or plain.
-        optimizer: that trains it.
+        optimizer: the optimizer that trains it.
         every: measure each so many steps; or an interval for each tier, `{"economy": 10, "full": 500}`.
         tier: what `every` is of, if it is one number: `"economy"`, `"standard"` or `"full"`.
         log: a folder for the log; an existing log is continued. Without it nothing is written.

@@ -26,6 +26,8 @@ PRODUCTS = {
     aten.addmm.default: 1, aten.baddbmm.default: 1, aten.addmv.default: 1,
 }  # fmt: skip
 """Products of two factors, and where the first of them stands among the arguments."""
+MATRICES = (aten.linear.default, aten.addmm.default, aten.mm.default, aten.matmul.default)
+"""What a layer with one matrix runs, whatever calls it."""
 
 
 def weighted(node: Node) -> Factors:

@@ -1,4 +1,4 @@
-"""Findings about values that are no numbers any more."""
+"""Findings about values that are NaN or infinite."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from ...core.finding import Finding, Severity
-from ..calls import RELUS
-from ..data_pass import family
+from ...listening.calls import RELUS
 from ..examined import Examined, ExaminedRow
+from ..node_sites import family
 
 SAME = {
     "dead-layer": ("tiny-sets", "eps-scale"),

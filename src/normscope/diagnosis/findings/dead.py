@@ -24,19 +24,19 @@ NOTHING_PASSES = 1e-3
 NEGLIGIBLE_GAIN = -2.0
 """log10 of a folded gain; above it a small variance is that of small inputs, not of a dead layer."""
 NEGLIGIBLE_NORM = 1e-6
-"""Of a weight layer, or the largest scale of a normalizer: what float32 keeps of a number of size 1."""
+"""The norm of a weight layer, or the largest scale of a normalizer, that float32 hardly keeps beside 1."""
 RELATIVE_NORM = 1e-3
-"""Against the median of the network's weight layers, so that a network that is small all over is not dead."""
+"""A share of the median norm of the weight layers: a network that is small all over is not dead."""
 MANY_CHANNELS = 0.1
 """A tenth of a layer is worth acting on; a channel or two are common after training."""
 ERRORS = 3.0
-"""Standard errors of a share that chance explains."""
+"""How many standard errors of a share chance explains."""
 ENOUGH_SAMPLES = 64
 """With fewer samples a channel or unit may just not have met its input."""
 HALF_OFF = 0.5
 """Inputs that are nearly alike switch half of a random layer off; beyond that, and chance, it is a fault."""
 FAR_BELOW = 3.0
-"""Deviations: a bias further below zero than that keeps its channel off for nearly every input."""
+"""A bias that lies this many deviations below zero keeps its channel off for nearly every input."""
 CENTRED_OFF = 0.3
 """After BatchNorm every channel is centred over the data, and a random layer has no dead units at all."""
 
@@ -52,35 +52,40 @@ DECOUPLE = (
 def dead_layer(examined: Examined) -> Iterator[Finding]:
     """Layers through which nothing passes: collapsed variance, negligible scale or negligible weights."""
     flow = GraphOrder(examined)
-    fed = {feed.weight.name for feed in examined.feeds}
     norms = [place.row.norm.log10_upper for place in examined.places if place.row.norm is not None]
     typical = median(norms) if norms else math.nan
     for place in examined.places:
         if place.normalizer is not None:
             yield from _dead_normalizer(examined, place, place.normalizer, typical, flow)
         elif place.row.norm is not None:
-            exponent = place.row.norm.log10_upper
-            if exponent == -math.inf:
-                yield _zero_layer(place, "weights", flow.cuts(place))
-            elif (
-                exponent <= log10(NEGLIGIBLE_NORM)
-                and exponent < typical + log10(RELATIVE_NORM)
-                and (place.node is None or place.node.name not in fed)
-            ):
-                yield _dead(
-                    place.path,
-                    f"The operator norm of {place.path} is {power(exponent)}; that of a typical weight layer here "
-                    f"is {power(typical)}.",
-                    figures(log10_norm=exponent, log10_typical=typical),
-                )
+            yield from _negligible_weights(examined, place, place.row.norm.log10_upper, typical, flow)
+
+
+def _negligible_weights(
+    examined: Examined, place: ExaminedRow, norm: float, typical: float, flow: GraphOrder
+) -> Iterator[Finding]:
+    """A weight layer with next to no norm; not where a normalizer undoes its scale."""
+    fed = {feed.weight.name for feed in examined.feeds}
+    if norm == -math.inf:
+        yield _zero_layer(place, "weights", flow.cuts(place))
+    elif (
+        norm <= log10(NEGLIGIBLE_NORM)
+        and norm < typical + log10(RELATIVE_NORM)
+        and (place.node is None or place.node.name not in fed)
+    ):
+        yield _dead(
+            place.path,
+            f"The operator norm of {place.path} is {power(norm)}; that of a typical weight layer here is "
+            f"{power(typical)}.",
+            figures(log10_norm=norm, log10_typical=typical),
+        )
 
 
 def _dead_normalizer(
     examined: Examined, place: ExaminedRow, seen: NormalizerOverData, typical: float, flow: GraphOrder
 ) -> Iterator[Finding]:
     """Collapsed variance at the input, or a negligible scale at the output."""
-    where, variance = place.path, _log10_loudest(seen)
-    passing = 0.0 if variance == -math.inf else 1.0 / (1.0 + seen.eps * 10.0 ** min(-variance, 300.0))
+    passing = _passing(seen)
     negligible = place.row.log10_folded is None or place.row.log10_folded <= NEGLIGIBLE_GAIN
     if seen.eps > 0.0 and passing < NOTHING_PASSES and negligible:
         feed = next((p for p in examined.places if p.row.path == place.row.folded_with), None)
@@ -88,18 +93,38 @@ def _dead_normalizer(
         small = norm is not None and norm < typical + log10(RELATIVE_NORM)
         if small and norm == -math.inf:
             return  # the zero layer before it is the finding
-        weights = f" The weights of {place.row.folded_with} have the norm {power(norm)}." if small and norm else ""
-        yield _dead(
-            str(place.row.folded_with) if small else where,
-            f"The {'largest' if seen.kind == 'batch' else 'typical'} variance into {where} is {power(variance)}, far "
-            f"below eps = {figure(seen.eps)}: {percent(passing)} of the normalized variance is left.{weights}",
-            figures(log10_variance=variance, eps=seen.eps, passing=passing, log10_norm=norm),
-        )
+        yield _collapsed_variance(place, seen, passing, norm, small)
+    yield from _negligible_scale(place, seen, flow)
+
+
+def _passing(seen: NormalizerOverData) -> float:
+    """Return var/(var + eps), the share of the normalized variance that a normalizer lets through."""
+    variance = _log10_loudest(seen)
+    return 0.0 if variance == -math.inf else 1.0 / (1.0 + seen.eps * 10.0 ** min(-variance, 300.0))
+
+
+def _collapsed_variance(
+    place: ExaminedRow, seen: NormalizerOverData, passing: float, norm: float | None, small: bool
+) -> Finding:
+    """A normalizer whose input varies far less than eps; weights before it that are small are named as the place."""
+    variance, before = _log10_loudest(seen), place.row.folded_with
+    weights = f" The weights of {before} have the norm {power(norm)}." if small and norm else ""
+    return _dead(
+        str(before) if small else place.path,
+        f"The {'largest' if seen.kind == 'batch' else 'typical'} variance into {place.path} is {power(variance)}, far "
+        f"below eps = {figure(seen.eps)}: {percent(passing)} of the normalized variance is left.{weights}",
+        figures(log10_variance=variance, eps=seen.eps, passing=passing, log10_norm=norm),
+    )
+
+
+def _negligible_scale(place: ExaminedRow, seen: NormalizerOverData, flow: GraphOrder) -> Iterator[Finding]:
+    """A normalizer whose largest scale lets next to nothing through."""
     scale = math.inf if seen.weight is None or not seen.weight.numel() else float(seen.weight.abs().max())
     if scale == 0.0:
         yield _zero_layer(place, "scales", flow.cuts(place))
     elif scale <= NEGLIGIBLE_NORM:
-        yield _dead(where, f"The largest scale of {where} is {figure(scale)}.", figures(log10_scale=log10(scale)))
+        words = f"The largest scale of {place.path} is {figure(scale)}."
+        yield _dead(place.path, words, figures(log10_scale=log10(scale)))
 
 
 def _log10_loudest(seen: NormalizerOverData) -> float:
@@ -210,37 +235,45 @@ def dead_relu(examined: Examined) -> Iterator[Finding]:
         return
     flow = GraphOrder(examined)
     centred = {place.path for place, seen in examined.normalizers() if seen.kind == "batch" and not seen.untaken}
-    for site, units in data.units.items():
-        where, count, size = site[0], int(units.dead.sum()), units.dead.numel()
-        if not count:
-            continue
-        before = flow.before(where)
-        chance = ERRORS * math.sqrt(0.25 / size)
-        many = count / size > (CENTRED_OFF if before and before <= centred else HALF_OFF + chance)
-        cause = _bias_below(examined, before, units.dead) if many else None
-        yield Finding(
-            code="dead-relu",
-            severity=Severity.WARNING if many else Severity.INFO,
-            where=where,
-            seen=f"{counted(count, 'channel')} of {size:,} ({percent(count / size)}) of the ReLU in "
-            f"{where or 'the model'} {'was' if count == 1 else 'were'} positive for none of {data.samples:,} samples."
-            + ("" if cause is None else f" {cause.said}"),
-            why="A ReLU that is never positive outputs zero and passes no gradient, so the weights before it stop "
-            "learning.",
-            advice=f"Set the bias of `{cause.path}` back to zero in these channels and train on, with a lower learning "
-            "rate for it: what pushed it down was most likely a step that was too large."
-            if cause is not None
-            else "Lower the learning rate, start biases at zero, normalize before the ReLU, or use LeakyReLU or GELU."
-            if many
-            else "Some are normal, above all where samples are much alike; watch that they do not become more.",
-            numbers=figures(
-                dead=count,
-                channels=size,
-                share=count / size,
-                samples=data.samples,
-                bias=None if cause is None else cause.bias,
-            ),
+    for (where, *_), units in data.units.items():
+        count, size = int(units.dead.sum()), units.dead.numel()
+        if count:
+            before = flow.before(where)
+            chance = ERRORS * math.sqrt(0.25 / size)
+            many = count / size > (CENTRED_OFF if before and before <= centred else HALF_OFF + chance)
+            cause = _bias_below(examined, before, units.dead) if many else None
+            yield _dead_relu(where, units.dead, data.samples, many, cause)
+
+
+def _dead_relu(where: str, dead: Tensor, samples: int, many: bool, cause: _Bias | None) -> Finding:
+    """The finding about the dead channels of one ReLU: a warning if they are many, with the bias that causes it."""
+    count, size = int(dead.sum()), dead.numel()
+    advice = "Some are normal, above all where samples are much alike; watch that they do not become more."
+    if cause is not None:
+        advice = (
+            f"Set the bias of `{cause.path}` back to zero in these channels and train on, with a lower learning rate "
+            "for it: what pushed it down was most likely a step that was too large."
         )
+    elif many:
+        advice = "Lower the learning rate, start biases at zero, normalize before the ReLU, or use LeakyReLU or GELU."
+    return Finding(
+        code="dead-relu",
+        severity=Severity.WARNING if many else Severity.INFO,
+        where=where,
+        seen=f"{counted(count, 'channel')} of {size:,} ({percent(count / size)}) of the ReLU in "
+        f"{where or 'the model'} {'was' if count == 1 else 'were'} positive for none of {samples:,} samples."
+        + ("" if cause is None else f" {cause.said}"),
+        why="A ReLU that is never positive outputs zero and passes no gradient, so the weights before it stop "
+        "learning.",
+        advice=advice,
+        numbers=figures(
+            dead=count,
+            channels=size,
+            share=count / size,
+            samples=samples,
+            bias=None if cause is None else cause.bias,
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from .growth import exploding_run
 
 WEIGHTS = ("linear", "convolution")
 FEW = 4
-"""Weight layers: fewer are no depth."""
+"""A network with fewer weight layers than this has no depth to speak of."""
 DECADES = 5.0
-"""That a gradient, or a signal, loses or gains over all layers by its typical step.
+"""Decades that a gradient, or a signal, loses or gains over all layers by its typical step.
 
 Healthy models of the tests stay within 2. A BatchNorm network without skips gains 0.083 a layer at the start (Yang et
 al. 2019): 50 layers are 4.
@@ -30,7 +30,7 @@ BOTH = 2.0
 Healthy models of the tests stay within 0.8.
 """
 BATCH_NORM_DECADES = 2.0
-"""That a gradient gains through fresh BatchNorms: a hundredfold between layers that one learning rate has to suit.
+"""Decades that a gradient gains through fresh BatchNorms: a hundredfold, between layers that share a learning rate.
 
 At a batch of 64 it takes 24 layers without skips.
 """

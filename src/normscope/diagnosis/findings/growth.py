@@ -14,11 +14,11 @@ from ..examined import Examined, WeightOverData
 from .finding_words import figure, figures, power
 
 RUN = 4
-"""Layers: fewer are no trend."""
+"""A chain of fewer layers than this shows no trend."""
 RUN_STEP = 1.5
 """Growth per layer: He's initialisation gives 1, and layers add up to 1.5^20 = 3,000 over twenty."""
 RESIDUAL = 2
-"""Residual blocks in a run: with one, depth is not the cause."""
+"""A run needs this many residual blocks: with one, depth is not the cause."""
 RUN_TOTAL = 30.0
 """Growth in all, so that a short run with a lively layer is left alone."""
 
@@ -87,24 +87,17 @@ def _branch_ends(examined: Examined) -> frozenset[str]:
     return frozenset(ends)
 
 
+Chains = dict[str, dict[str, tuple[int, str]]]
+"""The longest chain of weight layers by its last and its first: how many layers, and the one before the last."""
+
+
 def _runs(examined: Examined) -> Iterator[tuple[list[str], float]]:
     """Yield chains that share no layer, by node name, with the log of the signal's growth; the steepest first."""
     seen = {p.node.name: p.weight for p in examined.places if p.node is not None and p.weight is not None}
     befores, inner = _weights_before(examined, seen)
-    longest: dict[str, dict[str, tuple[int, str]]] = {}  # by last and first layer: layers, and the one before the last
-    grown: list[tuple[float, str, str]] = []
-    for last, nearest in befores.items():
-        longest[last] = {last: (1, "")}
-        for before in nearest:
-            for first, (length, _) in longest[before].items():
-                if length + 1 > longest[last].get(first, (0, ""))[0]:
-                    longest[last][first] = (length + 1, before)
-        for first, (length, _) in longest[last].items() if last in inner else ():
-            log_growth = _log_ratio(seen[last].rms_output, seen[first].rms_input)
-            if length >= RUN and log_growth >= max(math.log(RUN_TOTAL), length * math.log(RUN_STEP)):
-                grown.append((log_growth, first, last))
+    longest = _longest_chains(befores)
     taken: set[str] = set()
-    for log_growth, first, last in sorted(grown, reverse=True):
+    for log_growth, first, last in sorted(_grown(longest, inner, seen), reverse=True):
         if first in taken or last in taken:
             continue
         chain = [last]
@@ -113,6 +106,29 @@ def _runs(examined: Examined) -> Iterator[tuple[list[str], float]]:
         if taken.isdisjoint(chain) and _steady([seen[name] for name in chain]):
             taken.update(chain)
             yield chain, log_growth
+
+
+def _longest_chains(befores: Mapping[str, frozenset[str]]) -> Chains:
+    """Return the longest chain between any two layers; `befores` has the nearest layers before each, in their order."""
+    longest: Chains = {}
+    for last, nearest in befores.items():
+        longest[last] = {last: (1, "")}
+        for before in nearest:
+            for first, (length, _) in longest[before].items():
+                if length + 1 > longest[last].get(first, (0, ""))[0]:
+                    longest[last][first] = (length + 1, before)
+    return longest
+
+
+def _grown(
+    longest: Chains, inner: frozenset[str], seen: Mapping[str, WeightOverData]
+) -> Iterator[tuple[float, str, str]]:
+    """Yield the chains that end inside the network and through which the signal grows too much: its log, the ends."""
+    for last in inner & longest.keys():
+        for first, (length, _) in longest[last].items():
+            log_growth = _log_ratio(seen[last].rms_output, seen[first].rms_input)
+            if length >= RUN and log_growth >= max(math.log(RUN_TOTAL), length * math.log(RUN_STEP)):
+                yield log_growth, first, last
 
 
 def _weights_before(

@@ -19,9 +19,9 @@ MEASURED_SPREAD = 0.5
 FEW_SAMPLES = 2
 """Positions of one image are alike: with one or two images a channel's variance is that of the image."""
 STALE_VARIANCE = 1.0
-"""In powers of two, the median over channels: the data's variance is twice or half the stored one."""
+"""The median over channels of abs(log2(variance of the data/stored variance)): one of them is twice the other."""
 STALE_MEAN = 0.5
-"""In stored standard deviations, the median over channels."""
+"""The median over channels of the distance between the means, in stored standard deviations."""
 ERRORS = 4.0
 """Standard errors that a difference must exceed: beyond 4 chance is no explanation."""
 

@@ -59,7 +59,7 @@ def add_record(history: History, record: Record, *, thorough: bool = True) -> li
     An alarm of a code at a place is raised once in a run, and once more if it becomes more severe.
 
     Args:
-        history: of the run.
+        history: the history of the run.
         record: the next one.
         thorough: whether to look for all alarms, or only for those that cannot wait.
 
@@ -84,7 +84,7 @@ def _looked_for(history: History, alarms: Sequence[Alarm]) -> Iterator[Finding]:
     While numbers are not finite nothing else is said: all of it would follow from that.
 
     Args:
-        history: of the run, with at least one record.
+        history: the history of the run, with at least one record.
         alarms: to look for.
     """
     for alarm in alarms:

@@ -15,7 +15,7 @@ from .medians import number, steepest, step, told
 EXPLODED = 4.0
 """Decades of the whole gradient above that of the untrained model.
 
-Healthy runs of the tests stay within 1.7; the most have unnormalized networks that leave a plateau.
+Healthy runs of the tests stay within 1.7; unnormalized networks that leave a plateau come closest to it.
 """
 CONSECUTIVE = 3
 """Records in a row: an explosion lasts until it ends the run, a spike of one batch does not."""
@@ -41,7 +41,7 @@ CLIP = "clip gradients (torch.nn.utils.clip_grad_norm_), lower the learning rate
 
 
 def gradient_explosion(history: History) -> Iterator[Finding]:
-    """Gradients that are no numbers, far above those of the untrained model, or growing on their way back."""
+    """Gradients that are NaN or infinite, far above those of the untrained model, or growing on their way back."""
     yield from _not_finite(history)
     if told(history, "gradient-explosion"):
         return
@@ -175,7 +175,7 @@ def _uneven(history: History, code: str) -> Finding | None:
 
 
 def _not_finite(history: History) -> Iterator[Finding]:
-    """Gradients that are no numbers for long: one that a loss scale overflowed is skipped and comes right again."""
+    """Gradients that stay NaN or infinite; one step that overflows under a loss scale is no fault."""
     values = [value for _, value in history.total("log10_gradient").latest()]
     if values and not any(v < math.inf for v in values):
         layers = [

@@ -12,8 +12,10 @@ from ..history import History
 from .medians import current, step
 
 LEFT = 0.2
-"""Share of the samples: by so many more than at the start are outside, in every record of a lasting state. A share that
-stays does not do that by chance: with 32 samples, of which half are outside, in one of a million windows."""
+"""By how much the share of samples outside must exceed that at the start, in every record of a lasting state.
+
+A share that stays does not do that by chance: with 32 samples, of which half are outside, in one of a million windows.
+"""
 NEVER_INSIDE = 0.9
 """Share of the samples outside that says, also without a rise, that these are not the data of the domain."""
 

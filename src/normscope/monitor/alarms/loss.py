@@ -18,12 +18,15 @@ UNLEARNED = 0.9
 THROWN = 1.0
 """Decades of the norm of all weights since the start, while nothing is learned; healthy runs stay within 0.3."""
 EARLY, THROWN_UP = 100, 4.0
-"""In this many steps at the start (the first), a loss of so many times the first loss (the second) is an alarm."""
+"""How many steps count as the start, and the multiple of the first loss that is an alarm within them."""
 BOTH = (0.5, 1.5)
-"""Decades of the weights, and times the first loss, where both have happened: chosen on runs of SGD at a learning rate
-of 3, which throws the weights of small MLPs at once and leaves their loss above the first."""
+"""Decades by which the weights have grown, and a multiple of the first loss, which are an alarm together.
+
+They were chosen on runs of SGD at a learning rate of 3, which throws the weights of small MLPs at once and leaves their
+loss above the first.
+"""
 RISEN = 10.0
-"""Times the largest of the first losses: an untrained model is rarely that bad, so training has made it worse.
+"""The multiple of the largest of the first losses that is an alarm: training has made the model worse than it was.
 
 Losses that play against each other (GANs) rise a few times in healthy runs.
 """

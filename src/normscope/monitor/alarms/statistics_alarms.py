@@ -14,12 +14,12 @@ from ..record import LayerRecord
 from .medians import lasting, step, typical
 
 SPREAD = 0.22
-"""Of log10(batch variance/running variance) over the channels: half a variance, as in audits, in decades.
+"""The standard deviation over the channels of log10(batch variance/running variance): half a variance, as in audits.
 
 Healthy runs of the tests have 0.02 to 0.12.
 """
 MANY_SAMPLES = 32
-"""With so many, 0.11 decades are all that chance explains; a larger spread has another cause: variances that move."""
+"""With this many values chance explains a spread of 0.11 decades; beyond that variances move from batch to batch."""
 STALE = 0.3
 """Decades: the batch's variance is twice or half the stored one, in a typical channel. Healthy runs have 0.05."""
 SETTLED = 100

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from ...core.finding import Finding, Severity
 from ...diagnosis.findings.expanding import HUGE_GAIN
@@ -36,40 +37,69 @@ OVERFLOW = 8.0
 """log10 of a variance: deviations of 10,000, whose outliers leave the range of float16 (65,504)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Shrunk:
+    """A weight that became much smaller: log10 of its norm at the start and now."""
+
+    layer: LayerRecord
+    then: float
+    now: float
+
+
 def variance_collapse(history: History) -> Iterator[Finding]:
     """Normalizers whose input variance falls by orders of magnitude, or to eps."""
     near = {i: (then, now) for i, _, then, now in then_and_now(history, "normalizer", "dominated")}
     for index, layer, then, now in _levels(history):
-        weights = [(i, w) for i, w in enumerate(history.of("weight")) if w.normalizer == layer.name]
-        pulled = next((pair for pair in weights if pair[1].coupled and pair[1].invariant), None)
+        pulled, shrunk = _weights_before(history, layer)
         before, share = near.get(index, (0.0, 0.0))
-        shrunk = _shrunk(history, pulled or (weights[0] if weights else None))
         fell = then - now >= (FALL if pulled is None or shrunk is None else FALL_COUPLED)
         ended = share >= NEAR_EPS and before <= WAS_NEAR_EPS
-        if not (fell or ended):
-            continue
-        why, advice = _why(layer, None if pulled is None else pulled[1], shrunk)
-        norms = "" if shrunk is None else f" The norm of {shrunk[0].name} went from {power(shrunk[1])} to "
-        yield Finding(
-            code="variance-collapse",
-            severity=Severity.WARNING,
-            where=layer.name,
-            seen=f"The variance into {layer.name} fell from {power(then)} to {power(now)}; {percent(share)} of what it "
-            f"normalizes is below 10 eps ({_eps(layer)}).{norms}{'' if shrunk is None else power(shrunk[2]) + '.'}",
-            why=why,
-            advice=advice,
-            numbers=figures(
-                log10_variance=now,
-                log10_variance_first=then,
-                dominated=share,
-                eps=layer.eps,
-                weight_decay=None if pulled is None else pulled[1].weight_decay,
-                coupled=int(pulled is not None),
-                log10_norm=None if shrunk is None else shrunk[2],
-                log10_norm_first=None if shrunk is None else shrunk[1],
-            ),
-            step=step(history),
-        )
+        if fell or ended:
+            yield _collapse(history, layer, (then, now), share, pulled, shrunk)
+
+
+def _weights_before(history: History, layer: LayerRecord) -> tuple[LayerRecord | None, Shrunk | None]:
+    """Return the weight before a normalizer that coupled L2 pulls down, and the one that shrank, if there are any."""
+    weights = [(i, w) for i, w in enumerate(history.of("weight")) if w.normalizer == layer.name]
+    pulled = next((pair for pair in weights if pair[1].coupled and pair[1].invariant), None)
+    first = pulled or next(iter(weights), None)
+    return None if pulled is None else pulled[1], None if first is None else _shrunk(history, *first)
+
+
+def _collapse(
+    history: History,
+    layer: LayerRecord,
+    levels: tuple[float, float],
+    share: float,
+    pulled: LayerRecord | None,
+    shrunk: Shrunk | None,
+) -> Finding:
+    """The finding about one normalizer whose variance went from one level to another."""
+    then, now = levels
+    why, advice = _why(layer, pulled, shrunk)
+    norms = ""
+    if shrunk is not None:
+        norms = f" The norm of {shrunk.layer.name} went from {power(shrunk.then)} to {power(shrunk.now)}."
+    return Finding(
+        code="variance-collapse",
+        severity=Severity.WARNING,
+        where=layer.name,
+        seen=f"The variance into {layer.name} fell from {power(then)} to {power(now)}; {percent(share)} of what it "
+        f"normalizes is below 10 eps ({_eps(layer)}).{norms}",
+        why=why,
+        advice=advice,
+        numbers=figures(
+            log10_variance=now,
+            log10_variance_first=then,
+            dominated=share,
+            eps=layer.eps,
+            weight_decay=None if pulled is None else pulled.weight_decay,
+            coupled=int(pulled is not None),
+            log10_norm=None if shrunk is None else shrunk.now,
+            log10_norm_first=None if shrunk is None else shrunk.then,
+        ),
+        step=step(history),
+    )
 
 
 def _levels(history: History) -> Iterator[tuple[int, LayerRecord, float, float]]:
@@ -86,19 +116,14 @@ def _level(mean: float | None, most: float | None) -> float | None:
     return most if mean == -math.inf else mean
 
 
-def _shrunk(history: History, pair: tuple[int, LayerRecord] | None) -> tuple[LayerRecord, float, float] | None:
-    """Return a weight with the log10 of its norm at the start and now, if it became much smaller."""
-    if pair is None:
-        return None
-    index, layer = pair
+def _shrunk(history: History, index: int, layer: LayerRecord) -> Shrunk | None:
+    """Return a weight with its norms at the start and now, if it became much smaller."""
     course = history.course("weight", "log10_size", index)
     then, now = course.start, course.now
-    return None if then is None or now is None or then - now < SHRUNK else (layer, then, now)
+    return None if then is None or now is None or then - now < SHRUNK else Shrunk(layer, then, now)
 
 
-def _why(
-    layer: LayerRecord, pulled: LayerRecord | None, shrunk: tuple[LayerRecord, float, float] | None
-) -> tuple[str, str]:
+def _why(layer: LayerRecord, pulled: LayerRecord | None, shrunk: Shrunk | None) -> tuple[str, str]:
     """Return why a variance fell and what to do, as far as the run shows it."""
     harm = f"Below eps {layer.name} no longer normalizes, and what comes after sees next to nothing of its input."
     if pulled is not None and shrunk is not None:
@@ -114,11 +139,11 @@ def _why(
     if shrunk is not None:
         cause = (
             "Weight decay pulls them down faster than their gradients hold against it."
-            if shrunk[0].weight_decay
+            if shrunk.layer.weight_decay
             else "The loss, or a penalty in it, pulls them down."
         )
         return (
-            f"The weights of {shrunk[0].name} shrink. {cause} {harm}",
+            f"The weights of {shrunk.layer.name} shrink. {cause} {harm}",
             "Lower the weight decay of this weight, or put the weights before normalizers into a parameter group with "
             "weight_decay=0.",
         )
@@ -155,35 +180,53 @@ def expanding_normalizer(history: History) -> Iterator[Finding]:
     """The normalizer that expands most, with the weights before it, if that is a thousandfold; once in a run."""
     if told(history, "expanding-normalizer"):
         return
+    found = [gain for gain in _typical_gains(history) if gain.log10 >= HUGE_GAIN]
+    if found:
+        most = max(found, key=lambda gain: gain.log10)
+        also = f" {counted(len(found) - 1, 'other normalizer')} likewise." if len(found) > 1 else ""
+        yield Finding(
+            code="expanding-normalizer",
+            severity=Severity.WARNING,
+            where=most.layer.name,
+            seen=f"{most.layer.name}{' with the weights before it' if most.folded else ''} expands by "
+            f"{power(most.log10)}; the typical variance of its input is {power(most.variance)}.{also}",
+            why="A normalizer divides by the deviation of its input: what enters it as noise leaves it as signal, "
+            "and gradients grow by the same factor on their way back.",
+            advice="Raise the scale of what comes before, or raise eps so that the gain is capped at 1/sqrt(eps).",
+            numbers=figures(log10_gain=most.log10, log10_variance=most.variance, count=len(found)),
+            step=step(history),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TypicalGain:
+    """What a normalizer does to a typical set.
+
+    Attributes:
+        layer: the normalizer.
+        log10: of the gain.
+        variance: log10 of the typical variance of its input.
+        folded: whether the weights before it are counted in.
+    """
+
+    layer: LayerRecord
+    log10: float
+    variance: float
+    folded: bool
+
+
+def _typical_gains(history: History) -> Iterator[TypicalGain]:
+    """Yield the gains of all normalizers that were measured, with the weights before them where those are known."""
     fed = {w.normalizer: i for i, w in enumerate(history.of("weight")) if w.normalizer}
-    found: list[tuple[float, float, LayerRecord, bool]] = []
     for index, layer, gains in lasting(history, "normalizer", "log10_gain"):
-        gain, together = typical(gains), None
-        if layer.name in fed:
-            together = current(history, "weight", "log10_folded", fed[layer.name])
-            gain = together if together is not None else gain
+        together = current(history, "weight", "log10_folded", fed[layer.name]) if layer.name in fed else None
+        gain = typical(gains) if together is None else together
         quiet, usual = (current(history, "normalizer", q, index) for q in ("log10_variance_min", "log10_variance"))
         if gain is None or layer.eps is None or not layer.eps > 0.0 or usual is None or quiet is None:
             continue
         if layer.family != "batch_norm":  # the gain is that of the quietest set; say what a typical one gets
             gain -= (_log_sum(usual, layer.eps) - _log_sum(quiet, layer.eps)) / 2.0
-        if gain >= HUGE_GAIN:
-            found.append((gain, usual, layer, together is not None))
-    if found:
-        gain, usual, layer, folded = max(found, key=lambda item: item[0])
-        also = f" {counted(len(found) - 1, 'other normalizer')} likewise." if len(found) > 1 else ""
-        yield Finding(
-            code="expanding-normalizer",
-            severity=Severity.WARNING,
-            where=layer.name,
-            seen=f"{layer.name}{' with the weights before it' if folded else ''} expands by {power(gain)}; the typical "
-            f"variance of its input is {power(usual)}.{also}",
-            why="A normalizer divides by the deviation of its input: what enters it as noise leaves it as signal, "
-            "and gradients grow by the same factor on their way back.",
-            advice="Raise the scale of what comes before, or raise eps so that the gain is capped at 1/sqrt(eps).",
-            numbers=figures(log10_gain=gain, log10_variance=usual, count=len(found)),
-            step=step(history),
-        )
+        yield TypicalGain(layer, gain, usual, together is not None)
 
 
 def _log_sum(exponent: float, eps: float) -> float:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch._dynamo.eval_frame import OptimizedModule
 
 from ...core.errors import InputError
-from ..watched_layers import unwrapped
+from ...core.untouched import unwrapped
 from ..watching import Sink
 from .watched import Watched
 
@@ -88,7 +88,7 @@ class NormscopeCallback(Watched, _Base):
         super().close(error)
 
     def _hear(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any], made: Any) -> None:
-        """Keep the loss of a forward of the Trainer; those of the watcher are none of them."""
+        """Keep the loss of a forward that the Trainer runs; one that the watcher runs does not count."""
         if module.training and self.run is not None and not self.run.busy:
             loss = made.get("loss") if isinstance(made, Mapping) else getattr(made, "loss", None)
             self._parts = kwargs.get("num_items_in_batch") is not None  # then batches are parts of one mean

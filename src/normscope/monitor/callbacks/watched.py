@@ -33,7 +33,7 @@ class Watched:
         sinks: Sequence[Sink],
         panel: bool | None,
     ) -> None:
-        """Take the options of `watch`; intervals that are none raise here, not in the middle of a fit."""
+        """Take the options of `watch`; intervals that are not valid raise here, not in the middle of a fit."""
         Schedule.of(every, tier)
         self._options: dict[str, Any] = {"every": every, "tier": tier, "log": log, "sinks": sinks, "panel": panel}
         self._losses: list[Tensor] = []

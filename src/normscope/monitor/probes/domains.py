@@ -26,7 +26,7 @@ class DomainProbe:
     """Measures batches against a domain, without a wait for the device.
 
     Args:
-        domain: of a model that takes float inputs alone.
+        domain: the domain of a model that takes float inputs alone.
 
     Raises:
         InputError: the domain is of a model of tokens, whose embeddings change while it is trained.
@@ -65,7 +65,7 @@ class DomainProbe:
         to the edge. None for a batch of another size, where the domain is of whole batches.
 
         Args:
-            args: of the model's forward.
+            args: the positional arguments of the model's forward.
             kwargs: the same.
 
         Raises:

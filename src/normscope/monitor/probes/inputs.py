@@ -14,8 +14,8 @@ def spread(args: Any, kwargs: Any) -> Tensor | None:
     """Return the largest difference between two samples in any entry of the batch; of one sample between its entries.
 
     Args:
-        args: of the forward.
-        kwargs: of the forward.
+        args: the positional arguments of the forward.
+        kwargs: the named arguments of the forward.
 
     Returns:
         A number on the device of the batch; None where it holds no tensor that could be compared.

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ...listening.normalizer_seen import NormalizerSeen
 from .array_segments import ArraySegments
 
 DOMINATED = 10.0
@@ -44,64 +44,12 @@ OPTIONAL = ("dead", "log10_running", "running_spread")
 """Quantities that not every normalizer has: NaN there says so."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sets:
-    """What a normalizer normalizes on one batch.
-
-    Attributes:
-        variance: of every set, `[*, groups]`: sets with the same scales lie along the first dimension.
-        entries: how many values a set has.
-        eps: the stabiliser.
-        gamma: every scale, those of a group next to each other; None without scales.
-        running: the running variance `[groups]`, if there is one.
-        centred: whether the mean is taken off first; RMSNorm does not.
-        stored: whether it divides by the running variance, a constant, instead of the batch's.
-    """
-
-    variance: Any
-    entries: int
-    eps: float
-    gamma: Any = None
-    running: Any = None
-    centred: bool = True
-    stored: bool = False
-
-    @property
-    def divisor(self) -> Any:
-        """The variances that it divides by."""
-        return self.running[None] if self.stored else self.variance
-
-    @property
-    def free(self) -> int:
-        """Dimensions of what a set can be, of which normalizing takes one away; none of them if it is a constant."""
-        return 2 if self.stored else self.entries - self.centred
-
-
-def channel_variance(x: Tensor) -> Tensor:
-    """Return the variances `[1, channels]` of the channels of a BatchNorm's input `[samples, channels, ...]`."""
-    return torch.var(_wide(x), dim=[0, *range(2, x.ndim)], correction=0)[None]
-
-
-def row_variance(x: Tensor, *, sets: int, groups: int, centred: bool = True) -> Tensor:
-    """Return the variances `[sets/groups, groups]` of the sets of LayerNorm, GroupNorm, InstanceNorm or RMSNorm.
-
-    Args:
-        x: its input; a set is a run of consecutive entries.
-        sets: how many there are.
-        groups: sets with scales of their own in one sample.
-        centred: False for RMSNorm, whose "variance" is the mean square.
-    """
-    rows = _wide(x).reshape(sets, -1)
-    variance = torch.var(rows, dim=1, correction=0) if centred else rows.square().mean(1)
-    return variance.reshape(-1, groups)
-
-
-def measure(sets: Sets) -> Tensor:
+def measure(seen: NormalizerSeen) -> Tensor:
     """Return `QUANTITIES` as one vector, on the device."""
-    variance, eps = sets.variance, sets.eps
+    variance, eps = seen.variance, seen.eps
     logs = torch.log10(variance)
-    constants = constant(sets.divisor, sets.free, eps)
-    scale = scales(sets)
+    constants = constant(seen.divisor, seen.free, eps)
+    scale = scales(seen)
     gains = constants if scale is None else constants * scale
     figures = [
         logs.mean(),
@@ -114,20 +62,20 @@ def measure(sets: Sets) -> Tensor:
     ]
     nothing = variance.max() * float("nan")
     dead = ratio = spread = nothing
-    if sets.gamma is not None:
-        size = abs(sets.gamma)
+    if seen.gamma is not None:
+        size = abs(seen.gamma)
         dead = _share(size <= DEAD_SCALE * size.max())
-    if sets.running is not None:
-        relative = torch.log10((variance + eps) / (sets.running + eps)).reshape(-1)
+    if seen.running_variance is not None:
+        relative = torch.log10((variance + eps) / (seen.running_variance + eps)).reshape(-1)
         ratio, spread = relative.mean(), relative.std(correction=0)
     return torch.stack([*figures, dead, ratio, spread])
 
 
-def scales(sets: Sets) -> Any:
+def scales(seen: NormalizerSeen) -> Any:
     """Return the largest abs(gamma) of every group; None without scales."""
-    if sets.gamma is None:
+    if seen.gamma is None:
         return None
-    size = abs(sets.gamma).reshape(sets.variance.shape[-1], -1)
+    size = abs(seen.gamma).reshape(seen.variance.shape[-1], -1)
     return size.amax(1) if isinstance(size, Tensor) else size.max(1)
 
 
@@ -143,37 +91,34 @@ def _share(flags: Tensor) -> Tensor:
     return flags.float().mean()
 
 
-def _wide(x: Tensor) -> Tensor:
-    """Return values that can be squared and summed."""
-    return x.detach() if x.dtype in (torch.float32, torch.float64) else x.detach().float()
-
-
-def measure_all(many: Sequence[Sets]) -> np.ndarray:
+def measure_all(many: Sequence[NormalizerSeen]) -> np.ndarray:
     """Return `QUANTITIES` of several normalizers on the host, one row each: `measure`, in few calls."""
     if not many:
         return np.zeros((0, len(QUANTITIES)))
-    flat = [np.asarray(sets.variance) for sets in many]
+    flat = [np.asarray(seen.variance) for seen in many]
     pieces = ArraySegments(flat)
-    eps = np.repeat([sets.eps for sets in many], pieces.counts)
-    free = np.repeat([sets.free for sets in many], pieces.counts)
+    eps = np.repeat([seen.eps for seen in many], pieces.counts)
+    free = np.repeat([seen.free for seen in many], pieces.counts)
     divisor = pieces.values
-    if any(sets.stored for sets in many):
+    if any(seen.stored for seen in many):
         parts = [np.broadcast_to(s.divisor, v.shape).reshape(-1) for s, v in zip(many, flat, strict=True)]
         divisor = np.concatenate(parts)
     scale = np.concatenate(
-        [np.ones(v.size) if (s := scales(sets)) is None else np.broadcast_to(s, v.shape).reshape(-1)
-         for sets, v in zip(many, flat, strict=True)]
+        [np.ones(v.size) if (s := scales(seen)) is None else np.broadcast_to(s, v.shape).reshape(-1)
+         for seen, v in zip(many, flat, strict=True)]
     )  # fmt: skip
     with np.errstate(all="ignore"):
         columns = figures(pieces, pieces.values, divisor, eps=eps, free=free, scale=scale)
         rest = np.full((len(many), 3), math.nan)
-        scaled = [index for index, sets in enumerate(many) if sets.gamma is not None]
+        scaled = [index for index, seen in enumerate(many) if seen.gamma is not None]
         if scaled:
             sizes = ArraySegments([np.abs(many[index].gamma) for index in scaled])
             rest[scaled, 0] = dead_share(sizes, sizes.values)
-        stored = [index for index, sets in enumerate(many) if sets.running is not None]
+        stored = [index for index, seen in enumerate(many) if seen.running_variance is not None]
         if stored:
-            own = ArraySegments([(flat[i].reshape(-1) + many[i].eps) / (many[i].running + many[i].eps) for i in stored])
+            own = ArraySegments(
+                [(flat[i].reshape(-1) + many[i].eps) / (many[i].running_variance + many[i].eps) for i in stored]
+            )
             rest[stored, 1:] = np.column_stack(relative(own, own.values))
     return np.column_stack([*columns, rest])
 
@@ -183,10 +128,10 @@ def figures(pieces: ArraySegments, variance: Any, divisor: Any, *, eps: Any, fre
 
     Args:
         pieces: which sets belong to which normalizer.
-        variance: of every set.
+        variance: the variance of every set.
         divisor: the variance that it is divided by.
-        eps: for every set.
-        free: dimensions of every set, see `Sets`.
+        eps: the stabiliser of every set.
+        free: dimensions of every set, see `NormalizerSeen`.
         scale: the largest abs(gamma) of every set.
     """
     deviation = np.sqrt(divisor + eps)

@@ -6,15 +6,16 @@ All layers lie one behind the other, so that a forward costs three small copies 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ...listening.normalizer_seen import NormalizerSeen
 from .array_segments import ArraySegments
-from .normalizer_probe import Sets, dead_share, figures, relative
+from .normalizer_probe import dead_share, figures, relative
 
 SLOWEST = 0.01
 """Momentum of a BatchNorm below which the rounding of its running variance would show."""
@@ -27,16 +28,17 @@ class BatchNorms:
 
     Args:
         modules: each with a running variance in float32 or float64, on one device.
-        entries: values of a channel in one batch, for each module.
+        first: what the first call of each module showed.
     """
 
-    def __init__(self, modules: Sequence[Any], entries: Sequence[int]) -> None:
-        self._modules, self._entries = list(modules), list(entries)
+    def __init__(self, modules: Sequence[Any], first: Sequence[NormalizerSeen]) -> None:
+        self._modules = list(modules)
+        self._first = [replace(seen, variance=None, gamma=None, running_variance=None) for seen in first]
         self._counts = [module.running_var.numel() for module in modules]
         self._ends = np.cumsum([0, *self._counts])
         self._pieces = ArraySegments([np.zeros(count) for count in self._counts])
         self._eps = np.repeat([module.eps for module in modules], self._counts)
-        self._free = np.repeat(self._entries, self._counts) - 1
+        self._free = np.repeat([seen.entries for seen in first], self._counts) - 1
         self._unbiased = self._free / (self._free + 1.0)
 
     def ready(self) -> bool:
@@ -65,22 +67,21 @@ class BatchNorms:
             momenta=[module.momentum for module in self._modules],
         )
 
-    def sets(self, moved: Moved, index: int) -> Sets:
-        """Return what one of them normalized, on the device."""
-        own = slice(self._ends[index], self._ends[index + 1])
-        step, entries = moved.momenta[index], self._entries[index]
-        old = moved.before[own]
+    def seen(self, moved: Moved, index: int) -> NormalizerSeen:
+        """Return what a call of one of them showed, on the device."""
+        own, module, first = slice(self._ends[index], self._ends[index + 1]), self._modules[index], self._first[index]
+        step, entries, old = moved.momenta[index], first.entries, moved.before[own]
         spread = torch.maximum(torch.lerp(old, moved.after[own], 1.0 / step), old * (RESOLVED / step))
         variance = (spread * ((entries - 1) / entries)).clamp(min=0.0)
-        gamma = None if self._modules[index].weight is None else moved.gamma[own]
-        return Sets(variance=variance[None], entries=entries, eps=self._modules[index].eps, gamma=gamma, running=old)
+        gamma = None if module.weight is None else moved.gamma[own]
+        return replace(first, variance=variance[None], eps=module.eps, gamma=gamma, running_variance=old)
 
     def rows(self, found: Mapping[Any, np.ndarray], momenta: Sequence[float]) -> np.ndarray:
         """Return the figures of all of them, one row each, on the host.
 
         Args:
             found: what a forward did: `before`, `after`, `gamma` and `calls` of a `Moved`, as they have arrived.
-            momenta: of each of them.
+            momenta: the momentum of each of them.
         """
         old, new, size = found["before"], found["after"], np.abs(found["gamma"])
         step = np.repeat(momenta, self._counts)
@@ -100,10 +101,10 @@ class Moved:
     """What one forward did to the running variances.
 
     Attributes:
-        norms: of which.
+        norms: the BatchNorms that it ran.
         before, after, gamma: running variances and scales, one layer behind the other; ones where it has no scale.
         calls: how often each layer was called: only of one that was called once the variance can be read off.
-        momenta: of each layer.
+        momenta: the momentum of each layer.
     """
 
     norms: BatchNorms

@@ -25,7 +25,7 @@ class SharpnessProbe:
         given: a loss function of outputs and targets, and the batch `(input, target)` that it is measured at.
 
     Attributes:
-        products: that all looks took so far.
+        products: how many products with the Hessian all looks took so far.
 
     Raises:
         InputError: it is no such pair.

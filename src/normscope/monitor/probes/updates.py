@@ -37,7 +37,7 @@ def grouped(parts: Sequence[Tensor], groups: int, axis: int) -> Tensor:
     Args:
         parts: the weight, and its bias if it has one.
         groups: how many groups of consecutive output channels there are.
-        axis: of the weight, counting output channels.
+        axis: the dimension of the weight that counts output channels.
     """
     rows = [part.detach().transpose(0, axis if part.ndim > 1 else 0).reshape(groups, -1) for part in parts]
     rows = [row if row.dtype in (torch.float32, torch.float64) else row.float() for row in rows]
@@ -61,8 +61,8 @@ def measure_all(many: Sequence[np.ndarray], *, lr: Sequence[float], powers: Sequ
     Args:
         many: what `parts` returned for each.
         lr: the learning rate of each.
-        powers: of the norm in the effective learning rate of each: 2 for SGD, 1 for Adam and its like, 0 on a sphere,
-            None where unknown.
+        powers: the power of the norm in each effective learning rate: 2 for SGD, 1 for Adam and its like,
+            0 on a sphere, None where unknown.
     """
     if not many:
         return np.zeros((0, len(QUANTITIES)))

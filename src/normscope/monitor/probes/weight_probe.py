@@ -7,14 +7,14 @@ found, which have moved little: the best in their span, and the images of those.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...linalg.lanczos import lanczos
+from ...listening.layer_geometry import LayerGeometry
 
 CLOSE = 0.05
 """Relative error of a squared norm with which a search ends: a hundredth of a decade of the norm."""
@@ -23,77 +23,24 @@ MOST = 64
 MEMORY = 1 << 28
 """The vectors of a search may take this many bytes."""
 FOLLOWED = 1 << 19
-"""Entries of the vectors that are followed together; of a layer with a larger input the fewest are followed."""
+"""How many entries the vectors of one layer may have together; a layer with a larger input has as few as possible."""
 ROUNDS = 3
-"""This many further rounds are made where one is too little."""
+"""How many further rounds are made where one is not enough."""
 POWER = 32
-"""Of a small matrix, taken twice: directions within a thousandth of the largest are as good as that."""
+"""The power of a small matrix that is taken, twice: eigenvalues within a thousandth of the largest count as largest."""
 JITTER = 1e-6
-"""Of a Gram matrix of unit vectors: those that depend on others so far count as none."""
+"""What is added to the diagonal of a Gram matrix of unit vectors, so that dependent ones do no harm."""
 TINY = 1e-37
-"""Lengths that are not divided by."""
-aten = torch.ops.aten
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Geometry:
-    """How a weight layer was called, apart from its weight.
-
-    Attributes:
-        kind: `"matrix"` (x W), `"linear"` (x W^T), `"convolution"`, or `"other"`.
-        shape: of one sample, with a leading dimension of 1.
-        channels: of the output, along its second dimension.
-        settings: stride, padding, dilation, transposed, output padding and groups of a convolution.
-        function: of (sample, weight), for what has no adjoint of its own here.
-    """
-
-    kind: str
-    shape: tuple[int, ...]
-    channels: int
-    settings: tuple[Any, ...] = ()
-    function: Callable[[Tensor, Tensor], Tensor] | None = None
-
-    @property
-    def groups(self) -> int:
-        """How many groups of channels do not see each other."""
-        return self.settings[5] if self.settings else 1
-
-    def image(self, vectors: Tensor, weight: Tensor) -> Tensor:
-        """Return A v for the layer A, without bias, and each of several vectors, one behind the other."""
-        if self.kind == "other":
-            assert self.function is not None, "a layer without adjoint has a function"
-            return self.function(vectors, weight)
-        if self.kind != "convolution":
-            return vectors @ (weight if self.kind == "matrix" else weight.mT)
-        made: Tensor = aten.convolution.default(vectors, weight, None, *self.settings)
-        return made
-
-    def back(self, images: Tensor, weight: Tensor) -> Tensor:
-        """Return A^T w for the layer A and each of several images, one behind the other."""
-        if self.kind == "other":
-            with torch.enable_grad():
-                anywhere = images.new_zeros(self._like(images)).requires_grad_(True)
-                (found,) = torch.autograd.grad(self.image(anywhere, weight), anywhere, images.detach())
-            return found
-        if self.kind != "convolution":
-            return images @ (weight.mT if self.kind == "matrix" else weight)
-        anywhere = images.new_empty(self._like(images))  # its shape alone is read
-        result: Tensor = aten.convolution_backward.default(
-            images, anywhere, weight, None, *self.settings, (True, False, False)
-        )[0]
-        return result
-
-    def _like(self, images: Tensor) -> tuple[int, ...]:
-        return (len(images), *self.shape[1:])
+"""Lengths below this are raised to it before anything is divided by them."""
 
 
 class NormEstimate(NamedTuple):
     """The norm of a layer, then with its output channels scaled, as far as it was followed.
 
     Attributes:
-        norms: from below.
+        norms: both norms, from below.
         errors: by how many decades each may be too low.
-        vectors: that are stretched most by either, `[groups, several, entries of a group]`.
+        vectors: the vectors that either of them stretches most, `[groups, several, entries of a group]`.
     """
 
     norms: Tensor
@@ -102,7 +49,7 @@ class NormEstimate(NamedTuple):
 
 
 def settled(
-    geometry: Geometry, weight: Tensor, warm: Tensor | None, scale: Tensor | None, generator: torch.Generator
+    geometry: LayerGeometry, weight: Tensor, warm: Tensor | None, scale: Tensor | None, generator: torch.Generator
 ) -> NormEstimate:
     """Return norms from a random start, by as many Lanczos steps as they need: they wait for the device.
 
@@ -110,11 +57,11 @@ def settled(
     for so many vectors, it is that of the residual.
 
     Args:
-        geometry: of the layer.
-        weight: as it is applied.
+        geometry: how the layer is called.
+        weight: the weight as it is applied.
         warm: the vectors of the last time, if there are any.
         scale: one factor per output channel, or one for all; None for the norm of the layer alone.
-        generator: for the start.
+        generator: draws the start.
     """
     norms, groups = 1 if scale is None else 2, geometry.groups
     size = math.prod(geometry.shape[1:]) // groups
@@ -147,7 +94,7 @@ def settled(
 
 
 def followed(
-    geometry: Geometry, weight: Tensor, warm: Tensor, scale: Tensor | None, generator: torch.Generator
+    geometry: LayerGeometry, weight: Tensor, warm: Tensor, scale: Tensor | None, generator: torch.Generator
 ) -> NormEstimate:
     """Return norms by a step from vectors that were good a while ago; nothing waits for a GPU.
 
@@ -155,11 +102,11 @@ def followed(
     step is too little, and the device is not waited for, more are taken, and in the end the search begins anew.
 
     Args:
-        geometry: of the layer.
-        weight: as it is applied.
+        geometry: how the layer is called.
+        weight: the weight as it is applied.
         warm: the vectors of the last time.
         scale: one factor per output channel, or one for all; None for the norm of the layer alone.
-        generator: for the new vector.
+        generator: draws the new vector.
     """
     with torch.no_grad(), torch.autocast(weight.device.type, enabled=False):
         if warm.shape[1] > (1 if scale is None else 2):
@@ -172,7 +119,7 @@ def followed(
     return settled(geometry, weight, vectors, scale, generator)
 
 
-def _largest(geometry: Geometry, values: Tensor, errors: Tensor, vectors: Tensor) -> NormEstimate:
+def _largest(geometry: LayerGeometry, values: Tensor, errors: Tensor, vectors: Tensor) -> NormEstimate:
     """Return norms from the largest eigenvalue of every group, and its relative error: the norm is that of the largest.
 
     A group that is smaller may be the largest if it is off by its error.
@@ -185,7 +132,7 @@ def _largest(geometry: Geometry, values: Tensor, errors: Tensor, vectors: Tensor
 
 
 def _advanced(
-    geometry: Geometry, weight: Tensor, vectors: Tensor, scale: Tensor | None
+    geometry: LayerGeometry, weight: Tensor, vectors: Tensor, scale: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the largest Ritz value of every norm and group in the span of vectors, its residual, and the next ones.
 

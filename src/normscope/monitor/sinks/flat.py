@@ -13,8 +13,8 @@ def flat(record: Record, layers: Sequence[LayerRecord] = ()) -> dict[str, float]
     """Return everything that was measured by name: `normscope/<kind>/<layer>/<quantity>`.
 
     Args:
-        record: of one step.
-        layers: of the run; a layer that is not among them has its place for a name.
+        record: the record of one step.
+        layers: the layers of the run; a layer that is not among them has its place for a name.
 
     Example:
         >>> record = Record(

@@ -1,4 +1,4 @@
-"""Which way a forward is listened to: the first one to all there is, later ones as cheaply as possible."""
+"""Which way a forward is listened to: the first one with everything on, later ones as cheaply as possible."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from ..listening.naming import Names
 from .forward_record import ForwardRecord
-from .function_mode import Tap
+from .function_mode import FunctionListener
 from .hooking import aside
-from .module_hooks import Light
-from .naming import Names
+from .module_hooks import ModuleListener
 from .schedule import Tier
 from .watched_layers import blocks as blocks_of
 from .watched_layers import compiled_functions, is_delicate
 
 
-class Listener:
+class StepListener:
     """Listens to forwards of a model, one at a time.
 
     Args:
@@ -30,7 +30,7 @@ class Listener:
         self._outer, self._model = outer, model
         self._names: Names | None = None
         self._blocks: tuple[str, ...] = ()
-        self._light: Light | None = None
+        self._cheap: ModuleListener | None = None
         self._shapes: list[tuple[int, ...]] = []
         self._apart = False
         self._stack: ExitStack | None = None
@@ -55,21 +55,21 @@ class Listener:
 
         Args:
             tier: how much is measured.
-            args: of the forward.
-            kwargs: of the forward.
+            args: the positional arguments of the forward.
+            kwargs: the named arguments of the forward.
             first: whether it says what there is to watch.
         """
         shapes = [tuple(leaf.shape) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        light = self._light if tier is Tier.ECONOMY and shapes and shapes == self._shapes else None
-        light = light if light is not None and light.ready() else None
+        cheap = self._cheap if tier is Tier.ECONOMY and shapes and shapes == self._shapes else None
+        cheap = cheap if cheap is not None and cheap.ready() else None
         if first:
             self._shapes, self._apart, self._blocks = shapes, compiled_functions(), blocks_of(self._model)
             self._names = Names(self._model)
-        if light is None:  # to modules as they are now
-            listening = Tap(self._model, self._blocks, self._names).listening(tier, readers=first)
+        if cheap is None:  # to modules as they are now
+            listening = FunctionListener(self._model, self._blocks, self._names).recording(tier, readers=first)
         else:
-            listening = light.listening()
-        if (light is None or light.hooked) and self.apart:
+            listening = cheap.recording()
+        if (cheap is None or cheap.hooked) and self.apart:
             with aside(self._model), listening as seen:
                 self._model(*args, **kwargs)
             return seen
@@ -87,11 +87,11 @@ class Listener:
 
     def learn(self, seen: ForwardRecord) -> None:
         """Listen to later forwards as cheaply as the first one allows."""
-        self._light = Light(self._model, seen) if Light.fits(self._model, seen) else None
+        self._cheap = ModuleListener(self._model, seen) if ModuleListener.fits(self._model, seen) else None
 
     def close(self) -> None:
         """Stop listening, and keep no model alive."""
         self.end()
-        self._light = self._names = None
+        self._cheap = self._names = None
         for name in ("_outer", "_model"):
             self.__dict__.pop(name, None)

@@ -1,0 +1,70 @@
+"""A call of a torch function, its arguments by name, and what counts as a weight layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from normscope.listening.calls import FunctionCall, float_tensors, tensors_in
+
+
+def call(func: Any, *args: Any, **kwargs: Any) -> FunctionCall:
+    return FunctionCall(func.__name__.split(".")[0], func, args, kwargs)
+
+
+X, W, B = torch.ones(2, 3), nn.Parameter(torch.ones(4, 3)), torch.ones(4)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        call(F.linear, X, W, B),
+        call(F.linear, X, bias=B, weight=W),
+        call(F.linear, input=X, weight=W, bias=B),
+        call(torch.ops.aten.linear.default, X, W, B),
+    ],
+    ids=["positions", "mixed", "names", "operator"],
+)
+def test_arguments_go_by_name_however_they_are_given(made: FunctionCall) -> None:
+    named = made.named()
+    assert [named[key] is value for key, value in (("input", X), ("weight", W), ("bias", B))] == [True] * 3
+    assert made.input is X
+    assert made.weight_family == "linear"
+
+
+def test_defaults_are_filled_in() -> None:
+    assert call(F.layer_norm, X, (3,)).named()["eps"] == 1e-5
+    assert call(F.batch_norm, X, None, None).named()["training"] is False
+    named = call(torch.conv2d, torch.ones(1, 3, 4, 4), torch.ones(2, 3, 3, 3)).named()
+    assert (list(named["stride"]), list(named["padding"]), named["groups"]) == ([1, 1], [0, 0], 1)
+
+
+@pytest.mark.parametrize(
+    ("made", "family"),
+    [
+        (call(torch.matmul, X, W), "linear"),
+        (call(torch.matmul, X, W.detach()), None),  # a product of two values is no layer
+        (call(torch.Tensor.mm, X, W), "linear"),
+        (call(torch.addmm, B, X, W), "linear"),
+        (call(F.conv_transpose1d, X, W), "convolution"),
+        (call(F.relu, X), None),
+        (call(torch.matmul, X, other=W), None),
+    ],
+)
+def test_what_is_a_weight_layer(made: FunctionCall, family: str | None) -> None:
+    assert made.weight_family == family
+
+
+def test_tensors_are_found_in_nests_and_objects() -> None:
+    class Output:
+        def __init__(self) -> None:
+            self.logits, self.hidden, self.name = X, (B, [W]), "x"
+
+    assert [t is u for t, u in zip(tensors_in(Output()), (X, B, W), strict=True)] == [True] * 3
+    assert tensors_in(X)[0] is X
+    assert len(float_tensors({"a": X, "b": torch.arange(3), "c": torch.empty(0)})) == 1
+    assert tensors_in(None) == []

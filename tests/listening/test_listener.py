@@ -1,0 +1,239 @@
+"""One listener: audits and runs see the same layers, at the same sites, with the same statistics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules import module as modules
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from normscope.diagnosis.data_pass import watch_data
+from normscope.listening.calls import FunctionCall
+from normscope.listening.listener import ForwardListener, LayerListener
+from normscope.monitor.forward_record import ForwardRecord
+from normscope.monitor.function_mode import FunctionListener
+from normscope.monitor.schedule import Tier
+
+
+class Functional(nn.Module):
+    """Layers without modules, one module that runs twice, and one that is made on the way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 6))
+        self.twice = nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.layer_norm(F.linear(x, self.weight), (6,))
+        x = self.twice(self.twice(x) @ self.weight)
+        return F.relu(nn.LayerNorm(6)(torch.addmm(self.weight[0], x, self.weight)))
+
+
+def convolutions() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.GroupNorm(2, 4),
+        nn.ReLU(), nn.ConvTranspose2d(4, 2, 2), nn.InstanceNorm2d(2, affine=True), nn.Flatten(), nn.Linear(50, 3),
+        nn.RMSNorm(3),
+    )  # fmt: skip
+
+
+def parametrized() -> nn.Module:
+    return nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 5)), nn.BatchNorm1d(5), nn.ReLU())
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "convolutions": (convolutions, (3, 1, 6, 6)),
+    "functions": (Functional, (3, 6)),
+    "parametrized": (parametrized, (3, 6)),
+    "frozen statistics": (lambda: convolutions().eval(), (3, 1, 6, 6)),
+}
+
+
+def network(name: str) -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(0)
+    build, shape = NETWORKS[name]
+    return build(), torch.randn(shape)
+
+
+def heard(model: nn.Module, x: Tensor, tier: Tier = Tier.FULL) -> ForwardRecord:
+    with FunctionListener(model).recording(tier, readers=True) as seen:
+        model(x)
+    return seen
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_audits_and_runs_see_the_same(name: str) -> None:
+    model, x = network(name)
+    audited, run = watch_data(model, [x]), heard(model, x)
+    assert set(audited.normalizers) == set(run.normalizers)
+    assert set(audited.weights) == set(run.weights)
+    assert set(audited.units) == set(run.dead)
+    assert [site for site in audited.order if site in run.weights] == list(run.weights)
+    assert set(audited.order) == {*run.weights, *run.normalizers}, "these have rows"
+    for site, over in audited.normalizers.items():
+        seen = run.normalizers[site]
+        assert (over.entries, over.uses_running, over.eps) == (seen.entries, seen.stored, seen.eps)
+        least = seen.variance.amin(0).double()
+        torch.testing.assert_close(over.least_variance, least.expand_as(over.least_variance), rtol=1e-5, atol=0.0)
+    for site, units in audited.units.items():
+        assert float(units.dead.double().mean()) == pytest.approx(float(run.dead[site]))
+
+
+def hooks() -> list[int]:
+    return [len(held) for held in (modules._global_forward_hooks, modules._global_forward_pre_hooks)]
+
+
+@pytest.mark.parametrize("listen", [lambda m, x: watch_data(m, [x]), heard])
+def test_nothing_stays_behind_even_if_the_model_raises(listen: Callable[..., Any]) -> None:
+    class Raises(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise RuntimeError("no")
+
+    model, x = network("convolutions")
+    before = hooks()
+    listen(model, x)
+    broken = nn.Sequential(model, Raises())
+    if listen is heard:
+        with pytest.raises(RuntimeError, match="no"):
+            listen(broken, x)
+    else:
+        assert listen(broken, x).error == "the model raises RuntimeError: no, on batch 1"
+    assert hooks() == before
+    assert not torch.overrides._get_current_function_mode_stack()
+
+
+def test_runs_are_counted_by_module_and_family_anew_in_each_forward() -> None:
+    model, x = network("functions")
+    listener = FunctionListener(model)
+    for _ in range(2):
+        with listener.recording(Tier.FULL) as found:
+            model(x)
+        assert list(found.normalizers) == [
+            ("", "layer_norm", 0), ("twice.1", "layer_norm", 0), ("twice.1", "layer_norm", 1), ("", "layer_norm", 1)
+        ]  # fmt: skip
+        assert Counter(path for path, _, _ in found.weights) == {"": 3, "twice.0": 2}
+
+
+class Products(nn.Module):
+    """Products with a stack of matrices, with a vector and with a matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack, self.vector = nn.Parameter(torch.randn(3, 6, 6)), nn.Parameter(torch.randn(6))
+        self.matrix = nn.Parameter(torch.randn(6, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ self.stack) @ self.matrix @ self.vector
+
+
+def test_runs_follow_products_that_have_one_operator_norm() -> None:
+    """Audits have a row for each; in a run the matrix is the first, and nothing is said to be lost."""
+    torch.manual_seed(0)
+    model, x = Products(), torch.randn(2, 6)
+    assert [run for _, _, run in watch_data(model, [x]).order] == [0, 1, 2]
+    found = heard(model, x)
+    assert {site: weight.parameters for site, weight in found.weights.items()} == {("", "linear", 0): ("matrix",)}
+    assert not found.lost
+
+
+def test_gradients_of_blocks_are_heard_without_hooks_that_stay() -> None:
+    model, x = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), torch.randn(5, 3, requires_grad=True)
+    with FunctionListener(model, ("0", "1")).recording(Tier.FULL) as found:
+        made = model(x)
+    made.sum().backward()
+    assert not x._backward_hooks
+    (out, none), (last, inner) = found.gradients["0"], found.gradients["1"]
+    assert none is None, "the input is a leaf"
+    assert out is not None and last is not None and inner is not None  # noqa: PT018
+    assert float(last) == pytest.approx(1.0)
+    assert float(out) == float(inner) == pytest.approx(float(model[1].weight.detach().sum(0).square().mean().sqrt()))
+
+
+class Failing(LayerListener):
+    """Fails at whatever it sees."""
+
+    def fail(self, *args: Any) -> None:
+        raise ArithmeticError
+
+    normalizer = weight = units = fail
+
+
+def test_what_fails_is_noted_and_the_model_goes_on() -> None:
+    model, x = network("convolutions")
+    expected = model(x)
+    listener = Failing(model)
+    with listener.listening():
+        assert torch.equal(model(x), expected)
+    run = heard(model, x)
+    assert listener.lost == {*run.weights, *run.normalizers, *run.dead}
+
+
+class Plain(ForwardListener):
+    """Counts calls by module."""
+
+    def after_call(self, call: FunctionCall, result: Any) -> Any:
+        names[self.path, call.name] += 1
+        return result
+
+
+names: Counter[tuple[str, str]] = Counter()
+
+
+@pytest.mark.parametrize("dropout", [True, False])
+def test_dropout_is_off_where_it_is_asked_for(dropout: bool) -> None:
+    class Dropped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(4, 4, num_layers=2, dropout=0.5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.dropout(self.lstm(x)[0], 0.5)
+
+    torch.manual_seed(0)
+    model, x = Dropped(), torch.randn(5, 2, 4)
+    names.clear()
+    with Plain(model, dropout=dropout).listening():
+        first, second = model(x), model(x)
+    assert torch.equal(first, second) is not dropout
+    assert (names["lstm", "lstm"], names["", "dropout"]) == (2, 2)
+    if not dropout:
+        assert torch.equal(first, model.eval().lstm(x)[0])
+
+
+class Operators(TorchDispatchMode):
+    """Counts operators by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def operators(run: Callable[[], Any]) -> Counter[str]:
+    with Operators() as counted:
+        run()
+    return counted.names
+
+
+@pytest.mark.parametrize(("tier", "least"), [(Tier.ECONOMY, 6), (Tier.FULL, 12)], ids=["economy", "full"])
+def test_a_watched_forward_costs_few_operators_and_waits_for_no_device(tier: Tier, least: int) -> None:
+    """For each block: what a BatchNorm is given, its variance and copies of its scales and running variance.
+
+    Above economy: which units of the ReLU were on.
+    """
+    torch.manual_seed(0)
+    layers = [(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()) for _ in range(3)]
+    model, x = nn.Sequential(*(layer for block in layers for layer in block)), torch.randn(2, 4, 5, 5)
+    extra = operators(lambda: heard(model, x, tier))
+    extra.subtract(operators(lambda: model(x)))
+    assert sum(extra.values()) <= 3 * least, +extra
+    assert not extra["_local_scalar_dense"], "an answer of the device was waited for"
