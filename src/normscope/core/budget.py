@@ -169,7 +169,7 @@ class Budget:
 
     @property
     def cuts(self) -> tuple[str, ...]:
-        """What the clock ended, each as one sentence."""
+        """One sentence for each piece of work that the clock ended."""
         return tuple(self._cuts.values())
 
     def advice(self, before: str | None = None) -> str | None:

@@ -44,7 +44,7 @@ class Cost(Part):
 
 
 COUNTED = ("passes", "backwards", "norms", "products")
-"""What is counted: forward passes, backward passes, operator norms, and products with a matrix or a Jacobian."""
+"""The work that is counted: forward and backward passes, operator norms, and products with a matrix or a Jacobian."""
 
 
 class Meter:

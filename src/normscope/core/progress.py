@@ -50,7 +50,7 @@ class Parts:
     """One bar for a measurement of several parts: which one runs, and which remain. Silent as `Progress` is.
 
     Args:
-        title: what is being done as a whole.
+        title: the name of the whole measurement.
         names: the names of the parts, in the order in which they run; a part that does not run is passed over.
 
     Example:

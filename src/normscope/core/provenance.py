@@ -1,4 +1,4 @@
-"""Where a figure comes from: the versions and the kind of machine that made it."""
+"""The provenance of a figure: the versions and the kind of machine that made it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def provenance(device: torch.device | None = None) -> dict[str, str]:
     """Return the versions and the device behind a result; no host name, no path, no user.
 
     Args:
-        device: where the model lies, if it is known.
+        device: the device of the model, if it is known.
     """
     found = {
         "normscope": __version__,

@@ -31,7 +31,7 @@ def mlp(
 
     Args:
         generator: draws the weights; torch's global generator is left alone.
-        normalizer: what stands between each hidden linear layer and its activation; `"group"` takes 8 groups.
+        normalizer: the normalizer between each hidden linear layer and its activation; `"group"` takes 8 groups.
         width: the width of the hidden layers.
         depth: the number of linear layers.
         inputs: the number of pixels of an image, over all channels.
@@ -74,7 +74,7 @@ def cnn(
 
     Args:
         generator: draws the weights; torch's global generator is left alone.
-        normalizer: what stands between each convolution and its activation; `"group"` takes 8 groups.
+        normalizer: the normalizer between each convolution and its activation; `"group"` takes 8 groups.
         width: the number of channels of the hidden layers.
         depth: the number of weight layers, two or more.
         channels: the number of channels of the images.

@@ -62,7 +62,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measuring:
-    """What all tasks share: the settings of each experiment, and the folder."""
+    """The settings of each experiment and the folder, which all tasks share."""
 
     settings: Mapping[str, Settings]
     folder: Path | None

@@ -1,1 +1,1 @@
-"""From a PyTorch model to a small immutable graph of operators."""
+"""Turn a PyTorch model into a small immutable graph of operators."""

@@ -1,1 +1,1 @@
-"""What a reader sees of each result: one file per result, from the result to a `Document`."""
+"""The reports that a reader sees: one file per result, which turns the result into a `Document`."""

@@ -113,7 +113,7 @@ def headline(run: Run) -> list[str]:
     else:
         ended = "It finished" if run.ended.how == "finished" else f"It was {run.ended.how}"
         end = f"{ended} after {counted(run.ended.step, 'step')}."
-    again = [f"It was gone on with at step {', '.join(f'{step:,}' for step in run.resumed)}."] if run.resumed else []
+    again = [f"It was resumed at step {', '.join(f'{step:,}' for step in run.resumed)}."] if run.resumed else []
     return [first, end, *again]
 
 
@@ -163,7 +163,7 @@ def marks(run: Run) -> tuple[Mark, ...]:
         for finding in run.findings
         if finding.step is not None
     ]
-    return (*raised, *(Mark(x=step, name="gone on with", kind="gone on with") for step in run.resumed))
+    return (*raised, *(Mark(x=step, name="resumed", kind="resumed") for step in run.resumed))
 
 
 def view_curves(run: Run, view: LayerPicture, *, span: tuple[float, float] | None = None) -> Curves | None:

@@ -181,8 +181,7 @@ def _density(found: Spectrum, brief: bool) -> list[Block]:
 
     def line(name: str, values: tuple[float, ...]) -> Curve:
         points = tuple(
-            (place, max(math.log10(value), floor) if value > 0 else floor)
-            for place, value in zip(density.places, values)
+            (x, max(math.log10(value), floor) if value > 0 else floor) for x, value in zip(density.places, values)
         )
         return Curve(name=name, points=points)
 

@@ -85,7 +85,7 @@ WORDS = {
     "probe": "A small function that measures something of a training step on the device, such as a variance.",
     "twin": "The same network with other normalizers, or with none.",
 }
-"""By term, in the order a reader may need them: first those that pages lead to, then those of the documentation."""
+"""The meaning of each term: first the terms that pages link to, then those of the documentation."""
 
 USED = {
     "Lipschitz constant": "certificates.md#over-all-inputs",

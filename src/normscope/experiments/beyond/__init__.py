@@ -1,4 +1,4 @@
-"""What later papers say of normalized networks, and the questions that the papers leave open."""
+"""Claims of later papers about normalized networks, and questions that the papers leave open."""
 
 from ..base import Experiment
 from .affine import AFFINE
