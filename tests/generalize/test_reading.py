@@ -216,7 +216,7 @@ class TestReading:
             (lambda x, y: {"train": (x, torch.zeros_like(y))}, "one label"),
             (lambda x, y: {"train": (x, y.float())}, "labels are one whole number"),
             (lambda x, y: {"train": x}, "no labels"),
-            (lambda x, y: {"train": (x, y), "held_out": (x[:30], y[:30])}, "30 samples of held_out also stand"),
+            (lambda x, y: {"train": (x, y), "held_out": (x[:30], y[:30])}, "30 samples of held_out are also in"),
             (lambda x, y: {"train": (x, y), "test": (x[:1], y[:1])}, "1 samples of test are also in train"),
             (lambda x, y: {"train": (x, y), "held_out": (x + 9, y + 7)}, "held-out samples has labels"),
             (lambda x, y: {"train": (x[:3], y[:3])}, "no held-out sample"),
