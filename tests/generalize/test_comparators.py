@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -213,6 +214,21 @@ class TestMargins:
         for radius, evidence in ((None, "estimated"), (5.0, "certified")):
             rows = {row.name: row.evidence for row in margin_rows(network, seen(), 0.01, radius)}
             assert rows == {"Bartlett 2017": "certified", "Neyshabur 2018": evidence, "Golowich 2020": "certified"}
+
+    def test_the_margin_with_the_smallest_bound_is_taken(self):
+        model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+        network, data = read_network(model, torch.randn(2, 3), 2, None, None), seen()
+        for row in margin_rows(network, data, 0.01, 1.0):
+            margins = quantiles(data.margins.tolist())
+            apart = [margin_rows(network, replace(data, margins=torch.full((1000,), m)), 0.01, 1.0) for m in margins]
+            below = [float((data.margins <= m).double().mean()) for m in margins]
+            values = [
+                share + sum(term.value for term in one.terms[1:])
+                for share, rows in zip(below, apart)
+                for one in rows
+                if one.name == row.name
+            ]
+            assert row.value == pytest.approx(min(values))
 
     def test_margins_to_try_are_positive(self):
         assert quantiles([]) == []

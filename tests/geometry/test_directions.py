@@ -9,6 +9,7 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.geometry import directions as room
 from normscope.geometry import verified_directions
+from normscope.geometry.objective import Objective
 
 from .hessians import CROSS_ENTROPY
 
@@ -161,3 +162,37 @@ def test_every_forward_runs_in_full_precision_and_the_settings_are_put_back(matm
     seen = capsys.readouterr().out.splitlines()
     assert len(seen) > 3  # in captures as well
     assert all(line.endswith("ieee ieee False") and "tf32" not in line for line in seen)
+
+
+def test_which_entries_are_scaled_shifted_or_dead() -> None:
+    """Before a BatchNorm a bias is dead and scaled with nothing; before a LayerNorm it is scaled and centred."""
+    x, y = X[:, 0, 0, :4], Y
+    batch = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+    shown = room.directions(Objective(batch, CROSS_ENTROPY, (x, y), mode="train"))
+    assert shown.dead.tolist() == list(range(24, 30))
+    assert shown.group[:30].tolist() == [*torch.arange(6).repeat_interleave(4).tolist(), *[-1] * 6]
+    assert torch.allclose(shown.norms, batch[0].weight.detach().double().norm(dim=1))
+    assert (shown.centred, shown.dimensions, shown.shown) == ((), 12, 12)
+    layer = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, 3))
+    shown = room.directions(Objective(layer, CROSS_ENTROPY, (x, y)))
+    assert shown.group[:30].tolist() == [0] * 30
+    assert [index.shape for index in shown.centred] == [(6, 5)]
+    assert (len(shown.dead), shown.dimensions) == (0, 6)
+
+
+class Twice(nn.Module):
+    """One layer that runs twice, each time in front of a normalizer of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(4, 4, bias=False), nn.Linear(4, 3)
+        self.first, self.second = nn.LayerNorm(4), nn.LayerNorm(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.second(self.layer(torch.relu(self.first(self.layer(x))))))
+
+
+def test_the_weight_of_a_layer_that_runs_twice_is_scaled_once() -> None:
+    shown = room.directions(Objective(Twice(), CROSS_ENTROPY, (X[:, 0, 0, :4], Y)))
+    assert [(layer.name, layer.groups) for layer in shown.layers] == [("layer.weight", 1)]
+    assert shown.count == 1
