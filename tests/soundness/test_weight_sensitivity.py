@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normscope.bounds.weights import applied
+from normscope.bounds import applied
 from normscope.bounds.weights import figures as weight_figures
 from normscope.bounds.weights.tails import Tails
 from normscope.bounds.weights.weight_constants import weight_sensitivity

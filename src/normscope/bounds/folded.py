@@ -68,7 +68,9 @@ def propagate(
         joints: what was found of those in an earlier pass; most passes meet the same ones.
     """
     inputs = {item.name: ONE if start is None else start[item.name] for item in segments.graph.inputs}
-    walk = _Walk(segments, norm, inputs, fold=fold, chain=chain, side=side, joints={} if joints is None else joints)
+    walk = _Propagation(
+        segments, norm, inputs, fold=fold, chain=chain, side=side, joints={} if joints is None else joints
+    )
     for node in segments.graph:
         effect = segments.effects[node.name]
         if isinstance(effect, Linear):
@@ -79,7 +81,7 @@ def propagate(
     return walk.values
 
 
-class _Walk:
+class _Propagation:
     """The bounds of all values so far, and of the sources of forms: inputs, and nonlinear nodes before `after`."""
 
     def __init__(

@@ -28,7 +28,7 @@ def search(reach: Reach, budget: Budget) -> None:
     settled = not any(bool((piece.ratio > 0).any()) for move in carried for piece in move.pieces)
     if form is None or settled or form.shape[0] > reach.widest:
         return
-    chosen = _StepMultipliers(carried)
+    chosen = _BallMultipliers(carried)
     best, state = largest_eigenvalue(image_above(reach.q, form)).nan_to_num(nan=torch.inf), reach.q
     while budget.spend():
         with torch.enable_grad():
@@ -45,7 +45,7 @@ def search(reach: Reach, budget: Budget) -> None:
     reach.q = state
 
 
-class _StepMultipliers:
+class _BallMultipliers:
     """The shares and weights of every move, which Adam moves."""
 
     def __init__(self, carried: Sequence[Carried]) -> None:
@@ -65,7 +65,7 @@ class _StepMultipliers:
         self.adam.step()
 
 
-def _run(reach: Reach, chosen: _StepMultipliers) -> Tensor:
+def _run(reach: Reach, chosen: _BallMultipliers) -> Tensor:
     """Return the last state with given multipliers."""
     q = reach.start
     pairs = iter(zip(chosen.shares, chosen.tilts, strict=True))

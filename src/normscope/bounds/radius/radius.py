@@ -112,7 +112,7 @@ def certified_radius(
         captured = Captured.of(model, inputs, bounding, mode=mode, output=output, known=known)
         return Certifier(captured, bounding, effort=effort, attack=attack, seed=seed)
 
-    seen = _Examined(model, certifier)
+    seen = _CertifiedBatches(model, certifier)
     expected = 1 if y is not None or isinstance(x, Tensor | np.ndarray) else operator.length_hint(x, 1)
     notes: tuple[str, ...] = ()
     for index, (inputs, labels) in enumerate(_batches(x, y)):
@@ -126,7 +126,7 @@ def certified_radius(
     return _joined(seen.parts, seen.first, budget, notes, labelled=seen.labelled)
 
 
-class _Examined:
+class _CertifiedBatches:
     """What was found of the batches so far; those of one shape share a certifier."""
 
     def __init__(self, model: nn.Module, build: Callable[[Any], Certifier]) -> None:

@@ -228,7 +228,7 @@ def _pooling(node: Node, before: Grid, after: Grid) -> Stencil | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Windows:
+class _PoolingWindows:
     """The windows of a mean, and what their sums are divided by."""
 
     kernel: Grid
@@ -237,14 +237,14 @@ class _Windows:
     divisor: int
 
 
-def _windows(node: Node, size: Grid, outputs: Grid) -> _Windows | None:
+def _windows(node: Node, size: Grid, outputs: Grid) -> _PoolingWindows | None:
     """Return the windows of a pooling operator; None where they are not all of the same size."""
     axes = len(size)
     if node.operator == f"adaptive_avg_pool{axes}d":
         if any(n % m for n, m in zip(size, outputs, strict=True)):
             return None
         kernel = tuple(n // m for n, m in zip(size, outputs, strict=True))
-        return _Windows(kernel, kernel, (0,) * axes, math.prod(kernel))
+        return _PoolingWindows(kernel, kernel, (0,) * axes, math.prod(kernel))
     if node.operator != f"avg_pool{axes}d":
         return None
     arguments = node.bound()
@@ -256,7 +256,7 @@ def _windows(node: Node, size: Grid, outputs: Grid) -> _Windows | None:
     ends = zip(size, outputs, kernel, stride, padding, strict=True)
     if any((m - 1) * s + k > n + 2 * p for n, m, k, s, p in ends):
         return None  # ceil_mode: the last window is cut off
-    return _Windows(kernel, stride, padding, int(arguments.get("divisor_override") or math.prod(kernel)))
+    return _PoolingWindows(kernel, stride, padding, int(arguments.get("divisor_override") or math.prod(kernel)))
 
 
 def _each(value: Any, axes: int) -> Grid:
