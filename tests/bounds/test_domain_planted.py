@@ -280,7 +280,7 @@ def _later_alone(patch: Patch) -> None:
 BUGS = [
     Bug("the average variance instead of the least", _mean_variance, inside(layered(), tokens(20))),
     Bug("one variance for all groups", _mean_variance, inside(grouped(), uneven(20, 4, 3))),
-    Bug("variances four times too large", _scaled("Spread", 4.0), inside(layered(), data(1, 5))),
+    Bug("variances four times too large", _scaled("LeastMeanSquare", 4.0), inside(layered(), data(1, 5))),
     Bug("eps of one", _large_eps, inside(layered(), 0.2 * data(20, 5))),
     Bug("half of every slope interval", _swapped_slopes, inside(bent(), data(30, 3))),
     Bug("ranges end where they begin", _lowest_alone, inside(bent(), data(30, 3))),
