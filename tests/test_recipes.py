@@ -145,7 +145,9 @@ def test_a_complete_activation(known, checker):
     """One call: bounds over all inputs, slopes over balls, and a word that the checker, once taught it, verifies."""
     known("a ball rule")
     balls = over_balls()
-    known("a proof step")  # teaches the checker
+    known("a complete activation")
+    assert checker() == "NOT RE-VERIFIED"  # a word that the checker was not taught is not followed
+    known("a proof step")  # teaches it
     known("a complete activation")
     (found,) = [one for one in registry.operators() if one.op is ASINH]
     assert (found.near, found.proof) == ("steps", "word")

@@ -18,9 +18,9 @@ from normscope.core.errors import SoundnessError
 from normscope.graph import leaves, written
 from normscope.graph.ir import Unit
 from normscope.theory import templates
-from normscope.theory.activations import turning
 from normscope.theory.piecewise import PiecewiseLinear, Unreadable
 from normscope.theory.templates import Polynomial
+from normscope.theory.turning_points import turning
 
 ROOT = math.sqrt(2.0 / math.pi)
 Written = Callable[[Tensor], Tensor]

@@ -13,11 +13,13 @@ from torch import nn
 import normscope as ns
 from normscope.bounds.proofs.network_script import scripted
 from normscope.bounds.segments import segment
-from normscope.bounds.trial import shaken
+from normscope.bounds.trial import shaken, try_example
 from normscope.bounds.unrolled import GraphSteps
 from normscope.core.archive import Archive
+from normscope.core.errors import NormscopeError
 from normscope.graph.ir import Node, Ref, Unit
-from normscope.rules.effects import Linear
+from normscope.rules import registry
+from normscope.rules.effects import Elementwise, Linear
 from normscope.rules.registry import Example, activation_of, lookup, multiplied, operators, sets_of
 
 FAMILIES = sorted({known.family for known in operators()})
@@ -118,3 +120,56 @@ def test_near_and_proof_name_the_parts() -> None:
     assert said["aten.mul.Tensor"] == ("map or steps", "map or word")
     assert said["aten.lstm.input"] == ("gain alone", "opaque")
     assert said["aten.log.default"] == ("steps", "opaque")
+
+
+def over_a_ball(function: Any) -> ns.Bracket:
+    return ns.lipschitz(as_module(function).eval(), torch.randn(2, 3), scope="ball", radius=0.1)
+
+
+@pytest.fixture
+def asinh() -> Any:
+    op = torch.ops.aten.asinh.default
+    yield op
+    registry._OPERATORS.pop(op, None)
+
+
+def test_a_rule_near_a_point_that_raises_is_said_and_fails_its_trial(asinh) -> None:
+    def broken(node, build):
+        raise KeyError("planted")
+
+    @ns.rule(asinh, examples=[(torch.asinh, (2, 3))], local=broken)
+    def rule(node, operands):
+        """Inverse hyperbolic sine."""
+        return Elementwise(slope=(0.0, 1.0))
+
+    assert any("failed near a point" in note and "planted" in note for note in over_a_ball(torch.asinh).notes)
+    with pytest.raises(NormscopeError, match="planted"):
+        try_example((torch.asinh, (2, 3)))
+
+
+@pytest.mark.parametrize("steps", [lambda node, build: node.refs[0], lambda node, build: "nothing"])
+def test_steps_that_compute_something_else_are_not_taken(asinh, steps) -> None:
+    """The operand itself, without a step, is no asinh; neither is a value that does not exist."""
+
+    @ns.rule(asinh, examples=[(torch.asinh, (2, 3))], local=steps)
+    def rule(node, operands):
+        """Inverse hyperbolic sine."""
+        return Elementwise(slope=(0.0, 1.0))
+
+    assert any("gain alone" in note for note in over_a_ball(lambda x: torch.asinh(3 * x)).notes)
+
+
+@pytest.mark.parametrize("function", [lambda x: x.sum().softmax(0) + x[0], lambda x: x.sum().log_softmax(0) + x[0]])
+def test_a_softmax_of_one_number_is_constant(function: Any) -> None:
+    assert ns.lipschitz(as_module(function).eval(), torch.randn(3)).upper == pytest.approx(1.0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda x: x.sigmoid() ** 1.5, "power 1.5, no whole number above 0"),
+        (lambda x: x**2, "power 2 of a value that is not bounded"),
+    ],
+)
+def test_a_power_without_a_bound_says_why(function: Any, reason: str) -> None:
+    assert reason in (ns.lipschitz(as_module(function).eval(), torch.randn(3)).reason or "")

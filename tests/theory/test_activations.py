@@ -12,7 +12,7 @@ from torch import nn
 import normscope as ns
 from normscope.core.bracket import Evidence
 from normscope.theory import activations as act
-from normscope.theory import templates
+from normscope.theory import softmax_norms, templates
 from normscope.theory.piecewise import Unreadable
 from normscope.theory.templates import Polynomial
 
@@ -215,7 +215,7 @@ def test_selu_and_celu_are_torchs():
 @pytest.mark.parametrize("n", range(1, 51))
 def test_log_softmax_is_sqrt_n_at_a_vertex_and_nowhere_more(n):
     generator = torch.Generator().manual_seed(n)
-    bound = 10 ** act.log_softmax_norm(n).log10
+    bound = 10 ** softmax_norms.log_softmax_norm(n).log10
     logits = torch.randn(40, n, dtype=torch.float64, generator=generator) * torch.logspace(-1, 2, 40).double()[:, None]
     p = torch.cat([logits.softmax(1), torch.eye(n, dtype=torch.float64)[:1]])
     norms = torch.linalg.matrix_norm(torch.eye(n, dtype=torch.float64) - p[:, None, :].expand(-1, n, n), 2)
@@ -234,7 +234,7 @@ def test_softmax_is_half(n):
     logits[0], logits[0, :2] = -50.0, 0.0
     p = logits.softmax(1)
     norms = torch.linalg.matrix_norm(torch.diag_embed(p) - p[:, :, None] * p[:, None, :], 2)
-    bound = 10 ** act.softmax_norm(n).log10
+    bound = 10 ** softmax_norms.softmax_norm(n).log10
     assert norms.max() <= bound + 1e-15
     assert norms.max() >= bound - 1e-12
 
@@ -244,7 +244,7 @@ def test_glu(radius):
     b = torch.linspace(-12, 40, 200_001, dtype=torch.float64, requires_grad=True)
     pair = torch.stack([torch.full_like(b, radius), b], 1).detach().requires_grad_()
     gradient = torch.autograd.grad(F.glu(pair, 1).sum(), pair)[0]
-    bound = 10 ** act.glu_norm(radius).log10
+    bound = 10 ** softmax_norms.glu_norm(radius).log10
     assert gradient.norm(dim=1).max() <= bound * (1 + 1e-15)
     assert gradient.norm(dim=1).max() >= bound * (1 - 1e-8)
 
@@ -272,7 +272,7 @@ def test_a_parameter_that_is_nan_is_not_overlooked(function):
 
 def test_a_gate_of_unknown_size_is_refused():
     with pytest.raises(ValueError, match="NaN"):
-        act.glu_norm(math.nan)
+        softmax_norms.glu_norm(math.nan)
 
 
 SCALED = {

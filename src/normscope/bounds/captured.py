@@ -79,7 +79,7 @@ class Captured:
             on_missing: `"error"` or `"inf"`.
             known: constants of modules by path.
             graph: the graph of the model, where it was captured already.
-            folding: what folding the segments may cost, where that is not the budget of the bounding.
+            folding: a separate budget for folding the segments; by default that of `bounding`.
 
         Raises:
             NormscopeError: as `lipschitz` does.

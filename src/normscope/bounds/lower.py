@@ -22,7 +22,7 @@ ATTACK_STEPS, ATTACK_FEWEST = 600, 6
 """Steps of the search from below, gradients and pairs in float64, through small networks and through the largest."""
 
 ATTACK_WORK = 1.5e10
-"""Multiplications of one pass, over all steps of the search from below: large networks take fewer steps."""
+"""Multiplications that all steps of the search from below may take together, one forward pass counted for each."""
 
 PAIRS_WORK = 2e9
 """Multiplications of one pass up to which pairs along directions seen are confirmed where no search is asked for."""
@@ -64,7 +64,7 @@ def observed(captured: Captured, seed: int, budget: Budget | None = None) -> Bra
     graph, work = captured.graph, OBSERVED_WORK / OBSERVED_PASSES
     samples = passes(graph, OBSERVED_SAMPLES, work=work / USUAL_STEPS)
     there = 1 if graph.samples is None else len(graph.samples)
-    samples = there if 2 * samples > there else samples  # of all samples there is a graph already
+    samples = there if 2 * samples > there else samples  # the graph of the whole batch exists already
     steps = passes(graph, OBSERVED_STEPS, work=work, samples=samples, least=OBSERVED_FEWEST)
     return jacobian_norms(
         captured.model,

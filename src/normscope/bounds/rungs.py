@@ -66,8 +66,8 @@ def upper_sides(
         bounding: what it may cost; without limits if None.
         effort: `"fast"`; more than that adds the optimised certificate.
         proofs: whether brackets hold what a checker needs, which takes stock of all weights.
-        everywhere: whether the segments are those of all inputs. Over a domain there are no formulas of the paper, and
-            chains that end in a sum count, too: no checker follows them.
+        everywhere: whether the segments are those of all inputs. False over a domain: the printed products are left
+            out, and chains that end in a sum are used as well, since no proof is written there.
     """
     bounding = bounding or Bounding()
     found, chains = _composed(captured, bounding, terms=not everywhere)

@@ -65,6 +65,8 @@ def try_example(example: Example, *, seed: int = 0, steps: int = 200) -> Trial:
         effect = captured.segments.effects[node.name]
         if isinstance(effect, Unbounded) and effect.reason.startswith(FAILED):
             raise NormscopeError(effect.reason)
+    if captured.unrolled.failures:
+        raise NormscopeError(captured.unrolled.failures[0])
     rungs = upper_sides(captured)
     uppers = {name: b.log10_upper for name, b in rungs.items() if b.holds}
     lower = lower_bound(captured.graph, captured.double, budget=Budget(steps), seed=seed).log10

@@ -17,7 +17,7 @@ from ..linalg.writing import write_out
 from ..rules.effects import Effect, Linear
 from ..rules.local.local import Affine, Builder, Primitive, UnrolledStep
 from ..rules.local.opaque import Opaque
-from ..rules.registry import lookup
+from ..rules.registry import FAILED, lookup
 from .segments import Form, Segments
 
 CLOSE = 1e-9
@@ -32,6 +32,7 @@ class GraphSteps:
         steps: by name, in order; the value of a node bears the node's name.
         output: name of the value returned.
         opaque: the nodes that are known by their gain alone, for want of steps that apply.
+        failures: why the steps of some of them could not be made, where their rule raised an error.
 
     `base` holds the steps of nodes of another graph, at the same captured input, that need not be read again.
     """
@@ -41,6 +42,7 @@ class GraphSteps:
         self.steps: dict[str, UnrolledStep] = {}
         self.shapes = {item.name: item.shape for item in self.graph.inputs}
         self.opaque: list[Node] = []
+        self.failures: list[str] = []
         self._dtypes = {node.name: node.dtype for node in self.graph}
         self._owners: dict[str, Node] = {}
         self._sample = sample = {item.name: item.value[None] for item in self.graph.inputs}
@@ -62,7 +64,8 @@ class GraphSteps:
         if not found:
             return ()
         rest = f" and {len(found) - 3} more" if len(found) > 3 else ""
-        return (f"near a point these are known by their gain alone, which is looser: {', '.join(found[:3])}{rest}",)
+        note = f"near a point these are known by their gain alone, which is looser: {', '.join(found[:3])}{rest}"
+        return (note, *self.failures[:3])
 
     def by_node(self) -> dict[int, list[UnrolledStep]]:
         """Return the steps of every node, by the node's identity."""
@@ -83,11 +86,12 @@ class GraphSteps:
         build = Builder(node, dict(self.shapes))
         try:
             name = known.local(node, build) if known is not None and known.local is not None else None
-        except Exception:  # a rule that meets what it was not written for must not pass for a bound
+        except Exception as error:  # a rule that meets what it was not written for must not pass for a bound
+            self.failures.append(f"{FAILED} {node.op} failed near a point, in {node.where}: {error!r}")
             name = None
-        if name is not None and build.steps and self._agree(node, build.steps, name, sample):
-            return [_renamed(step, name, node.name) for step in build.steps]
-        if name is not None and not build.steps:
+        if name is not None and self._agree(node, build.steps, name, sample):
+            if build.steps:
+                return [_renamed(step, name, node.name) for step in build.steps]
             return [UnrolledStep(node.name, node.shape, Affine((Identity(self.shapes[name], node.shape),)), (name,))]
         self.opaque.append(node)
         return [UnrolledStep(node.name, node.shape, Opaque(node, self._typed(node)), node.refs)]
@@ -97,6 +101,8 @@ class GraphSteps:
         values = dict(sample)
         for step in steps:
             values[step.name] = evaluate(step, [values[operand] for operand in step.operands], 1)
+        if name not in values:
+            return False
         typed = [sample[ref][0].to(dtype) for ref, dtype in zip(node.refs, self._typed(node), strict=True)]
         want, got = node.evaluate(typed).double(), values[name][0]
         if want.shape != got.shape:

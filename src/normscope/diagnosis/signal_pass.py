@@ -31,7 +31,7 @@ FLAT = 0.01
 steepest slope."""
 SATURATING = ("sigmoid", "tanh", "softmax", "hardsigmoid")
 ACTIVATIONS = (*SATURATING, "gelu", "silu", "mish", "elu", "selu", "celu", "leaky_relu", "prelu", "rrelu", "softplus",
-               "hardtanh", "hardswish", "glu", "log_softmax", "logsigmoid", "softsign")  # fmt: skip
+               "hardtanh", "hardswish", "glu", "log_softmax", "log_sigmoid", "softsign")  # fmt: skip
 OTHERS = {
     "scaled_dot_product_attention": "attention", "multi_head_attention_forward": "attention", "lstm": "lstm",
     "gru": "gru", "rnn_tanh": "rnn", "rnn_relu": "rnn",

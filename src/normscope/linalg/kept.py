@@ -11,7 +11,7 @@ from .linear_map import LinearMap
 Found = TypeVar("Found")
 
 
-def kept(work: Callable[[LinearMap], Found]) -> Callable[[LinearMap], Found]:
+def kept(function: Callable[[LinearMap], Found]) -> Callable[[LinearMap], Found]:
     """Let every map keep what a function finds out about it, so that this is worked out once.
 
     Example:
@@ -21,11 +21,11 @@ def kept(work: Callable[[LinearMap], Found]) -> Callable[[LinearMap], Found]:
         ([6], True, False)
     """
 
-    @wraps(work)
+    @wraps(function)
     def found(linear: LinearMap) -> Found:
-        if work not in linear.worked_out:
-            linear.worked_out[work] = work(linear)
-        known: Found = linear.worked_out[work]
+        if function not in linear.worked_out:
+            linear.worked_out[function] = function(linear)
+        known: Found = linear.worked_out[function]
         return known
 
     return found

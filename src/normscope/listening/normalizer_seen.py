@@ -65,7 +65,10 @@ class NormalizerSeen:
 
     @property
     def free(self) -> int:
-        """Dimensions of what a set can be, of which normalizing takes one away; none of them if it is a constant."""
+        """Degrees of freedom of a set: its entries, less one where their mean is subtracted.
+
+        They are 2 for stored statistics, where the constant is 1/s, as it is for any larger set.
+        """
         return 2 if self.stored else self.entries - self.centred
 
 

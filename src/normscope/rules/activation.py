@@ -20,9 +20,8 @@ from ..theory.activations import (
     STRAIGHT,
     STRETCH,
     Activation,
-    TurningPoint,
-    turning,
 )
+from ..theory.turning_points import TurningPoint, turning
 from .effects import UNKNOWN, Effect, Elementwise, Gain, Range, Unbounded
 from .local.local import Builder
 from .local.scalar import Scalar, scalar_step
@@ -31,8 +30,8 @@ from .vocabulary import EntrywiseWord
 
 aten = torch.ops.aten
 WRITTEN = 1e-9
-"""How far the derivative of a formula may be off whose constants are rounded and whose turning points lie up to 1e-6
-from the known ones: there the derivative is flat to second order."""
+"""How far the derivative of a written-out activation may be off. Its constants are rounded, so that its turning points
+lie up to 1e-6 from the known ones, where the derivative is flat to second order."""
 
 
 def entrywise(

@@ -13,7 +13,8 @@ from torch import Tensor
 from ..core.log10 import ceiling10, log10
 from ..core.log10 import product_above as above
 from ..graph.ir import Node
-from ..theory.activations import PERIODIC, TurningPoint, turning
+from ..theory.activations import PERIODIC
+from ..theory.turning_points import TurningPoint, turning
 from .effects import Effect, Elementwise, Linear, Range, Unbounded
 from .local.local import Builder
 from .local.scalar import Scalar, reciprocal, scalar_step
@@ -70,12 +71,14 @@ def _even(exponent: float) -> tuple[float, float]:
 )  # fmt: skip
 @rule(aten.square.default, examples=[(lambda x: x.tanh().square(), (2, 3))], local=_power_steps)
 def power(node: Node, operands: Sequence[Range]) -> Effect:
-    """A power >= 1 of a bounded value."""
+    """A whole power of a bounded value, from 1 on."""
     exponent = float(node.args[1]) if len(node.args) > 1 else 2.0
     entry = operands[0].entry
     if exponent == 1:
         return Linear(maps=(spread(node.operands[0], node.shape, 1, node.device),))
-    if not (exponent > 1 and exponent == int(exponent) and math.isfinite(entry)):
+    if not (exponent > 1 and exponent == int(exponent)):
+        return Unbounded(reason=f"power {exponent:g}, no whole number above 0, in {node.where}")
+    if not math.isfinite(entry):
         return Unbounded(reason=f"power {exponent:g} of a value that is not bounded in {node.where}")
     slope = above(exponent, ceiling10((exponent - 1) * log10(entry))) * (1 + 1e-12) if entry > 0 else 0.0
     top = ceiling10(exponent * log10(entry)) * (1 + 1e-12) if entry > 0 else 0.0
@@ -116,8 +119,7 @@ def _reciprocal_steps(node: Node, build: Builder) -> str | None:
 
 
 @rule(
-    aten.sqrt.default, aten.rsqrt.default, aten.log.default, aten.log1p.default, aten.log2.default, aten.log10.default,
-    aten.acos.default, aten.asin.default, aten.atanh.default, aten.sinh.default, aten.cosh.default, aten.expm1.default,
+    *(op for op in _DOMAINS if op is not aten.exp.default),
     examples=[
         *((partial(_inside, function), (2, 3)) for function in (
             torch.sqrt, torch.rsqrt, torch.log, torch.log1p, torch.log2, torch.log10, torch.acos, torch.asin,

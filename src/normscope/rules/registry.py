@@ -43,7 +43,7 @@ class Operator:
 
     Attributes:
         op: the operator of torch, or the name of a recognised unit.
-        family: the file of `normscope.rules` that it stands in, `"user"` for rules of users.
+        family: the file of `normscope.rules` that its rule stands in, `"user"` for rules of users.
         summary: one line that says what its effect is.
         examples: what puts it on trial.
         effect: what it does to a change, over all inputs.

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from ..core.rounding import Upper
 from ..graph.ir import Node
-from ..theory.activations import glu_norm, log_softmax_norm, softmax_norm, turning
+from ..theory.softmax_norms import glu_norm, log_softmax_norm, softmax_norm
+from ..theory.turning_points import turning
 from .effects import Effect, Gain, Range, Unbounded
 from .local.entry_sets import LogSoftmax, Softmax
 from .local.local import Builder, Primitive
@@ -65,10 +66,11 @@ def _softmax_word(node: Node) -> SoftmaxWord:
 )
 def softmax(node: Node, operands: Sequence[Range]) -> Effect:
     """Softmax over one dimension: norm of the Jacobian at most 1/2."""
-    dim = int(node.args[1])
-    n = node.shape[dim]
-    row = 1.0 if dim % len(node.shape) == len(node.shape) - 1 else math.inf
-    return Gain(gains=(softmax_norm(n),), range=Range.of(1.0, node.shape[-1], row))
+    if not node.shape:
+        return Gain(gains=(softmax_norm(1),), range=Range.of(1.0, 1, 1.0))
+    axis = _axis(node)
+    row = 1.0 if axis == len(node.shape) - 1 else math.inf
+    return Gain(gains=(softmax_norm(node.shape[axis]),), range=Range.of(1.0, node.shape[-1], row))
 
 
 @rule(
@@ -79,7 +81,7 @@ def softmax(node: Node, operands: Sequence[Range]) -> Effect:
 )
 def log_softmax(node: Node, operands: Sequence[Range]) -> Effect:
     """Log-softmax over one dimension: sqrt(n), approached where one class has all the mass."""
-    return Gain(gains=(log_softmax_norm(node.shape[int(node.args[1])]),))
+    return Gain(gains=(log_softmax_norm(node.shape[_axis(node)] if node.shape else 1),))
 
 
 def _glu_steps(node: Node, build: Builder) -> str | None:

@@ -3,9 +3,6 @@
 A slope interval [a, b] of f says that a <= (f(u) - f(v))/(u - v) <= b for all u != v. For a smooth f its ends are the
 extrema of f', found from the roots of f''; tests recompute every constant below with 30 digits. Than's Definitions 4
 and 8 assume slopes of at most 1 in size, which GELU, SiLU, Mish, hardswish, SELU and erf break.
-
-Between its turning points (kinks and extrema of the derivative) a derivative is monotone, so that its range over an
-interval is spanned by its values at both ends and on both sides of the turning points inside.
 """
 
 from __future__ import annotations
@@ -19,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core import rounding
 from ..core.bracket import Evidence
-from ..core.rounding import UNIT, ZERO, Upper
+from ..core.rounding import UNIT, Upper
+from .turning_points import TurningPoint, turning
 
 Interval = tuple[float, float]
 REAL: Interval = (-math.inf, math.inf)
@@ -32,7 +29,8 @@ by the rounding of many periods."""
 STRETCH = 1e-9, 1e9
 """Factors of the input with which checkers of proofs still compute an activation closely."""
 SURE_THRESHOLD = 37.0
-"""The threshold of softplus above which torch's jump there is less than float64 rounds."""
+"""The threshold of softplus from which on it has a word in proofs: checkers compute the smooth function, and there
+torch's jump is lost in the rounding of every value near it."""
 NO_LIMIT = 1e300
 """A limit that nothing reaches, for a clamp on one side."""
 
@@ -55,25 +53,6 @@ QUICK_GELU = 1.702
 """The sharpness of the sigmoid in the GELU of CLIP."""
 # torch multiplies by 1.0f/6.0f even in float64 (forward on CUDA, hardsigmoid's backward): 3e-8 above 1/6.
 _SIXTH = 0.16666667163372039794921875
-
-
-@dataclass(frozen=True, slots=True)
-class TurningPoint:
-    """A point (or one per entry), or with a `period` every point `at + k period`."""
-
-    at: float | Tensor
-    period: float | None = None
-
-    def inside(self, low: Tensor, high: Tensor) -> Tensor:
-        """Say where an interval holds such a point."""
-        if self.period is None:
-            return (low <= self.at) & (high >= self.at)
-        return torch.floor((high - self.at) / self.period) >= torch.ceil((low - self.at) / self.period)
-
-
-def turning(*points: float) -> tuple[TurningPoint, ...]:
-    """Return single turning points."""
-    return tuple(TurningPoint(point) for point in points)
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,72 +328,6 @@ def gelu(approximate: str = "none") -> Activation:
     return ACTIVATIONS["gelu" if approximate == "none" else "gelu_tanh"]
 
 
-def softmax_norm(n: int) -> Upper:
-    """Return the Lipschitz constant of softmax over n entries, 1/2 (0 for n = 1).
-
-    The Jacobian diag(p) - p p^T has norm at most 1/2, reached in the limit p = (1/2, 1/2, 0, ..., 0).
-
-    Args:
-        n: the number of entries.
-
-    Returns:
-        The constant.
-
-    Example:
-        >>> round(10 ** softmax_norm(3).log10, 12)
-        0.5
-    """
-    return Upper.of(0.5, Evidence.PROVEN, "softmax") if n > 1 else ZERO.named("softmax")
-
-
-def log_softmax_norm(n: int) -> Upper:
-    """Return the Lipschitz constant of log-softmax over n entries, sqrt(n) (0 for n = 1).
-
-    The Jacobian I - 1 p^T is an oblique projection (p sums to 1). For n >= 2 it has the norm of its complement 1 p^T,
-    which is sqrt(n) norm(p): sqrt(n) in the limit where p is a vertex of the simplex, 1 where p is uniform.
-
-    Args:
-        n: the number of entries.
-
-    Returns:
-        The constant.
-
-    Example:
-        >>> round(10 ** log_softmax_norm(16).log10, 12)
-        4.0
-    """
-    if n <= 1:
-        return ZERO.named("log_softmax")
-    return Upper.of(math.sqrt(n), Evidence.PROVEN, "log_softmax", allowance=rounding.gamma(1))
-
-
-def glu_norm(radius: float = math.inf) -> Upper:
-    """Return the Lipschitz constant of the gated linear unit a sigmoid(b) for abs(a) <= radius.
-
-    sup over t = sigmoid(b) of t sqrt(1 + radius^2 (1 - t)^2): 1, or its value at t = (3 - sqrt(1 - 8/radius^2))/4.
-
-    Args:
-        radius: a bound on the entries of the first half; without one the unit is not Lipschitz.
-
-    Returns:
-        The constant, infinite with its reason for an infinite radius.
-
-    Example:
-        >>> glu_norm(2.0).log10, glu_norm().reason
-        (0.0, 'glu multiplies two unbounded halves')
-    """
-    if math.isnan(radius):
-        raise ValueError("glu: the radius is NaN")
-    if math.isinf(radius):
-        return Upper.infinite("glu multiplies two unbounded halves")
-    size = 1.0
-    if radius * radius > 8.0:
-        t = (3.0 - math.sqrt(1.0 - 8.0 / radius / radius)) / 4.0
-        size = max(1.0, t * math.hypot(1.0, radius * (1.0 - t)))
-    # At a maximum the rounding of t has a quadratic effect; where t is ill-conditioned (radius^2 near 8), size is 1.
-    return Upper.of(size, Evidence.PROVEN, "glu", allowance=0.0 if size == 1.0 else rounding.gamma(32))
-
-
 def _table() -> dict[str, Activation]:
     unit, positive, sign = (0.0, 1.0), (0.0, math.inf), (-1.0, 1.0)
     silu = _odd_slope((1.0 + _SILU_T) / 2.0)
@@ -440,7 +353,12 @@ def _table() -> dict[str, Activation]:
         turns = tuple(TurningPoint(start + half, 2 * math.pi) for half in (0.0, math.pi))
         return Activation(name, function, sign, sign, turns=turns, margin=PERIODIC, word=(name, {}))
 
-    sharp = _SILU_TURN / QUICK_GELU
+    def both(point: float) -> tuple[float, float]:
+        return -point, point
+
+    quick_turn, quick_least = _SILU_TURN / QUICK_GELU, _SILU_MINIMUM / QUICK_GELU
+    odd_tanh, swish = _odd_slope(_GELU_TANH_SLOPE), outward(-3.0 * _SIXTH, 9.0 * _SIXTH)
+    top = (0.0, outward(0.0, 6.0 * _SIXTH)[1])
     rows = [
         plain("identity", torch.clone, (1.0, 1.0), margin=STRAIGHT),
         plain("neg", torch.neg, (-1.0, -1.0), margin=STRAIGHT),
@@ -448,48 +366,13 @@ def _table() -> dict[str, Activation]:
         plain("relu", F.relu, unit, positive, 0.0, margin=STRAIGHT, word="relu"),
         plain("relu6", F.relu6, unit, (0.0, 6.0), 0.0, 6.0, margin=STRAIGHT, word="clamp", low=0.0, high=6.0),
         replace(elu(_SELU_ALPHA, _SELU_SCALE), name="selu", function=F.selu),
-        plain("gelu", F.gelu, _odd_slope(_GELU_SLOPE), above(_GELU_MINIMUM), -_GELU_TURN, _GELU_TURN, word="gelu"),
-        plain(
-            "gelu_tanh",
-            gelu_tanh,
-            _odd_slope(_GELU_TANH_SLOPE),
-            above(_GELU_TANH_MINIMUM),
-            -_GELU_TANH_TURN,
-            _GELU_TANH_TURN,
-            word="gelu_tanh",
-        ),
-        plain(
-            "quick_gelu",
-            quick_gelu,
-            silu,
-            above(_SILU_MINIMUM / QUICK_GELU),
-            -sharp,
-            sharp,
-            word="silu",
-            beta=QUICK_GELU,
-        ),
-        plain("silu", F.silu, silu, above(_SILU_MINIMUM), -_SILU_TURN, _SILU_TURN, word="silu", beta=1.0),
+        plain("gelu", F.gelu, _odd_slope(_GELU_SLOPE), above(_GELU_MINIMUM), *both(_GELU_TURN), word="gelu"),
+        plain("gelu_tanh", gelu_tanh, odd_tanh, above(_GELU_TANH_MINIMUM), *both(_GELU_TANH_TURN), word="gelu_tanh"),
+        plain("quick_gelu", quick_gelu, silu, above(quick_least), *both(quick_turn), word="silu", beta=QUICK_GELU),
+        plain("silu", F.silu, silu, above(_SILU_MINIMUM), *both(_SILU_TURN), word="silu", beta=1.0),
         plain("mish", F.mish, outward(*_MISH_SLOPES), above(_MISH_MINIMUM), *_MISH_TURNS, word="mish"),
-        plain(
-            "hardswish",
-            F.hardswish,
-            outward(-3.0 * _SIXTH, 9.0 * _SIXTH),
-            above(-2.25 * _SIXTH),
-            -3.0,
-            3.0,
-            margin=SIXTHS,
-            word="hardswish",
-        ),
-        plain(
-            "hardsigmoid",
-            F.hardsigmoid,
-            (0.0, _SIXTH),
-            (0.0, outward(0.0, 6.0 * _SIXTH)[1]),
-            -3.0,
-            3.0,
-            margin=SIXTHS,
-            word="hardsigmoid",
-        ),
+        plain("hardswish", F.hardswish, swish, above(-2.25 * _SIXTH), *both(3.0), margin=SIXTHS, word="hardswish"),
+        plain("hardsigmoid", F.hardsigmoid, (0.0, _SIXTH), top, *both(3.0), margin=SIXTHS, word="hardsigmoid"),
         plain("sigmoid", torch.sigmoid, (0.0, 0.25), unit, 0.0, word="sigmoid"),
         plain("logsigmoid", F.logsigmoid, unit, (-math.inf, 0.0), word="logsigmoid"),
         plain("tanh", torch.tanh, unit, sign, 0.0, word="tanh"),
@@ -501,17 +384,7 @@ def _table() -> dict[str, Activation]:
         plain("atan", torch.atan, unit, outward(-math.pi / 2.0, math.pi / 2.0), 0.0, word="atan"),
         Activation("exp", torch.exp, positive, positive, "exp grows without bound", turns=()),
     ]
-    families: list[Callable[[], Activation]] = [
-        leaky_relu,
-        rrelu,
-        elu,
-        celu,
-        hardtanh,
-        softplus,
-        softshrink,
-        hardshrink,
-    ]
-    defaults = [family() for family in families]
+    defaults = [leaky_relu(), rrelu(), elu(), celu(), hardtanh(), softplus(), softshrink(), hardshrink()]
     return {row.name: row for row in rows} | {row.name.partition("(")[0]: row for row in defaults}
 
 

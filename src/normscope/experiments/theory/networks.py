@@ -14,6 +14,7 @@ from ...networks.extremal import equality6, theorem6
 from ...report.words import factor
 from ...theory import activations
 from ...theory.lemmas import lemma1, lemma2
+from ...theory.softmax_norms import softmax_norm
 from ..base import Claim, Figures, Job, Judgement, Measured, Settings
 from ..judging import ROUNDING, Judge, by_convention, judged
 from ..single import single
@@ -48,7 +49,7 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
     found |= _exponential(settings) | _factors(settings) | _skip()
     units = ("relu", "leaky_relu", "tanh", "sigmoid")
     slopes = [max(map(abs, activations.ACTIVATIONS[name].slope)) for name in units]
-    found["slopes.named"] = max(*slopes, 10.0 ** activations.softmax_norm(10).log10)
+    found["slopes.named"] = max(*slopes, 10.0 ** softmax_norm(10).log10)
     found["slopes.gelu"] = activations.gelu().slope[1]
     return found
 

@@ -1,4 +1,4 @@
-"""A node without a local rule, over a ball: its global rule with the sizes of the enclosure, and no centre map."""
+"""A node without steps near a point: its effect at the sizes that the ball allows, and no centre map."""
 
 from __future__ import annotations
 
