@@ -18,7 +18,8 @@ from ..core.rounding import Upper
 from ..graph.capturing import capture
 from ..graph.ir import Graph
 from ..rules.effects import Norm
-from ..rules.registry import check, fill
+from ..rules.known import fill
+from ..rules.registry import check
 from .bounding import Bounding
 from .evaluation import Values
 from .folded import propagate

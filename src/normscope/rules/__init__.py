@@ -10,6 +10,7 @@ with torch.random.fork_rng(devices=[]):  # examples hold layers, whose weights a
         comparison,
         convolution,
         elementary,
+        known,
         linear,
         normalization,
         pooling,

@@ -172,16 +172,25 @@ def average(node: Node, operands: Sequence[Range]) -> Effect:
     return Linear(maps=(coded(node, 0, Averaging),))
 
 
-def _contraction_steps(node: Node, build: Builder) -> str | None:
-    """A contraction of two variable values, as a matrix product between two rearrangements."""
-    equation, operands = str(node.args[0]).replace(" ", ""), node.args[1]
+def _letters(node: Node) -> tuple[str, str, str] | None:
+    """Return the indices of both operands of an einsum and of its output, where these are two values and plain."""
+    equation = str(node.args[0]).replace(" ", "")
     inputs, arrow, output = equation.partition("->")
     names = inputs.split(",")
-    if len(names) != 2 or not arrow or "." in equation or not all(isinstance(x, Ref) for x in operands):
+    if len(names) != 2 or not arrow or "." in equation or not all(isinstance(x, Ref) for x in node.args[1]):
         return None
     left, right = names
     if any(len(set(part)) != len(part) for part in (left, right, output)) or set(output) - set(left + right):
         return None
+    return left, right, output
+
+
+def _contraction_steps(node: Node, build: Builder) -> str | None:
+    """A contraction of two variable values, as a matrix product between two rearrangements."""
+    letters, operands = _letters(node), node.args[1]
+    if letters is None:
+        return None
+    left, right, output = letters
     shared = [i for i in left if i in right and i in output]
     summed = [i for i in left if i in right and i not in output]
     rows, columns = [i for i in left if i not in right], [i for i in right if i not in left]

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
-from ..core.bracket import Evidence
-from ..core.errors import InputError, MissingRuleError
-from ..core.rounding import Upper
-from ..graph.ir import Graph, Node, Ref, Unit
+from ..core.errors import MissingRuleError
+from ..graph.ir import Graph, Node, Unit
 from ..theory.activations import Activation
-from .effects import Effect, Gain, Range, Unbounded
+from .effects import Effect, Range, Unbounded
 from .local.local import Builder
 from .vocabulary import NormalizedSets, Word
 
@@ -141,9 +138,7 @@ def rule(
             raise ValueError(f"rule {function.__name__}: give at least one example to put it on trial")
         module = function.__module__
         for op in ops:
-            if op in _OPERATORS:
-                raise ValueError(f"{op} has a rule already (family {_OPERATORS[op].family})")
-            _OPERATORS[op] = Operator(
+            known = Operator(
                 op=op,
                 family=module.rsplit(".", 1)[-1] if module.startswith("normscope.rules.") else "user",
                 summary=summary or (function.__doc__ or function.__name__).strip().splitlines()[0],
@@ -156,9 +151,17 @@ def rule(
                 sets=sets,
                 factors=factors,
             )
+            enter(known)
         return function
 
     return register
+
+
+def enter(known: Operator) -> None:
+    """Enter what is known of an operator; raise ValueError if it has a record already."""
+    if known.op in _OPERATORS:
+        raise ValueError(f"{known.op} has a rule already (family {_OPERATORS[known.op].family})")
+    _OPERATORS[known.op] = known
 
 
 def operators() -> tuple[Operator, ...]:
@@ -224,56 +227,3 @@ def check(graph: Graph) -> None:
             shown = ", ".join(list(paths)[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
             lines.append(f"{op}, {len(nodes)} time(s), in {shown}, first at {nodes[0].source or 'unknown line'}")
         raise MissingRuleError(lines)
-
-
-def fill(graph: Graph, known: Mapping[str, float]) -> Graph:
-    """Replace each module of `known` by one node with the given constant."""
-    for path, constant in known.items():
-        graph = _collapse(graph, path, float(constant))
-    return graph
-
-
-def _collapse(graph: Graph, path: str, constant: float) -> Graph:
-    if not constant >= 0:
-        raise InputError(f"known[{path!r}] is {constant}: a Lipschitz constant is a number >= 0")
-    inside = [node for node in graph if node.path == path or node.path.startswith(path + ".")]
-    if not inside:
-        raise InputError(f"known names module {path!r}, which runs no operator; modules: {_paths(graph)}")
-    calls = list(dict.fromkeys(node.call for node in inside if node.path == path))
-    if len(calls) > 1:
-        raise InputError(f"module {path!r} runs {len(calls)} times: known needs a module that runs once")
-    names = {node.name for node in inside}
-    read = {ref for node in graph if node.name not in names for ref in node.refs} | {graph.output}
-    exits = [node for node in inside if node.name in read]
-    if len(exits) != 1:
-        raise InputError(f"module {path!r} hands {len(exits)} values to the rest of the model: known needs exactly one")
-    entries = list(dict.fromkeys(ref for node in inside for ref in node.refs if ref not in names))
-
-    def run(*values: Any) -> Any:
-        found = dict(zip(entries, values, strict=True))
-        for node in inside:
-            found[node.name] = node.evaluate([found[ref] for ref in node.refs])
-        return found[exits[0].name]
-
-    unit = Unit("known", run, {"constant": constant})
-    merged = dataclasses.replace(
-        exits[0], op=unit, args=tuple(Ref(name) for name in entries), kwargs={}, index=None, path=path
-    )
-    nodes = [merged if node is exits[0] else node for node in graph if node.name not in names or node is exits[0]]
-    note = f"constant {constant:g} of module {path!r} taken as given"
-    return dataclasses.replace(graph, nodes=tuple(nodes), notes=(*graph.notes, note))
-
-
-def _paths(graph: Graph) -> str:
-    return ", ".join(list(dict.fromkeys(node.path for node in graph if node.path))[:12])
-
-
-def known_effect(node: Node, operands: Sequence[Range]) -> Effect:
-    """A module whose constant the user gave."""
-    gain = Upper.of(node.op.data["constant"], Evidence.NUMERICAL, "given by the user")
-    return Gain(gains=(gain,) * len(operands), joint=True)
-
-
-_OPERATORS["known"] = Operator(
-    op="known", effect=known_effect, family="arithmetic", summary="A constant given by the user", examples=()
-)

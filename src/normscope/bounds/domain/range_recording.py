@@ -16,7 +16,7 @@ from ...core.progress import Progress
 from ...graph.call import batches_of
 from ...graph.capturing import capture
 from ...graph.ir import Graph
-from ...rules.registry import fill
+from ...rules.known import fill
 from ..segments import segment
 from ..unrolled import GraphSteps
 from .conditions import DomainCondition

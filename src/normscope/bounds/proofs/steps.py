@@ -105,21 +105,8 @@ def certificate(
     """
     if not abs(run.log10) < 140.0:
         return []
-    nodes = {node.name: node for node in script.graph}
-    found: dict[str, str] = {}
-    for name, sigma in run.sigma.items():
-        if isinstance(effects[name], Linear):  # a mask behind a linear value: on the grid itself it does nothing
-            continue
-        weights = _lambda(nodes[name], effects[name], sigma, run.slopes.get(name))
-        if weights is None or name not in script.cores:
-            return []
-        found[script.cores[name]] = pattern(compact(weights), weights.shape, archive)
-    start: dict[str, float] = {} if run.start else {script.input: 0.0}
-    inputs = {item.name for item in script.graph.inputs}
-    for name, value in run.start.items():  # all inputs are one vector
-        here = script.input if name in inputs else script.cores.get(name, name) if run.cores else name
-        start[here] = min(value, start.get(here, value))
-    if not all(abs(value) < 140.0 for value in start.values()):
+    found, start = _multipliers(run, script, effects, archive), _starts(run, script)
+    if found is None or not all(abs(value) < 140.0 for value in start.values()):
         return []
     at = run.into or run.at or script.graph.output
     inner = run.into is not None or (run.at is not None and isinstance(effects.get(at), Gain))
@@ -132,6 +119,32 @@ def certificate(
     }
     targets = script.read.get(at, ()) if inner else (at,)
     return [{"at": name, **step} for name in targets if _covered(name, script, set(start), set(found))]
+
+
+def _multipliers(
+    run: Multipliers, script: Script, effects: Mapping[str, Effect], archive: Archive
+) -> dict[str, str] | None:
+    """Return where the archive holds the multipliers of every core; None if a node is one the checker cannot carry."""
+    nodes = {node.name: node for node in script.graph}
+    found: dict[str, str] = {}
+    for name, sigma in run.sigma.items():
+        if isinstance(effects[name], Linear):  # a mask behind a linear value: on the grid itself it does nothing
+            continue
+        weights = _lambda(nodes[name], effects[name], sigma, run.slopes.get(name))
+        if weights is None or name not in script.cores:
+            return None
+        found[script.cores[name]] = pattern(compact(weights), weights.shape, archive)
+    return found
+
+
+def _starts(run: Multipliers, script: Script) -> dict[str, float]:
+    """Return log10 of the constants that a run starts from, by the names of the script, where all inputs are one."""
+    start: dict[str, float] = {} if run.start else {script.input: 0.0}
+    inputs = {item.name for item in script.graph.inputs}
+    for name, value in run.start.items():
+        here = script.input if name in inputs else script.cores.get(name, name) if run.cores else name
+        start[here] = min(value, start.get(here, value))
+    return start
 
 
 def _covered(name: str, script: Script, start: set[str], carried: set[str]) -> bool:
