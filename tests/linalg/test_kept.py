@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import gc
+import pickle
 import weakref
 from collections.abc import Callable
 
 import pytest
 import torch
 
+import normscope as ns
 from normscope.core import cost
 from normscope.core.budget import Budget
 from normscope.linalg.absolute import absolute, absolute_norm, row_norms
@@ -99,3 +101,9 @@ def test_a_copy_knows_what_its_original_knew_and_shares_nothing_later() -> None:
     assert remembered(linear, 1e-3)
     assert not remembered(other, 1e-3)
     assert upper(other) == upper(linear)
+
+
+def test_a_bracket_whose_map_was_bounded_can_be_pickled() -> None:
+    """What was worked out about a map stays behind."""
+    bracket = ns.spectral_norm(torch.diag(torch.tensor([3.0, 1.0])))
+    assert pickle.loads(pickle.dumps(bracket)).upper == bracket.upper

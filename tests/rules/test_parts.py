@@ -173,3 +173,13 @@ def test_a_softmax_of_one_number_is_constant(function: Any) -> None:
 )
 def test_a_power_without_a_bound_says_why(function: Any, reason: str) -> None:
     assert reason in (ns.lipschitz(as_module(function).eval(), torch.randn(3)).reason or "")
+
+
+@pytest.mark.parametrize("returned", [3.0, None])
+def test_a_rule_that_returns_no_effect_is_said(asinh, returned: Any) -> None:
+    @ns.rule(asinh, examples=[(torch.asinh, (2, 3))])
+    def rule(node, operands):
+        """Nothing that is known."""
+        return returned
+
+    assert "which is no effect" in (ns.lipschitz(as_module(torch.asinh).eval(), torch.randn(2, 3)).reason or "")

@@ -42,6 +42,10 @@ class LinearMap(ABC):
         """What functions have found out about the map (`kept.py`)."""
         return {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave what was worked out behind when the map is pickled: it is found out again where it is asked for."""
+        return {name: value for name, value in self.__dict__.items() if name != "worked_out"}
+
     @property
     def in_size(self) -> int:
         """Number of input entries."""

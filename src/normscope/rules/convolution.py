@@ -78,7 +78,7 @@ def _convolution(node: Node, *, transposed: bool) -> Effect:
     arguments = node.bound()
     weight, image = arguments["weight"], arguments["input"]
     if not isinstance(weight, Tensor) or not isinstance(image, Ref):
-        return Unbounded(reason=f"the kernel of {node.where} depends on the input: a product of two unbounded values")
+        return Unbounded(reason=f"a convolution with a kernel that depends on the input, in {node.where}")
     dims = weight.ndim - 2
     padding = arguments["padding"]
     applied = Convolution(

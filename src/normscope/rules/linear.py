@@ -72,7 +72,7 @@ def linear(node: Node, operands: Sequence[Range]) -> Effect:
     arguments = node.bound()
     weight = arguments["weight"]
     if not isinstance(weight, Tensor) or not isinstance(arguments["input"], Ref):
-        return Unbounded(reason=f"the weight of {node.where} depends on the input: a product of two unbounded values")
+        return Unbounded(reason=f"a product with a weight that depends on the input, in {node.where}")
     return Linear(maps=(Matrix(weight, node.shape[:-1]),))
 
 

@@ -207,6 +207,8 @@ def effect_of(node: Node, operands: Sequence[Range]) -> Effect:
         return Unbounded(reason=f"complex values in {node.where}: only real functions are bounded")
     try:
         effect = found.effect(node, operands)
+        if not isinstance(effect, Effect):
+            raise TypeError(f"it returned {effect!r}, which is no effect")
         if not node.dtype.is_floating_point and not isinstance(effect, Unbounded):
             return Unbounded(reason=f"{node.op} gives {node.dtype} in {node.where}: not continuous")
         return effect
