@@ -210,6 +210,27 @@ def test_what_the_vocabulary_has_no_word_for_is_said_not_to_be_verified(tmp_path
     assert checker.main([str(tmp_path / "proof.npz")]) == 3
 
 
+@pytest.mark.parametrize("effort", ["fast", "tight"])
+def test_a_prelu_with_a_slope_for_every_channel_is_verified(effort, tmp_path):
+    """It is carried with one interval of slopes for all channels, and the proof says which."""
+    model = seeded(lambda: nn.Sequential(nn.Linear(4, 2), nn.PReLU(2), nn.Linear(2, 3)))
+    with torch.no_grad():
+        model[1].weight.copy_(torch.tensor([-2.0, 3.0]))
+    found = verdicts(ns.lipschitz(model, drawn(2, 4), effort=effort), tmp_path / "proof.npz")
+    assert {verdict.status for verdict in found} == {VERIFIED}
+
+
+def test_values_that_a_mask_keeps_apart_are_given_not_rejected(tmp_path):
+    """The two sides of a choice by a fixed mask never meet, which the file does not show: a bound may rest on it."""
+    mask = torch.tensor([True, False, False, True, False, True])
+    choice = Function(lambda x: torch.where(mask, x, -2 * x.tanh()))
+    work = Captured.of(seeded(lambda: nn.Sequential(nn.Linear(4, 6), choice, nn.Linear(6, 3))), drawn(3, 4))
+    bracket = only(bracket_of(work, upper_sides(work)["best"].log10_upper - 0.01), "upper")
+    found = verdicts(bracket, tmp_path / "proof.npz")[1]
+    assert found.status == UNVERIFIED
+    assert "do not overlap" in found.why
+
+
 def test_what_is_given_without_proof_is_named(tmp_path):
     work = Captured.of(seeded(lambda: mlp(nn.ReLU())), drawn(2, 5))
     bracket = only(bracket_of(work, upper_sides(work)["best"].log10_upper - 0.01), "upper")

@@ -53,6 +53,7 @@ class Script:
         cores: by name of a nonlinear node of the graph, the script's node that holds its core.
         read: by the same name, the script's nodes that the core reads.
         folded: by name of a linear value of the graph, the values it is a linear map of, perhaps over several nodes.
+        given: what bounds may rest on that the script does not show, in words.
     """
 
     def __init__(self, graph: Graph, effects: Mapping[str, Effect], archive: Archive) -> None:
@@ -60,6 +61,7 @@ class Script:
         self.cores: dict[str, str] = {}
         self.read: dict[str, tuple[str, ...]] = {}
         self.folded: dict[str, tuple[str, ...]] = {}
+        self.given: list[str] = []
         self._inputs()
         for node in graph:
             effect = effects[node.name]
@@ -105,6 +107,8 @@ class Script:
                 if shifted:
                     terms.append(self.nodes.constant(f"{node.name}/constant", constant, node.shape))
                 self._add(node, node.name, "add", terms)
+                if effect.disjoint and len(effect.maps) > 1:
+                    self.given.append(f"that the operands of {node.op} in {node.path or '(top level)'} do not overlap")
         except TooLargeError:
             del self.nodes.items[before:]
             return False

@@ -104,7 +104,7 @@ def _claims(
         ball = {"centre": archive.put(proof.centre.double().reshape(-1)), "radius": float(proof.radius)}
     whole = -math.inf if proof.given else bracket.log10_upper  # else what is proven here says how far the proof goes
     told = steps(script, effects, archive, method=bracket.method, multipliers=proof.multipliers, log10=whole)
-    return claims(bracket, archive, _pair(bracket.witness), ball=ball, steps=told, given=proof.given)
+    return claims(bracket, archive, _pair(bracket.witness), ball=ball, steps=told, given=(*proof.given, *script.given))
 
 
 def _pair(witness: Any) -> tuple[Tensor, Tensor] | None:

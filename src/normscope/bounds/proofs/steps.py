@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...core.archive import Archive
 from ...core.log10 import power10
-from ...graph.ir import Node
+from ...graph.ir import Node, leaves
 from ...linalg.lowering import pattern
 from ...rules.effects import Effect, Elementwise, Gain, Linear
 from .multipliers import Multipliers
@@ -115,10 +115,24 @@ def certificate(
         "scale": power10(-run.log10 - SLACK),
         "start": {name: power10(-2.0 * value) for name, value in start.items()},
         "multipliers": found,
-        "slopes": {script.cores[name]: list(pair) for name, pair in run.slopes.items() if name in script.cores},
+        "slopes": {script.cores[name]: list(pair) for name, pair in _wider(run, script, effects).items()},
     }
     targets = script.read.get(at, ()) if inner else (at,)
     return [{"at": name, **step} for name in targets if _covered(name, script, set(start), set(found))]
+
+
+def _wider(run: Multipliers, script: Script, effects: Mapping[str, Effect]) -> dict[str, tuple[float, float]]:
+    """Return the slopes that activations were carried with, where these are wider than the checker would take.
+
+    A PReLU with a slope per channel was carried with one interval for all, and the checker takes each entry's own.
+    """
+    found: dict[str, tuple[float, float]] = {}
+    for node in script.graph:
+        effect = effects[node.name]
+        tensors = [leaf for leaf in leaves((node.args, node.kwargs)) if isinstance(leaf, Tensor)]
+        if isinstance(effect, Elementwise) and node.name in run.sigma and any(t.numel() > 1 for t in tensors):
+            found[node.name] = effect.slope
+    return {name: pair for name, pair in (found | dict(run.slopes)).items() if name in script.cores}
 
 
 def _multipliers(
