@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,12 +22,10 @@ from ..core.progress import Progress
 from ..core.rounding import Upper
 from ..graph.ir import Node, Unit, leaves
 from ..linalg.layer_norms import linear_map
-from ..linalg.linear_map import LinearMap, Matrix
 from ..linalg.operator_norms import BOUNDING, bracket
 from ..listening.calls import Site
 from ..listening.normalizer_seen import NormalizerSeen, rows_seen, set_count, set_positions
-from ..report.words import factor
-from ..rules.effects import Effect, Gain, Linear, Unbounded
+from ..rules.effects import Linear
 from ..rules.invariance import FeedingLayer
 from .audit_result import Row
 from .branches import BranchPosition, standings
@@ -35,11 +33,10 @@ from .empty_channels import constant_inputs, dead_filters, dead_scales
 from .examined import DataSeen, ExaminedRow, NormalizerOverData
 from .node_sites import family, first_names, once, sites
 from .projections import projection_names
+from .recurrent_rows import Norm, is_recurrent, matrix_rows, over_steps
 from .row_gains import alone_gain, at_data, folded_gain
 from .tallies import SetTally
 
-Norm = Callable[[LinearMap], Bracket]
-"""Brackets the norm of one linear map."""
 STEP = 1e-7
 """Length of the step that measures gains along the most stretched direction, relative to the input."""
 
@@ -85,7 +82,7 @@ def from_graph(
 
     The norms of weight layers, the bounds of all values and the sensitivities to weights are by node name.
     """
-    nodes = [node for node in once(captured.double) if is_weight(node) or is_normalizer(node) or _is_recurrent(node)]
+    nodes = [node for node in once(captured.double) if is_weight(node) or is_normalizer(node) or is_recurrent(node)]
     where = sites(captured.model, captured.double, data.order)
     gains = bounding.budget.attempt(lambda: _gains_along(captured, observed), dict[str, float])
     feeding = {feed.normalizer.name: feed for feed in fed}
@@ -112,15 +109,15 @@ def from_graph(
                 fed_by = feeding.get(node.name)
                 places.append(_normalizer_row(captured, bounding, node, common, seen, stand_in, fed_by))
                 continue
-            if _is_recurrent(node):
-                common |= _recurrent(captured, node)
+            if is_recurrent(node):
+                common |= over_steps(captured, node)
             else:
                 common |= {"norm": norms.get(node.name), "sensitivity": sensitivity.get(node.name)}
                 common |= _filters(node, node.name in feeders)
             effect, weight = captured.segments.effects[node.name], data.weights.get(site)
             places.append(ExaminedRow(row=Row(role="weight", **common), node=node, effect=effect, weight=weight))
-            if _is_recurrent(node) and node.path not in measured:
-                places += _matrices(captured.model.get_submodule(node.path), node.path, norm)
+            if is_recurrent(node) and node.path not in measured:
+                places += matrix_rows(captured.model.get_submodule(node.path), node.path, norm)
                 measured.add(node.path)
     named = projection_names(captured.model, captured.graph, nodes)
     folded = {feed.normalizer.name: named[feed.weight.name] for feed in fed if feed.weight.name in named}
@@ -146,13 +143,6 @@ def _normalizer_row(
         role="normalizer", **common, **{"notes": tuple(notes), **_normalizer(captured, bounding, node, seen, feed)}
     )
     return ExaminedRow(row=row, node=node, effect=captured.segments.effects[node.name], normalizer=seen)
-
-
-def _recurrent(captured: Captured, node: Node) -> dict[str, Any]:
-    """How many parameters a recurrent layer has, and what it does to a change over the captured steps."""
-    parameters = captured.model.get_submodule(node.path).parameters(recurse=False)
-    notes = (_over_steps(captured.segments.effects[node.name]),)
-    return {"parameters": sum(p.numel() for p in parameters), "notes": notes}
 
 
 def _called(place: ExaminedRow, names: Mapping[str, str], folded: Mapping[str, str]) -> ExaminedRow:
@@ -239,40 +229,8 @@ def _seen_alone(model: nn.Module, data: DataSeen, site: Site, norm: Norm | None,
         **found,
     )
     opened = norm is not None and operator == "recurrent" and run == 0
-    matrices = _matrices(module, path, norm) if opened and norm is not None else []
+    matrices = matrix_rows(module, path, norm) if opened and norm is not None else []
     return [ExaminedRow(row=row, weight=weight, normalizer=normalizer), *matrices]
-
-
-def _is_recurrent(node: Node) -> bool:
-    return family(node) == "recurrent"
-
-
-def _over_steps(effect: Effect) -> str:
-    """Say what a recurrent layer does to a change, over all inputs of the captured length."""
-    if isinstance(effect, Gain):
-        return (
-            f"over the captured steps it amplifies a change of its input at most {factor(effect.gains[0].log10)} times"
-        )
-    return f"no bound: {effect.reason}" if isinstance(effect, Unbounded) else ""
-
-
-def _matrices(module: nn.Module, path: str, norm: Norm) -> list[ExaminedRow]:
-    """Return one row for each matrix of a recurrent module: its norm, whatever the number of steps."""
-    places = []
-    for name, weight in module.named_parameters(recurse=False):
-        if weight.ndim == 2:
-            row = Row(
-                path=f"{path}.{name}" if path else name,
-                kind=type(module).__name__,
-                operator="matrix",
-                role="weight",
-                parameters=weight.numel(),
-                input_shape=(weight.shape[1],),
-                output_shape=(weight.shape[0],),
-                norm=norm(Matrix(weight)),
-            )
-            places.append(ExaminedRow(row=row))
-    return places
 
 
 def _norm_of(module: nn.Module, input_shape: tuple[int, ...], norm: Norm, note: str) -> dict[str, Any]:

@@ -15,9 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ..core.errors import InputError, said
 from ..core.untouched import untouched
 from ..graph.call import Call
-
-FUNCTIONS = ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm")
-"""The functions of torch that normalize."""
+from ..listening.calls import NORMALIZERS
 
 
 def module_shapes(
@@ -74,7 +72,7 @@ class _NormalizingCalls(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
-        if name in FUNCTIONS and not self.depth:
+        if name in NORMALIZERS and not self.depth:
             self.called.add(name)
         return func(*args, **(kwargs or {}))
 

@@ -1,8 +1,9 @@
-"""Linear maps that operators of several families are made of."""
+"""Linear maps and rearrangements that operators of several families are made of."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor
 from ..graph.ir import Node, Ref
 from ..linalg.folding import compose
 from ..linalg.linear_map import Coded, Diagonal, LinearMap, Reindex
+
+Mover = Callable[[Tensor], Tensor]
 
 
 def coded(node: Node, position: int, kind: type[Coded] = Coded) -> LinearMap:
@@ -37,3 +40,20 @@ def spread(ref: Ref, shape: Sequence[int], scale: Any, device: torch.device) -> 
         return wide
     factor = scale if isinstance(scale, Tensor) else torch.tensor(float(scale), dtype=torch.float64, device=device)
     return compose(Diagonal(factor.to(torch.float64), tuple(shape)), wide)
+
+
+def as_sets(shape: Sequence[int], dims: Sequence[int]) -> tuple[Mover, Mover, tuple[int, int]]:
+    """Return how to bring dimensions together as the last one of `[sets, n]`, how to go back, and both sizes."""
+    order = [d for d in range(len(shape)) if d not in dims] + list(dims)
+    inverse = [order.index(d) for d in range(len(shape))]
+    moved = [shape[d] for d in order]
+    entries = math.prod(shape[d] for d in dims)
+    sets = math.prod(shape) // entries
+
+    def there(x: Tensor) -> Tensor:
+        return x.permute(order).reshape(sets, entries)
+
+    def back(x: Tensor) -> Tensor:
+        return x.reshape(moved).permute(inverse).reshape(tuple(shape))
+
+    return there, back, (sets, entries)

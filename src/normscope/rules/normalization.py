@@ -28,8 +28,8 @@ from ..theory.normalizers import batch_norm_eval, layer_norm_global, rms_norm_gl
 from .effects import Effect, Gain, Linear, Range, Unbounded
 from .local.entry_sets import Normalize
 from .local.local import Builder
+from .maps import as_sets
 from .registry import rule, sets_of
-from .softmax import as_sets
 from .vocabulary import NormalizedSets
 
 aten = torch.ops.aten

@@ -12,9 +12,9 @@ from ..graph.ir import Node
 from .effects import Effect, Gain, Range, Unbounded
 from .local.entry_sets import LogSumExp, Norm
 from .local.local import Builder, Primitive
+from .maps import as_sets
 from .pooling import window_steps, window_word
 from .registry import rule
-from .softmax import as_sets
 
 aten = torch.ops.aten
 

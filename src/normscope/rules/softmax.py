@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from ..core.rounding import Upper
@@ -18,28 +17,11 @@ from .local.entry_sets import LogSoftmax, Softmax
 from .local.local import Builder, Primitive
 from .local.products import Multiply
 from .local.scalar import Scalar
+from .maps import as_sets
 from .registry import rule
 from .vocabulary import GatedWord, SoftmaxWord
 
 aten = torch.ops.aten
-Mover = Callable[[Tensor], Tensor]
-
-
-def as_sets(shape: Sequence[int], dims: Sequence[int]) -> tuple[Mover, Mover, tuple[int, int]]:
-    """Return how to bring dimensions together as the last one of `[sets, n]`, how to go back, and both sizes."""
-    order = [d for d in range(len(shape)) if d not in dims] + list(dims)
-    inverse = [order.index(d) for d in range(len(shape))]
-    moved = [shape[d] for d in order]
-    entries = math.prod(shape[d] for d in dims)
-    sets = math.prod(shape) // entries
-
-    def there(x: Tensor) -> Tensor:
-        return x.permute(order).reshape(sets, entries)
-
-    def back(x: Tensor) -> Tensor:
-        return x.reshape(moved).permute(inverse).reshape(tuple(shape))
-
-    return there, back, (sets, entries)
 
 
 def _axis(node: Node) -> int:

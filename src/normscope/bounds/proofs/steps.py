@@ -126,13 +126,17 @@ def _wider(run: Multipliers, script: Script, effects: Mapping[str, Effect]) -> d
 
     A PReLU with a slope per channel was carried with one interval for all, and the checker takes each entry's own.
     """
-    found: dict[str, tuple[float, float]] = {}
+    found = dict(run.slopes)
     for node in script.graph:
         effect = effects[node.name]
-        tensors = [leaf for leaf in leaves((node.args, node.kwargs)) if isinstance(leaf, Tensor)]
-        if isinstance(effect, Elementwise) and node.name in run.sigma and any(t.numel() > 1 for t in tensors):
-            found[node.name] = effect.slope
-    return {name: pair for name, pair in (found | dict(run.slopes)).items() if name in script.cores}
+        if isinstance(effect, Elementwise) and node.name in run.sigma and _differs(node):
+            found.setdefault(node.name, effect.slope)
+    return {name: pair for name, pair in found.items() if name in script.cores}
+
+
+def _differs(node: Node) -> bool:
+    """Whether a parameter of an activation is not the same for all entries."""
+    return any(isinstance(leaf, Tensor) and leaf.numel() > 1 for leaf in leaves((node.args, node.kwargs)))
 
 
 def _multipliers(
