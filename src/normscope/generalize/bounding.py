@@ -142,7 +142,7 @@ def generalization(
     rows = [*_test_rows(setting, reading), *(one.bound for one in local), *corollary_rows(setting, known, local)]
     if sharpness:
         rows += _sharpness_rows(setting, model, train, bounded, output, max_seconds, seed, notes)
-    rows += _by_architecture(model, reading, delta, plan, output, max_seconds, declared, notes)
+    rows += _by_architecture(model, reading, known, delta, plan, output, max_seconds, declared, notes)
     if steps:
         rows += _posterior(model, train, held_out, setting, steps, prior, output, declared, seed, notes)
     return _table(type(model).__name__, reading, bounded, delta, rows, local, notes)
@@ -294,6 +294,7 @@ def _sharpness_rows(
 def _by_architecture(
     model: nn.Module,
     reading: DataReading,
+    known: Constants | None,
     delta: float,
     plan: CellPlan,
     output: str | int | None,
@@ -306,7 +307,14 @@ def _by_architecture(
         return []
     try:
         network = read_network(
-            model, reading.example, reading.train.classes, output, max_seconds, fixed=fixed, traced=reading.traced
+            model,
+            reading.example,
+            reading.train.classes,
+            output,
+            max_seconds,
+            fixed=fixed,
+            traced=reading.traced,
+            captured=None if known is None else known.captured,
         )
     except NormscopeError as error:
         notes.append(f"no bounds by norms of weights: {said(error)}")

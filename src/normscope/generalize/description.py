@@ -76,8 +76,8 @@ class Description:
         if not math.isfinite(self.nats):
             why = f"{' and '.join(parts)}: some of this is neither a tensor nor a number, and cannot be counted"
             return condition(what, False, why + declared)
-        advice = "declare with fixed= what was fixed before D was seen"
-        return condition(what, True, f"{' and '.join(parts)} cost {self.nats:,.4g} nats; {advice}{declared}")
+        why = f"{' and '.join(parts)}: {self.nats:,.4g} nats beside ln(1/delta)"
+        return condition(what, True, f"{why}; declare with fixed= what was fixed before D was seen{declared}")
 
 
 def describe(graph: Graph, charged: Collection[int], fixed: Collection[str]) -> Description:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from ..core.errors import NormscopeError, said
 from ..core.untouched import untouched
 from ..graph.capturing import capture_weights
-from ..graph.ir import Graph
 from .bound import BoundRow, Condition, condition, row, term
 from .data_reading import endless
 from .description import Description, describe
@@ -80,8 +79,7 @@ def pac_bayes_row(
     """
     source = endless(read_again, search.batch)
     first = next(source)
-    graph, beside, counted = _described(model, first.inputs[:EXAMPLE], output, fixed)
-    weights = WeightVector.of(model, output, graph)
+    weights, beside, counted = _described(model, first.inputs[:EXAMPLE], output, fixed)
     start = torch.zeros_like(weights.vector()) if search.prior is None else weights.vector(search.prior)
     generator = torch.Generator(start.device).manual_seed(seed)
     with untouched(model, "eval", traced=True):  # The model runs with other weights; its own are not overwritten.
@@ -135,12 +133,15 @@ def _prior_condition(search: PosteriorSearch, untrained: bool) -> Condition:
 
 def _described(
     model: nn.Module, inputs: Tensor, output: str | int | None, fixed: Collection[str]
-) -> tuple[Graph | None, Description, Condition]:
-    """Return the graph as a function of its weights, what it holds besides them, and whether all of that is counted."""
+) -> tuple[WeightVector, Description, Condition]:
+    """Return the weights, what the graph holds besides them, and whether all of that is counted."""
+    weights = WeightVector.of(model, output)
     try:
         graph = capture_weights(model, inputs, output=output)
-    except NormscopeError as error:
+        traced = WeightVector.of(model, output, graph)
+        traced.measured(weights.vector(), inputs)
+    except (NormscopeError, RuntimeError, NotImplementedError, TypeError) as error:
         beside = Description()
-        return None, beside, condition(beside.condition.what, None, f"the model could not be traced: {said(error)}")
+        return weights, beside, condition(beside.condition.what, None, f"the model cannot be traced: {said(error)}")
     beside = describe(graph, range(len(graph.constants)), fixed)
-    return graph, beside, beside.condition
+    return traced, beside, beside.condition

@@ -183,7 +183,7 @@ class SamplesSeen:
                 False,
                 f"their losses differ by {self.difference:.2g} of the largest loss in the mean: the model does what "
                 "torch.export does not see (it looks up samples, or asks for values or for the size of a batch), or "
-                "rounds coarsely",
+                "its rounding errors decide what it gives",
             )
         return condition(
             what, True, f"losses differ by {self.difference:.2g} in the mean, and each sample counts with the larger"
@@ -237,8 +237,7 @@ class Collector:
             rows = self.loss.rows(logits, labels)
             lengths = None
             if slopes:
-                (gradient,) = torch.autograd.grad(rows.sum(), inputs)
-                lengths = gradient.flatten(1).double().norm(dim=1)
+                lengths = _slopes(rows, inputs)
         points = inputs.detach().flatten(1)
         if not self.classes:
             self.start(logits.shape[1], points.shape[1], points.device)
@@ -322,6 +321,15 @@ class Collector:
             classes=self.classes,
             difference=max(differences) / self.samples / self.loss.most if differences else None,
         )
+
+
+def _slopes(rows: Tensor, inputs: Tensor) -> Tensor:
+    """Return the length of the gradient of each loss in its input; 0 where autograd finds no way to the input."""
+    gradient = None
+    if rows.requires_grad:
+        (gradient,) = torch.autograd.grad(rows.sum(), inputs, allow_unused=True)
+    gradient = torch.zeros_like(inputs) if gradient is None else gradient
+    return gradient.flatten(1).double().norm(dim=1)
 
 
 def _check_labels(what: str, least: float, most: float, classes: int) -> None:

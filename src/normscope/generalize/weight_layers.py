@@ -7,6 +7,7 @@ the matrix `[[A, b], [0, 1]]` without a bias. ReLU keeps the 1, so that bounds f
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -115,6 +116,7 @@ def read_network(
     *,
     fixed: Collection[str] = (),
     traced: TracedModel | None = None,
+    captured: Captured | None = None,
 ) -> NetworkNorms:
     """Return what the norm-based bounds need of a model in eval mode.
 
@@ -126,14 +128,15 @@ def read_network(
         max_seconds: how long the bounds on norms may take.
         fixed: the constants that are declared as fixed before D was seen.
         traced: the traced model, where it was traced already.
+        captured: its graph with its segments, where these were made already.
 
     Raises:
         NormscopeError: the model cannot be traced, or has operators without a rule.
     """
-    traced = traced or trace(model, batch, output)
-    captured = Captured.of(
-        traced.folded_model, batch, Bounding.within(max_seconds), mode="eval", output=output, graph=traced.folded
-    )
+    traced, bounding = traced or trace(model, batch, output), Bounding.within(max_seconds)
+    if captured is None or traced.folded is not traced.graph:
+        captured = Captured.of(traced.folded_model, batch, bounding, mode="eval", output=output, graph=traced.folded)
+    captured = dataclasses.replace(captured, norm=bounding.norm)
     graph = captured.graph
     nodes = [node for node in graph if is_weight(node)]
     biased = any(isinstance(node.bound().get("bias"), Tensor) for node in nodes)
@@ -147,7 +150,7 @@ def read_network(
         units=units,
         biased=biased,
         parameters=sum(learned.values()),
-        beside_parameters=_beside(graph, counted, fixed),
+        beside_parameters=_beside(graph, counted if units else {node.name for node in graph}, fixed),
         beside_layers=_beside(graph, {node.name for node in nodes}, fixed),
         chain=_chain(captured, traced.why_not_folded),
         homogeneous=_for_all_nodes(
