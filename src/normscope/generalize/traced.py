@@ -31,12 +31,12 @@ EXACT = ("shape", "comparison")
 class ShakenGraph(Logits):
     """A graph of one sample as a function of many, with every computed value moved in its last digits.
 
-    A graph with values in half precision, whose last digits are too large, is run in float64.
+    A graph that rounds to a narrower float inside, or whose values are in half precision, is run in float64 throughout.
     """
 
     def __init__(self, graph: Graph) -> None:
         dtypes = {item.value.dtype for item in graph.inputs} | {node.dtype for node in graph}
-        super().__init__(graph.double() if dtypes & {torch.float16, torch.bfloat16} else graph)
+        super().__init__(graph.double() if graph.rounded or dtypes & {torch.float16, torch.bfloat16} else graph)
         generator = torch.Generator().manual_seed(0)
         self.graph = dataclasses.replace(self.graph, nodes=tuple(_shaken(node, generator) for node in self.graph))
 
