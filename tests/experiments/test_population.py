@@ -18,10 +18,7 @@ from torch.nn import functional as F
 
 import normscope
 from normscope.core.errors import InputError
-from normscope.experiments import engines
-from normscope.experiments.data import Split, digits
-from normscope.experiments.ledger import RUNS, Ledger
-from normscope.experiments.models import cnn, mlp
+from normscope.data import Split, digits
 from normscope.experiments.population import cohorts as work
 from normscope.experiments.population import measures
 from normscope.experiments.population.cohorts import PopulationWork
@@ -32,6 +29,9 @@ from normscope.experiments.population.predict import predictive_power
 from normscope.experiments.population.prediction import Prediction
 from normscope.experiments.population.recipes import Recipe, RecipeGrid, cohorts
 from normscope.experiments.population.stacked_training import Stop, TrainedMember, train_together
+from normscope.jobs import engines
+from normscope.jobs.ledger import RUNS, Ledger
+from normscope.networks.small import cnn, mlp
 
 ONE = {"depths": (2,), "widths": (24,), "normalizers": ("none",), "batch_sizes": (16,), "learning_rates": (0.05,),
        "weight_decays": (0.0,), "seeds": 1}  # fmt: skip

@@ -12,11 +12,12 @@ import pytest
 import normscope as ns
 from normscope.core.errors import InputError
 from normscope.experiments import claims as claims_module
-from normscope.experiments import ledger, registry, reproducing, reproduction
+from normscope.experiments import registry, reproducing, reproduction
 from normscope.experiments.base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
 from normscope.experiments.registry import chosen_claims
 from normscope.experiments.reproducing import reproduce
 from normscope.experiments.reproduction import Reproduction, judged
+from normscope.jobs import ledger
 from normscope.report.document import Block, Column, Curve, Curves, Table
 from normscope.report.html import sections
 

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 import torch
 import typer
 
+from .. import data as data_sets
 from ..core.errors import InputError
-from ..experiments import data as data_sets
 from ..experiments.population import predict as front
 from ..experiments.population.recipes import NORMALIZERS, RecipeGrid
 from ..report.terminal import print_document

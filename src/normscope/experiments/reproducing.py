@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, Self
 from ..core.errors import InputError, said
 from ..core.json_values import plain, revived
 from ..core.progress import Progress
+from ..jobs.engines import runner
+from ..jobs.ledger import Ledger
 from .base import Experiment, Job, Measured, Settings
-from .engines import runner
-from .ledger import Ledger
 from .origin import origin
 from .registry import chosen, registered, source_of
 from .reproduction import Reproduction, readable

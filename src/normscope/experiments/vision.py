@@ -11,7 +11,7 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-from .models import initialise
+from ..networks.small import draw_weights
 
 CLASSES = 10
 
@@ -37,7 +37,7 @@ def relu_network(
             layers[f"relu{index}"] = nn.ReLU()
         layers[f"linear{depth}"] = nn.Linear(width, CLASSES)
         network = nn.Sequential(layers)
-    return initialise(network, generator=generator)
+    return draw_weights(network, generator=generator)
 
 
 class BasicBlock(nn.Module):
@@ -78,7 +78,7 @@ def resnet18(channels: int, *, generator: torch.Generator, base: int = 64) -> nn
             layers[f"layer{stage}"] = nn.Sequential(BasicBlock(inner, outer, stride), BasicBlock(outer, outer, 1))
         layers |= {"avgpool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "fc": nn.Linear(8 * base, CLASSES)}
         network = nn.Sequential(layers)
-    return initialise(network, generator=generator)
+    return draw_weights(network, generator=generator)
 
 
 class SqueezeExcite(nn.Module):
@@ -162,4 +162,4 @@ def efficientnet(
             "classifier": nn.Linear(last, CLASSES),
         }
         network = nn.Sequential(layers)
-    return initialise(network, generator=generator)
+    return draw_weights(network, generator=generator)

@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from ...networks.small import mlp
 from ...report import words
 from ...report.document import Block, Cell, Column, Table
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
 from ..judging import by_count, decided, read, readings, spread, with_seeds
-from ..models import mlp
 from .digits import log10_factors, trained
 
 QUICK: Settings = {"seeds": 2, "epochs": 4, "width": 32, "depth": 4, "scales": (0.1, 10.0)}

@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ...networks.small import draw_weights
 from ...report.document import Block, Column, Curve, Curves, Table
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
 from ..judging import read, readings, spread
-from ..models import initialise
 from .digits import trained
 
 QUICK: Settings = {"seeds": 1, "epochs": 1, "width": 16, "depths": (1, 3)}
@@ -74,7 +74,7 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
     generator = torch.Generator().manual_seed(110_000 + job.seed)
     with torch.device("meta"):
         network = RowNetwork(kind, settings["width"], int(depth), label == "normalized")
-    made = trained(initialise(network, generator=generator), job.seed, settings["epochs"])
+    made = trained(draw_weights(network, generator=generator), job.seed, settings["epochs"])
     return {"steepest": made.steepest, "tested": made.tested}
 
 

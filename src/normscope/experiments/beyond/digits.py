@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ...bounds.lipschitz import lipschitz
-from ..data import Split, digits
-from ..train import accuracy, train
+from ...data import Split, digits
+from ...networks.small import accuracy, train
 
 SAMPLES = 400
 """The number of training images: few, so that there is a gap."""

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from ...bounds.ladder import ladder
+from ...networks.small import mlp
 from ...report.document import Block, Column, Table
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
 from ..judging import by_convention, judged
-from ..models import mlp
 from ..single import ONLY
 from .digits import log10_factors, trained
 

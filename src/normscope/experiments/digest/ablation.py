@@ -10,13 +10,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from ...data import digits
+from ...networks.small import draw_weights, train
 from ...report.document import Block, Column, Curve, Curves, Table
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
-from ..data import digits
 from ..judging import FEWEST, TOO_FEW
-from ..models import initialise
 from ..statistics import line, mean_interval
-from ..train import train
 from .short_training import scores
 from .variances import SOURCE
 
@@ -43,7 +42,7 @@ def network(depth: int, width: int, count: int, generator: torch.Generator) -> n
             layers[f"relu{index}"] = nn.ReLU()
         layers[f"linear{depth}"] = nn.Linear(width, 10)
         built = nn.Sequential(layers)
-    return initialise(built, generator=generator)
+    return draw_weights(built, generator=generator)
 
 
 def jobs(settings: Settings) -> list[Job]:

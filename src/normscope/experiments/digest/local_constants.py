@@ -12,13 +12,12 @@ import torch
 
 from ...bounds.domain.domain import domain
 from ...bounds.lipschitz import lipschitz
+from ...data import digits
+from ...networks.small import mlp, train
 from ...report.document import Block, Column, Table
 from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
-from ..data import digits
 from ..judging import FEWEST
-from ..models import mlp
 from ..statistics import kendall, resampled
-from ..train import train
 from .short_training import scores
 from .variances import SOURCE
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from ...core.errors import InputError
+from ...data import Split, cifar10, digits, mnist
 from ...monitor.record import Record
 from ...monitor.watching import watch
+from ...networks.small import draw_weights
 from ..base import Settings
-from ..data import Split, cifar10, digits, mnist
-from ..models import initialise
 from ..vision import relu_network, resnet18
 
 JPEG = "The images of CIFAR-10 went through JPEG (quality 75) once."
@@ -44,7 +44,7 @@ def build(name: str, shape: tuple[int, ...], generator: torch.Generator) -> nn.M
         for inner, outer, stride in ((shape[0], 8, 1), (8, 16, 2), (16, 16, 1), (16, 32, 2)):
             layers += [nn.Conv2d(inner, outer, 3, stride, 1), nn.BatchNorm2d(outer), nn.ReLU()]
         network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
-    return initialise(network, generator=generator)
+    return draw_weights(network, generator=generator)
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.errors import said
-from ..models import cnn, mlp
+from ...networks.small import cnn, mlp
 from .measures import MemberFigures, measured
 from .member import Member
 from .noisy import NoisyData

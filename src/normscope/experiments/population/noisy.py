@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ...core.errors import InputError
-from ..data import Split
-from ..ledger import hashed
+from ...data import Split
+from ...jobs.ledger import hashed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ import torch
 from ...core.errors import InputError
 from ...core.progress import Progress
 from ...core.untouched import outside_inference_mode
-from ..data import Split
-from ..engines import runner
-from ..ledger import Ledger
+from ...data import Split
+from ...jobs.engines import runner
+from ...jobs.ledger import Ledger
 from .cohorts import NETWORKS, PopulationWork
 from .member import Member
 from .noisy import drawn
@@ -77,7 +77,7 @@ def predictive_power(
 
     Example:
         >>> import torch
-        >>> from normscope.experiments.data import digits
+        >>> from normscope.data import digits
         >>> from normscope.experiments.population.recipes import RecipeGrid
         >>> split = digits(generator=torch.Generator().manual_seed(0), test_share=0.8)
         >>> sizes = {"depths": (2,), "widths": (24,), "batch_sizes": (16,), "normalizers": ("none",)}

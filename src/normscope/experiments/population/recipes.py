@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any, get_args
 
 from ...core.errors import InputError
-from ..models import GROUPS, Normalizer
+from ...networks.small import GROUPS, Normalizer
 
 NORMALIZERS: tuple[str, ...] = get_args(Normalizer)
 AXES = {

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from ...core.errors import InputError
 from ...core.files import write_text
 from ...core.json_values import plain, revived
+from ...data import Split, cifar10, digits
 from ...monitor.run import Run
 from ...monitor.watching import Watch, watch
 from ..base import Job, Measured, Settings
-from ..data import Split, cifar10, digits
 from ..origin import origin
 from ..vision import efficientnet, relu_network, resnet18
 from .probing import VARIANCES, input_variances, matrix_norms, sites, weight_layers

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.errors import InputError
+from .core.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from normscope.experiments.engines import processes
+from normscope.jobs.engines import processes
 
 
 @dataclass(frozen=True)

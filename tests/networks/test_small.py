@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normscope.experiments.models import mlp, residual_mlp
-from normscope.experiments.train import accuracy, train
+from normscope.networks.small import accuracy, mlp, residual_mlp, train
 
 
 def generator(seed: int = 0) -> torch.Generator:

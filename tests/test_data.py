@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from normscope.core.errors import InputError
-from normscope.experiments.data import cifar10, digits, mnist
+from normscope.data import cifar10, digits, mnist
 
 
 def write_mnist(folder, *, packed=False, dot="-"):
