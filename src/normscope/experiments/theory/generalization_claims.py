@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ...report.words import factor
-from ...theory.complexity import generalization_slack, log10_data_ratio
+from ...theory.complexity import log10_data_ratio
+from ...theory.sample_sizes import generalization_slack
 from ..base import Claim, Figures, Job, Judgement, Measured, Settings
 from ..judging import judged
 from ..single import single
