@@ -15,12 +15,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from ...bounds.captured import Captured
 from ...bounds.domain.domain import domain
-from ...bounds.domain.domain_bounds import domain_sides
-from ...bounds.layer_constants import layer_constants
+from ...bounds.ladder import Ladder, ladder
 from ...bounds.lipschitz import lipschitz
-from ...bounds.rungs import upper_sides
 from ...core.errors import InputError, NormscopeError, said
 from ...core.log10 import log10, log10_sum
 from ...generalize.bounding import generalization
@@ -76,25 +73,21 @@ class MemberFigures:
         return [(now.detach().double(), before[name].detach().double()) for name, now in after if now.ndim > 1]
 
     @cached_property
-    def captured(self) -> Captured:
-        """The graph and its segments."""
-        return Captured.of(self.model, self.images[:2], mode="eval")
-
-    @cached_property
-    def rungs(self) -> dict[str, float]:
-        """Log10 of the bounds over all inputs, by method."""
-        return {name: bracket.log10_upper for name, bracket in upper_sides(self.captured, proofs=False).items()}
+    def everywhere(self) -> Ladder:
+        """The bounds over all inputs by method, and the constant of every layer."""
+        return ladder(self.model, self.images[:2], sides="upper", mode="eval")
 
     @cached_property
     def spectral(self) -> list[float]:
         """Log10 of the operator norm of every weight layer."""
-        return [layer.log10_upper for layer in layer_constants(self.captured) if not layer.normalizer]
+        return [layer.log10_upper for layer in self.everywhere.layers if not layer.normalizer]
 
     @cached_property
     def domain(self) -> float:
         """Log10 of the bound over all inputs whose inner values stay in the ranges of the training samples."""
         recorded = domain(self.model, [images for images, _ in self.batches], mode="eval")
-        return domain_sides(self.captured, recorded)["best"].log10_upper
+        inside = ladder(self.model, self.images[:2], domain=recorded, sides="upper", mode="eval")
+        return inside["best"].log10_upper
 
     @cached_property
     def observed(self) -> list[float]:
@@ -221,9 +214,9 @@ MEASURES: dict[str, Measure] = {
     ),
     "printed": Measure(
         "product of the operator norms and the printed constants of the normalizers (Than et al.)", "capacity",
-        lambda s: s.rungs["printed"],
+        lambda s: s.everywhere["printed"].log10_upper,
     ),
-    "global": Measure("the best bound over all inputs", "capacity", lambda s: s.rungs["best"]),
+    "global": Measure("the best bound over all inputs", "capacity", lambda s: s.everywhere["best"].log10_upper),
     "domain": Measure("the bound over the ranges of the training samples (DOMAIN)", "capacity", lambda s: s.domain),
     "data": Measure("what 95 % of fresh inputs do not exceed (DATA)", "capacity", lambda s: s.fresh),
     "observed-largest": Measure("largest Jacobian norm at training samples", "capacity", lambda s: max(s.observed)),
@@ -242,11 +235,12 @@ MEASURES: dict[str, Measure] = {
         "the leading term of Neyshabur et al. 2018", "capacity over margin", _over_margin(_pac_bayes_complexity)
     ),
     "printed/margin": Measure(
-        "the printed product over the margin", "capacity over margin", _over_margin(lambda s: s.rungs["printed"])
+        "the printed product over the margin", "capacity over margin",
+        _over_margin(lambda s: s.everywhere["printed"].log10_upper),
     ),
     "global/margin": Measure(
         "the best bound over all inputs over the margin", "capacity over margin",
-        _over_margin(lambda s: s.rungs["best"]),
+        _over_margin(lambda s: s.everywhere["best"].log10_upper),
     ),
     "domain/margin": Measure("DOMAIN over the margin", "capacity over margin", _over_margin(lambda s: s.domain)),
     "data/margin": Measure("DATA over the margin", "capacity over margin", _over_margin(lambda s: s.fresh)),
