@@ -16,6 +16,8 @@ from torch import Tensor
 
 from .core.errors import InputError
 
+__all__ = ["Split", "cifar10", "digits", "mnist"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
