@@ -314,10 +314,10 @@ STAGES = (
     (9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656),
     (35 / 384, 0.0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84),
 )
-"""The coefficients of the stages of the pair of orders 5 and 4; the last stage is the step itself."""
+"""The coefficients of the stages, of orders 5 and 4 (Dormand and Prince 1980); the last stage is the step itself."""
 ERROR = (71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40)
 """The coefficients of the difference of the two orders, which estimates the error of a step."""
-SAFETY, LEAST, MOST = 0.9, 0.2, 5.0
+STEP_SAFETY, LEAST_CHANGE, MOST_CHANGE = 0.9, 0.2, 5.0
 """The safety factor on the next step's length, and the least and largest factor by which the length may change."""
 
 
@@ -359,12 +359,12 @@ def integrate(
         tolerance = rtol * float(value.double().norm())
         error = step * float(difference.double().norm()) / max(tolerance, 1e-300)
         if not error < float("inf"):
-            step *= LEAST
+            step *= LEAST_CHANGE
         elif error <= 1.0:
             time, value, known = time + step, moved, stages[-1]
             yield SolutionPoint(time=time, value=value, slope=known)
-            step *= MOST if error == 0 else min(MOST, max(LEAST, SAFETY * error**-0.2))
+            step *= MOST_CHANGE if error == 0 else min(MOST_CHANGE, max(LEAST_CHANGE, STEP_SAFETY * error**-0.2))
         else:
-            step *= max(LEAST, SAFETY * error**-0.2)
+            step *= max(LEAST_CHANGE, STEP_SAFETY * error**-0.2)
         if step < 1e-12 * end:
             return

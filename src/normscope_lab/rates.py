@@ -1,4 +1,4 @@
-"""Counts of iterations and samples that follow from a Lipschitz constant, as the papers print them.
+"""Counts of iterations and samples that follow from a Lipschitz constant, as the papers print them, also of a model.
 
 Every count is an order (Omega or O without its constant), kept as log10: it can compare two networks, but it is not a
 number of steps. The constants of single factors depend on the gauge: scaling the weights in front of a normalizer by c

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from json import dumps
 from typing import Annotated
 
 import typer
@@ -24,9 +23,10 @@ from normscope.commands import (
     read_from,
     refuse_exit,
     say_written,
+    write_result,
 )
 from normscope.report import print_document
-from normscope.toolkit import InputError, write_text
+from normscope.toolkit import InputError
 
 from ..rates import training_cost
 
@@ -88,9 +88,6 @@ def cost(
         )
         sensitivity = weight_sensitivity(given.module, batches.first, mode=mode, max_seconds=max_seconds)
         result = training_cost(audited, sensitivity=sensitivity, alpha=alpha)
-    if html is not None:
-        result.to_html(html)
-    if json is not None:
-        write_text(json, dumps(result.to_json(), indent=1, allow_nan=False) + "\n")
+    write_result(result, html, json)
     print_document(result.document(brief=True))
     say_written(html, json)
