@@ -73,8 +73,20 @@ class Caller(nn.Module):
         self.output = output
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Run the model and pick the output that is measured."""
-        return select(self.model(*args, **kwargs), self.output)
+        """Run the model and pick the output that is measured.
+
+        Raises:
+            UntracedError: the model raised a `RuntimeError`, which is the cause. Some of these make torch.export
+                print its unfinished graph; it lets an error of this class pass.
+        """
+        try:
+            return select(self.model(*args, **kwargs), self.output)
+        except RuntimeError as error:
+            raise UntracedError from error
+
+
+class UntracedError(Exception):
+    """Stands for the error of a model that torch.export traces; that error is its cause."""
 
 
 def prepare(model: nn.Module, batch: Any, output: str | int | None) -> Call:

@@ -17,11 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..core.budget import Budget
 from ..core.errors import CaptureError, InputError, NormscopeError, said
-from ..core.precision import full_precision
+from ..core.torch_settings import full_precision
 from ..core.untouched import drops, mode_of, outside_inference_mode, untouched
-from .call import Call, Caller, close, drawn, prepare, run, settle
+from .call import Call, Caller, UntracedError, close, drawn, prepare, run, settle
 from .direct_trace import is_plain, writes_nothing
-from .exported import quiet
+from .exported import one_thread_at_a_time, quiet
 from .in_place import write_out_of_place
 from .ir import Graph
 from .leaves import recognise
@@ -74,6 +74,7 @@ def capture(model: nn.Module, batch: Any, *, mode: str | None = None, output: st
 
 
 @outside_inference_mode
+@one_thread_at_a_time
 @full_precision()
 def capture_within(
     budget: Budget, model: nn.Module, batch: Any, *, mode: str | None = None, output: str | int | None = None
@@ -99,6 +100,7 @@ def capture_within(
 
 
 @outside_inference_mode
+@one_thread_at_a_time
 @full_precision()
 def capture_batch(model: nn.Module, batch: Any, *, mode: str | None = None, output: str | int | None = None) -> Graph:
     """Turn a model into the graph of the whole batch as one input, in either mode; in all else like `capture`."""
@@ -130,6 +132,7 @@ class Traces:
         self.taken, self.fresh = 0, True
         self._held: tuple[Any, ExportedProgram] | None = None
 
+    @one_thread_at_a_time
     def at(self, batch: Any) -> Graph:
         """Return the graph of one batch; the last trace is kept for the next batch.
 
@@ -278,7 +281,7 @@ def _export(model: nn.Module, call: Call, plain: bool) -> ExportedProgram:
     `plain`, composite operators stay whole wherever nothing is written in place.
     """
     try:
-        with quiet(), averages_counted(model):  # torch prints its graph when it fails
+        with quiet(), averages_counted(model):
             program = torch.export.export(Caller(model, call.output), call.args, call.kwargs, strict=False)
             write_out_of_place(program)
             if writes_nothing(program) if plain else is_plain(program):
@@ -286,7 +289,8 @@ def _export(model: nn.Module, call: Call, plain: bool) -> ExportedProgram:
             part_twins(program)
             return program.run_decompositions({})
     except Exception as error:
+        cause = error.__cause__ or error if isinstance(error, UntracedError) else error
         raise CaptureError(
-            f"{why_untraced(error)}. Bounds need a traceable model; "
+            f"{why_untraced(cause)}. Bounds need a traceable model; "
             'figures at the data still work: normscope.lipschitz(model, batch, scope="point").'
-        ) from error
+        ) from cause
