@@ -174,7 +174,7 @@ def _as_rows(graph: Graph, samples: int, notes: tuple[str, ...]) -> BatchFunctio
 
     outputs = math.prod(graph.output_shape) // samples
     narrow = any(item.value.dtype != torch.float64 for item in graph.inputs) or any(
-        node.dtype in (torch.float32, *HALVES) for node in graph
+        node.dtype in (torch.float32, torch.complex64, *HALVES) for node in graph
     )
     wide = (lambda: _as_rows(graph.double(), samples, notes)) if narrow else None
     return BatchFunction(function, rows, outputs, notes, wide, saturates=lambda: _saturates(graph))
@@ -226,8 +226,8 @@ def _agree(value: Tensor, expected: Tensor) -> bool:
 
 def _jumps(node: Node) -> bool:
     """Whether an operator is not continuous: a comparison, a rounding, a cast to integers."""
-    cast = node.op in (aten._to_copy.default, aten.to.dtype) and not node.dtype.is_floating_point
-    return cast or jumps(node)
+    casts = node.op in (aten._to_copy.default, aten.to.dtype)
+    return (casts and not node.dtype.is_floating_point and not node.dtype.is_complex) or jumps(node)
 
 
 def _foreign(node: Node) -> bool:

@@ -92,6 +92,11 @@ class UntracedError(Exception):
 def prepare(model: nn.Module, batch: Any, output: str | int | None) -> Call:
     """Turn the user's batch into a call; refuse a model or a batch that cannot be measured."""
     call = arguments(model, batch, output)
+    if any(isinstance(leaf, Tensor) and leaf.is_complex() for leaf in call.leaves):
+        raise InputError(
+            "the batch holds complex values, and what is measured is a function of real ones: pass "
+            "torch.view_as_real(z), and let the model begin with torch.view_as_complex"
+        )
     if not all(bool(torch.isfinite(tensor).all()) for _, tensor in call.variables):
         raise InputError("the batch holds NaN or infinite values: clean the data first")
     for name, what in broken_tensors(model).items():
@@ -285,7 +290,10 @@ def select(result: Any, output: str | int | None) -> Tensor:
         if output not in (None, 0):
             raise InputError(f"the model returns one tensor: there is no output {output!r}")
         if not _measurable(result):
-            raise InputError(f"the model returns {result.dtype}: there is no float output to measure")
+            raise InputError(
+                f"the model returns {result.dtype}: there is no float output to measure"
+                + (". Return torch.view_as_real of it" if result.is_complex() else "")
+            )
         return result
     outputs = _outputs(result)
     if output is not None:

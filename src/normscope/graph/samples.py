@@ -173,6 +173,12 @@ def along(node: Node, values: Sequence[Tensor]) -> Tensor:
     return left.reshape(node.shape) if left.numel() == math.prod(node.shape) else left.expand(node.shape)
 
 
+def pairs(node: Node, values: Sequence[Tensor]) -> Tensor:
+    """`view_as_complex` joins the last dimension, and `view_as_real` adds one for the two parts of a number."""
+    (value,) = values
+    return (_along(value, [-1])[..., 0] if value.ndim > len(node.shape) else value[..., None]).expand(node.shape)
+
+
 def trailing(count: Callable[[dict[str, Any]], int]) -> Meeting:
     """Linear layers, LayerNorm, RMSNorm, pooling: with constant parameters, the last dimensions meet."""
 
@@ -289,10 +295,12 @@ def _table(kinds: dict[Meeting, str]) -> dict[Any, Meeting]:
 
 
 TABLE = _table({
+    pairs: "view_as_complex.default view_as_real.default",
     entrywise: """alias clone detach _to_copy to.dtype to.dtype_layout to.device to.other type_as contiguous lift_fresh
         lift_fresh_copy hardswish log_sigmoid where.ScalarOther where.ScalarSelf where.Scalar masked_fill.Tensor
         rsub.Tensor __and__ __or__ prelu.default dropout.default feature_dropout.default alpha_dropout.default
-        feature_alpha_dropout.default""",
+        feature_alpha_dropout.default real.default imag.default complex.default polar.default _conj.default
+        conj.default resolve_conj.default""",
     moves: """reshape.default view.default _unsafe_view squeeze.default squeeze.dim squeeze.dims unsqueeze
         flatten.using_ints unflatten.int permute transpose.int t.default numpy_T mT.default movedim.intlist
         movedim.int swapaxes.default slice.Tensor select.int narrow.default index_select.default index.Tensor
@@ -312,7 +320,9 @@ TABLE = _table({
         prod.dim_int var.correction var.dim var.default std.correction std.dim std.default logsumexp.default
         linalg_vector_norm.default norm.ScalarOpt_dim norm.Scalar sort.default topk.default argmax.default
         argmin.default argsort.default any.default any.dim all.default all.dim cumsum.default cumprod.default
-        cummax.default cummin.default logcumsumexp.default median.dim median.default kthvalue.default""",
+        cummax.default cummin.default logcumsumexp.default median.dim median.default kthvalue.default fft_fft.default
+        fft_ifft.default fft_rfft.default fft_irfft.default fft_hfft.default fft_ihfft.default fft_fft2.default
+        fft_ifft2.default fft_rfft2.default fft_irfft2.default _fft_r2c.default _fft_c2c.default _fft_c2r.default""",
     trailing(lambda given: 1): "linear.default",
     trailing(lambda given: len(given["normalized_shape"])): "layer_norm.default rms_norm.default",
     trailing(lambda given: 1): """max_pool1d.default avg_pool1d.default adaptive_avg_pool1d.default
