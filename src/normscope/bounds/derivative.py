@@ -20,7 +20,6 @@ from ..core.untouched import untouched
 from ..graph.call import Call, drawn, fresh, prepare, settle
 from ..graph.capturing import Traces, capture
 from ..graph.ir import Graph, Node
-from ..graph.samples import independent
 from ..rules.comparison import jumps
 from .autograd_check import differentiable, located, paths, substituted
 
@@ -118,10 +117,9 @@ def _wholes(batch: Any, graph: Graph, call: Call, traces: Traces) -> Iterator[Gr
             yield held
     with suppress(CaptureError):  # the graph may be that of more samples, or of others
         whole = traces.at(batch)
-        tensors = [leaf for leaf in call.leaves if isinstance(leaf, Tensor)]
-        settled = not traces.fresh and len(tensors) == len(call.variables)  # the same operators with the same constants
-        if not settled and not independent(whole, call.count):
-            raise InputError("the samples of this batch are not independent, while those of the first batch are")
+        why = traces.what_joins(batch, whole) if traces.fresh else None
+        if why is not None:
+            raise InputError(f"{why}, which those of the first batch were not. Pass batches of one size")
         yield whole
 
 

@@ -26,14 +26,14 @@ from .in_place import write_out_of_place
 from .ir import Graph
 from .leaves import recognise
 from .memory import AS_STRIDED, Strides, refuse_other_strides
-from .samples import independent
+from .samples import joined
 from .state import averages_counted, changed, part_twins, read_state
 from .translate import DROPPED, ancestors, output_of, translate
 from .user_lines import why_untraced
 
 NO_TIME = "max_seconds leaves no time to trace the model: raise max_seconds"
 PASSES = 12
-"""How many passes it takes to capture a model, besides one for every sample of the batch."""
+"""How many passes it takes to capture a model, besides two for every sample of the batch."""
 OPERATORS = 16
 """To trace this many operators takes as long as to capture a network of two layers."""
 REWRITTEN = 4.0
@@ -44,9 +44,10 @@ REWRITTEN = 4.0
 def capture(model: nn.Module, batch: Any, *, mode: str | None = None, output: str | int | None = None) -> Graph:
     """Turn a model into a small immutable graph of operators.
 
-    In eval mode the graph is the map of one sample whenever the model treats samples independently: no entry of the
-    whole batch's graph depends on two samples, and single samples give the same alone. In train mode it is the map of
-    the whole batch. Models that take token ids start at the embeddings. A model that changes its own state is measured
+    In eval mode the graph is the map of one sample whenever the model treats samples one by one and all in the same
+    way: no entry of the whole batch's graph depends on two samples, no constant differs from sample to sample, and a
+    sample gives the same alone and at another place of the batch. Otherwise, and in train mode, it is the map of the
+    whole batch. Models that take token ids start at the embeddings. A model that changes its own state is measured
     with the state as found. The model is left exactly as found.
 
     Args:
@@ -94,7 +95,9 @@ def capture_within(
         times = 1.0 if is_plain(program) else REWRITTEN
         if budget.limited and not budget.time_for(times * clock.elapsed, 1.0):
             raise CaptureError(NO_TIME)
-        call, batched = dataclasses.replace(call, per_sample=independent(whole, call.count)), (whole,)
+        why = what_joins(program, call, mode, whole)
+        notes = call.notes if why is None else (*call.notes, f"{why}: the whole batch is measured as one input")
+        call, batched = dataclasses.replace(call, per_sample=why is None, notes=notes), (whole,)
     found, graph = _captured(model, call, forced, mode)
     return dataclasses.replace(found, batched=(*batched, graph) if call.per_sample else ())
 
@@ -151,6 +154,25 @@ class Traces:
         self._held = form, program
         return graph
 
+    def what_joins(self, batch: Any, graph: Graph) -> str | None:
+        """Return what keeps the samples of the last batch, of which this is the graph, from being measured alone."""
+        assert self._held is not None
+        return what_joins(self._held[1], prepare(self.model, batch, self.output), self.mode, graph)
+
+
+def what_joins(program: ExportedProgram, call: Call, mode: str, graph: Graph) -> str | None:
+    """Return what keeps the samples of a traced batch from being measured one by one; None if nothing does.
+
+    The map of a sample is one of all its tensors: masks and ids must come to their own sample and be used alike.
+    """
+    if len(call.variables) < sum(isinstance(leaf, Tensor) for leaf in call.leaves):
+        try:
+            with torch.no_grad():
+                graph = translate(program, dataclasses.replace(call, per_sample=False), mode, masks=True)
+        except CaptureError as error:
+            return str(error)
+    return joined(graph, call.count)
+
 
 def warmed(max_seconds: float | None) -> float | None:
     """Return a time limit; where there is one, load torch.export before its clock starts.
@@ -187,7 +209,7 @@ def expected_seconds(model: nn.Module, batch: Any, mode: str | None) -> float:
             run(model, single)
     except Exception:
         return 0.0
-    passes = (call.count if alone else 1) + PASSES
+    passes = (2 * call.count if alone else 1) + PASSES
     return passes * clock.elapsed + (1.0 + operators.called / OPERATORS) * _warm_up()
 
 

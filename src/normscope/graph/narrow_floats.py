@@ -14,7 +14,7 @@ def rounded(inputs: Iterable[Input], nodes: Iterable[Node]) -> tuple[str, ...]:
 
     A model in one float throughout counts as the real function of its stored weights, however narrow that float is.
     """
-    reached = {item.name: {item.value.dtype} for item in inputs}
+    reached = {item.name: {dtype} if (dtype := item.value.dtype).is_floating_point else set() for item in inputs}
     narrow: set[str] = set()
     found = []
     for node in nodes:
