@@ -19,12 +19,12 @@ help:
 	@echo "make bench      the speed measurements in benchmarks/"
 	@echo "make bench-check  a few minutes of them, compared with the committed ratios"
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml lab/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Normscope needs Python 3.11 or newer; try: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "completing .venv (a few minutes the first time)"
 	@$(PIP) setuptools hatchling editables
-	@$(PIP) --no-build-isolation --editable '.[dev,hf]'
+	@$(PIP) --no-build-isolation --editable '.[dev,hf]' --editable ./lab
 	@touch $@
 
 demo: $(READY)

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .. import data as data_sets
 from ..core.errors import InputError, said
-from ..experiments import data as data_sets
 from ..report.words import counted
 from .model_forms import GivenModel
 from .objects import call_object, load_object

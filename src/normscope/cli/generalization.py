@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 import torch
 import typer
 
+from .. import data as data_sets
 from ..core.errors import InputError
-from ..experiments import data as data_sets
 from ..generalize.bounding import CELLS
 from ..generalize.bounding import generalization as bounded
 from ..report.terminal import print_document
