@@ -201,7 +201,7 @@ def test_an_alarm(sign, raised, monkeypatch):
 def test_a_finding(samples, found, monkeypatch):
     finding = code("a finding")
     monkeypatch.setattr(findings, "LOOKED_FOR", (*findings.LOOKED_FOR, finding.few_samples))
-    monkeypatch.setitem(verdict.CLAUSES, "few-samples", finding.CLAUSE)
+    monkeypatch.setitem(verdict.KINDS, "few-samples", finding.KIND)
     checked = ns.check(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).eval(), torch.randn(samples, 3))
     seen = [one for one in checked.findings if one.code == "few-samples"]
     assert [one.code for one in seen] == found

@@ -19,6 +19,7 @@ from .core.log10 import log10, log10_sum
 from .core.options import check_numbers, check_positive
 from .core.progress import Progress
 from .core.provenance import provenance
+from .core.threads import ignored_warnings as ignore_warnings
 from .core.untouched import outside_inference_mode, unwrapped
 from .diagnosis.audit_result import Row
 from .geometry.batches import LossFunction
@@ -51,6 +52,7 @@ __all__ = [
     "find_directions",
     "from_plain",
     "half_width",
+    "ignore_warnings",
     "log10",
     "log10_sum",
     "open_json",

@@ -17,6 +17,7 @@ from ..core.log10 import ceiling10
 from ..core.rounding import Upper
 from ..graph.capturing import capture
 from ..graph.ir import Graph
+from ..rules.complex_values import with_real_values
 from ..rules.effects import Norm
 from ..rules.known import fill
 from ..rules.registry import check
@@ -40,8 +41,10 @@ class Captured:
 
     Attributes:
         model, batch, mode, output: what was captured, as it was given.
-        graph: in the precision of the model.
-        double: the same in float64, which the bounds speak of.
+        traced: as it was captured: Jacobians at the data are those of its operators.
+        graph: the same with the modules of `known` as one node each and complex values inside units
+            (`complex_values.py`), in the precision of the model.
+        double: `graph` in float64, which the bounds speak of.
         segments: its effects and folded linear segments.
         norm: bounds the norm of one linear map.
     """
@@ -50,6 +53,7 @@ class Captured:
     batch: Any
     mode: str | None
     output: str | int | None
+    traced: Graph
     graph: Graph
     double: Graph
     segments: Segments
@@ -89,17 +93,18 @@ class Captured:
         bounding = bounding or Bounding()
         first = bounding if folding is None else Bounding(budget=folding, rtol=bounding.rtol)
         traced = graph or capture(model, batch, mode=mode, output=output)
-        own = fill(traced, known or {})
+        own = with_real_values(fill(traced, known or {}))
         if on_missing == "error":
             check(own)
         with torch.no_grad(), first.budget.timing():
-            double = fill(traced.double(), known or {})
+            double = with_real_values(fill(traced.double(), known or {}))
             segments = segment(double, norm=first.norm)
         return cls(
             model=model,
             batch=batch,
             mode=mode,
             output=output,
+            traced=traced,
             graph=own,
             double=double,
             segments=segments,
@@ -110,11 +115,6 @@ class Captured:
     def points(self) -> Tensor:
         """The captured inputs as flat points: one for every sample where samples are independent, else the batch."""
         return self.graph.samples if self.graph.samples is not None else self.graph.flat()[None]
-
-    @property
-    def complex(self) -> bool:
-        """Whether some value is complex: rounding errors are not known then, and there is no lower side."""
-        return any(node.dtype.is_complex for node in self.double)
 
     @property
     def tiny(self) -> bool:

@@ -20,7 +20,6 @@ from ..core.untouched import untouched
 from ..graph.call import Call, drawn, fresh, prepare, settle
 from ..graph.capturing import Traces, capture
 from ..graph.ir import Graph, Node
-from ..graph.samples import independent
 from ..rules.comparison import jumps
 from .autograd_check import differentiable, located, paths, substituted
 
@@ -118,10 +117,9 @@ def _wholes(batch: Any, graph: Graph, call: Call, traces: Traces) -> Iterator[Gr
             yield held
     with suppress(CaptureError):  # the graph may be that of more samples, or of others
         whole = traces.at(batch)
-        tensors = [leaf for leaf in call.leaves if isinstance(leaf, Tensor)]
-        settled = not traces.fresh and len(tensors) == len(call.variables)  # the same operators with the same constants
-        if not settled and not independent(whole, call.count):
-            raise InputError("the samples of this batch are not independent, while those of the first batch are")
+        why = traces.what_joins(batch, whole) if traces.fresh else None
+        if why is not None:
+            raise InputError(f"{why}, which those of the first batch were not. Pass batches of one size")
         yield whole
 
 
@@ -174,7 +172,7 @@ def _as_rows(graph: Graph, samples: int, notes: tuple[str, ...]) -> BatchFunctio
 
     outputs = math.prod(graph.output_shape) // samples
     narrow = any(item.value.dtype != torch.float64 for item in graph.inputs) or any(
-        node.dtype in (torch.float32, *HALVES) for node in graph
+        node.dtype in (torch.float32, torch.complex64, *HALVES) for node in graph
     )
     wide = (lambda: _as_rows(graph.double(), samples, notes)) if narrow else None
     return BatchFunction(function, rows, outputs, notes, wide, saturates=lambda: _saturates(graph))
@@ -226,8 +224,8 @@ def _agree(value: Tensor, expected: Tensor) -> bool:
 
 def _jumps(node: Node) -> bool:
     """Whether an operator is not continuous: a comparison, a rounding, a cast to integers."""
-    cast = node.op in (aten._to_copy.default, aten.to.dtype) and not node.dtype.is_floating_point
-    return cast or jumps(node)
+    casts = node.op in (aten._to_copy.default, aten.to.dtype)
+    return (casts and not node.dtype.is_floating_point and not node.dtype.is_complex) or jumps(node)
 
 
 def _foreign(node: Node) -> bool:

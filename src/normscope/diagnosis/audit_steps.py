@@ -230,7 +230,7 @@ def _jacobian_norms(request: AuditRequest, captured: Captured | None, budget: Bu
 
 def wrong_backwards(request: AuditRequest, captured: Captured | None) -> tuple[Mismatch, ...]:
     """Return the modules whose backward is not the derivative of their forward; none where nothing can be said."""
-    graph = None if captured is None else captured.graph
+    graph = None if captured is None else captured.traced
     try:
         return request.budget.attempt(
             lambda: mismatches(request.model, request.batch, graph, mode=request.asked, output=request.output),

@@ -23,7 +23,7 @@ from ..core.rounding import Upper
 from ..graph.ir import Node, Unit, leaves
 from ..linalg.layer_norms import linear_map
 from ..linalg.operator_norms import BOUNDING, bracket
-from ..listening.calls import Site
+from ..listening.calls import NORMALIZERS, Site
 from ..listening.normalizer_seen import NormalizerSeen, rows_seen, set_count, set_positions
 from ..rules.effects import Linear
 from ..rules.invariance import FeedingLayer
@@ -219,12 +219,12 @@ def _seen_alone(model: nn.Module, data: DataSeen, site: Site, norm: Norm | None,
     elif normalizer is not None:
         found |= {"log10_at_data": at_data(normalizer), "variance": normalizer.variance, **_channels(normalizer)}
     else:
-        found["notes"] = (note, "its input holds NaN or infinite values")
+        found["notes"] = (note, "its input holds NaN, infinite or complex values")
     row = Row(
         path=path,
         kind=type(module).__name__,
         operator=operator,
-        role="weight" if weight is not None else "normalizer",
+        role="normalizer" if operator in (*NORMALIZERS, "rms") else "weight",
         parameters=sum(p.numel() for p in module.parameters(recurse=False)),
         **found,
     )

@@ -159,7 +159,7 @@ def alone(per_sample: bool) -> Condition:
     return condition(
         "the loss of a sample depends on that sample alone",
         per_sample,
-        "read off the graph in eval mode" if per_sample else "samples of a batch meet in the model",
+        "read off the graph in eval mode" if per_sample else "samples of a batch meet, or are treated differently",
     )
 
 

@@ -10,13 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from ..core.cost import count
 from ..core.dropout import dropping_nothing
 from ..core.errors import InputError, NotFiniteError, said
-from ..core.precision import full_precision
+from ..core.torch_settings import full_precision, math_attention, without_cudnn
 from ..core.untouched import ProtectedParameters, mode_of, on_copies, untouched
 from ..theory.losses import Loss
 from .batches import Batch, LossFunction, kept_batches, loss_function, loss_of, outputs_of
@@ -101,9 +100,9 @@ class Objective:
             stack.enter_context(dropping_nothing(self.model))
             stack.enter_context(full_precision())
             stack.enter_context(torch.enable_grad())
-            stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # The other backends have no second derivative.
+            stack.enter_context(math_attention())  # The other backends have no second derivative.
             if recurrent:
-                stack.enter_context(_without_cudnn())
+                stack.enter_context(without_cudnn())
             as_found = self.vector()
             self._moved = False
             try:
@@ -354,17 +353,6 @@ class Objective:
             if named is None:
                 raise
             raise InputError(TWICE.format(named[1])) from error
-
-
-@contextmanager
-def _without_cudnn() -> Iterator[None]:
-    """Run a block without cuDNN, whose recurrent layers have no second derivative."""
-    before = torch.backends.cudnn.enabled
-    try:
-        torch.backends.cudnn.enabled = False
-        yield
-    finally:
-        torch.backends.cudnn.enabled = before
 
 
 def _nodes(tensors: Sequence[Tensor | None]) -> Iterator[Any]:

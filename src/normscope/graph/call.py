@@ -20,6 +20,9 @@ from ..core.untouched import on_copies, untouched
 
 PREFERRED = ("logits", "last_hidden_state")
 """The outputs that are measured where a model has several and none was chosen."""
+ELSEWHERE = (
+    "a sample gives another output alone, or at another place of the batch: the whole batch is measured as one input"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,15 @@ class Call:
         args, kwargs = tree_map(pick, (self.args, self.kwargs))
         return dataclasses.replace(self, args=args, kwargs=kwargs)
 
+    def rolled(self) -> Call:
+        """Return the same call with every sample at the next place of the batch, the last one at the first."""
+
+        def roll(value: Any) -> Any:
+            return value.roll(1, 0) if isinstance(value, Tensor) and value.ndim else value
+
+        args, kwargs = tree_map(roll, (self.args, self.kwargs))
+        return dataclasses.replace(self, args=args, kwargs=kwargs)
+
 
 def _name(path: Sequence[Any]) -> str:
     """Name an argument by its position or keyword, and by its path inside a nested argument."""
@@ -73,13 +85,30 @@ class Caller(nn.Module):
         self.output = output
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Run the model and pick the output that is measured."""
-        return select(self.model(*args, **kwargs), self.output)
+        """Run the model and pick the output that is measured.
+
+        Raises:
+            UntracedError: the model raised a `RuntimeError`, which is the cause. Some of these make torch.export
+                print its unfinished graph; it lets an error of this class pass.
+        """
+        try:
+            return select(self.model(*args, **kwargs), self.output)
+        except RuntimeError as error:
+            raise UntracedError from error
+
+
+class UntracedError(Exception):
+    """Stands for the error of a model that torch.export traces; that error is its cause."""
 
 
 def prepare(model: nn.Module, batch: Any, output: str | int | None) -> Call:
     """Turn the user's batch into a call; refuse a model or a batch that cannot be measured."""
     call = arguments(model, batch, output)
+    if any(isinstance(leaf, Tensor) and leaf.is_complex() for leaf in call.leaves):
+        raise InputError(
+            "the batch holds complex values, and what is measured is a function of real ones: pass "
+            "torch.view_as_real(z), and let the model begin with torch.view_as_complex"
+        )
     if not all(bool(torch.isfinite(tensor).all()) for _, tensor in call.variables):
         raise InputError("the batch holds NaN or infinite values: clean the data first")
     for name, what in broken_tensors(model).items():
@@ -193,9 +222,9 @@ def _described(call: Call) -> str:
 def settle(model: nn.Module, call: Call, mode: str) -> Call:
     """Decide whether the measured function may be the map of one sample (eval), or is that of the whole batch.
 
-    It may be the map of one sample if the first, the middle and the last sample give the same alone as in the batch.
-    This is a necessary condition; `samples.independent` decides on the graph. It takes one pass over the batch, and one
-    over each of these samples.
+    It may be the map of one sample if the first sample gives the same alone as in the batch, and all samples give the
+    same at the next place of the batch. This is a necessary condition; `samples.joined` decides on the graph. It takes
+    two passes over the batch, and one over a sample.
 
     Raises:
         RandomOperatorError: the same input gives two different outputs.
@@ -211,10 +240,10 @@ def settle(model: nn.Module, call: Call, mode: str) -> Call:
                 return call
             sizes = {leaf.shape[0] for leaf in call.leaves if isinstance(leaf, Tensor) and leaf.ndim}
             divisible = len(sizes) == 1 and whole.ndim > 0 and whole.shape[0] == call.count
-            if divisible and call.count > 1 and _alike(model, call, whole):
-                return dataclasses.replace(
-                    call, per_sample=True
-                )  # it is not random either, or the outputs would differ
+            if divisible and call.count > 1:
+                if _alike(model, call, whole):  # it is not random either, or the outputs would differ
+                    return dataclasses.replace(call, per_sample=True)
+                call = dataclasses.replace(call, notes=(*call.notes, ELSEWHERE))
         with untouched(model):
             same = close(run(model, call), run(model, call))
         if not same:
@@ -231,14 +260,13 @@ def settle(model: nn.Module, call: Call, mode: str) -> Call:
 
 
 def _alike(model: nn.Module, call: Call, whole: Tensor) -> bool:
-    """Whether single samples give the same alone as in the batch."""
+    """Whether the first sample gives the same alone as in the batch, and all samples at the next place of the batch."""
     try:
-        for index in {0, whole.shape[0] // 2, whole.shape[0] - 1}:
-            if not close(run(model, call.sample(index)), whole[index].unsqueeze(0)):
-                return False
+        if not close(run(model, call.sample()), whole[:1]):
+            return False
+        return close(run(model, call.rolled()), whole.roll(1, 0))
     except InputError:  # a model that refuses single samples is measured on the batch
         return False
-    return True
 
 
 def fresh(model: nn.Module, call: Call) -> Tensor:
@@ -273,7 +301,10 @@ def select(result: Any, output: str | int | None) -> Tensor:
         if output not in (None, 0):
             raise InputError(f"the model returns one tensor: there is no output {output!r}")
         if not _measurable(result):
-            raise InputError(f"the model returns {result.dtype}: there is no float output to measure")
+            raise InputError(
+                f"the model returns {result.dtype}: there is no float output to measure"
+                + (". Return torch.view_as_real of it" if result.is_complex() else "")
+            )
         return result
     outputs = _outputs(result)
     if output is not None:

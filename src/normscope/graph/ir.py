@@ -242,23 +242,22 @@ class Graph:
         return torch.cat([item.value.reshape(-1) for item in self.inputs])
 
     def double(self) -> Graph:
-        """Return the same function with every constant in float64: exact, since float64 holds every narrower float."""
+        """Return the same function with every constant in float64 or complex128, which hold every narrower number."""
 
         def widen(leaf: Any) -> Any:
-            if isinstance(leaf, Tensor) and leaf.is_floating_point():
-                return leaf.double()
-            if isinstance(leaf, torch.dtype) and leaf.is_floating_point:
-                return torch.float64
+            if isinstance(leaf, Tensor):
+                return leaf.to(widen(leaf.dtype))
+            if isinstance(leaf, torch.dtype) and (leaf.is_floating_point or leaf.is_complex):
+                return torch.complex128 if leaf.is_complex else torch.float64
             return leaf
 
         nodes = []
         for node in self.nodes:
             args, kwargs = map_leaves((node.args, node.kwargs), widen)
-            dtype = torch.float64 if node.dtype.is_floating_point else node.dtype
             op = node.op
             if isinstance(op, Unit):
                 op = Unit(op.name, op.function, map_leaves(op.data, widen))
-            nodes.append(dataclasses.replace(node, op=op, args=args, kwargs=kwargs, dtype=dtype))
+            nodes.append(dataclasses.replace(node, op=op, args=args, kwargs=kwargs, dtype=widen(node.dtype)))
         inputs = tuple(dataclasses.replace(item, value=item.value.double()) for item in self.inputs)
         return dataclasses.replace(self, nodes=tuple(nodes), inputs=inputs)
 

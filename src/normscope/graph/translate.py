@@ -53,10 +53,13 @@ def floats(node: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
-def translate(program: ExportedProgram, call: Call, mode: str) -> Graph:
-    """Evaluate the values that do not depend on the input, and keep the rest as nodes."""
+def translate(program: ExportedProgram, call: Call, mode: str, *, masks: bool = False) -> Graph:
+    """Evaluate the values that do not depend on the input, and keep the rest as nodes.
+
+    Masks, token ids and all other tensors of the batch are constants, or inputs of the graph, too, with `masks`.
+    """
     output = output_of(program)
-    reader = _Reader(program, call, ancestors(output))
+    reader = _Reader(program, call, ancestors(output), masks=masks)
     for node in program.graph.nodes:
         if node in reader.needed:
             reader.read(node)
@@ -97,7 +100,7 @@ class _Reader:
         notes: what the reader of a figure must know.
     """
 
-    def __init__(self, program: ExportedProgram, call: Call, needed: set[torch.fx.Node]) -> None:
+    def __init__(self, program: ExportedProgram, call: Call, needed: set[torch.fx.Node], *, masks: bool) -> None:
         self.program, self.needed = program, needed
         refuse_hidden_reads(program, needed)
         self.constants = _placeholders(program, call)
@@ -106,15 +109,17 @@ class _Reader:
         self.made: dict[str, Node] = {}
         self.multiple: dict[str, Node] = {}
         named = {node.name: node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs}
-        masks = [name for name in named if "mask" in name]
-        self.inputs = {name for name, node in named.items() if name not in masks and floats(node)}
+        held = [name for name in named if "mask" in name]
+        self.inputs = {name for name, node in named.items() if name not in held and floats(node)}
+        if masks:
+            self.inputs = {name for name in named if isinstance(v := self.constants[name], Tensor) and v.ndim}
         self.has_floats = bool(self.inputs)
-        held = call.per_sample and len(call.leaves) > len(call.variables) > 0
+        first = call.per_sample and len(call.leaves) > len(call.variables) > 0
         self.notes = [
-            *(["masks and other constant inputs are those of the first sample"] if held else []),
+            *(["masks and other constant inputs are those of the first sample"] if first else []),
             *call.notes,
             *state_notes(program, needed),
-            *(f"input {name!r} is held constant, as its name says mask" for name in masks if floats(named[name])),
+            *(f"input {name!r} is held constant, as its name says mask" for name in held if floats(named[name])),
         ]
 
     def read(self, node: torch.fx.Node) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ..core.torch_settings import uncompiled
 from ..core.untouched import untouched
 
 Before = Callable[[nn.Module, Any, Any], None]
@@ -26,7 +27,7 @@ def aside(model: nn.Module) -> ExitStack:
     for module, mode in modes:  # with dropout, as in the run
         module.training = mode
     stack.enter_context(torch.no_grad())
-    stack.enter_context(torch.compiler.set_stance("force_eager"))
+    stack.enter_context(uncompiled())
     return stack
 
 

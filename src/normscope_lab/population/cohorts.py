@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.networks import cnn, mlp
-from normscope.toolkit import describe_error
+from normscope.toolkit import describe_error, ignore_warnings
 
 from .measures import MemberFigures, measured
 from .member import Member
@@ -61,8 +60,7 @@ class PopulationWork:
 
     def do(self, job: Cohort) -> tuple[Member, ...]:
         """Return the outcome of each network of a cohort; if training them together fails, each is trained alone."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with ignore_warnings():
             try:
                 trained = self.train(job)
             except Exception as error:

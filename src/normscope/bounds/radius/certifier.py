@@ -318,8 +318,9 @@ def _check_classifier(graph: Graph) -> None:
     shape = graph.output_shape
     if not graph.per_sample:
         raise InputError(
-            "the output of one sample depends on the others in the batch, or the first dimension is no batch: a "
-            "radius is that of a single sample"
+            "the output of one sample depends on the others in the batch, or the model treats them differently by their "
+            "place in it, or the first dimension is no batch: a radius is that of a single sample. Pass one sample at a "
+            "time"
         )
     if graph.samples is None:
         raise InputError(

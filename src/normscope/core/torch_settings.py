@@ -1,14 +1,18 @@
-"""Keep products of float32 numbers in float32, where a device would round them to a shorter format."""
+"""Settings of torch for the length of a block; several threads may ask for one at once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from .threads import shared_setting
 
 
+@shared_setting
 @contextmanager
 def full_precision() -> Iterator[None]:
     """Run a block with float32 products in float32, and put the user's settings back.
@@ -42,3 +46,27 @@ def _parts() -> tuple[Any, ...]:
     """Return the objects on which torch keeps the newer settings."""
     cudnn, mkldnn = (cast(Any, module) for module in (torch.backends.cudnn, torch.backends.mkldnn))
     return cudnn.conv, cudnn.rnn, torch.backends.cuda.matmul, mkldnn.matmul
+
+
+@shared_setting
+def math_attention() -> AbstractContextManager[None]:
+    """Run a block with attention computed by its formula: the other backends have no second derivative."""
+    return sdpa_kernel(SDPBackend.MATH)
+
+
+@shared_setting
+@contextmanager
+def without_cudnn() -> Iterator[None]:
+    """Run a block without cuDNN, whose recurrent layers have no second derivative."""
+    before = torch.backends.cudnn.enabled
+    try:
+        torch.backends.cudnn.enabled = False
+        yield
+    finally:
+        torch.backends.cudnn.enabled = before
+
+
+@shared_setting
+def uncompiled() -> AbstractContextManager[None]:
+    """Run a block in which compiled modules run as they were written, so that everything in them can be seen."""
+    return torch.compiler.set_stance("force_eager")
