@@ -115,7 +115,7 @@ def main() -> None:
         classes=2,
         delta=given.delta,
         output=None,
-        alone=alone(True),
+        traced=(alone(True),),
         seed=given.seed,
     )
     told = [

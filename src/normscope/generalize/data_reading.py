@@ -5,6 +5,7 @@ Without held-out samples of the user's own, one in five training samples is set 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import InputError
+from ..core.errors import InputError, NormscopeError, said
 from ..core.progress import Progress
 from ..core.untouched import untouched
 from ..theory.losses import Loss
@@ -21,6 +22,7 @@ from .bound import Condition, condition
 from .fingerprints import identical, random_keys
 from .partition import Partition, partitions
 from .stream import Collector, HeldOutCollector, SampleBatch, SamplesSeen, Tally, sample_batches, split_off
+from .traced import TracedModel
 
 EVERY = 5
 """Without held-out samples, one in this many training samples is set aside."""
@@ -48,6 +50,8 @@ class DataReading:
         held_out: how many held-out samples there are.
         test: the test samples, or None.
         example: a few inputs of D.
+        traced: the graphs of the model, which ran beside it; None if there are none.
+        untraced: why there are none.
         fixed, independent: conditions of Theorem 20.
         unseen: the condition that no test sample is a training sample.
         limits: the declared range of entries, or None twice.
@@ -59,6 +63,8 @@ class DataReading:
     held_out: int
     test: SamplesSeen | None
     example: Tensor
+    traced: TracedModel | None
+    untraced: str
     fixed: Condition
     independent: Condition
     unseen: Condition
@@ -77,6 +83,7 @@ def read(
     output: str | int | None,
     duplicates: int,
     seed: int,
+    trace: Callable[[Tensor], TracedModel] | None = None,
 ) -> DataReading:
     """Stream all parts of the data once.
 
@@ -90,6 +97,7 @@ def read(
         output: which output of the model to take.
         duplicates: how many samples may be in two parts.
         seed: the seed of the partition.
+        trace: traces the model at a few inputs; its graphs then run beside it.
 
     Raises:
         InputError: parts share samples, labels are no classes, or something is missing.
@@ -100,11 +108,18 @@ def read(
         sources = _open(model, train, held_out, count=max(plan.sizes))
         cells = _cells(plan, sources, generator)
         keys = random_keys(sources.features, generator)
-        collector = Collector(model, loss, keys, output, cells)
+        traced, untraced = _traced(trace, sources.example)
+        beside = traced.beside if traced is not None else ()
+        collector = Collector(model, loss, keys, output, cells, beside)
         held = _stream(collector, sources, train)
         read_train = collector.finish("train")
         held_tallies, held_fingerprints = held.finish("held-out samples")
-        read_test = None if test is None else _read_test(Collector(model, loss, collector.keys, output), test)
+        read_test = None
+        if test is not None:
+            read_test = _read_test(Collector(model, loss, collector.keys, output, traced=beside), test)
+            if beside:  # A model that differs from its graph on some samples is another function.
+                apart = max(read_train.difference or 0.0, read_test.difference or 0.0)
+                read_train, read_test = (dataclasses.replace(one, difference=apart) for one in (read_train, read_test))
     _check_classes(read_train)
     tested_entries = None if read_test is None else read_test.entries
     _check_range(plan, train=read_train.entries, held_out=held.entries, test=tested_entries)
@@ -118,6 +133,8 @@ def read(
         held_out=held.samples,
         test=read_test,
         example=sources.example,
+        traced=traced,
+        untraced=untraced,
         fixed=_fixed(plan, set_aside, leaked_held),
         independent=_independent(set_aside, leaked_held),
         unseen=_unseen(leaked_test),
@@ -148,6 +165,14 @@ class _Sources:
     def features(self) -> int:
         """How many entries an input has."""
         return self.example[0].numel()
+
+
+def _traced(trace: Callable[[Tensor], TracedModel] | None, example: Tensor) -> tuple[TracedModel | None, str]:
+    """Return the graphs of the model, or None and why there are none."""
+    try:
+        return (trace(example), "") if trace is not None else (None, "the model was not traced")
+    except NormscopeError as error:
+        return None, said(error)
 
 
 def _open(model: nn.Module, train: Any, held_out: Any, count: int) -> _Sources:

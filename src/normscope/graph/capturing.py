@@ -113,6 +113,26 @@ def capture_batch(model: nn.Module, batch: Any, *, mode: str | None = None, outp
     return _captured(model, dataclasses.replace(call, per_sample=False), forced, mode)[0]
 
 
+@outside_inference_mode
+@full_precision()
+def capture_weights(model: nn.Module, batch: Any, *, output: str | int | None = None) -> Graph:
+    """Turn a model in eval mode into the graph of one sample, operator by operator, as a function of its parameters.
+
+    The inputs of the graph are the float parameters, whose paths are their names, and after them the sample.
+
+    Raises:
+        InputError, CaptureError: as for `capture`, or because single samples do not give the same as in the batch.
+    """
+    with untouched(model, "eval"):
+        call = settle(model, prepare(model, batch, output), "eval")
+    if not call.per_sample:
+        raise CaptureError("samples of a batch meet in the model: it is no function of one sample")
+    with untouched(model, "eval", traced=True):
+        program = _export(model, call.sample(), False)
+    with torch.no_grad():
+        return translate(program, call, "eval", weights=True)
+
+
 class Traces:
     """Graphs of whole batches, operator by operator: one trace serves all batches of the same shapes.
 

@@ -15,6 +15,7 @@ from ..core.cost import count
 from ..core.errors import InputError
 from ..report.document import Column, Document, Table, Text
 from ..report.words import counted, shape
+from .origins import Constant, ConstantRead
 
 Shape = tuple[int, ...]
 
@@ -174,6 +175,8 @@ class Graph:
         notes: what the reader must know.
         rounded: where values are rounded to a narrower float than the input's; no bound is PROVEN then.
         derived: where in the model a constant is read that was computed from a parameter, each with that parameter.
+        constants: everything that the traced function holds besides its input, before any of it was evaluated.
+        reads: which operators read these constants.
         samples: the whole batch, one flat row per sample, where the graph is the map of one sample.
         batched: the graphs of the whole batch and of its first sample, operator by operator, where the graph is the
             map of one sample.
@@ -187,6 +190,8 @@ class Graph:
     notes: tuple[str, ...] = ()
     rounded: tuple[str, ...] = ()
     derived: tuple[tuple[str, Tensor], ...] = field(default=(), repr=False)
+    constants: tuple[Constant, ...] = field(default=(), repr=False)
+    reads: tuple[ConstantRead, ...] = field(default=(), repr=False)
     samples: Tensor | None = field(default=None, repr=False)
     batched: tuple[Graph, ...] = field(default=(), repr=False)
 

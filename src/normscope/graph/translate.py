@@ -18,6 +18,7 @@ from .direct_trace import BATCH_NORM, simpler
 from .ir import Graph, Input, Node, Ref, leaves
 from .memory import AS_STRIDED, entries_read, overlap
 from .narrow_floats import rounded
+from .origins import read_constants
 from .state import (
     batch_norm_output,
     refuse_hidden_reads,
@@ -53,13 +54,14 @@ def floats(node: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
-def translate(program: ExportedProgram, call: Call, mode: str, *, masks: bool = False) -> Graph:
+def translate(program: ExportedProgram, call: Call, mode: str, *, masks: bool = False, weights: bool = False) -> Graph:
     """Evaluate the values that do not depend on the input, and keep the rest as nodes.
 
-    Masks, token ids and all other tensors of the batch are constants, or inputs of the graph, too, with `masks`.
+    Masks, token ids and all other tensors of the batch are constants, or inputs of the graph, too, with `masks`. With
+    `weights`, float parameters are inputs too, before the others, and their paths are their names.
     """
     output = output_of(program)
-    reader = _Reader(program, call, ancestors(output), masks=masks)
+    reader = _Reader(program, call, ancestors(output), _parameters(program) if weights else {}, masks=masks)
     for node in program.graph.nodes:
         if node in reader.needed:
             reader.read(node)
@@ -75,6 +77,9 @@ def translate(program: ExportedProgram, call: Call, mode: str, *, masks: bool = 
     jumps = [
         f"{where}, which is a jump: no bound is PROVEN, and all are those without this rounding" for where in narrow
     ]
+    constants, reads = read_constants(
+        program, reader.needed, reader.constants, variables.keys() | made.keys() | reader.multiple.keys(), DROPOUT
+    )
     return Graph(
         inputs=tuple(variables.values()),
         nodes=tuple(made.values()),
@@ -84,6 +89,8 @@ def translate(program: ExportedProgram, call: Call, mode: str, *, masks: bool = 
         notes=tuple(dict.fromkeys([*reader.notes, *jumps])),
         rounded=narrow,
         derived=_derived(program, reader.multiple | made, reader.constants),
+        constants=constants,
+        reads=reads,
         samples=_samples(call, program, variables) if reader.has_floats and call.per_sample else None,
     )
 
@@ -97,11 +104,14 @@ class _Reader:
         variables: the inputs from which the measurement starts.
         made: the nodes of the graph.
         multiple: operators with several outputs, each of which becomes a node when it is read.
+        weights: the names of the parameters from which the measurement starts too, by those of their placeholders.
         notes: what the reader of a figure must know.
     """
 
-    def __init__(self, program: ExportedProgram, call: Call, needed: set[torch.fx.Node], *, masks: bool) -> None:
-        self.program, self.needed = program, needed
+    def __init__(
+        self, program: ExportedProgram, call: Call, needed: set[torch.fx.Node], weights: dict[str, str], *, masks: bool
+    ) -> None:
+        self.program, self.needed, self.weights = program, needed, weights
         refuse_hidden_reads(program, needed)
         self.constants = _placeholders(program, call)
         self.tokens = _token_inputs(program, self.constants)
@@ -125,8 +135,9 @@ class _Reader:
     def read(self, node: torch.fx.Node) -> None:
         """Read the next traced value."""
         if node.op == "placeholder":
-            if node.name in self.inputs:
-                self.variables[node.name] = Input(name=node.name, value=self.constants[node.name], path=node.name)
+            if node.name in self.inputs or (node.name in self.weights and floats(node)):
+                path = self.weights.get(node.name, node.name)
+                self.variables[node.name] = Input(name=node.name, value=self.constants[node.name], path=path)
         elif node.op == "get_attr":
             self.constants[node.name] = _attribute(self.program.graph_module, str(node.target))
         elif node.op == "call_function":
@@ -271,9 +282,10 @@ def _derived(
     return tuple(found.values())
 
 
-def _parameters(program: ExportedProgram) -> set[str]:
-    """Return the names of the placeholders that are parameters."""
-    return {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind is InputKind.PARAMETER}
+def _parameters(program: ExportedProgram) -> dict[str, str]:
+    """Return the names of the parameters, by those of their placeholders."""
+    specs = [spec for spec in program.graph_signature.input_specs if spec.kind is InputKind.PARAMETER]
+    return {spec.arg.name: str(spec.target).removeprefix("model.") for spec in specs}
 
 
 def _samples(call: Call, program: ExportedProgram, variables: dict[str, Input]) -> Tensor:
