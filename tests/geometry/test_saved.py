@@ -112,7 +112,7 @@ def test_what_is_damaged_is_refused(
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_key_must_be_there(results: dict[str, Any], kind: str) -> None:
     data = results[kind].to_json()
-    for name in data:
+    for name in data.keys() - KINDS[kind].JSON.sparse:
         with pytest.raises(InputError):
             KINDS[kind].from_json({key: value for key, value in data.items() if key != name})
 
