@@ -180,4 +180,5 @@ def _over_balls(captured: Captured, bounding: Bounding, radius: float, effort: s
         replace(one, proof=replace(proof, centre=centre))
         for one, centre in zip(bracket.per_sample or (), captured.points, strict=True)
     ]
-    return replace(bracket, per_sample=tuple(samples), proof=proof)
+    notes = tuple(dict.fromkeys((*bracket.notes, *best.notes)))
+    return replace(bracket, per_sample=tuple(samples), proof=proof, notes=notes)
