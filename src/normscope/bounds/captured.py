@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from ..core.bracket import Evidence
 from ..core.budget import Budget
 from ..core.errors import InputError
 from ..core.log10 import ceiling10
 from ..core.rounding import Upper
-from ..graph.capturing import capture
+from ..graph.capturing import capture, capture_groups
 from ..graph.ir import Graph
 from ..rules.complex_values import with_real_values
 from ..rules.effects import Norm
@@ -47,6 +48,7 @@ class Captured:
         double: `graph` in float64, which the bounds speak of.
         segments: its effects and folded linear segments.
         norm: bounds the norm of one linear map.
+        known: constants of modules by path.
     """
 
     model: nn.Module
@@ -58,6 +60,7 @@ class Captured:
     double: Graph
     segments: Segments
     norm: Norm
+    known: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -109,6 +112,33 @@ class Captured:
             double=double,
             segments=segments,
             norm=bounding.norm,
+            known=known or {},
+        )
+
+    def groups(self, bounding: Bounding, samples: int | None = None) -> list[tuple[list[int], Captured]]:
+        """Return the samples of the batch by number, those with the same masks and ids together with their own map.
+
+        A map of whole batches is one group, of number 0. `samples` limits them to the first ones.
+        """
+        if not self.graph.per_sample:
+            return [([0], self)]
+        graphs = capture_groups(self.graph, self.model, self.batch, samples, mode=self.mode, output=self.output)
+        if len(graphs) == 1:
+            return [(numbers, replace(self, graph=graph)) for numbers, graph in graphs]
+        return [(numbers, self._again(graph, numbers, bounding)) for numbers, graph in graphs]
+
+    def _again(self, graph: Graph, numbers: list[int], bounding: Bounding) -> Captured:
+        """Return the same model with the graph of some samples, whose operators are the same."""
+        batch = tree_map(lambda v: v[numbers] if isinstance(v, Tensor) and v.ndim else v, self.batch)
+        return Captured.of(
+            self.model,
+            batch,
+            bounding,
+            mode=self.mode,
+            output=self.output,
+            on_missing="inf",
+            known=self.known,
+            graph=graph,
         )
 
     @property

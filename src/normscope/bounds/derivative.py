@@ -187,9 +187,10 @@ def _saturates(graph: Graph) -> bool:
 
 
 def _of(graph: Graph, call: Call) -> bool:
-    """Whether a graph was captured at the float inputs of a call; for token ids only values can tell."""
+    """Whether a graph was captured at the tensors of a call: its float inputs, masks and ids."""
     tensors = [tensor for _, tensor in call.variables]
-    return not tensors or all(any(torch.equal(item.value, tensor) for tensor in tensors) for item in graph.inputs)
+    inputs = not tensors or all(any(torch.equal(item.value, tensor) for tensor in tensors) for item in graph.inputs)
+    return inputs and all(torch.equal(argument.value, call.leaves[argument.place]) for argument in graph.held)
 
 
 def _gives(model: nn.Module, call: Call, local: BatchFunction) -> bool:

@@ -51,6 +51,10 @@ class Call:
         """The size of the arguments' first dimension, which counts the samples."""
         return next((leaf.shape[0] for leaf in self.leaves if isinstance(leaf, Tensor) and leaf.ndim), 1)
 
+    def name(self, place: int) -> str:
+        """Return the name of an argument by its place among all of them."""
+        return _name(tree_flatten_with_path((self.args, self.kwargs))[0][place][0])
+
     def sample(self, index: int = 0) -> Call:
         """Return the same call on one sample alone, in memory of its own."""
 
@@ -59,6 +63,16 @@ class Call:
 
         args, kwargs = tree_map(pick, (self.args, self.kwargs))
         return dataclasses.replace(self, args=args, kwargs=kwargs)
+
+    def groups(self, places: Iterable[int]) -> list[list[int]]:
+        """Return the samples by number, those together whose tensors at some places of the arguments are equal."""
+        tensors = [leaf for place in places if isinstance(leaf := self.leaves[place], Tensor) and leaf.ndim]
+        alike: dict[tuple[bytes, ...], list[int]] = {}
+        held = [tensor.detach().cpu().contiguous().reshape(self.count, -1) for tensor in tensors]
+        for number in range(self.count):
+            row = tuple(tensor[number].view(torch.uint8).numpy().tobytes() for tensor in held)
+            alike.setdefault(row, []).append(number)
+        return list(alike.values())
 
     def rolled(self) -> Call:
         """Return the same call with every sample at the next place of the batch, the last one at the first."""
@@ -136,7 +150,7 @@ def _passed(model: nn.Module, batch: Any) -> tuple[tuple[Any, ...], dict[str, An
         return ((batch,), {}, ()) if takes_dict(model, batch) else ((), dict(batch), ())
     if not isinstance(batch, Sequence) or isinstance(batch, str | bytes):
         raise InputError(f"batch is a {type(batch).__name__}: pass a tensor, a tuple of arguments or a dict of them")
-    if len(batch) == 2 and isinstance(batch[0], Tensor) and _is_label(model, batch[1]):
+    if len(batch) == 2 and isinstance(batch[0], Tensor) and is_label(model, batch[1]):
         note = "the batch is a pair and the model needs one argument: the second entry is taken as labels"
         return (batch[0],), {}, (note,)
     return tuple(batch), {}, ()
@@ -358,13 +372,19 @@ def takes_dict(model: nn.Module, batch: Mapping[Any, Any]) -> bool:
     return needed <= 1 and not named.issuperset(batch)
 
 
-def _is_label(model: nn.Module, second: Any) -> bool:
+def is_label(model: nn.Module, second: Any) -> bool:
     """Whether the second entry of a batch is the label: the model takes one argument, or needs no second one."""
-    taken = list(_parameters(model).values())
-    kinds = [p.kind for p in taken]
-    if not taken or inspect.Parameter.VAR_POSITIONAL in kinds:
+    taken = arguments_taken(model)
+    if taken is None:
         return False
-    positional = [p for p in taken if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    needed = sum(p.default is p.empty for p in positional)
+    needed = sum(p.default is p.empty for p in list(_parameters(model).values())[:taken])
     flat = isinstance(second, Tensor) and second.ndim <= 1
-    return len(positional) == 1 or (needed <= 1 and flat)
+    return taken == 1 or (needed <= 1 and flat)
+
+
+def arguments_taken(model: nn.Module) -> int | None:
+    """Return how many positional arguments a model takes at most; None where nobody can tell."""
+    taken = _parameters(model).values()
+    if not taken or any(p.kind is p.VAR_POSITIONAL for p in taken):
+        return None
+    return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in taken)

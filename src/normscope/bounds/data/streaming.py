@@ -92,8 +92,8 @@ class SampleNorms:
         )
         if len(found.upper) != count:
             raise InputError(
-                f"the samples of this model meet, or it treats them differently, or nobody can tell: its {count} samples "
-                'are one input. scope="data" needs one norm per sample: pass batches of one sample'
+                f"samples meet in this model, or it treats them differently, or nobody can tell: all {count} are one "
+                'input. scope="data" needs one norm per sample: pass batches of one sample'
             )
         self.lowers += map(log10, found.lower.tolist())
         self.uppers += map(log10, found.upper.tolist())
