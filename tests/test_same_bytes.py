@@ -322,7 +322,9 @@ def test_no_other_file_reads_a_clock() -> None:
     ],
 )
 def test_a_file_that_reads_a_clock_is_found(text: str) -> None:
-    assert offences({"bounds/global_attack.py": text, "monitor/function_mode.py": text}) == ["bounds/global_attack.py"]
+    assert offences({"bounds/global_attack.py": text, "monitor/forward_listening.py": text}) == [
+        "bounds/global_attack.py"
+    ]
 
 
 def in_a_hurry(patch: pytest.MonkeyPatch) -> None:
