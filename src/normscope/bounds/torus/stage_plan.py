@@ -21,10 +21,9 @@ import torch
 from ...core.rounding import Upper
 from ...graph.ir import Graph, Input, Node
 from ...linalg.convolution_map import Convolution
-from ...linalg.entries import cancels
 from ...linalg.linear_map import Repeated
 from ...linalg.operator_norms import upper
-from ...linalg.writing import span
+from ...linalg.writing import cancels, span
 from ...rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
 from ..ellipsoids.ellipsoid_plan import APART, WIDEST, EllipsoidPlan, plan
 from ..segments import Segments
