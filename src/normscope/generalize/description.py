@@ -158,7 +158,8 @@ def number_bits(numbers: Sequence[tuple[str, Any]]) -> float:
         >>> round(number_bits(few)), round(number_bits(many)) > 500
         (31, True)
     """
-    bits, read = 0.0, defaultdict(Counter)
+    bits = 0.0
+    read: defaultdict[str, Counter[tuple[type, str]]] = defaultdict(Counter)
     for name, value in numbers:
         before, key = read[name], (type(value), repr(value))
         total = before.total() + 1

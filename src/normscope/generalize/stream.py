@@ -26,6 +26,8 @@ from .partition import Partition
 
 CHUNK = 1024
 """Larger batches are split, so that at most this many samples go through the model at once."""
+ROUNDING = 1e-6
+"""A difference of losses that is not worth a number."""
 SAME = 0.01
 """By how much the losses of a model and of its graph may differ in the mean, as a share of the largest loss."""
 VECTORS = 2**26
@@ -185,9 +187,8 @@ class SamplesSeen:
                 "torch.export does not see (it looks up samples, or asks for values or for the size of a batch), or "
                 "its rounding errors decide what it gives",
             )
-        return condition(
-            what, True, f"losses differ by {self.difference:.2g} in the mean, and each sample counts with the larger"
-        )
+        apart = f"losses differ by {self.difference:.2g}" if self.difference > ROUNDING else "they differ by rounding"
+        return condition(what, True, f"{apart} in the mean, and each sample counts with the larger loss")
 
 
 @dataclass(slots=True)
@@ -324,11 +325,15 @@ class Collector:
 
 
 def _slopes(rows: Tensor, inputs: Tensor) -> Tensor:
-    """Return the length of the gradient of each loss in its input; 0 where autograd finds no way to the input."""
-    gradient = None
-    if rows.requires_grad:
-        (gradient,) = torch.autograd.grad(rows.sum(), inputs, allow_unused=True)
-    gradient = torch.zeros_like(inputs) if gradient is None else gradient
+    """Return the length of the gradient of each loss in its input.
+
+    It is 0 where no differentiable operator leads to the input, and infinite where an operator has no derivative.
+    """
+    try:
+        found = torch.autograd.grad(rows.sum(), inputs, allow_unused=True)[0] if rows.requires_grad else None
+    except (RuntimeError, NotImplementedError):
+        return torch.full_like(rows, math.inf, dtype=torch.float64)
+    gradient = torch.zeros_like(inputs) if found is None else found
     return gradient.flatten(1).double().norm(dim=1)
 
 

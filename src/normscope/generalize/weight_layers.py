@@ -20,7 +20,7 @@ from ..bounds.bounding import Bounding
 from ..bounds.captured import Captured
 from ..bounds.printed import is_normalizer, is_weight, printed
 from ..core.log10 import log10, power10
-from ..graph.ir import Graph, Node, leaves
+from ..graph.ir import Graph, Node, Ref, leaves
 from ..rules.effects import Linear
 from ..rules.registry import lookup
 from .bound import Condition, alone, condition
@@ -216,6 +216,12 @@ def _is_homogeneous(node: Node) -> bool:
     return rule is not None and rule.family == "shape" and "pad" not in node.operator and not _holds_floats(node)
 
 
+def _is_shift(node: Node) -> bool:
+    """Whether a weight layer adds a product of two constants to its input, as `addmm(x, a, b)` does."""
+    arguments = node.bound()
+    return isinstance(arguments.get("bias"), Ref) or ("add" in node.operator and isinstance(arguments.get("self"), Ref))
+
+
 def _is_activation(node: Node) -> bool:
     rule = lookup(node)
     return rule is not None and rule.family == "activation"
@@ -311,7 +317,7 @@ def _units(graph: Graph, classes: int, learned: Counter[str]) -> tuple[tuple[Uni
             )
         elif is_weight(node) and len(node.refs) == 1:
             counted.add(node.name)
-            weights, degree = weights | {node.name}, degree + 1
+            weights, degree = weights | {node.name}, max(degree, 2) if _is_shift(node) else degree + 1
         elif not _is_fixed_linear(node):
             return (), set(), f"{_named(node)} is none of these"
         elif learned[node.name]:  # A constant that is added or concatenated may have been learned.
