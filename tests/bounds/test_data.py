@@ -214,7 +214,7 @@ class TestStreaming:
             def forward(self, x: Tensor) -> Tensor:
                 return x - x.mean(0)
 
-        with pytest.raises(InputError, match="not independent"):
+        with pytest.raises(InputError, match="samples meet in this model"):
             ns.lipschitz(Mean().eval(), torch.randn(4, 6), scope="data")
         with pytest.raises(InputError, match="yields no batch"):
             ns.lipschitz(Mean().eval(), iter([]), scope="data")

@@ -78,7 +78,6 @@ REFUSED = {
     "an unknown effort": (nn.Linear(5, 3).eval(), X, Y, {"effort": "exact"}, "effort"),
     "several outputs": (Several().eval(), X, Y, {}, "output"),
     "a wrong shape": (nn.Linear(5, 3).eval(), drawn(4, 6), Y, {}, "shapes"),
-    "masks by sample": (Masked().eval(), {"x": X, "mask": torch.eye(4, 5)}, Y, {}, "one at a time"),
 }
 
 
