@@ -47,7 +47,7 @@ class DataReading:
         held_tallies: the held-out samples by cell, one tally per partition.
         held_out: how many held-out samples there are.
         test: the test samples, or None.
-        example: a few inputs of D.
+        example: the inputs of the first batch of D.
         fixed, independent: conditions of Theorem 20.
         unseen: the condition that no test sample is a training sample.
         limits: the declared range of entries, or None twice.
@@ -134,7 +134,7 @@ class _Sources:
 
     Attributes:
         points: the first held-out samples, as flat vectors.
-        example: a few inputs of D.
+        example: the inputs of the first batch of D.
         items: the batches of `train`, as samples of D and samples set aside.
         held_out: the batches of `held_out`; None if samples of `train` are set aside instead.
     """
@@ -163,7 +163,7 @@ def _open(model: nn.Module, train: Any, held_out: Any, count: int) -> _Sources:
     first = next(items, None)
     if first is None or first[0] is None:
         raise InputError("train holds no sample, or too few to set one in five aside")
-    example = first[0].inputs[:8].clone()
+    example = first[0].inputs.clone()
     if points is None or not len(points):
         raise InputError("there is no held-out sample: pass held_out, or more samples in train")
     if points.shape[1] != example[0].numel():

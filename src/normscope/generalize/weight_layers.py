@@ -23,7 +23,7 @@ from ..graph.ir import Graph, Node, leaves
 from ..networks.twin import twin
 from ..rules.effects import Linear
 from ..rules.registry import lookup
-from .bound import Condition, alone, condition
+from .bound import CAPTURED, Condition, alone, condition
 from .vc import Units
 
 BENDS = {"relu": 1, "relu_": 1, "leaky_relu": 1, "leaky_relu_": 1, "abs": 1, "relu6": 2, "hardtanh": 2}
@@ -110,7 +110,7 @@ def read_network(
         NormscopeError: the model cannot be traced, or has operators without a rule.
     """
     folded, why_not_folded = _folded(model, batch)
-    captured = Captured.of(folded, batch, Bounding.within(max_seconds), mode="eval", output=output)
+    captured = Captured.of(folded, batch[:CAPTURED], Bounding.within(max_seconds), mode="eval", output=output)
     graph = captured.graph
     nodes = [node for node in graph if is_weight(node)]
     biased = any(isinstance(node.bound().get("bias"), Tensor) for node in nodes)
@@ -131,7 +131,7 @@ def read_network(
             "does not",
         ),
         entrywise=_for_all_nodes(graph, _is_no_pooling, "activations act on single entries", "pools"),
-        alone=alone(graph.per_sample),
+        alone=alone(graph, folded, batch, output),
         matrices=condition(
             "every weight layer is a matrix or a convolution",
             known,

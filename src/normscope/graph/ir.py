@@ -17,6 +17,8 @@ from ..report.document import Column, Document, Table, Text
 from ..report.words import counted, shape
 
 Shape = tuple[int, ...]
+HELD = "masks and other constant inputs are those of the first sample"
+"""The note of a graph that is the map of one sample of a batch whose samples have different ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,8 +105,10 @@ class Certifier:
         groups = self.captured.groups(self.bounding, samples)
         certifiers = [self]
         if len(groups) > 1:
-            options = {"effort": self.effort, "attack": self.attack, "seed": self.seed}
-            certifiers = [Certifier(captured, self.bounding, **options) for _, captured in groups]
+            certifiers = [
+                Certifier(captured, self.bounding, effort=self.effort, attack=self.attack, seed=self.seed)
+                for _, captured in groups
+            ]
         return [(numbers, part.points.double(), own) for (numbers, part), own in zip(groups, certifiers, strict=True)]
 
     def rows(self, inputs: Any) -> Tensor:
