@@ -16,6 +16,7 @@ from ..core.budget import Budget
 from ..core.errors import InputError
 from ..core.log10 import ceiling10
 from ..core.rounding import Upper
+from ..graph.call import arguments
 from ..graph.capturing import capture, capture_groups
 from ..graph.ir import Graph
 from ..rules.complex_values import with_real_values
@@ -145,6 +146,13 @@ class Captured:
     def points(self) -> Tensor:
         """The captured inputs as flat points: one for every sample where samples are independent, else the batch."""
         return self.graph.samples if self.graph.samples is not None else self.graph.flat()[None]
+
+    @cached_property
+    def own_samples(self) -> list[int]:
+        """The numbers of the points whose masks and ids are those that the graph holds: it is their map."""
+        if self.graph.samples is None:
+            return [0]
+        return arguments(self.model, self.batch, self.output).groups(self.graph.constant_places)[0]
 
     @property
     def tiny(self) -> bool:

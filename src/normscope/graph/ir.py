@@ -18,6 +18,8 @@ from ..report.words import counted, shape
 from .origins import Constant, ConstantRead
 
 Shape = tuple[int, ...]
+HELD = "masks and other constant inputs are those of the first sample"
+"""The note of a graph that is the map of one sample of a batch whose samples have different ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from ..core.errors import CaptureError, InputError, RandomOperatorError
 from ..theory.normalizers import rms_epsilon
 from .call import Call
 from .direct_trace import BATCH_NORM, simpler
-from .ir import Graph, HeldArgument, Input, Node, Ref, leaves
+from .ir import HELD, Graph, HeldArgument, Input, Node, Ref, leaves
 from .memory import AS_STRIDED, entries_read, overlap
 from .narrow_floats import rounded
 from .origins import read_constants
@@ -46,7 +46,6 @@ BY_SHAPE = {  # operators that read only the shape of their operand
     aten.new_ones.default, aten.new_full.default, aten.fill.Scalar, aten.fill.Tensor, aten.copy.default,
 }  # fmt: skip
 DROPPED = "dropout counts as off"
-HELD = "masks and other constant inputs are those of the first sample"
 DROPOUT = {aten.native_dropout.default, aten.dropout.default}
 
 

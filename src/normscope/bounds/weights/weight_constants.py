@@ -17,8 +17,7 @@ from ...core.errors import InputError
 from ...core.progress import Progress
 from ...core.untouched import outside_inference_mode
 from ...graph.call import arguments
-from ...graph.ir import Graph
-from ...graph.translate import HELD
+from ...graph.ir import HELD, Graph
 from ...theory.losses import Loss, named
 from ..applied import applied_weights
 from ..bounding import Bounding
