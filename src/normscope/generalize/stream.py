@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from ..core.errors import InputError
 from ..geometry.batches import Batch, placed_batches
-from ..graph.call import Call, run
+from ..geometry.objective import refuse_lost_gradients
+from ..graph.call import Call, quantized, run
 from ..theory.losses import Loss
 from ..theory.losses import margins as logit_margins
 from .fingerprints import fingerprints
@@ -206,7 +207,7 @@ class Collector:
             rows = self.loss.rows(logits, labels)
             lengths = None
             if slopes:
-                (gradient,) = torch.autograd.grad(rows.sum(), inputs)
+                gradient = self._gradient(rows, inputs)
                 lengths = gradient.flatten(1).double().norm(dim=1)
         points = inputs.detach().flatten(1)
         if not self.classes:
@@ -224,6 +225,18 @@ class Collector:
         self.fingerprints.append(fingerprints(points, self.keys))
         for tally in self.tallies:
             tally.add(points, labels, lengths)
+
+    def _gradient(self, rows: Tensor, inputs: Tensor) -> Tensor:
+        """Return the gradients of the losses of single samples in their inputs."""
+        refuse_lost_gradients(self.model, rows)
+        (gradient,) = torch.autograd.grad(rows.sum(), inputs, allow_unused=True) if rows.requires_grad else (None,)
+        if gradient is None:
+            raise InputError(
+                quantized(self.model)
+                or "the loss has no gradient in the inputs: the way leads through operators without a derivative "
+                "(casts to integers, detached tensors)"
+            )
+        return gradient
 
     def _logits(self, inputs: Tensor, samples: int) -> Tensor:
         """Run the model, and refuse outputs that are not those of a classifier."""
