@@ -13,11 +13,11 @@ from torch.utils._pytree import tree_map
 
 from ..core.bracket import Evidence
 from ..core.budget import Budget
-from ..core.errors import InputError
+from ..core.errors import CaptureError, InputError, said
 from ..core.log10 import ceiling10
 from ..core.rounding import Upper
 from ..graph.call import arguments
-from ..graph.capturing import capture, capture_groups
+from ..graph.capturing import STILL_WORKS, capture, capture_groups
 from ..graph.ir import Graph
 from ..rules.complex_values import with_real_values
 from ..rules.effects import Norm
@@ -101,7 +101,7 @@ class Captured:
         if on_missing == "error":
             check(own)
         with torch.no_grad(), first.budget.timing():
-            double = with_real_values(fill(traced.double(), known or {}))
+            double = float64_graph(traced, known)
             segments = segment(double, norm=first.norm)
         return cls(
             model=model,
@@ -180,6 +180,26 @@ class Captured:
     def evidence(self, value: Upper) -> Evidence:
         """Return how a bound of the network is known: one that rounds inside is not the function that was bounded."""
         return min(value.evidence, Evidence.NUMERICAL) if self.graph.rounded else value.evidence
+
+
+@torch.no_grad()
+def float64_graph(traced: Graph, known: Mapping[str, float] | None = None) -> Graph:
+    """Return the graph that bounds are taken of: in float64, modules of `known` as one node each, all values real.
+
+    Raises:
+        CaptureError: an operator does not run in float64.
+    """
+    double = with_real_values(fill(traced.double(), known or {}))
+    values = {item.name: item.value for item in double.inputs}
+    for node in double:
+        try:
+            values[node.name] = node.evaluate([values[name] for name in node.refs])
+        except Exception as error:
+            raise CaptureError(
+                f"`{node.operator}` in {node.where} does not run in float64, in which bounds are taken: {said(error)}. "
+                f"{STILL_WORKS}"
+            ) from error
+    return double
 
 
 def check_option(on_missing: str, effort: str = "fast") -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -176,19 +177,34 @@ def _check_tensors(tensors: Sequence[Tensor]) -> None:
             )
 
 
-def batches_of(loader: Any, *, tuples: bool = False) -> Iterable[Any]:
+def batches_of(loader: Any, *, model: nn.Module | None = None) -> Iterable[Any]:
     """Return batches: those of a loader, or the one batch that was given.
 
-    A list holds batches. A tuple is one batch, or holds batches (as `tensor.split` returns them) if `tuples` is set.
+    A list holds batches. A tuple is one batch. With `model` it may also hold batches, as `tensor.split` returns them:
+    it does unless the model needs several arguments, or takes the first entry and the second can only be its labels.
     """
-    if isinstance(loader, Tensor | Mapping) or (isinstance(loader, tuple) and not tuples):
+    if isinstance(loader, Tensor | Mapping) or (isinstance(loader, tuple) and _is_one_batch(model, loader)):
         return [loader]
-    if isinstance(loader, torch.utils.data.Dataset | str | bytes) or not isinstance(loader, Iterable):
+    samples = isinstance(loader, torch.utils.data.Dataset) and not isinstance(loader, torch.utils.data.IterableDataset)
+    if samples or isinstance(loader, str | bytes) or not isinstance(loader, Iterable):
         raise InputError(
             f"this {type(loader).__name__} gives no batches: pass an iterable of batches, such as a DataLoader, or one "
             "batch; wrap a data set in a DataLoader"
         )
     return loader
+
+
+def _is_one_batch(model: nn.Module | None, batch: tuple[Any, ...]) -> bool:
+    """Whether a tuple is one batch, and does not hold several."""
+    if model is None:
+        return True
+    if not batch or not all(isinstance(entry, Tensor) for entry in batch):
+        return False
+    if sum(p.default is p.empty for p in _positional(model)) > 1:
+        return True
+    first, last = batch[0], batch[-1]
+    alike = first.dtype == last.dtype and first.shape[1:] == last.shape[1:]
+    return len(batch) == 2 and not alike and is_label(model, last)
 
 
 def broken_tensors(model: nn.Module) -> dict[str, str]:
@@ -210,19 +226,54 @@ def broken_tensors(model: nn.Module) -> dict[str, str]:
     return found
 
 
+def quantized(model: nn.Module) -> str | None:
+    """Return a sentence that names the modules of a model that compute with integers, or None if there is none."""
+    held = [
+        f"{f'`{path}`' if path else 'the model itself'} ({type(module).__name__})"
+        for path, module in model.named_modules()
+        if re.match(r"torch\..*\bquantized\b(?!\.reference)", type(module).__module__)
+        and not re.match(".*Packed|FloatFunctional", type(module).__name__)
+    ]
+    if not held:
+        return None
+    more = f" and {len(held) - 3} more" if len(held) > 3 else ""
+    return (
+        f"the model computes with quantized numbers in {', '.join(held[:3])}{more}: torch.export cannot trace them, "
+        "and they have no derivative. Measure the model that was quantized"
+    )
+
+
 def run(model: nn.Module, call: Call) -> Tensor:
     """Run the model once, on copies of its inputs; an error of the model becomes one sentence on what to pass."""
-    args, kwargs = tree_map(lambda v: v.clone() if isinstance(v, Tensor) else v, (call.args, call.kwargs))
     count("passes", call.count)
     try:
-        result = model(*args, **kwargs)
+        result = _result(model, call)
     except Exception as error:
+        if torch.is_grad_enabled() and _runs_without_gradients(model, call):
+            raise InputError(
+                f"the model runs on this batch ({_described(call)}), but not while gradients are taken: then it raises "
+                f"{said(error)}. An operator on the way has no derivative; give it detached tensors"
+            ) from error
         raise InputError(
             f"the model raises {said(error)}, on this batch ({_described(call)}). Pass a batch the model accepts: "
             "model(batch) must work for a tensor or one dict, model(*batch) for a tuple, model(**batch) for a dict "
             "whose keys are the names of forward's arguments."
         ) from error
     return select(result, call.output)
+
+
+def _result(model: nn.Module, call: Call) -> Any:
+    args, kwargs = tree_map(lambda v: v.clone() if isinstance(v, Tensor) else v, (call.args, call.kwargs))
+    return model(*args, **kwargs)
+
+
+def _runs_without_gradients(model: nn.Module, call: Call) -> bool:
+    try:
+        with torch.no_grad(), untouched(model):
+            _result(model, call)
+    except Exception:
+        return False
+    return True
 
 
 def _described(call: Call) -> str:
@@ -357,14 +408,18 @@ def _parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
         return {}
 
 
+def _positional(model: nn.Module) -> list[inspect.Parameter]:
+    """Return the parameters of `forward` that a tuple of arguments fills."""
+    return [p for p in _parameters(model).values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
 def takes_dict(model: nn.Module, batch: Mapping[Any, Any]) -> bool:
     """Whether a dict is itself the one argument of `forward`, and does not hold its arguments by name.
 
     It is if some key is not the name of a parameter of `forward`, and `forward` has no `**kwargs` and needs one
     argument at most.
     """
-    taken = _parameters(model)
-    positional = [p for p in taken.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    taken, positional = _parameters(model), _positional(model)
     named = {p.name for p in taken.values() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
     if not positional or any(p.kind is p.VAR_KEYWORD for p in taken.values()):
         return False
@@ -377,7 +432,7 @@ def is_label(model: nn.Module, second: Any) -> bool:
     taken = arguments_taken(model)
     if taken is None:
         return False
-    needed = sum(p.default is p.empty for p in list(_parameters(model).values())[:taken])
+    needed = sum(p.default is p.empty for p in _positional(model))
     flat = isinstance(second, Tensor) and second.ndim <= 1
     return taken == 1 or (needed <= 1 and flat)
 
@@ -387,4 +442,4 @@ def arguments_taken(model: nn.Module) -> int | None:
     taken = _parameters(model).values()
     if not taken or any(p.kind is p.VAR_POSITIONAL for p in taken):
         return None
-    return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in taken)
+    return len(_positional(model))

@@ -20,7 +20,7 @@ from ..core.budget import Budget
 from ..core.errors import CaptureError, InputError, NormscopeError, said
 from ..core.torch_settings import full_precision
 from ..core.untouched import drops, mode_of, outside_inference_mode, untouched
-from .call import Call, Caller, UntracedError, close, drawn, prepare, run, settle
+from .call import Call, Caller, UntracedError, close, drawn, prepare, quantized, run, settle
 from .direct_trace import is_plain, writes_nothing
 from .exported import one_thread_at_a_time, quiet
 from .in_place import write_out_of_place
@@ -32,6 +32,7 @@ from .state import averages_counted, changed, part_twins, read_state
 from .translate import DROPPED, ancestors, output_of, translate
 from .user_lines import why_untraced
 
+STILL_WORKS = 'Figures at the data still work: normscope.lipschitz(model, batch, scope="point").'
 NO_TIME = "max_seconds leaves no time to trace the model: raise max_seconds"
 PASSES = 12
 """How many passes it takes to capture a model, besides two for every sample of the batch."""
@@ -400,6 +401,5 @@ def _export(model: nn.Module, call: Call, plain: bool) -> ExportedProgram:
     except Exception as error:
         cause = error.__cause__ or error if isinstance(error, UntracedError) else error
         raise CaptureError(
-            f"{why_untraced(cause)}. Bounds need a traceable model; "
-            'figures at the data still work: normscope.lipschitz(model, batch, scope="point").'
+            quantized(model) or f"{why_untraced(cause)}. Bounds need a traceable model. {STILL_WORKS}"
         ) from cause

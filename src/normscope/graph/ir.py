@@ -83,6 +83,8 @@ class Node:
 
     def evaluate(self, values: Sequence[Tensor]) -> Tensor:
         """Run the operator with one value per entry of `refs`."""
+        if not (self.dtype.is_floating_point or self.dtype.is_complex):
+            values = [value.detach() for value in values]  # autograd refuses to sum floats up to an integer
         fill = iter(values)
 
         def put(leaf: Any) -> Any:

@@ -124,7 +124,13 @@ class Feed:
         seen: dict[str, list[Tensor]] = {item.path: [] for item in self.graph.inputs}
         with ExitStack() as hooks:
             for path, values in seen.items():
-                module = self.model.get_submodule(path)
+                try:
+                    module = self.model.get_submodule(path)
+                except AttributeError:  # it is the name of a float input
+                    raise InputError(
+                        "a batch holds no float tensor, while the captured function takes some: pass batches of one "
+                        "form, and labels in tuples (inputs, labels)"
+                    ) from None
                 if not isinstance(module, nn.Embedding):
                     raise InputError(f"token ids enter through `{path}`, which is no nn.Embedding: pass embeddings")
 
