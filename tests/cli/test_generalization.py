@@ -31,7 +31,7 @@ def test_the_bounds_of_a_model_of_digits_are_printed_written_and_shown_again(wor
         (("net.py:model", "--data", "digits", "--samples", "50", "--loss", "cross_entropy"), "cross_entropy"),
         (
             ("net.py:model", "--data", "digits", "--samples", "50", "--fixed", "nothing"),
-            "reads no constant of that name",
+            "no such buffer",
         ),
     ],
 )

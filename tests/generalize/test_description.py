@@ -6,7 +6,8 @@ import math
 import pytest
 import torch
 
-from normscope.generalize.description import _own_bits, _tensor_bits, describe, number_bits
+from normscope.core.errors import InputError
+from normscope.generalize.description import Fixed, _own_bits, _tensor_bits, describe, number_bits
 from normscope.graph.ir import Graph
 from normscope.graph.origins import Constant
 
@@ -80,14 +81,39 @@ class TestTensors:
     def test_what_is_no_plain_tensor_cannot_be_counted(self, value):
         kept = Constant(name="odd", kind="object", value=value, source="")
         graph = Graph(inputs=(), nodes=(), output="", mode="eval", constants=(kept,))
-        found = describe(graph, [0], ())
+        found = describe(graph, [0], Fixed())
         assert found.nats == math.inf
         assert found.condition.status == "not met"
         assert "`odd`" in found.condition.why
 
 
-def test_a_parameter_is_declared_by_its_name_only():
-    kept = Constant(name="w", kind="parameter", value=torch.randn(3), source="")
-    graph = Graph(inputs=(), nodes=(), output="", mode="eval", constants=(kept,))
-    assert describe(graph, [0], ("all",)).nats > 60
-    assert describe(graph, [0], ("w",)).nats == 0
+def graph_of(*constants):
+    named = tuple(Constant(name=name, kind=kind, value=value, source="") for name, kind, value in constants)
+    return Graph(inputs=(), nodes=(), output="", mode="eval", constants=named)
+
+
+class TestFixed:
+    @pytest.mark.parametrize("declared", ["all", "*", ["b", "numbers"]])
+    def test_weights_are_never_fixed(self, declared):
+        graph = graph_of(
+            ("w", "parameter", torch.ones(3)), ("b", "buffer", torch.ones(3)), ("b.x", "tensor", torch.ones(3))
+        )
+        fixed = Fixed.of(declared, graph)
+        assert [one in fixed for one in graph.constants][:2] == [False, True]
+
+    def test_a_tensor_of_the_same_name_with_another_value_was_not_declared(self):
+        """A folded layer may bear the name of one that was fixed, and hold what BatchNorms have learned."""
+        fixed = Fixed.of("b", graph_of(("b", "buffer", torch.ones(3))))
+        assert graph_of(("b", "buffer", torch.ones(3))).constants[0] in fixed
+        assert graph_of(("b", "buffer", torch.zeros(3))).constants[0] not in fixed
+        assert graph_of(("b", "parameter", torch.ones(3))).constants[0] not in fixed
+
+    def test_numbers_are_declared_together(self):
+        number = Constant(name="mul", kind="number", value=0.5, source="")
+        graph = graph_of(("b", "buffer", torch.ones(3)))
+        assert [number in Fixed.of(one, graph) for one in ("all", "numbers", "*", ())] == [True, True, False, False]
+
+    @pytest.mark.parametrize("declared", ["w", "c", ["b", "c*"]])
+    def test_names_of_no_constant_are_refused(self, declared):
+        with pytest.raises(InputError, match=r"no such buffer.*`b`"):
+            Fixed.of(declared, graph_of(("w", "parameter", torch.ones(3)), ("b", "buffer", torch.ones(3))))

@@ -9,6 +9,7 @@ from torch.distributions import Normal, kl_divergence
 
 from normscope.core.errors import InputError
 from normscope.generalize.bound import alone
+from normscope.generalize.description import Fixed
 from normscope.generalize.pac_bayes import (
     AT_ONCE,
     LARGEST,
@@ -23,6 +24,7 @@ from normscope.generalize.pac_bayes import (
 )
 from normscope.generalize.stochastic import PosteriorSearch, pac_bayes_row
 from normscope.generalize.stream import SampleBatch
+from normscope.graph.capturing import capture
 
 
 def posterior(count=7, seed=0):
@@ -132,6 +134,7 @@ def problem(m, seed, flip=0.1):
 
 def bound(m, seed, model, fixed=(), **options):
     x, y = problem(m, seed)
+    declared = Fixed.of(fixed, capture(model, x[:8], mode="eval"))
     search = PosteriorSearch(**({"steps": 60, "draws": 40, "rates": (1e-2, 5e-2)} | options))
     return pac_bayes_row(
         model,
@@ -143,7 +146,7 @@ def bound(m, seed, model, fixed=(), **options):
         output=None,
         traced=(alone(True),),
         seed=seed,
-        fixed=fixed,
+        fixed=declared,
     )
 
 

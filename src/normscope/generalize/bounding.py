@@ -19,7 +19,7 @@ from . import families, weight_rows
 from .bound import CERTIFIED, BoundRow, condition
 from .constants import Constants, over_all_inputs
 from .data_reading import CellPlan, DataReading, read, rereader
-from .description import check_fixed
+from .description import Fixed
 from .families import LocalRow, Setting
 from .generalization_table import Generalization, PartitionCourse
 from .local_rows import corollary_rows, local_rows
@@ -134,7 +134,9 @@ def generalization(
         seed=seed,
         trace=lambda example: trace(model, example, output),
     )
-    declared = check_fixed(fixed, _constant_names(model, reading))
+    declared = Fixed()
+    if reading.traced is not None:
+        declared = Fixed.of(fixed, reading.traced.graph, [name for name, _ in model.named_buffers()])
     notes = list(reading.notes)
     known = _known_constants(model, reading, output, max_seconds, notes)
     setting = _setting(reading, bounded, delta, known)
@@ -233,14 +235,6 @@ def _known_constants(
         return None
 
 
-def _constant_names(model: nn.Module, reading: DataReading) -> set[str]:
-    """Return the names of all constants that may be declared as fixed; none where the model cannot be traced."""
-    if reading.traced is None:
-        return set()
-    read = {one.name for one in reading.traced.graph.constants if one.kind != "number"}
-    return read | {name for name, _ in model.named_buffers()}
-
-
 def _test_rows(setting: Setting, reading: DataReading) -> list[BoundRow]:
     """Return the bound from the test samples alone, if there are any."""
     if reading.test is None:
@@ -299,7 +293,7 @@ def _by_architecture(
     plan: CellPlan,
     output: str | int | None,
     max_seconds: float | None,
-    fixed: Sequence[str],
+    fixed: Fixed,
     notes: list[str],
 ) -> list[BoundRow]:
     """Return the bounds by the number of weights and by their norms; a note says why where there are none."""
@@ -337,7 +331,7 @@ def _posterior(
     steps: int,
     prior: Mapping[str, Tensor] | None,
     output: str | int | None,
-    fixed: Sequence[str],
+    fixed: Fixed,
     seed: int,
     notes: list[str],
 ) -> list[BoundRow]:

@@ -177,7 +177,7 @@ class SamplesSeen:
     @property
     def traced(self) -> Condition:
         """The condition that the model does on these samples what its graph does, which the bounds are about."""
-        what = "the model gives on every sample what its graph gives, in float64"
+        what = "the model gives on every sample what its graph gives"
         if self.difference is None:
             return condition(what, None, "there is no graph of one sample")
         if self.difference > SAME:
@@ -188,8 +188,9 @@ class SamplesSeen:
                 "torch.export does not see (it looks up samples, or asks for values or for the size of a batch), or "
                 "its rounding errors decide what it gives",
             )
-        apart = f"losses differ by {self.difference:.2g}" if self.difference > ROUNDING else "they differ by rounding"
-        return condition(what, True, f"{apart} in the mean, and each sample counts with the larger loss")
+        apart = f"their losses differ by {self.difference:.2g} in the mean"
+        apart = apart if self.difference > ROUNDING else "they are equal up to rounding"
+        return condition(what, True, f"{apart}; each sample counts with the larger loss")
 
 
 @dataclass(slots=True)

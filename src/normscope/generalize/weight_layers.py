@@ -24,7 +24,7 @@ from ..graph.ir import Graph, Node, Ref, leaves
 from ..rules.effects import Linear
 from ..rules.registry import lookup
 from .bound import CAPTURED, Condition, alone, condition
-from .description import Description, describe, is_declared
+from .description import Description, Fixed, describe
 from .traced import TracedModel, trace
 from .vc import Units
 
@@ -114,7 +114,7 @@ def read_network(
     output: str | int | None,
     max_seconds: float | None,
     *,
-    fixed: Collection[str] = (),
+    fixed: Fixed | None = None,
     traced: TracedModel | None = None,
     captured: Captured | None = None,
 ) -> NetworkNorms:
@@ -133,7 +133,8 @@ def read_network(
     Raises:
         NormscopeError: the model cannot be traced, or has operators without a rule.
     """
-    traced, bounding = traced or trace(model, batch[:CAPTURED], output), Bounding.within(max_seconds)
+    traced, fixed = traced or trace(model, batch[:CAPTURED], output), fixed or Fixed()
+    bounding = Bounding.within(max_seconds)
     if captured is None or traced.folded is not traced.graph:
         captured = Captured.of(
             traced.folded_model, batch[:CAPTURED], bounding, mode="eval", output=output, graph=traced.folded
@@ -234,16 +235,16 @@ def _holds_floats(node: Node) -> bool:
     return any(isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in leaves((node.args, node.kwargs)))
 
 
-def _learned(graph: Graph, fixed: Collection[str]) -> Counter[str]:
+def _learned(graph: Graph, fixed: Fixed) -> Counter[str]:
     """Return how many floats in tensors each operator reads that may have been learned, by its name."""
     learned: Counter[str] = Counter()
     for read in graph.reads:
-        if read.real and not all(is_declared(graph.constants[origin], fixed) for origin in read.origins):
+        if read.real and not all(graph.constants[origin] in fixed for origin in read.origins):
             learned[read.node] += read.entries
     return learned
 
 
-def _beside(graph: Graph, counted: Collection[str], fixed: Collection[str]) -> Description:
+def _beside(graph: Graph, counted: Collection[str], fixed: Fixed) -> Description:
     """Return what the constants cost that are not among the floats that some operators, by name, read."""
     others = [read.origins for read in graph.reads if not (read.real and read.node in counted)]
     return describe(graph, frozenset().union(*others), fixed)
