@@ -80,15 +80,15 @@ class Pooled(nn.Module):
         return self.layer((torch.tanh(self.embed(ids)) * inside).sum(1))
 
 
-KINDS = torch.tensor([0, 2, 1, 2, 0])
-MASK = torch.tensor([[0, 0, 0, 0], [1, 1, 1, 1], [1, 0, 1, 1], [1, 1, 1, 1], [0, 1, 0, 0]])
+KINDS = torch.tensor([0, 2, 1])
+MASK = torch.tensor([[0, 0, 0, 0], [1, 1, 1, 1], [1, 0, 1, 1]])
 CASES = {
-    "a float mask": (Masked, {"x": torch.randn(5, 4), "mask": MASK.float()}),
-    "a mask": (Masked, (torch.randn(5, 4), MASK.bool())),
-    "embedded kinds": (Conditioned, (torch.randn(5, 4), KINDS)),
-    "chosen weights": (Chosen, (torch.randn(5, 4), KINDS)),
-    "attention": (Attending, (torch.randn(5, 12), torch.tensor([[1, 0, 0], [1, 1, 1], [0, 1, 1]]).bool()[KINDS])),
-    "tokens": (Pooled, (torch.arange(20).reshape(5, 4) % 9, torch.tensor([1, 4, 2, 4, 3]))),
+    "a float mask": (Masked, {"x": torch.randn(3, 4), "mask": MASK.float()}),
+    "a mask": (Masked, (torch.randn(3, 4), MASK.bool())),
+    "embedded kinds": (Conditioned, (torch.randn(3, 4), KINDS)),
+    "chosen weights": (Chosen, (torch.randn(3, 4), KINDS)),
+    "attention": (Attending, (torch.randn(3, 12), torch.tensor([[1, 0, 0], [1, 1, 1], [0, 1, 1]]).bool()[KINDS])),
+    "tokens": (Pooled, (torch.arange(12).reshape(3, 4) % 9, torch.tensor([1, 4, 2]))),
 }
 
 
@@ -105,7 +105,7 @@ def balls_of_their_own(name: str) -> None:
     model = build().eval()
     found = ns.lipschitz(model, batch, scope="ball", radius=0.1)
     points = ns.lipschitz(model, batch, scope="point")
-    assert len(found.per_sample) == len(points.per_sample) == 5
+    assert len(found.per_sample) == len(points.per_sample) == 3
     for number, (ball, point) in enumerate(zip(found.per_sample, points.per_sample, strict=True)):
         assert ball.upper >= point.lower
         alone = ns.lipschitz(model, single(batch, number), scope="ball", radius=0.1)
@@ -116,6 +116,7 @@ def balls_of_their_own(name: str) -> None:
     assert not any("first sample" in note for note in found.notes)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CASES)
 def test_every_ball_has_the_masks_of_its_own_sample(name):
     balls_of_their_own(name)
@@ -124,9 +125,12 @@ def test_every_ball_has_the_masks_of_its_own_sample(name):
 def test_samples_with_the_same_masks_share_one_network():
     model = Masked().eval()
     x = torch.randn(5, 4)
-    found = ns.lipschitz(model, (x, MASK[KINDS].bool()), scope="ball", radius=0.1)
-    assert len({id(ball.proof.graph) for ball in found.per_sample}) == 3
-    same = ns.lipschitz(model, (x, MASK[[1, 1, 1, 1, 1]].bool()), scope="ball", radius=0.1)
+    found = ns.lipschitz(model, (x, MASK[[1, 2, 1, 0, 2]].bool()), scope="ball", radius=0.1)
+    networks = [ball.proof.graph for ball in found.per_sample]
+    assert networks[0] is networks[2]
+    assert networks[1] is networks[4]
+    assert len(set(map(id, networks))) == 3
+    same = ns.lipschitz(model, (x, MASK[[1] * 5].bool()), scope="ball", radius=0.1)
     assert len({id(ball.proof.graph) for ball in same.per_sample}) == 1
 
 
@@ -144,11 +148,12 @@ def radii_of_their_own(name: str) -> None:
     build, batch = CASES[name]
     model = build().eval()
     found = ns.certified_radius(model, batch, attack=False)
-    alone = [ns.certified_radius(model, single(batch, number), attack=False) for number in range(5)]
+    alone = [ns.certified_radius(model, single(batch, number), attack=False) for number in range(3)]
     assert found.radius == pytest.approx([one.radius[0] for one in alone], rel=0.03)
     assert found.predicted == tuple(one.predicted[0] for one in alone)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", ["a float mask", "embedded kinds", "chosen weights", "attention"])
 def test_every_radius_has_the_masks_of_its_own_sample(name):
     radii_of_their_own(name)
@@ -157,18 +162,18 @@ def test_every_radius_has_the_masks_of_its_own_sample(name):
 def padded() -> tuple[nn.Module, dict[str, Tensor]]:
     """Data that are zero where the mask is: no output tells one mask from another."""
     model = Masked().eval()
-    x = torch.randn(5, 4) * MASK
+    x = torch.randn(3, 4) * MASK
     mask = MASK.float()
     mask[0] = torch.tensor([1.0, 0.0, 0.0, 0.0])
     with torch.no_grad():
-        assert torch.equal(model(x, mask), model(x, torch.ones(5, 4)))
+        assert torch.equal(model(x, mask), model(x, torch.ones(3, 4)))
     return model, {"x": x, "mask": mask}
 
 
 def test_masks_that_no_output_shows_count():
     model, batch = padded()
     every = ns.certified_radius(model, batch, attack=False)
-    one = [ns.certified_radius(model, single(batch, number), attack=False).radius[0] for number in range(5)]
+    one = [ns.certified_radius(model, single(batch, number), attack=False).radius[0] for number in range(3)]
     assert every.radius == pytest.approx(one, rel=0.03)
     with pytest.raises(InputError, match="argument 'mask' is held constant"):
         ns.domain(model, [batch])
@@ -179,8 +184,7 @@ def test_masks_that_no_output_shows_count():
     later = [single(batch, 1), single(batch, 2)]
     with pytest.raises(InputError, match="argument 'mask' is held constant"):
         ns.domain(model, later)
-    kept = ns.domain(model, [single(batch, 1), single(batch, 3)])
-    assert kept.samples == 2
+    kept = ns.domain(model, [single(batch, 1)])
     with pytest.raises(InputError, match="argument 'mask' is held constant"):
         kept.contains(single(batch, 2))
 
@@ -231,17 +235,16 @@ def test_an_audit_says_whose_masks_its_figures_are_of():
     audit = ns.audit(model, batch)
     assert audit.lipschitz.upper == 0.0 < audit.observed.lower
     assert "with the masks of the first sample" in str(audit)
-    radii = audited_radii(Captured.of(model, batch), samples=4)
-    assert len(radii) == 4
-    one = [ns.certified_radius(model, single(batch, number)).radius[0] for number in range(4)]
-    assert all(a <= 1.05 * b for a, b in zip(radii.radius, one, strict=True))
-    same = ns.audit(model, {"x": batch["x"], "mask": torch.ones(5, 4)})
-    assert "of the first sample" not in str(same)
+    radii = audited_radii(Captured.of(model, batch), samples=2)
+    assert len(radii) == 2
+    alone = ns.certified_radius(model, single(batch, 1))
+    assert radii.radius[1] <= alone.attacked[0]
+    assert radii.radius[1] == pytest.approx(alone.radius[0], rel=0.03)
 
 
 def masks_of_the_first(patch: pytest.MonkeyPatch) -> None:
     """All samples are inputs of the map of the first, as they once were."""
-    patch.setattr(Captured, "groups", lambda self, bounding, samples=None: [(list(range(5)), self)])
+    patch.setattr(Captured, "groups", lambda self, bounding, samples=None: [(list(range(3)), self)])
 
 
 def masks_of_the_last(patch: pytest.MonkeyPatch) -> None:
@@ -251,14 +254,9 @@ def masks_of_the_last(patch: pytest.MonkeyPatch) -> None:
 
 
 def order_is_lost(patch: pytest.MonkeyPatch) -> None:
-    """Groups come one after the other, whatever the numbers of their samples."""
+    """Groups come in another order than their samples."""
     real = Captured.groups
-
-    def renumbered(self, bounding, samples=None):
-        numbers = iter(range(5))
-        return [([next(numbers) for _ in group], part) for group, part in real(self, bounding, samples)]
-
-    patch.setattr(Captured, "groups", renumbered)
+    patch.setattr(Captured, "groups", lambda *given: [([2 - n for n in group], own) for group, own in real(*given)])
 
 
 def outputs_decide(patch: pytest.MonkeyPatch) -> None:
@@ -275,6 +273,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_caught(name, monkeypatch):
     plant, trial = PLANTED[name]
