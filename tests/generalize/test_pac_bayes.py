@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 from normscope.core.errors import InputError
-from normscope.generalize.bound import alone
+from normscope.generalize.bound import condition
 from normscope.generalize.description import Fixed
 from normscope.generalize.pac_bayes import (
     AT_ONCE,
@@ -144,7 +144,7 @@ def bound(m, seed, model, fixed=(), **options):
         classes=2,
         delta=0.1,
         output=None,
-        traced=(alone(True),),
+        traced=(condition("the loss of a sample depends on that sample alone", True, "it does"),),
         seed=seed,
         fixed=declared,
     )
@@ -171,7 +171,7 @@ class TestBound:
             row, _ = pac_bayes_row(
                 nn.Linear(30, 2), lambda x=x, y=y: iter([SampleBatch(x, y)]),
                 search=PosteriorSearch(steps=40, draws=20, rates=(0.05, 0.05)), samples=40, classes=2, delta=0.5,
-                output=None, traced=(alone(True),), seed=seed,
+                output=None, traced=(condition("the loss of a sample depends on that sample alone", True, "it does"),), seed=seed,
             )  # fmt: skip
             assert row.value >= 0.5
 

@@ -18,7 +18,12 @@ from ..bounds.radius.logits import Logits
 from ..core.errors import InputError
 from ..geometry.batches import Batch, placed_batches
 from ..geometry.objective import refuse_lost_gradients
+<<<<<<< HEAD
 from ..graph.call import Call, run
+=======
+from ..graph.call import Call, quantized, run, sample_shapes
+from ..graph.ir import Shape
+>>>>>>> refs/heads/complexes
 from ..theory.losses import Loss
 from ..theory.losses import margins as logit_margins
 from .bound import Condition, condition
@@ -47,10 +52,13 @@ def sample_batches(model: nn.Module, loader: Any) -> Iterator[SampleBatch]:
     """Yield the samples of a loader, at most `CHUNK` at a time, on the model's device.
 
     Raises:
-        InputError: the inputs are not one tensor of floats, or the samples do not have one label each.
+        InputError: the inputs are not one tensor of floats, or of several shapes, or the samples do not have one label
+            each.
     """
+    shapes: tuple[Shape, ...] = ()
     for batch in placed_batches(model, loader):
         inputs, labels = _checked(batch)
+        shapes = sample_shapes(batch.call, shapes)
         for part in zip(inputs.split(CHUNK), labels.split(CHUNK)):
             yield SampleBatch(*part)
 

@@ -18,6 +18,8 @@ from torch.utils._pytree import SUPPORTED_NODES, keystr, tree_flatten_with_path,
 from ..core.cost import count
 from ..core.errors import InputError, NotFiniteError, RandomOperatorError, said
 from ..core.untouched import on_copies, untouched
+from ..report.words import shape
+from .ir import Shape
 
 PREFERRED = ("logits", "last_hidden_state")
 """The outputs that are measured where a model has several and none was chosen."""
@@ -192,6 +194,22 @@ def batches_of(loader: Any, *, model: nn.Module | None = None) -> Iterable[Any]:
             "batch; wrap a data set in a DataLoader"
         )
     return loader
+
+
+def sample_shapes(call: Call, earlier: tuple[Shape, ...] = ()) -> tuple[Shape, ...]:
+    """Return the shapes of the tensors of one sample, for figures that pool the samples of several batches.
+
+    Raises:
+        InputError: the samples of earlier batches had others.
+    """
+    shapes = tuple(tuple(leaf.shape[1:]) for leaf in call.leaves if isinstance(leaf, Tensor))
+    if earlier and shapes != earlier:
+        first, now = (" and ".join(shape(one) or "" for one in each) for each in (earlier, shapes))
+        raise InputError(
+            f"the samples have several shapes, {first} at first and {now} later, and a figure over the data speaks of "
+            "inputs of one shape: pad or resize them, or measure the samples of each shape in a call of their own"
+        )
+    return shapes
 
 
 def _is_one_batch(model: nn.Module | None, batch: tuple[Any, ...]) -> bool:
