@@ -26,6 +26,8 @@ from normscope.generalize.stochastic import PosteriorSearch, pac_bayes_row
 from normscope.generalize.stream import SampleBatch
 from normscope.graph.capturing import capture
 
+ALONE = condition("the loss of a sample depends on that sample alone", True, "it does")
+
 
 def posterior(count=7, seed=0):
     generator = torch.Generator().manual_seed(seed)
@@ -144,7 +146,7 @@ def bound(m, seed, model, fixed=(), **options):
         classes=2,
         delta=0.1,
         output=None,
-        traced=(condition("the loss of a sample depends on that sample alone", True, "it does"),),
+        traced=(ALONE,),
         seed=seed,
         fixed=declared,
     )
@@ -171,7 +173,7 @@ class TestBound:
             row, _ = pac_bayes_row(
                 nn.Linear(30, 2), lambda x=x, y=y: iter([SampleBatch(x, y)]),
                 search=PosteriorSearch(steps=40, draws=20, rates=(0.05, 0.05)), samples=40, classes=2, delta=0.5,
-                output=None, traced=(condition("the loss of a sample depends on that sample alone", True, "it does"),), seed=seed,
+                output=None, traced=(ALONE,), seed=seed,
             )  # fmt: skip
             assert row.value >= 0.5
 

@@ -18,12 +18,8 @@ from ..bounds.radius.logits import Logits
 from ..core.errors import InputError
 from ..geometry.batches import Batch, placed_batches
 from ..geometry.objective import refuse_lost_gradients
-<<<<<<< HEAD
-from ..graph.call import Call, run
-=======
-from ..graph.call import Call, quantized, run, sample_shapes
+from ..graph.call import Call, run, sample_shapes
 from ..graph.ir import Shape
->>>>>>> refs/heads/complexes
 from ..theory.losses import Loss
 from ..theory.losses import margins as logit_margins
 from .bound import Condition, condition
