@@ -209,7 +209,7 @@ def test_quantized_modules_are_refused_and_named(name: str) -> None:
 @pytest.mark.parametrize("name", ["dynamic", "a branch"])
 def test_curvature_does_not_leave_out_what_passes_through_quantized_modules(name: str) -> None:
     model = QUANTIZED[name][0]().eval()
-    for measure in (ns.hessian, ns.smoothness, ns.flow, ns.flatness):
+    for measure in (ns.hessian, ns.smoothness, ns.flatness):
         with pytest.raises(InputError, match="computes with quantized numbers"):
             measure(model, CROSS, labelled())
 
