@@ -87,6 +87,7 @@ def generalization(
     fixed: Annotated[
         list[str] | None,
         typer.Option(
+            "--fixed",
             metavar="NAME",
             help="A buffer or another constant of the model that was fixed before DATA was seen, by its name or a "
             'pattern; "numbers" for all numbers in its code, "all" for all of these. May be given several times.',
