@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 from normscope.core.errors import InputError
-from normscope.generalize.bound import alone
+from normscope.generalize.bound import condition
 from normscope.generalize.description import Fixed
 from normscope.generalize.pac_bayes import (
     AT_ONCE,
@@ -25,6 +25,8 @@ from normscope.generalize.pac_bayes import (
 from normscope.generalize.stochastic import PosteriorSearch, pac_bayes_row
 from normscope.generalize.stream import SampleBatch
 from normscope.graph.capturing import capture
+
+ALONE = condition("the loss of a sample depends on that sample alone", True, "it does")
 
 
 def posterior(count=7, seed=0):
@@ -144,7 +146,7 @@ def bound(m, seed, model, fixed=(), **options):
         classes=2,
         delta=0.1,
         output=None,
-        traced=(alone(True),),
+        traced=(ALONE,),
         seed=seed,
         fixed=declared,
     )
@@ -171,7 +173,7 @@ class TestBound:
             row, _ = pac_bayes_row(
                 nn.Linear(30, 2), lambda x=x, y=y: iter([SampleBatch(x, y)]),
                 search=PosteriorSearch(steps=40, draws=20, rates=(0.05, 0.05)), samples=40, classes=2, delta=0.5,
-                output=None, traced=(alone(True),), seed=seed,
+                output=None, traced=(ALONE,), seed=seed,
             )  # fmt: skip
             assert row.value >= 0.5
 

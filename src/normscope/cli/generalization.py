@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 import torch
 import typer
 
+from .. import data as data_sets
 from ..core.errors import InputError
-from ..experiments import data as data_sets
 from ..generalize.bounding import CELLS
 from ..generalize.bounding import generalization as bounded
 from ..report.terminal import print_document
@@ -87,6 +87,7 @@ def generalization(
     fixed: Annotated[
         list[str] | None,
         typer.Option(
+            "--fixed",
             metavar="NAME",
             help="A buffer or another constant of the model that was fixed before DATA was seen, by its name or a "
             'pattern; "numbers" for all numbers in its code, "all" for all of these. May be given several times.',

@@ -14,6 +14,7 @@ from ..core.log10 import log10
 from ..core.options import check_counts, check_numbers
 from ..core.untouched import mode_of, outside_inference_mode, unwrapped
 from ..geometry.hessian import hessian
+from ..graph.call import quantized
 from ..theory.losses import Loss, named
 from . import families, weight_rows
 from .bound import CERTIFIED, BoundRow, condition
@@ -120,6 +121,9 @@ def generalization(
     check_counts(steps=steps, duplicates=duplicates)
     mode_of(model, "eval")
     model = unwrapped(model)
+    refused = quantized(model)
+    if refused:
+        raise InputError(refused)
     if steps and prior is not None:
         WeightVector.of(model).vector(dict(prior))  # A wrong prior is refused before the data are read.
     reading = read(

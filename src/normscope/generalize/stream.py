@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from ..bounds.radius.logits import Logits
 from ..core.errors import InputError
 from ..geometry.batches import Batch, placed_batches
-from ..graph.call import Call, run
+from ..geometry.objective import refuse_lost_gradients
+from ..graph.call import Call, run, sample_shapes
+from ..graph.ir import Shape
 from ..theory.losses import Loss
 from ..theory.losses import margins as logit_margins
 from .bound import Condition, condition
@@ -46,10 +48,13 @@ def sample_batches(model: nn.Module, loader: Any) -> Iterator[SampleBatch]:
     """Yield the samples of a loader, at most `CHUNK` at a time, on the model's device.
 
     Raises:
-        InputError: the inputs are not one tensor of floats, or the samples do not have one label each.
+        InputError: the inputs are not one tensor of floats, or of several shapes, or the samples do not have one label
+            each.
     """
+    shapes: tuple[Shape, ...] = ()
     for batch in placed_batches(model, loader):
         inputs, labels = _checked(batch)
+        shapes = sample_shapes(batch.call, shapes)
         for part in zip(inputs.split(CHUNK), labels.split(CHUNK)):
             yield SampleBatch(*part)
 
@@ -239,7 +244,7 @@ class Collector:
             rows = self.loss.rows(logits, labels)
             lengths = None
             if slopes:
-                lengths = _slopes(rows, inputs)
+                lengths = _slopes(self.model, rows, inputs)
         points = inputs.detach().flatten(1)
         if not self.classes:
             self.start(logits.shape[1], points.shape[1], points.device)
@@ -325,14 +330,15 @@ class Collector:
         )
 
 
-def _slopes(rows: Tensor, inputs: Tensor) -> Tensor:
+def _slopes(model: nn.Module, rows: Tensor, inputs: Tensor) -> Tensor:
     """Return the length of the gradient of each loss in its input.
 
     It is 0 where no differentiable operator leads to the input, and infinite where an operator has no derivative.
     """
     try:
+        refuse_lost_gradients(model, rows)
         found = torch.autograd.grad(rows.sum(), inputs, allow_unused=True)[0] if rows.requires_grad else None
-    except (RuntimeError, NotImplementedError):
+    except (InputError, RuntimeError, NotImplementedError):
         return torch.full_like(rows, math.inf, dtype=torch.float64)
     gradient = torch.zeros_like(inputs) if found is None else found
     return gradient.flatten(1).double().norm(dim=1)

@@ -23,7 +23,7 @@ from ..core.log10 import log10, power10
 from ..graph.ir import Graph, Node, Ref, leaves
 from ..rules.effects import Linear
 from ..rules.registry import lookup
-from .bound import Condition, alone, condition
+from .bound import CAPTURED, Condition, alone, condition
 from .description import Description, Fixed, describe
 from .traced import TracedModel, trace
 from .vc import Units
@@ -133,9 +133,12 @@ def read_network(
     Raises:
         NormscopeError: the model cannot be traced, or has operators without a rule.
     """
-    traced, bounding, fixed = traced or trace(model, batch, output), Bounding.within(max_seconds), fixed or Fixed()
+    traced, fixed = traced or trace(model, batch[:CAPTURED], output), fixed or Fixed()
+    bounding = Bounding.within(max_seconds)
     if captured is None or traced.folded is not traced.graph:
-        captured = Captured.of(traced.folded_model, batch, bounding, mode="eval", output=output, graph=traced.folded)
+        captured = Captured.of(
+            traced.folded_model, batch[:CAPTURED], bounding, mode="eval", output=output, graph=traced.folded
+        )
     captured = dataclasses.replace(captured, norm=bounding.norm)
     graph = captured.graph
     nodes = [node for node in graph if is_weight(node)]
@@ -160,7 +163,7 @@ def read_network(
             "does not",
         ),
         entrywise=_for_all_nodes(graph, _is_no_pooling, "activations act on single entries", "pools"),
-        alone=alone(graph.per_sample),
+        alone=alone(graph, traced.folded_model, batch, output),
         matrices=condition(
             "every weight layer is a matrix or a convolution",
             known,
