@@ -118,9 +118,6 @@ class TestConditions:
         numbers = int(self.counted(found, "VC").why.split()[0])
         assert count < numbers < count + 20
 
-    @pytest.mark.xfail(
-        reason="the graph with shaken last digits gives other losses than this model: nothing is certified"
-    )
     def test_what_is_declared_as_fixed_is_free(self, train):
         x, y = train
         model = integers(x[y == 1, 0])
