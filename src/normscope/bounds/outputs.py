@@ -98,7 +98,7 @@ def per_output(
 def _below(captured: Captured, row: Tensor, budget: Budget, seed: int, enough: float) -> Secant:
     """Search for the lower side of d^T f for a row d."""
     double = directed(captured.double, row)
-    values = None if captured.complex else captured.certain.opened(double)
+    values = captured.certain.opened(double)
     return lower_bound(
         directed(captured.graph, row), double, budget=budget, seed=seed, restarts=2, enough=enough, values=values
     )
