@@ -30,12 +30,11 @@ from ..core.bracket import Bracket, Evidence
 from ..core.budget import Budget, affordable
 from ..core.log10 import ceiling10
 from ..core.rounding import UNIT, gamma
-from ..linalg.cancelling import lost
 from ..linalg.convolution_map import Convolution
 from ..linalg.linear_map import Diagonal, Identity, LinearMap, Matrix, Reindex
 from ..linalg.operator_norms import upper
 from ..linalg.slices import slice_map
-from ..linalg.writing import write_out
+from ..linalg.writing import lost, write_out
 from ..rules.effects import Elementwise, Linear
 from ..rules.registry import activation_of
 from .ellipsoids.ellipsoid import Uncertain, balanced, largest
