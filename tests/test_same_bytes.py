@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 import normscope as ns
 import normscope_lab
-from normscope.bounds import global_attack, lower
-from normscope.bounds.exact import patterns
+from normscope.bounds import global_attack, lower, patterns
 from normscope.bounds.passes import multiplications, passes
 from normscope.core.budget import Budget
 from normscope.core.errors import CaptureError
@@ -96,7 +95,6 @@ def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer steps, so that the tests are quick: the count does not matter here."""
     monkeypatch.setattr(lower, "ATTACK_STEPS", 60)
     monkeypatch.setattr(patterns, "STEPS", 4000)
-    monkeypatch.setattr(patterns, "SAMPLES", 32)
 
 
 def made(name: str) -> tuple[nn.Module, Tensor]:
@@ -159,7 +157,7 @@ sys.path[:0] = [{tests!r}, {source!r}]
 import torch
 torch.set_num_threads(1)
 import test_same_bytes as cases
-cases.lower.ATTACK_STEPS, cases.patterns.STEPS, cases.patterns.SAMPLES = 60, 4000, 32
+cases.lower.ATTACK_STEPS, cases.patterns.STEPS = 60, 4000
 for call, name in {pairs!r}:
     print(cases.written(call, name))
 """

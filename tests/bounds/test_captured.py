@@ -18,7 +18,6 @@ from normscope.bounds.bounding import Bounding
 from normscope.bounds.captured import Captured
 from normscope.bounds.climb import climb, exact
 from normscope.bounds.domain.domain_bounds import domain_sides, over_domain, with_steepest
-from normscope.bounds.exact import patterns
 from normscope.bounds.lower import lower_side, observed, observed_if_any
 from normscope.bounds.radius.differences import difference_constants
 from normscope.bounds.rungs import Rungs, upper_sides
@@ -56,7 +55,6 @@ def captured() -> Captured:
 def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer steps: how close the sides come does not matter here."""
     monkeypatch.setattr(lower, "ATTACK_STEPS", 20)
-    monkeypatch.setattr(patterns, "SAMPLES", 8)
     monkeypatch.setattr(upper, "optimise", partial(upper.optimise, steps=10))
 
 

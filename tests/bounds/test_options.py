@@ -14,9 +14,7 @@ from normscope.bounds import lower, rungs
 from normscope.bounds.balls.ball import Balls
 from normscope.bounds.bounding import Bounding
 from normscope.bounds.captured import Captured
-from normscope.bounds.exact import feasibility
-from normscope.bounds.exact.kinks import kinks
-from normscope.bounds.exact.patterns import PatternSearch
+from normscope.bounds.patterns import PatternSearch, two_slopes
 from normscope.bounds.radius.certifier import Certifier
 from normscope.core.budget import Budget
 from normscope.core.errors import InputError
@@ -93,7 +91,7 @@ def test_converged_speaks_of_the_bracket_that_is_returned(monkeypatch: pytest.Mo
 class TestBudgets:
     def test_linear_programs_are_given_what_is_left_and_none_is_begun_too_late(self, monkeypatch) -> None:
         segments, plan, _ = planned(chain(1, (2, 5, 1), ["relu"]))
-        search = PatternSearch(segments, plan, kinks(segments, plan))
+        search = PatternSearch(segments, plan, two_slopes(segments, plan), upper=3.0)
         limits, real = [], scipy.optimize.linprog
 
         def linprog(*args: Any, **options: Any) -> Any:
@@ -101,14 +99,14 @@ class TestBudgets:
             return real(*args, **options)
 
         monkeypatch.setattr(scipy.optimize, "linprog", linprog)
-        signs = [torch.ones(5, dtype=DOUBLE)]
-        search.feasible.ask(signs, Budget(max_seconds=5.0))
+        signs = torch.ones(5, dtype=DOUBLE)
+        search.cells.ask(signs, Budget(max_seconds=5.0))
         assert len(limits) == 1
         assert 0.0 < limits[0] <= 5.0
-        assert search.feasible.ask(signs, Budget(max_seconds=0.0)) == feasibility.Answer()
-        search.run(-math.inf, rtol=1e-6, budget=Budget(max_seconds=0.0), enough=3.0)
+        assert search.cells.ask(signs, Budget(max_seconds=0.0)) == (False, None)
+        search.run(1e-6, Budget(max_seconds=0.0))
         assert len(limits) == 1
-        assert search.found.log10_upper == 3.0
+        assert search.log10_upper == 3.0
 
     def test_balls_past_their_deadline_are_bounded_without_ellipsoids(self) -> None:
         bounding = Bounding.within(0.0)

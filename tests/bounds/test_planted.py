@@ -9,14 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from normscope.bounds import patterns
 from normscope.bounds.ellipsoids import ellipsoid, ellipsoid_plan, optimised, rounded
 from normscope.bounds.ellipsoids.optimised import Certified, certify, optimise
-from normscope.bounds.exact import farkas, feasibility, patterns
-from normscope.bounds.exact.kinks import kinks
 from normscope.bounds.outputs import directed, directions
 from normscope.core.budget import Budget
 
@@ -25,7 +25,7 @@ from .graphs import Sheet, chain, planned
 from .relaxations import Relaxation
 from .test_certificates import SHAPES, assert_above
 from .test_extremes import wide_gain
-from .test_patterns import assert_exact, assert_sound, wedges
+from .test_patterns import assert_exact, prepared, wedges
 from .test_rounded import gap, stream
 
 Patch = pytest.MonkeyPatch
@@ -98,30 +98,16 @@ def streams() -> None:
         assert found is None or found >= 0.0
 
 
-def cells_of_which_nothing_is_known() -> None:
-    """No cell can be reached or ruled out: the bounds of all are kept."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(feasibility.Feasibility, "_solve", lambda self, signs, budget: feasibility.Answer())
-        assert_sound(chain(1, (2, 3, 1), ["relu"]))
+def cells_that_occur() -> None:
+    graph = chain(4, (2, 3, 2, 1), ["relu"])
+    cells = prepared(graph).cells
+    for cell in enumeration.cells(graph):
+        assert not cells.ask(torch.from_numpy(np.concatenate([*cell.signs.values()])), Budget())[0]
 
 
 def networks() -> None:
-    assert_exact(chain(1, (2, 5, 1), ["relu"]))
-
-
-class Blind(patterns.PatternSearch):
-    """A search that has no guess from below."""
-
-    def _sample(self, budget: Budget) -> None:
-        """Look at nothing."""
-
-
-def tree_alone() -> None:
     for seed in (1, 2):
-        graph = chain(seed, (2, 5, 1), ["relu"])
-        segments, found, _ = planned(graph)
-        done = Blind(segments, found, kinks(segments, found)).run(-math.inf, rtol=1e-6, budget=Budget(400_000))
-        assert done.log10_upper >= math.log10(enumeration.constant(graph)) - 1e-9
+        assert_exact(chain(seed, (2, 5, 1), ["relu"]))
 
 
 def stepping(change: Callable[..., Tensor]) -> Callable[[Patch], None]:
@@ -205,46 +191,53 @@ def last_reader_forgotten(patch: Patch) -> None:
 
 
 def one_side_of_every_split(patch: Patch) -> None:
-    real = patterns.PatternSearch._split
-    patch.setattr(patterns.PatternSearch, "_split", lambda self, batch: real(self, batch)[::2])
+    real = patterns.PatternSearch._push
+    patch.setattr(patterns.PatternSearch, "_push", lambda self, signs, *rest: real(self, signs[::2], *rest))
 
 
-def settled_patterns_forgotten(patch: Patch) -> None:
-    real = patterns.PatternSearch._decided
+def unreached_patterns_forgotten(patch: Patch) -> None:
+    """Where the solver finds no input, there is none."""
+    real = patterns.Cells.ask
 
-    def decided(self: Any, bound: float, answer: Any) -> None:
-        before = self.settled
-        real(self, bound, answer)
-        self.settled = before
+    def ask(self: Any, signs: Tensor, budget: Budget) -> Any:
+        _, point = real(self, signs, budget)
+        return point is None, point
 
-    patch.setattr(patterns.PatternSearch, "_decided", decided)
+    patch.setattr(patterns.Cells, "ask", ask)
 
 
 def asked_the_wrong_way_round(patch: Patch) -> None:
-    real = feasibility.Feasibility._solve
-    patch.setattr(feasibility.Feasibility, "_solve", lambda self, signs, budget: real(self, -signs, budget))
+    real = patterns.Cells.ask
+    patch.setattr(patterns.Cells, "ask", lambda self, signs, budget: real(self, -signs, budget))
 
 
 def believed(patch: Patch) -> None:
     """What the solver says is not checked."""
-    patch.setattr(feasibility, "contradictory", lambda system, multipliers: True)
+    patch.setattr(patterns, "contradictory", lambda *system: True)
 
 
-def right_hand_sides_tightened(patch: Patch) -> None:
-    patch.setattr(farkas.System, "sides", property(lambda self: self.left * self.last - 0.5 * self.sizes))
+def constants_tightened(patch: Patch) -> None:
+    real = patterns.Cells.__init__
+
+    def planted(self: Any, *args: Any) -> None:
+        real(self, *args)
+        self.constants -= 0.5 * self.sizes
+
+    patch.setattr(patterns.Cells, "__init__", planted)
 
 
 def far_away() -> None:
     """A cell that the solver calls empty."""
     graph, signs, _ = wedges(1)
-    segments, found, _ = planned(graph)
-    assert not patterns.PatternSearch(segments, found, kinks(segments, found)).feasible.ask(signs).impossible
+    assert not prepared(graph).cells.ask(signs, Budget())[0]
 
 
 def bounds_of_the_middle(patch: Patch) -> None:
-    """The open units of a node are taken at their middle slope."""
-    real = patterns.PatternSearch._radii
-    patch.setattr(patterns.PatternSearch, "_radii", lambda self, batch: [0.5 * radius for radius in real(self, batch)])
+    """The open units of a node are taken at half of their uncertainty."""
+    real = patterns.PatternSearch._log10
+    patch.setattr(
+        patterns.PatternSearch, "_log10", lambda self, centre, radius, *rest: real(self, centre, radius / 2, *rest)
+    )
 
 
 def sums_for_differences(patch: Patch) -> None:
@@ -293,12 +286,12 @@ BUGS = [
     Bug("the scale of a run forgotten", scale_forgotten, units),
     Bug("sums for differences", sums_for_differences, differences),
     Bug("rounding not counted", rounding_not_counted, streams),
-    Bug("one side of a split", one_side_of_every_split, tree_alone),
-    Bug("settled patterns forgotten", settled_patterns_forgotten, cells_of_which_nothing_is_known),
-    Bug("patterns asked for the wrong way round", asked_the_wrong_way_round, networks, quick=False),
-    Bug("inequalities tightened", right_hand_sides_tightened, networks),
+    Bug("one side of a split", one_side_of_every_split, networks),
+    Bug("patterns without an input forgotten", unreached_patterns_forgotten, far_away),
+    Bug("patterns asked for the wrong way round", asked_the_wrong_way_round, cells_that_occur, quick=False),
+    Bug("constants tightened", constants_tightened, cells_that_occur),
     Bug("the solver is believed", believed, far_away),
-    Bug("open units at their middle", bounds_of_the_middle, tree_alone),
+    Bug("open units at half of their uncertainty", bounds_of_the_middle, networks),
 ]
 
 
@@ -309,8 +302,7 @@ def params() -> list[Any]:
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("bug", params())
 def test_a_planted_bug_is_caught(bug: Bug, monkeypatch: Patch) -> None:
-    for name, value in (("SAMPLES", 32), ("STARTS", 1), ("ROUNDS", 4)):
-        monkeypatch.setattr(patterns, name, value)
+    monkeypatch.setattr(patterns, "ROUNDS", 4)
     bug.trial()
     with monkeypatch.context() as patch:
         bug.plant(patch)

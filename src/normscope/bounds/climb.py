@@ -8,8 +8,8 @@ from ..core.bracket import Bracket
 from ..core.budget import Budget
 from .bounding import Bounding, cut_short
 from .captured import Captured
-from .exact.patterns import closer
 from .lower import lower_side
+from .patterns import closer
 from .rungs import Rungs, upper_sides
 
 EXACT_RTOL = 1e-6

@@ -2,9 +2,6 @@
 
 The search starts from the closed form, never worse than the product of norms, or from better. A figure is taken only
 from multipliers whose Cholesky factorizations all went through in float64.
-
-`Parameters` are those of searches in which every iterate is feasible by construction:
-sigma = theta d/lambda_max(D^(1/2) Q_vv D^(1/2)), D = diag(d), d > 0, theta in (0, 1), whatever d and theta are.
 """
 
 from __future__ import annotations
@@ -20,12 +17,9 @@ from ...core.budget import Budget, affordable, check_time
 from ...core.log10 import power10
 from ...core.progress import Progress
 from .descent import Descent
-from .ellipsoid import Uncertain, advance, balanced, image_above, largest
+from .ellipsoid import Uncertain, advance, image_above, largest
 from .ellipsoid_plan import EllipsoidPlan, EllipsoidStep, StateChange, image_cost
 
-EXACT = 96
-"""Up to this size largest eigenvalues are taken exactly while optimising; above by warm power steps."""
-POWER_STEPS = 6
 VANISHED = 1e-240
 """Entries this small beside the others of a state may have lost their squares: such a run is no certificate."""
 STEPS, FEWEST = 400, 12
@@ -172,57 +166,3 @@ def lost(form: Tensor) -> Tensor:
     """Bound what underflow can take from the diagonal of F Q F^T, for a state Q with entries near 1."""
     sizes = form.abs().amax(-1)
     return torch.where(sizes > 0, 1e-290 * sizes.amax().square() + 1e-305, 0.0)
-
-
-class Parameters:
-    """log d and the logit of theta for every step, with the eigenvectors of the last run."""
-
-    def __init__(self, weights: dict[str, Tensor], thetas: dict[str, Tensor]) -> None:
-        self.weights, self.thetas = weights, thetas
-        self.warm: dict[str, Tensor] = {}
-
-    @classmethod
-    def of(cls, plan: EllipsoidPlan) -> Parameters:
-        """Return the parameters of the closed form."""
-        weights, thetas = {}, {}
-        for step in plan.steps:
-            start, factor = balanced(step.known, alone=step.kept.numel() == 0)
-            if not step.known.whole:
-                weights[step.name] = torch.zeros_like(start).requires_grad_(True)
-            # all slopes of a step are alike: lambda_max(D^(1/2) Q D^(1/2)) = d lambda_max(Q)
-            thetas[step.name] = torch.logit((factor * start.amax()).clamp(1e-12, 1 - 1e-12)).requires_grad_(True)
-        return cls(weights, thetas)
-
-    @property
-    def all(self) -> list[Tensor]:
-        """Every parameter."""
-        return [*self.weights.values(), *self.thetas.values()]
-
-    def choose(self, step: EllipsoidStep, known: Uncertain, qvv: Tensor, log: float) -> Tensor:
-        """Return theta d/lambda_max(D^(1/2) Q_vv D^(1/2))."""
-        weights, _ = balanced(known, alone=step.kept.numel() == 0)
-        if step.name in self.weights:
-            weights = weights * self.weights[step.name].exp()
-        root = weights.sqrt()
-        top = self.top(root[..., :, None] * qvv * root[..., None, :], step.name).clamp(min=1e-300)
-        return torch.sigmoid(self.thetas[step.name])[..., None] * weights / top[..., None]
-
-    def top(self, matrix: Tensor, name: str) -> Tensor:
-        """Return the largest eigenvalue, differentiable through its eigenvector: exact if small, else by power steps.
-
-        Power steps stay below it: the residual is added, so that a multiplier made from it is feasible as a rule.
-        """
-        fixed = matrix.detach()
-        if not bool(fixed.isfinite().all()):
-            return (matrix * math.nan).sum((-2, -1))
-        vector = self.warm.get(name)
-        if vector is None or matrix.shape[-1] <= EXACT:
-            vector = self.warm[name] = torch.linalg.eigh(fixed)[1][..., -1]
-            return ((vector[..., None, :] @ matrix)[..., 0, :] * vector).sum(-1)
-        for _ in range(POWER_STEPS):
-            vector = (fixed @ vector[..., None])[..., 0]
-            vector = vector / vector.norm(dim=-1, keepdim=True).clamp(min=1e-300)
-        self.warm[name] = vector
-        moved = (matrix @ vector[..., None])[..., 0]
-        value = (moved * vector).sum(-1)
-        return value + (moved - value[..., None] * vector).norm(dim=-1).detach()

@@ -1,1 +1,0 @@
-"""Bounds over activation patterns, down to the exact constant."""
