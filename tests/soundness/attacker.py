@@ -63,6 +63,10 @@ def secant(function: Flat, u: Tensor, v: Tensor) -> float:
         shaken = [function(w * (1.0 + s * 2.0**-50)) for w in (u, v) for s in (1.0, -1.0)]
         noise = 8.0 * max(float((a - b).norm()) for a, b in zip(shaken, (first, first, second, second)))
         noise += 2.0**-46 * float(first.norm() + second.norm())
+        # rounding inside shows where the function hardly moves (GELU far to the left) as a bend that no function has
+        for w, value in ((u, first), (v, second)):
+            bends = [function(w * (1.0 + s)) + function(w * (1.0 - s)) - 2.0 * value for s in (2.0**-32, 2.0**-29)]
+            noise += 8.0 * max(float(bend.norm()) for bend in bends)
         change, distance = float((first - second).norm()), float((u - v).norm())
     if not (math.isfinite(change) and math.isfinite(noise) and distance > 0):
         return 0.0

@@ -80,7 +80,9 @@ def test_a_thousand_balls() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1944530162, 1944530548], ids=["infinite lines", "infinite lines and a skip"])
+@pytest.mark.parametrize(
+    "seed", [1944530162, 1944530548, 1456266910], ids=["infinite lines", "infinite lines and a skip", "GELU far left"]
+)
 def test_seeds_that_once_failed(seed: int) -> None:
     assert_met(try_ball(case(seed)))
 

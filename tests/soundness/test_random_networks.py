@@ -17,6 +17,7 @@ import pytest
 import torch
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional as F
 
 import normscope as ns
 from normscope.core.errors import SoundnessError
@@ -221,3 +222,10 @@ class TestAttacker:
     def test_rounding_is_not_taken_for_a_slope(self) -> None:
         u = torch.full((3,), 1e6, dtype=torch.float64)
         assert secant(lambda x: (x + 1e9) - 1e9 - x, u, u + 1e-9) == 0.0
+
+    def test_rounding_inside_a_function_that_hardly_moves_is_not_taken_for_a_slope(self) -> None:
+        """GELU adds 1 to an error function near -1: its values there are multiples of 3e-16."""
+        u = torch.tensor([-5.5], dtype=torch.float64, requires_grad=True)
+        slope = float(torch.autograd.grad(F.gelu(u), u)[0].abs())
+        moved = [secant(F.gelu, u.detach() + k * 1e-9, u.detach() + (k + 3) * 1e-9) for k in range(200)]
+        assert max(moved) <= slope
