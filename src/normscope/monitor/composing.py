@@ -61,7 +61,6 @@ class StepInTransit:
         powers: the power of the norm in the effective learning rate of each of them.
         names: the names of the parameters, in the order of their sizes, gradients and moves.
         normalizers: what every normalizer showed, without the tensors, which are on their way.
-        widths: how many variances of each of them have scales of their own.
         batch_norms: sites whose running variances were read instead, and their momenta.
         seconds: since the run began.
         observed: what the loop observed since the last record.
@@ -79,7 +78,6 @@ class StepInTransit:
     powers: dict[Site, int | None] = field(default_factory=dict)
     names: dict[str, list[str]] = field(default_factory=dict)
     normalizers: dict[Site, NormalizerSeen] = field(default_factory=dict)
-    widths: dict[Site, int] = field(default_factory=dict)
     batch_norms: tuple[Sequence[Site], BatchNorms, list[float]] | None = None
     seconds: float = 0.0
     observed: Mapping[str, Observed] = field(default_factory=dict)
@@ -226,7 +224,7 @@ def _measure_normalizers(step: StepInTransit, arrived: Arrived) -> list[np.ndarr
     with_tensors = [
         replace(
             seen,
-            variance=arrived[("variance", site)].reshape(-1, step.widths[site]),
+            variance=arrived[("variance", site)],
             gamma=arrived.get(("gamma", site)),
             running_variance=arrived.get(("running_variance", site)),
         )
@@ -313,12 +311,13 @@ def _sum_measured(numbers: Sequence[float | None]) -> float | None:
 
 
 def _number(arrived: Arrived, key: Key) -> float | None:
-    return float(arrived[key][0]) if key in arrived else None
+    """Return the first entry of what arrived under a key."""
+    return float(arrived[key].flat[0]) if key in arrived else None
 
 
 def _rate(arrived: Arrived, key: Key, rate: float | Tensor) -> float:
     """Return a learning rate; one that is a tensor was sent under a key."""
-    return float(arrived[key][0]) if isinstance(rate, Tensor) else float(rate)
+    return float(arrived[key].flat[0]) if isinstance(rate, Tensor) else float(rate)
 
 
 def _log10(value: float | None) -> float | None:
