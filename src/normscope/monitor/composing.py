@@ -136,10 +136,11 @@ def _weight_norms(
     """Return the operator norms of every weight layer."""
     places = step.subject.places
     rows = zip(places["normalizer"], normalizers, strict=True)
-    levels = {site: float(row[0]) for site, row in rows if row is not None}
+    levels = {site: float(row[0]) for site, row in rows if row is not None}  # means of log10 of their variances
     norms = []
     for site, names in zip(places["weight"], _followed_parameters(step), strict=True):
-        weight = () if site in step.subject.made else names[:1]  # the size of one made of others says little
+        # without the bias, which is no part of the map; and the size of a weight made of others says little
+        weight = () if site in step.subject.made else names[:1]
         norms.append(_norm(step, site, arrived, _log10_joined(sizes.get("size", {}), weight), levels))
     return norms
 
@@ -147,15 +148,7 @@ def _weight_norms(
 def _norm(
     step: StepInTransit, site: Site, arrived: Arrived, size: float | None, levels: Mapping[Site, float]
 ) -> WeightNorms | None:
-    """Return the norms of a layer; of one that was not in turn those of the last time, carried on.
-
-    Args:
-        step: what the host kept of the step.
-        site: the site of the layer.
-        arrived: the figures.
-        size: log10 of the l2 norm of its weight without the bias, which is no part of the map; None if not known.
-        levels: the mean of log10 of the variances of every normalizer that was seen.
-    """
+    """Return the norms of a layer with a weight of a given size; those of the last time, carried on, if not in turn."""
     level = levels.get(step.subject.feeds.get(site, site))
     last = step.memory.last.get(site)
     before = None if last is None else last.carried(step.step, size, level)

@@ -645,11 +645,9 @@ class OutputReaders:
             self.read(None, arguments)
 
     def _ask(self, call: FunctionCall, result: Any) -> None:
-        """Note that a hook looks at what weight layers made, and what it may keep that has a gradient.
-
-        Wrappers (FSDP) hand values on in hooks, on the same memory or in another precision: such a value is still the
-        same, unless it was written to.
-        """
+        """Note that a hook looks at what weight layers made, and what it may keep that has a gradient."""
+        # wrappers (FSDP) hand values on in hooks, on the same memory or in another precision: such a value is still the
+        # same, unless it was written to
         arguments = tree_leaves((call.args, call.kwargs))
         self._asked |= {self._made[_memory_key(leaf)][0] for leaf in arguments if _memory_key(leaf) in self._made}
         if self._asked:
