@@ -20,12 +20,12 @@ import normscope as ns
 from normscope.bounds.trial import try_example
 from normscope.core.errors import MissingRuleError
 from normscope.diagnosis import findings, verdict
-from normscope.experiments import registry as experiment_registry
-from normscope.experiments import theory
-from normscope.experiments.base import Verdict
-from normscope.experiments.reproducing import reproduce
 from normscope.monitor import alarms, composing, measuring
 from normscope.rules import registry
+from normscope_lab.experiments import registry as experiment_registry
+from normscope_lab.experiments import theory
+from normscope_lab.experiments.base import Verdict
+from normscope_lab.experiments.reproducing import reproduce
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")

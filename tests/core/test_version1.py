@@ -12,8 +12,6 @@ from normscope.bounds.data.quantile import DataBracket
 from normscope.bounds.layer_constants import LayerConstant
 from normscope.core.codec import decoded
 from normscope.core.errors import InputError
-from normscope.diagnosis.training_cost import TrainingCost
-from normscope.experiments.population.prediction import Prediction
 from normscope.geometry.curvature import Curvature
 from normscope.monitor.log import LogReading
 
@@ -25,17 +23,14 @@ SAVED: dict[str, Any] = {
     "radii": ns.Radii,
     "share_curve": ns.ShareCurve,
     "weight_sensitivity": ns.WeightSensitivity,
-    "training_cost": TrainingCost,
     "symmetries": ns.Symmetries,
     "spectrum": ns.Spectrum,
     "smoothness": ns.Smoothness,
-    "flow": ns.Flow,
     "flatness": ns.Flatness,
     "margins": ns.Margins,
     "curvature": Curvature,
     "generalization": ns.Generalization,
     "choice": ns.Choice,
-    "prediction": Prediction,
 }
 """What writes and reads a file of its own, by the name of its file."""
 
@@ -87,7 +82,6 @@ def test_a_ladder_is_written_as_before() -> None:
         ("radii", (), ("labelled",)),
         ("data_bracket", (), ("per_class", "per_layer")),
         ("choice", ("outcomes", 0), ("noise", "log10_domain", "notes")),
-        ("prediction", ("members", 0), ("notes",)),
     ],
 )
 def test_what_was_added_within_version_1_may_be_missing(

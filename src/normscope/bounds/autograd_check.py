@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from ..core.budget import check_time
+from ..core.torch_settings import math_attention
 from ..core.untouched import untouched
 from ..graph.call import Call, prepare, run
 from ..graph.ir import Graph, Unit
@@ -118,7 +118,7 @@ def mismatches(
     Returns:
         The innermost modules at fault, `""` standing for code outside of all others; nothing for a model of token ids.
     """
-    with untouched(model, mode), sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
+    with untouched(model, mode), math_attention(), torch.enable_grad():
         call = prepare(model, batch, output)
         if not call.variables:
             return ()

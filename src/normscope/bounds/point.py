@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..core.bracket import Bracket, Evidence, Scope
@@ -22,6 +21,7 @@ from ..core.budget import Budget
 from ..core.errors import JacobianError, said
 from ..core.log10 import log10
 from ..core.sizes import norm
+from ..core.torch_settings import math_attention
 from ..core.untouched import mode_of, outside_inference_mode, untouched
 from ..graph.capturing import Traces
 from ..graph.ir import Graph
@@ -163,7 +163,7 @@ def batch_norms(
     """Return the Jacobian norms at the samples of a batch as tensors: what `jacobian_norms` makes brackets of."""
     forced, mode = mode, mode_of(model, mode)
     graph = graph or captured(model, batch, forced, output)
-    with sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
+    with math_attention(), torch.enable_grad():
         for local in candidates(model, batch, mode, forced, output, graph, traces):
             try:
                 with nullcontext() if local.doubted is None else untouched(model, forced):  # a graph writes nothing

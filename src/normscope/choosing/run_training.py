@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
@@ -16,6 +15,7 @@ from ..bounds.domain.domain import domain as record_domain
 from ..bounds.lipschitz import lipschitz
 from ..core.errors import InputError, NormscopeError, said
 from ..core.finding import Severity
+from ..core.threads import ignored_warnings
 from ..diagnosis.checking import check
 from ..diagnosis.data_pass import watch_data
 from ..geometry.batches import Batch, LossFunction, loss_function, loss_of
@@ -82,8 +82,7 @@ def train_run(task: TrainingTask, run: TrainingRun, *, first: bool) -> RunOutcom
     """
     kind = None if run.normalizer == "none" else run.normalizer
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with ignored_warnings():
             model = task.built(run.seed)
             inputs = _inputs(task.samples.batch(torch.arange(min(CALIBRATED, task.samples.count))))
             trained_twin = twin(model, inputs, normalizer=kind, groups=task.groups).model  # type: ignore[arg-type]
@@ -92,8 +91,7 @@ def train_run(task: TrainingTask, run: TrainingRun, *, first: bool) -> RunOutcom
     except Exception as error:
         return RunOutcome(run=run, status="failed", reason=said(error))
     try:
-        with warnings.catch_warnings(), torch.random.fork_rng():
-            warnings.simplefilter("ignore")
+        with ignored_warnings(), torch.random.fork_rng():
             torch.random.set_rng_state(torch.Generator().manual_seed(run.seed).get_state())  # Dropout draws from it.
             return _trained(task, run, trained_twin, first=first)
     except Exception as error:

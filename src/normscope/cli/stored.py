@@ -7,7 +7,6 @@ import os
 import pickle
 import pickletools
 import re
-import warnings
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError, said
+from ..core.threads import ignored_warnings
 from ..diagnosis.bare_weights import Stored
 
 PICKLES = (".pt", ".pth", ".bin", ".ckpt")
@@ -141,8 +141,7 @@ def _loaded(path: Path) -> Any:
 def _unpickled(path: Path) -> Any:
     """Return the content of a pickle of tensors and plain containers; refuse one that would run code."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with ignored_warnings():
             return _loaded(path)
     except pickle.UnpicklingError as error:
         if not _is_pickle(path):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import stat
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
         if mode is not None and not stat.S_ISREG(mode):
             Path(path).write_bytes(content)
         else:
-            _replace(Path(os.path.realpath(path)), content, 0o666 & ~_umask() if mode is None else stat.S_IMODE(mode))
+            _replace(Path(os.path.realpath(path)), content, None if mode is None else stat.S_IMODE(mode))
     except OSError as error:
         raise InputError(f"cannot write {os.fspath(path)}: {error.strerror or error}") from error
 
@@ -67,20 +67,20 @@ def file_mode(path: str | os.PathLike[str]) -> int | None:
         return None
 
 
-def _replace(target: Path, content: bytes, permissions: int) -> None:
-    """Write a temporary file in the same folder, and then put it in the place of the target in one step."""
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".normscope-")
+def _replace(target: Path, content: bytes, permissions: int | None) -> None:
+    """Write a temporary file in the same folder, and then put it in the place of the target in one step.
+
+    A new file, without permissions to keep, gets those of the user's umask from the system: to read the umask is to
+    change it, and a file that another thread made meanwhile would be open to all.
+    """
+    temporary = target.with_name(f".normscope-{secrets.token_hex(8)}")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if permissions is None else 0o600)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-        os.chmod(temporary, permissions)
+        if permissions is not None:
+            os.chmod(temporary, permissions)
         os.replace(temporary, target)
     except BaseException:
         os.unlink(temporary)
         raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

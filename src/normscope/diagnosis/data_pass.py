@@ -18,6 +18,7 @@ from ..core.budget import Budget
 from ..core.cost import count
 from ..core.errors import InputError, said
 from ..core.progress import Progress
+from ..core.torch_settings import uncompiled
 from ..core.untouched import untouched
 from ..graph.call import arguments
 from ..listening.calls import FunctionCall, Site, float_tensors
@@ -61,7 +62,7 @@ def watch_data(
     reading = (budget or Budget()).search("the pass over the data")
     with ExitStack() as stack:
         stack.enter_context(untouched(model, mode))
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(uncompiled())
         progress = stack.enter_context(Progress("reading data", total=total))
         for batch in batches:
             if done and reading.over:

@@ -6,7 +6,6 @@ They are taken where the values are, and fetched once when both passes are done:
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -19,6 +18,8 @@ from torch.utils._pytree import tree_map
 from ..core.cost import count
 from ..core.errors import InputError, said
 from ..core.log10 import log10
+from ..core.threads import ignored_warnings
+from ..core.torch_settings import uncompiled
 from ..core.untouched import on_copies, untouched
 from ..graph.call import Call, arguments, select
 from ..listening.calls import EMBEDDINGS, NORMALIZERS, RELUS, FunctionCall, Site, float_tensors
@@ -72,9 +73,8 @@ def watch_signal(
     call = arguments(model, batch)
     with ExitStack() as stack:
         stack.enter_context(untouched(model, mode))
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.enter_context(warnings.catch_warnings())
-        warnings.filterwarnings("ignore", "Converting a tensor with requires_grad=True")  # a branch on a value
+        stack.enter_context(uncompiled())
+        stack.enter_context(ignored_warnings("Converting a tensor with requires_grad=True"))  # a branch on a value
         listener, reason = _SignalListener(model), None
         try:
             reason = _both_ways(listener, call, batch, output, loss)

@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from ..core.cost import count
 from ..core.dropout import dropping_nothing
 from ..core.errors import InputError, NotFiniteError, said
-from ..core.precision import full_precision
+from ..core.torch_settings import full_precision, math_attention, without_cudnn
 from ..core.untouched import ProtectedParameters, mode_of, on_copies, untouched
+from ..graph.call import quantized
 from ..theory.losses import Loss
 from .batches import Batch, LossFunction, kept_batches, loss_function, loss_of, outputs_of
 
@@ -101,9 +101,9 @@ class Objective:
             stack.enter_context(dropping_nothing(self.model))
             stack.enter_context(full_precision())
             stack.enter_context(torch.enable_grad())
-            stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # The other backends have no second derivative.
+            stack.enter_context(math_attention())  # The other backends have no second derivative.
             if recurrent:
-                stack.enter_context(_without_cudnn())
+                stack.enter_context(without_cudnn())
             as_found = self.vector()
             self._moved = False
             try:
@@ -342,6 +342,7 @@ class Objective:
             raise InputError("the loss does not depend on the parameters that need gradients: there is no gradient")
         if not bool(torch.isfinite(loss.detach())):
             raise NotFiniteError(f"the loss is {float(loss.detach())} at these parameters: it has no gradient")
+        refuse_lost_gradients(self.model, loss)
         return loss
 
     @contextmanager
@@ -356,15 +357,18 @@ class Objective:
             raise InputError(TWICE.format(named[1])) from error
 
 
-@contextmanager
-def _without_cudnn() -> Iterator[None]:
-    """Run a block without cuDNN, whose recurrent layers have no second derivative."""
-    before = torch.backends.cudnn.enabled
-    try:
-        torch.backends.cudnn.enabled = False
-        yield
-    finally:
-        torch.backends.cudnn.enabled = before
+def refuse_lost_gradients(model: nn.Module, loss: Tensor) -> None:
+    """Refuse a loss whose gradient ends at an operator that has none: torch warns and leaves this share of it out.
+
+    Raises:
+        InputError: there is such an operator.
+    """
+    if any(node.name().endswith("WarnNotImplemented") for node in _nodes([loss])):
+        raise InputError(
+            quantized(model)
+            or "the loss depends on its variables through an operator for which torch has no derivative: its gradient "
+            "would lack that share. Register a backward for the operator, or replace it"
+        )
 
 
 def _nodes(tensors: Sequence[Tensor | None]) -> Iterator[Any]:

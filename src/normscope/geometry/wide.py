@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from ..core.cost import count
 from ..core.errors import InputError, said
+from ..core.torch_settings import math_attention
 from ..graph.call import Call, select
 from .actions import State, laid_out
 
@@ -94,7 +94,7 @@ class Function:
         count("passes", self.call.count)
         torch.set_rng_state(self._random)  # The model draws the same random numbers in every run.
         try:
-            with sdpa_kernel(SDPBackend.MATH), Wide(self._dtype):
+            with math_attention(), Wide(self._dtype):
                 result = functional_call(self.model, {**state, **buffers}, args, kwargs)
         except Exception as error:
             raise InputError(

@@ -3,20 +3,51 @@
 from __future__ import annotations
 
 import contextlib
-import io
-import logging
+import functools
 import os
-import warnings
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ..core.errors import InputError, said
+from ..core.threads import ignored_warnings, silenced
 
 DROPOUT = "dropout counts as off"
+P = ParamSpec("P")
+R = TypeVar("R")
+EXPORT_LOCK = threading.RLock()
+LOGGERS = (
+    "torch.__trace",
+    "torch._export.serde.serialize",
+    "torch._library.fake_class_registry",
+    "torch._subclasses.fake_tensor",
+    "torch.export",
+    "torch.export._trace",
+    "torch.export.unflatten",
+    "torch.fx.experimental.sym_node",
+    "torch.fx.experimental.symbolic_shapes",
+)
+"""The loggers of torch that speak while it traces or loads a model; an error says here what matters of it."""
+
+
+def one_thread_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function that traces a model wait while another thread does so.
+
+    torch.export keeps parts of its state for the whole process: two traces at once break each other, and a model that
+    runs beside a trace reads that it is being exported, and may do something else.
+    """
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        with EXPORT_LOCK:
+            return function(*args, **kwargs)
+
+    return wrapped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +65,7 @@ class Program:
     notes: tuple[str, ...]
 
 
+@one_thread_at_a_time
 def load_program(path: Path) -> Program:
     """Load a `.pt2` file. This can run code that the file holds.
 
@@ -63,15 +95,9 @@ def load_program(path: Path) -> Program:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Hide torch's log, its warnings and its output on standard error."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
+    """Hide what torch logs and warns of in this thread while it traces or loads a model."""
+    with ignored_warnings(), silenced(*LOGGERS):
+        yield
 
 
 def _name_classes(model: nn.Module, program: torch.export.ExportedProgram) -> None:

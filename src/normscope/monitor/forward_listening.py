@@ -25,6 +25,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
+from ..core.torch_settings import uncompiled
 from ..core.untouched import untouched
 from ..listening.calls import EMBEDDINGS, NORMALIZERS, PRODUCTS, FunctionCall, Site, tensors_in
 from ..listening.listener import LayerListener, Names, in_user_hook
@@ -197,7 +198,7 @@ def aside(model: nn.Module) -> ExitStack:
     for module, mode in modes:  # with dropout, as in the run
         module.training = mode
     stack.enter_context(torch.no_grad())
-    stack.enter_context(torch.compiler.set_stance("force_eager"))
+    stack.enter_context(uncompiled())
     return stack
 
 

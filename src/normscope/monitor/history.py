@@ -55,7 +55,7 @@ class Alarm:
         severity: how much it matters.
 
     Example:
-        >>> growth = Alarm(code="growth", seen="{where} grew to {log10_norm:power}.", why="...", advice="...")
+        >>> growth = Alarm(code="norm-growth", seen="{where} grew to {log10_norm:power}.", why="...", advice="...")
         >>> growth.at(20, "fc", log10_norm=9.0).seen
         'fc grew to 1e+09.'
     """

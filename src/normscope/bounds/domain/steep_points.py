@@ -6,10 +6,10 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...core.budget import Budget
 from ...core.rounding import inward
+from ...core.torch_settings import math_attention
 from ...graph.ir import Graph
 from ..autograd_check import differentiable
 from ..global_attack import gradients
@@ -46,7 +46,7 @@ def steepest(
     own = budget.search("the search for steep points", passes(graph, STEPS, work=WORK, least=FEWEST))
     generator = torch.Generator().manual_seed(seed)
     best, witness = -math.inf, None
-    with sdpa_kernel(SDPBackend.MATH):
+    with math_attention():
         climb = _Climb(domain, graph, own, generator)
         tried = [climb.gain(inside[0])]
         tried += [climb.gain(point) for point in inside[1:MOST] if not own.over]

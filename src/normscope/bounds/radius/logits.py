@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ...core.torch_settings import math_attention
 from ...graph.ir import Graph, Unit
 
 aten = torch.ops.aten
@@ -38,13 +38,13 @@ class Logits:
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Return the logits `[m, K]`, in the graph's precision."""
-        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        with torch.no_grad(), math_attention():
             return torch.cat([self._mapped(self._one, rows[part].to(self.dtype)) for part in self._parts(len(rows))])
 
     def gradient(self, rows: Tensor, objective: Objective) -> tuple[Tensor, Tensor, Tensor]:
         """Return the logits, the objective of every row, and its gradient in the row (zero where autograd has none)."""
         logits, values, grads = [], [], []
-        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+        with torch.enable_grad(), math_attention():
             for part in self._parts(len(rows)):
                 x = rows[part].detach().to(self.dtype).requires_grad_(True)
                 found = self._mapped(self._one, x)
@@ -63,7 +63,7 @@ class Logits:
         rows = rows.to(self.dtype)
         logits = self(rows)
         moved = (self(rows * (1 + 2.0**-51)) - logits).abs().amax(1)
-        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        with torch.no_grad(), math_attention():
             largest = torch.cat([self._mapped(self._largest, rows[part]) for part in self._parts(len(rows))])
         return 8 * moved + 2.0**-44 * logits.abs().amax(1) + 2.0**-50 * largest
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...core.budget import Budget
 from ...core.log10 import log10
 from ...core.rounding import gamma
 from ...core.sizes import norm as l2
+from ...core.torch_settings import math_attention
 from ...graph.ir import Graph
 from ...linalg.lanczos import lanczos
 from ...rules.local.local import flat
@@ -95,10 +95,10 @@ def weight_slopes(
     """
     found = {weight.name: (JacobianFound(), JacobianFound()) for weight in weights}
     base = Values.of(graph) if base is None else base
-    if not weights or search.budget.over:
+    if not weights or search.budget.over or not base.can_prove:
         return found
     images: list[tuple[Applied, Tensor]] = []
-    with sdpa_kernel(SDPBackend.MATH):
+    with math_attention():
         for weight, top, steepest in _Directions(graph, tuple(weights), values, search).along(loss):
             secants = _Secants(graph, weight, values, search, base)
             output, scalar = JacobianFound(), JacobianFound()

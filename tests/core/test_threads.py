@@ -1,0 +1,138 @@
+"""What a block changes in the process leaves other threads alone, and is put back in whatever order blocks end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+import threading
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from normscope.core.files import write_text
+from normscope.core.threads import ignored_warnings, silenced
+from normscope.core.torch_settings import full_precision, math_attention, uncompiled, without_cudnn
+
+
+def in_thread(action: Callable[[], object]) -> None:
+    thread = threading.Thread(target=action)
+    thread.start()
+    thread.join()
+
+
+def test_warnings_of_this_thread_alone_are_ignored():
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        with ignored_warnings():
+            warnings.warn("here", stacklevel=1)
+            in_thread(lambda: warnings.warn("there", stacklevel=1))
+        warnings.warn("after", stacklevel=1)
+    assert [str(warning.message) for warning in shown] == ["there", "after"]
+
+
+def test_only_warnings_of_the_pattern_are_ignored():
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        with ignored_warnings("Converting a tensor"):
+            warnings.warn("Converting a tensor to a number", stacklevel=1)
+            warnings.warn("a tensor is converted", stacklevel=1)
+    assert [str(warning.message) for warning in shown] == ["a tensor is converted"]
+
+
+def test_ignored_warnings_are_not_errors():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with ignored_warnings():
+            warnings.warn("torch says so", FutureWarning, stacklevel=1)
+        with pytest.raises(FutureWarning):
+            warnings.warn("torch says so", FutureWarning, stacklevel=1)
+
+
+@pytest.mark.parametrize("ends_first", ["outer", "inner"])
+def test_filters_of_warnings_are_as_found_where_blocks_of_two_threads_overlap(ends_first):
+    before, held = list(warnings.filters), warnings.filters
+    ours, theirs = ignored_warnings(), warnings.catch_warnings()
+    ours.__enter__()
+    theirs.__enter__()
+    warnings.simplefilter("error")
+    for block in (ours, theirs) if ends_first == "outer" else (theirs, ours):
+        block.__exit__(None, None, None)
+    assert warnings.filters == before
+    assert warnings.filters is held
+
+
+def test_filters_of_warnings_are_as_found_after_an_exception():
+    before = list(warnings.filters)
+    with pytest.raises(ValueError, match="mine"), ignored_warnings():
+        raise ValueError("mine")
+    assert warnings.filters == before
+
+
+def test_loggers_are_silent_for_this_thread_alone(caplog):
+    logger = logging.getLogger("tests.speaks")
+    with contextlib.suppress(ValueError), silenced("tests.speaks"):
+        logger.error("here")
+        in_thread(lambda: logger.error("there"))
+        raise ValueError
+    logger.error("after")
+    assert caplog.messages == ["there", "after"]
+    assert logger.filters == []
+
+
+def precision() -> object:
+    return torch.get_float32_matmul_precision()
+
+
+def attention() -> object:
+    return torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.mem_efficient_sdp_enabled()
+
+
+def stance() -> object:
+    return torch._dynamo.eval_frame._stance.stance
+
+
+def cudnn() -> object:
+    return torch.backends.cudnn.enabled
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "found", "inside"),
+    [
+        (full_precision, precision, "medium", "highest"),
+        (math_attention, attention, (True, True), (False, False)),
+        (uncompiled, stance, "default", "force_eager"),
+        (without_cudnn, cudnn, True, False),
+    ],
+)
+def test_settings_outlive_no_block_where_blocks_of_two_threads_overlap(setting, value, found, inside):
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        first, second = setting(), setting()
+        in_thread(first.__enter__)
+        second.__enter__()
+        in_thread(lambda: first.__exit__(None, None, None))
+        assert value() == inside  # the second block is not over
+        second.__exit__(None, None, None)
+        assert value() == found
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_a_file_gets_the_permissions_of_the_umask_without_changing_it(tmp_path, monkeypatch):
+    before = os.umask(0o027)
+    try:
+        monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("other threads would make files open to all"))
+        write_text(tmp_path / "new", "text")
+        (tmp_path / "old").write_text("old")
+        (tmp_path / "old").chmod(0o604)
+        write_text(tmp_path / "old", "text")
+    finally:
+        monkeypatch.undo()
+        os.umask(before)
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("new", "old")] == [0o640, 0o604]
+    assert sorted(os.listdir(tmp_path)) == ["new", "old"]

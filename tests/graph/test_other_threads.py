@@ -1,0 +1,208 @@
+"""Capture leaves the rest of the process alone: what other threads say arrives, and two captures may run at once."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import normscope as ns
+from normscope.core.errors import CaptureError
+from normscope.graph.exported import LOGGERS, load_program
+
+from ..real_models.families import FAMILIES, Case
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _all_is_imported():
+    """sympy, which torch.export imports, adds a filter of warnings when it is imported."""
+    capture(torch.relu)
+
+
+class Calling(nn.Module):
+    """Calls a function in every forward, traced ones too."""
+
+    def __init__(self, function: Callable[[], object], body: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.linear, self.function, self.body = nn.Linear(3, 3), function, body
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.compiler.is_exporting():
+            self.function()
+        return self.body(self.linear(x))
+
+
+def branch(x: Tensor) -> Tensor:
+    return x if x.sum() > 0 else -x
+
+
+def broken(x: Tensor) -> Tensor:
+    if torch.compiler.is_exporting():
+        raise ValueError("not while it is traced")
+    return x
+
+
+BODIES = {"traced": torch.relu, "branch": branch, "error": broken}
+
+
+def capture(body: Callable[[Tensor], Tensor], function: Callable[[], object] = lambda: None) -> None:
+    model = Calling(function, body).eval()
+    if body is torch.relu:
+        ns.capture(model, torch.ones(2, 3))
+    else:
+        with pytest.raises(CaptureError):
+            ns.capture(model, torch.ones(2, 3))
+
+
+def in_thread(action: Callable[[], object]) -> None:
+    thread = threading.Thread(target=action)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("logger", ["another", "torch.export", "torch.fx.experimental.symbolic_shapes"])
+def test_log_messages_of_another_thread_arrive(body, logger, caplog):
+    def speak() -> None:
+        logging.getLogger(logger).error("from another thread")
+
+    logging.getLogger(logger).addHandler(caplog.handler)  # torch's loggers do not hand on what they log
+    try:
+        capture(BODIES[body], lambda: in_thread(speak))
+    finally:
+        logging.getLogger(logger).removeHandler(caplog.handler)
+    assert "from another thread" in caplog.messages
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("category", [UserWarning, FutureWarning, DeprecationWarning])
+def test_warnings_of_another_thread_arrive(body, category):
+    def speak() -> None:
+        warnings.warn("from another thread", category, stacklevel=1)
+
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        capture(BODIES[body], lambda: in_thread(speak))
+    assert "from another thread" in [str(warning.message) for warning in shown]
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_standard_error_of_another_thread_arrives(body, capsys):
+    capture(BODIES[body], lambda: in_thread(lambda: print("from another thread", file=sys.stderr)))
+    assert set(capsys.readouterr().err.splitlines()) == {"from another thread"}
+
+
+def test_other_threads_are_heard_while_a_program_is_loaded(tmp_path, monkeypatch, caplog, capsys):
+    program = torch.export.export(nn.Linear(3, 3), (torch.ones(1, 3),))
+    torch.export.save(program, tmp_path / "model.pt2")
+    load = torch.export.load
+
+    def speak() -> None:
+        logging.getLogger("another").error("logged")
+        print("printed", file=sys.stderr)
+
+    monkeypatch.setattr(torch.export, "load", lambda path: (in_thread(speak), load(path))[1])
+    load_program(tmp_path / "model.pt2")
+    assert "logged" in caplog.messages
+    assert "printed" in capsys.readouterr().err
+
+
+def process_state() -> object:
+    loggers = [logging.root, *(logging.getLogger(name) for name in ("torch", *LOGGERS))]
+    return (
+        logging.root.manager.disable,
+        [(logger.level, logger.disabled, logger.propagate, *logger.handlers, *logger.filters) for logger in loggers],
+        list(warnings.filters),
+        warnings.showwarning,
+        sys.stderr,
+        sys.stdout,
+        torch.get_float32_matmul_precision(),
+    )
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_the_process_is_as_found(body):
+    before, inside = process_state(), queue.SimpleQueue()  # a list would be put back as it was found
+    capture(BODIES[body], lambda: inside.put((logging.root.manager.disable, sys.stderr)))
+    assert inside.get(block=False) == (0, sys.stderr)
+    assert process_state() == before
+
+
+@pytest.mark.parametrize("bodies", [("traced", "traced"), ("traced", "branch"), ("branch", "error")])
+def test_two_threads_capture_at_once(bodies):
+    """Each of two threads waits inside its first trace until the other has begun a capture."""
+    before, failures = process_state(), []
+    begun = [threading.Event(), threading.Event()]
+
+    def work(index: int) -> None:
+        def wait() -> None:
+            begun[1 - index].wait()
+
+        try:
+            for _ in range(3):
+                begun[index].set()
+                capture(BODIES[bodies[index]], wait)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert process_state() == before
+
+
+class Reads(nn.Module):
+    """Torch logs that it finds no line of the user's, and prints its unfinished graph."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x if x.sum() > 0 else -x
+
+
+class Slices(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, : int(x.abs().sum())] if int(x.abs().sum()) > 3 else x
+
+
+class Keeps(nn.Module):
+    """Torch warns of a tensor that becomes an attribute, and of how it copies its own trees."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept = x
+        return x + torch.tensor([1.0, 2.0, 3.0])
+
+
+def small(model: nn.Module, *shape: int, output: int | None = None) -> Case:
+    return model.eval(), torch.ones(2, *shape), output
+
+
+NOISY: dict[str, Callable[[], Case]] = {
+    "reads a value": lambda: small(Reads(), 3),
+    "slices by a value": lambda: small(Slices(), 3),
+    "keeps a tensor": lambda: small(Keeps(), 3),
+    "LSTM": lambda: small(nn.LSTM(3, 3, batch_first=True), 4, 3, output=0),
+    "efficientnet": FAMILIES["efficientnet"],
+    "llama": FAMILIES["llama"],
+}
+
+
+@pytest.mark.parametrize("action", ["always", "error"])
+@pytest.mark.parametrize("name", NOISY)
+def test_torch_says_nothing_while_it_traces(name, action, capfd):
+    model, batch, output = NOISY[name]()
+    refused = pytest.raises(CaptureError, match="Python reads the value of a tensor")
+    with warnings.catch_warnings(record=True) as shown, refused if "value" in name else contextlib.nullcontext():
+        warnings.simplefilter(action)
+        ns.capture(model, batch, output=output)
+    assert [str(warning.message) for warning in shown] == []
+    assert capfd.readouterr() == ("", "")
