@@ -64,13 +64,13 @@ def test_a_healthy_training_is_silent(network, optimizer, tier):
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("network", ["convolutions, BatchNorm", "mlp, LayerNorm"])
 def test_a_schedule_that_begins_and_ends_at_zero_is_silent(network):
-    run = train(NETWORKS[network](), OPTIMIZERS["SGD, high"], steps=200, warmed=True)
+    run = train(SMALL[network](), OPTIMIZERS["SGD, high"], steps=200, warmed=True)
     assert run.records[0].lr[0] == 0.0
     assert not warned(run)
 
 
 def test_measuring_every_step_is_silent():
-    assert not warned(train(NETWORKS["mlp, BatchNorm"](), OPTIMIZERS["SGD, high"], every=1, steps=120))
+    assert not warned(train(SMALL["mlp, BatchNorm"](), OPTIMIZERS["SGD, high"], every=1, steps=120))
 
 
 @pytest.mark.slow

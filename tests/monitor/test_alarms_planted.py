@@ -42,9 +42,9 @@ def collapsing(optimizer) -> dict:
     """Two easy classes, fitted within fifty steps: then gradients vanish and the decay alone is left."""
     options = {"lr": 1e-2, "weight_decay": 1e-2}
     return {
-        "model": residual(classes=2),
+        "model": residual(blocks=1, classes=2),
         "optimizer": partial(optimizer, **options),
-        "steps": 300,
+        "steps": 200,
         "tier": "economy",
         "samples": data(classes=2, samples=256),
     }
@@ -211,7 +211,7 @@ def test_alarms_are_looked_for_in_time_and_at_the_end(end, monkeypatch):
     optimizer = sgd(0.01)(model.parameters())
     images, labels = data()
     with watch(model, optimizer, every=10, tier="standard", sinks=[lambda r, f: told.extend(f)]) as run:
-        for step in range(341):
+        for step in range(291):
             kill(model, step - 100)
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(images[:16]), labels[:16]).backward()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from typing import Any
@@ -11,11 +12,12 @@ import torch
 import torch.nn.utils.prune
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.module import register_module_forward_hook
 
 from normscope.monitor.run import Run
 from normscope.monitor.watching import Watch, watch
 
-from .training import losses, network
+from .training import losses, network, sgd, take_step, tiny_network
 
 
 def stepped(model: nn.Module, x: Tensor, optimizer: Any = torch.optim.SGD, **options: Any) -> Watch:
@@ -343,7 +345,14 @@ class MyAdamW(torch.optim.AdamW):
 
 @pytest.mark.parametrize(
     ("optimizer", "coupled"),
-    [(torch.optim.Adam, True), (MyAdam, True), (torch.optim.AdamW, False), (MyAdamW, False), (torch.optim.SGD, False)],
+    [
+        (torch.optim.Adam, True),
+        (MyAdam, True),
+        (torch.optim.AdamW, False),
+        (MyAdamW, False),
+        (torch.optim.Adafactor, False),
+        (torch.optim.SGD, False),
+    ],
 )
 def test_decay_that_is_rescaled_is_known_by_the_classes_of_the_optimizer(optimizer: Any, coupled: bool) -> None:
     run = stepped(Both(both=False), noise(16, 3), optimizer=optimizer, weight_decay=0.1)
@@ -391,3 +400,123 @@ def test_losses_of_accumulated_gradients_are_averaged(early: bool) -> None:
                 run.observe(loss=loss)
         optimizer.step()
     assert run.records[0].loss == pytest.approx(sum(seen) / 4)
+
+
+# ---- hooks of the user's own, which look at the outputs of weights or take part
+
+
+KEPT: list[Any] = []
+
+
+def mean(module: nn.Module, args: Any, made: Tensor) -> None:
+    KEPT.append(made.mean().item())
+
+
+def detached(module: nn.Module, args: Any, made: Tensor) -> None:
+    KEPT.append(made.detach().flatten(1).norm(dim=1))
+
+
+def view_of_it(module: nn.Module, args: Any, made: Tensor) -> None:
+    KEPT.append((made.t().reshape(-1).abs() + 1).max().item())
+
+
+def without_gradients(module: nn.Module, args: Any, made: Tensor) -> None:
+    with torch.no_grad():
+        KEPT.append(made * 2)
+
+
+def same_again(module: nn.Module, args: Any, made: Tensor) -> Tensor:
+    made.std().item()
+    return made
+
+
+def by_operator(module: nn.Module, args: Any, made: Tensor) -> None:
+    made += 1.0
+
+
+def for_the_loss(module: nn.Module, args: Any, made: Tensor) -> None:
+    KEPT.append(2 * made.square().mean())
+
+
+def another(module: nn.Module, args: Any, made: Tensor) -> Tensor:
+    return made + 1.0
+
+
+def in_place(module: nn.Module, args: Any, made: Tensor) -> None:
+    made.add_(1.0)
+
+
+class Caller:
+    """A hook that is an object."""
+
+    def __call__(self, module: nn.Module, args: Any, made: Tensor) -> None:
+        KEPT.append(float(made.std()))
+
+
+def invariant(model: nn.Sequential) -> str | None:
+    optimizer = sgd(model)
+    with watch(model, optimizer, every=1) as run:
+        take_step(model, optimizer)
+    KEPT.clear()
+    return run.history.of("weight")[0].invariant
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [mean, detached, view_of_it, without_gradients, same_again, Caller(), functools.partial(mean)],
+    ids=["mean", "detached", "view", "no grad", "same", "object", "partial"],
+)
+def test_hooks_that_only_look_leave_weights_invariant(hook: Any) -> None:
+    model = tiny_network()
+    model[0].register_forward_hook(hook)
+    assert invariant(model) == "channel"
+    model = tiny_network()
+
+    def before(module: nn.Module, args: Any) -> None:
+        hook(module, args, args[0])
+
+    model[1].register_forward_pre_hook(before)
+    assert invariant(model) == "channel"
+
+
+@pytest.mark.parametrize("hook", [for_the_loss, another, in_place, by_operator])
+def test_hooks_that_take_part_do_not(hook: Any) -> None:
+    model = tiny_network()
+    model[0].register_forward_hook(hook)
+    assert invariant(model) is None
+
+
+def test_what_the_model_itself_reads_does_not_count_as_a_hook() -> None:
+    class Reads(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            y = self[0](x)
+            return super().forward(x) * y.detach().mean()
+
+    model = Reads(*tiny_network())
+    model[0].register_forward_hook(mean)
+    assert invariant(model) is None
+
+
+def test_a_hook_on_all_modules_that_only_looks_leaves_weights_invariant() -> None:
+    handle = register_module_forward_hook(mean)
+    try:
+        assert invariant(tiny_network()) == "channel"
+    finally:
+        handle.remove()
+
+
+def test_a_run_is_bit_identical_with_hooks_and_histograms() -> None:
+    def losses(watched: bool) -> list[Tensor]:
+        model = tiny_network()
+        model[0].register_forward_hook(mean)
+        optimizer = sgd(model)
+        if not watched:
+            for _ in range(6):
+                take_step(model, optimizer)
+        else:
+            with watch(model, optimizer, every={"economy": 1, "full": 2}):
+                for _ in range(6):
+                    take_step(model, optimizer)
+        return [parameter.detach() for parameter in model.parameters()]
+
+    assert all(torch.equal(a, b) for a, b in zip(losses(True), losses(False), strict=True))

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ from normscope.monitor.log import FILE, MENDED_BLOCK_BYTES, LogWriter, read_log
 from normscope.monitor.record import Record
 from normscope.monitor.watching import watch
 
-from .training import losses, network
+from .training import losses, network, sgd, take_step, tiny_network, told
 
 ROOT = Path(__file__).parents[2]
 ENDLESS = """
@@ -265,3 +266,24 @@ def test_a_file_that_is_no_log_is_refused_but_one_cut_short_is_empty(tmp_path: P
     for kept in ("", "{", '{"type": "ru'):
         (tmp_path / FILE).write_text(kept)
         assert list(read_log(tmp_path)) == []
+
+
+@pytest.mark.parametrize("log", ["", b""])
+def test_an_empty_path_is_refused(log: Any) -> None:
+    model = tiny_network()
+    with pytest.raises(InputError, match="log is"):
+        watch(model, sgd(model), log=log)
+
+
+def test_a_log_that_is_deleted_midway_is_told_once(tmp_path: Path) -> None:
+    model = tiny_network()
+    optimizer = sgd(model)
+    with warnings.catch_warnings(record=True) as caught, watch(model, optimizer, every=1, log=tmp_path / "a") as run:
+        for index in range(5):
+            if index == 2:
+                shutil.rmtree(tmp_path / "a")
+            take_step(model, optimizer)
+    [said] = told(caught)
+    assert "the log cannot be written to and ends here" in said
+    assert "deleted" in said
+    assert len(run.records) == 5

@@ -156,26 +156,6 @@ def test_wrong_options_say_so(options: dict[str, Any]) -> None:
         watch(model, torch.optim.SGD(model.parameters(), lr=0.1), **options)
 
 
-class Twice(torch.optim.SGD):
-    """Hands its step on to its base class, which torch hooks too; takes something that is no closure."""
-
-    def step(self, what: Any = None) -> None:
-        super().step()
-
-
-def test_a_step_that_calls_that_of_its_base_class_is_one() -> None:
-    model = nn.Linear(6, 4)
-    torch.optim.SGD(model.parameters(), lr=0.1)  # torch hooks the step of a class when one is made
-    assert torch.optim.SGD.step.hooked
-    optimizer = Twice(model.parameters(), lr=0.1)
-    with watch(model, optimizer, every=1) as run:
-        for step in range(3):
-            optimizer.zero_grad()
-            model(noise(4, 6)(step)).square().mean().backward()
-            optimizer.step(torch.ones(2))
-    assert (run.step, [record.step for record in run.records]) == (3, [0, 1, 2])
-
-
 def batch_normed() -> nn.Module:
     torch.manual_seed(0)
     return Calls(lambda self, x: self.bn(self.fc(x)), fc=nn.Linear(6, 4), bn=nn.BatchNorm1d(4))
@@ -280,16 +260,6 @@ def test_a_loop_whose_steps_are_not_seen_is_told(monkeypatch: pytest.MonkeyPatch
             model(noise(3, 6)(step))
         with pytest.warns(UserWarning, match="no step of the optimizer is seen in 5 forwards"):
             model(noise(3, 6)(4))
-
-
-@pytest.mark.parametrize(("optimizer", "coupled"), [(torch.optim.Adam, True), (torch.optim.Adafactor, False)])
-def test_decay_that_is_not_rescaled_is_not_coupled(optimizer: Any, coupled: bool) -> None:
-    model = batch_normed()
-    trained = optimizer(model.parameters(), lr=0.1, weight_decay=0.1)
-    with watch(model, trained, every=1) as run:
-        model(noise(8, 6)(0)).square().mean().backward()
-        trained.step()
-    assert [layer.coupled for layer in run.history.of("weight")] == [coupled]
 
 
 def test_the_end_of_a_run_looks_for_alarms_whatever_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:

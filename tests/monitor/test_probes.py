@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +14,13 @@ from torch import Tensor, nn
 from normscope.monitor.forward_listening import ForwardRecord, FunctionListener
 from normscope.monitor.norm_tracking import READABLE_DECADES, NormTracker
 from normscope.monitor.probes import normalizer_probe, updates
+from normscope.monitor.probes.updates import HISTOGRAM_BINS, HISTOGRAM_MAX_ENTRIES, HISTOGRAM_SPAN, histogram
+from normscope.monitor.run import Run
 from normscope.monitor.schedule import Tier, TimeShare
+from normscope.monitor.watching import Watch, watch
 from normscope.theory.normalizers import layer_norm_jacobian
+
+from .training import sgd, take_step, tiny_network
 
 
 def heard(model: nn.Module, x: Tensor) -> ForwardRecord:
@@ -213,3 +220,42 @@ class TestUpdates:
         weight, bias = torch.arange(12.0).reshape(2, 3, 2), torch.tensor([10.0, 20.0, 30.0])
         rows = updates.group_rows([weight, bias], 3, 1)
         assert rows[1].tolist() == [2.0, 3.0, 8.0, 9.0, 20.0]
+
+
+def histograms(run: Watch, what: str) -> Any:
+    return run.records[-1].histograms[what]
+
+
+def test_the_full_tier_has_histograms_of_weights_and_gradients(tmp_path: Path) -> None:
+    model = tiny_network()
+    optimizer = sgd(model)
+    with watch(model, optimizer, every={"economy": 1, "full": 2}, log=tmp_path) as run:
+        for _ in range(3):
+            take_step(model, optimizer)
+            held = [model[0].weight.grad.clone(), model[3].weight.grad.clone()]
+    assert [bool(record.histograms) for record in run.records] == [True, False, True]
+    for gradient, row in zip(held, histograms(run, "gradient"), strict=True):
+        size, *shares = row
+        assert size == pytest.approx(float(gradient.square().mean().sqrt()), rel=1e-4)
+        assert sum(shares) == pytest.approx(1.0)
+        middle = float(((gradient / size).abs() < 4 / 33).double().mean())
+        assert shares[16] == pytest.approx(middle, abs=1e-6)
+    read = Run(tmp_path).records[-1].histograms
+    assert read["weight"][0] == pytest.approx(histograms(run, "weight")[0], rel=1e-5)
+
+
+def test_histograms_look_at_all_of_a_large_tensor_and_put_entries_where_they_belong() -> None:
+    large = torch.cat(
+        [torch.zeros(HISTOGRAM_MAX_ENTRIES), torch.ones(HISTOGRAM_MAX_ENTRIES)]
+    )  # every second entry is looked at
+    size, *shares = histogram(large).tolist()
+    assert size == pytest.approx(math.sqrt(0.5), rel=1e-3)
+    assert shares[HISTOGRAM_BINS // 2] == pytest.approx(0.5, abs=1e-3)
+    width = 2 * HISTOGRAM_SPAN / HISTOGRAM_BINS
+    entries = torch.tensor([-9.0, -0.9, -0.1, 0.1, 0.5, 1.0, 9.0])
+    relative = entries / entries.square().mean().sqrt()
+    expected = [0.0] * HISTOGRAM_BINS
+    for value in relative.tolist():
+        expected[min(max(int((value + HISTOGRAM_SPAN) // width), 0), HISTOGRAM_BINS - 1)] += 1 / 7
+    assert histogram(entries)[1:].tolist() == pytest.approx(expected, abs=1e-6)
+    assert histogram(torch.zeros(5)).tolist()[0] == 0.0

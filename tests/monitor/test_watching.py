@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import io
 import time
 import warnings
 from pathlib import Path
@@ -138,11 +136,6 @@ def test_a_loss_is_a_number_of_any_kind(loss: Any) -> None:
     assert run.records[0].loss == 1.0
 
 
-def test_accumulated_losses_are_averaged() -> None:
-    found, _, run = losses("mlp", 2, watched=lambda m, o: watch(m, o, every=1), accumulate=3)
-    assert [record.loss for record in run.records] == pytest.approx([sum(found[:3]) / 3, sum(found[3:]) / 3])
-
-
 def test_time_spent_inside_the_forward_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(*args: Any, **kwargs: Any) -> torch.Tensor:
         time.sleep(0.01)
@@ -221,16 +214,6 @@ def test_a_model_compiled_in_place() -> None:
     assert all(record.of("normalizer", "log10_variance") for record in run.records)
 
 
-def test_a_watcher_that_sees_no_forward_says_so_within_a_few_steps() -> None:
-    model = network("mlp")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with watch(model, optimizer, every=50):
-        for _ in range(2):
-            optimizer.step()
-        with pytest.warns(UserWarning, match="no forward of the watched model"):
-            optimizer.step()
-
-
 def test_a_watcher_that_sees_no_forward_says_so_once() -> None:
     model = network("mlp")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -239,6 +222,7 @@ def test_a_watcher_that_sees_no_forward_says_so_once() -> None:
         for _ in range(8):
             model.forward(torch.randn(4, 72)).sum().backward()
             optimizer.step()
+            assert bool(caught) == (run.step >= 3), "within a few steps"
     assert [("no forward" in str(item.message)) for item in caught if "normscope" in str(item.message)] == [True]
     assert run.records == ()
 
@@ -328,21 +312,6 @@ def test_what_changes_after_the_first_forward_is_no_error(change: str) -> None:
         *found, last = record.of("normalizer", "log10_variance")
         assert found == pytest.approx(variances, abs=1e-3)
         assert last is not None
-
-
-def test_copies_of_the_model_are_not_watched() -> None:
-    model = network("mlp")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with watch(model, optimizer, every=1) as run:
-        model(torch.randn(4, 72)).sum().backward()
-        optimizer.step()
-        copied = copy.deepcopy(model)
-        other = torch.optim.SGD(copied.parameters(), lr=0.1)
-        copied(torch.randn(4, 72)).sum().backward()
-        other.step()
-        torch.save(model, io.BytesIO())
-    assert run.step == 1
-    assert len(run.records) == 1
 
 
 def test_a_run_is_watched_once() -> None:

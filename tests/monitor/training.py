@@ -1,7 +1,8 @@
-"""Small training loops to be watched."""
+"""Small training loops to be watched, and what a watcher says of them."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -69,3 +70,25 @@ def losses(
                 trained.step()
                 trained.zero_grad()
     return found, model, run
+
+
+def tiny_network() -> nn.Sequential:
+    """A weight that feeds a BatchNorm, and one that does not."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def sgd(model: nn.Module) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def take_step(model: nn.Module, optimizer: Any) -> None:
+    """One step of a tiny network, on the same batch at every call."""
+    optimizer.zero_grad()
+    model(torch.linspace(-1, 1, 64).reshape(16, 4)).square().mean().backward()
+    optimizer.step()
+
+
+def told(caught: list[warnings.WarningMessage]) -> list[str]:
+    """What the watcher has warned of."""
+    return [str(item.message) for item in caught if str(item.message).startswith("normscope: ")]

@@ -7,20 +7,30 @@ along which dimension units lie.
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import CodeType, FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_modules
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from ..core.dropout import without_dropout
 from .calls import EMBEDDINGS, NORMALIZERS, RECURRENT, RELUS, FunctionCall, Site
 from .weight_seen import WeightSeen, weight_seen
+
+MODULE_CALLS = {
+    nn.Module._call_impl.__code__,
+    *(held for held in nn.Module._call_impl.__code__.co_consts if isinstance(held, CodeType)),
+}
+"""What torch runs to call a module: its forward, and the hooks around it."""
 
 
 class ForwardListener(TorchFunctionMode):
@@ -260,3 +270,25 @@ class UnitAxis:
         """
         first, final = made.shape[1] == self._width, made.shape[-1] == self._width
         return made.ndim - 1 if made.ndim == 2 or (final if first != final else self._last) else 1
+
+
+def in_user_hook() -> bool:
+    """Whether the present call was made by a forward hook, or pre-hook, of the user on a module, not by the model."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_back is not None:
+        if frame.f_back.f_code in MODULE_CALLS and frame.f_code in _hook_codes(frame.f_back.f_locals.get("self")):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _hook_codes(module: Any) -> Iterator[CodeType]:
+    """Yield the code of every hook of a module."""
+    held = [torch_modules._global_forward_pre_hooks, torch_modules._global_forward_hooks]
+    held += [] if module is None else [module._forward_pre_hooks, module._forward_hooks]
+    for hooks in held:
+        for hook in hooks.values():
+            inner = hook.func if isinstance(hook, functools.partial) else hook
+            code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
+            if code is not None:
+                yield code

@@ -61,7 +61,6 @@ class StepInTransit:
         powers: the power of the norm in the effective learning rate of each of them.
         names: the names of the parameters, in the order of their sizes, gradients and moves.
         normalizers: what every normalizer showed, without the tensors, which are on their way.
-        widths: how many variances of each of them have scales of their own.
         batch_norms: sites whose running variances were read instead, and their momenta.
         seconds: since the run began.
         observed: what the loop observed since the last record.
@@ -79,7 +78,6 @@ class StepInTransit:
     powers: dict[Site, int | None] = field(default_factory=dict)
     names: dict[str, list[str]] = field(default_factory=dict)
     normalizers: dict[Site, NormalizerSeen] = field(default_factory=dict)
-    widths: dict[Site, int] = field(default_factory=dict)
     batch_norms: tuple[Sequence[Site], BatchNorms, list[float]] | None = None
     seconds: float = 0.0
     observed: Mapping[str, Observed] = field(default_factory=dict)
@@ -138,10 +136,11 @@ def _weight_norms(
     """Return the operator norms of every weight layer."""
     places = step.subject.places
     rows = zip(places["normalizer"], normalizers, strict=True)
-    levels = {site: float(row[0]) for site, row in rows if row is not None}
+    levels = {site: float(row[0]) for site, row in rows if row is not None}  # means of log10 of their variances
     norms = []
     for site, names in zip(places["weight"], _followed_parameters(step), strict=True):
-        weight = () if site in step.subject.made else names[:1]  # the size of one made of others says little
+        # without the bias, which is no part of the map; and the size of a weight made of others says little
+        weight = () if site in step.subject.made else names[:1]
         norms.append(_norm(step, site, arrived, _log10_joined(sizes.get("size", {}), weight), levels))
     return norms
 
@@ -149,15 +148,7 @@ def _weight_norms(
 def _norm(
     step: StepInTransit, site: Site, arrived: Arrived, size: float | None, levels: Mapping[Site, float]
 ) -> WeightNorms | None:
-    """Return the norms of a layer; of one that was not in turn those of the last time, carried on.
-
-    Args:
-        step: what the host kept of the step.
-        site: the site of the layer.
-        arrived: the figures.
-        size: log10 of the l2 norm of its weight without the bias, which is no part of the map; None if not known.
-        levels: the mean of log10 of the variances of every normalizer that was seen.
-    """
+    """Return the norms of a layer with a weight of a given size; those of the last time, carried on, if not in turn."""
     level = levels.get(step.subject.feeds.get(site, site))
     last = step.memory.last.get(site)
     before = None if last is None else last.carried(step.step, size, level)
@@ -226,7 +217,7 @@ def _measure_normalizers(step: StepInTransit, arrived: Arrived) -> list[np.ndarr
     with_tensors = [
         replace(
             seen,
-            variance=arrived[("variance", site)].reshape(-1, step.widths[site]),
+            variance=arrived[("variance", site)],
             gamma=arrived.get(("gamma", site)),
             running_variance=arrived.get(("running_variance", site)),
         )
@@ -313,12 +304,13 @@ def _sum_measured(numbers: Sequence[float | None]) -> float | None:
 
 
 def _number(arrived: Arrived, key: Key) -> float | None:
-    return float(arrived[key][0]) if key in arrived else None
+    """Return the first entry of what arrived under a key."""
+    return float(arrived[key].flat[0]) if key in arrived else None
 
 
 def _rate(arrived: Arrived, key: Key, rate: float | Tensor) -> float:
     """Return a learning rate; one that is a tensor was sent under a key."""
-    return float(arrived[key][0]) if isinstance(rate, Tensor) else float(rate)
+    return float(arrived[key].flat[0]) if isinstance(rate, Tensor) else float(rate)
 
 
 def _log10(value: float | None) -> float | None:

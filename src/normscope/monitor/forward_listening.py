@@ -10,20 +10,17 @@ random or waited for.
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
-import sys
 import time
 import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from types import CodeType, FrameType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_modules
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
@@ -31,7 +28,7 @@ from torch.utils._pytree import tree_leaves
 from ..core.torch_settings import uncompiled
 from ..core.untouched import untouched
 from ..listening.calls import EMBEDDINGS, NORMALIZERS, PRODUCTS, FunctionCall, Site, tensors_in
-from ..listening.listener import LayerListener, Names
+from ..listening.listener import LayerListener, Names, in_user_hook
 from ..listening.normalizer_seen import NormalizerSeen, normalizer_seen, row_variance
 from ..listening.weight_seen import LayerGeometry, WeightSeen
 from ..theory.normalizers import rms_epsilon
@@ -48,11 +45,6 @@ ROW_NORMALIZERS = {"layer_norm": nn.LayerNorm, "group_norm": nn.GroupNorm, "rms_
 MOVES = ("view", "view_as", "reshape", "flatten", "unflatten", "permute", "transpose", "movedim", "contiguous",
          "squeeze", "unsqueeze", "t", "swapaxes", "swapdims", "dropout", "to", "clone", "_to_copy")  # fmt: skip
 """Functions that only move entries, or leave them: what is scale invariant behind them is so before them."""
-MODULE_CALLS = {
-    nn.Module._call_impl.__code__,
-    *(held for held in nn.Module._call_impl.__code__.co_consts if isinstance(held, CodeType)),
-}
-"""What torch runs to call a module: its forward, and the hooks around it."""
 
 
 # ---- what a forward shows
@@ -654,11 +646,9 @@ class OutputReaders:
             self.read(None, arguments)
 
     def _ask(self, call: FunctionCall, result: Any) -> None:
-        """Note that a hook looks at what weight layers made, and what it may keep that has a gradient.
-
-        Wrappers (FSDP) hand values on in hooks, on the same memory or in another precision: such a value is still the
-        same, unless it was written to.
-        """
+        """Note that a hook looks at what weight layers made, and what it may keep that has a gradient."""
+        # wrappers (FSDP) hand values on in hooks, on the same memory or in another precision: such a value is still the
+        # same, unless it was written to
         arguments = tree_leaves((call.args, call.kwargs))
         self._asked |= {self._made[_memory_key(leaf)][0] for leaf in arguments if _memory_key(leaf) in self._made}
         if self._asked:
@@ -684,25 +674,3 @@ def _memory_key(value: Any) -> Any:
         return value.data_ptr(), value.numel()
     except (RuntimeError, ValueError):  # no memory of its own, or none yet
         return id(value)
-
-
-def in_user_hook() -> bool:
-    """Whether the present call was made by a forward hook, or pre-hook, of the user on a module, not by the model."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_back is not None:
-        if frame.f_back.f_code in MODULE_CALLS and frame.f_code in _hook_codes(frame.f_back.f_locals.get("self")):
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _hook_codes(module: Any) -> Iterator[CodeType]:
-    """Yield the code of every hook of a module."""
-    held = [torch_modules._global_forward_pre_hooks, torch_modules._global_forward_hooks]
-    held += [] if module is None else [module._forward_pre_hooks, module._forward_hooks]
-    for hooks in held:
-        for hook in hooks.values():
-            inner = hook.func if isinstance(hook, functools.partial) else hook
-            code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
-            if code is not None:
-                yield code

@@ -189,9 +189,8 @@ class Measurement:
         contents |= {("lr", i): rate for i, rate in enumerate(kept.lr) if isinstance(rate, Tensor)}
         contents |= {("rate", site): rate for site, rate in kept.rates.items() if isinstance(rate, Tensor)}
         contents |= _normalizer_contents(forward) | _block_contents(forward)
-        small = {site: one for site, one in forward.normalizers.items() if not _is_large(one)}
-        kept.normalizers = {site: one.without_tensors() for site, one in small.items()}
-        kept.widths = {site: one.variance.shape[-1] for site, one in small.items()}
+        normalizers = forward.normalizers.items()
+        kept.normalizers = {site: one.without_tensors() for site, one in normalizers if not _is_large(one)}
         if forward.batch_norms is not None:
             sites, moved = forward.batch_norms
             kept.batch_norms = (sites, moved.norms, moved.momenta)

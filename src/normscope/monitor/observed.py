@@ -162,7 +162,7 @@ class Transfer:
         for name, tensor in contents.items():
             flat = tensor if tensor.ndim == 1 else tensor.reshape(-1)
             kinds.setdefault((tensor.device, tensor.dtype), {})[name] = flat
-        self._sizes = {name: tensor.numel() for alike in kinds.values() for name, tensor in alike.items()}
+        self._shapes = {name: contents[name].shape for alike in kinds.values() for name in alike}
         if not contents:
             return
         with torch.no_grad():
@@ -183,13 +183,13 @@ class Transfer:
         return self._event is None or self._event.query()
 
     def open(self) -> dict[Hashable, np.ndarray]:
-        """Return the numbers by name; waits for the device if they are not here yet."""
+        """Return the numbers by name, in the shapes they had; waits for the device if they are not here yet."""
         if self._event is not None:
             self._event.synchronize()
         if self._flat is None:
             return {}
         numbers, by_name, first = self._flat.numpy(), {}, 0
-        for name, size in self._sizes.items():
-            by_name[name] = numbers[first : first + size]
-            first += size
+        for name, shape in self._shapes.items():
+            by_name[name] = numbers[first : first + shape.numel()].reshape(shape)
+            first += shape.numel()
         return by_name

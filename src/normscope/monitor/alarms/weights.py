@@ -163,23 +163,19 @@ def _steepest_layer(history: History) -> str:
 
 
 def _backward_gains(history: History) -> list[float]:
-    """Return the decades between the gradient behind the first block and that behind the last, in the latest records.
-
-    Both are gradients as they came: what lies between, a chain or branches beside a skip, need not be known.
-    """
+    """Return the decades between the gradients behind the first block and behind the last, in the latest records."""
+    # both are gradients as they came: what lies between, a chain or branches beside a skip, need not be known
     blocks = sum(bool(history.course("block", "log10_backward", i).recent) for i in range(len(history.of("block"))))
     gains = history.total("log10_backward").lasting()
     return gains if blocks >= MIN_DEPTH and all(map(math.isfinite, gains)) else []
 
 
 def _find_uneven_layer(history: History, alarm: Alarm) -> Finding | None:
-    """Return the layer whose gradient lasts far above, or below, those of the layers next to the output.
-
-    Gradients are taken times the norm of their weights, how much the loss changes when these change by their own size:
-    a weight before a normalizer has the same figure at every scale.
-    """
+    """Return the layer whose gradient lasts far above, or below, those of the layers next to the output."""
     up = alarm is LAYER_GRADIENT_LARGE
     layers = history.of("weight")
+    # gradients times the norm of their weights, how much the loss changes when these change by their own size: a weight
+    # before a normalizer has the same figure at every scale
     levels: dict[int, float] = {}
     for index in range(len(layers)):
         sizes = dict(history.course("weight", "log10_size", index).recent)

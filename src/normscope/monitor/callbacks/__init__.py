@@ -22,7 +22,7 @@ from ..watching import Sink, Watch, watch
 
 
 class Watched:
-    """Opens and closes a `Watch`, and gathers the losses of a step's batches.
+    """Opens and closes a `Watch` with given options, and gathers the losses of a step's batches.
 
     Attributes:
         run: the `Watch` of the present fit, or of the last; None before the first.
@@ -30,16 +30,16 @@ class Watched:
 
     run: Watch | None = None
 
-    def prepare(
+    def __init__(
         self,
-        every: int | Mapping[str, int],
-        tier: str,
-        log: str | os.PathLike[str] | None,
-        sinks: Sequence[Sink],
-        panel: bool | None,
+        every: int | Mapping[str, int] = 50,
+        *,
+        tier: str = "economy",
+        log: str | os.PathLike[str] | None = None,
+        sinks: Sequence[Sink] = (),
+        panel: bool | None = False,
     ) -> None:
-        """Take the options of `watch`; intervals that are not valid raise here, not in the middle of a fit."""
-        Schedule.of(every, tier)
+        Schedule.of(every, tier)  # intervals that are not valid raise here, not in the middle of a fit
         self._options: dict[str, Any] = {"every": every, "tier": tier, "log": log, "sinks": sinks, "panel": panel}
         self._losses: list[Tensor] = []
         self._open = False

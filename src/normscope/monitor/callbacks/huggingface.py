@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gc
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -12,7 +11,6 @@ from torch._dynamo.eval_frame import OptimizedModule
 
 from ...core.errors import InputError
 from ...core.untouched import unwrapped
-from ..watching import Sink
 from . import Watched
 
 try:
@@ -46,18 +44,8 @@ class NormscopeCallback(Watched, _Base):
         ()
     """
 
-    def __init__(
-        self,
-        every: int | Mapping[str, int] = 50,
-        *,
-        tier: str = "economy",
-        log: str | os.PathLike[str] | None = None,
-        sinks: Sequence[Sink] = (),
-        panel: bool | None = False,
-    ) -> None:
-        self.prepare(every, tier, log, sinks, panel)
-        self._listener: Any = None
-        self._parts = False
+    _listener: Any = None
+    _parts = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin to watch."""

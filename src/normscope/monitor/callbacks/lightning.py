@@ -72,7 +72,7 @@ class NormscopeCallback(Watched, _Base):
         model: str | None = None,
         optimizer: int = 0,
     ) -> None:
-        self.prepare(every, tier, log, sinks, panel)
+        super().__init__(every, tier=tier, log=log, sinks=sinks, panel=panel)
         self._path, self._index = model, optimizer
         self._scouts: list[Any] = []
         self._called: dict[str, nn.Module] = {}
@@ -128,11 +128,16 @@ class NormscopeCallback(Watched, _Base):
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """End watching."""
-        self._end(None)
+        self.close()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """End watching and say in the log what stopped the fit."""
-        self._end(exception)
+        self.close(exception)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End watching: hooks are removed, everything is written."""
+        self._call_back_scouts()
+        super().close(error)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps: the step of the watched optimizer."""
@@ -184,10 +189,6 @@ class NormscopeCallback(Watched, _Base):
         for hook in self._scouts:
             hook.remove()
         self._scouts = []
-
-    def _end(self, error: BaseException | None) -> None:
-        self._call_back_scouts()
-        self.close(error)
 
 
 def _redirected(module: nn.Module) -> bool:

@@ -7,7 +7,6 @@ found, which have moved little: the best in their span, and the images of those.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -120,10 +119,8 @@ def follow_norms(
 
 
 def _take_largest(geometry: LayerGeometry, values: Tensor, errors: Tensor, vectors: Tensor) -> NormEstimate:
-    """Return norms from the largest eigenvalue of every group, and its relative error: the norm is that of the largest.
-
-    A group that is smaller may be the largest if it is off by its error.
-    """
+    """Return norms from the largest eigenvalue of every group, and its relative error: the largest of all counts."""
+    # a group that is smaller may be the largest if it is off by its error
     values = values.clamp(min=0.0).reshape(-1, geometry.groups)
     most = values.amax(1)
     above = (values * (1.0 + errors.clamp(min=0.0).reshape(values.shape))).amax(1)
@@ -134,11 +131,9 @@ def _take_largest(geometry: LayerGeometry, values: Tensor, errors: Tensor, vecto
 def _advance(
     geometry: LayerGeometry, weight: Tensor, vectors: Tensor, scale: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the largest Ritz value of every norm and group in the span of vectors, its residual, and the next ones.
-
-    The next vectors of a group are its best ones, their residuals and the second best, or where few are followed the
-    images of the best. Both norms share a span: the layer is applied to it once, its adjoint to two images alone.
-    """
+    """Return the largest Ritz value of every norm and group in the span of vectors, its residual, and the next ones."""
+    # The next vectors of a group are its best ones, their residuals and the second best, or where few are followed the
+    # images of the best. Both norms share a span: the layer is applied to it once, its adjoint to two images alone.
     groups, (_, several, size) = geometry.groups, vectors.shape
     basis = _orthonormalise(vectors)
     images = geometry.image(basis.transpose(0, 1).reshape(several, *geometry.shape[1:]), weight)
@@ -165,17 +160,14 @@ def _advance(
     else:
         length = torch.linalg.vector_norm(backs, dim=3, keepdim=True)
         ordered = _list_vectors(torch.where((length > 0) & length.isfinite(), backs, chosen[:, :, : backs.shape[2]]))
-    return values.flatten(), errors.flatten(), _fill_up(ordered[:several], basis)
+    ordered = ordered[:several]
+    following = torch.cat([torch.stack(ordered, dim=1), basis[:, len(ordered) :]], dim=1)
+    return values.flatten(), errors.flatten(), following
 
 
 def _list_vectors(of_norms: Tensor) -> list[Tensor]:
     """Return each of several vectors of every norm, the first of all norms first."""
     return [of_norms[norm, :, index] for index in range(of_norms.shape[2]) for norm in range(len(of_norms))]
-
-
-def _fill_up(vectors: Sequence[Tensor], basis: Tensor) -> Tensor:
-    """Return vectors of every group beside each other, and as many of a basis as are missing."""
-    return torch.cat([torch.stack(list(vectors), dim=1), basis[:, len(vectors) :]], dim=1)
 
 
 def _top_eigenvectors(matrices: Tensor, count: int) -> Tensor:
