@@ -194,8 +194,10 @@ def _not_attempted(captured: Captured, written: EllipsoidPlan | None, inputs: se
     late = [name for name in written.start if name not in inputs]
     if not late:
         return ()
-    paths = dict.fromkeys(captured.graph.node(name).path or name for name in late)
-    places = " and ".join(f"`{path}`" for path in paths)
+    nodes = [name.partition("~")[0] for name in late]  # parts of an operator over a domain are named behind a tilde
+    places = " and ".join(
+        f"`{path}`" for path in dict.fromkeys(captured.graph.node(name).path or name for name in nodes)
+    )
     return (
         f"the optimised certificate begins behind {places}: values before that are out of its reach, {limit}; "
         "their bounds are those of the faster methods",
