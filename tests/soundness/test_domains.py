@@ -39,6 +39,7 @@ def test_gains(seed: int) -> None:
     try_domain(network(seed), effort="fast", record="gains", proposals=6, samples=6)
 
 
+@pytest.mark.slow
 def test_a_certificate_that_begins_at_a_part_of_an_operator() -> None:
     try_domain(network(220), effort="tight", record="gains", proposals=2, samples=2)
 
