@@ -62,7 +62,7 @@ def weight_norms(captured: Captured, bounding: Bounding) -> dict[str, Bracket]:
     with Progress("bounding weights", total=len(maps)) as progress:
         for name, linear in maps.items():
             progress.step(captured.double.node(name).path)
-            found[name] = bracket(linear, rtol=bounding.rtol, budget=bounding.share(linear, 1 / 3))
+            found[name] = bracket(linear, rtol=bounding.rtol, budget=bounding.norms.share(1 / 3))
     return found
 
 

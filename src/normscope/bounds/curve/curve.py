@@ -272,7 +272,7 @@ class _Pass:
         base: Domain | None = None
         found: list[tuple[Domain, Bracket]] = []
         for quantile, margin in reversed(self.widths):
-            if found and self.bounding.budget.late:
+            if found and self.bounding.closed_forms.late:
                 break
             limits = self.extremes.settled(self.watcher.conditions, margin, quantile)
             base = base or Domain(self.feed, self.watcher, limits, samples=self.extremes.samples, record=self.record)

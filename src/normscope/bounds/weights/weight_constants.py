@@ -121,7 +121,7 @@ def measure(captured: Captured, bounding: Bounding, plan: WeightPlan) -> tuple[W
             measured.add(point, goal, progress)
     found = {weight.name: measured.row(weight) for weight in weights if weight.name not in measured.unknown}
     constant = None if plan.loss is None else plan.loss.upper(rows.classes, rows.count).log10
-    cuts = [cut for budget in (plan.search.budget, bounding.norms, bounding.chains) for cut in budget.cuts]
+    cuts = [cut for budget in (plan.search.budget, bounding.norms, bounding.closed_forms) for cut in budget.cuts]
     result = WeightSensitivity(
         rows=tuple(found.values()),
         loss=None if plan.loss is None else plan.loss.name,
