@@ -168,9 +168,9 @@ def test_a_probe(monkeypatch):
     def totals(found):  # and the one in composing.py
         return named(found) | {"largest_gradient": float(found["largest"][0])}
 
-    real, named = measuring.Transfer, composing._found_totals
+    real, named = measuring.Transfer, composing._measured_totals
     monkeypatch.setattr(measuring, "Transfer", sent)
-    monkeypatch.setattr(composing, "_found_totals", totals)
+    monkeypatch.setattr(composing, "_measured_totals", totals)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     with ns.watch(model, optimizer, every=1, panel=False) as run:
         for _ in range(2):

@@ -329,7 +329,9 @@ def test_of_the_lab_only_the_day_of_a_result_is_read_off_a_clock() -> None:
     ],
 )
 def test_a_file_that_reads_a_clock_is_found(text: str) -> None:
-    assert offences({"bounds/global_attack.py": text, "monitor/function_mode.py": text}) == ["bounds/global_attack.py"]
+    assert offences({"bounds/global_attack.py": text, "monitor/forward_listening.py": text}) == [
+        "bounds/global_attack.py"
+    ]
 
 
 def in_a_hurry(patch: pytest.MonkeyPatch) -> None:

@@ -144,8 +144,8 @@ CASES = {
     "net.py:build cifar10": ("give the folder with CIFAR-10's", ["--data", "cifar10:folder"]),
     "net.py:build npz": ("no file missing.npz", ["--data", "npz:missing.npz"]),
     "net.py:build other": ("holds foo: the inputs must be called", ["--data", "npz:other.npz"]),
-    "net.py:build objects": ("no npz file of plain arrays", ["--data", "npz:objects.npz"]),
-    "net.py:build words": ("not samples", ["--data", "npz:words.npz"]),
+    "net.py:build objects": ("npz file of plain arrays", ["--data", "npz:objects.npz"]),
+    "net.py:build words": ("only plain numbers are read", ["--data", "npz:words.npz"]),
     "net.py:build nothing": ("holds no sample", ["--data", "npz:nothing.npz"]),
     "net.py:build cut": ("damaged", ["--data", "npz:cut.npz"]),
     "net.py:build array": ("not an npz archive", ["--data", "npz:array.npz"]),
@@ -211,11 +211,12 @@ def test_demo_refuses_a_folder_it_cannot_make(work, run):
 
 
 @pytest.mark.parametrize(
-    "verb", ["cost", "curvature", "curve", "domain", "generalization", "lipschitz", "radius", "symmetries"]
+    "verb",
+    ["lab cost", "curvature", "curve", "domain", "generalization", "lipschitz", "radius", "symmetries"],
 )
 def test_weights_alone_are_refused_by_every_command_that_runs_a_model(verb, work, run):
     save_file({"a.weight": torch.ones(2, 2)}, "w.safetensors")
-    done = run(verb, "w.safetensors", "--data", "digits")
+    done = run(*verb.split(), "w.safetensors", "--data", "digits")
     assert (done.code, done.out) == (2, "")
     assert done.err == (
         "normscope: w.safetensors holds weights and no model to run: name a function that builds the model "

@@ -13,7 +13,7 @@ from normscope.bounds.layer_constants import LayerConstant
 from normscope.core.codec import decoded
 from normscope.core.errors import InputError
 from normscope.geometry.curvature import Curvature
-from normscope.monitor.log_reading import LogReading
+from normscope.monitor.log import LogReading
 
 DATA = Path(__file__).parent / "data"
 SAVED: dict[str, Any] = {
@@ -55,7 +55,7 @@ def test_a_log_of_version_1_loads_and_its_lines_are_written_again() -> None:
     reading = LogReading()
     lines = (DATA / "run.jsonl").read_text().splitlines()
     for line in lines:
-        reading.take(json.loads(line))
+        reading.take_from("a log", json.loads(line))
     begun, *steps_and_findings = lines
     again = {"type": "run", "schema_version": 1, "step": 0, "layers": [layer.to_json() for layer in reading.layers]}
     assert json.dumps(again) == begun

@@ -77,6 +77,15 @@ class TestArchitecture:
         model = Written(lambda s, x: F.linear(torch.relu(F.linear(x + s.b, s.a)), s.c), a=(6, 4), b=(4,), c=(2, 6))
         assert [one.degree for one in read(model).units] == [2, 3]
 
+    def test_a_product_of_constants_that_is_added_has_degree_2(self):
+        model = Written(lambda s, x: torch.relu(torch.addmm(x, s.a.expand(len(x), 3), s.b))[:, :2], a=(1, 3), b=(3, 4))
+        assert [one.degree for one in read(model).units] == [2, 2]
+
+    def test_whole_numbers_that_depend_on_the_input_are_not_piecewise_linear(self):
+        """The cast rounds: how many patterns its weights have is not bounded by Warren's theorem."""
+        model = Written(lambda s, x: (x @ s.a).long().float()[:, :2] @ s.b, a=(4, 6), b=(2, 2))
+        assert "gives no real numbers" in read(model).piecewise.why
+
     def test_a_constant_beside_the_input_is_a_bias_that_no_norm_shows(self):
         assert read(BESIDE).homogeneous.status == "not met"
 

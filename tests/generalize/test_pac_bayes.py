@@ -8,7 +8,8 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 from normscope.core.errors import InputError
-from normscope.generalize.bound import alone
+from normscope.generalize.bound import condition
+from normscope.generalize.description import Fixed
 from normscope.generalize.pac_bayes import (
     AT_ONCE,
     LARGEST,
@@ -23,6 +24,9 @@ from normscope.generalize.pac_bayes import (
 )
 from normscope.generalize.stochastic import PosteriorSearch, pac_bayes_row
 from normscope.generalize.stream import SampleBatch
+from normscope.graph.capturing import capture
+
+ALONE = condition("the loss of a sample depends on that sample alone", True, "it does")
 
 
 def posterior(count=7, seed=0):
@@ -132,6 +136,7 @@ def problem(m, seed, flip=0.1):
 
 def bound(m, seed, model, fixed=(), **options):
     x, y = problem(m, seed)
+    declared = Fixed.of(fixed, capture(model, x[:8], mode="eval"))
     search = PosteriorSearch(**({"steps": 60, "draws": 40, "rates": (1e-2, 5e-2)} | options))
     return pac_bayes_row(
         model,
@@ -141,9 +146,9 @@ def bound(m, seed, model, fixed=(), **options):
         classes=2,
         delta=0.1,
         output=None,
-        traced=(alone(True),),
+        traced=(ALONE,),
         seed=seed,
-        fixed=fixed,
+        fixed=declared,
     )
 
 
@@ -168,7 +173,7 @@ class TestBound:
             row, _ = pac_bayes_row(
                 nn.Linear(30, 2), lambda x=x, y=y: iter([SampleBatch(x, y)]),
                 search=PosteriorSearch(steps=40, draws=20, rates=(0.05, 0.05)), samples=40, classes=2, delta=0.5,
-                output=None, traced=(alone(True),), seed=seed,
+                output=None, traced=(ALONE,), seed=seed,
             )  # fmt: skip
             assert row.value >= 0.5
 

@@ -214,7 +214,7 @@ BUGS = {
     "samples are compared by draws": Bug(by_draws, mixed("a sine of the distance to the mean")),
     "unknown operators act entry by entry": Bug(unknown_is_entrywise, mixed("not in the table")),
     "comparisons do not count": Bug(first_operand_alone, mixed("compare")),
-    "two operands are not compared": Bug(both_is_the_first, mixed("neighbour")),
+    "two operands are not compared": Bug(both_is_the_first, lambda: _meet("neighbour")),
     "reductions are not looked at": Bug(nothing_meets, mixed("sum")),
     "sorting acts entry by entry": Bug(meeting(aten.sort.default, samples.entrywise), mixed("sort")),
     "running sums act entry by entry": Bug(meeting(aten.cumsum.default, samples.entrywise), mixed("running sum")),
@@ -254,6 +254,12 @@ BUGS = {
         lambda: _not_by_sample(lambda x: x * len(x)),
     ),
 }  # fmt: skip
+
+
+def _meet(name: str) -> None:
+    """The samples are not only treated differently."""
+    graph = capturing.capture(test_samples.Function(test_samples.MIXING[name]).eval(), torch.randn(5, 4))
+    assert "samples of the batch meet" in graph.notes[-1]
 
 
 def _not_by_sample(function: Callable[..., Any]) -> None:

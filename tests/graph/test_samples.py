@@ -499,3 +499,27 @@ def test_the_comparison_of_runs_is_still_asked(monkeypatch):
     assert not ns.capture(model, torch.randn(4, 3)).per_sample
     monkeypatch.setattr(call, "_alike", lambda *_: True)
     assert ns.capture(model, torch.randn(4, 3)).per_sample
+
+
+class TimesBatchSize(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tensor([1.0, 0.0]) + x * len(x)
+
+
+class OtherForTwo(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tensor([1.0, 0.0]) + (x * 100 if len(x) > 1 else x)
+
+
+class MeanOfRows(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sin() / x.shape[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "gain"), [(TimesBatchSize(), 4.0), (OtherForTwo(), 100.0), (MeanOfRows(), 0.25)], ids=str
+)
+def test_a_factor_that_depends_on_the_batch_size_is_seen_where_the_batch_is_zero(model: nn.Module, gain: float) -> None:
+    bracket = ns.lipschitz(model.eval(), torch.zeros(4, 2))
+    assert bracket.upper >= gain * (1 - 1e-9)
+    assert bracket.input_shape == (4, 2)

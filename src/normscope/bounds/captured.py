@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from ..core.bracket import Evidence
 from ..core.budget import Budget
-from ..core.errors import InputError
+from ..core.errors import CaptureError, InputError, said
 from ..core.log10 import ceiling10
 from ..core.rounding import Upper
-from ..graph.capturing import capture
+from ..graph.call import arguments
+from ..graph.capturing import STILL_WORKS, capture, capture_groups
 from ..graph.ir import Graph
 from ..rules.complex_values import with_real_values
 from ..rules.effects import Norm
@@ -47,6 +49,7 @@ class Captured:
         double: `graph` in float64, which the bounds speak of.
         segments: its effects and folded linear segments.
         norm: bounds the norm of one linear map.
+        known: constants of modules by path.
     """
 
     model: nn.Module
@@ -58,6 +61,7 @@ class Captured:
     double: Graph
     segments: Segments
     norm: Norm
+    known: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -97,7 +101,7 @@ class Captured:
         if on_missing == "error":
             check(own)
         with torch.no_grad(), first.closed_forms.timing():
-            double = with_real_values(fill(traced.double(), known or {}))
+            double = float64_graph(traced, known)
             segments = segment(double, norm=first.norm)
         return cls(
             model=model,
@@ -109,12 +113,46 @@ class Captured:
             double=double,
             segments=segments,
             norm=bounding.norm,
+            known=known or {},
+        )
+
+    def groups(self, bounding: Bounding, samples: int | None = None) -> list[tuple[list[int], Captured]]:
+        """Return the samples of the batch by number, those with the same masks and ids together with their own map.
+
+        A map of whole batches is one group, of number 0. `samples` limits them to the first ones.
+        """
+        if not self.graph.per_sample:
+            return [([0], self)]
+        graphs = capture_groups(self.graph, self.model, self.batch, samples, mode=self.mode, output=self.output)
+        if len(graphs) == 1:
+            return [(numbers, replace(self, graph=graph)) for numbers, graph in graphs]
+        return [(numbers, self._again(graph, numbers, bounding)) for numbers, graph in graphs]
+
+    def _again(self, graph: Graph, numbers: list[int], bounding: Bounding) -> Captured:
+        """Return the same model with the graph of some samples, whose operators are the same."""
+        batch = tree_map(lambda v: v[numbers] if isinstance(v, Tensor) and v.ndim else v, self.batch)
+        return Captured.of(
+            self.model,
+            batch,
+            bounding,
+            mode=self.mode,
+            output=self.output,
+            on_missing="inf",
+            known=self.known,
+            graph=graph,
         )
 
     @property
     def points(self) -> Tensor:
         """The captured inputs as flat points: one for every sample where samples are independent, else the batch."""
         return self.graph.samples if self.graph.samples is not None else self.graph.flat()[None]
+
+    @cached_property
+    def own_samples(self) -> list[int]:
+        """The numbers of the points whose masks and ids are those that the graph holds: it is their map."""
+        if self.graph.samples is None:
+            return [0]
+        return arguments(self.model, self.batch, self.output).groups(self.graph.constant_places)[0]
 
     @property
     def tiny(self) -> bool:
@@ -142,6 +180,26 @@ class Captured:
     def evidence(self, value: Upper) -> Evidence:
         """Return how a bound of the network is known: one that rounds inside is not the function that was bounded."""
         return min(value.evidence, Evidence.NUMERICAL) if self.graph.rounded else value.evidence
+
+
+@torch.no_grad()
+def float64_graph(traced: Graph, known: Mapping[str, float] | None = None) -> Graph:
+    """Return the graph that bounds are taken of: in float64, modules of `known` as one node each, all values real.
+
+    Raises:
+        CaptureError: an operator does not run in float64.
+    """
+    double = with_real_values(fill(traced.double(), known or {}))
+    values = {item.name: item.value for item in double.inputs}
+    for node in double:
+        try:
+            values[node.name] = node.evaluate([values[name] for name in node.refs])
+        except Exception as error:
+            raise CaptureError(
+                f"`{node.operator}` in {node.where} does not run in float64, in which bounds are taken: {said(error)}. "
+                f"{STILL_WORKS}"
+            ) from error
+    return double
 
 
 def check_option(on_missing: str, effort: str = "fast") -> None:

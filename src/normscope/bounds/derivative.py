@@ -15,15 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import CaptureError, InputError, RandomOperatorError
+from ..core.errors import CaptureError, InputError, JacobianError, RandomOperatorError
 from ..core.untouched import untouched
-from ..graph.call import Call, drawn, fresh, prepare, settle
+from ..graph.call import Call, drawn, fresh, prepare, quantized, settle
 from ..graph.capturing import Traces, capture
-from ..graph.ir import Graph, Node
+from ..graph.ir import Graph, Node, Unit
 from ..rules.comparison import jumps
 from .autograd_check import differentiable, located, paths, substituted
 
-aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -125,6 +124,8 @@ def _wholes(batch: Any, graph: Graph, call: Call, traces: Traces) -> Iterator[Gr
 
 def _untraced(model: nn.Module, call: Call, why: str) -> BatchFunction:
     """The model itself, differentiated by autograd."""
+    if (why_not := quantized(model)) is not None:
+        raise JacobianError(why_not)
     if not call.variables:
         raise InputError("a model of token ids is measured from its embeddings, which needs a traceable model")
     tensors = [tensor for _, tensor in call.variables]
@@ -187,9 +188,10 @@ def _saturates(graph: Graph) -> bool:
 
 
 def _of(graph: Graph, call: Call) -> bool:
-    """Whether a graph was captured at the float inputs of a call; for token ids only values can tell."""
+    """Whether a graph was captured at the tensors of a call: its float inputs, masks and ids."""
     tensors = [tensor for _, tensor in call.variables]
-    return not tensors or all(any(torch.equal(item.value, tensor) for tensor in tensors) for item in graph.inputs)
+    inputs = not tensors or all(any(torch.equal(item.value, tensor) for tensor in tensors) for item in graph.inputs)
+    return inputs and all(torch.equal(argument.value, call.leaves[argument.place]) for argument in graph.held)
 
 
 def _gives(model: nn.Module, call: Call, local: BatchFunction) -> bool:
@@ -224,11 +226,12 @@ def _agree(value: Tensor, expected: Tensor) -> bool:
 
 def _jumps(node: Node) -> bool:
     """Whether an operator is not continuous: a comparison, a rounding, a cast to integers."""
-    casts = node.op in (aten._to_copy.default, aten.to.dtype)
-    return (casts and not node.dtype.is_floating_point and not node.dtype.is_complex) or jumps(node)
+    dtype = None if isinstance(node.op, Unit) else node.bound().get("dtype")
+    casts = isinstance(dtype, torch.dtype) and not (dtype.is_floating_point or dtype.is_complex)
+    return casts or jumps(node)
 
 
 def _foreign(node: Node) -> bool:
     """Whether an operator's backward need not be its derivative: not torch's own, or a hidden quantisation."""
     own = getattr(node.op, "namespace", "aten") in ("aten", "prims")
-    return not own or "fake_quant" in node.operator
+    return not own or "fake_quant" in node.operator or "_fq_helper" in node.operator

@@ -63,11 +63,11 @@ def _of_split(split: data_sets.Split, given: GivenModel, samples: int, source: s
 
 def _npz(path: Path, given: GivenModel, samples: int) -> Labelled:
     """Return the samples of an npz file, with their classes if it has any."""
-    inputs = npz_inputs(path)
+    inputs = npz_inputs(path, samples)
     if not len(inputs):
         raise InputError(f"{path} holds no sample")
-    inputs = converted(inputs[:samples], dtype_of(given.model), str(path)) if inputs.is_floating_point() else inputs
-    name, array, _ = npz_array(path, LABELS)
+    inputs = converted(inputs, dtype_of(given.model), str(path)) if inputs.is_floating_point() else inputs
+    name, array, _ = npz_array(path, LABELS, samples)
     if array is None:
         note = (
             f"data: {path}, {len(inputs):,} samples without labels ({', '.join(LABELS)}): the predicted classes count"
@@ -75,7 +75,7 @@ def _npz(path: Path, given: GivenModel, samples: int) -> Labelled:
         return Labelled(batches=((inputs, None),), notes=(note,))
     if array.dtype.kind not in "iu":
         raise InputError(f"the array {name!r} of {path} has dtype {array.dtype}: labels are integers")
-    labels = torch.from_numpy(array.astype(np.int64))[:samples]
+    labels = torch.from_numpy(array.astype(np.int64))
     return Labelled(batches=((inputs, labels),), notes=(f"data: {path}, {len(inputs):,} samples",))
 
 

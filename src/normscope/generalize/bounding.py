@@ -14,12 +14,13 @@ from ..core.log10 import log10
 from ..core.options import check_counts, check_numbers
 from ..core.untouched import mode_of, outside_inference_mode, unwrapped
 from ..geometry.hessian import hessian
+from ..graph.call import quantized
 from ..theory.losses import Loss, named
 from . import families, weight_rows
 from .bound import CERTIFIED, BoundRow, condition
 from .constants import Constants, over_all_inputs
 from .data_reading import CellPlan, DataReading, read, rereader
-from .description import check_fixed
+from .description import Fixed
 from .families import LocalRow, Setting
 from .generalization_table import Generalization, PartitionCourse
 from .local_rows import corollary_rows, local_rows
@@ -120,6 +121,9 @@ def generalization(
     check_counts(steps=steps, duplicates=duplicates)
     mode_of(model, "eval")
     model = unwrapped(model)
+    refused = quantized(model)
+    if refused:
+        raise InputError(refused)
     if steps and prior is not None:
         WeightVector.of(model).vector(dict(prior))  # A wrong prior is refused before the data are read.
     reading = read(
@@ -134,7 +138,9 @@ def generalization(
         seed=seed,
         trace=lambda example: trace(model, example, output),
     )
-    declared = check_fixed(fixed, _constant_names(model, reading))
+    declared = Fixed()
+    if reading.traced is not None:
+        declared = Fixed.of(fixed, reading.traced.graph, [name for name, _ in model.named_buffers()])
     notes = list(reading.notes)
     known = _known_constants(model, reading, output, max_seconds, notes)
     setting = _setting(reading, bounded, delta, known)
@@ -233,14 +239,6 @@ def _known_constants(
         return None
 
 
-def _constant_names(model: nn.Module, reading: DataReading) -> set[str]:
-    """Return the names of all constants that may be declared as fixed; none where the model cannot be traced."""
-    if reading.traced is None:
-        return set()
-    read = {one.name for one in reading.traced.graph.constants if one.kind != "number"}
-    return read | {name for name, _ in model.named_buffers()}
-
-
 def _test_rows(setting: Setting, reading: DataReading) -> list[BoundRow]:
     """Return the bound from the test samples alone, if there are any."""
     if reading.test is None:
@@ -299,7 +297,7 @@ def _by_architecture(
     plan: CellPlan,
     output: str | int | None,
     max_seconds: float | None,
-    fixed: Sequence[str],
+    fixed: Fixed,
     notes: list[str],
 ) -> list[BoundRow]:
     """Return the bounds by the number of weights and by their norms; a note says why where there are none."""
@@ -337,7 +335,7 @@ def _posterior(
     steps: int,
     prior: Mapping[str, Tensor] | None,
     output: str | int | None,
-    fixed: Sequence[str],
+    fixed: Fixed,
     seed: int,
     notes: list[str],
 ) -> list[BoundRow]:

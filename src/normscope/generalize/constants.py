@@ -19,7 +19,7 @@ from ..core.bracket import Bracket, Evidence
 from ..core.progress import Progress
 from ..graph.ir import Graph
 from ..rules.effects import Linear
-from .bound import MET, Condition, alone, condition
+from .bound import CAPTURED, MET, Condition, alone, condition
 from .partition import Voronoi
 from .stream import Tally
 
@@ -72,7 +72,7 @@ def over_all_inputs(
         NormscopeError: the model cannot be traced, or has operators without a rule.
     """
     bounding = Bounding.within(max_seconds)
-    captured = Captured.of(model, example, bounding, mode="eval", output=output, graph=graph)
+    captured = Captured.of(model, example[:CAPTURED], bounding, mode="eval", output=output, graph=graph)
     best = upper_sides(captured, bounding, proofs=False)["best"]
     formula = printed(captured.segments, captured.norm, exact=False)
     product, normalizers = 0.0, []
@@ -87,7 +87,7 @@ def over_all_inputs(
         log10_global=best.log10_upper,
         reason=best.reason,
         steep=_everywhere(best),
-        alone=alone(captured.graph.per_sample),
+        alone=alone(captured.graph, model, example, output),
         log10_product=product,
         normalizers=tuple(normalizers),
         chain=condition(

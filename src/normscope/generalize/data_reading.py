@@ -18,7 +18,7 @@ from ..core.errors import InputError, NormscopeError, said
 from ..core.progress import Progress
 from ..core.untouched import untouched
 from ..theory.losses import Loss
-from .bound import Condition, condition
+from .bound import CAPTURED, Condition, condition
 from .fingerprints import identical, random_keys
 from .partition import Partition, partitions
 from .stream import Collector, HeldOutCollector, SampleBatch, SamplesSeen, Tally, sample_batches, split_off
@@ -49,7 +49,7 @@ class DataReading:
         held_tallies: the held-out samples by cell, one tally per partition.
         held_out: how many held-out samples there are.
         test: the test samples, or None.
-        example: a few inputs of D.
+        example: the inputs of the first batch of D.
         traced: the graphs of the model, which ran beside it; None if there are none.
         untraced: why there are none.
         fixed, independent: conditions of Theorem 20.
@@ -108,7 +108,7 @@ def read(
         sources = _open(model, train, held_out, count=max(plan.sizes))
         cells = _cells(plan, sources, generator)
         keys = random_keys(sources.features, generator)
-        traced, untraced = _traced(trace, sources.example)
+        traced, untraced = _traced(trace, sources.example[:CAPTURED])
         beside = traced.beside if traced is not None else ()
         collector = Collector(model, loss, keys, output, cells, beside)
         held = _stream(collector, sources, train)
@@ -151,7 +151,7 @@ class _Sources:
 
     Attributes:
         points: the first held-out samples, as flat vectors.
-        example: a few inputs of D.
+        example: the inputs of the first batch of D.
         items: the batches of `train`, as samples of D and samples set aside.
         held_out: the batches of `held_out`; None if samples of `train` are set aside instead.
     """
@@ -188,7 +188,7 @@ def _open(model: nn.Module, train: Any, held_out: Any, count: int) -> _Sources:
     first = next(items, None)
     if first is None or first[0] is None:
         raise InputError("train holds no sample, or too few to set one in five aside")
-    example = first[0].inputs[:8].clone()
+    example = first[0].inputs.clone()
     if points is None or not len(points):
         raise InputError("there is no held-out sample: pass held_out, or more samples in train")
     if points.shape[1] != example[0].numel():

@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -80,59 +80,70 @@ class Description:
         return condition(what, True, f"{why}; declare with fixed= what was fixed before D was seen{declared}")
 
 
-def describe(graph: Graph, charged: Collection[int], fixed: Collection[str]) -> Description:
-    """Return what some constants of a graph cost.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fixed:
+    """What is declared as fixed before D was seen.
 
-    Args:
-        graph: the graph.
-        charged: the positions of the constants, among those of the graph, that a bound must pay for.
-        fixed: what the user declares as fixed before D was seen.
+    Attributes:
+        tensors: the values of buffers and other tensors, by name.
+        numbers: whether all numbers in the code are.
     """
-    ordered = sorted(charged)
-    free = [graph.constants[place] for place in ordered if is_declared(graph.constants[place], fixed)]
-    paid = [graph.constants[place] for place in ordered if not is_declared(graph.constants[place], fixed)]
+
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    numbers: bool = False
+
+    @classmethod
+    def of(cls, declared: str | Iterable[str], graph: Graph, names: Collection[str] = ()) -> Fixed:
+        """Return what a user declares of a model.
+
+        Args:
+            declared: names or patterns (`"*.position_ids"`), `"numbers"` or `"all"`.
+            graph: the graph of the model.
+            names: further names that exist and that the graph does not read.
+
+        Raises:
+            InputError: an entry is not a text, or fits no name; parameters cannot be declared.
+        """
+        entries = (declared,) if isinstance(declared, str) else tuple(declared)
+        tensors = {one.name: one.value for one in graph.constants if one.kind in ("buffer", "tensor")}
+        for one in entries:
+            if not isinstance(one, str):
+                raise InputError(f"fixed holds the names of buffers and other constants, not {one!r}")
+            if one not in (ALL, NUMBERS) and not any(fnmatchcase(name, one) for name in (*tensors, *names)):
+                listed = _listed([f"`{name}`" for name in sorted({*tensors, *names})], most=20) or "none"
+                raise InputError(
+                    f"fixed names {one!r}, and the model has no such buffer or constant besides its parameters. Those "
+                    f"that it has: {listed}; {NUMBERS!r} stands for the numbers in its code, {ALL!r} for all"
+                )
+        fits = {name for name in tensors for one in entries if one == ALL or fnmatchcase(name, one)}
+        return cls(tensors={name: tensors[name] for name in fits}, numbers=not {ALL, NUMBERS}.isdisjoint(entries))
+
+    def __contains__(self, constant: Constant) -> bool:
+        """Whether a constant is the one that was declared: folding may have made another of the same name."""
+        if constant.kind == "number":
+            return self.numbers
+        declared, value = self.tensors.get(constant.name), constant.value
+        if declared is None or constant.kind == "parameter" or declared.dtype != value.dtype:
+            return False
+        return declared is value or torch.equal(declared, value)
+
+
+def describe(graph: Graph, charged: Collection[int], fixed: Fixed) -> Description:
+    """Return what some constants of a graph cost; `charged` has their positions among those of the graph."""
+    constants = [graph.constants[place] for place in sorted(charged)]
+    free = [one for one in constants if one in fixed]
+    paid = [one for one in constants if one not in fixed]
     numbers = [one for one in paid if one.kind == "number"]
+    lines = [one.source for one in numbers if one.source and not one.source.startswith("torch/")]
     tensors = {id(one.value): one for one in paid if one.kind != "number"}
     costs = [(_quoted(one), math.log(2.0) * _tensor_bits(one.value)) for one in tensors.values()]
     return Description(
         charged=tuple(sorted(costs, key=lambda one: -one[1])),
         numbers=len(numbers),
-        sources=tuple(
-            dict.fromkeys(one.source for one in numbers if one.source and not one.source.startswith("torch/"))
-        ),
+        sources=tuple(dict.fromkeys(lines)),
         numbers_nats=math.log(2.0) * number_bits([(one.name, one.value) for one in numbers]),
         declared=tuple(dict.fromkeys("all numbers" if one.kind == "number" else _quoted(one) for one in free)),
     )
-
-
-def is_declared(constant: Constant, fixed: Collection[str]) -> bool:
-    """Whether a constant was declared as fixed before D was seen; a parameter must be named."""
-    if constant.kind == "number":
-        return ALL in fixed or NUMBERS in fixed
-    return (ALL in fixed and constant.kind != "parameter") or any(fnmatchcase(constant.name, one) for one in fixed)
-
-
-def check_fixed(fixed: str | Iterable[str], names: Collection[str]) -> tuple[str, ...]:
-    """Return what is declared as fixed as a tuple; refuse what fits no constant.
-
-    Args:
-        fixed: names or patterns (`"*.position_ids"`), `"numbers"` or `"all"`.
-        names: the names of the model's constants; empty where they are not known, and then nothing is refused.
-
-    Raises:
-        InputError: an entry is not a text, or fits no name.
-    """
-    entries = (fixed,) if isinstance(fixed, str) else tuple(fixed)
-    for one in entries:
-        if not isinstance(one, str):
-            raise InputError(f"fixed holds the names of buffers and other constants, not {one!r}")
-        if one not in (ALL, NUMBERS) and names and not any(fnmatchcase(name, one) for name in names):
-            listed = _listed([f"`{name}`" for name in sorted(names)], most=20)
-            raise InputError(
-                f"fixed names {one!r}, and the model reads no constant of that name. It reads {listed}; "
-                f"{NUMBERS!r} stands for the numbers in its code, {ALL!r} for all constants"
-            )
-    return entries
 
 
 def _listed(names: Sequence[str], *, most: int = MOST_NAMED) -> str:
@@ -156,9 +167,10 @@ def number_bits(numbers: Sequence[tuple[str, Any]]) -> float:
     Example:
         >>> few, many = [("slope", 0.01)] * 20, [("slope", 0.01 * step) for step in range(20)]
         >>> round(number_bits(few)), round(number_bits(many)) > 500
-        (31, True)
+        (27, True)
     """
-    bits, read = 0.0, defaultdict(Counter)
+    bits = 0.0
+    read: defaultdict[str, Counter[tuple[type, str]]] = defaultdict(Counter)
     for name, value in numbers:
         before, key = read[name], (type(value), repr(value))
         total = before.total() + 1

@@ -123,7 +123,7 @@ class Posterior:
 
 
 class TracedInWeights(Logits):
-    """The graph of one sample as a function of many samples and of the weights, in float64.
+    """The graph of one sample as a function of many samples and of the weights.
 
     Args:
         graph: with the parameters as inputs before the sample.
@@ -131,13 +131,13 @@ class TracedInWeights(Logits):
     """
 
     def __init__(self, graph: Graph, names: Sequence[str]) -> None:
-        super().__init__(graph.double())
+        super().__init__(graph)
         self.names = names
         self.weights: list[Tensor] = []
 
     def at(self, state: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """Return the logits of some samples with the weights of a state."""
-        self.weights = [state[name].double() for name in self.names]
+        self.weights = [state[name].to(item.value) for name, item in zip(self.names, self.graph.inputs)]
         return self(inputs.flatten(1))
 
     def _one(self, row: Tensor) -> Tensor:

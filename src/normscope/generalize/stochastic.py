@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from ..core.untouched import untouched
 from ..graph.capturing import capture_weights
 from .bound import BoundRow, Condition, condition, row, term
 from .data_reading import endless
-from .description import Description, describe
+from .description import Description, Fixed, describe
 from .families import IID
 from .pac_bayes import LARGEST, PRECISION, WeightVector, averaged_error, certified_error, kl_inverse, optimise
 from .stream import SampleBatch
@@ -57,7 +57,7 @@ def pac_bayes_row(
     output: str | int | None,
     traced: Sequence[Condition],
     seed: int,
-    fixed: Collection[str] = (),
+    fixed: Fixed | None = None,
 ) -> tuple[BoundRow, dict[str, Any]]:
     """Optimise a Gaussian around the weights; return its PAC-Bayes row, and the figures behind the row.
 
@@ -79,7 +79,7 @@ def pac_bayes_row(
     """
     source = endless(read_again, search.batch)
     first = next(source)
-    weights, beside, counted = _described(model, first.inputs[:EXAMPLE], output, fixed)
+    weights, beside, counted = _described(model, first.inputs[:EXAMPLE], output, fixed or Fixed())
     start = torch.zeros_like(weights.vector()) if search.prior is None else weights.vector(search.prior)
     generator = torch.Generator(start.device).manual_seed(seed)
     with untouched(model, "eval", traced=True):  # The model runs with other weights; its own are not overwritten.
@@ -132,7 +132,7 @@ def _prior_condition(search: PosteriorSearch, untrained: bool) -> Condition:
 
 
 def _described(
-    model: nn.Module, inputs: Tensor, output: str | int | None, fixed: Collection[str]
+    model: nn.Module, inputs: Tensor, output: str | int | None, fixed: Fixed
 ) -> tuple[WeightVector, Description, Condition]:
     """Return the weights, what the graph holds besides them, and whether all of that is counted."""
     weights = WeightVector.of(model, output)

@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from ..bounds.radius.logits import Logits
 from ..core.errors import InputError
 from ..geometry.batches import Batch, placed_batches
-from ..graph.call import Call, run
+from ..geometry.objective import refuse_lost_gradients
+from ..graph.call import Call, run, sample_shapes
+from ..graph.ir import Shape
 from ..theory.losses import Loss
 from ..theory.losses import margins as logit_margins
 from .bound import Condition, condition
@@ -26,6 +28,8 @@ from .partition import Partition
 
 CHUNK = 1024
 """Larger batches are split, so that at most this many samples go through the model at once."""
+ROUNDING = 1e-6
+"""A difference of losses that is not worth a number."""
 SAME = 0.01
 """By how much the losses of a model and of its graph may differ in the mean, as a share of the largest loss."""
 VECTORS = 2**26
@@ -44,10 +48,13 @@ def sample_batches(model: nn.Module, loader: Any) -> Iterator[SampleBatch]:
     """Yield the samples of a loader, at most `CHUNK` at a time, on the model's device.
 
     Raises:
-        InputError: the inputs are not one tensor of floats, or the samples do not have one label each.
+        InputError: the inputs are not one tensor of floats, or of several shapes, or the samples do not have one label
+            each.
     """
+    shapes: tuple[Shape, ...] = ()
     for batch in placed_batches(model, loader):
         inputs, labels = _checked(batch)
+        shapes = sample_shapes(batch.call, shapes)
         for part in zip(inputs.split(CHUNK), labels.split(CHUNK)):
             yield SampleBatch(*part)
 
@@ -174,7 +181,7 @@ class SamplesSeen:
     @property
     def traced(self) -> Condition:
         """The condition that the model does on these samples what its graph does, which the bounds are about."""
-        what = "the model gives on every sample what its graph gives, in float64"
+        what = "the model gives on every sample what its graph gives"
         if self.difference is None:
             return condition(what, None, "there is no graph of one sample")
         if self.difference > SAME:
@@ -185,9 +192,9 @@ class SamplesSeen:
                 "torch.export does not see (it looks up samples, or asks for values or for the size of a batch), or "
                 "its rounding errors decide what it gives",
             )
-        return condition(
-            what, True, f"losses differ by {self.difference:.2g} in the mean, and each sample counts with the larger"
-        )
+        apart = f"their losses differ by {self.difference:.2g} in the mean"
+        apart = apart if self.difference > ROUNDING else "they are equal up to rounding"
+        return condition(what, True, f"{apart}; each sample counts with the larger loss")
 
 
 @dataclass(slots=True)
@@ -237,7 +244,7 @@ class Collector:
             rows = self.loss.rows(logits, labels)
             lengths = None
             if slopes:
-                lengths = _slopes(rows, inputs)
+                lengths = _slopes(self.model, rows, inputs)
         points = inputs.detach().flatten(1)
         if not self.classes:
             self.start(logits.shape[1], points.shape[1], points.device)
@@ -323,12 +330,17 @@ class Collector:
         )
 
 
-def _slopes(rows: Tensor, inputs: Tensor) -> Tensor:
-    """Return the length of the gradient of each loss in its input; 0 where autograd finds no way to the input."""
-    gradient = None
-    if rows.requires_grad:
-        (gradient,) = torch.autograd.grad(rows.sum(), inputs, allow_unused=True)
-    gradient = torch.zeros_like(inputs) if gradient is None else gradient
+def _slopes(model: nn.Module, rows: Tensor, inputs: Tensor) -> Tensor:
+    """Return the length of the gradient of each loss in its input.
+
+    It is 0 where no differentiable operator leads to the input, and infinite where an operator has no derivative.
+    """
+    try:
+        refuse_lost_gradients(model, rows)
+        found = torch.autograd.grad(rows.sum(), inputs, allow_unused=True)[0] if rows.requires_grad else None
+    except (InputError, RuntimeError, NotImplementedError):
+        return torch.full_like(rows, math.inf, dtype=torch.float64)
+    gradient = torch.zeros_like(inputs) if found is None else found
     return gradient.flatten(1).double().norm(dim=1)
 
 

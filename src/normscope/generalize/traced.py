@@ -2,7 +2,7 @@
 
 The bounds are about the graph in real numbers. Where a model does something else, by code that a trace does not see or
 because rounding errors decide what it gives, its losses on D say nothing about the graph. So the graph runs beside the
-model on every sample, in float64 and with every value moved in its last digits.
+model on every sample, with every value moved in its last digits.
 """
 
 from __future__ import annotations
@@ -22,17 +22,21 @@ from ..graph.ir import Graph, Node, Unit
 from ..networks.twin import twin
 from ..rules.registry import lookup
 
-SHAKE = 2.0**-46
-"""By how much, relative to itself, a value is moved: far less than single precision rounds, and more than double."""
+SHAKE = 16.0
+"""By how much a value is moved, relative to itself, in units of the rounding of its dtype."""
 EXACT = ("shape", "comparison")
 """Families of operators that move, choose or compare values, or give whole numbers: they round nothing."""
 
 
 class ShakenGraph(Logits):
-    """A graph of one sample as a function of many, in float64, with every computed value moved in its last digits."""
+    """A graph of one sample as a function of many, with every computed value moved in its last digits.
+
+    A graph with values in half precision, whose last digits are too large, is run in float64.
+    """
 
     def __init__(self, graph: Graph) -> None:
-        super().__init__(graph.double())
+        dtypes = {item.value.dtype for item in graph.inputs} | {node.dtype for node in graph}
+        super().__init__(graph.double() if dtypes & {torch.float16, torch.bfloat16} else graph)
         generator = torch.Generator().manual_seed(0)
         self.graph = dataclasses.replace(self.graph, nodes=tuple(_shaken(node, generator) for node in self.graph))
 
@@ -42,8 +46,9 @@ def _shaken(node: Node, generator: torch.Generator) -> Node:
     rule = lookup(node)
     if not node.dtype.is_floating_point or (rule is not None and rule.family in EXACT):
         return node
-    signs = torch.randint(2, node.shape[-1:], generator=generator, dtype=torch.float64) * 2.0 - 1.0
-    factor, inner = (1.0 + SHAKE * signs).to(node.device), node.op.function if isinstance(node.op, Unit) else node.op
+    signs = torch.randint(2, node.shape[-1:], generator=generator, dtype=node.dtype) * 2.0 - 1.0
+    factor = (1.0 + SHAKE * torch.finfo(node.dtype).eps * signs).to(node.device)
+    inner = node.op.function if isinstance(node.op, Unit) else node.op
 
     def function(*args: Any, **kwargs: Any) -> Tensor:
         result = inner(*args, **kwargs)
@@ -79,7 +84,7 @@ def trace(model: nn.Module, batch: Tensor, output: str | int | None) -> TracedMo
     """Trace a model in eval mode, and its twin with folded BatchNorms.
 
     Raises:
-        NormscopeError: the model cannot be traced, or its graph does not run in float64.
+        NormscopeError: the model cannot be traced, or its graph does not run.
     """
     graph = capture(model, batch, mode="eval", output=output)
     traced = TracedModel(graph=graph, folded_model=model, folded=graph)
@@ -95,5 +100,5 @@ def trace(model: nn.Module, batch: Tensor, output: str | int | None) -> TracedMo
         for function in traced.beside:
             function(batch[:2].flatten(1))
     except (RuntimeError, NotImplementedError, TypeError) as error:
-        raise CaptureError(f"the graph of the model does not run in float64: {said(error)}") from error
+        raise CaptureError(f"the graph of the model does not run on single samples: {said(error)}") from error
     return traced

@@ -20,11 +20,11 @@ from ..bounds.bounding import Bounding
 from ..bounds.captured import Captured
 from ..bounds.printed import is_normalizer, is_weight, printed
 from ..core.log10 import log10, power10
-from ..graph.ir import Graph, Node, leaves
+from ..graph.ir import Graph, Node, Ref, leaves
 from ..rules.effects import Linear
 from ..rules.registry import lookup
-from .bound import Condition, alone, condition
-from .description import Description, describe, is_declared
+from .bound import CAPTURED, Condition, alone, condition
+from .description import Description, Fixed, describe
 from .traced import TracedModel, trace
 from .vc import Units
 
@@ -114,7 +114,7 @@ def read_network(
     output: str | int | None,
     max_seconds: float | None,
     *,
-    fixed: Collection[str] = (),
+    fixed: Fixed | None = None,
     traced: TracedModel | None = None,
     captured: Captured | None = None,
 ) -> NetworkNorms:
@@ -133,9 +133,12 @@ def read_network(
     Raises:
         NormscopeError: the model cannot be traced, or has operators without a rule.
     """
-    traced, bounding = traced or trace(model, batch, output), Bounding.within(max_seconds)
+    traced, fixed = traced or trace(model, batch[:CAPTURED], output), fixed or Fixed()
+    bounding = Bounding.within(max_seconds)
     if captured is None or traced.folded is not traced.graph:
-        captured = Captured.of(traced.folded_model, batch, bounding, mode="eval", output=output, graph=traced.folded)
+        captured = Captured.of(
+            traced.folded_model, batch[:CAPTURED], bounding, mode="eval", output=output, graph=traced.folded
+        )
     captured = dataclasses.replace(captured, norm=bounding.norm)
     graph = captured.graph
     nodes = [node for node in graph if is_weight(node)]
@@ -160,7 +163,7 @@ def read_network(
             "does not",
         ),
         entrywise=_for_all_nodes(graph, _is_no_pooling, "activations act on single entries", "pools"),
-        alone=alone(graph.per_sample),
+        alone=alone(graph, traced.folded_model, batch, output),
         matrices=condition(
             "every weight layer is a matrix or a convolution",
             known,
@@ -216,6 +219,12 @@ def _is_homogeneous(node: Node) -> bool:
     return rule is not None and rule.family == "shape" and "pad" not in node.operator and not _holds_floats(node)
 
 
+def _is_shift(node: Node) -> bool:
+    """Whether a weight layer adds a product of two constants to its input, as `addmm(x, a, b)` does."""
+    arguments = node.bound()
+    return isinstance(arguments.get("bias"), Ref) or ("add" in node.operator and isinstance(arguments.get("self"), Ref))
+
+
 def _is_activation(node: Node) -> bool:
     rule = lookup(node)
     return rule is not None and rule.family == "activation"
@@ -226,16 +235,16 @@ def _holds_floats(node: Node) -> bool:
     return any(isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in leaves((node.args, node.kwargs)))
 
 
-def _learned(graph: Graph, fixed: Collection[str]) -> Counter[str]:
+def _learned(graph: Graph, fixed: Fixed) -> Counter[str]:
     """Return how many floats in tensors each operator reads that may have been learned, by its name."""
     learned: Counter[str] = Counter()
     for read in graph.reads:
-        if read.real and not all(is_declared(graph.constants[origin], fixed) for origin in read.origins):
+        if read.real and not all(graph.constants[origin] in fixed for origin in read.origins):
             learned[read.node] += read.entries
     return learned
 
 
-def _beside(graph: Graph, counted: Collection[str], fixed: Collection[str]) -> Description:
+def _beside(graph: Graph, counted: Collection[str], fixed: Fixed) -> Description:
     """Return what the constants cost that are not among the floats that some operators, by name, read."""
     others = [read.origins for read in graph.reads if not (read.real and read.node in counted)]
     return describe(graph, frozenset().union(*others), fixed)
@@ -311,7 +320,7 @@ def _units(graph: Graph, classes: int, learned: Counter[str]) -> tuple[tuple[Uni
             )
         elif is_weight(node) and len(node.refs) == 1:
             counted.add(node.name)
-            weights, degree = weights | {node.name}, degree + 1
+            weights, degree = weights | {node.name}, max(degree, 2) if _is_shift(node) else degree + 1
         elif not _is_fixed_linear(node):
             return (), set(), f"{_named(node)} is none of these"
         elif learned[node.name]:  # A constant that is added or concatenated may have been learned.

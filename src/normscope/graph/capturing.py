@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -19,11 +20,11 @@ from ..core.budget import Budget
 from ..core.errors import CaptureError, InputError, NormscopeError, said
 from ..core.torch_settings import full_precision
 from ..core.untouched import drops, mode_of, outside_inference_mode, untouched
-from .call import Call, Caller, UntracedError, close, drawn, prepare, run, settle
+from .call import Call, Caller, UntracedError, close, drawn, prepare, quantized, run, settle
 from .direct_trace import is_plain, writes_nothing
 from .exported import one_thread_at_a_time, quiet
 from .in_place import write_out_of_place
-from .ir import Graph
+from .ir import Graph, same_constants
 from .leaves import recognise
 from .memory import AS_STRIDED, Strides, refuse_other_strides
 from .samples import joined
@@ -31,6 +32,7 @@ from .state import averages_counted, changed, part_twins, read_state
 from .translate import DROPPED, ancestors, output_of, translate
 from .user_lines import why_untraced
 
+STILL_WORKS = 'Figures at the data still work: normscope.lipschitz(model, batch, scope="point").'
 NO_TIME = "max_seconds leaves no time to trace the model: raise max_seconds"
 PASSES = 12
 """How many passes it takes to capture a model, besides two for every sample of the batch."""
@@ -133,6 +135,63 @@ def capture_weights(model: nn.Module, batch: Any, *, output: str | int | None = 
         return translate(program, call, "eval", weights=True)
 
 
+@outside_inference_mode
+@full_precision()
+def capture_groups(
+    graph: Graph,
+    model: nn.Module,
+    batch: Any,
+    samples: int | None = None,
+    *,
+    mode: str | None = None,
+    output: str | int | None = None,
+) -> list[tuple[list[int], Graph]]:
+    """Turn a captured model of single samples into one graph for all samples that share their masks and ids.
+
+    Args:
+        graph: what `capture` returned: the map of the first sample.
+        model: the same model.
+        batch: the same batch.
+        samples: how many of its samples, the first ones; None for all.
+        mode: as it was captured.
+        output: as it was captured.
+
+    Returns:
+        The numbers of these samples, and the map of each of them; its `samples` are their inputs alone.
+    """
+    call = dataclasses.replace(prepare(model, batch, output), per_sample=True)
+    rows = graph.samples
+    if rows is None and graph.batched:  # the embeddings of all tokens
+        rows = torch.cat([item.value.reshape(len(item.value), -1) for item in graph.batched[0].inputs], dim=1)
+    kept = [[n for n in numbers if samples is None or n < samples] for numbers in call.groups(graph.constant_places)]
+    groups = [numbers for numbers in kept if numbers]
+    found = [(groups[0], graph)] if len(groups) == 1 else _regrouped(model, call, groups, mode)
+    return [(n, part if rows is None else dataclasses.replace(part, samples=rows[n])) for n, part in found]
+
+
+def _regrouped(
+    model: nn.Module, call: Call, groups: Sequence[list[int]], forced: str | None
+) -> list[tuple[list[int], Graph]]:
+    """Return the samples by number with their graph; those whose masks make the same constants share one."""
+    mode, program = mode_of(model, forced), None
+    found: list[tuple[list[int], Graph]] = []
+    plain: list[Graph] = []
+    for numbers in groups:
+        single = call.sample(numbers[0])
+        if program is None:
+            program, traced = _traced(model, single, forced, mode, False)
+        else:
+            with torch.no_grad():
+                traced = _translated(program, single, mode)
+        same = [others for (others, _), other in zip(found, plain, strict=True) if same_constants(other, traced)]
+        if same:
+            same[0].extend(numbers)
+        else:
+            found.append((list(numbers), _recognised(model, single, forced, program, traced)))
+            plain.append(traced)
+    return found
+
+
 class Traces:
     """Graphs of whole batches, operator by operator: one trace serves all batches of the same shapes.
 
@@ -164,6 +223,10 @@ class Traces:
         """
         with untouched(self.model, self.forced):
             call = prepare(self.model, batch, self.output)
+        return self.of(call)
+
+    def of(self, call: Call) -> Graph:
+        """Return the graph of one batch, given as a call."""
         form = tuple((tuple(v.shape), v.dtype, v.device) if isinstance(v, Tensor) else v for v in call.leaves)
         self.fresh = self._held is None or self._held[0] != form
         if self._held is not None and not self.fresh:
@@ -247,11 +310,16 @@ class _Operators(TorchDispatchMode):
 def _captured(model: nn.Module, call: Call, forced: str | None, mode: str) -> tuple[Graph, Graph]:
     """Return the verified graph of a call, with units recognised and operator by operator."""
     program, graph = _traced(model, call, forced, mode, False)
+    return _recognised(model, call, forced, program, graph), graph
+
+
+def _recognised(model: nn.Module, call: Call, forced: str | None, program: ExportedProgram, graph: Graph) -> Graph:
+    """Return the graph of a call, verified, with units recognised."""
     _verify(model, call, forced, program, graph)
     with torch.no_grad():
         found = recognise(graph)
-    notes = [DROPPED] if mode == "train" and any(drops(module) for module in model.modules()) else []
-    return dataclasses.replace(found, notes=tuple(dict.fromkeys((*notes, *found.notes)))), graph
+    notes = [DROPPED] if graph.mode == "train" and any(drops(module) for module in model.modules()) else []
+    return dataclasses.replace(found, notes=tuple(dict.fromkeys((*notes, *found.notes))))
 
 
 def _traced(model: nn.Module, call: Call, forced: str | None, mode: str, plain: bool) -> tuple[ExportedProgram, Graph]:
@@ -333,6 +401,5 @@ def _export(model: nn.Module, call: Call, plain: bool) -> ExportedProgram:
     except Exception as error:
         cause = error.__cause__ or error if isinstance(error, UntracedError) else error
         raise CaptureError(
-            f"{why_untraced(cause)}. Bounds need a traceable model; "
-            'figures at the data still work: normscope.lipschitz(model, batch, scope="point").'
+            quantized(model) or f"{why_untraced(cause)}. Bounds need a traceable model. {STILL_WORKS}"
         ) from cause

@@ -18,6 +18,8 @@ from ..report.words import counted, shape
 from .origins import Constant, ConstantRead
 
 Shape = tuple[int, ...]
+HELD = "masks and other constant inputs are those of the first sample"
+"""The note of a graph that is the map of one sample of a batch whose samples have different ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,8 @@ class Node:
 
     def evaluate(self, values: Sequence[Tensor]) -> Tensor:
         """Run the operator with one value per entry of `refs`."""
+        if not (self.dtype.is_floating_point or self.dtype.is_complex):
+            values = [value.detach() for value in values]  # autograd refuses to sum floats up to an integer
         fill = iter(values)
 
         def put(leaf: Any) -> Any:
@@ -162,6 +166,22 @@ class Input:
         return tuple(self.value.shape)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldArgument:
+    """An argument of the call that is no input of the graph: a mask, token ids.
+
+    Attributes:
+        place: which argument it is, counted over all of them.
+        value: what it was when the graph was captured; that of the first sample where the graph is the map of one.
+        in_constants: whether constants of the graph were computed from it; else only its captured inputs were, which
+            start at the embeddings of tokens.
+    """
+
+    place: int
+    value: Tensor
+    in_constants: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
     """A model as a function of its float inputs, in one mode, at one input size.
@@ -178,6 +198,7 @@ class Graph:
         constants: everything that the traced function holds besides its input, before any of it was evaluated.
         reads: which operators read these constants.
         samples: the whole batch, one flat row per sample, where the graph is the map of one sample.
+        held: the arguments of the call that are no inputs of the graph, and that it depends on: masks, ids, lengths.
         batched: the graphs of the whole batch and of its first sample, operator by operator, where the graph is the
             map of one sample.
     """
@@ -193,6 +214,7 @@ class Graph:
     constants: tuple[Constant, ...] = field(default=(), repr=False)
     reads: tuple[ConstantRead, ...] = field(default=(), repr=False)
     samples: Tensor | None = field(default=None, repr=False)
+    held: tuple[HeldArgument, ...] = field(default=(), repr=False)
     batched: tuple[Graph, ...] = field(default=(), repr=False)
 
     def __iter__(self) -> Iterator[Node]:
@@ -200,6 +222,11 @@ class Graph:
 
     def __len__(self) -> int:
         return len(self.nodes)
+
+    @property
+    def constant_places(self) -> tuple[int, ...]:
+        """The places of the arguments that constants of the graph were computed from."""
+        return tuple(argument.place for argument in self.held if argument.in_constants)
 
     def node(self, name: str) -> Node:
         """Return the node of that name."""
@@ -292,6 +319,18 @@ class Graph:
         from ..report.html import to_fragment
 
         return to_fragment(self.document())
+
+
+def same_constants(first: Graph, second: Graph) -> bool:
+    """Whether two graphs of one trace have the same constants."""
+    pairs = zip(*([leaf for node in graph for leaf in leaves((node.args, node.kwargs))] for graph in (first, second)))
+    return all(_equal(one, other) for one, other in pairs)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return bool(one == other)
+    return one is other or (one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other))
 
 
 def leaves(tree: Any) -> Iterator[Any]:

@@ -87,8 +87,9 @@ def read_constants(
         if node.op != "call_function":
             spec, value = specs.get(node.name), values.get(node.name)
             name = str(spec.target if spec else node.target).removeprefix("model.")
-            kind = KINDS.get(spec.kind if spec else None, "tensor") if isinstance(value, Tensor) else "object"
+            kind = KINDS.get(spec.kind, "tensor") if spec else "tensor"
             reader = next(user for user in node.users if user in needed)
+            kind = kind if isinstance(value, Tensor) else "object"
             origins[node.name] = add(name, kind, value, source_of(reader.meta))
             continue
         own = list(_numbers(node)) if node.target not in without_effect else []

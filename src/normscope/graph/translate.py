@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from ..core.errors import CaptureError, InputError, RandomOperatorError
 from ..theory.normalizers import rms_epsilon
 from .call import Call
 from .direct_trace import BATCH_NORM, simpler
-from .ir import Graph, Input, Node, Ref, leaves
+from .ir import HELD, Graph, HeldArgument, Input, Node, Ref, leaves
 from .memory import AS_STRIDED, entries_read, overlap
 from .narrow_floats import rounded
 from .origins import read_constants
@@ -73,6 +74,8 @@ def translate(program: ExportedProgram, call: Call, mode: str, *, masks: bool = 
         )
     if output.name not in variables and output.name not in made:
         raise InputError("the output does not depend on the input: there is nothing to measure")
+    held = _held(program, reader)
+    differing = call.per_sample and len(call.groups(h.place for h in held if h.in_constants)) > 1
     narrow = rounded(variables.values(), made.values())
     jumps = [
         f"{where}, which is a jump: no bound is PROVEN, and all are those without this rounding" for where in narrow
@@ -86,12 +89,13 @@ def translate(program: ExportedProgram, call: Call, mode: str, *, masks: bool = 
         output=output.name,
         mode=mode,
         per_sample=call.per_sample,
-        notes=tuple(dict.fromkeys([*reader.notes, *jumps])),
+        notes=tuple(dict.fromkeys([*([HELD] if differing else []), *reader.notes, *jumps])),
         rounded=narrow,
         derived=_derived(program, reader.multiple | made, reader.constants),
         constants=constants,
         reads=reads,
         samples=_samples(call, program, variables) if reader.has_floats and call.per_sample else None,
+        held=held,
     )
 
 
@@ -119,17 +123,15 @@ class _Reader:
         self.made: dict[str, Node] = {}
         self.multiple: dict[str, Node] = {}
         named = {node.name: node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs}
-        held = [name for name in named if "mask" in name]
-        self.inputs = {name for name, node in named.items() if name not in held and floats(node)}
+        by_name = [name for name in named if "mask" in name]
+        self.inputs = {name for name, node in named.items() if name not in by_name and floats(node)}
         if masks:
             self.inputs = {name for name in named if isinstance(v := self.constants[name], Tensor) and v.ndim}
         self.has_floats = bool(self.inputs)
-        first = call.per_sample and len(call.leaves) > len(call.variables) > 0
         self.notes = [
-            *(["masks and other constant inputs are those of the first sample"] if first else []),
             *call.notes,
             *state_notes(program, needed),
-            *(f"input {name!r} is held constant, as its name says mask" for name in held if floats(named[name])),
+            *(f"input {name!r} is held constant, as its name says mask" for name in by_name if floats(named[name])),
         ]
 
     def read(self, node: torch.fx.Node) -> None:
@@ -280,6 +282,29 @@ def _derived(
                 if source.name in weights and not overlap(value, constants[source.name]):
                     found[node.where, source.name] = node.where, constants[source.name]
     return tuple(found.values())
+
+
+def _held(program: ExportedProgram, reader: _Reader) -> tuple[HeldArgument, ...]:
+    """Return the tensors among the arguments that are no inputs of the graph, and that it depends on."""
+    nodes = {node.name: node for node in program.graph.nodes}
+    read = {
+        operand for name in reader.multiple | reader.made if name in nodes for operand in nodes[name].all_input_nodes
+    }
+    constants = _names_above(operand for operand in read if operand.name in reader.constants)
+    starts = _names_above(nodes[name] for name in reader.variables)
+    return tuple(
+        HeldArgument(place, value, name in constants)
+        for place, name in enumerate(program.graph_signature.user_inputs)
+        if name in constants | starts
+        and name not in reader.variables
+        and isinstance(value := reader.constants[name], Tensor)
+        and value.ndim
+    )
+
+
+def _names_above(nodes: Iterable[torch.fx.Node]) -> set[str]:
+    """Return the names of traced values and of everything they depend on."""
+    return {source.name for node in nodes for source in ancestors(node)}
 
 
 def _parameters(program: ExportedProgram) -> dict[str, str]:

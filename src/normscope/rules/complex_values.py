@@ -65,7 +65,8 @@ def _unit(last: Node, complex_nodes: dict[str, Node]) -> Node:
 
 def _before(last: Node, complex_nodes: dict[str, Node]) -> list[Node]:
     """Return the operators with complex values that a node is made of, in the order of the graph, and the node."""
-    needed, waiting = set(), [last]
+    needed: set[str] = set()
+    waiting = [last]
     while waiting:
         read = [complex_nodes[name] for name in waiting.pop().refs if name in complex_nodes and name not in needed]
         needed.update(node.name for node in read)

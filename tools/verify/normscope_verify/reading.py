@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import os
+import re
 import zipfile
 from typing import Any
 
@@ -14,23 +16,24 @@ import numpy as np
 from .arithmetic import Array, BadFile, require
 
 FORMAT, VERSION = "normscope-proof", 3
-MOST_UNPACKED, MOST_HEADER, MOST_SIZE, MOST_NAMED = 1 << 30, 64 << 20, 10**7, 8 * 10**6
-"""Bytes of all arrays, bytes of JSON, entries of one value, and of what is copied, however often it is named."""
+MOST_SIZE, MOST_NAMED = 10**7, 8 * 10**6
+"""Entries of one value, and of what is copied, however often it is named."""
+MOST_UNPACKED, SMALL, MOST_RATIO = 1 << 30, 64 << 20, 100
+"""Bytes of all arrays; and above a small size, how many times the bytes of the file. So are those below in
+`normscope/core/npz.py`, which reads the other files of Normscope."""
+MOST_MEMBERS, MOST_AT_ONCE, MOST_ARRAY_HEADER, MOST_DIMENSIONS, MOST_HEADER = 10_000, 1 << 20, 10_000, 32, 16 << 20
+"""Arrays; bytes read at a time, as the directory is; bytes of an array's header; dimensions; bytes of JSON."""
 
 
 def read(path: str) -> tuple[dict[str, Any], dict[str, Array]]:
     """Return the header and the arrays of a proof file."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-            names = [member.filename for member in members]
-            require(len(names) == len(set(names)), "two members of one name")
-            unpacked, packed = sum(member.file_size for member in members), os.path.getsize(path)
-            require(unpacked <= min(MOST_UNPACKED, 500 * packed), "it unpacks to too much")
-            require("header.npy" in names, "no header: not a proof file")
-            arrays = {member.filename.removesuffix(".npy"): _array(archive, member) for member in members}
+        arrays = unpack(path)
+        require("header" in arrays, "no header: not a proof file")
         raw = arrays.pop("header").tobytes()
         require(len(raw) <= MOST_HEADER, "the header is too large")
+        for name, value in arrays.items():
+            require(value.dtype.kind != "f" or np.isfinite(value).all(), f"{name} holds NaN or infinite values")
         header = json.loads(raw.decode(), object_pairs_hook=_no_duplicates)
     except BadFile:
         raise
@@ -54,16 +57,52 @@ def fingerprint(header: dict[str, Any], arrays: dict[str, Array]) -> str:
     return digest.hexdigest()
 
 
+def unpack(path: str) -> dict[str, Array]:
+    """Return the arrays of an npz file; every size is checked before anything is unpacked."""
+    with io.FileIO(path) as file:
+        archive = zipfile.ZipFile(_BoundedReads(file))
+        members = archive.infolist()
+        names = [member.filename.removesuffix(".npy") for member in members]
+        require(len(names) <= MOST_MEMBERS, "too many members")
+        require(len(names) == len(set(names)), "two members of one name")
+        require(all(re.fullmatch(r"\w+", name, re.ASCII) for name in names), "a member with a path or an odd name")
+        unpacked, packed = sum(member.file_size for member in members), os.fstat(file.fileno()).st_size
+        require(unpacked <= min(MOST_UNPACKED, max(SMALL, MOST_RATIO * packed)), "it unpacks to too much")
+        return {name: _array(archive, member) for name, member in zip(names, members)}
+
+
+class _BoundedReads(io.BufferedReader):
+    """A file of which only so much is read at once: zipfile reads the directory, of whatever size, in one piece."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        require(size is None or size <= MOST_AT_ONCE, "its directory is too large")
+        return super().read(size)
+
+
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
-    """Read one array of finite numbers, after checking that its bytes are all there."""
+    """Read one array of numbers, after checking that its bytes are all there."""
+    require(member.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED), "a member that NumPy did not pack")
     with archive.open(member) as stream:
-        require(np.lib.format.read_magic(stream) == (1, 0), "an array of an unknown version")
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-        require(dtype.str in ("<f8", "<f4", "<i8", "|u1") and not fortran, f"an array of {dtype}")
-        content = stream.read()
-    require(len(content) == math.prod(shape) * dtype.itemsize, "an array is cut off")
+        magic = stream.read(8)
+        require(magic in (np.lib.format.magic(1, 0), np.lib.format.magic(2, 0)), "a member that is no array")
+        width = 2 if magic[6] == 1 else 4
+        prefix = stream.read(width)
+        length = int.from_bytes(prefix, "little")
+        require(len(prefix) == width and length <= MOST_ARRAY_HEADER, "an array with a header that is too long")
+        text = io.BytesIO(prefix + stream.read(length))
+        parse = np.lib.format.read_array_header_1_0 if width == 2 else np.lib.format.read_array_header_2_0
+        shape, by_columns, dtype = parse(text)
+        require(dtype.str in ("<f8", "<f4", "<i8", "|u1") and not by_columns, f"an array of {dtype}")
+        require(len(shape) <= MOST_DIMENSIONS and all(type(n) is int and n >= 0 for n in shape), "an odd shape")
+        start = len(magic) + width + length
+        require(member.file_size - start == math.prod(shape) * dtype.itemsize, "an array is cut off")
+        content = bytearray()
+        while len(content) < member.file_size - start:
+            part = stream.read(MOST_AT_ONCE)
+            require(part, "an array is cut off")
+            content += part
     value = np.frombuffer(content, dtype).reshape(shape)
-    require(dtype.kind != "f" or np.isfinite(value).all(), f"{member.filename} holds NaN or infinite values")
+    value.flags.writeable = False
     return value
 
 

@@ -116,7 +116,7 @@ def curve(
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 2:
         raise InputError(f"samples is a whole number from 2 on, not {samples!r}")
     widths = checked_widths(quantiles, margins)
-    batches = iter(batches_of(loader, tuples=True))
+    batches = iter(batches_of(loader, model=model))
     first = next(batches, None)
     if first is None:
         raise InputError("the loader gives no batch: a curve needs data")

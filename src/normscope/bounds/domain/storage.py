@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...core.errors import InputError
+from ...core.errors import InputError, said
 from ...core.files import write_bytes
+from ...core.npz import read_arrays, read_json_array
 
 FORMAT, VERSION = "normscope-domain", 1
+DTYPES = ("|u1", "<f8")
+"""What the arrays of a domain hold: the bytes of its header, and limits."""
 FIELDS = {
     "samples": int,
     "skipped": int,
@@ -46,16 +48,20 @@ def read_domain(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str,
         InputError: there is no such file, or it is no domain.
     """
     where = Path(path)
+    if not where.is_file():
+        raise InputError(f"there is no file {where}")
     try:
-        with np.load(where, allow_pickle=False) as members:
-            header = json.loads(bytes(members["header"]).decode())
-            if header.get("format") != FORMAT or header.get("version") != VERSION:
-                raise InputError(f"{where} is no domain of this version: write it with Domain.save")
-            limits = {key: torch.from_numpy(members[f"a{i}"]) for i, key in enumerate(header["keys"])}
-    except FileNotFoundError:
-        raise InputError(f"there is no file {where}") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
-        raise InputError(f"{where} is no domain: write one with Domain.save ({type(error).__name__})") from None
+        arrays = read_arrays(where, DTYPES)
+        header = read_json_array(arrays.pop("header"))
+        if header.get("format") != FORMAT or header.get("version") != VERSION:
+            raise InputError(f"{where} is no domain of this version: write it with Domain.save")
+        names = [f"a{i}" for i in range(len(header["keys"]))]
+        if arrays.keys() != set(names):
+            raise ValueError("its header names other arrays than it holds")
+        limits = {key: torch.from_numpy(arrays[name]) for key, name in zip(header["keys"], names)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        why = str(error) if type(error) is ValueError else said(error)
+        raise InputError(f"{where} is no domain that can be read ({why}): write one with Domain.save") from None
     sound = all(limit.dtype is torch.float64 and limit.ndim == 1 for limit in limits.values())
     known = all(isinstance(header.get(name), kind) for name, kind in FIELDS.items())
     if not (sound and known) or any(bool(limit.isnan().any()) for limit in limits.values()):

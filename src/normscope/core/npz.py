@@ -1,0 +1,202 @@
+"""Read npz files that may come from anywhere: every size is checked before anything is unpacked, and nothing is run.
+
+A zip archive of a few bytes can unpack to a thousand times as much, and say in its directory that it does not. What an
+archive may cost is decided here by the size of its file. The checker of proofs, which must not need this package, has a
+reader of its own with the same limits (`tools/verify/normscope_verify/reading.py`).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import re
+import struct
+import zipfile
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+import numpy as np
+
+from .errors import said
+
+MAX_UNPACKED_BYTES = 1 << 30
+"""All arrays of a file together; its reader may allow more."""
+SMALL_BYTES = 64 << 20
+"""Up to this size arrays may be packed as tightly as they can be."""
+MAX_RATIO = 100
+"""Arrays above `SMALL_BYTES` may unpack to this many times the size of the file. Weights unpack to about twice."""
+MAX_MEMBERS = 10_000
+MAX_READ_BYTES = 1 << 20
+"""Bytes that are read at a time. zipfile reads the directory of an archive at once: this is also its largest size."""
+MAX_ARRAY_HEADER_BYTES = 10_000
+MAX_DIMENSIONS = 32
+MAX_JSON_BYTES = 16 << 20
+"""JSON in an array of bytes; as objects of Python it takes up to twenty times as much memory."""
+
+PLAIN_NAME = re.compile(r"\w+", re.ASCII)
+NUMBERS = "biuf"
+"""The kinds of dtypes that hold plain real numbers: truth values, integers, floats."""
+
+
+class Npz:
+    """The arrays of an open npz file, each checked before it is unpacked.
+
+    Args:
+        file: the file, open for reading.
+        max_bytes: the largest size of all arrays together that are read.
+
+    Attributes:
+        names: the names of the arrays.
+
+    Raises:
+        ValueError: the archive exceeds a limit; other errors are those of zipfile.
+    """
+
+    def __init__(self, file: io.FileIO, max_bytes: int) -> None:
+        self._archive = zipfile.ZipFile(_BoundedReads(file))
+        members = self._archive.infolist()
+        if len(members) > MAX_MEMBERS:
+            raise ValueError(f"it has {len(members):,} members, more than {MAX_MEMBERS:,}")
+        self._members: dict[str, zipfile.ZipInfo] = {}
+        for member in members:
+            name = member.filename.removesuffix(".npy")
+            if name in self._members:
+                raise ValueError(f"two of its members are called {name!r:.40}")
+            self._members[name] = member
+        self.names = tuple(self._members)
+        self._packed = os.fstat(file.fileno()).st_size
+        self._left = self._most = min(max_bytes, max(SMALL_BYTES, MAX_RATIO * self._packed))
+
+    def array(self, name: str, *, rows: int | None = None, dtypes: Collection[str] | None = None) -> np.ndarray:
+        """Return one array of plain numbers.
+
+        Args:
+            name: one of `names`.
+            rows: read only this many entries of the first dimension.
+            dtypes: refuse other dtypes than these (as `dtype.str` writes them), and arrays in Fortran's order.
+        """
+        member = self._members[name]
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ValueError(f"{name!r:.40} is packed in a way that NumPy does not use")
+        with self._archive.open(member) as stream:
+            shape, by_columns, dtype, start = _array_header(stream, name)
+            if dtypes is not None and (by_columns or dtype.str not in dtypes):
+                raise ValueError(f"{name!r:.40} has dtype {dtype}{' and is stored by columns' if by_columns else ''}")
+            if math.prod(shape) * dtype.itemsize != member.file_size - start:
+                raise ValueError(
+                    f"{name!r:.40} has {dtype} entries of shape {shape!s:.60} by its header, which does not fit its "
+                    f"{member.file_size:,} bytes"
+                )
+            if rows is not None and shape and not by_columns:
+                shape = (min(rows, shape[0]), *shape[1:])
+            flat = self._read(stream, math.prod(shape), dtype, name)
+        value = flat.reshape(shape, order="F" if by_columns else "C")
+        return value if rows is None or not shape else value[:rows]
+
+    def _read(self, stream: IO[bytes], entries: int, dtype: np.dtype, name: str) -> np.ndarray:
+        """Return so many entries of a stream, if they may be unpacked."""
+        self._left -= entries * dtype.itemsize
+        if self._left < 0:
+            raise ValueError(
+                f"its arrays unpack to more than {_megabytes(self._most)}, which is the most that is read of a file of "
+                f"{_megabytes(self._packed)} ({name!r:.40} alone takes {_megabytes(entries * dtype.itemsize)})"
+            )
+        flat = np.empty(entries, dtype)
+        target, done = flat.view(np.uint8), 0
+        while done < len(target):
+            part = stream.read(min(MAX_READ_BYTES, len(target) - done))
+            if not part:
+                raise ValueError(f"{name!r:.40} is cut off")
+            target[done : done + len(part)] = np.frombuffer(part, np.uint8)
+            done += len(part)
+        return flat
+
+
+@contextmanager
+def open_npz(path: str | os.PathLike[str], *, max_bytes: int = MAX_UNPACKED_BYTES) -> Iterator[Npz]:
+    """Open an npz file of plain numbers; what is wrong with it, inside the block too, becomes one clause.
+
+    Args:
+        path: the file.
+        max_bytes: the largest size of all arrays together that are read.
+
+    Raises:
+        OSError: the file cannot be opened.
+        ValueError: it exceeds a limit, is damaged, or is no npz file; the message is a clause about the file.
+    """
+    with io.FileIO(path) as file:
+        try:
+            yield Npz(file, max_bytes)
+        except ValueError:
+            raise
+        except Exception as error:  # zipfile, zlib and NumPy raise many kinds for a damaged file
+            raise ValueError(f"it is not an npz archive, or is damaged: {said(error)}") from error
+
+
+def read_arrays(path: str | os.PathLike[str], dtypes: Collection[str]) -> dict[str, np.ndarray]:
+    """Return all arrays of an npz file that Normscope itself wrote.
+
+    Args:
+        path: the file.
+        dtypes: the dtypes that arrays may have, as `dtype.str` writes them.
+
+    Raises:
+        OSError: the file cannot be opened.
+        ValueError: it is none of Normscope's, exceeds a limit, or is damaged.
+    """
+    with open_npz(path) as archive:
+        for name in archive.names:
+            if not PLAIN_NAME.fullmatch(name):
+                raise ValueError(f"a member is called {name!r:.40}")
+        return {name: archive.array(name, dtypes=dtypes) for name in archive.names}
+
+
+def read_json_array(value: np.ndarray) -> Any:
+    """Return the JSON that an array of bytes holds.
+
+    Raises:
+        ValueError: it is too long, nested too deeply, or no JSON.
+    """
+    if value.nbytes > MAX_JSON_BYTES:
+        raise ValueError(f"its header takes {_megabytes(value.nbytes)}, more than {_megabytes(MAX_JSON_BYTES)}")
+    try:
+        return json.loads(value.tobytes().decode())
+    except RecursionError:
+        raise ValueError("its header is nested too deeply") from None
+
+
+class _BoundedReads(io.BufferedReader):
+    """A file of which only so much is read at once: the directory of an archive is, before anything is known of it."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read bytes; refuse to read more than the limit at once."""
+        if size is not None and size > MAX_READ_BYTES:
+            raise ValueError(f"its directory takes {_megabytes(size)}, more than {_megabytes(MAX_READ_BYTES)}")
+        return super().read(size)
+
+
+def _array_header(stream: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.dtype, int]:
+    """Return shape, whether it is stored by columns, dtype and first byte of an array of plain numbers."""
+    magic = stream.read(8)
+    if magic not in (np.lib.format.magic(1, 0), np.lib.format.magic(2, 0)):
+        raise ValueError(f"{name!r:.40} is no array that NumPy saved")
+    form, read_header = (
+        ("<H", np.lib.format.read_array_header_1_0) if magic[6] == 1 else ("<I", np.lib.format.read_array_header_2_0)
+    )
+    prefix = stream.read(struct.calcsize(form))
+    (length,) = struct.unpack(form, prefix)
+    if length > MAX_ARRAY_HEADER_BYTES:
+        raise ValueError(f"{name!r:.40} has a header of {length:,} bytes, more than {MAX_ARRAY_HEADER_BYTES:,}")
+    shape, by_columns, dtype = read_header(io.BytesIO(prefix + stream.read(length)))
+    if dtype.hasobject or dtype.kind not in NUMBERS or dtype.subdtype is not None:
+        raise ValueError(f"{name!r:.40} has dtype {dtype!s:.40}: only plain numbers are read")
+    if len(shape) > MAX_DIMENSIONS or any(type(size) is not int or size < 0 for size in shape):
+        raise ValueError(f"{name!r:.40} has shape {shape!s:.60}")
+    return shape, by_columns, dtype, len(magic) + len(prefix) + length
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"
