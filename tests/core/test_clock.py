@@ -40,6 +40,7 @@ def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     shorten(monkeypatch)
     monkeypatch.setattr(module, "CLOSED_FORM_WORK", 0.0)
     monkeypatch.setattr(captured, "TINY_PASS", 0.0)
+    monkeypatch.setattr(audit_steps, "BRIEF_TRACE", -1.0)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from ..core.budget import Budget
 from ..core.rounding import Upper
 from ..graph.capturing import warmed
 from ..linalg.linear_map import LinearMap
-from ..linalg.operator_norms import BOUNDING, upper
+from ..linalg.operator_norms import BOUNDING, bracket, upper
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Bounding:
         return self.budget.closed_forms("the evaluation of closed forms")
 
     def efforts(self, effort: str) -> tuple[tuple[str, Budget], ...]:
-        """Return the efforts to make one after the other, each with its budget: closed forms, then what is searched for.
+        """Return the efforts to make one after the other, each with its budget: closed forms, then searches.
 
         So the clock leaves at least the closed forms, and no effort gives less than a smaller one.
         """
@@ -51,6 +51,10 @@ class Bounding:
     def norm(self, linear: LinearMap) -> Upper:
         """Bound the norm of one linear map, within the tolerance and the budget."""
         return upper(linear, rtol=self.rtol, budget=self.norms.share(0.7))
+
+    def bracket(self, linear: LinearMap) -> Bracket:
+        """Bound the norm of one linear map from both sides."""
+        return bracket(linear, rtol=self.rtol, budget=self.budget.search(BOUNDING).share(1 / 3))
 
 
 def cut_short(bracket: Bracket, *budgets: Budget) -> Bracket:

@@ -130,7 +130,8 @@ def lipschitz(
         )
     bounding = Bounding.within(max_seconds, rtol=rtol)
     if scope is Scope.POINT:
-        return jacobian_norms(model, batch, mode=mode, output=output, rtol=rtol, seed=seed, budget=bounding.budget)
+        budget = bounding.closed_forms
+        return jacobian_norms(model, batch, mode=mode, output=output, rtol=rtol, seed=seed, budget=budget)
     captured = Captured.of(model, batch, bounding, mode=mode, output=output, on_missing=on_missing, known=known)
     if radius is not None:
         return _over_balls(captured, bounding, radius, effort, seed)

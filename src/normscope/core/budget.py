@@ -123,12 +123,12 @@ class Budget:
         """Whether the clock has run out; it is then noted that it cut something short."""
         return self.limited and not self.free() and time.monotonic() >= self._deadline and self._cut()
 
-    def free(self, multiplications: float = 0.0, *, begun: bool = False) -> bool:
+    def free(self, multiplications: float = 0.0, device: torch.device | str = "cpu", *, begun: bool = False) -> bool:
         """Take so many multiplications of those that closed forms make before the clock; say whether they were left.
 
         Where they were not, and are `begun` all the same, the clock may cut this budget from now on.
         """
-        wholes = list(self._wholes())
+        wholes, multiplications = list(self._wholes()), multiplications / _speed(device)
         if not next((one._before_clock for one in wholes if one._before_clock is not None), False):
             return False
         if not 0.0 < wholes[-1]._free >= multiplications:
@@ -230,10 +230,9 @@ def in_time(multiplications: float = 0.0, device: torch.device | str = "cpu") ->
 
 
 def _fit(budget: Budget | None, multiplications: float, device: torch.device | str, *, begun: bool) -> bool:
-    faster = GPU if torch.device(device).type == "cuda" else 1.0
-    if budget is None or budget.free(multiplications / faster, begun=begun):
+    if budget is None or budget.free(multiplications, device, begun=begun):
         return True
-    return not budget.late and (multiplications == 0.0 or budget.time_for(multiplications, RATE * faster))
+    return not budget.late and (multiplications == 0.0 or budget.time_for(multiplications, RATE * _speed(device)))
 
 
 def check_time(multiplications: float = 0.0, device: torch.device | str = "cpu") -> None:
@@ -271,5 +270,9 @@ def affordable(most: int, cost: float, *, work: float, least: int = 1, device: t
         >>> affordable(300, 1e6, work=1e9), affordable(300, 1e8, work=1e9), affordable(300, 1e12, work=1e9, least=4)
         (300, 10, 4)
     """
-    work = work * GPU if torch.device(device).type == "cuda" else work
-    return max(least, min(most, int(work / max(cost, 1.0))))
+    return max(least, min(most, int(work * _speed(device) / max(cost, 1.0))))
+
+
+def _speed(device: torch.device | str) -> float:
+    """Return how many times the work of a CPU a device may do."""
+    return GPU if torch.device(device).type == "cuda" else 1.0
