@@ -252,7 +252,7 @@ class TestCutShort:
 
         monkeypatch.setattr(lower, "lower_bound", watched)
         cut = []
-        for seconds in range(20, 120, 20):  # how often the clock is read before the search is not what is tested
+        for seconds in range(140, 390, 50):  # how often the clock is read before the search is not what is tested
             with clock(jumping(1.0)):
                 bracket = ns.lipschitz(*made("relu"), max_seconds=float(seconds))
             done, most = spent[-1] if spent else (0, 0)

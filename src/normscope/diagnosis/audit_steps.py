@@ -36,8 +36,8 @@ TRACED = "bounds over all inputs, folded and cumulative gains, sensitivity to th
 """What needs a traced model."""
 CAPTURE_SHARE, DATA_SHARE, JACOBIAN_SHARE = 0.75, 0.3, 0.3
 """Shares of the time that is left, where it is limited, that the trace, the data and the Jacobians may take."""
-BRIEF_TRACE = 2.0
-"""Seconds below which a model is traced whatever the clock says, since no bound can be had without a trace."""
+BRIEF_TRACE = 10.0
+"""Expected seconds below which a model is traced whatever the clock says, since no bound can be had without a trace."""
 SIGNAL_PASSES, BRIEF = 3, 0.1
 """Passes over the batch that values and gradients by depth take, and seconds below which they are taken anyway."""
 NOT_REACHED = "max_seconds left no time for it: raise max_seconds"
