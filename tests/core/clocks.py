@@ -78,6 +78,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "normalized": (lambda: nn.Sequential(nn.Linear(5, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3)), (4, 5)),
     "chain": (lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)), (4, 4)),
     "many outputs": (lambda: nn.Sequential(nn.Linear(5, 48), nn.ReLU(), nn.Linear(48, 40)), (4, 5)),
+    "wide": (lambda: nn.Sequential(nn.Linear(40, 64), nn.Tanh(), nn.Linear(64, 40)), (2, 40)),
     "attention": (lambda: nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True), (2, 3, 6)),
     "recurrent": (Recurrent, (3, 4, 3)),
     "convolution": (

@@ -90,13 +90,13 @@ def _each(brackets: Any) -> Upper:
 CASES: list[tuple[Call, str, str]] = [
     (one, "chain", "tight"),
     (one, "convolution", "tight"),
-    (point, "many outputs", "fast"),
-    (data, "chain", "fast"),
+    (point, "wide", "fast"),
     (balls, "chain", "tight"),
     (outputs, "chain", "tight"),
     (inside, "chain", "tight"),
-    (ladder, "skip", "tight"),
+    (weights, "chain", "fast"),
     (weights, "recurrent", "fast"),
+    (audit, "skip", "fast"),
     (audit, "attention", "fast"),
     (curve, "chain", "fast"),
 ]
@@ -104,6 +104,7 @@ LONGER: list[tuple[Call, str, str]] = [
     *((call, name, "tight") for call in (one, ladder, balls) for name in MODELS),
     *((call, name, "fast") for call in (one, weights, balls, audit, point) for name in MODELS),
     *((inside, name, "tight") for name in ("convolution", "attention", "recurrent")),
+    (data, "chain", "fast"),
     (outputs, "skip", "tight"),
     (audit, "chain", "tight"),
     (curve, "skip", "fast"),
@@ -133,9 +134,8 @@ def test_no_bound_is_above_the_closed_forms(call: Call, name: str, effort: str) 
     compare(call, name, effort, (40,))
 
 
-@pytest.mark.parametrize("seconds", [0.01, 0.1])
-def test_no_bound_is_above_the_closed_forms_after_so_many_seconds(seconds: float) -> None:
-    compare(one, "convolution", "tight", (), seconds)
+def test_no_bound_is_above_the_closed_forms_after_some_time() -> None:
+    compare(one, "convolution", "tight", (), seconds=0.02)
 
 
 @pytest.mark.slow
