@@ -87,7 +87,7 @@ def curve(
         output: which output to measure, for models with several.
         known: constants for modules nobody can see into, by module path.
         rtol: how tight the norms of single layers are asked to be.
-        max_seconds: cuts short what takes longer, and `notes` say what was cut.
+        max_seconds: cuts short what takes longer, closed forms last (see `lipschitz`); `notes` say what was cut.
         seed: of the starts of Lanczos.
 
     Returns:

@@ -71,7 +71,8 @@ def weight_sensitivity(
         known: constants for modules nobody can see into, by module path.
         on_missing: `"error"`: operators without a rule raise one error that lists them; `"inf"`: go on with `+inf`.
         rtol: how tight the norms of single maps and the lower sides are asked to be.
-        max_seconds: cuts short what takes longer, which then has cheaper bounds or no lower side, and says so.
+        max_seconds: cuts short what takes longer, closed forms last (see `lipschitz`): what was cut has no lower side,
+            or a cheaper bound, and says so.
         seed: of the search from below.
 
     Returns:
