@@ -339,7 +339,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _inside(where: str, name: object) -> str:
-    return f"{where}.{name}" if where else str(name)
+    return f"{where}.{name!s:.80}" if where else f"{name!s:.80}"
 
 
 def _refuse(value: Any, where: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Write a file whole or not at all, and read JSON back."""
+"""Write a file whole or not at all; read JSON and lines back, of files that may come from anywhere."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ import json
 import os
 import secrets
 import stat
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from .errors import InputError
+
+MAX_JSON_BYTES = 32 << 20
+"""An audit takes about 1.5 kB a layer, a radius 0.3 kB a sample. As objects JSON takes up to 20 times its size."""
+MAX_LINE_BYTES = 16 << 20
+"""One line of a log holds the figures of one step; for 10,000 layers with all figures it takes 3 MB."""
+MAX_LOG_BYTES = 1 << 30
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -43,16 +50,50 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     """Return the content of a JSON file.
 
     Raises:
-        InputError: the file cannot be read or is no JSON.
+        InputError: the file cannot be read, is no JSON, or is larger than any result.
     """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8-sig"))
+        with open(path, "rb") as file:
+            raw = file.read(MAX_JSON_BYTES + 1)
+        if len(raw) > MAX_JSON_BYTES:
+            raise InputError(
+                f"{os.fspath(path)} is larger than {MAX_JSON_BYTES >> 20} MiB, and no result of Normscope is: it is "
+                "damaged, or holds something else"
+            )
+        return json.loads(raw.decode("utf-8-sig"))
     except OSError as error:
         raise InputError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
     except ValueError as error:
         raise InputError(f"{os.fspath(path)} is no JSON: {error}") from error
     except RecursionError as error:
         raise InputError(f"{os.fspath(path)} is no JSON that can be read: it is nested too deeply") from error
+
+
+def bounded_lines(file: IO[bytes], name: str | os.PathLike[str]) -> Iterator[bytes]:
+    """Yield the lines of a log, each with its line break; the last one may have none.
+
+    Args:
+        file: the log, open for reading.
+        name: its name in errors.
+
+    Raises:
+        InputError: the log, or a line of it, is larger than a run writes.
+    """
+    size = os.fstat(file.fileno()).st_size
+    if size > MAX_LOG_BYTES:
+        raise InputError(
+            f"{os.fspath(name)} takes {size / 1e9:.1f} GB, more than the {MAX_LOG_BYTES / 1e9:.1f} GB that are read: "
+            "copy its first lines into a file of their own (head -n), and measure less often next time"
+        )
+    number = 1
+    while line := file.readline(MAX_LINE_BYTES + 1):
+        if len(line) > MAX_LINE_BYTES:
+            raise InputError(
+                f"line {number} of {os.fspath(name)} is longer than {MAX_LINE_BYTES >> 20} MiB: the file is damaged, "
+                "or holds something else"
+            )
+        yield line
+        number += 1
 
 
 def file_mode(path: str | os.PathLike[str]) -> int | None:

@@ -41,6 +41,11 @@ NUMBERS = "biuf"
 """The kinds of dtypes that hold plain real numbers: truth values, integers, floats."""
 
 
+def unpacked_limit(packed: int, max_bytes: int = MAX_UNPACKED_BYTES) -> int:
+    """Return to how many bytes a file of so many bytes may unpack."""
+    return min(max_bytes, max(SMALL_BYTES, MAX_RATIO * packed))
+
+
 class Npz:
     """The arrays of an open npz file, each checked before it is unpacked.
 
@@ -56,7 +61,7 @@ class Npz:
     """
 
     def __init__(self, file: io.FileIO, max_bytes: int) -> None:
-        self._archive = zipfile.ZipFile(_BoundedReads(file))
+        self._archive = open_zip(file)
         members = self._archive.infolist()
         if len(members) > MAX_MEMBERS:
             raise ValueError(f"it has {len(members):,} members, more than {MAX_MEMBERS:,}")
@@ -68,7 +73,7 @@ class Npz:
             self._members[name] = member
         self.names = tuple(self._members)
         self._packed = os.fstat(file.fileno()).st_size
-        self._left = self._most = min(max_bytes, max(SMALL_BYTES, MAX_RATIO * self._packed))
+        self._left = self._most = unpacked_limit(self._packed, max_bytes)
 
     def array(self, name: str, *, rows: int | None = None, dtypes: Collection[str] | None = None) -> np.ndarray:
         """Return one array of plain numbers.
@@ -168,13 +173,30 @@ def read_json_array(value: np.ndarray) -> Any:
         raise ValueError("its header is nested too deeply") from None
 
 
+def open_zip(file: io.FileIO, *, max_directory_bytes: int = MAX_READ_BYTES) -> zipfile.ZipFile:
+    """Open a zip archive; refuse one with a vast directory, which zipfile would read at once.
+
+    Args:
+        file: the file, open for reading.
+        max_directory_bytes: the largest size of the directory; in memory it takes ten times as much.
+
+    Raises:
+        ValueError: the directory is larger; other errors are those of zipfile.
+    """
+    reader = _BoundedReads(file)
+    reader.most = max_directory_bytes
+    return zipfile.ZipFile(reader)
+
+
 class _BoundedReads(io.BufferedReader):
-    """A file of which only so much is read at once: the directory of an archive is, before anything is known of it."""
+    """A file of which only so much is read at once, as zipfile reads the directory of an archive."""
+
+    most = MAX_READ_BYTES
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Read bytes; refuse to read more than the limit at once."""
-        if size is not None and size > MAX_READ_BYTES:
-            raise ValueError(f"its directory takes {_megabytes(size)}, more than {_megabytes(MAX_READ_BYTES)}")
+        if size is not None and size > self.most:
+            raise ValueError(f"its directory takes {_megabytes(size)}, more than {_megabytes(self.most)}")
         return super().read(size)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
+from ..core.files import bounded_lines
 
 try:
     import fcntl
@@ -126,13 +127,13 @@ def read_log(folder: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
         folder: the folder of the run, or the file in it.
 
     Raises:
-        InputError: there is no log, a line in it is no JSON object, or it has another `schema_version`.
+        InputError: there is no log, a line in it is no JSON object or too long, or it has another `schema_version`.
     """
     path = Path(folder)
     path = path / FILE if path.is_dir() else path
     try:
         with path.open("rb") as file:
-            for number, raw in enumerate(file, 1):
+            for number, raw in enumerate(bounded_lines(file, path), 1):
                 if raw.endswith(b"\n"):
                     yield read_line(raw, f"{path}, line {number}")
                 elif number == 1 and not raw.startswith(b'{"type"'[: len(raw)]):
@@ -155,5 +156,7 @@ def read_line(raw: bytes, where: str) -> dict[str, Any]:
         raise InputError(f"{where} is not a line of a run's log")
     version = line.get("schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
-        raise InputError(f"{where} has schema_version {version}; this version of Normscope reads {SCHEMA_VERSION}")
+        raise InputError(
+            f"{where} has schema_version {version!s:.40}; this version of Normscope reads {SCHEMA_VERSION}"
+        )
     return line

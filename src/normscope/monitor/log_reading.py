@@ -66,7 +66,7 @@ class LogReading:
         """
         try:
             self.take(line)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             kind = f"{line['type']!s:.20}"
             raise InputError(f"{folder} is a damaged log: a line of type {kind} ({said(error)})") from error
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
+from ..core.files import bounded_lines
 from ..monitor.log import FILE, read_line
 from ..monitor.log_reading import LogReading
 from ..monitor.run import Run
 from ..report.cells import visible
 from ..report.document import Curve, Curves
+from ..report.limits import MAX_CURVES, MAX_ROWS, left_out
 from .run import (
     PRODUCTS,
     READING_THE_PRODUCTS,
@@ -80,11 +82,13 @@ class Followed:
                 if self.broken is not None or status.st_size == self._read:
                     return
                 file.seek(self._read)
-                whole_lines = file.read(status.st_size - self._read).rpartition(b"\n")[0]
-            for line in whole_lines.splitlines():
-                self._reading.take_from(self._folder, read_line(line, str(self._file)))
-            self._read += len(whole_lines) + 1 if whole_lines else 0
-            self.version += bool(whole_lines)
+                before = self._read
+                for line in bounded_lines(file, self._file):
+                    if not line.endswith(b"\n"):  # the run is writing it
+                        break
+                    self._reading.take_from(self._folder, read_line(line, str(self._file)))
+                    self._read += len(line)
+                self.version += self._read > before
         except (OSError, InputError) as error:
             self.version += self.broken is None
             self.broken = str(error)
@@ -116,7 +120,7 @@ def live_data(
                 "where": visible(finding.where), "seen": visible(finding.seen),
             }
             for index, followed in enumerate(runs)
-            for finding in followed.run.findings
+            for finding in followed.run.findings[-MAX_ROWS:]
         ],
         "parts": [*TOTALS, *(heading for heading, _, views in PARTS if _any(runs, views)), *_spread_part(runs)],
         "charts": [chart for part in parts for chart in _charts(shown, part)],
@@ -196,7 +200,7 @@ def _chart(
         "part": part,
         "title": like.title,
         "axis": like.axis,
-        "caption": like.caption,
+        "caption": " ".join(filter(None, (like.caption, left_out(len(owned), MAX_CURVES, "curve")))),
         "rules": [[name, value] for name, value in like.rules],
         "curves": [
             {
@@ -205,7 +209,7 @@ def _chart(
                 "depth": curve.depth,
                 "points": [[x, _plain(value)] for x, value in curve.points],
             }
-            for index, name, curve in owned
+            for index, name, curve in owned[:MAX_CURVES]
         ],
         "marks": [
             {"run": index, "x": mark.x, "level": mark.level, "name": visible(mark.name)}

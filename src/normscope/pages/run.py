@@ -177,10 +177,11 @@ def view_curves(run: Run, view: LayerPicture, *, span: tuple[float, float] | Non
     course = run.course(view.kind, view.quantity)
     if not course or (view.quantity == "dead" and not any(value for points in course.values() for _, value in points)):
         return None
-    names = [layer.name for layer in run.of(view.kind)]
-    last = max(len(names) - 1, 1)
+    layers = run.of(view.kind)
+    last = max(len(layers) - 1, 1)
+    places = {layer.name: place for place, layer in reversed(list(enumerate(layers)))}  # of two of one name the first
     curves = tuple(
-        curve(name, _log10(points) if view.log10 else points, of=len(course), depth=names.index(name) / last)
+        curve(name, _log10(points) if view.log10 else points, of=len(course), depth=places[name] / last)
         for name, points in course.items()
     )
     return Curves(
