@@ -10,25 +10,26 @@ PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo       train four small networks, audit and compare them, write a report (under a minute)"
+	@echo "make demo       train four small networks, audit and compare them, write a report, judge a claim (under a minute)"
 	@echo "make test       the tests (10 to 13 minutes on 2 cores)"
 	@echo "make test-slow  all tests, the slow ones too"
 	@echo "make golden     every public figure against the committed ones, to 1e-12 (3 minutes)"
-	@echo "make lint       format, lint, types, order of the rooms"
+	@echo "make lint       format, lint, types, order of the rooms, public names"
 	@echo "make docs       the documentation, in docs/_build/html"
 	@echo "make bench      the speed measurements in benchmarks/"
 	@echo "make bench-check  a few minutes of them, compared with the committed ratios"
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml lab/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Normscope needs Python 3.11 or newer; try: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "completing .venv (a few minutes the first time)"
 	@$(PIP) setuptools hatchling editables
-	@$(PIP) --no-build-isolation --editable '.[dev,hf]'
+	@$(PIP) --no-build-isolation --editable '.[dev,hf]' --editable ./lab
 	@touch $@
 
 demo: $(READY)
 	@$(BIN)/normscope demo
+	@$(BIN)/normscope lab claims than.lemma1
 
 test: $(READY)
 	$(PYTEST)

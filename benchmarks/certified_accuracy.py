@@ -20,9 +20,9 @@ from normscope.bounds.captured import Captured
 from normscope.bounds.radius.differences import difference_constants
 from normscope.bounds.radius.radii import Radii
 from normscope.bounds.radius.radius import certified_radius
-from normscope.experiments import models
-from normscope.experiments.data import Split, digits, mnist
-from normscope.experiments.train import accuracy, train
+from normscope.data import Split, digits, mnist
+from normscope.networks import small as models
+from normscope.networks.small import accuracy, train
 
 DIGITS = (0.02, 0.05, 0.1, 0.2, 0.3)
 MNIST = (0.1, 0.25, 0.5, 1.0, 1.5)

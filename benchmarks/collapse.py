@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.experiments.data import digits
+from normscope.data import digits
 from normscope.monitor.watching import Watch
 
 WIDTH, BLOCKS, BATCH, SAMPLES = 8, 2, 64, 256

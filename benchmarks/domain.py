@@ -27,9 +27,9 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.experiments import models
-from normscope.experiments.data import digits
-from normscope.experiments.train import train
+from normscope.data import digits
+from normscope.networks import small as models
+from normscope.networks.small import train
 
 TRAINED = ("mlp10_bn_cifar10", "resnet18_cifar10", "vit_cifar10", "gpt_text")
 BATCH, SHOWN = 64, 8

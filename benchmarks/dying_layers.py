@@ -28,10 +28,9 @@ from torch import nn
 
 import normscope as ns
 from normscope.core.provenance import provenance
+from normscope.data import Split, digits
 from normscope.diagnosis.audit_result import Audit, Row
-from normscope.experiments.data import Split, digits
-from normscope.experiments.models import ResidualBlock, residual_mlp
-from normscope.experiments.train import accuracy, train
+from normscope.networks.small import ResidualBlock, accuracy, residual_mlp, train
 
 RATE, BLOCKS, WIDTH, BATCH = 3e-3, 6, 64, 64
 ARMS: dict[str, Callable[..., torch.optim.Optimizer]] = {  # fused: the same steps, computed faster

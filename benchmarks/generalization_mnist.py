@@ -19,7 +19,7 @@ from pac_bayes_mnist import data_folder
 from torch import nn
 
 import normscope as ns
-from normscope.experiments.data import mnist
+from normscope.data import mnist
 
 RESULT = Path(__file__).resolve().parents[1] / "docs" / "results" / "generalization_mnist_2cores.txt"
 

@@ -21,7 +21,7 @@ import torch
 from machine import header
 from torch import Tensor, nn
 
-from normscope.experiments.data import mnist
+from normscope.data import mnist
 from normscope.generalize.bound import alone
 from normscope.generalize.stochastic import PosteriorSearch, pac_bayes_row
 from normscope.generalize.stream import SampleBatch
@@ -115,7 +115,7 @@ def main() -> None:
         classes=2,
         delta=given.delta,
         output=None,
-        alone=alone(True),
+        traced=(alone(True),),
         seed=given.seed,
     )
     told = [

@@ -23,9 +23,9 @@ from machine import header
 from torch import Tensor, nn
 
 from normscope.bounds.radius.radius import certified_radius
-from normscope.experiments import models
-from normscope.experiments.data import digits
-from normscope.experiments.train import accuracy, train
+from normscope.data import digits
+from normscope.networks import small as models
+from normscope.networks.small import accuracy, train
 
 try:
     from auto_LiRPA import BoundedModule, BoundedTensor, PerturbationLpNorm

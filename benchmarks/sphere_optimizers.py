@@ -29,9 +29,8 @@ from machine import header
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.experiments.data import digits
-from normscope.experiments.models import mlp
-from normscope.experiments.train import accuracy
+from normscope.data import digits
+from normscope.networks.small import accuracy, mlp
 
 SEEDS = range(5)
 EPOCHS = 12

@@ -4,9 +4,9 @@
 
 DATA holds CIFAR-10's python batches (or a folder `cifar-10-batches-py` with them). Every job writes its curves after
 each epoch into FOLDER and a checkpoint every few: the same command goes on from there. At the limit the processes are
-ended; what there is by then becomes OUT/than.figure1.json and OUT/than.figure3.json, which `normscope claims` reads
-once they lie in src/normscope/experiments/stored, and OUT/curves.json, the curves alone. Light jobs (the ReLU networks)
-and heavy ones (ResNet18, EfficientNet-B3) have lanes of their own, so that neither waits for the other.
+ended; what there is by then becomes OUT/than.figure1.json and OUT/than.figure3.json, which `normscope lab claims` reads
+once they lie in src/normscope_lab/experiments/stored, and OUT/curves.json, the curves alone. Light jobs (the ReLU
+networks) and heavy ones (ResNet18, EfficientNet-B3) have lanes of their own, so that neither waits for the other.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from normscope.core.json_values import plain, revived
-from normscope.experiments.base import Job
-from normscope.experiments.origin import origin
-from normscope.experiments.registry import registered
-from normscope.experiments.reproducing import DATA, ExperimentTask, Measuring, job_folder
-from normscope.experiments.reproduction import Reproduction
-from normscope.experiments.than.watched_training import CURVES as WRITTEN
+from normscope_lab.experiments.base import Job
+from normscope_lab.experiments.origin import origin
+from normscope_lab.experiments.registry import registered
+from normscope_lab.experiments.reproducing import DATA, ExperimentTask, Measuring, job_folder
+from normscope_lab.experiments.reproduction import Reproduction
+from normscope_lab.experiments.than.watched_training import CURVES as WRITTEN
 
 EXPERIMENTS = ("than.figure1", "than.figure3")
 POLL = 0.5

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.experiments.data import cifar10
+from normscope.data import cifar10
 
 
 def network(depth: int = 10, width: int = 512) -> nn.Sequential:

@@ -25,8 +25,8 @@ import torch
 from machine import header
 from torch import Tensor, nn
 
-from normscope.experiments.data import digits
-from normscope.experiments.models import mlp
+from normscope.data import digits
+from normscope.networks.small import mlp
 
 SETTINGS = ((0.1, 1e-2, 0.0), (0.02, 5e-2, 0.0), (0.05, 1e-2, 0.9), (0.2, 5e-3, 0.5))
 """Learning rate, weight decay and momentum."""

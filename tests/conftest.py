@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+import threadpoolctl
 import torch
 from torch._subclasses import fake_impls
 from torch.export import exported_program
@@ -20,6 +22,13 @@ hypothesis.settings.register_profile("random", derandomize=False, deadline=None,
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Processes side by side share the cores. With all 16 cores for each, eight processes took 15 times as long, and the
+    # time limit, which ends a process and not a test, made workers die.
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if processes > 1:
+        threads = max(1, (os.cpu_count() or 1) // processes)
+        torch.set_num_threads(min(threads, torch.get_num_threads()))
+        threadpoolctl.threadpool_limits(threads)
     # `make test` must give the same answer twice; `make test-slow`, which takes the slow tests in, looks for news.
     hypothesis.settings.load_profile("fixed" if "not slow" in config.option.markexpr else "random")
 

@@ -9,15 +9,19 @@ from pathlib import Path
 import pytest
 
 import normscope
+import normscope_lab
 
-HOME = Path(normscope.__file__).parent
-FILES = sorted(path.relative_to(HOME.parent) for path in HOME.rglob("*.py") if ">>>" in path.read_text())
+SOURCES = [Path(package.__file__).parent for package in (normscope, normscope_lab)]
+FILES = sorted(
+    path.relative_to(home.parent) for home in SOURCES for path in home.rglob("*.py") if ">>>" in path.read_text()
+)
 
 
 @pytest.mark.parametrize("file", FILES, ids=str)
 def test_examples_of_docstrings(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     name = ".".join(file.with_suffix("").parts).removesuffix(".__init__")
-    found = doctest.testmod(importlib.import_module(name))
-    assert found.attempted > 0 or "+SKIP" in (HOME.parent / file).read_text()
+    module = importlib.import_module(name)
+    found = doctest.testmod(module)
+    assert found.attempted > 0 or "+SKIP" in Path(module.__file__).read_text()
     assert found.failed == 0

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import normscope as ns
+import normscope_lab as lab
 from normscope.core import budget
 from normscope.graph import capturing
 
@@ -21,16 +22,20 @@ LATE = (
 """What takes long to load and is not needed before something is measured."""
 
 
+PACKAGES = [ns, lab]
+
+
 def modules():
-    for found in pkgutil.walk_packages(ns.__path__, "normscope."):
-        yield importlib.import_module(found.name)
+    for package in PACKAGES:
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            yield importlib.import_module(found.name)
 
 
 def test_importing_normscope_loads_nothing_that_can_wait_and_draws_no_random_numbers():
     code = f"""
 import sys, torch
 before = torch.random.get_rng_state()
-import normscope, normscope.rules
+import normscope, normscope.rules, normscope_lab
 print([name for name in {LATE} if name in sys.modules], torch.equal(before, torch.random.get_rng_state()))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -45,6 +50,7 @@ import random
 import numpy, torch
 from torch import nn
 import normscope as ns
+import normscope_lab as lab
 
 model, batch = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(8, 3)
 
@@ -102,7 +108,7 @@ def test_torch_export_has_loaded_before_the_clock_of_a_limit_starts(monkeypatch,
 
 
 def test_every_public_name_has_a_docstring():
-    bare = [name for name in ns.__all__ if not inspect.getdoc(getattr(ns, name))]
+    bare = [name for package in PACKAGES for name in package.__all__ if not inspect.getdoc(getattr(package, name))]
     for module in modules():
         if not module.__doc__:
             bare.append(module.__name__)
@@ -114,10 +120,11 @@ def test_every_public_name_has_a_docstring():
     assert not bare
 
 
-def test_no_front_door_name_is_shadowed_by_a_module():
-    children = {found.name for found in pkgutil.iter_modules(ns.__path__)}
-    assert not children & set(ns.__all__)
-    assert not [name for name in ns.__all__ if inspect.ismodule(getattr(ns, name))]
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
+def test_no_front_door_name_is_shadowed_by_a_module(package):
+    children = {found.name for found in pkgutil.iter_modules(package.__path__)}
+    assert not children & set(package.__all__)
+    assert not [name for name in package.__all__ if inspect.ismodule(getattr(package, name))]
 
 
 def test_the_front_door_is_complete():

@@ -20,12 +20,12 @@ import normscope as ns
 from normscope.bounds.trial import try_example
 from normscope.core.errors import MissingRuleError
 from normscope.diagnosis import findings, verdict
-from normscope.experiments import registry as experiment_registry
-from normscope.experiments import theory
-from normscope.experiments.base import Verdict
-from normscope.experiments.reproducing import reproduce
 from normscope.monitor import alarms, composing, measuring
 from normscope.rules import registry
+from normscope_lab.experiments import registry as experiment_registry
+from normscope_lab.experiments import theory
+from normscope_lab.experiments.base import Verdict
+from normscope_lab.experiments.reproducing import reproduce
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -168,9 +168,9 @@ def test_a_probe(monkeypatch):
     def totals(found):  # and the one in composing.py
         return named(found) | {"largest_gradient": float(found["largest"][0])}
 
-    real, named = measuring.Transfer, composing._found_totals
+    real, named = measuring.Transfer, composing._measured_totals
     monkeypatch.setattr(measuring, "Transfer", sent)
-    monkeypatch.setattr(composing, "_found_totals", totals)
+    monkeypatch.setattr(composing, "_measured_totals", totals)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     with ns.watch(model, optimizer, every=1, panel=False) as run:
         for _ in range(2):
@@ -201,7 +201,7 @@ def test_an_alarm(sign, raised, monkeypatch):
 def test_a_finding(samples, found, monkeypatch):
     finding = code("a finding")
     monkeypatch.setattr(findings, "LOOKED_FOR", (*findings.LOOKED_FOR, finding.few_samples))
-    monkeypatch.setitem(verdict.CLAUSES, "few-samples", finding.CLAUSE)
+    monkeypatch.setitem(verdict.KINDS, "few-samples", finding.KIND)
     checked = ns.check(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).eval(), torch.randn(samples, 3))
     seen = [one for one in checked.findings if one.code == "few-samples"]
     assert [one.code for one in seen] == found

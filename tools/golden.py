@@ -9,7 +9,7 @@ A change of the structure must not move a figure. Numbers may differ by 1e-12, r
 by 1e-12, absolute; words (evidence, methods, findings, notes) not at all. Dates, versions, seconds and the machine are
 left out. Figures are this close only with the same torch on the same kind of processor, which the file names.
 
-Cases use `import normscope as ns` and the command line alone, so that a move inside the package cannot break them.
+Cases use the front doors of both packages and the command line alone, so that a move inside one cannot break them.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import normscope as ns
+import normscope_lab as lab
 
 CASES: dict[str, Callable[[], Any]] = {}
 SKIPPED: dict[str, str] = {}
@@ -153,7 +154,7 @@ CLASSIFIERS: dict[str, Call] = {
         c.model, "cross_entropy", labelled(c), bottom=2, probes=2, blocks=True, mode="train"
     ),
     "smoothness": lambda c: ns.smoothness(c.model, "cross_entropy", labelled(c), mode="train"),
-    "flow": lambda c: ns.flow(c.model, "cross_entropy", labelled(c), time=0.2, mode="train"),
+    "flow": lambda c: lab.flow(c.model, "cross_entropy", labelled(c), time=0.2, mode="train"),
     "flatness": lambda c: ns.flatness(c.model, "cross_entropy", labelled(c), draws=3),
 }
 """What is computed for small networks that have classes."""
@@ -340,7 +341,7 @@ def logged(
 
 def judged() -> Any:
     """Return the ledger of claims, and the figures of those that were computed just now."""
-    ledger = ns.claims(workers=0)
+    ledger = lab.claims(workers=0)
     live = [item for item in ledger.items if not item.experiment.stored]
     return {"rows": {row.id: row for row in ledger.rows}, "live": {item.experiment.name: item for item in live}}
 

@@ -13,16 +13,16 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import normscope as ns
-from normscope.experiments.base import Verdict
-from normscope.experiments.reproduction import JudgedClaim, Reproduction
-from normscope.experiments.than.curve_figures import PRODUCTS
-from normscope.experiments.than.watched_training import NETWORKS, TITLES
-from normscope.pages.reproduction import origin_text
+import normscope_lab as lab
 from normscope.report.cells import format_cell
 from normscope.report.document import Chart, Circle, Curves, Table
 from normscope.report.export import picture
 from normscope.report.words import factor
+from normscope_lab.experiments.base import Verdict
+from normscope_lab.experiments.reproduction import JudgedClaim, Reproduction
+from normscope_lab.experiments.than.curve_figures import PRODUCTS
+from normscope_lab.experiments.than.watched_training import NETWORKS, TITLES
+from normscope_lab.pages.reproduction import origin_text
 
 HEADINGS = {
     Verdict.HOLDS: "What held",
@@ -43,18 +43,19 @@ LEADS = {
 }
 INTRO = """# What of the theory holds
 
-`normscope reproduce` runs the experiments of the papers that Normscope is built on, and `normscope claims` judges each
-of their claims by what comes out: Than (2025), *The Hidden Power of Normalization*, with its slides and its digest,
-Akbar's paper on the geometry of normalization, and a few results of others beside them. No verdict is written down
-anywhere: each is the program's comparison of a computed figure with what the claim says, and a test alters the figures
-of every claim and sees its verdict change. This page is written by `tools/reproduction_page.py`.
+`normscope lab reproduce` runs the experiments of the papers that Normscope is built on, and `normscope lab claims`
+judges each of their claims by what comes out: Than (2025), *The Hidden Power of Normalization*, with its slides and its
+digest, Akbar's paper on the geometry of normalization, and a few results of others beside them. No verdict is written
+down anywhere: each is the program's comparison of a computed figure with what the claim says, and a test alters the
+figures of every claim and sees its verdict change. Both commands come with the lab (`pip install 'normscope[lab]'`).
+This page is written by `tools/reproduction_page.py`.
 
 ```
-normscope claims                        the ledger, in under a minute (long experiments are read from stored results)
-normscope claims than.lemma1            one claim in whole sentences; than, slides, akbar, ... for several
-normscope claims --html claims.html     one page with the ledger, every figure and every picture
-normscope reproduce all --quick         every experiment at a small size, in minutes
-normscope reproduce than.figure1 --full --data FOLDER --folder runs/than      one of them as the paper has it
+normscope lab claims                        the ledger, in under a minute (long experiments are read from stored ones)
+normscope lab claims than.lemma1            one claim in whole sentences; than, slides, akbar, ... for several
+normscope lab claims --html claims.html     one page with the ledger, every figure and every picture
+normscope lab reproduce all --quick         every experiment at a small size, in minutes
+normscope lab reproduce than.figure1 --full --data FOLDER --folder runs/than      one of them as the paper has it
 ```
 
 FOLDER holds CIFAR-10 and MNIST. The stored runs on CIFAR-10 used images that had gone through JPEG (quality 75) once.
@@ -64,7 +65,7 @@ CITE = """## Citing
 `CITATION.cff` has the reference. Name the commit: figures belong to one.
 """
 SHOWN = ("resnet18 coupled", "resnet18 none")
-"""Runs whose layers are drawn on the page; the others are on the page of `normscope claims --html`."""
+"""Runs whose layers are drawn on the page; the others are on the page of `normscope lab claims --html`."""
 
 
 def main() -> None:
@@ -72,7 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--docs", type=Path, default=Path("docs"))
     docs: Path = parser.parse_args().docs
-    ledger = ns.claims()
+    ledger = lab.claims()
     pictures = docs / "images" / "reproduction"
     pictures.mkdir(parents=True, exist_ok=True)
     held = {one.name: one for one in ledger.items if one.experiment.stored}

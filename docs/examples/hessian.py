@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.experiments.data import digits
+from normscope.data import digits
 
 data = digits(generator=torch.Generator().manual_seed(0))
 x, y = data.train_images[:128].flatten(1), data.train_labels[:128]

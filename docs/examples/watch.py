@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.experiments.data import digits
+from normscope.data import digits
 
 data = digits(generator=torch.Generator().manual_seed(0))
 keep = data.train_labels < 2

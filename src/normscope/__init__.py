@@ -21,11 +21,9 @@ from .diagnosis.audit_result import Audit
 from .diagnosis.auditing import audit
 from .diagnosis.checked import Check
 from .diagnosis.checking import check
-from .experiments.claims import Claims, claims
 from .generalize.bounding import generalization
 from .generalize.generalization_table import Generalization
 from .geometry.flatness import Flatness, flatness
-from .geometry.flow import Flow, flow
 from .geometry.hessian import hessian
 from .geometry.margins import Margins, margins
 from .geometry.smoothness import Smoothness, smoothness
@@ -47,13 +45,11 @@ __all__ = [
     "Bracket",
     "Check",
     "Choice",
-    "Claims",
     "DataBracket",
     "Domain",
     "Evidence",
     "Finding",
     "Flatness",
-    "Flow",
     "Generalization",
     "Graph",
     "Initialisation",
@@ -76,11 +72,9 @@ __all__ = [
     "certified_radius",
     "check",
     "choose",
-    "claims",
     "curve",
     "domain",
     "flatness",
-    "flow",
     "generalization",
     "hessian",
     "initialise",

@@ -12,9 +12,12 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.bounds import rungs
+from normscope.bounds.balls import ball_bracket
+from normscope.bounds.captured import Captured
 from normscope.bounds.ellipsoids import optimised
 from normscope.bounds.ellipsoids.optimised import Certified, certify, optimise
 from normscope.bounds.global_attack import lower_bound
+from normscope.bounds.rungs import upper_sides
 from normscope.bounds.segments import Segments
 from normscope.core.bracket import Bracket
 from normscope.core.budget import Budget
@@ -327,6 +330,28 @@ class TestFrontDoor:
         rungs = ns.ladder(model, torch.randn(2, 1, 8, 8), effort="tight", max_seconds=5)
         assert rungs["best"].log10_lower <= rungs["tight"].log10_upper
         assert rungs["best"].log10_upper == min(r.log10_upper for n, r in rungs.items() if r.holds and n != "observed")
+
+    @pytest.mark.parametrize(
+        ("tail", "said"),
+        [
+            ([nn.Conv2d(8, 8, 3, padding=1)], "adds nothing here"),
+            ([nn.AvgPool2d(4), nn.Flatten(), nn.Linear(72, 5), nn.ReLU(), nn.Linear(5, 2)], "begins behind `1`"),
+        ],
+    )
+    def test_what_is_too_wide_is_said(self, tail: list[nn.Module], said: str) -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(2, 8, 3, padding=1), nn.ReLU(), *tail).eval()
+        captured = Captured.of(model, torch.randn(2, 2, 12, 12))
+        fast, tight = (upper_sides(captured, effort=effort)["best"] for effort in ("fast", "tight"))
+        assert tight.log10_upper <= fast.log10_upper
+        assert (tight.method, tight.log10_upper) == (fast.method, fast.log10_upper) or "begins" in said
+        assert [note for note in tight.notes if note not in fast.notes and said in note and "1,024" in note]
+
+    def test_balls_say_it_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ball_bracket, "STEPS", 2)
+        model = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1)).eval()
+        found = ns.lipschitz(model, torch.ones(1, 1, 12, 12), scope="ball", radius=1.0, effort="tight")
+        assert any("adds nothing here" in note for note in found.notes)
 
     def test_any_time(self) -> None:
         """Whatever the time, the certificate is no worse than what is known without it, and says that it was cut."""

@@ -214,7 +214,7 @@ class TestStreaming:
             def forward(self, x: Tensor) -> Tensor:
                 return x - x.mean(0)
 
-        with pytest.raises(InputError, match="not independent"):
+        with pytest.raises(InputError, match="samples meet in this model"):
             ns.lipschitz(Mean().eval(), torch.randn(4, 6), scope="data")
         with pytest.raises(InputError, match="yields no batch"):
             ns.lipschitz(Mean().eval(), iter([]), scope="data")
@@ -341,3 +341,74 @@ class TestTeeth:
         monkeypatch.setattr(derivative, "_gives", lambda model, call, local: True)
         with pytest.raises(AssertionError):
             TestStreaming().test_tokens_and_masks_of_each_batch_count()
+
+
+class Pooled(nn.Module):
+    """Takes images of any size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filters, self.last = nn.Conv2d(1, 4, 3, padding=1), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.filters(x).tanh().mean((2, 3)))
+
+
+class Sentence(nn.Module):
+    """Takes sequences of tokens of any length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.last = nn.Embedding(20, 6), nn.Linear(6, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.last(self.words(tokens).tanh().sum(1))
+
+
+class Moments(nn.Module):
+    """Takes rows of any width."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([x.sum(-1), x.square().sum(-1)], -1)
+
+
+def words(length: int) -> Tensor:
+    return torch.randint(0, 20, (20, length))
+
+
+class TestShapes:
+    """A quantile speaks of inputs of one shape."""
+
+    @pytest.mark.parametrize(
+        ("make", "batches", "met"),
+        [
+            (Pooled, lambda: [torch.randn(20, 1, 8, 8), torch.randn(20, 1, 10, 10)], "1x8x8 at first and 1x10x10"),
+            (Pooled, lambda: [torch.randn(20, 1, 8, 8), torch.randn(20, 1, 4, 16)], "1x8x8 at first and 1x4x16"),
+            (Sentence, lambda: [words(5), words(5), words(9)], "5 at first and 9 later"),
+            (Moments, lambda: [torch.randn(20, 6), torch.randn(3, 7)], "6 at first and 7 later"),
+        ],
+        ids=["image sizes", "images of as many pixels", "lengths", "a last batch of another width"],
+    )
+    def test_several_shapes_are_refused_and_named(self, make, batches, met: str) -> None:
+        model, data = make().eval(), batches()
+        for per in (None, "layer"):
+            with pytest.raises(InputError, match=met):
+                ns.lipschitz(model, data, scope="data", share=0.5, samples=60, per=per)
+        labelled = [(batch, torch.arange(len(batch)) % 2) for batch in data]
+        with pytest.raises(InputError, match=met):
+            ns.lipschitz(model, labelled, scope="data", share=0.5, per="class")
+        if make is not Sentence:
+            with pytest.raises(InputError, match=met):
+                ns.generalization(model, labelled * 4, steps=2)
+
+    def test_curves_and_audits_have_no_figure_of_several_shapes(self) -> None:
+        model, data = Pooled().eval(), [torch.randn(20, 1, 8, 8), torch.randn(20, 1, 10, 10)]
+        with pytest.raises(InputError, match=r"\(1, 1, 8, 8\), the batch holds \(1, 1, 10, 10\)"):
+            ns.curve(model, data, share=0.5)
+        audit = ns.audit(model, data[0], loader=data, effort="thorough")
+        assert audit.curve is None
+        assert any("(1, 1, 10, 10)" in why for _, why in audit.skipped)
+
+    def test_a_last_batch_of_fewer_samples_is_taken(self) -> None:
+        data = torch.randn(23, 6).split(20)
+        assert ns.lipschitz(Moments().eval(), list(data), scope="data", share=0.5, samples=23).samples == 23

@@ -348,9 +348,9 @@ def test_masks_that_differ_are_refused() -> None:
     other[2] = 0.0
     domain = ns.domain(model, [{"x": x, "mask": same}])
     assert domain.samples == 6
-    with pytest.raises(InputError, match="another output"):
+    with pytest.raises(InputError, match="another function"):
         ns.domain(model, [{"x": x, "mask": same}, {"x": x, "mask": other}])
-    with pytest.raises(InputError, match="another output"):
+    with pytest.raises(InputError, match="another function"):
         domain.contains({"x": x, "mask": other})
     with torch.no_grad():
         model.last.weight.mul_(2.0)

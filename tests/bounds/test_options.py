@@ -149,3 +149,27 @@ def test_the_rung_tight_is_never_above_the_others(monkeypatch: pytest.MonkeyPatc
     tight = ladder["tight"]
     assert ladder["best"].log10_upper == tight.log10_upper <= others
     assert (tight.log10_upper == others) == (off > 0)
+
+
+@pytest.mark.parametrize("effort", ["fast", "tight"])
+def test_upper_sides_alone_are_those_of_both_sides_and_nothing_is_searched(
+    monkeypatch: pytest.MonkeyPatch, effort: str
+) -> None:
+    batch = torch.tensor([[1.0, 2.0], [0.5, -1.0]])
+    inside = ns.domain(NETWORK, [batch])
+    both = [ns.ladder(NETWORK, batch, domain=domain, effort=effort) for domain in (None, inside)]
+    for where in ("climb.lower_side", "ladder.observed_if_any", "ladder.with_steepest"):
+        monkeypatch.setattr(f"normscope.bounds.{where}", None)
+    for domain, whole in zip((None, inside), both, strict=True):
+        upper = ns.ladder(NETWORK, batch, domain=domain, effort=effort, sides="upper")
+        assert set(upper) == set(whole) - {"observed"}
+        assert {name: upper[name].log10_upper for name in upper} == {name: whole[name].log10_upper for name in upper}
+        assert all(bracket.log10_lower == -math.inf for bracket in upper.values())
+        assert upper.layers == whole.layers
+
+
+def test_sides_that_there_are_not_are_refused() -> None:
+    with pytest.raises(InputError, match='sides is "both" or "upper"'):
+        ns.ladder(NETWORK, torch.zeros(1, 2), sides="lower")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="closes both sides"):
+        ns.ladder(NETWORK, torch.zeros(1, 2), sides="upper", effort="exact")

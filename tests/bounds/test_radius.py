@@ -20,9 +20,8 @@ from normscope.bounds.radius.pgd import Attack
 from normscope.bounds.radius.radius import certified_radius
 from normscope.core.budget import Budget
 from normscope.core.errors import SoundnessError
-from normscope.experiments.data import digits
-from normscope.experiments.models import mlp
-from normscope.experiments.train import train
+from normscope.data import digits
+from normscope.networks.small import mlp, train
 
 from .classifiers import FAMILIES, drawn, made, plain_pgd
 

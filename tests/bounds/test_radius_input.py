@@ -42,6 +42,36 @@ class Masked(nn.Module):
         return x * mask
 
 
+class Optional(nn.Module):
+    """A model whose second argument looks like labels."""
+
+    def forward(self, x: Tensor, kind: Tensor | None = None) -> Tensor:
+        return x if kind is None else x * (1 + kind[:, None])
+
+
+def test_arguments_and_labels_cannot_be_mistaken():
+    mask = torch.ones(4, 5, dtype=torch.bool)
+    mask[1:3, 0] = False
+    model = Masked().eval()
+    with torch.no_grad():
+        predicted = model(X, mask).argmax(1)
+    ways = [
+        ((X, mask), predicted),
+        ((X, mask), None),
+        ({"x": X, "mask": mask}, predicted),
+        (((X, mask), predicted), None),
+    ]
+    ways += [([((X, mask), predicted)], None), ([(X, mask)], None)]
+    first, *others = [certified_radius(model, data, labels, attack=False) for data, labels in ways]
+    assert all(other.radius == first.radius and other.label == first.label for other in others)
+    kinds = torch.tensor([0, 1, 2, 3])
+    several = certified_radius(Optional().eval(), (X, kinds), labels=X.argmax(1), attack=False)
+    plain = certified_radius(Optional().eval(), (X, X.argmax(1)), attack=False)  # needs no second argument
+    assert several.label == plain.label == tuple(X.argmax(1).tolist())
+    assert several.margin == pytest.approx([m * (1 + k) for m, k in zip(plain.margin, kinds.tolist())], rel=1e-6)
+    assert several.radius == pytest.approx(plain.radius, rel=0.03)
+
+
 class Sinc(nn.Module):
     """An operator without a rule."""
 
@@ -78,7 +108,12 @@ REFUSED = {
     "an unknown effort": (nn.Linear(5, 3).eval(), X, Y, {"effort": "exact"}, "effort"),
     "several outputs": (Several().eval(), X, Y, {}, "output"),
     "a wrong shape": (nn.Linear(5, 3).eval(), drawn(4, 6), Y, {}, "shapes"),
-    "masks by sample": (Masked().eval(), {"x": X, "mask": torch.eye(4, 5)}, Y, {}, "one at a time"),
+    "labels twice": (nn.Linear(5, 3).eval(), (X, Y), Y, {}, "pass them once"),
+    "labels twice in a dict": (nn.Linear(5, 3).eval(), {"input": X, "labels": Y}, Y, {}, "pass them once"),
+    "labels beside a loader": (nn.Linear(5, 3).eval(), iter([X]), Y, {}, "labels belong to one batch"),
+    "a mask for labels": (nn.Linear(5, 3).eval(), (X, X > 0), None, {}, "a mask is an argument"),
+    "labels behind all arguments": (Masked().eval(), (X, X > 0, Y), None, {}, "labels="),
+    "a loader of such batches": (Masked().eval(), [(X, X > 0, Y)], None, {}, "labels="),
 }
 
 

@@ -13,9 +13,8 @@ from torch import nn
 import normscope as ns
 from normscope.bounds.captured import Captured
 from normscope.bounds.rungs import upper_sides
-from normscope.experiments.data import Split, cifar10, digits
-from normscope.experiments.models import mlp
-from normscope.experiments.train import train
+from normscope.data import Split, cifar10, digits
+from normscope.networks.small import mlp, train
 
 SHARED = Path(__file__).parents[3] / "shared"
 

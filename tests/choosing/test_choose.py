@@ -19,13 +19,13 @@ from torch import nn
 import normscope as ns
 from normscope.choosing import choose as front
 from normscope.choosing import run_training
+from normscope.choosing.cell import half_width
 from normscope.choosing.run_outcome import RunOutcome
 from normscope.choosing.run_training import train_run
 from normscope.choosing.task import TrainingRun, gather
 from normscope.core.errors import InputError
-from normscope.experiments import engines
-from normscope.experiments.ledger import RUNS
-from normscope.experiments.statistics import half_width
+from normscope.jobs import engines
+from normscope.jobs.ledger import RUNS
 
 from .networks import build, data
 

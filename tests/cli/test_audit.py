@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from normscope import data as data_sets
 from normscope.cli import compare, data_forms, huggingface, model_forms
 from normscope.cli.targets import read_from
 from normscope.core.errors import InputError
 from normscope.diagnosis.audit_result import Audit
-from normscope.experiments import data as data_sets
 
 QUICK = ("--max-seconds", 0.5, "--batch-size", 8)
 

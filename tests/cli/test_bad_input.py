@@ -211,11 +211,12 @@ def test_demo_refuses_a_folder_it_cannot_make(work, run):
 
 
 @pytest.mark.parametrize(
-    "verb", ["cost", "curvature", "curve", "domain", "generalization", "lipschitz", "radius", "symmetries"]
+    "verb",
+    ["lab cost", "curvature", "curve", "domain", "generalization", "lipschitz", "radius", "symmetries"],
 )
 def test_weights_alone_are_refused_by_every_command_that_runs_a_model(verb, work, run):
     save_file({"a.weight": torch.ones(2, 2)}, "w.safetensors")
-    done = run(verb, "w.safetensors", "--data", "digits")
+    done = run(*verb.split(), "w.safetensors", "--data", "digits")
     assert (done.code, done.out) == (2, "")
     assert done.err == (
         "normscope: w.safetensors holds weights and no model to run: name a function that builds the model "

@@ -124,4 +124,4 @@ def test_every_option_is_written_in_small_letters():
     given = [(verb, name) for verb, name in names if name.startswith("-")]
     assert len(given) > 100
     assert [pair for pair in given if not re.fullmatch(r"--[a-z0-9]+(-[a-z0-9]+)*|-[a-z]", pair[1])] == []
-    assert {("predict", "--data"), ("generalization", "--input-range")} <= set(given)
+    assert {("choose", "--data"), ("generalization", "--input-range")} <= set(given)

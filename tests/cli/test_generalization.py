@@ -29,6 +29,10 @@ def test_the_bounds_of_a_model_of_digits_are_printed_written_and_shown_again(wor
         (("net.py:model", "--data", "digits", "--partition", "grid", "--samples", "50"), "input_range"),
         (("net.py:model", "--data", "digits", "--samples", "50", "--input-range", "0", "0.5"), "entries from"),
         (("net.py:model", "--data", "digits", "--samples", "50", "--loss", "cross_entropy"), "cross_entropy"),
+        (
+            ("net.py:model", "--data", "digits", "--samples", "50", "--fixed", "nothing"),
+            "no such buffer",
+        ),
     ],
 )
 def test_what_cannot_be_bounded_is_one_sentence(work, run, arguments, message):

@@ -17,7 +17,7 @@ from normscope.core import files
 from normscope.core.errors import InputError
 from normscope.core.files import bounded_lines, read_json
 from normscope.diagnosis.audit_result import Audit
-from normscope.experiments.ledger import RUNS, SETTINGS, Ledger
+from normscope.jobs.ledger import RUNS, SETTINGS, Ledger
 from normscope.monitor.log import FILE, LogWriter, read_log
 from normscope.monitor.run import Run
 from normscope.pages.audit_comparison import compare_document
@@ -164,7 +164,7 @@ def test_a_line_of_megabytes_is_refused(tmp_path, monkeypatch):
         file.write('{"type": "metrics", "step": 1, "metrics": {}, "x": "' + "a" * 100_000 + '"}\n')
     lines = len((tmp_path / FILE).read_bytes().splitlines())
     for read in (Run, lambda folder: list(read_log(folder))):
-        with pytest.raises(InputError, match=f"line {lines} of .* is longer than"):
+        with pytest.raises(InputError, match=rf"line {lines} of .* is longer than"):
             read(tmp_path)
     followed.refresh()
     assert "is longer than" in followed.broken
@@ -174,7 +174,7 @@ def test_a_line_of_megabytes_is_refused(tmp_path, monkeypatch):
 def test_a_first_line_of_megabytes_is_no_log_to_write_to(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "MAX_LINE_BYTES", 100_000)
     (tmp_path / FILE).write_text("a" * 200_000)
-    with pytest.raises(InputError, match="line 1 of .* is longer than"):
+    with pytest.raises(InputError, match=r"line 1 of .* is longer than"):
         LogWriter(tmp_path)
     assert (tmp_path / FILE).stat().st_size == 200_000
 
@@ -226,11 +226,11 @@ def test_the_ledger_of_a_sweep_reads_line_by_line(tmp_path, monkeypatch):
     assert list(Ledger(Line, tmp_path, {}).done) == [0, 1, 2]
     assert (tmp_path / RUNS).read_bytes() == whole
     (tmp_path / RUNS).write_bytes(b"{}\n" + whole)
-    with pytest.raises(InputError, match="line 1 of .* is damaged .*: remove it"):
+    with pytest.raises(InputError, match=r"line 1 of .* is damaged .*: remove it"):
         Ledger(Line, tmp_path, {})
     monkeypatch.setattr(files, "MAX_LINE_BYTES", 1000)
     (tmp_path / RUNS).write_bytes(whole + b'{"key": "' + b"a" * 1000 + b'"}\n')
-    with pytest.raises(InputError, match="line 4 of .* is longer than"):
+    with pytest.raises(InputError, match=r"line 4 of .* is longer than"):
         Ledger(Line, tmp_path, {})
     assert (tmp_path / SETTINGS).exists()
 

@@ -12,10 +12,8 @@ from normscope.bounds.data.quantile import DataBracket
 from normscope.bounds.layer_constants import LayerConstant
 from normscope.core.codec import decoded
 from normscope.core.errors import InputError
-from normscope.diagnosis.training_cost import TrainingCost
-from normscope.experiments.population.prediction import Prediction
 from normscope.geometry.curvature import Curvature
-from normscope.monitor.log_reading import LogReading
+from normscope.monitor.log import LogReading
 
 DATA = Path(__file__).parent / "data"
 SAVED: dict[str, Any] = {
@@ -25,17 +23,14 @@ SAVED: dict[str, Any] = {
     "radii": ns.Radii,
     "share_curve": ns.ShareCurve,
     "weight_sensitivity": ns.WeightSensitivity,
-    "training_cost": TrainingCost,
     "symmetries": ns.Symmetries,
     "spectrum": ns.Spectrum,
     "smoothness": ns.Smoothness,
-    "flow": ns.Flow,
     "flatness": ns.Flatness,
     "margins": ns.Margins,
     "curvature": Curvature,
     "generalization": ns.Generalization,
     "choice": ns.Choice,
-    "prediction": Prediction,
 }
 """What writes and reads a file of its own, by the name of its file."""
 
@@ -60,7 +55,7 @@ def test_a_log_of_version_1_loads_and_its_lines_are_written_again() -> None:
     reading = LogReading()
     lines = (DATA / "run.jsonl").read_text().splitlines()
     for line in lines:
-        reading.take(json.loads(line))
+        reading.take_from("a log", json.loads(line))
     begun, *steps_and_findings = lines
     again = {"type": "run", "schema_version": 1, "step": 0, "layers": [layer.to_json() for layer in reading.layers]}
     assert json.dumps(again) == begun
@@ -87,7 +82,6 @@ def test_a_ladder_is_written_as_before() -> None:
         ("radii", (), ("labelled",)),
         ("data_bracket", (), ("per_class", "per_layer")),
         ("choice", ("outcomes", 0), ("noise", "log10_domain", "notes")),
-        ("prediction", ("members", 0), ("notes",)),
     ],
 )
 def test_what_was_added_within_version_1_may_be_missing(

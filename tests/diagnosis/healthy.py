@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.experiments.data import Split, digits
-from normscope.experiments.models import initialise, mlp
-from normscope.experiments.train import train
+from normscope.data import Split, digits
+from normscope.networks.small import draw_weights, mlp, train
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +104,7 @@ class ResNet(nn.Module):
 def resnet(seed: int, zero_init: bool = False) -> nn.Module:
     with torch.device("meta"):
         network = ResNet()
-    network = initialise(network, generator=generator(seed))
+    network = draw_weights(network, generator=generator(seed))
     for module in network.modules():
         if zero_init and isinstance(module, Block):
             nn.init.zeros_(module.bn2.weight)
@@ -126,7 +125,7 @@ def group_cnn(seed: int, groups: int = 4) -> nn.Module:
             nn.ReLU(),
             nn.Linear(32, 10),
         )
-    initialise(network, generator=generator(seed))
+    draw_weights(network, generator=generator(seed))
     for module in network.modules():
         if isinstance(module, nn.GroupNorm):
             module.reset_parameters()
@@ -141,7 +140,7 @@ def vgg(seed: int) -> nn.Module:
             stride = 2 if outputs > inputs > 1 else 1
             layers += [nn.Conv2d(inputs, outputs, 3, stride, 1), nn.ReLU()]
         network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
-    return initialise(network, generator=generator(seed))
+    return draw_weights(network, generator=generator(seed))
 
 
 def vit(seed: int) -> nn.Module:

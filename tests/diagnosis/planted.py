@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from normscope.experiments.models import mlp
+from normscope.networks.small import mlp
 
 from .healthy import (
     Case,

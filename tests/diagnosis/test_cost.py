@@ -50,15 +50,15 @@ def audits() -> dict[str, ns.Audit]:
 
 
 def test_passes_through_the_model_are_counted_by_part(audits):
-    """One pass of the batch and three samples to settle it, two runs of model and graph to verify the graph."""
+    """Three passes of the batch and two of a sample to settle it, two runs of model and graph to verify the graph."""
     cost = audits["fast"].cost
-    assert cost.passes["capture"] == 8 + 3 + 4
+    assert cost.passes["capture"] == 3 * 8 + 2 + 4
     assert cost.passes["data"] == 8
     assert (cost.passes["signal"], cost.backwards["signal"]) == (8, 8)
     assert cost.passes["rows"] == 2
     assert cost.passes["Jacobians"] == 5 * 8
     assert cost.backwards["Jacobians"] <= 8 * (3 + 4)
-    assert cost.total("passes") <= 14 * 8
+    assert cost.total("passes") <= 15 * 8
 
 
 def test_every_sample_of_the_loader_counts_once():

@@ -1,17 +1,19 @@
 """The verdict: one sentence about findings."""
 
-import inspect
 import re
+import runpy
+from pathlib import Path
 
 import pytest
 
 import normscope as ns
 from normscope.core.finding import Severity
-from normscope.diagnosis.findings import LOOKED_FOR
-from normscope.diagnosis.verdict import CLAUSES, clause, groups, verdict
+from normscope.core.finding_kinds import KINDS
+from normscope.diagnosis.verdict import clause, groups, verdict
 
 from .audits import audit, finding, normalizer, weight
 
+ROOT = Path(__file__).parents[2]
 ROWS = (weight("0"), *(normalizer(f"{n}") for n in range(53)))
 
 
@@ -66,7 +68,7 @@ def test_groups_keep_codes_and_severities_apart():
     assert [[f.where for f in group] for group in groups(found)] == [["1", "3"], ["2"], ["4"]]
 
 
-@pytest.mark.parametrize("code", sorted({key.split(" ")[0] for key in CLAUSES}))
+@pytest.mark.parametrize("code", sorted(KINDS))
 @pytest.mark.parametrize("severity", list(Severity))
 def test_every_clause_is_a_clause(code, severity):
     for count in (1, 2):
@@ -77,8 +79,16 @@ def test_every_clause_is_a_clause(code, severity):
         assert verdict(group, ROWS)
 
 
-def test_every_finding_that_is_looked_for_has_a_clause():
-    source = "\n".join(inspect.getsource(inspect.getmodule(finder)) for finder in LOOKED_FOR)
-    codes = set(re.findall(r'code="([a-z-]+)"', source))
-    assert len(codes) > 10
-    assert codes <= set(CLAUSES)
+@pytest.mark.parametrize(("by", "folder"), [("audit", "diagnosis"), ("watch", "monitor")])
+def test_the_list_has_every_kind_that_is_raised_and_no_other(by, folder):
+    source = "\n".join(path.read_text() for path in (ROOT / "src" / "normscope" / folder).rglob("*.py"))
+    listed = {code for code, kind in KINDS.items() if getattr(kind, by) is not None}
+    assert set(re.findall(r'code="([a-z-]+)"', source)) <= listed
+    assert {code for code in listed if f'"{code}"' in source} == listed
+
+
+def test_the_page_of_the_documentation_is_written_from_the_list():
+    write = runpy.run_path(str(ROOT / "tools" / "written_pages.py"))["findings_page"]
+    page = (ROOT / "docs" / "findings.md").read_text()
+    assert write(page) == page, "run: python tools/written_pages.py"
+    assert page.count("\n| `") == sum((kind.audit is not None) + (kind.watch is not None) for kind in KINDS.values())

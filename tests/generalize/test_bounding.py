@@ -206,7 +206,7 @@ class TestKinds:
         assert [one.name for one in found.rows] == ["Theorem 20, slopes at D", "Corollary 21", "HKK"]
         assert found["Corollary 21"].evidence == "estimated"
         assert "memorised" in found["Corollary 21"].missing[-1].why
-        assert len(found.notes) == 2
+        assert len(found.notes) == 1
 
     def test_a_loader_that_can_be_read_once_has_no_pac_bayes(self):
         x, y = data()

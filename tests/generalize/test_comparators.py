@@ -19,8 +19,8 @@ from normscope.generalize.weight_rows import growth_row, margin_rows, weight_nor
 def seen(m=1000, error=0.1, margin=2.0):
     spread = torch.linspace(-0.1 * margin, 2 * margin, m, dtype=torch.float64)
     return SamplesSeen(
-        samples=m, loss=0.1, error=error, margins=spread, square_norms=4.0 * m, largest_norm=3.0, entries=(-1.0, 1.0),
-        fingerprints=torch.arange(m), classes=3,
+        samples=m, loss=0.1, error=error, worst_loss=0.1, worst_error=error, margins=spread, square_norms=4.0 * m,
+        largest_norm=3.0, entries=(-1.0, 1.0), fingerprints=torch.arange(m), classes=3, difference=0.0,
     )  # fmt: skip
 
 

@@ -8,7 +8,8 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 from normscope.core.errors import InputError
-from normscope.generalize.bound import alone
+from normscope.generalize.bound import condition
+from normscope.generalize.description import Fixed
 from normscope.generalize.pac_bayes import (
     AT_ONCE,
     LARGEST,
@@ -23,6 +24,9 @@ from normscope.generalize.pac_bayes import (
 )
 from normscope.generalize.stochastic import PosteriorSearch, pac_bayes_row
 from normscope.generalize.stream import SampleBatch
+from normscope.graph.capturing import capture
+
+ALONE = condition("the loss of a sample depends on that sample alone", True, "it does")
 
 
 def posterior(count=7, seed=0):
@@ -130,8 +134,9 @@ def problem(m, seed, flip=0.1):
     return x, torch.where(torch.rand(m, generator=generator) < flip, 1 - y, y)
 
 
-def bound(m, seed, model, **options):
+def bound(m, seed, model, fixed=(), **options):
     x, y = problem(m, seed)
+    declared = Fixed.of(fixed, capture(model, x[:8], mode="eval"))
     search = PosteriorSearch(**({"steps": 60, "draws": 40, "rates": (1e-2, 5e-2)} | options))
     return pac_bayes_row(
         model,
@@ -141,8 +146,9 @@ def bound(m, seed, model, **options):
         classes=2,
         delta=0.1,
         output=None,
-        alone=alone(True),
+        traced=(ALONE,),
         seed=seed,
+        fixed=declared,
     )
 
 
@@ -167,7 +173,7 @@ class TestBound:
             row, _ = pac_bayes_row(
                 nn.Linear(30, 2), lambda x=x, y=y: iter([SampleBatch(x, y)]),
                 search=PosteriorSearch(steps=40, draws=20, rates=(0.05, 0.05)), samples=40, classes=2, delta=0.5,
-                output=None, alone=alone(True), seed=seed,
+                output=None, traced=(ALONE,), seed=seed,
             )  # fmt: skip
             assert row.value >= 0.5
 
@@ -182,11 +188,17 @@ class TestBound:
         assert model.weight.grad is None
         assert torch.equal(random, torch.random.get_rng_state())
 
-    def test_running_statistics_have_no_prior(self):
+    def test_running_statistics_have_no_prior_and_are_paid_for(self):
+        torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2))
-        row, _ = bound(100, 0, model, steps=2)
-        assert row.evidence == "estimated"
-        assert "1.running_mean" in row.missing[0].why
+        model[1].running_mean.normal_()
+        model[1].running_var.uniform_(0.5, 2.0)
+        row, figures = bound(1000, 0, model, steps=2)
+        free, declared = bound(1000, 0, model, steps=2, fixed=("1.running_*", "numbers"))
+        assert "`1.running_mean`, `1.running_var` and" in row.conditions[-1].why
+        assert figures["right"] - declared["right"] >= 6 * 32 * math.log(2) / 1000
+        assert row.value > free.value
+        assert {row.evidence, free.evidence} == {"certified"}
 
     def test_a_prior_at_the_start_of_training_is_nearer_than_zero(self):
         torch.manual_seed(0)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.listening.layer_geometry import LayerGeometry
+from normscope.listening.weight_seen import LayerGeometry
 from normscope.monitor.probes import weight_probe
 from normscope.monitor.watching import watch
 
@@ -20,11 +20,11 @@ def test_following_a_norm_does_not_wait_for_the_device():
     geometry = LayerGeometry(kind="convolution", shape=(1, 8, 9, 9), channels=8, settings=settings)
     draw = torch.Generator("cuda").manual_seed(0)
     scale = torch.rand(8, device="cuda") + 0.5
-    found = weight_probe.settled(geometry, layer.weight.detach(), None, scale, draw)
-    weight_probe.followed(geometry, layer.weight.detach(), found.vectors, scale, draw)  # what is loaded at first
+    found = weight_probe.search_norms(geometry, layer.weight.detach(), None, scale, draw)
+    weight_probe.follow_norms(geometry, layer.weight.detach(), found.vectors, scale, draw)  # what is loaded at first
     torch.cuda.set_sync_debug_mode("error")
     try:
-        again = weight_probe.followed(geometry, layer.weight.detach(), found.vectors, scale, draw)
+        again = weight_probe.follow_norms(geometry, layer.weight.detach(), found.vectors, scale, draw)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     eye = torch.eye(8 * 81, device="cuda").reshape(-1, 8, 9, 9)

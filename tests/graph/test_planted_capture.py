@@ -95,7 +95,11 @@ def both_is_the_first(patch: Patch) -> None:
 
 
 def nothing_meets(patch: Patch) -> None:
-    patch.setattr(samples, "_along", lambda owner, dims: torch.zeros_like(owner.amax(sorted(dims), keepdim=True)))
+    def apart(entries: samples.Entries, dims: Any) -> samples.Entries:
+        nothing = torch.zeros_like(entries.owner.amax(sorted(dims), keepdim=True))
+        return samples.Entries(nothing, nothing)
+
+    patch.setattr(samples, "_along", apart)
 
 
 def left_factor_alone(node: Node, values: Any) -> Any:
@@ -103,25 +107,60 @@ def left_factor_alone(node: Node, values: Any) -> Any:
 
 
 def any_order(patch: Patch) -> None:
-    patch.setattr(samples, "_numbered", lambda shape, device: torch.ones(tuple(shape), device=device))
+    patch.setattr(samples, "_numbered", lambda shape, device: torch.ones(tuple(shape), dtype=torch.int64))
 
 
 def by_draws(patch: Patch) -> None:
     """Only runs are compared, as they once were."""
-    patch.setattr(capturing, "independent", lambda *_: True)
+    patch.setattr(capturing, "what_joins", lambda *_: None)
 
 
 def one_sample_alone(patch: Patch) -> None:
     """The graph of two samples stands for that of the batch."""
 
-    def few(graph: Any, count: int) -> bool:
-        return True if count > 2 else samples.independent(graph, count)
+    def few(graph: Any, count: int) -> str | None:
+        return None if count > 2 else samples.joined(graph, count)
 
-    patch.setattr(capturing, "independent", few)
+    patch.setattr(capturing, "joined", few)
+
+
+def constants_are_alike(patch: Patch) -> None:
+    """Constants are not looked at, as they once were not."""
+    real = samples._together
+    patch.setattr(samples, "_together", lambda node, parts, constants=(): real(node, parts))
+
+
+def operators_are_alike(patch: Patch) -> None:
+    """Rows are not told apart by the operators and numbers that make them."""
+    patch.setattr(samples, "_signature", lambda node: 0)
+
+
+def places_are_alike(patch: Patch) -> None:
+    """Entries that were moved keep no trace of the place that they come from."""
+    patch.setattr(samples, "_explicit", lambda entries: samples.Entries(entries.owner, entries.label))
+
+
+def order_of_places_is_lost(patch: Patch) -> None:
+    patch.setattr(samples.Entries, "permute", _permuted)
+
+
+def _permuted(entries: samples.Entries, order: Any) -> samples.Entries:
+    implied = frozenset(order.index(dim) for dim in entries.implied)
+    return samples.Entries(entries.owner.permute(*order), entries.label.permute(*order), implied)
+
+
+def masks_are_constants(patch: Patch) -> None:
+    """Masks and ids count as constants of the batch, as they once did."""
+    real = translate.translate
+    patch.setattr(capturing, "translate", lambda *given, masks=False: real(*given))
 
 
 def mixed(name: str) -> Callable[[], None]:
     return lambda: test_samples.test_samples_that_meet_are_one_input(name)
+
+
+def unlike(name: str) -> Callable[[], None]:
+    return lambda: test_samples.test_samples_that_are_treated_differently_are_one_input(name)
 
 
 def apart(name: str) -> Callable[[], None]:
@@ -175,7 +214,7 @@ BUGS = {
     "samples are compared by draws": Bug(by_draws, mixed("a sine of the distance to the mean")),
     "unknown operators act entry by entry": Bug(unknown_is_entrywise, mixed("not in the table")),
     "comparisons do not count": Bug(first_operand_alone, mixed("compare")),
-    "two operands are not compared": Bug(both_is_the_first, mixed("neighbour")),
+    "two operands are not compared": Bug(both_is_the_first, lambda: _meet("neighbour")),
     "reductions are not looked at": Bug(nothing_meets, mixed("sum")),
     "sorting acts entry by entry": Bug(meeting(aten.sort.default, samples.entrywise), mixed("sort")),
     "running sums act entry by entry": Bug(meeting(aten.cumsum.default, samples.entrywise), mixed("running sum")),
@@ -185,6 +224,16 @@ BUGS = {
     ),
     "reversing keeps every sample in place": Bug(meeting(aten.flip.default, samples.entrywise), mixed("flat")),
     "all samples have one number": Bug(any_order, mixed("sum")),
+    "constants are not looked at": Bug(constants_are_alike, unlike("scaled by a buffer")),
+    "constants of a channel are not looked at": Bug(
+        meeting(aten.prelu.default, samples.overwrite), unlike("a slope by channel")
+    ),
+    "operators are not told apart": Bug(operators_are_alike, unlike("a number by row")),
+    "places are not told apart": Bug(places_are_alike, unlike("one row reversed")),
+    "the order of places is lost": Bug(order_of_places_is_lost, unlike("one row transposed")),
+    "masks need not come to their own sample": Bug(
+        masks_are_constants, test_samples.test_masks_that_mix_or_differ_in_use_join_the_samples
+    ),
     "large batches are not looked at": Bug(one_sample_alone, mixed("large batches alone")),
     "every operator mixes": Bug(
         lambda patch: patch.setattr(samples, "met", samples.everything), apart("mlp")
@@ -205,6 +254,12 @@ BUGS = {
         lambda: _not_by_sample(lambda x: x * len(x)),
     ),
 }  # fmt: skip
+
+
+def _meet(name: str) -> None:
+    """The samples are not only treated differently."""
+    graph = capturing.capture(test_samples.Function(test_samples.MIXING[name]).eval(), torch.randn(5, 4))
+    assert "samples of the batch meet" in graph.notes[-1]
 
 
 def _not_by_sample(function: Callable[..., Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -10,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normscope as ns
+from normscope.core.errors import InputError
 from normscope.graph import call, capturing
-from normscope.graph.samples import independent
+from normscope.graph.samples import joined
 from normscope.rules.registry import operators
 
 from ..real_models.families import FAMILIES
@@ -86,6 +88,143 @@ def test_its_bound_holds_for_the_batch():
     assert bounded(Function(MIXING["a sine of the distance to the mean"]).eval(), torch.randn(5, 4)).upper > 9999
 
 
+COUNT = 6
+ROWS = torch.ones(COUNT, dtype=torch.float64)
+ROWS[4] += 1e-12
+STACK = torch.eye(4).repeat(COUNT, 1, 1).double()
+STACK[3, 0, 0] += 1e-12
+PLACES = torch.arange(4).repeat(COUNT, 1)
+SWAPPED = PLACES.clone()
+SWAPPED[2, :2] = torch.tensor([1, 0])
+LAYERS = [nn.Linear(4, 4).double() for _ in range(COUNT)]
+TABLE = nn.Embedding(COUNT, 4).double()
+
+
+def rows(x: Tensor) -> Tensor:
+    return ROWS[: len(x), None]
+
+
+def third(x: Tensor) -> Tensor:
+    return torch.arange(len(x))[:, None] == 2
+
+
+def spike(x: Tensor) -> Tensor:
+    """What no run at ordinary values tells from the identity."""
+    return x + F.relu(x - 1e6)
+
+
+def by_row(function) -> Function:
+    return Function(lambda x: torch.stack([function(i, x[i]) for i in range(len(x))]))
+
+
+def one_row_assigned(x: Tensor) -> Tensor:
+    y = x.clone()
+    y[2] = spike(y[2])
+    return y
+
+
+class StatesByRow(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.run = nn.LSTM(4, 3, batch_first=True).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = (1e-9 * ROWS[None, : len(x), None]).expand(1, -1, 3).contiguous()
+        return self.run(x[:, None], (first, first))[0][:, 0]
+
+
+def masked_attention(x: Tensor) -> Tensor:
+    x = x.reshape(len(x), 1, 2, 2)
+    return F.scaled_dot_product_attention(x, x, x, attn_mask=1e6 * ROWS[: len(x), None, None, None] * torch.eye(2))
+
+
+UNLIKE = {
+    "scaled by a buffer": Function(lambda x: x * rows(x)),
+    "a bias by row": Function(lambda x: x + rows(x)),
+    "compared": Function(lambda x: torch.where(x > 1e6 * rows(x), 0.0, x)),
+    "chosen": Function(lambda x: torch.where(third(x), spike(x), x)),
+    "masked_fill": Function(lambda x: x.masked_fill(third(x), 0.0)),
+    "a mask of dropout": Function(lambda x: x * (SWAPPED[: len(x)] > 0)),
+    "embedded by position": Function(lambda x: x + TABLE(torch.arange(len(x)))),
+    "selected by position": Function(lambda x: x * ROWS.index_select(0, torch.arange(len(x)))[:, None]),
+    "gathered": Function(lambda x: x.gather(1, SWAPPED[: len(x)])),
+    "indexed": Function(lambda x: x[torch.arange(len(x))[:, None], SWAPPED[: len(x)]]),
+    "a slice scaled": Function(lambda x: torch.cat([x[:3], spike(x[3:4]), x[4:]])),
+    "a constant row": Function(lambda x: torch.cat([x[:-1], torch.zeros(1, 4).double()])),
+    "a row assigned": Function(one_row_assigned),
+    "select_scatter": Function(lambda x: torch.select_scatter(x, spike(x[1]), 0, 1)),
+    "slice_scatter": Function(lambda x: torch.slice_scatter(x, spike(x[1:3]), 0, 1, 3)),
+    "index_put of a constant": Function(lambda x: x.index_put((torch.tensor([2]),), torch.zeros(1, 4).double())),
+    "index_fill": Function(lambda x: x.index_fill(0, torch.tensor([2]), 0.0)),
+    "index_add of a constant": Function(lambda x: x.index_add(0, torch.tensor([2]), tiny(torch.ones(1, 4).double()))),
+    "scatter of a number": Function(lambda x: x.scatter(0, torch.tensor([[2, 2, 2, 2]]), 0.0)),
+    "a number by row": by_row(lambda i, row: row * (1 + 1e-12 * i)),
+    "a layer by row": by_row(lambda i, row: LAYERS[i](row)),
+    "another option by row": by_row(lambda i, row: row.topk(2, largest=i != 2).values),
+    "one row reversed": by_row(lambda i, row: row.flip(0) if i == 1 else row),
+    "one row transposed": by_row(lambda i, row: row.reshape(2, 2).T if i == 1 else row.reshape(2, 2)),
+    "one row in another shape": by_row(lambda i, row: row.reshape(2, 2)[:, 0] if i == 1 else row[:2]),
+    "one row padded otherwise": by_row(lambda i, row: F.pad(row, (0, 1), value=float(i == 2))),
+    "one row rolled": Function(lambda x: torch.cat([x[:2], x[2:3].roll(1, 1), x[3:]])),
+    "a triangle": Function(torch.tril),
+    "bmm from the left": Function(lambda x: torch.bmm(STACK[: len(x)], x[:, :, None])[:, :, 0]),
+    "bmm from the right": Function(lambda x: torch.bmm(x[:, None], STACK[: len(x)])[:, 0]),
+    "baddbmm": Function(lambda x: torch.baddbmm(STACK[: len(x), :1], x[:, None], STACK[:1].expand(len(x), 4, 4))[:, 0]),
+    "addmm": Function(lambda x: torch.addmm(rows(x).expand(-1, 4), x, STACK[0])),
+    "einsum": Function(lambda x: torch.einsum("bij,bj->bi", STACK[: len(x)], x)),
+    "folded away": Function(lambda x: (x.reshape(-1, 2) * ROWS[: len(x)].repeat_interleave(2)[:, None]).reshape(-1, 4)),
+    "in columns": Function(lambda x: (x.T * ROWS[: len(x)]).T),
+    "batch norm by channel": Function(lambda x: F.batch_norm(x.T, torch.zeros(len(x)).double(), ROWS[: len(x)]).T),
+    "a slope by channel": Function(lambda x: F.prelu(x.T, ROWS[: len(x)]).T),
+    "a mask of attention": Function(masked_attention),
+    "summed beside": Function(lambda x: torch.cat([x, rows(x)], 1).sum(1, keepdim=True)),
+    "a state by row": StatesByRow(),
+}
+
+
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize("name", UNLIKE)
+def test_samples_that_are_treated_differently_are_one_input(name):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(call, "_alike", lambda *_: True)  # what runs show is not asked
+        graph = ns.capture(UNLIKE[name].eval(), torch.randn(COUNT, 4).double())
+    assert not graph.per_sample
+    assert "treats the samples of the batch differently" in graph.notes[-1]
+
+
+class Weighted(nn.Module):
+    """Row 5 of a batch counts 50 times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.register_buffer("w", torch.ones(8))
+        self.w[5] = 50.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.layer(x) * self.w[: len(x), None])
+
+
+@pytest.mark.parametrize("unseen", [False, True])
+def test_no_bound_is_below_the_slope_of_the_row_that_counts_most(unseen, monkeypatch):
+    if unseen:  # the graph alone decides
+        monkeypatch.setattr(call, "_alike", lambda *_: True)
+    model, x = Weighted().eval(), torch.randn(8, 4)
+    x[5] = 10 * model.layer.weight.detach()[0]  # there its first output is not flat
+    attained = ns.lipschitz(model, x, scope="point").lower
+    assert attained > 10
+    everywhere = ns.lipschitz(model, x, effort="tight")
+    ball = ns.lipschitz(model, x, scope="ball", radius=0.1)
+    inside = ns.lipschitz(model, x, scope="domain", domain=ns.domain(model, [x]))
+    assert min(bracket.upper for bracket in (everywhere, ball, inside)) >= attained
+    assert len(ball.per_sample) == 1
+    for refusing in (ns.certified_radius, partial(ns.lipschitz, scope="data")):
+        with pytest.raises(InputError, match="treats them differently"):
+            refusing(model, x)
+    assert ns.audit(model, x).lipschitz.upper >= attained
+    assert ns.capture(model, x[:5]).per_sample  # without that row all are alike
+
+
 class Windows(nn.Module):
     """Attention in windows, as Swin does it: the batch is folded into the windows and unfolded again."""
 
@@ -123,6 +262,24 @@ def in_place(x: Tensor) -> Tensor:
     return y.relu_()
 
 
+def each_row(x: Tensor) -> Tensor:
+    y = torch.zeros_like(x)
+    for i in range(len(x)):
+        y[i] = x[i].relu()
+    return y
+
+
+class Rows(nn.Module):
+    """One layer, called once for every row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([self.layer(row).relu() for row in x])
+
+
 APART = {
     "no entries": (Function(lambda x: x + x[:, :0].sum(1, True) + x[:0].sum(0)), (5, 4)),
     "dropout that is off": (nn.Sequential(nn.Dropout2d(), nn.Flatten(), nn.AlphaDropout(), nn.Dropout()), (3, 2, 2, 2)),
@@ -154,6 +311,23 @@ APART = {
     "by channel": (Function(lambda x: x.permute(1, 0, 2).softmax(2).permute(1, 0, 2)), (3, 2, 4)),
     "bilinear": (Function(lambda x: x @ x.transpose(1, 2) @ x), (3, 2, 4)),
     "constant beside": (Function(lambda x: torch.cat([x, torch.ones(len(x), 2)], 1)), (5, 4)),
+    "equal rows": (Function(lambda x: x * torch.ones(8, 4)[: len(x)] + torch.arange(4.0).expand(len(x), 4)), (5, 4)),
+    "positions by row": (Function(lambda x: x + torch.arange(4.0).repeat(len(x), 1)), (5, 4)),
+    "positions folded away": (
+        Function(lambda x: (x.reshape(-1) * torch.arange(4.0).repeat(len(x))).reshape(x.shape)),
+        (5, 4),
+    ),
+    "one matrix for all": (
+        Function(lambda x: torch.bmm(torch.ones(2, 4).repeat(len(x), 1, 1), x[:, :, None])[:, :, 0]),
+        (5, 4),
+    ),
+    "a token before": (Function(lambda x: torch.cat([torch.ones(1, 1, 4).expand(len(x), 1, 4), x], 1)), (3, 2, 4)),
+    "gathered alike": (Function(lambda x: x.gather(1, torch.tensor([[0, 2]]).expand(len(x), 2))), (5, 4)),
+    "one layer for all rows": (Rows(), (5, 4)),
+    "in chunks": (Function(lambda x: torch.cat([F.layer_norm(part, (4,)) for part in x.split(2)])), (5, 4)),
+    "rows written one by one": (Function(each_row), (5, 4)),
+    "halves swapped": (Function(lambda x: torch.cat([-x[..., 2:], x[..., :2]], -1) * torch.arange(4.0)), (3, 2, 4)),
+    "one weight by head": (Function(lambda x: torch.einsum("bhi,hij->bhj", x, torch.ones(2, 4, 3))), (3, 2, 4)),
 }
 
 
@@ -168,6 +342,72 @@ def test_samples_that_never_meet_are_measured_one_by_one(name):
     assert graph.batched
     with torch.no_grad():
         assert torch.allclose(graph.batched[0].run(batch), model(batch), atol=1e-5)
+
+
+class Pooled(nn.Module):
+    """Token ids and lengths: what each sample reads depends on its own lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.last = nn.Embedding(9, 4), nn.Linear(4, 2)
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        h = self.embed(ids)
+        inside = (torch.arange(h.shape[1]) < lengths[:, None]).to(h.dtype)[..., None]
+        ends = h[torch.arange(len(h)), lengths - 1] + h.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, 4))[:, 0]
+        kind = F.one_hot(lengths, 8).to(h.dtype)
+        return self.last((h * inside).sum(1) / inside.sum(1) + ends) + kind[:, :2]
+
+
+class Chosen(nn.Module):
+    """Weights that each sample chooses by its kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(3, 4, 4))
+
+    def forward(self, x: Tensor, kind: Tensor) -> Tensor:
+        return torch.bmm(self.w[kind], x[:, :, None])[:, :, 0] + self.w.index_select(0, kind)[:, 0]
+
+
+KINDS = torch.tensor([2, 0, 1, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("model", "batch"),
+    [
+        (Pooled(), (torch.arange(35).reshape(5, 7) % 9, torch.tensor([5, 7, 3, 7, 1]))),
+        (Chosen(), (torch.ones(5, 4), KINDS)),
+    ],
+    ids=["lengths", "kinds"],
+)
+def test_masks_and_ids_of_their_own_keep_samples_apart(model, batch):
+    assert ns.capture(model.eval(), batch).per_sample
+
+
+class Kinds(nn.Module):
+    """Calls a function of an input and a kind."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor, kind: Tensor) -> Tensor:
+        return self.function(x, kind)
+
+
+def test_masks_that_mix_or_differ_in_use_join_the_samples():
+    by_kind = torch.ones(5, 3)
+    by_kind[4, 0] = 1 + 1e-5  # a table by row, which only kinds that the first sample does not have tell apart
+    functions = [
+        lambda x, kind: x * (1 + tiny(kind.sum())),
+        lambda x, kind: x + tiny(kind.roll(1))[:, None],
+        lambda x, kind: x * by_kind[torch.arange(len(x)), kind][:, None],
+    ]
+    for function in functions:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(call, "_alike", lambda *_: True)
+            assert not ns.capture(Kinds(function).eval(), (torch.randn(5, 4), KINDS)).per_sample
 
 
 QUICK = ("resnet_basic", "vit", "bert", "gpt2")
@@ -186,8 +426,8 @@ def test_real_models_are_measured_one_sample_at_a_time(name):
 
 def test_the_order_of_the_samples_matters():
     graph = ns.capture(Function(lambda x: x.flip(0)).train(), torch.randn(4, 3))
-    assert not independent(graph, 4)
-    assert independent(ns.capture(Function(lambda x: x.flip(1)).train(), torch.randn(4, 3)), 4)
+    assert "another order" in joined(graph, 4)
+    assert joined(ns.capture(Function(lambda x: x.flip(1)).train(), torch.randn(4, 3)), 4) is None
 
 
 def test_a_batch_of_one_is_its_own_graph():
@@ -246,7 +486,7 @@ def test_operators_of_the_rules_are_never_wrongly_called_independent(part):
     for model, shape in EXAMPLES[part::PARTS]:
         model.eval()
         _, graph = capturing._traced(model, call.prepare(model, torch.rand(shape), None), None, "eval", True)
-        found = independent(graph, shape[0])
+        found = joined(graph, shape[0]) is None
         with torch.no_grad():
             assert not (found and meet(model, shape)), str(graph)
         apart += found
@@ -259,3 +499,27 @@ def test_the_comparison_of_runs_is_still_asked(monkeypatch):
     assert not ns.capture(model, torch.randn(4, 3)).per_sample
     monkeypatch.setattr(call, "_alike", lambda *_: True)
     assert ns.capture(model, torch.randn(4, 3)).per_sample
+
+
+class TimesBatchSize(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tensor([1.0, 0.0]) + x * len(x)
+
+
+class OtherForTwo(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tensor([1.0, 0.0]) + (x * 100 if len(x) > 1 else x)
+
+
+class MeanOfRows(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sin() / x.shape[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "gain"), [(TimesBatchSize(), 4.0), (OtherForTwo(), 100.0), (MeanOfRows(), 0.25)], ids=str
+)
+def test_a_factor_that_depends_on_the_batch_size_is_seen_where_the_batch_is_zero(model: nn.Module, gain: float) -> None:
+    bracket = ns.lipschitz(model.eval(), torch.zeros(4, 2))
+    assert bracket.upper >= gain * (1 - 1e-9)
+    assert bracket.input_shape == (4, 2)

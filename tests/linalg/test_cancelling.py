@@ -9,10 +9,10 @@ import torch
 
 from normscope.linalg.absolute import absolute, row_norms
 from normscope.linalg.convolution_map import Convolution
-from normscope.linalg.entries import cancels
 from normscope.linalg.folding import add, compose
 from normscope.linalg.linear_map import Composite, Diagonal, LinearMap, Matrix, Sum
 from normscope.linalg.operator_norms import bracket, upper
+from normscope.linalg.writing import cancels
 
 DOUBLE = torch.float64
 

@@ -9,9 +9,9 @@ from torch import nn
 from normscope.core.bracket import Evidence
 from normscope.core.errors import InputError
 from normscope.linalg import conv_norm, operator_norms
+from normscope.linalg.conv_norm import written_axis
 from normscope.linalg.convolution_map import Convolution
 from normscope.linalg.layer_norms import linear_map, spectral_norm
-from normscope.linalg.strip import written_axis
 
 from .cases import Case, dense, random_case, sigma
 

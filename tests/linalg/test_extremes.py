@@ -7,7 +7,6 @@ import torch
 
 from normscope.core.budget import Budget
 from normscope.linalg.extremes import extreme_eigenpairs
-from normscope.linalg.quadrature import quadratures
 
 
 def symmetric(values: torch.Tensor, seed: int = 0) -> torch.Tensor:
@@ -78,39 +77,3 @@ def test_what_is_not_finite_or_has_no_budget_is_not_converged() -> None:
     assert (broken.top, broken.products) == ((), 1)
     none = extreme_eigenpairs(lambda v: v, start(5), top=2, budget=Budget(0))
     assert (none.top, none.products) == ((), 0)
-
-
-@pytest.mark.parametrize("steps", [2, 5, 12])
-@pytest.mark.parametrize("limit", [0.0, 0.01, 0.2, 0.7, 3.0])
-def test_the_share_near_zero_is_at_most_what_the_nodes_say(steps: int, limit: float) -> None:
-    generator = torch.Generator().manual_seed(3)
-    values = torch.randn(60, generator=generator, dtype=torch.float64)
-    values[:20] = 0.0
-    like = torch.zeros(1, dtype=torch.float64)
-    found = quadratures(
-        lambda v: values * v, 60, probes=4, steps=steps, project=lambda v: v, generator=generator, like=like
-    )
-    truth = float((values.abs() <= limit).double().mean())  # all signs weigh the same
-    for one in found:
-        within, most = one.share(limit)
-        assert within <= most
-        assert truth <= most + 1e-12
-
-
-def test_quadratures_integrate_polynomials_exactly() -> None:
-    matrix = symmetric(torch.linspace(-1, 3, 40))
-    vectors = []
-
-    def operator(vector: torch.Tensor) -> torch.Tensor:
-        vectors.append(vector)
-        return matrix @ vector
-
-    generator = torch.Generator().manual_seed(0)
-    like = torch.zeros(1, dtype=torch.float64)
-    [found] = quadratures(operator, 40, probes=1, steps=5, project=lambda v: v, generator=generator, like=like)
-    first = vectors[0]
-    assert float(found.weights.sum()) == pytest.approx(1.0)
-    for power in range(10):
-        exact = float(first @ torch.linalg.matrix_power(matrix, power) @ first)
-        assert float((found.weights * found.nodes**power).sum()) == pytest.approx(exact, abs=1e-8)
-    assert found.form == pytest.approx(40 * float(first @ matrix @ first))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from normscope.core.bracket import Evidence
 from normscope.core.rounding import narrow_underflow
 from normscope.diagnosis import weight_norms
-from normscope.linalg import conv_norm, gram, kernel, operator_norms
+from normscope.linalg import certify, conv_norm, operator_norms, symbol
 from normscope.linalg.convolution_map import Convolution
 from normscope.linalg.folding import compose
 from normscope.linalg.layer_norms import linear_map
@@ -87,9 +87,9 @@ def test_coarse_norms_of_stored_matrices_are_certified(name: str, dtype: torch.d
 def test_the_allowance_covers_the_rounding(name: str) -> None:
     matrix = matrices()[name]
     matrix = matrix / matrix.abs().max()
-    exact, rounded = matrix @ matrix.T, gram.gram_matrix(matrix, narrow=True)
+    exact, rounded = matrix @ matrix.T, certify.gram_matrix(matrix, narrow=True)
     size = min(float(matrix.norm()), math.sqrt(float(matrix.abs().sum(0).max() * matrix.abs().sum(1).max())))
-    allowed = gram.narrow_share(matrix.shape[1]) * size**2 + narrow_underflow(*matrix.shape)
+    allowed = certify.narrow_share(matrix.shape[1]) * size**2 + narrow_underflow(*matrix.shape)
     assert sigma(exact - rounded) <= allowed + 1e-14 * size**2
     assert torch.equal(rounded, rounded.T)
 
@@ -99,34 +99,34 @@ def test_float32_sums_stay_short() -> None:
     for terms in (64, 1000, 5000, 70_000):
         matrix = torch.full((4, terms), 0.7, dtype=F64)
         exact = float(matrix.float()[0].double().square().sum())
-        rounded = gram.gram_matrix(matrix, narrow=True)
-        assert abs(float(rounded[1, 2]) / exact - 1.0) <= gram.narrow_share(terms) <= 90 * 2.0**-24
-    assert gram.narrow_share(10**9) == gram.narrow_share(1024)
+        rounded = certify.gram_matrix(matrix, narrow=True)
+        assert abs(float(rounded[1, 2]) / exact - 1.0) <= certify.narrow_share(terms) <= 90 * 2.0**-24
+    assert certify.narrow_share(10**9) == certify.narrow_share(1024)
     with pytest.raises(AssertionError, match="short sums"):
-        gram.gram_of_rows([torch.ones(gram.PIECE + 1, 3)], 3, narrow=True)
+        certify.gram_of_rows([torch.ones(certify.PIECE + 1, 3)], 3, narrow=True)
 
 
 def test_products_of_taps_are_those_of_the_gram_matrix() -> None:
     blocks = torch.randn(3, 5, 3000, dtype=F64, generator=torch.Generator().manual_seed(1))
     whole = blocks.reshape(15, -1) @ blocks.reshape(15, -1).T
-    for i, product in enumerate(gram.narrow_products(blocks)):
+    for i, product in enumerate(certify.narrow_products(blocks)):
         assert product.shape == (5, 5 * (i + 1))
         assert torch.allclose(product.double(), whole[5 * i : 5 * i + 5, : 5 * i + 5], atol=1e-2, rtol=1e-4)
 
 
 def test_float64_gram_matrices_are_those_of_a_plain_product() -> None:
     matrix = matrices()["random"]
-    assert torch.allclose(gram.gram_matrix(matrix), matrix @ matrix.T, rtol=1e-13)
-    pieces = gram.gram_of_rows(matrix.T.split(7), 100)
+    assert torch.allclose(certify.gram_matrix(matrix), matrix @ matrix.T, rtol=1e-13)
+    pieces = certify.gram_of_rows(matrix.T.split(7), 100)
     assert torch.allclose(pieces, matrix @ matrix.T, rtol=1e-13)
 
 
 def test_torchs_precision_setting_changes_nothing() -> None:
     matrix, before = matrices()["random"], torch.get_float32_matmul_precision()
-    first = gram.gram_matrix(matrix, narrow=True)
+    first = certify.gram_matrix(matrix, narrow=True)
     torch.set_float32_matmul_precision("medium")
     try:
-        assert torch.equal(gram.gram_matrix(matrix, narrow=True), first)
+        assert torch.equal(certify.gram_matrix(matrix, narrow=True), first)
     finally:
         torch.set_float32_matmul_precision(before)
 
@@ -153,7 +153,7 @@ def layers() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
 def test_coarse_norms_of_convolutions_are_certified(name: str, factor: float, monkeypatch) -> None:
     torch.manual_seed(0)
     monkeypatch.setattr(conv_norm, "_FAST", 0.0)  # not written out
-    monkeypatch.setattr(kernel, "_WORTH_IT", 2)
+    monkeypatch.setattr(symbol, "_WORTH_IT", 2)
     layer, shape = layers()[name]
     layer.bias = None
     layer = layer.double()

@@ -15,12 +15,9 @@ import normscope as ns
 from normscope.core import cost
 from normscope.core.budget import Budget
 from normscope.linalg.absolute import absolute, absolute_norm, row_norms
-from normscope.linalg.bounds_taken import taken
-from normscope.linalg.entries import cancels
-from normscope.linalg.kept import kept
-from normscope.linalg.linear_map import Composite, Identity, LinearMap, Matrix, Sum
-from normscope.linalg.operator_norms import bracket, remembered, upper
-from normscope.linalg.writing import span
+from normscope.linalg.linear_map import Composite, Identity, LinearMap, Matrix, Sum, kept
+from normscope.linalg.operator_norms import bracket, remembered, taken, upper
+from normscope.linalg.writing import cancels, span
 
 
 def matrix(rows: int = 3, columns: int = 4) -> Matrix:

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from normscope.linalg import lanczos
+from normscope.linalg.lanczos import squared_eigenpairs
 from normscope.linalg.linear_map import Matrix
 from normscope.linalg.operator_norms import bracket
-from normscope.linalg.squaring import squared_eigenpairs
 
 
 def family(values, *, complex_=False, seed=0):

@@ -16,8 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from normscope.diagnosis.data_pass import watch_data
 from normscope.listening.calls import FunctionCall
 from normscope.listening.listener import ForwardListener, LayerListener
-from normscope.monitor.forward_record import ForwardRecord
-from normscope.monitor.function_mode import FunctionListener
+from normscope.monitor.forward_listening import ForwardRecord, FunctionListener
 from normscope.monitor.schedule import Tier
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.diagnosis.data_pass import watch_data
-from normscope.listening.unit_axis import UnitAxis
+from normscope.listening.listener import UnitAxis
 
 
 @pytest.mark.parametrize(

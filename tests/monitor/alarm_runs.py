@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from normscope.core.finding import Severity
-from normscope.experiments import models
-from normscope.experiments.data import digits
+from normscope.data import digits
 from normscope.monitor.watching import Watch, watch
+from normscope.networks import small as models
 
 Optimizers = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 

@@ -9,13 +9,13 @@ import pytest
 @pytest.fixture(autouse=True)
 def _no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of a few milliseconds have no time to share out: every layer is measured at every measured step."""
-    monkeypatch.setattr("normscope.monitor.watching.SHARE", None)
+    monkeypatch.setattr("normscope.monitor.watching.TIME_SHARE", None)
 
 
 @pytest.fixture(autouse=True)
 def _nothing_compiled_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Functions that other tests have compiled stay in the process: models would be run aside because of them."""
-    monkeypatch.setattr("normscope.monitor.step_listener.compiled_functions", lambda: False)
+    monkeypatch.setattr("normscope.monitor.forward_listening.compiled_functions", lambda: False)
 
 
 @pytest.fixture(autouse=True)

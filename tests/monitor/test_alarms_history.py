@@ -13,8 +13,7 @@ import pytest
 from normscope.core.finding import Finding, Severity
 from normscope.monitor.alarms import add_record
 from normscope.monitor.alarms.loss import loss_not_finite
-from normscope.monitor.courses import Course
-from normscope.monitor.history import History
+from normscope.monitor.history import Course, History
 from normscope.monitor.log import LogWriter, read_log
 from normscope.monitor.probes import normalizer_probe, updates
 from normscope.monitor.record import LayerRecord, Record

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from normscope.core.finding import Severity
-from normscope.monitor.alarms.variance import FALL_COUPLED
+from normscope.monitor.alarms.normalizers import FALL_COUPLED_DECADES
 from normscope.monitor.watching import watch
 
 from .alarm_runs import convolutional, data, mlp, residual, sgd, train, warned
@@ -57,7 +57,7 @@ def test_coupled_l2_in_adam_collapses_variances_and_is_named():
     assert found.severity is Severity.WARNING
     assert found.numbers["coupled"] == 1
     assert found.numbers["weight_decay"] == 1e-2
-    assert found.numbers["log10_variance"] <= found.numbers["log10_variance_first"] - FALL_COUPLED
+    assert found.numbers["log10_variance"] <= found.numbers["log10_variance_first"] - FALL_COUPLED_DECADES
     assert found.numbers["log10_norm"] < found.numbers["log10_norm_first"]
     assert "coupled L2" in found.why
     assert "scale invariant" in found.why
@@ -197,7 +197,7 @@ def test_a_loss_that_training_makes_worse():
 @pytest.mark.parametrize("end", ["exit", "flush"])
 def test_alarms_are_looked_for_in_time_and_at_the_end(end, monkeypatch):
     """Without any time for alarms: at the latest after ten records, and whatever is left at a flush or at the end."""
-    monkeypatch.setattr("normscope.monitor.watching.SHARE", 0.0)
+    monkeypatch.setattr("normscope.monitor.watching.TIME_SHARE", 0.0)
     told = []
 
     @torch.no_grad()

@@ -155,7 +155,7 @@ def trained(fault: Fault, *, ill: bool) -> Watch:
 
 @pytest.fixture(autouse=True)
 def _no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normscope.monitor.watching.SHARE", 0.0)
+    monkeypatch.setattr("normscope.monitor.watching.TIME_SHARE", 0.0)
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from normscope.core.errors import InputError
-from normscope.monitor.log import BLOCK, FILE, LogWriter, read_log
+from normscope.monitor.log import FILE, MENDED_BLOCK_BYTES, LogWriter, read_log
 from normscope.monitor.record import Record
 from normscope.monitor.watching import watch
 
@@ -104,15 +104,15 @@ def test_only_the_tail_is_read_to_mend(tmp_path: Path, monkeypatch: pytest.Monke
     path = written(tmp_path)
     with path.open("ab") as file:
         for _ in range(40):
-            file.write(json.dumps({"type": "step", "pad": "x" * BLOCK}).encode() + b"\n")
+            file.write(json.dumps({"type": "step", "pad": "x" * MENDED_BLOCK_BYTES}).encode() + b"\n")
         end = file.tell()
-        file.write(b'{"type":"step","half":"' + b"y" * (3 * BLOCK))  # longer than what is read at a time
+        file.write(b'{"type":"step","half":"' + b"y" * (3 * MENDED_BLOCK_BYTES))  # longer than what is read at a time
     read, sizes = os.read, []
     monkeypatch.setattr(os, "read", lambda handle, size: sizes.append(size) or read(handle, size))
     writer = LogWriter(tmp_path)
     writer.close()
     assert path.stat().st_size == end
-    assert 0 < sum(sizes) <= 5 * BLOCK
+    assert 0 < sum(sizes) <= 5 * MENDED_BLOCK_BYTES
     path.write_bytes(b'{"type"')
     writer = LogWriter(tmp_path)
     writer.close()

@@ -10,13 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from normscope.listening.layer_geometry import LayerGeometry
+from normscope.listening.weight_seen import LayerGeometry
 from normscope.monitor import norm_tracking as norms_module
-from normscope.monitor.norm_figures import READABLE
-from normscope.monitor.norm_tracking import AFRESH, LATEST, NormTracker
-from normscope.monitor.probes.weight_probe import by_powers, followed, settled
-from normscope.monitor.schedule import Tier
-from normscope.monitor.time_share import TimeShare
+from normscope.monitor.norm_tracking import AFRESH_TURNS, LATEST_TURNS, READABLE_DECADES, NormTracker
+from normscope.monitor.probes.weight_probe import eigenvectors_by_powers, follow_norms, search_norms
+from normscope.monitor.schedule import Tier, TimeShare
 from normscope.monitor.watching import Watch, watch
 
 
@@ -83,7 +81,7 @@ def test_every_trained_matrix_is_a_row_with_its_figures(kind: str) -> None:
         assert None not in last.of("weight", quantity)
     for row, norm in zip(rows, last.of("weight", "log10_norm"), strict=True):
         exact = math.log10(float(torch.linalg.matrix_norm(known[row.parameters[0]], 2)))
-        assert exact - READABLE <= norm <= exact + 1e-5
+        assert exact - READABLE_DECADES <= norm <= exact + 1e-5
     for row, size in zip(rows, last.of("weight", "log10_size"), strict=True):
         together = torch.cat([known[name].flatten() for name in row.parameters])
         assert 10**size == pytest.approx(float(together.norm()), rel=1e-4)
@@ -166,8 +164,8 @@ def test_norms_of_a_short_run_are_those_of_dense_decompositions(tier: str, every
         for norm, error, true in zip(norms, errors, exact[record.step], strict=True):
             worst = max(worst, true - norm)
             assert norm <= true + 1e-5
-            assert error <= READABLE
-    assert worst <= READABLE
+            assert error <= READABLE_DECADES
+    assert worst <= READABLE_DECADES
 
 
 @pytest.mark.parametrize("factor", [1e-35, 1e-20, 1e20, 1e35])
@@ -181,7 +179,7 @@ def test_norms_of_extreme_weights(factor: float) -> None:
     exact = math.log10(float(torch.linalg.matrix_norm(model[0].weight.double(), 2)))
     run, _ = trained(model, torch.randn(16, 5), steps=2)
     first = run.records[0].of("weight", "log10_norm")
-    assert first[0] == pytest.approx(exact, abs=READABLE)
+    assert first[0] == pytest.approx(exact, abs=READABLE_DECADES)
     assert first[1] == -math.inf
 
 
@@ -207,10 +205,10 @@ def test_a_search_is_not_taken_in_by_values_that_lie_close_together() -> None:
         draw = torch.Generator().manual_seed(seed)
         turn = torch.linalg.qr(torch.randn(400, 400, generator=draw))[0]
         weight = turn * torch.tensor([1.06, *(1.0 - 0.1 * i / 399 for i in range(399))])
-        norms, errors, _ = settled(geometry, weight.mT.contiguous(), None, None, draw)
+        norms, errors, _ = search_norms(geometry, weight.mT.contiguous(), None, None, draw)
         below = math.log10(1.06) - math.log10(float(norms[0]))
         assert -1e-5 <= below <= float(errors[0]) + 1e-5
-        assert float(errors[0]) <= READABLE
+        assert float(errors[0]) <= READABLE_DECADES
 
 
 def test_a_search_begins_where_no_weight_can_hide() -> None:
@@ -219,19 +217,19 @@ def test_a_search_begins_where_no_weight_can_hide() -> None:
     weight = torch.eye(8) + 2.0 * across[:, None] * across
     geometry = LayerGeometry(kind="linear", shape=(1, 8), channels=8)
     for seed in range(3):
-        found = settled(geometry, weight, None, None, torch.Generator().manual_seed(seed))
+        found = search_norms(geometry, weight, None, None, torch.Generator().manual_seed(seed))
         assert float(found.norms[0]) == pytest.approx(3.0, rel=1e-3)
 
 
-@pytest.mark.parametrize(("doubted", "searches"), [(False, [0, AFRESH]), (True, [0, 2, AFRESH + 2])])
+@pytest.mark.parametrize(("doubted", "searches"), [(False, [0, AFRESH_TURNS]), (True, [0, 2, AFRESH_TURNS + 2])])
 def test_a_search_is_made_again_after_some_turns_or_where_there_is_doubt(
     doubted: bool, searches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[int] = []
     norms, site = NormTracker(), ("a", "linear", 0)
     geometry, weight = LayerGeometry(kind="linear", shape=(1, 9), channels=5), torch.randn(5, 9)
-    monkeypatch.setattr(norms_module, "settled", lambda *args: made.append(turn) or settled(*args))
-    for turn in range(AFRESH + 3):
+    monkeypatch.setattr(norms_module, "search_norms", lambda *args: made.append(turn) or search_norms(*args))
+    for turn in range(AFRESH_TURNS + 3):
         if doubted and turn == 2:
             norms.doubt(site)
         norms.measure([site], lambda _: (geometry, weight, None), tier=Tier.ECONOMY, budget=TimeShare(None))
@@ -247,12 +245,12 @@ def test_a_search_that_there_is_no_time_for_waits_but_not_for_ever(monkeypatch: 
     turns: list[int] = []
     norms, site = NormTracker(), ("a", "linear", 0)
     geometry, weight = LayerGeometry(kind="linear", shape=(1, 9), channels=5), torch.randn(5, 9)
-    monkeypatch.setattr(norms_module, "settled", lambda *args: made.append(turns[-1]) or settled(*args))
+    monkeypatch.setattr(norms_module, "search_norms", lambda *args: made.append(turns[-1]) or search_norms(*args))
     monkeypatch.setattr(TimeShare, "affords", lambda self, task: task[0] != "search")
-    for turn in range(LATEST + 2):
+    for turn in range(LATEST_TURNS + 2):
         turns.append(turn)
         norms.measure([site], lambda _: (geometry, weight, None), tier=Tier.ECONOMY, budget=TimeShare(0.1))
-    assert made == [0, LATEST]
+    assert made == [0, LATEST_TURNS]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -260,13 +258,15 @@ def test_powers_of_small_matrices_find_the_best_two(seed: int) -> None:
     draw = torch.Generator().manual_seed(seed)
     rows = torch.randn(5, 7, 30, generator=draw) * torch.logspace(0, -2 * seed, 7)[:, None]
     small = rows @ rows.mT
-    best = by_powers(small, 2)
+    best = eigenvectors_by_powers(small, 2)
     values = torch.linalg.eigvalsh(small)
     levels = torch.diagonal(best.mT @ small @ best, dim1=1, dim2=2)
     assert torch.allclose(levels[:, 0], values[:, -1], rtol=2e-3)
     assert torch.allclose(levels[:, 1], values[:, -2], rtol=2e-2)
     assert torch.allclose(best.mT @ best, torch.eye(2).expand(5, 2, 2), atol=2e-2)
-    assert torch.equal(by_powers(torch.zeros(1, 3, 3), 1).isfinite(), torch.ones(1, 3, 1, dtype=torch.bool))
+    assert torch.equal(
+        eigenvectors_by_powers(torch.zeros(1, 3, 3), 1).isfinite(), torch.ones(1, 3, 1, dtype=torch.bool)
+    )
 
 
 @pytest.mark.parametrize(("case", "seed"), [("linear", 0), ("folded", 1), ("grouped", 2), ("folded", 3)])
@@ -286,10 +286,10 @@ def test_what_is_followed_is_the_norm_while_the_weight_turns(case: str, seed: in
         weight, other = torch.randn(6, 2, 3, 3, generator=draw), torch.zeros(6, 2, 3, 3)
         other[4:] = torch.randn(2, 2, 3, 3, generator=draw)
     scale = torch.rand(30, generator=draw) + 0.1 if case == "folded" else None
-    known = settled(geometry, weight, None, scale, draw).vectors
+    known = search_norms(geometry, weight, None, scale, draw).vectors
     for step in range(1, 16):
         now = weight + 0.05 * step * other
-        found = followed(geometry, now, known, scale, draw)
+        found = follow_norms(geometry, now, known, scale, draw)
         known = found.vectors.bfloat16().float()
         eye = torch.eye(math.prod(geometry.shape[1:])).reshape(-1, *geometry.shape[1:])
         images = geometry.image(eye, now)
@@ -297,7 +297,7 @@ def test_what_is_followed_is_the_norm_while_the_weight_turns(case: str, seed: in
         for norm, error, dense_images in zip(found.norms, found.errors, exact, strict=True):
             below = math.log10(float(torch.linalg.matrix_norm(dense_images.flatten(1), 2) / norm))
             assert -1e-5 <= below <= max(float(error), 1e-5)
-            assert float(error) <= READABLE
+            assert float(error) <= READABLE_DECADES
         assert found.vectors.shape == known.shape
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from normscope.monitor.module_hooks import ModuleListener
+from normscope.monitor.forward_listening import ModuleListener
 from normscope.monitor.record import Record
 from normscope.monitor.watching import watch
 

@@ -12,10 +12,10 @@ from torch import nn
 
 import normscope as ns
 from normscope.core.errors import InputError
+from normscope.monitor.history import Spikes
 from normscope.monitor.log import read_log
-from normscope.monitor.observed import ROOM, Observed, summary
+from normscope.monitor.observed import WAITING_FIGURES, Observed, summarise
 from normscope.monitor.record import Record
-from normscope.monitor.spikes import Spikes
 from normscope.monitor.watching import watch
 
 from .training import losses, network
@@ -60,7 +60,7 @@ def test_the_losses_of_all_steps_are_in_the_records() -> None:
 
 
 def test_losses_on_a_device_cost_one_copy_each_and_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = torch.zeros(ROOM, dtype=torch.float64)
+    room = torch.zeros(WAITING_FIGURES, dtype=torch.float64)
     zeros, made, sent = torch.zeros, [], []
 
     def elsewhere(*shape: int, device: Any, dtype: Any) -> torch.Tensor:
@@ -82,27 +82,28 @@ def test_losses_on_a_device_cost_one_copy_each_and_are_not_read(monkeypatch: pyt
 
     monkeypatch.setattr("normscope.monitor.observed.Transfer", Sent)
     held = Observed()
-    for step in range(ROOM + 6):
+    for step in range(WAITING_FIGURES + 6):
         held.add(step, torch.tensor(float(step)).as_subclass(Away))
     assert len(made) == 2, "no memory is taken but once for so many"
     assert len(sent) == 1
-    assert held.take().open() == {step: float(step) for step in range(ROOM + 6)}
-    assert held.take().open() == {}
-    assert room.numel() == ROOM
+    held.send()
+    assert held.open() == {step: float(step) for step in range(WAITING_FIGURES + 6)}
+    assert room.numel() == WAITING_FIGURES
 
 
 def test_accumulated_losses_are_one_step_and_broken_ones_are_counted_apart() -> None:
     held = Observed()
     for step, value in ((0, 1.0), (0, 3.0), (1, math.nan), (2, math.inf), (2, 5.0), (3, torch.tensor(4.0))):
         held.add(step, value)
-    taken = held.take().open()
+    held.send()
+    taken = held.open()
     assert {step: value for step, value in taken.items() if step != 1} == {0: 2.0, 2: 5.0, 3: 4.0}
-    found = summary({"loss": taken, "accuracy": {0: 0.5, 1: math.nan}, "none": {}})
+    found = summarise({"loss": taken, "accuracy": {0: 0.5, 1: math.nan}, "none": {}})
     assert found == {
         "loss_mean": pytest.approx(11 / 3), "loss_least": 2.0, "loss_largest": 5.0, "loss_largest_at": 2.0,
         "loss_count": 4.0, "loss_broken": 1.0, "loss_broken_at": 1.0, "accuracy": 0.5,
     }  # fmt: skip
-    assert set(summary({"loss": {0: math.nan}})) == {"loss_count", "loss_broken", "loss_broken_at"}
+    assert set(summarise({"loss": {0: math.nan}})) == {"loss_count", "loss_broken", "loss_broken_at"}
 
 
 def test_other_figures_and_those_of_a_validation_are_logged_and_drawn(tmp_path: Path) -> None:
@@ -169,5 +170,5 @@ def test_losses_that_often_jump_are_no_spikes(jump: float, seed: int) -> None:
         usual = 0.5 * torch.rand(10, generator=drawn)
         rare = (torch.rand(10, generator=drawn) < 0.05) * 4.0 * jump * (1 + 0.2 * torch.rand(10, generator=drawn))
         given = dict(enumerate((usual + rare + 2.0 * 0.99**step).tolist()))
-        found.add(Record(step=step, seconds=0.0, tier="economy", metrics=summary({"loss": given})))
-    assert found.found is None
+        found.add(Record(step=step, seconds=0.0, tier="economy", metrics=summarise({"loss": given})))
+    assert found.first is None

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from normscope.core.errors import InputError
 from normscope.monitor.alarms import add_record
-from normscope.monitor.watched_layers import compiled_functions
+from normscope.monitor.forward_listening import compiled_functions
 from normscope.monitor.watching import watch
 
 
@@ -110,7 +110,7 @@ UNUSUAL: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 @pytest.mark.parametrize("tier", ["economy", "full"])
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_unusual_models_train_as_they_do_alone(name: str, tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normscope.monitor.step_listener.compiled_functions", compiled_functions)
+    monkeypatch.setattr("normscope.monitor.forward_listening.compiled_functions", compiled_functions)
     build, shape = UNUSUAL[name]
     run = assert_unchanged(build, noise(*shape), tier=tier)
     assert all(record.total["log10_gradient"] is not None for record in run.records)
@@ -273,7 +273,7 @@ def test_frozen_weights_have_a_size_and_tiny_gradients_too() -> None:
 
 
 def test_a_loop_whose_steps_are_not_seen_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normscope.monitor.unseen.STUCK", 5)
+    monkeypatch.setattr("normscope.monitor.alarms.setup.STUCK_FORWARDS", 5)
     model = nn.Linear(6, 4)
     with watch(model, torch.optim.SGD(model.parameters(), lr=0.1)):
         for step in range(4):
@@ -293,7 +293,7 @@ def test_decay_that_is_not_rescaled_is_not_coupled(optimizer: Any, coupled: bool
 
 
 def test_the_end_of_a_run_looks_for_alarms_whatever_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normscope.monitor.watching.SHARE", 0.0)
+    monkeypatch.setattr("normscope.monitor.watching.TIME_SHARE", 0.0)
     looked: list[bool] = []
     monkeypatch.setattr(
         "normscope.monitor.recording.add_record",

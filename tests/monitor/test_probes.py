@@ -9,13 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normscope.monitor.forward_record import ForwardRecord
-from normscope.monitor.function_mode import FunctionListener
-from normscope.monitor.norm_figures import READABLE
-from normscope.monitor.norm_tracking import NormTracker
+from normscope.monitor.forward_listening import ForwardRecord, FunctionListener
+from normscope.monitor.norm_tracking import READABLE_DECADES, NormTracker
 from normscope.monitor.probes import normalizer_probe, updates
-from normscope.monitor.schedule import Tier
-from normscope.monitor.time_share import TimeShare
+from normscope.monitor.schedule import Tier, TimeShare
 from normscope.theory.normalizers import layer_norm_jacobian
 
 
@@ -38,7 +35,7 @@ def norm(model: nn.Module, seen: ForwardRecord) -> list[float]:
                 [site], lambda _: (weight.geometry, tensor, behind), tier=Tier.ECONOMY, budget=TimeShare(None)
             )
     norms, errors = found[site].chunk(2)
-    assert float(errors.max()) <= READABLE
+    assert float(errors.max()) <= READABLE_DECADES
     return norms.tolist()
 
 
@@ -185,7 +182,7 @@ class TestWeights:
 
 class TestUpdates:
     def found(self, before: Tensor, after: Tensor, power: int | None = 2) -> dict[str, float]:
-        numbers = updates.parts(before, after - before).double().numpy()
+        numbers = updates.split_update(before, after - before).double().numpy()
         found = updates.measure_all([numbers, numbers], lr=[1.0, 0.1], powers=[power, power])[1]
         return dict(zip(updates.QUANTITIES, found.tolist(), strict=True))
 
@@ -214,5 +211,5 @@ class TestUpdates:
 
     def test_rows_of_transposed_convolutions_and_biases(self) -> None:
         weight, bias = torch.arange(12.0).reshape(2, 3, 2), torch.tensor([10.0, 20.0, 30.0])
-        rows = updates.grouped([weight, bias], 3, 1)
+        rows = updates.group_rows([weight, bias], 3, 1)
         assert rows[1].tolist() == [2.0, 3.0, 8.0, 9.0, 20.0]

@@ -9,8 +9,7 @@ import pytest
 import normscope as ns
 from normscope.core.errors import InputError
 from normscope.core.finding import Severity
-from normscope.monitor.log import FILE, LogWriter
-from normscope.monitor.log_reading import Ended
+from normscope.monitor.log import FILE, Ended, LogWriter
 
 from . import logs
 from .training import losses

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from normscope.core.finding import Severity
-from normscope.monitor.parameter_follower import Clearing
-from normscope.monitor.probes.inputs import spread
+from normscope.monitor.history import Clearing
+from normscope.monitor.probes.batches import measure_spread
 from normscope.monitor.watching import watch
 
 
@@ -174,13 +174,13 @@ def test_parameters_that_another_trains_or_nobody_wants_are_no_fault(how: str) -
     ],
 )
 def test_how_far_samples_differ(args: Any, expected: float) -> None:
-    assert float(spread(args, {})) == expected
-    assert float(spread((), {"given": args})) == expected
+    assert float(measure_spread(args, {})) == expected
+    assert float(measure_spread((), {"given": args})) == expected
 
 
 @pytest.mark.parametrize("args", [(), (None, 3), (torch.tensor(1.0),), (torch.zeros(0, 3),), (torch.ones(2).bool(),)])
 def test_what_cannot_be_compared_is_not(args: Any) -> None:
-    assert spread(args, {}) is None
+    assert measure_spread(args, {}) is None
 
 
 def loop(model: Any, optimizer: Any, call: Any, *, steps: int = 8, whole: bool = False) -> Any:

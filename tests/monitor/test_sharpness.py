@@ -63,7 +63,7 @@ def test_later_looks_take_a_few_products():
             optimizer.zero_grad()
             LOSS(model(x), y).backward()
             optimizer.step()
-            taken.append(run._steps.sharpness.products)
+            taken.append(run._hooks.sharpness.products)
     assert taken[0] > 3
     assert max(after - before for before, after in itertools.pairwise(taken)) <= 4
 

@@ -13,7 +13,6 @@ from normscope.core.errors import InputError
 from normscope.core.finding import Finding, Severity
 from normscope.monitor.record import LayerRecord, Record
 from normscope.monitor.sinks import TensorBoardSink, WandbSink
-from normscope.monitor.sinks.flat import flat
 from normscope.monitor.watching import watch
 
 from .training import losses
@@ -64,10 +63,10 @@ class Target:
 
 
 def test_names_are_those_of_the_layers() -> None:
-    found = flat(RECORD, LAYERS)
+    found = RECORD.flatten(LAYERS)
     assert {name: value for name, value in found.items() if math.isfinite(value)} == FINITE
     assert found["normscope/normalizer/layer1.0.bn1/log10_gain"] == -math.inf
-    assert "normscope/normalizer/0/log10_variance" in flat(RECORD)
+    assert "normscope/normalizer/0/log10_variance" in RECORD.flatten()
 
 
 def test_what_has_a_log_gets_the_finite_figures_at_the_step() -> None:
@@ -137,7 +136,7 @@ def test_the_real_tensorboard(own: bool, tmp_path: Path) -> None:
         writer.close()
     found = EventAccumulator(str(tmp_path)).Reload()
     scalars = {name: found.Scalars(name)[0] for name in found.Tags()["scalars"] if name != "mine"}
-    assert scalars.keys() == flat(RECORD, LAYERS).keys()
+    assert scalars.keys() == RECORD.flatten(LAYERS).keys()
     assert all(event.step == 30 for event in scalars.values())
     assert math.isnan(scalars["normscope/loss"].value)
     assert scalars["normscope/normalizer/layer1.0.bn1/log10_variance"].value == -1.0

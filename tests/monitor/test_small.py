@@ -17,9 +17,9 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.swa_utils import AveragedModel
 
 from normscope.core.errors import InputError
-from normscope.listening.naming import Names
-from normscope.monitor.probes.histograms import BINS, MOST, SPAN, histogram
-from normscope.monitor.unseen import REPLACED
+from normscope.listening.listener import Names
+from normscope.monitor.alarms.setup import REPLACED_STEPS
+from normscope.monitor.probes.updates import HISTOGRAM_BINS, HISTOGRAM_MAX_ENTRIES, HISTOGRAM_SPAN, histogram
 from normscope.monitor.watching import Watch, watch
 
 
@@ -72,12 +72,12 @@ def test_an_optimizer_that_is_replaced_is_told_within_fifty_steps() -> None:
     with warnings.catch_warnings(record=True) as caught, watch(model, optimizer, every=1):
         step(model, optimizer)
         other = torch.optim.Adam(model.parameters())
-        for _ in range(REPLACED - 1):
+        for _ in range(REPLACED_STEPS - 1):
             step(model, other)
         assert told(caught) == []
-        for _ in range(REPLACED):
+        for _ in range(REPLACED_STEPS):
             step(model, other)
-    assert REPLACED <= 50
+    assert REPLACED_STEPS <= 50
     [said] = told(caught)
     assert "another optimizer (Adam) trains the parameters" in said
 
@@ -105,10 +105,10 @@ def test_other_optimizers_that_do_not_replace_it_are_silent(case: str) -> None:
     elif case == "in turns":
         other = sgd(model)
     elif case in ("inside of it", "around it"):
-        outer = Around(list(model.parameters()), REPLACED + 1 if case == "inside of it" else 1)
+        outer = Around(list(model.parameters()), REPLACED_STEPS + 1 if case == "inside of it" else 1)
         watched, other = (outer, None) if case == "inside of it" else (outer.base, outer)
     with warnings.catch_warnings(record=True) as caught, watch(model, watched, every=5):
-        for index in range(3 * REPLACED):
+        for index in range(3 * REPLACED_STEPS):
             if case != "around it" and (case != "another model" or index % 15 == 0):
                 step(model, watched)
             if other is not None:
@@ -308,16 +308,18 @@ def test_the_full_tier_has_histograms_of_weights_and_gradients(tmp_path: Path) -
 
 
 def test_histograms_look_at_all_of_a_large_tensor_and_put_entries_where_they_belong() -> None:
-    large = torch.cat([torch.zeros(MOST), torch.ones(MOST)])  # every second entry is looked at
+    large = torch.cat(
+        [torch.zeros(HISTOGRAM_MAX_ENTRIES), torch.ones(HISTOGRAM_MAX_ENTRIES)]
+    )  # every second entry is looked at
     size, *shares = histogram(large).tolist()
     assert size == pytest.approx(math.sqrt(0.5), rel=1e-3)
-    assert shares[BINS // 2] == pytest.approx(0.5, abs=1e-3)
-    width = 2 * SPAN / BINS
+    assert shares[HISTOGRAM_BINS // 2] == pytest.approx(0.5, abs=1e-3)
+    width = 2 * HISTOGRAM_SPAN / HISTOGRAM_BINS
     entries = torch.tensor([-9.0, -0.9, -0.1, 0.1, 0.5, 1.0, 9.0])
     relative = entries / entries.square().mean().sqrt()
-    expected = [0.0] * BINS
+    expected = [0.0] * HISTOGRAM_BINS
     for value in relative.tolist():
-        expected[min(max(int((value + SPAN) // width), 0), BINS - 1)] += 1 / 7
+        expected[min(max(int((value + HISTOGRAM_SPAN) // width), 0), HISTOGRAM_BINS - 1)] += 1 / 7
     assert histogram(entries)[1:].tolist() == pytest.approx(expected, abs=1e-6)
     assert histogram(torch.zeros(5)).tolist()[0] == 0.0
 

@@ -14,10 +14,9 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from normscope.monitor.norm_figures import CAUTION, FORGOTTEN, READABLE, NormFigure, WeightNorms
-from normscope.monitor.norm_tracking import PATIENCE, Turns
-from normscope.monitor.optimizer_step import BEGINNING
-from normscope.monitor.time_share import TimeShare
+from normscope.monitor.measuring import EARLY_RECORDS
+from normscope.monitor.norm_tracking import DRIFT_CAUTION, DRIFT_MEMORY, READABLE_DECADES, NormFigure, WeightNorms
+from normscope.monitor.schedule import PATIENCE_RECORDS, TimeShare, Turns
 from normscope.monitor.watching import watch
 
 from .training import losses
@@ -58,19 +57,19 @@ def exact_norms(model: nn.Module) -> list[float]:
 
 
 def test_a_layer_that_is_not_in_turn_keeps_its_norms_and_has_no_update(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normscope.monitor.watching.SHARE", 0.0)
+    monkeypatch.setattr("normscope.monitor.watching.TIME_SHARE", 0.0)
     alone, _, _ = losses("mlp", 9, lr=1e-4)
     watched, model, run = losses("mlp", 9, lr=1e-4, watched=lambda m, o: watch(m, o, every=1))
     assert watched == alone
     turned = [bool(record.of("weight", "rotation")) for record in run.records]
     assert turned[0]
     assert not any(turned[2:])
-    ages = [*[0] * BEGINNING[0], 1, 2, 3]
+    ages = [*[0] * EARLY_RECORDS, 1, 2, 3]
     assert [record.of("weight", "norm_age") for record in run.records] == [(float(age),) * 3 for age in ages]
     for now in run.records[2:]:
         norms, errors = now.of("weight", "log10_norm"), now.of("weight", "norm_error")
         for norm, error, true in zip(norms, errors, exact_norms(model), strict=True):
-            assert error <= READABLE
+            assert error <= READABLE_DECADES
             assert norm == pytest.approx(true, abs=error + 1e-4)
 
 
@@ -80,7 +79,7 @@ def test_norms_are_shown_between_turns_unless_they_may_be_off(
 ) -> None:
     """There is time for no layer, or for one in each record."""
     answers = itertools.cycle([one_each, False])
-    monkeypatch.setattr("normscope.monitor.watching.SHARE", 0.0)
+    monkeypatch.setattr("normscope.monitor.watching.TIME_SHARE", 0.0)
     monkeypatch.setattr(TimeShare, "affords", lambda self, task: self.share is None or next(answers))
     exact: list[list[float]] = []
 
@@ -100,10 +99,10 @@ def test_norms_are_shown_between_turns_unless_they_may_be_off(
         norms = now.of("weight", "log10_norm") or (None,) * 3
         figures = zip(norms, now.of("weight", "norm_error"), now.of("weight", "norm_age"), exact[now.step], strict=True)
         for norm, error, age, true in figures:
-            assert (norm is None) == (error > READABLE)
-            assert age <= 2 * PATIENCE
+            assert (norm is None) == (error > READABLE_DECADES)
+            assert age <= 2 * PATIENCE_RECORDS
             if norm is not None:
-                assert norm == pytest.approx(true, abs=READABLE)
+                assert norm == pytest.approx(true, abs=READABLE_DECADES)
                 shown, carried = shown + 1, carried + (age > 0)
     assert carried > 0
     assert seen * 90 <= shown < 90
@@ -116,10 +115,10 @@ def test_the_error_of_a_norm_grows_with_its_age_and_faster_where_nothing_was_see
     assert first.error_after(1) == math.inf
     then = NormFigure(log10=1.03, error=0.002).corrected(first.carried(0.01, 10), 10)
     assert then.drift == pytest.approx(0.002)
-    assert then.error_after(5) == pytest.approx(0.002 + CAUTION * 0.002 * 5)
-    assert then.error_after(40) == pytest.approx(0.002 + CAUTION * 0.002 * 40 * 4)
+    assert then.error_after(5) == pytest.approx(0.002 + DRIFT_CAUTION * 0.002 * 5)
+    assert then.error_after(40) == pytest.approx(0.002 + DRIFT_CAUTION * 0.002 * 40 * 4)
     calm = NormFigure(log10=1.03, error=0.002).corrected(then.carried(0.0, 20), 20)
-    assert calm.drift == pytest.approx(FORGOTTEN * 0.002)
+    assert calm.drift == pytest.approx(DRIFT_MEMORY * 0.002)
     assert calm.over == 20
 
 
@@ -130,7 +129,7 @@ def test_norms_are_carried_on_by_the_growth_of_the_weight_less_that_of_the_devia
     assert later.folded is not None
     assert (later.bare.log10, later.folded.log10) == pytest.approx((0.8, 0.3))
     assert later.step == 10
-    assert later.bare.error == pytest.approx(0.001 + CAUTION * 1e-5 * 10)
+    assert later.bare.error == pytest.approx(0.001 + DRIFT_CAUTION * 1e-5 * 10)
     unknown = norms.carried(20, None, None)
     assert unknown.bare.log10 == 0.5
     assert math.isnan(norms.carried(20, math.nan, -2.0).bare.log10)
@@ -148,7 +147,7 @@ class Calls(TorchDispatchMode):
 
 def test_a_record_without_turns_costs_few_calls_however_many_layers_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Alone, and with a record in ten steps: 48 calls for three layers, and at most two more for another."""
-    monkeypatch.setattr("normscope.monitor.watching.SHARE", 0.0)
+    monkeypatch.setattr("normscope.monitor.watching.TIME_SHARE", 0.0)
 
     def calls(depth: int, watched: bool) -> int:
         torch.manual_seed(0)
@@ -189,7 +188,7 @@ def test_norms_that_could_not_be_shown_have_their_turn_first() -> None:
 
 
 def test_a_bias_that_grows_is_no_growth_of_the_norm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normscope.monitor.watching.SHARE", 0.0)
+    monkeypatch.setattr("normscope.monitor.watching.TIME_SHARE", 0.0)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
@@ -208,11 +207,11 @@ def test_a_bias_that_grows_is_no_growth_of_the_norm(monkeypatch: pytest.MonkeyPa
 
 
 def test_nobody_waits_for_ever() -> None:
-    assert PATIENCE <= 20
+    assert PATIENCE_RECORDS <= 20
     budget, turns = TimeShare(0.0), Turns("norm")
-    order = [spend(budget, turns, 0.001) for _ in range(5 * PATIENCE)]
+    order = [spend(budget, turns, 0.001) for _ in range(5 * PATIENCE_RECORDS)]
     for place in "abc":
         turns_of = [index for index, done in enumerate(order) if place in done]
         assert len(turns_of) >= 5
-        assert max(later - earlier for earlier, later in itertools.pairwise(turns_of)) <= PATIENCE
+        assert max(later - earlier for earlier, later in itertools.pairwise(turns_of)) <= PATIENCE_RECORDS
     assert sum(map(len, order)) <= 3 * 7

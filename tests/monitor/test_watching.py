@@ -148,13 +148,13 @@ def test_time_spent_inside_the_forward_is_counted(monkeypatch: pytest.MonkeyPatc
         time.sleep(0.01)
         return row_variance(*args, **kwargs)
 
-    monkeypatch.setattr("normscope.monitor.module_hooks.row_variance", slow)
+    monkeypatch.setattr("normscope.monitor.forward_listening.row_variance", slow)
     _, _, run = losses("layers", 5, watched=lambda m, o: watch(m, o, every=1))
-    assert run._run.clock.own > 0.01 * 2 * 4  # two layers, all steps but the first
+    assert run._hooks.clock.own > 0.01 * 2 * 4  # two layers, all steps but the first
     monkeypatch.setattr("normscope.listening.normalizer_seen.row_variance", slow)
     _, _, run = losses("layers", 5, watched=lambda m, o: watch(m, o, every=1, tier="standard"))
-    assert run._run.clock.own > 0.01 * 2 * 4
-    assert run._run.clock.first > 0.01 * 2
+    assert run._hooks.clock.own > 0.01 * 2 * 4
+    assert run._hooks.clock.first > 0.01 * 2
 
 
 def test_a_folder_that_goes_on_with_another_model_is_told(tmp_path: Path) -> None:

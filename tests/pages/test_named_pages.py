@@ -9,16 +9,18 @@ from pathlib import Path
 import pytest
 
 import normscope
+import normscope_lab
 from normscope.report.shown import Shown
 
-PACKAGE = Path(normscope.__file__).parent
+PACKAGES = [Path(package.__file__).parent for package in (normscope, normscope_lab)]
 FAMILIES = {"Shown", "FigureResult"}
 """What results are made of."""
 
 
 def results() -> dict[str, ast.ClassDef]:
     """Return the class of every result."""
-    texts = [text for path in PACKAGE.rglob("*.py") if re.search("|".join(FAMILIES), text := path.read_text())]
+    paths = [path for package in PACKAGES for path in package.rglob("*.py")]
+    texts = [text for path in paths if re.search("|".join(FAMILIES), text := path.read_text())]
     classes = [node for text in texts for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
     known = [node for node in classes if FAMILIES & {ast.unparse(base) for base in node.bases}]
     return {node.name: node for node in known if node.name not in FAMILIES}
@@ -28,7 +30,7 @@ RESULTS = results()
 
 
 def test_there_are_results() -> None:
-    assert {"Audit", "Run", "Radii", "DataBracket", "Spectrum", "Choice", "Twin"} <= RESULTS.keys()
+    assert {"Audit", "Run", "Radii", "DataBracket", "Spectrum", "Choice", "Twin", "Claims", "Flow"} <= RESULTS.keys()
 
 
 @pytest.mark.parametrize("name", sorted(RESULTS))
@@ -36,7 +38,8 @@ def test_the_page_of_a_result_takes_it_and_whether_it_is_brief(name: str) -> Non
     body = RESULTS[name].body
     (page,) = (one.value for one in body if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "page")
     file, function = ast.literal_eval(page).split(":")
-    tree = ast.parse((PACKAGE / "pages" / f"{file}.py").read_text())
+    module = file if "." in file else f"normscope.pages.{file}"
+    tree = ast.parse((PACKAGES[0].parent / f"{module.replace('.', '/')}.py").read_text())
     (made,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function)
     (given,) = made.args.args
     assert ast.unparse(given.annotation) == name

@@ -25,8 +25,8 @@ def anchors(path: Path) -> set[str]:
 
 
 def test_the_page_of_the_documentation_is_written_from_the_words_of_reports():
-    written = runpy.run_path(str(ROOT / "tools" / "glossary_page.py"))["page"]()
-    assert (ROOT / "docs" / "glossary.md").read_text() == written, "run: python tools/glossary_page.py"
+    written = runpy.run_path(str(ROOT / "tools" / "written_pages.py"))["glossary_page"]()
+    assert (ROOT / "docs" / "glossary.md").read_text() == written, "run: python tools/written_pages.py"
 
 
 def test_every_term_is_explained_in_whole_sentences_and_used_somewhere():

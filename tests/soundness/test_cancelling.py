@@ -18,14 +18,10 @@ from normscope.bounds.balls import ball_ellipsoid, ball_ellipsoid_state
 from normscope.bounds.captured import Captured
 from normscope.bounds.ellipsoids import ellipsoid, optimised
 from normscope.bounds.ellipsoids.ellipsoid import image
-from normscope.bounds.folded import propagate
 from normscope.bounds.rungs import upper_sides
-from normscope.bounds.torus import stage_walk as torus_run
-from normscope.bounds.torus.torus import torus_certificate
 from normscope.core.bracket import Evidence
 from normscope.core.rounding import Upper, root_sum_squares, total
 from normscope.linalg import folding, writing
-from normscope.linalg.operator_norms import upper
 
 LARGE = 1e18
 SLOW = pytest.mark.slow
@@ -263,37 +259,6 @@ def test_little_by_little_is_counted_as_all_at_once(share, depth):
 def test_folding_little_by_little_would_be_seen(monkeypatch):
     monkeypatch.setattr(folding, "_from", lambda folded, apart: folded)
     assert low_rungs(1e-4, 3, range(1))
-
-
-def waves(slope: float, ends: str, a: float, b: float, c: float) -> float:
-    """The bound by frequencies of convolutions that cancel but for units that are nearly linear."""
-    first, second = nn.Conv1d(1, 3, 1, bias=False).double(), nn.Conv1d(3, 1, 1, bias=False).double()
-    first.weight.data = torch.tensor([[[a]], [[b]], [[c]]], dtype=torch.float64)
-    second.weight.data = torch.tensor([[[3.0], [7.0], [5.0]]], dtype=torch.float64)
-    tails: dict[str, list[nn.Module]] = {
-        "field": [second, nn.LeakyReLU(0.5)],
-        "sink": [second, nn.LeakyReLU(0.5), nn.Flatten(), linear([[1.0] + [0.0] * 15])],
-        "pool": [nn.AdaptiveAvgPool1d(1), nn.Flatten(), linear([[12.0, 28.0, 20.0]])],
-    }
-    model = nn.Sequential(first, nn.LeakyReLU(slope), *tails[ends]).eval()
-    segments = Captured.of(model, torch.ones(1, 1, 16, dtype=torch.float64)).segments
-    with torch.no_grad():
-        found = torus_certificate(segments, propagate(segments, upper, fold=True), steps=0, widest=8)
-    return math.inf if found is None else 10.0 ** (found.log10 + 1e-10)
-
-
-@pytest.mark.parametrize("ends", ["field", "sink", "pool"])
-@pytest.mark.parametrize("slope", [1.0 - 2.0**-53, pytest.param(1.0, marks=SLOW)], ids=str)
-def test_waves_that_cancel(slope, ends):
-    assert all(waves(slope, ends, *weights) >= left(*weights) * (1 - 1e-9) for weights in nearly(1e-7, 1, seed=3))
-
-
-def test_waves_without_their_rounding_would_be_seen(monkeypatch):
-    monkeypatch.setattr(torus_run, "image_above", image)
-    monkeypatch.setattr(torus_run, "raised", lambda matrix, allowance: matrix)
-    monkeypatch.setattr(ellipsoid, "raised", lambda matrix, allowance: matrix)
-    slope = 1.0 - 2.0**-53
-    assert any(waves(slope, "field", *weights) < 0.99 * left(*weights) for weights in nearly(1e-7, 4, seed=3))
 
 
 def test_a_zero_that_may_be_rounded_is_not_proven():

@@ -20,9 +20,8 @@ from normscope.core.errors import SoundnessError
 from normscope.core.rounding import ONE, Upper, largest
 from normscope.linalg import conv_norm, folding, operator_norms
 from normscope.linalg.convolution_map import Convolution
-from normscope.linalg.kernel import Kernel
 from normscope.linalg.linear_map import Diagonal
-from normscope.linalg.symbol import Ring, Symbol
+from normscope.linalg.symbol import Kernel, Ring, Symbol
 from normscope.rules import convolution as convolution_rules
 from normscope.rules import normalization, pooling, registry
 from normscope.rules.effects import Gain, Linear, Range

@@ -12,8 +12,20 @@ import normscope as ns
 from .proofs import SCRIPT
 
 ALLOWED = {
-    *("__future__", "argparse", "collections", "dataclasses", "functools", "hashlib", "itertools", "json", "math"),
-    *("flint", "normscope_verify", "numpy", "os", "sys", "typing", "zipfile"),
+    *(
+        "__future__",
+        "argparse",
+        "collections",
+        "dataclasses",
+        "functools",
+        "hashlib",
+        "io",
+        "itertools",
+        "json",
+        "math",
+        "re",
+    ),
+    *("flint", "normscope_verify", "numpy", "os", "re", "sys", "typing", "zipfile"),
 }
 
 

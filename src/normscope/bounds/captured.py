@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from ..core.bracket import Evidence
 from ..core.budget import Budget
-from ..core.errors import InputError
+from ..core.errors import CaptureError, InputError, said
 from ..core.log10 import ceiling10
 from ..core.rounding import Upper
-from ..graph.capturing import capture
+from ..graph.call import arguments
+from ..graph.capturing import STILL_WORKS, capture, capture_groups
 from ..graph.ir import Graph
+from ..rules.complex_values import with_real_values
 from ..rules.effects import Norm
 from ..rules.known import fill
 from ..rules.registry import check
@@ -40,20 +43,25 @@ class Captured:
 
     Attributes:
         model, batch, mode, output: what was captured, as it was given.
-        graph: in the precision of the model.
-        double: the same in float64, which the bounds speak of.
+        traced: as it was captured: Jacobians at the data are those of its operators.
+        graph: the same with the modules of `known` as one node each and complex values inside units
+            (`complex_values.py`), in the precision of the model.
+        double: `graph` in float64, which the bounds speak of.
         segments: its effects and folded linear segments.
         norm: bounds the norm of one linear map.
+        known: constants of modules by path.
     """
 
     model: nn.Module
     batch: Any
     mode: str | None
     output: str | int | None
+    traced: Graph
     graph: Graph
     double: Graph
     segments: Segments
     norm: Norm
+    known: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -89,21 +97,49 @@ class Captured:
         bounding = bounding or Bounding()
         first = bounding if folding is None else Bounding(budget=folding, rtol=bounding.rtol)
         traced = graph or capture(model, batch, mode=mode, output=output)
-        own = fill(traced, known or {})
+        own = with_real_values(fill(traced, known or {}))
         if on_missing == "error":
             check(own)
         with torch.no_grad(), first.budget.timing():
-            double = fill(traced.double(), known or {})
+            double = float64_graph(traced, known)
             segments = segment(double, norm=first.norm)
         return cls(
             model=model,
             batch=batch,
             mode=mode,
             output=output,
+            traced=traced,
             graph=own,
             double=double,
             segments=segments,
             norm=bounding.norm,
+            known=known or {},
+        )
+
+    def groups(self, bounding: Bounding, samples: int | None = None) -> list[tuple[list[int], Captured]]:
+        """Return the samples of the batch by number, those with the same masks and ids together with their own map.
+
+        A map of whole batches is one group, of number 0. `samples` limits them to the first ones.
+        """
+        if not self.graph.per_sample:
+            return [([0], self)]
+        graphs = capture_groups(self.graph, self.model, self.batch, samples, mode=self.mode, output=self.output)
+        if len(graphs) == 1:
+            return [(numbers, replace(self, graph=graph)) for numbers, graph in graphs]
+        return [(numbers, self._again(graph, numbers, bounding)) for numbers, graph in graphs]
+
+    def _again(self, graph: Graph, numbers: list[int], bounding: Bounding) -> Captured:
+        """Return the same model with the graph of some samples, whose operators are the same."""
+        batch = tree_map(lambda v: v[numbers] if isinstance(v, Tensor) and v.ndim else v, self.batch)
+        return Captured.of(
+            self.model,
+            batch,
+            bounding,
+            mode=self.mode,
+            output=self.output,
+            on_missing="inf",
+            known=self.known,
+            graph=graph,
         )
 
     @property
@@ -111,10 +147,12 @@ class Captured:
         """The captured inputs as flat points: one for every sample where samples are independent, else the batch."""
         return self.graph.samples if self.graph.samples is not None else self.graph.flat()[None]
 
-    @property
-    def complex(self) -> bool:
-        """Whether some value is complex: rounding errors are not known then, and there is no lower side."""
-        return any(node.dtype.is_complex for node in self.double)
+    @cached_property
+    def own_samples(self) -> list[int]:
+        """The numbers of the points whose masks and ids are those that the graph holds: it is their map."""
+        if self.graph.samples is None:
+            return [0]
+        return arguments(self.model, self.batch, self.output).groups(self.graph.constant_places)[0]
 
     @property
     def tiny(self) -> bool:
@@ -142,6 +180,26 @@ class Captured:
     def evidence(self, value: Upper) -> Evidence:
         """Return how a bound of the network is known: one that rounds inside is not the function that was bounded."""
         return min(value.evidence, Evidence.NUMERICAL) if self.graph.rounded else value.evidence
+
+
+@torch.no_grad()
+def float64_graph(traced: Graph, known: Mapping[str, float] | None = None) -> Graph:
+    """Return the graph that bounds are taken of: in float64, modules of `known` as one node each, all values real.
+
+    Raises:
+        CaptureError: an operator does not run in float64.
+    """
+    double = with_real_values(fill(traced.double(), known or {}))
+    values = {item.name: item.value for item in double.inputs}
+    for node in double:
+        try:
+            values[node.name] = node.evaluate([values[name] for name in node.refs])
+        except Exception as error:
+            raise CaptureError(
+                f"`{node.operator}` in {node.where} does not run in float64, in which bounds are taken: {said(error)}. "
+                f"{STILL_WORKS}"
+            ) from error
+    return double
 
 
 def check_option(on_missing: str, effort: str = "fast") -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from ..core.rounding import UNIT, gamma
 from ..core.sizes import norm as l2
 from ..graph.ir import Node
+from ..rules.complex_values import COMPLEX
 from ..rules.local.entry_sets import LogSoftmax, LogSumExp, Norm, Normalize, Softmax
 from ..rules.local.local import Enclosure, Primitive, flat, times, wide
 from ..rules.local.opaque import Opaque
@@ -112,6 +113,8 @@ def _own(primitive: Primitive, values: Sequence[Tensor], value: Tensor) -> Tenso
         case LogSumExp():
             apart = _apart(x, x.softmax(-1))
             return gamma(count + 16.0) + few * (value.abs() + x.amax(-1).abs() + apart[1][..., 0])
+    if isinstance(primitive, Opaque) and primitive.node.operator == COMPLEX:
+        return torch.full_like(value, torch.inf)
     # known by its gains alone: as if all its operands were added up in every entry
     size = sum((flat(operand).abs().sum(1) for operand in values), torch.zeros_like(flat(value)[:, 0]))
     entries = float(sum(flat(operand).shape[1] for operand in values))

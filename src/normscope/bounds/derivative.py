@@ -15,16 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import CaptureError, InputError, RandomOperatorError
+from ..core.errors import CaptureError, InputError, JacobianError, RandomOperatorError
 from ..core.untouched import untouched
-from ..graph.call import Call, drawn, fresh, prepare, settle
+from ..graph.call import Call, drawn, fresh, prepare, quantized, settle
 from ..graph.capturing import Traces, capture
-from ..graph.ir import Graph, Node
-from ..graph.samples import independent
+from ..graph.ir import Graph, Node, Unit
 from ..rules.comparison import jumps
 from .autograd_check import differentiable, located, paths, substituted
 
-aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -118,15 +116,16 @@ def _wholes(batch: Any, graph: Graph, call: Call, traces: Traces) -> Iterator[Gr
             yield held
     with suppress(CaptureError):  # the graph may be that of more samples, or of others
         whole = traces.at(batch)
-        tensors = [leaf for leaf in call.leaves if isinstance(leaf, Tensor)]
-        settled = not traces.fresh and len(tensors) == len(call.variables)  # the same operators with the same constants
-        if not settled and not independent(whole, call.count):
-            raise InputError("the samples of this batch are not independent, while those of the first batch are")
+        why = traces.what_joins(batch, whole) if traces.fresh else None
+        if why is not None:
+            raise InputError(f"{why}, which those of the first batch were not. Pass batches of one size")
         yield whole
 
 
 def _untraced(model: nn.Module, call: Call, why: str) -> BatchFunction:
     """The model itself, differentiated by autograd."""
+    if (why_not := quantized(model)) is not None:
+        raise JacobianError(why_not)
     if not call.variables:
         raise InputError("a model of token ids is measured from its embeddings, which needs a traceable model")
     tensors = [tensor for _, tensor in call.variables]
@@ -174,7 +173,7 @@ def _as_rows(graph: Graph, samples: int, notes: tuple[str, ...]) -> BatchFunctio
 
     outputs = math.prod(graph.output_shape) // samples
     narrow = any(item.value.dtype != torch.float64 for item in graph.inputs) or any(
-        node.dtype in (torch.float32, *HALVES) for node in graph
+        node.dtype in (torch.float32, torch.complex64, *HALVES) for node in graph
     )
     wide = (lambda: _as_rows(graph.double(), samples, notes)) if narrow else None
     return BatchFunction(function, rows, outputs, notes, wide, saturates=lambda: _saturates(graph))
@@ -189,9 +188,10 @@ def _saturates(graph: Graph) -> bool:
 
 
 def _of(graph: Graph, call: Call) -> bool:
-    """Whether a graph was captured at the float inputs of a call; for token ids only values can tell."""
+    """Whether a graph was captured at the tensors of a call: its float inputs, masks and ids."""
     tensors = [tensor for _, tensor in call.variables]
-    return not tensors or all(any(torch.equal(item.value, tensor) for tensor in tensors) for item in graph.inputs)
+    inputs = not tensors or all(any(torch.equal(item.value, tensor) for tensor in tensors) for item in graph.inputs)
+    return inputs and all(torch.equal(argument.value, call.leaves[argument.place]) for argument in graph.held)
 
 
 def _gives(model: nn.Module, call: Call, local: BatchFunction) -> bool:
@@ -226,11 +226,12 @@ def _agree(value: Tensor, expected: Tensor) -> bool:
 
 def _jumps(node: Node) -> bool:
     """Whether an operator is not continuous: a comparison, a rounding, a cast to integers."""
-    cast = node.op in (aten._to_copy.default, aten.to.dtype) and not node.dtype.is_floating_point
-    return cast or jumps(node)
+    dtype = None if isinstance(node.op, Unit) else node.bound().get("dtype")
+    casts = isinstance(dtype, torch.dtype) and not (dtype.is_floating_point or dtype.is_complex)
+    return casts or jumps(node)
 
 
 def _foreign(node: Node) -> bool:
     """Whether an operator's backward need not be its derivative: not torch's own, or a hidden quantisation."""
     own = getattr(node.op, "namespace", "aten") in ("aten", "prims")
-    return not own or "fake_quant" in node.operator
+    return not own or "fake_quant" in node.operator or "_fq_helper" in node.operator

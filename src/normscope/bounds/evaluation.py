@@ -32,6 +32,7 @@ from ..linalg.absolute import absolute, applied
 from ..linalg.convolution_map import Convolution
 from ..linalg.linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
 from ..linalg.operator_norms import upper
+from ..rules.complex_values import COMPLEX
 from ..rules.effects import UNKNOWN, Norm
 from ..rules.local.local import Affine, UnrolledStep, flat, times, wide
 from ..rules.registry import effect_of
@@ -77,6 +78,11 @@ class Values:
         other = Values.of(graph, self._norm, self.steps)
         other._norms = self._norms
         return other
+
+    @property
+    def can_prove(self) -> bool:
+        """Whether pairs of inputs can prove a slope: nobody knows what rounding does to complex values."""
+        return all(node.operator != COMPLEX for node in self.steps.graph)
 
     @torch.no_grad()
     def plain(self, points: Tensor) -> Certain:
@@ -237,7 +243,8 @@ class _Shaken:
         copies = COPIES * len(value)
         found = evaluate(step, [self.values[name] for name in step.operands], copies)
         signs = torch.randint(0, 2, found.shape, generator=self.generator).to(found) * 2 - 1
-        found = found + SHAKE * signs * own.nan_to_num(nan=0.0, posinf=0.0).repeat(COPIES, *(1,) * (own.ndim - 1))
+        size = torch.where(value.isinf(), 0.0, own.masked_fill(~own.isfinite(), torch.nan))  # infinite masks are exact
+        found = found + SHAKE * signs * size.repeat(COPIES, *(1,) * (own.ndim - 1))
         self.values[step.name] = found
         each = found.reshape(COPIES, *value.shape)
         apart = torch.where(each == value, 0.0, each - value).abs()  # masks are infinite in all of them

@@ -57,9 +57,9 @@ def lower_bound(
             says.
         climb: False: only the pairs along the promising directions, without a search.
     """
-    if any(node.dtype.is_complex for node in double):
-        return Secant()  # complex values have no rounding errors here, and no bound either
     values = Values.of(double) if values is None else values
+    if not values.can_prove:
+        return Secant()
     generator = torch.Generator(device="cpu").manual_seed(seed)
     start = graph.flat().detach()
     searched = graph if start.dtype is torch.float32 else double

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from torch import nn
 
 from ..core.bracket import Bracket
 from ..core.codec import JsonForm, encoded
+from ..core.errors import InputError
 from ..core.untouched import outside_inference_mode
 from ..graph.ir import Graph
 from ..report.brackets import bracket_chart, bracket_table
@@ -21,6 +22,7 @@ from .domain.domain import Domain
 from .domain.domain_bounds import domain_sides, with_steepest
 from .layer_constants import LayerConstant, layer_constants
 from .lower import observed_if_any
+from .rungs import upper_sides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,7 @@ def ladder(
     *,
     domain: Domain | None = None,
     effort: str = "fast",
+    sides: Literal["both", "upper"] = "both",
     mode: str | None = None,
     output: str | int | None = None,
     on_missing: str = "error",
@@ -102,6 +105,8 @@ def ladder(
         batch: as for `lipschitz`, and so are all options that are not explained here.
         domain: what `normscope.domain` recorded: every rung then speaks of the inputs inside, and `global` of all.
         effort: `"fast"`, `"tight"` adds the rung of the optimised certificate, `"exact"` that of branch and bound.
+        sides: `"both"`, or `"upper"` to save the search from below: the lower sides are then 0, and there is no rung
+            `observed`.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
         output: which output to measure.
         on_missing: `"error"` or `"inf"`.
@@ -115,6 +120,7 @@ def ladder(
 
     Raises:
         NormscopeError: as `lipschitz` does.
+        InputError: `sides` is something else, or `"upper"` with `effort="exact"`, which closes both.
 
     Example:
         >>> import torch, normscope as ns
@@ -124,12 +130,20 @@ def ladder(
         True
     """
     check_option(on_missing, effort)
+    if sides not in ("both", "upper"):
+        raise InputError(f'sides is "both" or "upper", not {sides!r}')
+    if (sides, effort) == ("upper", "exact"):
+        raise InputError('effort="exact" closes both sides: leave out sides="upper"')
     bounding = Bounding.within(max_seconds, rtol=rtol)
     captured = Captured.of(model, batch, bounding, mode=mode, output=output, on_missing=on_missing, known=known)
-    observed = observed_if_any(captured, bounding, seed)
-    if domain is None:
-        rungs = climb(captured, bounding, observed, seed, effort)
+    if sides == "upper" and domain is None:
+        rungs = upper_sides(captured, bounding, effort)
+    elif domain is None:
+        rungs = climb(captured, bounding, observed_if_any(captured, bounding, seed), seed, effort)
+    elif sides == "upper":
+        rungs = domain_sides(captured, domain, bounding, effort)
     else:
+        observed = observed_if_any(captured, bounding, seed)
         inside = domain_sides(captured, domain, bounding, effort)
         best = with_steepest(captured, domain, bounding, inside["best"], seed)
         rungs = shared(inside, best, bounding.budget, observed)

@@ -170,7 +170,31 @@ def _over_all_inputs(captured: Captured, bounding: Bounding, effort: str, per: s
 
 
 def _over_balls(captured: Captured, bounding: Bounding, radius: float, effort: str, seed: int) -> Bracket:
-    """Return the bracket of scope BALL; every ball has what a checker needs: the network, the centre, the radius."""
+    """Return the bracket of scope BALL: every sample is measured with its own masks and ids."""
+    groups = captured.groups(bounding)
+    if len(groups) == 1:
+        return _balls_of(groups[0][1], bounding, radius, effort, seed)
+    brackets: list[Bracket] = []
+    samples: dict[int, Bracket] = {}
+    for position, (numbers, part) in enumerate(groups):
+        share = replace(bounding, budget=bounding.budget.share(1.0 / (len(groups) - position)))
+        brackets.append(_balls_of(part, share, radius, effort, seed))
+        samples |= dict(zip(numbers, brackets[-1].per_sample or (), strict=True))
+    top = max(brackets, key=lambda bracket: bracket.log10_upper)
+    steepest = max(brackets, key=lambda bracket: bracket.log10_lower)
+    return replace(
+        top,
+        log10_lower=steepest.log10_lower,
+        witness=steepest.witness,
+        evidence=min(bracket.evidence for bracket in brackets),
+        per_sample=tuple(samples[number] for number in sorted(samples)),
+        notes=tuple(dict.fromkeys(note for bracket in brackets for note in bracket.notes)),
+        proof=None,  # one file speaks of one network
+    )
+
+
+def _balls_of(captured: Captured, bounding: Bounding, radius: float, effort: str, seed: int) -> Bracket:
+    """Return the bracket over balls; every ball has what a checker needs: the network, the centre, the radius."""
     best = upper_sides(captured, bounding, effort)["best"]
     known = Upper(best.log10_upper, best.evidence, best.method, best.reason)
     bracket = ball_bracket(captured, bounding, radius=radius, effort=effort, global_upper=known, seed=seed)
@@ -180,4 +204,5 @@ def _over_balls(captured: Captured, bounding: Bounding, radius: float, effort: s
         replace(one, proof=replace(proof, centre=centre))
         for one, centre in zip(bracket.per_sample or (), captured.points, strict=True)
     ]
-    return replace(bracket, per_sample=tuple(samples), proof=proof)
+    notes = tuple(dict.fromkeys((*bracket.notes, *best.notes)))
+    return replace(bracket, per_sample=tuple(samples), proof=proof, notes=notes)

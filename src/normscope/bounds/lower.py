@@ -74,7 +74,7 @@ def observed(captured: Captured, seed: int, budget: Budget | None = None) -> Bra
         rtol=OBSERVED_RTOL,
         steps=steps,
         seed=seed,
-        graph=graph,
+        graph=captured.traced,
         budget=budget,
     )
 
@@ -137,9 +137,7 @@ def lower_side(
         return LowerSide(notes=(TOO_LARGE,), search=whole, whole=whole)
     steps = passes(captured.graph, ATTACK_STEPS, work=ATTACK_WORK, least=ATTACK_FEWEST)
     below = whole.share(ATTACK_SHARE).search(BELOW, steps)
-    values = None
-    if not captured.complex:
-        values = (Budget() if tiny else below).attempt(lambda: captured.certain, lambda: None)
+    values = (Budget() if tiny else below).attempt(lambda: captured.certain, lambda: None)
     found = Secant()
     if values is not None:
         found = (Budget() if tiny else whole).attempt(

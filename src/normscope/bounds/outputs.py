@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -25,7 +24,6 @@ from .global_attack import lower_bound
 from .lower import ATTACK_STEPS, ATTACK_WORK, BELOW, witness_of
 from .passes import passes
 from .secants import Secant
-from .torus.torus import torus_certificate
 
 PER = ("output", "difference")
 """What a bracket can be split into."""
@@ -69,10 +67,9 @@ def per_output(
         raise InputError(
             f"per= needs one row of outputs for each sample; the output has shape {captured.graph.output_shape}"
         )
-    known = bounding.budget.share(0.5).attempt(
-        lambda: list(_along(captured, bounding, values, rows, effort)), list[Tensor]
-    )
-    along = torch.stack([torch.full((len(rows),), math.inf, dtype=torch.float64), *known]).amin(0)
+    along = bounding.budget.share(0.5).attempt(lambda: _along(captured, bounding, values, rows, effort), lambda: None)
+    if along is None:
+        along = torch.full((len(rows),), math.inf, dtype=torch.float64)
     whole = bracket.log10_upper + rows.norm(dim=1).log10() + 1e-10
     steps = passes(captured.graph, min(ATTACK_STEPS, STEPS // len(rows)), work=ATTACK_WORK / len(rows), least=FEWEST)
     below = bounding.budget.search(BELOW, steps * len(rows))
@@ -101,28 +98,20 @@ def per_output(
 def _below(captured: Captured, row: Tensor, budget: Budget, seed: int, enough: float) -> Secant:
     """Search for the lower side of d^T f for a row d."""
     double = directed(captured.double, row)
-    values = None if captured.complex else captured.certain.opened(double)
+    values = captured.certain.opened(double)
     return lower_bound(
         directed(captured.graph, row), double, budget=budget, seed=seed, restarts=2, enough=enough, values=values
     )
 
 
-def _along(captured: Captured, bounding: Bounding, values: Bounds, rows: Tensor, effort: str) -> Iterator[Tensor]:
-    """Give log10 of the constants along the rows by every certificate there is."""
-    budget = bounding.budget.share(0.5)
-    found = plan(captured.segments, values)
-    inputs = {item.name for item in captured.graph.inputs}
-    if effort != "fast" and (found is None or not inputs.issuperset(found.start)):  # too wide to write out
-        wanted = rows.to(captured.double.inputs[0].value.device)
-        waves = torus_certificate(captured.segments, values, budget=budget.share(0.5), directions=wanted)
-        if waves is not None:
-            yield waves.along(wanted).cpu() + 1e-10
-    if found is not None:
-        wanted = rows.to(found.output.device)
-        steps = 1 if effort == "fast" else None
-        dense = optimise(found, steps=steps, budget=budget, directions=wanted)
-        if dense is not None:
-            yield (accounted(found, dense) or dense).along(wanted).cpu() + 1e-10
+def _along(captured: Captured, bounding: Bounding, values: Bounds, rows: Tensor, effort: str) -> Tensor | None:
+    """Return log10 of the constants along the rows by one certificate; None where there is none."""
+    written = plan(captured.segments, values)
+    if written is None:
+        return None
+    rows, steps = rows.to(written.output.device), 1 if effort == "fast" else None
+    dense = optimise(written, steps=steps, budget=bounding.budget.share(0.5), directions=rows)
+    return None if dense is None else (accounted(written, dense) or dense).along(rows).cpu() + 1e-10
 
 
 def directed(graph: Graph, row: Tensor) -> Graph:

@@ -17,14 +17,13 @@ from ..rules.effects import Effect, Elementwise, Gain, Linear, Norm, Unbounded
 from .bounding import Bounding, cut_short
 from .captured import Captured
 from .certificate import ChainCertificate, ClosedForm, LipLT, State
-from .ellipsoids.ellipsoid_plan import EllipsoidPlan, plan
+from .ellipsoids.ellipsoid_plan import WIDEST, EllipsoidPlan, plan
 from .ellipsoids.optimised import TIGHTENING, Certified, optimise
 from .ellipsoids.rounded import accounted, is_exact
 from .folded import Bounds, Joints, propagate
 from .printed import printed
 from .proofs.multipliers import Multipliers
 from .proofs.proof import Proof
-from .torus.torus import CertifiedTorus, torus_certificate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -88,6 +87,7 @@ def upper_sides(
     norms, chained, whole = bounding.norms, bounding.chains, bounding.budget
     later = {"liplt": chained, "closed-form": chained, "tight": whole, "best": whole}
     brackets = {name: cut_short(rung, norms, later.get(name, norms)) for name, rung in brackets.items()}
+    brackets = {name: replace(rung, notes=(*rung.notes, *tight.notes)) for name, rung in brackets.items()}
     return Rungs(brackets=brackets, nodes=values, plan=tight.plan)
 
 
@@ -141,29 +141,27 @@ def _formulas(captured: Captured, bounding: Bounding) -> dict[str, Bracket]:
 
 @dataclass(frozen=True, slots=True)
 class Tightened:
-    """What the optimised certificates give.
+    """What the optimised certificate gives.
 
     Attributes:
-        upper: the smaller bound of the two; None where there is no certificate.
+        upper: its bound, with all rounding; None where there is no certificate.
         certificate: the one that gives it.
-        plan: of the certificate that was written out, whichever is smaller; None where there is none.
-        cut: whether the clock cut the search for them short.
+        plan: of the certificate; None where none was found.
+        cut: whether the clock cut the search short.
+        notes: what was not attempted, and why.
     """
 
     upper: Upper | None = None
     certificate: Certified | None = None
     plan: EllipsoidPlan | None = None
     cut: bool = False
+    notes: tuple[str, ...] = ()
 
     def proof(self, network: Proof) -> Proof:
         """Return what a checker needs beside the network itself."""
-        certificate = self.certificate
-        if isinstance(certificate, CertifiedTorus):
-            given = ("ellipsoids on a torus, where they are too wide",)
-            return replace(network, multipliers=certificate.runs, given=given)
-        assert certificate is not None
+        assert self.certificate is not None
         assert self.plan is not None
-        run = Multipliers(sigma=certificate.sigma, start=self.plan.start, log10=certificate.log10)
+        run = Multipliers(sigma=self.certificate.sigma, start=self.plan.start, log10=self.certificate.log10)
         return replace(network, multipliers=(run,))
 
 
@@ -175,24 +173,33 @@ def tightened(captured: Captured, bounding: Bounding, values: Bounds) -> Tighten
 
 
 def _optimised(captured: Captured, bounding: Bounding, values: Bounds) -> Tightened:
-    """Optimise a certificate: ellipsoids that are written out, those on a torus where they are too wide, or both."""
+    """Optimise a certificate, from the input on or from where values are narrow enough to be carried."""
     budget = bounding.budget.share(0.7)
     written = plan(captured.segments, values)
     inputs = {item.name for item in captured.graph.inputs}
-    waves = None
-    if written is None or not inputs.issuperset(written.start):  # too wide to write out: by frequencies
-        waves = torus_certificate(captured.segments, values, budget=budget.share(0.85))
+    notes = () if values[captured.graph.output].log10 == math.inf else _not_attempted(captured, written, inputs)
     dense = None if written is None else optimise(written, budget=budget)
-    if written is not None and dense is not None:
-        sure = accounted(written, dense)
-        if sure is not None and (waves is None or sure.log10 <= waves.log10):
-            evidence = _evidence(captured, written, inputs)
-            return Tightened(Upper(sure.log10, evidence, "tight"), dense, written)
-    kept = None if dense is None else written
-    if waves is None:
-        return Tightened(plan=kept)
-    exponent = waves.log10 + 1e-10 if waves.log10 > -math.inf else waves.log10
-    return Tightened(Upper(exponent, Evidence.NUMERICAL, "tight"), waves, kept)
+    sure = None if written is None or dense is None else accounted(written, dense)
+    if written is None or sure is None:
+        return Tightened(plan=None if dense is None else written, notes=notes)
+    evidence = _evidence(captured, written, inputs)
+    return Tightened(Upper(sure.log10, evidence, "tight"), dense, written, notes=notes)
+
+
+def _not_attempted(captured: Captured, written: EllipsoidPlan | None, inputs: set[str]) -> tuple[str, ...]:
+    """Return which part of a network the optimised certificate leaves out, and why; nothing where it takes all."""
+    limit = f"which holds at most {WIDEST:,} entries of values at a time, of a size whose squares float64 can hold"
+    if written is None:
+        return (f'effort="tight" adds nothing here: the output is out of reach of the optimised certificate, {limit}',)
+    late = [name for name in written.start if name not in inputs]
+    if not late:
+        return ()
+    paths = dict.fromkeys(captured.graph.node(name).path or name for name in late)
+    places = " and ".join(f"`{path}`" for path in paths)
+    return (
+        f"the optimised certificate begins behind {places}: values before that are out of its reach, {limit}; "
+        "their bounds are those of the faster methods",
+    )
 
 
 def _evidence(captured: Captured, written: EllipsoidPlan, inputs: set[str]) -> Evidence:

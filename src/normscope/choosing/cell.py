@@ -5,11 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
-from ..experiments.statistics import half_width
 from .run_outcome import WENT, RunOutcome
+
+LEVEL = 0.95
+"""The confidence level of intervals."""
+
+
+def half_width(values: Sequence[float]) -> float | None:
+    """Return half of the 95 % interval of a mean, by Student's t; None for fewer than two values.
+
+    Example:
+        >>> round(half_width([1.0, 2.0, 3.0]), 3)
+        2.484
+    """
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return None
+    from scipy.stats import t
+
+    return float(t.ppf((1 + LEVEL) / 2, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

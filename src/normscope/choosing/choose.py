@@ -13,9 +13,9 @@ from ..core.errors import InputError
 from ..core.options import check_counts
 from ..core.progress import Progress
 from ..core.untouched import outside_inference_mode, unwrapped
-from ..experiments.engines import runner
-from ..experiments.ledger import Ledger
 from ..geometry.batches import LossFunction, loss_function
+from ..jobs.engines import runner
+from ..jobs.ledger import Ledger
 from ..theory.losses import Loss
 from .choice import Choice
 from .recommendation import NAMES

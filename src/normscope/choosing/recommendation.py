@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..experiments.statistics import half_width
 from ..report.words import counted
-from .cell import Cell
+from .cell import Cell, half_width
 
 NAMES = {
     "none": "plain",

@@ -21,7 +21,7 @@ from ..diagnosis.data_pass import watch_data
 from ..geometry.batches import Batch, LossFunction, loss_function, loss_of
 from ..geometry.smoothness import smoothness
 from ..graph.call import select
-from ..monitor.clock import Clock
+from ..monitor.schedule import Clock
 from ..monitor.watching import watch
 from ..networks.twin import twin
 from .run_outcome import RunOutcome, Status

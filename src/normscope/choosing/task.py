@@ -12,9 +12,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ..core.errors import InputError, said
 from ..core.untouched import unwrapped
-from ..experiments.ledger import hashed
 from ..geometry.batches import Batch, LossFunction, kept_batches
 from ..graph.call import Call
+from ..jobs.ledger import hashed
 from ..theory.losses import Loss
 
 HELD_OUT = 0.2

@@ -12,19 +12,16 @@ from . import (
     audit,
     check,
     choose,
-    claims,
     compare,
-    cost,
     curvature,
     curve,
     demo,
     domain,
     generalization,
+    installed,
     lipschitz,
     ops,
-    predict,
     radius,
-    reproduce,
     show,
     symmetries,
     verify,
@@ -43,8 +40,8 @@ app = typer.Typer(
     "ns.generalization(model, train, test), "
     "ns.spectral_norm(layer, input_shape=...), "
     "ns.twin(model, batch, normalizer=...), ns.initialise(model, batch), ns.choose(model, loader, loss_fn), "
-    "ns.capture(model, batch), ns.watch(model, optimizer, log=folder), ns.Run(folder), "
-    "ns.claims(). What the words mean (bracket, ladder, scope, evidence, ...): docs/glossary.md.",
+    "ns.capture(model, batch), ns.watch(model, optimizer, log=folder), ns.Run(folder). "
+    "What the words mean (bracket, ladder, scope, evidence, ...): docs/glossary.md.",
 )
 app.command()(demo.demo)
 app.command(help=check.HELP, epilog=check.EXAMPLES)(check.check)
@@ -58,13 +55,10 @@ app.command(help=curve.HELP, epilog=curve.EXAMPLES)(curve.curve)
 app.command(help=curvature.HELP, epilog=curvature.EXAMPLES)(curvature.curvature)
 app.command(help=generalization.HELP, epilog=generalization.EXAMPLES)(generalization.generalization)
 app.command(help=choose.HELP, epilog=choose.EXAMPLES)(choose.choose)
-app.command(help=predict.HELP, epilog=predict.EXAMPLES)(predict.predict)
-app.command(help=cost.HELP, epilog=cost.EXAMPLES)(cost.cost)
 app.command(help=symmetries.HELP, epilog=symmetries.EXAMPLES)(symmetries.symmetries)
 app.command(help=verify.HELP, epilog=verify.EXAMPLES)(verify.verify)
-app.command(help=reproduce.HELP, epilog=reproduce.EXAMPLES)(reproduce.reproduce)
-app.command(help=claims.HELP, epilog=claims.EXAMPLES)(claims.claims)
 app.command()(ops.ops)
+installed.add_to(app)
 
 
 def _print_version(asked: bool) -> None:

@@ -11,12 +11,12 @@ import torch
 import typer
 from torch import Tensor, nn
 
+from .. import data as data_sets
 from ..choosing.choose import BATCH_SIZES, LEARNING_RATES
 from ..choosing.choose import choose as run_choice
 from ..choosing.recommendation import NAMES
 from ..choosing.task import MOST_SAMPLES
 from ..core.errors import InputError
-from ..experiments import data as data_sets
 from ..report.terminal import print_document
 from ..theory.losses import LOSSES
 from .data_forms import converted, dtype_of, folder_split

@@ -12,7 +12,6 @@ from torch import nn
 from ..core.errors import InputError
 from ..geometry.curvature import Curvature
 from ..geometry.flatness import flatness
-from ..geometry.flow import flow
 from ..geometry.hessian import hessian
 from ..geometry.margins import margins
 from ..geometry.smoothness import smoothness
@@ -41,7 +40,6 @@ class Also(StrEnum):
     """Other results that can be measured beside the eigenvalues."""
 
     SMOOTHNESS = "smoothness"
-    FLOW = "flow"
     FLATNESS = "flatness"
     MARGINS = "margins"
 
@@ -51,7 +49,7 @@ EXAMPLES = """**Examples**
 ```
 normscope curvature net.py:build --data digits --mode train --html curvature.html
 normscope curvature mypackage.models:cnn --data cifar10:~/data --mode eval -k 10 --bottom 3 --probes 8
-normscope curvature net.py:build --data digits --mode train --also flatness --also flow --html curvature.html
+normscope curvature net.py:build --data digits --mode train --also flatness --also margins --html curvature.html
 normscope curvature mypackage.models:regressor --data mypackage.data:loader --loss mypackage.train:loss
 ```
 """
@@ -136,8 +134,6 @@ def _measured(kind: Also, model: nn.Module, loss: Any, batches: list[Any], mode:
     match kind:
         case Also.SMOOTHNESS:
             return smoothness(model, loss, batches, mode=mode)
-        case Also.FLOW:
-            return flow(model, loss, batches, mode=mode)
         case Also.FLATNESS:
             return flatness(model, loss, batches, mode=mode)
         case Also.MARGINS:

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .. import data as data_sets
 from ..core.errors import InputError, said
 from ..core.npz import open_npz
-from ..experiments import data as data_sets
 from ..report.words import counted, listed
 from .model_forms import GivenModel
 from .objects import call_object, load_object

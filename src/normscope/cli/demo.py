@@ -15,11 +15,11 @@ from ..bounds.radius.radii import Radii
 from ..bounds.radius.radius import certified_radius
 from ..core.errors import InputError
 from ..core.files import write_text
+from ..data import digits
 from ..diagnosis.audit_result import Audit
 from ..diagnosis.auditing import audit
-from ..experiments import models
-from ..experiments.data import digits
-from ..experiments.train import accuracy, train
+from ..networks import small as models
+from ..networks.small import accuracy, train
 from ..pages.audit_comparison import compare_document
 from ..report.document import Document
 from ..report.html import to_html

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 import torch
 import typer
 
+from .. import data as data_sets
 from ..core.errors import InputError
-from ..experiments import data as data_sets
 from ..generalize.bounding import CELLS
 from ..generalize.bounding import generalization as bounded
 from ..report.terminal import print_document
@@ -84,6 +84,15 @@ def generalization(
     steps: Annotated[
         int, typer.Option(min=0, help="How many steps to search for a PAC-Bayes posterior; 0 for no PAC-Bayes bound.")
     ] = 500,
+    fixed: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fixed",
+            metavar="NAME",
+            help="A buffer or another constant of the model that was fixed before DATA was seen, by its name or a "
+            'pattern; "numbers" for all numbers in its code, "all" for all of these. May be given several times.',
+        ),
+    ] = None,
     sharpness: Annotated[bool, typer.Option("--sharpness", help="Measure the sharpness, for one more rate.")] = False,
     duplicates: Annotated[int, typer.Option(min=0, help="How many samples two parts may share.")] = 0,
     html: Html = None,
@@ -113,6 +122,7 @@ def generalization(
             radius=radius,
             input_range=input_range,
             steps=steps,
+            fixed=tuple(fixed or ()),
             sharpness=sharpness,
             duplicates=duplicates,
             max_seconds=max_seconds,

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .. import data as data_sets
 from ..core.errors import InputError
-from ..experiments import data as data_sets
 from .data_forms import UNIT, at_home, converted, dtype_of, folder_split, npz_array, npz_inputs, open_data
 from .model_forms import GivenModel
 

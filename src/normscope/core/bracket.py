@@ -162,7 +162,8 @@ class Bracket(Part):
             raise InputError(
                 f"this {self.scope.value} bracket ({self.method}) carries no proof to save: brackets that "
                 "normscope.spectral_norm, normscope.ladder and normscope.lipschitz(scope='global' or 'ball') return "
-                "do; one read back from JSON, a POINT bracket and a formula that is no bound do not"
+                "do; one read back from JSON, a POINT bracket and a formula that is no bound do not, nor does one over "
+                "balls around samples with masks of their own, each of which (`per_sample`) does"
             )
         self.proof.write(path, self)
 

@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from .errors import InputError
+
 MOST = 20_000
 """The search for changeable objects ends after this many."""
 LIBRARIES = frozenset({"torch", "numpy", "scipy", "normscope", "torchvision", *sys.stdlib_module_names} - {"__main__"})
@@ -46,7 +48,7 @@ class Reached:
     def __init__(self, model: nn.Module) -> None:
         self.modules = list(model.modules())
         self.undo: list[Undo] = []
-        self._own = {id(module) for module in self.modules}
+        self._own = {id(module): path for path, module in model.named_modules()}
         self._seen: set[int] = set()
         self._keep: list[Any] = []  # an id is that of an object only while the object lives
         waiting: deque[Any] = deque(self.modules)
@@ -83,6 +85,12 @@ class Reached:
         return [*_members(type(value)), *filter(_leads_on, vars(value).values())]
 
     def _module(self, module: nn.Module) -> Iterator[Any]:
+        if isinstance(module, torch.jit.ScriptModule):
+            path = self._own.get(id(module), "(not registered)")
+            raise InputError(
+                f"{f'the module `{path}`' if path else 'the model'} is TorchScript: what a run changes in it cannot be "
+                "seen and put back. Pass the module that it was made from (its state_dict holds the weights for that)"
+            )
         held = vars(module)
         if id(module) not in self._own:
             self.modules.append(module)

@@ -24,7 +24,7 @@ from ..core.budget import Budget
 from ..core.cost import Meter
 from ..core.errors import CaptureError, InputError, JacobianError, NotFiniteError
 from ..core.untouched import mode_of, unwrapped
-from ..graph.call import broken_tensors
+from ..graph.call import batches_of, broken_tensors
 from ..graph.capturing import NO_TIME, capture_within, expected_seconds
 from ..graph.ir import Unit
 from .data_pass import watch_data
@@ -150,7 +150,7 @@ def pass_over_data(request: AuditRequest, captured: Captured | None, skipped: Sk
     """
     began = request.budget.elapsed
     with request.meter.part("data"):
-        batches = [request.batch] if request.loader is None else request.loader
+        batches = [request.batch] if request.loader is None else batches_of(request.loader, model=request.model)
         limited = request.budget.share(DATA_SHARE)
         data = watch_data(request.model, batches, mode=request.asked, written=_written_norms(captured), budget=limited)
     if data.error is not None:
@@ -230,7 +230,7 @@ def _jacobian_norms(request: AuditRequest, captured: Captured | None, budget: Bu
 
 def wrong_backwards(request: AuditRequest, captured: Captured | None) -> tuple[Mismatch, ...]:
     """Return the modules whose backward is not the derivative of their forward; none where nothing can be said."""
-    graph = None if captured is None else captured.graph
+    graph = None if captured is None else captured.traced
     try:
         return request.budget.attempt(
             lambda: mismatches(request.model, request.batch, graph, mode=request.asked, output=request.output),

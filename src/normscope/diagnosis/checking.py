@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 from ..core.errors import InputError
 from ..core.provenance import provenance
 from ..core.untouched import mode_of, outside_inference_mode, unwrapped
-from ..graph.call import broken_tensors
+from ..graph.call import batches_of, broken_tensors
 from .checked import Check, Passes
 from .data_pass import watch_data
 from .examined import DataSeen, Examined
@@ -109,7 +109,9 @@ def _passes(
     """
     broken = broken_tensors(model)
     skipped: list[tuple[str, str]] = []
-    data = watch_data(model, [batch] if loader is None else itertools.islice(loader, BATCHES), mode=mode)
+    data = watch_data(
+        model, [batch] if loader is None else itertools.islice(batches_of(loader, model=model), BATCHES), mode=mode
+    )
     if data.error is not None:
         if not broken:
             raise InputError(f"{data.error}. Pass batches the model accepts: model(batch) must work.")

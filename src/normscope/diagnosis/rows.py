@@ -23,7 +23,7 @@ from ..core.rounding import Upper
 from ..graph.ir import Node, Unit, leaves
 from ..linalg.layer_norms import linear_map
 from ..linalg.operator_norms import BOUNDING, bracket
-from ..listening.calls import Site
+from ..listening.calls import NORMALIZERS, Site
 from ..listening.normalizer_seen import NormalizerSeen, rows_seen, set_count, set_positions
 from ..rules.effects import Linear
 from ..rules.invariance import FeedingLayer
@@ -219,12 +219,12 @@ def _seen_alone(model: nn.Module, data: DataSeen, site: Site, norm: Norm | None,
     elif normalizer is not None:
         found |= {"log10_at_data": at_data(normalizer), "variance": normalizer.variance, **_channels(normalizer)}
     else:
-        found["notes"] = (note, "its input holds NaN or infinite values")
+        found["notes"] = (note, "its input holds NaN, infinite or complex values")
     row = Row(
         path=path,
         kind=type(module).__name__,
         operator=operator,
-        role="weight" if weight is not None else "normalizer",
+        role="normalizer" if operator in (*NORMALIZERS, "rms") else "weight",
         parameters=sum(p.numel() for p in module.parameters(recurse=False)),
         **found,
     )
@@ -310,12 +310,14 @@ def _counted(masks: Sequence[Tensor]) -> dict[str, Any]:
 def _gains_along(captured: Captured, observed: Bracket | None) -> dict[str, float]:
     """Return log10 of the gain from the input to every node, along the direction the network stretches most.
 
-    A secant of length 2 STEP norm(x) through the float64 graph, around the sample with the largest Jacobian.
+    A secant of length 2 STEP norm(x) through the float64 graph, around the sample with the largest Jacobian among those
+    with the same masks as the first.
     """
     if observed is None or not observed.per_sample:
         return {}
     points = captured.points
-    best, top = max(enumerate(observed.per_sample[: len(points)]), key=lambda pair: pair[1].log10_lower)
+    measured = [(i, one) for i, one in enumerate(observed.per_sample) if i in captured.own_samples]
+    best, top = max(measured, key=lambda pair: pair[1].log10_lower)
     direction = top.witness
     if direction is None or direction.numel() != points.shape[1] or not bool(direction.any()):
         return {}
@@ -335,8 +337,7 @@ def _at_the_batch(captured: Captured, budget: Budget, nodes: Sequence[Node]) -> 
     if not unseen:
         return {}
     tallies: dict[str, SetTally] = {}
-    points = captured.points
-    for point in points[:BATCH_SAMPLES]:
+    for point in captured.points[captured.own_samples[:BATCH_SAMPLES]]:
         values = budget.attempt(partial(captured.double.values, *captured.double.split(point.double())), lambda: None)
         if values is None:
             break

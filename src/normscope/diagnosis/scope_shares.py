@@ -79,7 +79,7 @@ def audited_curve(
         needed = FEWEST_NORMS if brief else draws_needed(SHARE, CONFIDENCE)
         return measured_curve(
             captured,
-            [] if loader is None else loader,
+            [] if loader is None else batches_of(loader, model=captured.model),
             widths=BRIEF_WIDTHS if brief else checked_widths(QUANTILES, MARGINS),
             samples=samples,
             norms=passes(captured.graph, needed, work=WORK / (OBSERVED_PASSES * USUAL_STEPS), least=FEWEST_NORMS),
@@ -121,7 +121,7 @@ def _over(
 def _first(captured: Captured, loader: Iterable[Any], samples: int) -> Iterator[Any]:
     """Yield batches, on the model's device, until there are so many samples."""
     read, device = 0, captured.graph.inputs[0].value.device
-    for given in batches_of(loader, tuples=True):
+    for given in batches_of(loader, model=captured.model):
         batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, given)
         yield batch
         read += arguments(captured.model, batch).count if captured.graph.per_sample else 1

@@ -7,82 +7,11 @@ from itertools import groupby
 from typing import Protocol
 
 from ..core.finding import Finding, Severity
+from ..core.finding_kinds import KINDS
 from ..report.words import counted, listed
 
 MOST = 3
 """Kinds of findings that one sentence names; of the others it says how many there are."""
-
-CLAUSES: dict[str, tuple[str, str]] = {
-    "non-finite-weights": (
-        "{where} is broken by NaN or infinite values",
-        "{count} tensors hold NaN or infinite values",
-    ),
-    "non-finite-activations": (
-        "{where} returns NaN or infinite values",
-        "{count} modules return NaN or infinite values",
-    ),
-    "gradient-mismatch": (
-        "the gradient through {where} is not that of its forward",
-        "the gradient through {count} modules is not that of their forward",
-    ),
-    "tiny-sets": ("{where} normalizes sets of one or two values", "{norms} work on sets of one or two values"),
-    "eps-scale": ("the eps of {where} does not fit its input", "the eps of {norms} does not fit their input"),
-    "spectral-norm-off": (
-        "the spectral norm of {where} is not the one it was made for",
-        "the spectral norms of {count} layers are not those they were made for",
-    ),
-    "dead-layer": ("layer {where} is dead", "{count} layers are dead"),
-    "dead-layer info": ("layer {where} is zero as a whole", "{count} layers are zero as a whole"),
-    "exploding-run": ("the signal explodes from {where} on", "the signal explodes in {count} runs of layers"),
-    "dead-channels": ("part of layer {where} is dead", "parts of {count} layers are dead"),
-    "dead-channels info": ("a few channels of {where} carry nothing", "a few channels of {count} layers carry nothing"),
-    "stale-statistics": (
-        "the stored statistics do not fit the data, from {where} on",
-        "the stored statistics of {norms} do not fit the data",
-    ),
-    "stale-statistics info": (
-        "the statistics of {where} were never taken",
-        "the statistics of {norms} were never taken",
-    ),
-    "small-batch": ("the batch is too small for {where}", "the batch is too small for {norms}"),
-    "eps-dominated": ("eps outweighs what {where} normalizes", "eps outweighs what {norms} normalize"),
-    "eps-dominated info": ("eps outweighs a little of {where}", "eps outweighs a little of what {norms} normalize"),
-    "dead-relu": ("many units of the ReLU in {where} never fire", "many units of {count} ReLUs never fire"),
-    "dead-relu info": ("some units of the ReLU in {where} never fired", "some units of {count} ReLUs never fired"),
-    "expanding-normalizer": ("{where} expands what it normalizes", "{norms} expand"),
-    "redundant-bias": ("the bias of {where} has no effect", "the biases of {count} layers have no effect"),
-    "not-lipschitz": (
-        "{where} can amplify some inputs without limit",
-        "{count} parts can amplify some inputs without limit",
-    ),
-    "no-rule": ("{where} runs an operator without a rule", "{count} parts run operators without a rule"),
-    "steep-activation": ("the activation in {where} is steeper than 1", "{count} activations are steeper than 1"),
-    "loose-bound": ("there is no useful bound over all inputs",) * 2,
-    "loss-not-finite": ("the loss is no number any more",) * 2,
-    "variance-collapse": ("the variance into {where} collapsed", "the variances into {norms} collapsed"),
-    "variance-growth": ("the variance into {where} outgrows float16", "the variances into {norms} outgrow float16"),
-    "norm-growth": ("the weight of {where} keeps growing", "the weights of {count} layers keep growing"),
-    "gradient-explosion": ("the gradient of {where} explodes", "the gradients of {count} layers explode"),
-    "batch-norm-depth": ("the gradient explodes through the BatchNorms",) * 2,
-    "gradient-vanishing": ("the gradient of {where} vanishes", "the gradients of {count} layers vanish"),
-    "effective-lr": ("the steps of {where} have the wrong size", "the steps of {count} layers have the wrong size"),
-    "input-scale": ("the {where} is at an unusual scale",) * 2,
-    "no-gradient": ("no gradient gets past {where}", "no gradient gets past {count} layers"),
-    "saturated-units": ("{where} is saturated", "{count} activations are saturated"),
-    "half-precision": (
-        "{where} is close to overflow in half precision",
-        "{count} layers are close to overflow in half precision",
-    ),
-    "loss-rising": ("the loss rises",) * 2,
-    "loss-spike": ("the loss jumped",) * 2,
-    "lr-too-high": ("the first steps were too large",) * 2,
-    "constant-input": ("the samples of a batch are all the same",) * 2,
-    "not-trained": ("no optimizer trains {where}", "no optimizer trains {count} layers"),
-    "no-zero-grad": ("gradients are never cleared",) * 2,
-    "eval-mode": ("the model is trained in eval mode",) * 2,
-    "not-seen": ("the watcher sees nothing of the training",) * 2,
-}
-"""By code, for one place and for several; `code info` where an info finding of that code says something else."""
 
 
 class HasRole(Protocol):
@@ -139,13 +68,22 @@ def clause(group: Sequence[Finding], rows: Sequence[HasRole] = ()) -> str:
     first = group[0]
     told = first.numbers.get("count")
     count = int(told) if len(group) == 1 and isinstance(told, int | float) else len(group)
-    words = first.code.replace("-", " ")
-    unknown = (f"{words} in {{where}}", f"{words} in {{count}} places")
-    one, many = CLAUSES.get(f"{first.code} {first.severity}", CLAUSES.get(first.code, unknown))
+    one, many = _words(first)
     of = sum(row.role == "normalizer" for row in rows)
     norms = f"{count:,} of {of:,} normalizers" if of >= count else f"{count:,} normalizers"
     written = one if count == 1 else many
     return written.replace("{count}", f"{count:,}").replace("{norms}", norms).replace("{where}", place(first.where))
+
+
+def _words(finding: Finding) -> tuple[str, str]:
+    """Return the words for one place and for several: those of its kind, or the code of one that nobody listed."""
+    kind = KINDS.get(finding.code)
+    if kind is None:
+        words = finding.code.replace("-", " ")
+        return f"{words} in {{where}}", f"{words} in {{count}} places"
+    if kind.note is not None and finding.severity is Severity.INFO:
+        return kind.note
+    return kind.one, kind.many or kind.one
 
 
 def place(where: str) -> str:

@@ -13,8 +13,7 @@ from ..core.bracket import Bracket, Evidence
 from ..core.budget import Budget
 from ..core.errors import InputError
 from ..core.rounding import ZERO, Upper, gamma, gram_allowance, inward, narrow_underflow, smallest, total
-from ..linalg.certify import certify
-from ..linalg.gram import NARROW_RTOL, PIECE, gram_of_rows, narrow_share
+from ..linalg.certify import NARROW_RTOL, PIECE, certify, gram_of_rows, narrow_share
 from ..linalg.lanczos import largest_singular_vector
 from ..linalg.linear_map import Matrix
 from ..linalg.operator_norms import BOUNDING, bracket, upper

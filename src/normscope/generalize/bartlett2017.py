@@ -28,6 +28,7 @@ def margin_bound(
     samples: int,
     margin: float,
     delta: float,
+    nats: float = 0.0,
 ) -> tuple[float, float]:
     """Return log10 of the complexity term, and the confidence term; the bound adds both to the margin loss on D.
 
@@ -39,6 +40,7 @@ def margin_bound(
         samples: n, the number of samples.
         margin: gamma, any number above 0, which may be chosen after the data are seen.
         delta: the probability of failure.
+        nats: what constants cost that may have been taken from D (`description.py`).
 
     Example:
         >>> sizes = {"square_norms": 1e4, "width": 2, "samples": 10_000, "margin": 1.0, "delta": 0.01}
@@ -62,5 +64,5 @@ def margin_bound(
     root = 0.5 * math.log10(square_norms * math.log(2.0 * width**2)) + scale + together
     main = math.log10(72.0 * math.log(samples) / samples) + root
     small = math.log10(8.0) - 1.5 * math.log10(samples)
-    confidence = 3.0 * math.sqrt((math.log(2.0 / delta) + log_cost) / (2.0 * samples))
+    confidence = 3.0 * math.sqrt((math.log(2.0 / delta) + log_cost + nats) / (2.0 * samples))
     return main + math.log10(1.0 + 10.0 ** min(300.0, small - main)), confidence

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torch import Tensor, nn
+
 from ..core.log10 import log10, log10_sum, power10
+from ..graph.capturing import Traces
+from ..graph.ir import Graph
 
 MET, NOT_MET, UNKNOWN = "met", "not met", "unknown"
 """The status of a condition."""
+CAPTURED = 8
+"""A model is captured with at most this many samples."""
 CERTIFIED, ESTIMATED, RATE = "certified", "estimated", "rate without constants"
 """The evidence of a row: all conditions hold; some fail, or are not known to hold; only the order is given."""
 
@@ -154,12 +160,21 @@ def row(
     )
 
 
-def alone(per_sample: bool) -> Condition:
-    """Return the condition that samples of a batch do not influence each other, as the graph in eval mode shows."""
+def alone(graph: Graph, model: nn.Module, batch: Tensor, output: str | int | None) -> Condition:
+    """Return the condition that samples of a batch do not influence each other and are treated alike.
+
+    Args:
+        graph: of the model in eval mode, captured with the first samples of the batch.
+        model: the model.
+        batch: a whole batch, as the losses were taken of: more places than the graph has may be treated differently.
+        output: which output is measured.
+    """
+    why: str | None = "samples of a batch meet, or are treated differently"
+    if graph.per_sample:
+        traces = Traces(model, mode="eval", output=output)
+        why = traces.what_joins(batch, traces.at(batch)) if len(batch) > 1 else None
     return condition(
-        "the loss of a sample depends on that sample alone",
-        per_sample,
-        "read off the graph in eval mode" if per_sample else "samples of a batch meet in the model",
+        "the loss of a sample depends on that sample alone", why is None, why or "read off the graph in eval mode"
     )
 
 

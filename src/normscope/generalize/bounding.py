@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,11 +14,13 @@ from ..core.log10 import log10
 from ..core.options import check_counts, check_numbers
 from ..core.untouched import mode_of, outside_inference_mode, unwrapped
 from ..geometry.hessian import hessian
+from ..graph.call import quantized
 from ..theory.losses import Loss, named
 from . import families, weight_rows
 from .bound import CERTIFIED, BoundRow, condition
 from .constants import Constants, over_all_inputs
 from .data_reading import CellPlan, DataReading, read, rereader
+from .description import Fixed
 from .families import LocalRow, Setting
 from .generalization_table import Generalization, PartitionCourse
 from .local_rows import corollary_rows, local_rows
@@ -27,6 +29,7 @@ from .partition import KINDS
 from .slides import decomposition
 from .stochastic import PosteriorSearch, pac_bayes_row
 from .than2025 import sizes_of
+from .traced import trace
 from .weight_layers import read_network
 
 CELLS = (1, 4, 16, 64)
@@ -49,6 +52,7 @@ def generalization(
     domain: Domain | None = None,
     steps: int = 500,
     prior: Mapping[str, Tensor] | None = None,
+    fixed: str | Iterable[str] = (),
     sharpness: bool = False,
     duplicates: int = 0,
     output: str | int | None = None,
@@ -82,6 +86,9 @@ def generalization(
             PAC-Bayes bound.
         prior: the weights, by name, at which the PAC-Bayes prior is centred; they must have been fixed before D was
             seen, such as those at initialisation. None for zero.
+        fixed: what the model holds besides its weights and was fixed before D was seen: names of buffers and other
+            tensors, or patterns (`"*.position_ids"`), `"numbers"` for all numbers in its code, `"all"` for all of this.
+            Whatever is not declared may have been taken from D, and is paid for by the bits that it takes to write it.
         sharpness: whether to measure the spherical sharpness, for the bound of Lyu et al.
         duplicates: how many samples of one part may also be in another.
         output: which output to take, for models with several.
@@ -114,11 +121,26 @@ def generalization(
     check_counts(steps=steps, duplicates=duplicates)
     mode_of(model, "eval")
     model = unwrapped(model)
+    refused = quantized(model)
+    if refused:
+        raise InputError(refused)
     if steps and prior is not None:
         WeightVector.of(model).vector(dict(prior))  # A wrong prior is refused before the data are read.
     reading = read(
-        model, train, test, held_out, plan=plan, loss=bounded, output=output, duplicates=duplicates, seed=seed
+        model,
+        train,
+        test,
+        held_out,
+        plan=plan,
+        loss=bounded,
+        output=output,
+        duplicates=duplicates,
+        seed=seed,
+        trace=lambda example: trace(model, example, output),
     )
+    declared = Fixed()
+    if reading.traced is not None:
+        declared = Fixed.of(fixed, reading.traced.graph, [name for name, _ in model.named_buffers()])
     notes = list(reading.notes)
     known = _known_constants(model, reading, output, max_seconds, notes)
     setting = _setting(reading, bounded, delta, known)
@@ -126,9 +148,9 @@ def generalization(
     rows = [*_test_rows(setting, reading), *(one.bound for one in local), *corollary_rows(setting, known, local)]
     if sharpness:
         rows += _sharpness_rows(setting, model, train, bounded, output, max_seconds, seed, notes)
-    rows += _by_architecture(model, reading, delta, plan, output, max_seconds, notes)
+    rows += _by_architecture(model, reading, known, delta, plan, output, max_seconds, declared, notes)
     if steps:
-        rows += _posterior(model, train, held_out, setting, steps, prior, output, seed, notes)
+        rows += _posterior(model, train, held_out, setting, steps, prior, output, declared, seed, notes)
     return _table(type(model).__name__, reading, bounded, delta, rows, local, notes)
 
 
@@ -207,8 +229,11 @@ def _known_constants(
     model: nn.Module, reading: DataReading, output: str | int | None, max_seconds: float | None, notes: list[str]
 ) -> Constants | None:
     """Return the model's constants over all inputs; None, with a note, if the model cannot be traced."""
+    if reading.traced is None:
+        notes.append(f"no bound over all inputs, and none by norms of weights: {reading.untraced}")
+        return None
     try:
-        return over_all_inputs(model, reading.example, output, max_seconds)
+        return over_all_inputs(model, reading.example, output, max_seconds, reading.traced.graph)
     except NormscopeError as error:
         notes.append(f"no bound over all inputs: {said(error)}")
         return None
@@ -218,7 +243,7 @@ def _test_rows(setting: Setting, reading: DataReading) -> list[BoundRow]:
     """Return the bound from the test samples alone, if there are any."""
     if reading.test is None:
         return []
-    return [families.fresh_row(setting, reading.test.loss, reading.test.samples, "Test", reading.unseen)]
+    return [families.fresh_row(setting, reading.test, "Test", reading.unseen)]
 
 
 def _setting(reading: DataReading, loss: Loss, delta: float, known: Constants | None) -> Setting:
@@ -267,15 +292,28 @@ def _sharpness_rows(
 def _by_architecture(
     model: nn.Module,
     reading: DataReading,
+    known: Constants | None,
     delta: float,
     plan: CellPlan,
     output: str | int | None,
     max_seconds: float | None,
+    fixed: Fixed,
     notes: list[str],
 ) -> list[BoundRow]:
     """Return the bounds by the number of weights and by their norms; a note says why where there are none."""
+    if reading.traced is None:
+        return []
     try:
-        network = read_network(model, reading.example, reading.train.classes, output, max_seconds)
+        network = read_network(
+            model,
+            reading.example,
+            reading.train.classes,
+            output,
+            max_seconds,
+            fixed=fixed,
+            traced=reading.traced,
+            captured=None if known is None else known.captured,
+        )
     except NormscopeError as error:
         notes.append(f"no bounds by norms of weights: {said(error)}")
         return []
@@ -297,6 +335,7 @@ def _posterior(
     steps: int,
     prior: Mapping[str, Tensor] | None,
     output: str | int | None,
+    fixed: Fixed,
     seed: int,
     notes: list[str],
 ) -> list[BoundRow]:
@@ -310,8 +349,9 @@ def _posterior(
             classes=setting.train.classes,
             delta=setting.delta,
             output=output,
-            alone=setting.alone,
+            traced=(setting.alone, setting.train.traced),
             seed=seed,
+            fixed=fixed,
         )
     except NormscopeError as error:
         notes.append(f"no PAC-Bayes bound: {error}")

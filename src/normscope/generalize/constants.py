@@ -17,8 +17,9 @@ from ..bounds.printed import is_normalizer, is_weight, printed, printed_constant
 from ..bounds.rungs import upper_sides
 from ..core.bracket import Bracket, Evidence
 from ..core.progress import Progress
+from ..graph.ir import Graph
 from ..rules.effects import Linear
-from .bound import MET, Condition, alone, condition
+from .bound import CAPTURED, MET, Condition, alone, condition
 from .partition import Voronoi
 from .stream import Tally
 
@@ -57,15 +58,21 @@ class Constants:
 
 
 def over_all_inputs(
-    model: nn.Module, example: Tensor, output: str | int | None, max_seconds: float | None
+    model: nn.Module,
+    example: Tensor,
+    output: str | int | None,
+    max_seconds: float | None,
+    graph: Graph | None = None,
 ) -> Constants:
     """Bound the Lipschitz constant of a model over all inputs, and compute its printed products.
+
+    `graph` is that of the model in eval mode, where it was captured already.
 
     Raises:
         NormscopeError: the model cannot be traced, or has operators without a rule.
     """
     bounding = Bounding.within(max_seconds)
-    captured = Captured.of(model, example, bounding, mode="eval", output=output)
+    captured = Captured.of(model, example[:CAPTURED], bounding, mode="eval", output=output, graph=graph)
     best = upper_sides(captured, bounding, proofs=False)["best"]
     formula = printed(captured.segments, captured.norm, exact=False)
     product, normalizers = 0.0, []
@@ -80,7 +87,7 @@ def over_all_inputs(
         log10_global=best.log10_upper,
         reason=best.reason,
         steep=_everywhere(best),
-        alone=alone(captured.graph.per_sample),
+        alone=alone(captured.graph, model, example, output),
         log10_product=product,
         normalizers=tuple(normalizers),
         chain=condition(

@@ -5,6 +5,7 @@ Without held-out samples of the user's own, one in five training samples is set 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,14 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import InputError
+from ..core.errors import InputError, NormscopeError, said
 from ..core.progress import Progress
 from ..core.untouched import untouched
 from ..theory.losses import Loss
-from .bound import Condition, condition
+from .bound import CAPTURED, Condition, condition
 from .fingerprints import identical, random_keys
 from .partition import Partition, partitions
 from .stream import Collector, HeldOutCollector, SampleBatch, SamplesSeen, Tally, sample_batches, split_off
+from .traced import TracedModel
 
 EVERY = 5
 """Without held-out samples, one in this many training samples is set aside."""
@@ -47,7 +49,9 @@ class DataReading:
         held_tallies: the held-out samples by cell, one tally per partition.
         held_out: how many held-out samples there are.
         test: the test samples, or None.
-        example: a few inputs of D.
+        example: the inputs of the first batch of D.
+        traced: the graphs of the model, which ran beside it; None if there are none.
+        untraced: why there are none.
         fixed, independent: conditions of Theorem 20.
         unseen: the condition that no test sample is a training sample.
         limits: the declared range of entries, or None twice.
@@ -59,6 +63,8 @@ class DataReading:
     held_out: int
     test: SamplesSeen | None
     example: Tensor
+    traced: TracedModel | None
+    untraced: str
     fixed: Condition
     independent: Condition
     unseen: Condition
@@ -77,6 +83,7 @@ def read(
     output: str | int | None,
     duplicates: int,
     seed: int,
+    trace: Callable[[Tensor], TracedModel] | None = None,
 ) -> DataReading:
     """Stream all parts of the data once.
 
@@ -90,6 +97,7 @@ def read(
         output: which output of the model to take.
         duplicates: how many samples may be in two parts.
         seed: the seed of the partition.
+        trace: traces the model at a few inputs; its graphs then run beside it.
 
     Raises:
         InputError: parts share samples, labels are no classes, or something is missing.
@@ -100,11 +108,18 @@ def read(
         sources = _open(model, train, held_out, count=max(plan.sizes))
         cells = _cells(plan, sources, generator)
         keys = random_keys(sources.features, generator)
-        collector = Collector(model, loss, keys, output, cells)
+        traced, untraced = _traced(trace, sources.example[:CAPTURED])
+        beside = traced.beside if traced is not None else ()
+        collector = Collector(model, loss, keys, output, cells, beside)
         held = _stream(collector, sources, train)
         read_train = collector.finish("train")
         held_tallies, held_fingerprints = held.finish("held-out samples")
-        read_test = None if test is None else _read_test(Collector(model, loss, collector.keys, output), test)
+        read_test = None
+        if test is not None:
+            read_test = _read_test(Collector(model, loss, collector.keys, output, traced=beside), test)
+            if beside:  # A model that differs from its graph on some samples is another function.
+                apart = max(read_train.difference or 0.0, read_test.difference or 0.0)
+                read_train, read_test = (dataclasses.replace(one, difference=apart) for one in (read_train, read_test))
     _check_classes(read_train)
     tested_entries = None if read_test is None else read_test.entries
     _check_range(plan, train=read_train.entries, held_out=held.entries, test=tested_entries)
@@ -118,6 +133,8 @@ def read(
         held_out=held.samples,
         test=read_test,
         example=sources.example,
+        traced=traced,
+        untraced=untraced,
         fixed=_fixed(plan, set_aside, leaked_held),
         independent=_independent(set_aside, leaked_held),
         unseen=_unseen(leaked_test),
@@ -134,7 +151,7 @@ class _Sources:
 
     Attributes:
         points: the first held-out samples, as flat vectors.
-        example: a few inputs of D.
+        example: the inputs of the first batch of D.
         items: the batches of `train`, as samples of D and samples set aside.
         held_out: the batches of `held_out`; None if samples of `train` are set aside instead.
     """
@@ -150,6 +167,14 @@ class _Sources:
         return self.example[0].numel()
 
 
+def _traced(trace: Callable[[Tensor], TracedModel] | None, example: Tensor) -> tuple[TracedModel | None, str]:
+    """Return the graphs of the model, or None and why there are none."""
+    try:
+        return (trace(example), "") if trace is not None else (None, "the model was not traced")
+    except NormscopeError as error:
+        return None, said(error)
+
+
 def _open(model: nn.Module, train: Any, held_out: Any, count: int) -> _Sources:
     """Open the training and the held-out samples, and take the first held-out samples, `count` at most."""
     batches = sample_batches(model, train)
@@ -163,7 +188,7 @@ def _open(model: nn.Module, train: Any, held_out: Any, count: int) -> _Sources:
     first = next(items, None)
     if first is None or first[0] is None:
         raise InputError("train holds no sample, or too few to set one in five aside")
-    example = first[0].inputs[:8].clone()
+    example = first[0].inputs.clone()
     if points is None or not len(points):
         raise InputError("there is no held-out sample: pass held_out, or more samples in train")
     if points.shape[1] != example[0].numel():

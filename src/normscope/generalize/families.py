@@ -67,7 +67,7 @@ class Setting:
             True,
             f"the {self.loss_name} is at most {self.most:g}; cells are split by label",
         )
-        return (IID, self.fixed, bounded, self.alone)
+        return (IID, self.fixed, bounded, self.alone, self.train.traced)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ def theorem20_row(
     if distances in ("mean", "limit"):
         conditions.append(setting.independent)
     # A two-sided row bounds the gap alone; the others bound the loss on fresh data, of which the loss on D is a part.
-    on_d = [] if two_sided else [term("loss on D", setting.train.loss)]
+    on_d = [] if two_sided else [term("loss on D", setting.train.worst_loss)]
     slack = term("confidence", best.slack)
     share = f"delta/{count}" + (", half of it for each side" if two_sided else "")
     bound = row(
@@ -309,13 +309,12 @@ def lla_row(setting: Setting, sharpness: float) -> BoundRow:
     )
 
 
-def fresh_row(setting: Setting, loss: float, samples: int, what: str, independent: Condition) -> BoundRow:
+def fresh_row(setting: Setting, fresh: SamplesSeen, what: str, independent: Condition) -> BoundRow:
     """Return the bound from fresh samples alone (Hoeffding), with which every bound from D can be compared.
 
     Args:
         setting: what the rows share.
-        loss: the mean loss on the fresh samples.
-        samples: how many there are.
+        fresh: the fresh samples.
         what: which samples they are, as the name of the row begins.
         independent: the condition that the model was not trained on them.
     """
@@ -325,8 +324,8 @@ def fresh_row(setting: Setting, loss: float, samples: int, what: str, independen
         speaks_of=f"the {setting.loss_name} of the model on fresh data",
         most=setting.most,
         terms=[
-            term("loss on them", loss),
-            term("confidence", setting.most * math.sqrt(math.log(1.0 / setting.delta) / (2.0 * samples))),
+            term("loss on them", fresh.worst_loss),
+            term("confidence", setting.most * math.sqrt(math.log(1.0 / setting.delta) / (2.0 * fresh.samples))),
         ],
-        conditions=(IID, setting.alone, independent),
+        conditions=(IID, setting.alone, fresh.traced, independent),
     )

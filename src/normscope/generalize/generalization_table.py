@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ..core.codec import JsonForm
 from ..core.errors import InputError
 from ..geometry.figure_result import FigureResult, figures_form
-from ..theory.complexity import sample_size
+from ..theory.sample_sizes import sample_size
 from .bound import CERTIFIED, BoundRow
 from .families import ALONE
 from .slides import ErrorPart

@@ -23,6 +23,7 @@ def margin_bound(
     samples: int,
     margin: float,
     delta: float,
+    nats: float = 0.0,
 ) -> tuple[float, float]:
     """Return log10 of the complexity term, and the confidence term; the bound adds both to the margin loss on D.
 
@@ -34,6 +35,7 @@ def margin_bound(
         samples: m, the number of samples.
         margin: gamma, any number above 0, which may be chosen after the data are seen.
         delta: the probability of failure.
+        nats: what constants cost that may have been taken from D (`description.py`).
 
     Example:
         >>> sizes = {"square_norms": 1e4, "samples": 10_000, "margin": 1.0, "delta": 0.01}
@@ -46,4 +48,4 @@ def margin_bound(
     scale, factor = power_of_two(log10_frobenius - math.log10(margin))
     root = 0.5 * math.log10(square_norms) - math.log10(samples)
     term = scale + root + math.log10(4.0 * classes * (math.sqrt(2.0 * math.log(2.0) * depth) + 1.0))
-    return term, 3.0 * math.sqrt(math.log(2.0 * factor / delta) / (2.0 * samples))
+    return term, 3.0 * math.sqrt((math.log(2.0 * factor / delta) + nats) / (2.0 * samples))

@@ -25,6 +25,7 @@ def margin_bound(
     samples: int,
     margin: float,
     delta: float,
+    nats: float = 0.0,
 ) -> tuple[float, float]:
     """Return log10 of KL, and log10 of the complexity term; the bound adds the latter to the margin loss on D.
 
@@ -36,6 +37,7 @@ def margin_bound(
         samples: m, the number of samples.
         margin: gamma, any number above 0.
         delta: the probability of failure.
+        nats: what constants cost that may have been taken from D (`description.py`).
 
     Example:
         >>> kl, complexity = margin_bound([0.0], [0.0], radius=1.0, width=2, samples=10_000, margin=1.0, delta=0.01)
@@ -53,6 +55,6 @@ def margin_bound(
     spread = top + math.log10(math.fsum(10.0 ** (one - top) for one in ratios))
     fixed = 42.0**2 * depth**2 * radius**2 * width * math.log(4.0 * depth * width) * math.e**2 / 2.0
     kl = math.log10(fixed) + product + spread
-    listed = math.log(6.0 * samples / delta) + math.log(depth) + math.log(samples) / (2.0 * depth)
+    listed = nats + math.log(6.0 * samples / delta) + math.log(depth) + math.log(samples) / (2.0 * depth)
     inside = max(kl, math.log10(listed)) + math.log10(1.0 + 10.0 ** -abs(kl - math.log10(listed)))
     return kl, math.log10(4.0) + 0.5 * (inside - math.log10(samples - 1))

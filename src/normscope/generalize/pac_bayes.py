@@ -5,12 +5,13 @@ For a prior P fixed before the data are seen, with probability 1 - delta, for al
 with lambda from the list `c exp(-j/b)`, whose members have the shares `6/(pi^2 j^2)` of delta. The error of Q on D is
 an average over weights: it is estimated by n independent draws, whose average bounds it with a delta of its own. The
 bound holds for the network whose weights are drawn anew for every sample, not for the network with the mean weights.
+The draws run through the captured graph as a function of its weights: all that it holds besides them is counted.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,9 +19,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from ..bounds.radius.logits import Logits
 from ..core.errors import InputError
 from ..core.progress import Progress
 from ..graph.call import select
+from ..graph.ir import Graph
 from .stream import SampleBatch
 
 LARGEST, PRECISION = 0.1, 100.0
@@ -62,7 +65,7 @@ def kl_inverse(q: float, limit: float) -> float:
     return high
 
 
-def complexity(kl: float, samples: int, delta: float, number: int) -> float:
+def complexity(kl: float, samples: int, delta: float, number: int, nats: float = 0.0) -> float:
     """Return the right side of the bound: `(KL + ln(2 sqrt(m)/delta_j))/m` with `delta_j = 6 delta/(pi^2 j^2)`.
 
     Args:
@@ -70,9 +73,10 @@ def complexity(kl: float, samples: int, delta: float, number: int) -> float:
         samples: m, the number of samples of D.
         delta: the probability of failure over all priors together.
         number: j, the number of the prior's variance in its list.
+        nats: what constants cost that may have been taken from D (`description.py`).
     """
     share = math.log(math.pi**2 * number**2 / 6.0)
-    return (kl + math.log(2.0 * math.sqrt(samples) / delta) + share) / samples
+    return (kl + math.log(2.0 * math.sqrt(samples) / delta) + share + nats) / samples
 
 
 @dataclass(slots=True)
@@ -107,31 +111,66 @@ class Posterior:
         noise = torch.randn(self.mean.shape, generator=generator, device=self.mean.device, dtype=self.mean.dtype)
         return self.mean + self.log_deviation.exp() * noise
 
-    def settled(self, samples: int, delta: float) -> tuple[float, float, int]:
+    def settled(self, samples: int, delta: float, nats: float = 0.0) -> tuple[float, float, int]:
         """Return KL, the right side of the bound and j for the member of the list of priors that makes it smallest."""
         between = PRECISION * math.log(LARGEST / math.exp(2.0 * float(self.log_prior)))
         tried, exact = [], self.double()
         for number in {max(1, math.floor(between)), max(1, math.ceil(between))}:
             kl = float(exact.kl(LARGEST * math.exp(-number / PRECISION)))
-            tried.append((complexity(kl, samples, delta, number), kl, number))
+            tried.append((complexity(kl, samples, delta, number, nats), kl, number))
         right, kl, number = min(tried)
         return kl, right, number
 
 
+class TracedInWeights(Logits):
+    """The graph of one sample as a function of many samples and of the weights.
+
+    Args:
+        graph: with the parameters as inputs before the sample.
+        names: the names of the parameters in the order of these inputs.
+    """
+
+    def __init__(self, graph: Graph, names: Sequence[str]) -> None:
+        super().__init__(graph)
+        self.names = names
+        self.weights: list[Tensor] = []
+
+    def at(self, state: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+        """Return the logits of some samples with the weights of a state."""
+        self.weights = [state[name].to(item.value) for name, item in zip(self.names, self.graph.inputs)]
+        return self(inputs.flatten(1))
+
+    def _one(self, row: Tensor) -> Tensor:
+        sample = row.reshape(self.graph.inputs[-1].shape)
+        return self.graph.run(*self.weights, sample).reshape(-1)
+
+
 @dataclass(frozen=True, slots=True)
 class WeightVector:
-    """The parameters of a model as one vector, and the model as a function of it."""
+    """The float parameters of a model as one vector, and the model as a function of it.
+
+    Attributes:
+        model, output: the model, and which of its outputs to take.
+        names, shapes: those of its parameters.
+        traced: its graph as a function of them; None where there is none.
+    """
 
     model: nn.Module
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
     output: str | int | None = None
+    traced: TracedInWeights | None = None
 
     @classmethod
-    def of(cls, model: nn.Module, output: str | int | None = None) -> WeightVector:
-        """Return the weights of a model."""
-        named = dict(model.named_parameters())
-        return cls(model, tuple(named), tuple(one.shape for one in named.values()), output)
+    def of(cls, model: nn.Module, output: str | int | None = None, graph: Graph | None = None) -> WeightVector:
+        """Return the weights of a model; `graph` has them as inputs before the sample."""
+        named = {name: one for name, one in model.named_parameters() if one.is_floating_point()}
+        traced = None
+        if graph is not None:  # Parameters that modules share have several names.
+            own = {id(one): name for name, one in named.items()}
+            every = dict(model.named_parameters(remove_duplicate=False))
+            traced = TracedInWeights(graph, [own[id(every[item.path])] for item in graph.inputs[:-1]])
+        return cls(model, tuple(named), tuple(one.shape for one in named.values()), output, traced)
 
     def vector(self, given: dict[str, Tensor] | None = None) -> Tensor:
         """Return the given parameters, or those of the model, as one vector.
@@ -150,11 +189,17 @@ class WeightVector:
         like = next(self.model.parameters())
         return torch.cat([state[name].detach().reshape(-1).to(like) for name in self.names]).clone()
 
+    def _state(self, vector: Tensor) -> dict[str, Tensor]:
+        parts = vector.split([shape.numel() for shape in self.shapes])
+        return {name: part.view(shape) for name, part, shape in zip(self.names, parts, self.shapes)}
+
     def logits(self, vector: Tensor, inputs: Tensor) -> Tensor:
         """Run the model with other weights."""
-        parts = vector.split([shape.numel() for shape in self.shapes])
-        state = {name: part.view(shape) for name, part, shape in zip(self.names, parts, self.shapes)}
-        return select(functional_call(self.model, state, (inputs,)), self.output)
+        return select(functional_call(self.model, self._state(vector), (inputs,)), self.output)
+
+    def measured(self, vector: Tensor, inputs: Tensor) -> Tensor:
+        """Run the graph with other weights, or the model where there is no graph."""
+        return self.logits(vector, inputs) if self.traced is None else self.traced.at(self._state(vector), inputs)
 
 
 def optimise(
@@ -248,7 +293,7 @@ def averaged_error(
         for _ in range(passes):
             for batch in read():
                 for inputs, labels in zip(batch.inputs.split(share), batch.labels.split(share)):
-                    logits = weights.logits(posterior.draw(generator), inputs)
+                    logits = weights.measured(posterior.draw(generator), inputs)
                     wrong += (logits.argmax(1) != labels).sum()
                     total, largest = total + len(labels), max(largest, len(labels))
             progress.step()

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..core.reached import KNOWN
+from ..core.errors import NormscopeError, said
 from ..core.untouched import untouched
-from ..graph.ir import leaves
+from ..graph.capturing import capture_weights
 from .bound import BoundRow, Condition, condition, row, term
 from .data_reading import endless
+from .description import Description, Fixed, describe
 from .families import IID
 from .pac_bayes import LARGEST, PRECISION, WeightVector, averaged_error, certified_error, kl_inverse, optimise
 from .stream import SampleBatch
 
-COUNTER = "num_batches_tracked"
-"""The buffer of a BatchNorm on which its output does not depend in eval mode."""
 BATCH = 128
 """How many samples a step of the search takes."""
+EXAMPLE = 8
+"""How many samples the model is traced at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +55,9 @@ def pac_bayes_row(
     classes: int,
     delta: float,
     output: str | int | None,
-    alone: Condition,
+    traced: Sequence[Condition],
     seed: int,
+    fixed: Fixed | None = None,
 ) -> tuple[BoundRow, dict[str, Any]]:
     """Optimise a Gaussian around the weights; return its PAC-Bayes row, and the figures behind the row.
 
@@ -66,19 +69,23 @@ def pac_bayes_row(
         classes: K, the number of classes.
         delta: the probability of failure; half is for the bound and half for the draws.
         output: which output of the model to take.
-        alone: the condition that the loss of a sample depends on that sample alone.
+        traced: the conditions that the loss of a sample depends on that sample alone, and that the model gives what its
+            graph gives.
         seed: the seed of the draws.
+        fixed: the constants that are declared as fixed before D was seen.
 
     Raises:
         InputError: the weights or the prior are no finite parameters of the model, or the search fails.
     """
-    weights = WeightVector.of(model, output)
+    source = endless(read_again, search.batch)
+    first = next(source)
+    weights, beside, counted = _described(model, first.inputs[:EXAMPLE], output, fixed or Fixed())
     start = torch.zeros_like(weights.vector()) if search.prior is None else weights.vector(search.prior)
     generator = torch.Generator(start.device).manual_seed(seed)
     with untouched(model, "eval", traced=True):  # The model runs with other weights; its own are not overwritten.
         posterior = optimise(
             weights,
-            endless(read_again, search.batch),
+            itertools.chain([first], source),
             start=start,
             samples=samples,
             classes=classes,
@@ -90,7 +97,7 @@ def pac_bayes_row(
         error, draws = averaged_error(
             weights, posterior, read_again, samples=samples, draws=search.draws, generator=generator
         )
-    kl, right, number = posterior.settled(samples, delta / 2.0)
+    kl, right, number = posterior.settled(samples, delta / 2.0, beside.nats)
     at_most = certified_error(error, draws, delta / 2.0)
     value = kl_inverse(at_most, right)
     untrained_prior = search.prior is None or not bool((start == weights.vector()).all())
@@ -104,7 +111,7 @@ def pac_bayes_row(
             term("draws", at_most - error),
             term("complexity", value - at_most),
         ],
-        conditions=(IID, alone, _prior_condition(search, untrained_prior), _buffer_condition(model)),
+        conditions=(IID, *traced, _prior_condition(search, untrained_prior), counted),
         log10_value=math.log10(value),
         log10_as_printed=math.log10(at_most + math.sqrt(right / 2.0)) if at_most + right > 0 else -math.inf,
         note=f"KL {kl:.4g} nats over {samples:,} samples after {search.steps:,} steps, prior variance "
@@ -124,23 +131,17 @@ def _prior_condition(search: PosteriorSearch, untrained: bool) -> Condition:
     return condition("the prior does not depend on D", True if untrained else None, why)
 
 
-def _buffer_condition(model: nn.Module) -> Condition:
-    """Return whether the model has no tensors besides its weights; these may depend on D and have no prior."""
-    others = _other_tensors(model)
-    why = f"`{others[0]}` is no weight, has no prior, and may have been taken from D" if others else ""
-    return condition("nothing but the weights depends on D", not others, why or "the model has no buffers")
-
-
-def _other_tensors(model: nn.Module) -> list[str]:
-    """Return the names of a model's buffers, and of plain attributes that hold tensors.
-
-    Attributes that are computed from parameters (`weight` from `weight_v` and `weight_g`, or from `weight_orig`) do not
-    count.
-    """
-    names = [name for name, _ in model.named_buffers() if name.rpartition(".")[2] != COUNTER]
-    for path, module in model.named_modules():
-        for name, value in vars(module).items():
-            computed = any(own.startswith(f"{name}_") for own in module._parameters)
-            if name not in KNOWN and not computed and any(isinstance(one, Tensor) for one in leaves(value)):
-                names.append(f"{path}.{name}" if path else name)
-    return names
+def _described(
+    model: nn.Module, inputs: Tensor, output: str | int | None, fixed: Fixed
+) -> tuple[WeightVector, Description, Condition]:
+    """Return the weights, what the graph holds besides them, and whether all of that is counted."""
+    weights = WeightVector.of(model, output)
+    try:
+        graph = capture_weights(model, inputs, output=output)
+        traced = WeightVector.of(model, output, graph)
+        traced.measured(weights.vector(), inputs)
+    except (NormscopeError, RuntimeError, NotImplementedError, TypeError) as error:
+        beside = Description()
+        return weights, beside, condition(beside.condition.what, None, f"the model cannot be traced: {said(error)}")
+    beside = describe(graph, range(len(graph.constants)), fixed)
+    return traced, beside, beside.condition

@@ -14,16 +14,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..bounds.radius.logits import Logits
 from ..core.errors import InputError
 from ..geometry.batches import Batch, placed_batches
-from ..graph.call import Call, run
+from ..geometry.objective import refuse_lost_gradients
+from ..graph.call import Call, run, sample_shapes
+from ..graph.ir import Shape
 from ..theory.losses import Loss
 from ..theory.losses import margins as logit_margins
+from .bound import Condition, condition
 from .fingerprints import fingerprints
 from .partition import Partition
 
 CHUNK = 1024
 """Larger batches are split, so that at most this many samples go through the model at once."""
+ROUNDING = 1e-6
+"""A difference of losses that is not worth a number."""
+SAME = 0.01
+"""By how much the losses of a model and of its graph may differ in the mean, as a share of the largest loss."""
 VECTORS = 2**26
 """How many entries the sums of vectors by cell may have; with more, distances are bounded through the centres."""
 
@@ -40,10 +48,13 @@ def sample_batches(model: nn.Module, loader: Any) -> Iterator[SampleBatch]:
     """Yield the samples of a loader, at most `CHUNK` at a time, on the model's device.
 
     Raises:
-        InputError: the inputs are not one tensor of floats, or the samples do not have one label each.
+        InputError: the inputs are not one tensor of floats, or of several shapes, or the samples do not have one label
+            each.
     """
+    shapes: tuple[Shape, ...] = ()
     for batch in placed_batches(model, loader):
         inputs, labels = _checked(batch)
+        shapes = sample_shapes(batch.call, shapes)
         for part in zip(inputs.split(CHUNK), labels.split(CHUNK)):
             yield SampleBatch(*part)
 
@@ -139,9 +150,12 @@ class SamplesSeen:
 
     Attributes:
         samples: how many samples the part has.
-        loss: the mean of the bounded loss.
-        error: the share of samples that are not classified correctly; a tie is an error.
-        margins: one per sample, ascending.
+        loss: the mean of the bounded loss of the model.
+        error: the share of samples that the model does not classify correctly; a tie is an error.
+        worst_loss, worst_error: the same, each sample counted with the worst of the model and its graphs.
+        difference: how far apart the losses of the model and of a graph are, as a mean share of the largest loss; None
+            without a graph.
+        margins: one per sample, the smallest of the model and its graphs, ascending.
         square_norms: the sum of the squared norms of the inputs.
         largest_norm: the largest norm of an input.
         entries: the least and the largest entry of an input.
@@ -153,6 +167,8 @@ class SamplesSeen:
     samples: int
     loss: float
     error: float
+    worst_loss: float
+    worst_error: float
     margins: Tensor
     square_norms: float
     largest_norm: float
@@ -160,6 +176,25 @@ class SamplesSeen:
     fingerprints: Tensor
     tallies: tuple[Tally, ...] = ()
     classes: int = 0
+    difference: float | None = None
+
+    @property
+    def traced(self) -> Condition:
+        """The condition that the model does on these samples what its graph does, which the bounds are about."""
+        what = "the model gives on every sample what its graph gives"
+        if self.difference is None:
+            return condition(what, None, "there is no graph of one sample")
+        if self.difference > SAME:
+            return condition(
+                what,
+                False,
+                f"their losses differ by {self.difference:.2g} of the largest loss in the mean: the model does what "
+                "torch.export does not see (it looks up samples, or asks for values or for the size of a batch), or "
+                "its rounding errors decide what it gives",
+            )
+        apart = f"their losses differ by {self.difference:.2g} in the mean"
+        apart = apart if self.difference > ROUNDING else "they are equal up to rounding"
+        return condition(what, True, f"{apart}; each sample counts with the larger loss")
 
 
 @dataclass(slots=True)
@@ -170,10 +205,12 @@ class Collector:
         model, loss, output: the model, the bounded loss, and which output of the model to take.
         keys: the random keys of the fingerprints.
         partitions: the partitions whose cells are counted.
+        traced: the graphs that the bounds are about, run beside the model.
         classes: how many outputs the model has; 0 before the first batch.
         samples: how many samples were added.
         tallies: sums by cell, one tally per partition.
-        sums: the sums of the losses, of the errors and of the squared norms of the inputs.
+        sums: the sums of the losses, the errors, the worst losses, the worst errors, the squared norms of the inputs,
+            and the differences between the losses of the model and of each graph.
         extremes: the largest norm, entry, negated entry, label, negated label, loss and negated loss.
         margins, fingerprints: those of each batch.
     """
@@ -183,6 +220,7 @@ class Collector:
     keys: Tensor
     output: str | int | None = None
     partitions: Sequence[Partition] = ()
+    traced: Sequence[Logits] = ()
     classes: int = 0
     samples: int = 0
     tallies: list[Tally] = field(default_factory=list)
@@ -206,16 +244,17 @@ class Collector:
             rows = self.loss.rows(logits, labels)
             lengths = None
             if slopes:
-                (gradient,) = torch.autograd.grad(rows.sum(), inputs)
-                lengths = gradient.flatten(1).double().norm(dim=1)
+                lengths = _slopes(self.model, rows, inputs)
         points = inputs.detach().flatten(1)
         if not self.classes:
             self.start(logits.shape[1], points.shape[1], points.device)
-        margin = logit_margins(logits.detach().double(), labels)
+        own_margin = logit_margins(logits.detach().double(), labels)
         norms, losses = points.double().norm(dim=1), rows.detach().double()
+        worst, margin, differences = self._worst(points, labels, losses, own_margin)
         rounding = 4.0 * torch.finfo(rows.dtype).eps * self.loss.most
         self._add_figures(
-            torch.stack([losses.sum(), (margin <= 0).double().sum(), norms.square().sum()]),
+            torch.stack([losses.sum(), (own_margin <= 0).double().sum(), worst.sum(), (margin <= 0).double().sum(),
+                         norms.square().sum(), *differences]),
             torch.stack([norms.max(), points.double().max(), -points.double().min(), batch.labels.max().double(),
                          -batch.labels.min().double(), losses.max() - rounding, -losses.min() - rounding]),
         )  # fmt: skip
@@ -224,6 +263,23 @@ class Collector:
         self.fingerprints.append(fingerprints(points, self.keys))
         for tally in self.tallies:
             tally.add(points, labels, lengths)
+
+    def _worst(
+        self, points: Tensor, labels: Tensor, losses: Tensor, margin: Tensor
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Return the largest losses and the smallest margins of the model and its graphs, and how far they are apart.
+
+        The bounds are about the graphs. A model that does something else on these samples, such as to look them up,
+        must not count with what it looked up.
+        """
+        worst, differences = losses, []
+        for graph in self.traced:
+            logits = graph(points)
+            rows = self.loss.rows(logits, labels).double().nan_to_num(self.loss.most)
+            differences.append((rows - losses).abs().sum())
+            worst = torch.maximum(worst, rows)
+            margin = torch.minimum(margin, logit_margins(logits.double(), labels).nan_to_num(-math.inf))
+        return worst, margin, differences
 
     def _logits(self, inputs: Tensor, samples: int) -> Tensor:
         """Run the model, and refuse outputs that are not those of a classifier."""
@@ -247,7 +303,7 @@ class Collector:
         """
         if self.sums is None or self.extremes is None:
             raise InputError(f"{what} holds no sample")
-        loss, wrong, squares = self.sums.tolist()
+        loss, wrong, worst_loss, worst_error, squares, *differences = self.sums.tolist()
         norm, entry, minus_entry, label, minus_label, largest_loss, minus_loss = self.extremes.tolist()
         if not math.isfinite(loss) or not math.isfinite(squares):
             raise InputError(f"{what} holds samples that are not finite, or whose loss is not")
@@ -261,6 +317,8 @@ class Collector:
             samples=self.samples,
             loss=loss / self.samples,
             error=wrong / self.samples,
+            worst_loss=worst_loss / self.samples,
+            worst_error=worst_error / self.samples,
             margins=torch.cat(self.margins).sort().values.cpu(),
             square_norms=squares,
             largest_norm=norm,
@@ -268,7 +326,22 @@ class Collector:
             fingerprints=torch.cat(self.fingerprints).cpu(),
             tallies=tuple(tally.cpu() for tally in self.tallies),
             classes=self.classes,
+            difference=max(differences) / self.samples / self.loss.most if differences else None,
         )
+
+
+def _slopes(model: nn.Module, rows: Tensor, inputs: Tensor) -> Tensor:
+    """Return the length of the gradient of each loss in its input.
+
+    It is 0 where no differentiable operator leads to the input, and infinite where an operator has no derivative.
+    """
+    try:
+        refuse_lost_gradients(model, rows)
+        found = torch.autograd.grad(rows.sum(), inputs, allow_unused=True)[0] if rows.requires_grad else None
+    except (InputError, RuntimeError, NotImplementedError):
+        return torch.full_like(rows, math.inf, dtype=torch.float64)
+    gradient = torch.zeros_like(inputs) if found is None else found
+    return gradient.flatten(1).double().norm(dim=1)
 
 
 def _check_labels(what: str, least: float, most: float, classes: int) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.log10 import log10, log10_sum
-from ..theory.complexity import generalization_slack
+from ..theory.sample_sizes import generalization_slack
 from .stream import Tally
 
 

@@ -80,10 +80,11 @@ def vc_dimension(layers: Sequence[Units]) -> int:
     return low
 
 
-def growth_bound(log_count: float, samples: int, delta: float) -> tuple[float, float]:
+def growth_bound(log_count: float, samples: int, delta: float, nats: float = 0.0) -> tuple[float, float]:
     """Return the two terms that, added to the error on D, bound the error on fresh data.
 
     They are `sqrt(2 ln Pi(m)/m)` and `sqrt(ln(1/delta)/(2 m))`, by Massart's lemma for losses that are 0 or 1.
+    What constants cost that may have been taken from D (`description.py`), `nats`, is added to `ln(1/delta)`.
 
     Example:
         >>> [round(x, 4) for x in growth_bound(math.log(2.0), 1000, 0.05)]
@@ -91,7 +92,7 @@ def growth_bound(log_count: float, samples: int, delta: float) -> tuple[float, f
 
     Reference: Mohri, Rostamizadeh and Talwalkar 2018, Corollary 3.9.
     """
-    return math.sqrt(2.0 * log_count / samples), math.sqrt(math.log(1.0 / delta) / (2.0 * samples))
+    return math.sqrt(2.0 * log_count / samples), math.sqrt((math.log(1.0 / delta) + nats) / (2.0 * samples))
 
 
 def slides_bound(dimension: float, samples: int, delta: float) -> float:

@@ -7,8 +7,10 @@ the matrix `[[A, b], [0, 1]]` without a bias. ReLU keeps the 1, so that bounds f
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import torch
@@ -17,13 +19,13 @@ from torch import Tensor, nn
 from ..bounds.bounding import Bounding
 from ..bounds.captured import Captured
 from ..bounds.printed import is_normalizer, is_weight, printed
-from ..core.errors import NormscopeError, said
 from ..core.log10 import log10, power10
-from ..graph.ir import Graph, Node, leaves
-from ..networks.twin import twin
+from ..graph.ir import Graph, Node, Ref, leaves
 from ..rules.effects import Linear
 from ..rules.registry import lookup
-from .bound import Condition, alone, condition
+from .bound import CAPTURED, Condition, alone, condition
+from .description import Description, Fixed, describe
+from .traced import TracedModel, trace
 from .vc import Units
 
 BENDS = {"relu": 1, "relu_": 1, "leaky_relu": 1, "leaky_relu_": 1, "abs": 1, "relu6": 2, "hardtanh": 2}
@@ -68,7 +70,9 @@ class NetworkNorms:
         units: the units with kinks, in order; the last are the differences of the outputs. Empty where they cannot be
             counted.
         biased: whether there are biases, so that every input has one more entry, which is 1.
-        parameters: how many weights, biases and other constants there are after folding.
+        parameters: how many weights, biases and other floats there are after folding that may have been learned.
+        beside_parameters: what else may have been learned, for bounds that count all of these.
+        beside_layers: what else may have been learned, for bounds by the norms of the layers.
         chain, homogeneous, entrywise, alone, matrices, piecewise: the conditions of the bounds.
         weight_frobenius: log10 of the Frobenius norm of each weight tensor itself.
     """
@@ -77,6 +81,8 @@ class NetworkNorms:
     units: tuple[Units, ...]
     biased: bool
     parameters: int
+    beside_parameters: Description
+    beside_layers: Description
     chain: Condition
     homogeneous: Condition
     entrywise: Condition
@@ -102,28 +108,54 @@ class NetworkNorms:
 
 
 def read_network(
-    model: nn.Module, batch: Tensor, classes: int, output: str | int | None, max_seconds: float | None
+    model: nn.Module,
+    batch: Tensor,
+    classes: int,
+    output: str | int | None,
+    max_seconds: float | None,
+    *,
+    fixed: Fixed | None = None,
+    traced: TracedModel | None = None,
+    captured: Captured | None = None,
 ) -> NetworkNorms:
     """Return what the norm-based bounds need of a model in eval mode.
+
+    Args:
+        model: the model.
+        batch: some of its inputs.
+        classes: how many outputs it has.
+        output: which output to take.
+        max_seconds: how long the bounds on norms may take.
+        fixed: the constants that are declared as fixed before D was seen.
+        traced: the traced model, where it was traced already.
+        captured: its graph with its segments, where these were made already.
 
     Raises:
         NormscopeError: the model cannot be traced, or has operators without a rule.
     """
-    folded, why_not_folded = _folded(model, batch)
-    captured = Captured.of(folded, batch, Bounding.within(max_seconds), mode="eval", output=output)
+    traced, fixed = traced or trace(model, batch[:CAPTURED], output), fixed or Fixed()
+    bounding = Bounding.within(max_seconds)
+    if captured is None or traced.folded is not traced.graph:
+        captured = Captured.of(
+            traced.folded_model, batch[:CAPTURED], bounding, mode="eval", output=output, graph=traced.folded
+        )
+    captured = dataclasses.replace(captured, norm=bounding.norm)
     graph = captured.graph
     nodes = [node for node in graph if is_weight(node)]
     biased = any(isinstance(node.bound().get("bias"), Tensor) for node in nodes)
     known = bool(nodes) and all(map(_has_norms, nodes))
     with torch.no_grad():
         layers = tuple(_norms(captured, node, biased, node is nodes[-1]) for node in nodes) if known else ()
-    units, why_not_counted = _units(graph, classes)
+    learned = _learned(graph, fixed)
+    units, counted, why_not_counted = _units(graph, classes, learned)
     return NetworkNorms(
         layers=layers,
         units=units,
         biased=biased,
-        parameters=sum(_parameters(node) for node in graph),
-        chain=_chain(captured, why_not_folded),
+        parameters=sum(learned.values()),
+        beside_parameters=_beside(graph, counted if units else {node.name for node in graph}, fixed),
+        beside_layers=_beside(graph, {node.name for node in nodes}, fixed),
+        chain=_chain(captured, traced.why_not_folded),
         homogeneous=_for_all_nodes(
             graph,
             _is_homogeneous,
@@ -131,7 +163,7 @@ def read_network(
             "does not",
         ),
         entrywise=_for_all_nodes(graph, _is_no_pooling, "activations act on single entries", "pools"),
-        alone=alone(graph.per_sample),
+        alone=alone(graph, traced.folded_model, batch, output),
         matrices=condition(
             "every weight layer is a matrix or a convolution",
             known,
@@ -174,16 +206,6 @@ def _is_no_pooling(node: Node) -> bool:
     return node.operator not in (*POOLS, *AVERAGES)
 
 
-def _folded(model: nn.Module, batch: Tensor) -> tuple[nn.Module, str]:
-    """Return the model with its BatchNorms folded, or the model itself and why they cannot be folded."""
-    if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
-        return model, ""
-    try:
-        return twin(model, batch, normalizer=None, fold=True).model.eval(), ""
-    except NormscopeError as error:
-        return model, f" ({said(error)})"
-
-
 def _is_homogeneous(node: Node) -> bool:
     """Whether a positive factor passes through a node; weight layers and normalizers have conditions of their own.
 
@@ -194,7 +216,13 @@ def _is_homogeneous(node: Node) -> bool:
         return True
     if node.operator in SUMS:
         return len(node.refs) > 1
-    return rule is not None and rule.family == "shape" and "pad" not in node.operator and not _parameters(node)
+    return rule is not None and rule.family == "shape" and "pad" not in node.operator and not _holds_floats(node)
+
+
+def _is_shift(node: Node) -> bool:
+    """Whether a weight layer adds a product of two constants to its input, as `addmm(x, a, b)` does."""
+    arguments = node.bound()
+    return isinstance(arguments.get("bias"), Ref) or ("add" in node.operator and isinstance(arguments.get("self"), Ref))
 
 
 def _is_activation(node: Node) -> bool:
@@ -202,10 +230,24 @@ def _is_activation(node: Node) -> bool:
     return rule is not None and rule.family == "activation"
 
 
-def _parameters(node: Node) -> int:
-    """Return how many numbers a node's own tensors hold: weights, biases, and any constant of floats."""
-    own = [leaf for leaf in leaves((node.args, node.kwargs)) if isinstance(leaf, Tensor)]
-    return sum(tensor.numel() for tensor in own if tensor.is_floating_point())
+def _holds_floats(node: Node) -> bool:
+    """Whether an argument of a node is a constant tensor of floats."""
+    return any(isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in leaves((node.args, node.kwargs)))
+
+
+def _learned(graph: Graph, fixed: Fixed) -> Counter[str]:
+    """Return how many floats in tensors each operator reads that may have been learned, by its name."""
+    learned: Counter[str] = Counter()
+    for read in graph.reads:
+        if read.real and not all(graph.constants[origin] in fixed for origin in read.origins):
+            learned[read.node] += read.entries
+    return learned
+
+
+def _beside(graph: Graph, counted: Collection[str], fixed: Fixed) -> Description:
+    """Return what the constants cost that are not among the floats that some operators, by name, read."""
+    others = [read.origins for read in graph.reads if not (read.real and read.node in counted)]
+    return describe(graph, frozenset().union(*others), fixed)
 
 
 def _named(node: Node) -> str:
@@ -255,33 +297,36 @@ def _is_fixed_linear(node: Node) -> bool:
     return rule is not None and (rule.family == "shape" or node.operator in (*SUMS, *AVERAGES))
 
 
-def _units(graph: Graph, classes: int) -> tuple[tuple[Units, ...], str]:
-    """Return the units with kinks, in order, and why they cannot be counted (empty where they can).
+def _units(graph: Graph, classes: int, learned: Counter[str]) -> tuple[tuple[Units, ...], set[str], str]:
+    """Return the units with kinks, in order, the operators whose floats count as weights, and why there are none.
 
     Every operator must be a weight layer, a sum, a fixed linear map or a piecewise linear activation. Anything else, as
-    a product of two values that both depend on the input, cannot be counted.
+    a product of two values that both depend on the input, or a value that is rounded to a whole number, cannot be
+    counted. `learned` has the number of floats of each operator that may have been learned.
     """
     weights_before: dict[str, frozenset[str]] = {item.name: frozenset() for item in graph.inputs}
     degrees = {item.name: 0 for item in graph.inputs}
-    sizes: dict[str, int] = {}
     units: list[Units] = []
+    counted: set[str] = set()
     for node in graph:
         weights: frozenset[str] = frozenset().union(*(weights_before[name] for name in node.refs))
         degree = max((degrees[name] for name in node.refs), default=0)
-        if is_weight(node) and len(node.refs) == 1 and (own := _parameters(node)):
-            sizes[node.name] = own
-            weights, degree = weights | {node.name}, degree + 1
-        elif _is_activation(node) and node.operator in BENDS:
-            total = sum(sizes[name] for name in weights)
+        if not node.dtype.is_floating_point:
+            return (), set(), f"{_named(node)} gives no real numbers"
+        if _is_activation(node) and node.operator in BENDS:
+            total = sum(learned[name] for name in weights)
             units.append(
                 Units(count=math.prod(node.shape), bends=BENDS[node.operator], weights=total, degree=max(degree, 1))
             )
+        elif is_weight(node) and len(node.refs) == 1:
+            counted.add(node.name)
+            weights, degree = weights | {node.name}, max(degree, 2) if _is_shift(node) else degree + 1
         elif not _is_fixed_linear(node):
-            return (), f"{_named(node)} is none of these"
-        elif own := _parameters(node):  # A constant that is added or concatenated may have been learned.
-            sizes[node.name] = own
+            return (), set(), f"{_named(node)} is none of these"
+        elif learned[node.name]:  # A constant that is added or concatenated may have been learned.
+            counted.add(node.name)
             weights, degree = weights | {node.name}, max(degree, 1)
         weights_before[node.name], degrees[node.name] = weights, degree
-    total = sum(sizes[name] for name in weights_before[graph.output])
+    total = sum(learned[name] for name in weights_before[graph.output])
     last = Units(count=classes * (classes - 1), bends=1, weights=total, degree=max(degrees[graph.output], 1))
-    return (*units, last), ""
+    return (*units, last), counted, ""

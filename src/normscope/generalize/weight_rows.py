@@ -17,26 +17,27 @@ from .stream import SamplesSeen
 from .weight_layers import NetworkNorms
 
 ARCHITECTURE = condition(
-    "the architecture was fixed before D was seen", True, "declared; a bound over all its weights asks for nothing else"
+    "the architecture was fixed before D was seen", True, "declared: its operators and how they are connected"
 )
 ERROR = "the error of the model on fresh data"
 
 
 def growth_row(network: NetworkNorms, seen: SamplesSeen, delta: float) -> BoundRow:
     """Return the bound that counts the ways in which the architecture can classify m samples."""
-    conditions = (IID, ARCHITECTURE, network.alone, network.piecewise)
+    beside = network.beside_parameters
+    conditions = (IID, ARCHITECTURE, network.alone, seen.traced, network.piecewise, beside.condition)
     if not network.units:
         return _without_figure("VC", "Bartlett et al. 2019, Theorem 7", conditions)
     count = vc.log_growth(network.units, seen.samples)
-    first, second = vc.growth_bound(count, seen.samples, delta)
+    first, second = vc.growth_bound(count, seen.samples, delta, beside.nats)
     dimension = vc.vc_dimension(network.units)
-    printed = seen.error + vc.slides_bound(dimension, seen.samples, delta)
+    printed = seen.worst_error + vc.slides_bound(dimension, seen.samples, delta)
     return row(
         "VC",
         source="Bartlett et al. 2019, Theorem 7, and Massart's lemma",
         speaks_of=ERROR,
         most=1.0,
-        terms=[term("error on D", seen.error), term("growth", first), term("confidence", second)],
+        terms=[term("error on D", seen.worst_error), term("growth", first), term("confidence", second)],
         conditions=conditions,
         log10_as_printed=log10(printed) if printed < math.inf else math.inf,
         note=f"VC dimension at most {dimension:.4g} for {network.parameters:,} weights; the Slides' formula as printed",
@@ -48,7 +49,17 @@ def margin_rows(network: NetworkNorms, seen: SamplesSeen, delta: float, input_ra
 
     `input_radius` is the largest norm that an input can have; None where it is not declared.
     """
-    asked = (IID, ARCHITECTURE, network.alone, network.chain, network.homogeneous, network.matrices)
+    beside = network.beside_layers.condition
+    asked = (
+        IID,
+        ARCHITECTURE,
+        network.alone,
+        seen.traced,
+        network.chain,
+        network.homogeneous,
+        network.matrices,
+        beside,
+    )
     within = condition(
         "no input is longer than B",
         True if input_radius is not None else None,
@@ -82,6 +93,7 @@ def margin_rows(network: NetworkNorms, seen: SamplesSeen, delta: float, input_ra
         square_norms=seen.square_norms + constant * seen.samples,
         radius=math.hypot(input_radius if input_radius is not None else seen.largest_norm, constant),
         delta=delta,
+        nats=network.beside_layers.nats,
     )
     return [_margin_row(bound, network, seen, sizes) for bound in bounds]
 
@@ -95,6 +107,7 @@ class _DataSizes:
         square_norms: the squared Frobenius norm of all inputs together.
         radius: B, the largest norm of an input.
         delta: the probability of failure.
+        nats: what constants besides the layers cost.
     """
 
     samples: int
@@ -102,6 +115,7 @@ class _DataSizes:
     square_norms: float
     radius: float
     delta: float
+    nats: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +156,7 @@ def _bartlett(network: NetworkNorms, sizes: _DataSizes, margin: float) -> list[B
         samples=sizes.samples,
         margin=margin,
         delta=sizes.delta,
+        nats=sizes.nats,
     )
     return [BoundTerm(name="complexity", log10=complexity), term("confidence", confidence)]
 
@@ -155,6 +170,7 @@ def _neyshabur(network: NetworkNorms, sizes: _DataSizes, margin: float) -> list[
         samples=sizes.samples,
         margin=margin,
         delta=sizes.delta,
+        nats=sizes.nats,
     )
     return [BoundTerm(name="complexity", log10=complexity)]
 
@@ -168,6 +184,7 @@ def _golowich(network: NetworkNorms, sizes: _DataSizes, margin: float) -> list[B
         samples=sizes.samples,
         margin=margin,
         delta=sizes.delta,
+        nats=sizes.nats,
     )
     return [BoundTerm(name="complexity", log10=complexity), term("confidence", confidence)]
 

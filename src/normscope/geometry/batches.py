@@ -52,19 +52,19 @@ def kept_batches(model: nn.Module, loader: Any, limit: int | None, *, own_loss: 
 def placed_batches(model: nn.Module, loader: Any, *, own_loss: bool = False) -> Iterator[Batch]:
     """Yield batches one by one on the model's device, as `kept_batches` reads them."""
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    for batch in _batches(loader):
+    for batch in _batches(model, loader):
         placed = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch)
         inputs, targets = (placed, None) if own_loss else _inputs_and_targets(placed)
         call = arguments(model, inputs)
         yield Batch(call=call, targets=targets, samples=call.count)
 
 
-def _batches(loader: Any) -> Iterable[Any]:
+def _batches(model: nn.Module, loader: Any) -> Iterable[Any]:
     """Return the batches of a loader; a pair of an input and a target is one batch and not two."""
     if isinstance(loader, Sequence) and len(loader) == 2 and all(isinstance(item, Tensor) for item in loader):
         one_batch = isinstance(loader, tuple) or not loader[1].is_floating_point()
         return [tuple(loader)] if one_batch else loader
-    return batches_of(loader, tuples=True)
+    return batches_of(loader, model=model)
 
 
 def _inputs_and_targets(batch: Any) -> tuple[Any, Any]:

@@ -11,15 +11,12 @@ from ..core.codec import JsonForm, decoded, opened, save_json
 from ..report.shown import Shown
 from .figure_result import FigureResult
 from .flatness import Flatness
-from .flow import Flow
 from .margins import Margins
 from .smoothness import Smoothness
 from .spectrum import Spectrum
 
 FORM = JsonForm(kind="curvature", noun="curvature", write="write one with normscope curvature --json")
-KINDS: dict[str, type[FigureResult]] = {
-    kind.JSON.kind: kind for kind in (Spectrum, Smoothness, Flow, Flatness, Margins)
-}
+KINDS: dict[str, type[FigureResult]] = {kind.JSON.kind: kind for kind in (Spectrum, Smoothness, Flatness, Margins)}
 """The results that such a file may hold, by their `type`."""
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from ..core.budget import Budget
 from ..core.codec import JsonForm
-from ..core.errors import InputError
-from ..core.options import check_counts, check_numbers
+from ..core.errors import InputError, NotFiniteError
+from ..core.options import check_counts, check_numbers, check_positive
 from ..core.progress import Progress
 from ..core.untouched import outside_inference_mode, unwrapped
 from ..graph.call import select
@@ -34,10 +34,21 @@ DEFINITIONS = {
     "rescaling a weight whose scale has no effect changes this figure and not the network",
     "spherical sharpness": "the largest eigenvalue of the Hessian on the spheres of scale-invariant weights, times "
     "their squared norms: it does not change when they are rescaled",
-    "ascent": "the increase of the loss after normalised gradient steps that go rho away from the weights: raw (SAM), "
-    "and with every group in units of its norm (ASAM)",
+    "ascent": "the largest increase of the loss that gradient ascent found within rho of the weights: raw (SAM), and "
+    "with every group in units of its norm (ASAM). It is found from below: the true maximum may be larger, also where "
+    "the ascent has converged",
 }
 """What each figure of the result means, by its name."""
+AFAR = 4.0
+"""One start of ascent comes from so many times rho away, where small rises of the loss do not stop it."""
+AT_REST = 5e-3
+"""An ascent is at rest if the gradient promises at most this share of the increase anywhere within rho."""
+SHORTEST_STEP = 1e-4
+"""An ascent is at rest once its steps have shrunk to this share of rho."""
+MIN_LENGTH = 1e-300
+"""The smallest length that something is divided by."""
+AGREEMENT = 0.02
+"""Two starts of ascent found the same increase if they differ by at most this share of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +74,15 @@ class Flatness(FigureResult):
         spherical_sharpness: the largest eigenvalue on the quotient; None where it was not asked for.
         spherical_converged: whether that eigenvalue is within its tolerance.
         rho: how far ascent goes: as a length for `raw_ascent`, in norms of the groups for `ascent`.
-        ascent, raw_ascent: the increase of the loss.
+        ascent, raw_ascent: the largest increase of the loss that was found within rho; the true maximum may be larger.
+        ascent_converged, raw_ascent_converged: whether the best start of the ascent came to rest, and more than half of
+            all starts ended within 2 % of it. `notes` say what to raise otherwise.
         definitions: what the figures mean.
         notes: what the reader must know.
     """
 
     page = "flatness:flatness_document"
-    JSON: ClassVar[JsonForm] = figures_form("flatness", "flatness")
+    JSON: ClassVar[JsonForm] = figures_form("flatness", "flatness", sparse=("ascent_converged", "raw_ascent_converged"))
 
     name: str
     mode: str
@@ -82,6 +95,8 @@ class Flatness(FigureResult):
     rho: float
     ascent: float
     raw_ascent: float
+    ascent_converged: bool = False
+    raw_ascent_converged: bool = False
     definitions: tuple[tuple[str, str], ...] = tuple(DEFINITIONS.items())
     notes: tuple[str, ...] = ()
 
@@ -95,7 +110,8 @@ def flatness(
     levels: Sequence[float] = LEVELS,
     draws: int = 8,
     rho: float = 0.05,
-    ascent_steps: int = 3,
+    ascent_steps: int = 20,
+    ascent_starts: int = 5,
     sharpness: bool = True,
     mode: str | None = None,
     batches: int | None = None,
@@ -114,7 +130,9 @@ def flatness(
         levels: the sizes of the noise, relative to the weights.
         draws: how many random vectors to take per level; each costs two forward passes.
         rho: how far ascent goes.
-        ascent_steps: how many gradient steps ascent takes.
+        ascent_steps: how many gradient steps each start of ascent may take; most come to rest before.
+        ascent_starts: from how many places ascent starts: the weights as found, the end of an ascent within 4 rho, the
+            way down, and random ones. A trained network has many local maxima within rho.
         sharpness: whether to find the largest eigenvalue on the quotient too.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
         batches: read at most this many batches of the loader; None for all.
@@ -125,7 +143,7 @@ def flatness(
         The figures: `.noise`, `.spherical_sharpness`, `.ascent`, `.raw_ascent`.
 
     Raises:
-        InputError: as in `normscope.hessian`, or a level or a number of draws is not above 0.
+        InputError: as in `normscope.hessian`, or a level, rho or a number of draws, steps or starts is not above 0.
 
     Example:
         >>> import torch, normscope as ns
@@ -138,7 +156,8 @@ def flatness(
     """
     check_numbers(max_seconds=max_seconds, seed=seed)
     _check_levels(levels)
-    check_counts(least=1, draws=draws)
+    check_counts(least=1, draws=draws, ascent_steps=ascent_steps, ascent_starts=ascent_starts)
+    check_positive(rho=rho)
     objective = Objective(unwrapped(model), loss_fn, loader, mode=mode, batches=batches)
     budget = Budget(max_seconds=max_seconds, what="the noise")
     without_effect = directions(objective)
@@ -146,7 +165,9 @@ def flatness(
         loss, accuracy = _scores(objective)
         perturbation = _Perturbation(objective, grouped(objective, without_effect.group), seed, progress)
         noise = perturbation.noise(sorted(map(float, levels)), draws, budget)
-        ascent, raw_ascent = perturbation.ascents(loss, rho, ascent_steps)
+        climbing = budget.search("the ascent")
+        ascent = perturbation.ascent(loss, rho, ascent_steps, ascent_starts, climbing, raw=False)
+        raw_ascent = perturbation.ascent(loss, rho, ascent_steps, ascent_starts, climbing, raw=True)
     spectrum: Spectrum | None = None
     if sharpness and not budget.late:
         spectrum = spectrum_of(
@@ -162,10 +183,47 @@ def flatness(
         spherical_sharpness=None if spectrum is None else spectrum.sharpness,
         spherical_converged=spectrum is not None and spectrum.converged,
         rho=float(rho),
-        ascent=ascent,
-        raw_ascent=raw_ascent,
-        notes=(*without_effect.notes, *budget.cuts),
+        ascent=ascent.increase,
+        raw_ascent=raw_ascent.increase,
+        ascent_converged=ascent.converged,
+        raw_ascent_converged=raw_ascent.converged,
+        notes=(*without_effect.notes, *budget.cuts, *_unsettled({"ascent": ascent, "raw ascent": raw_ascent})),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ascent:
+    """The increase of the loss by ascent from one start or from several, and how well it is known.
+
+    Attributes:
+        increase: of the loss, at the best point on the way.
+        at_rest: whether it ended where no small step goes up, not because its steps were used up.
+        agreed: whether more than half of several starts found the same increase.
+        move: where it ended, in units of the scale.
+    """
+
+    increase: float
+    at_rest: bool
+    agreed: bool = False
+    move: Tensor
+
+    @property
+    def converged(self) -> bool:
+        return self.at_rest and self.agreed
+
+
+def _unsettled(ascents: dict[str, _Ascent]) -> list[str]:
+    """Return a note for each ascent that did not converge."""
+    return [
+        f"the {name} has not converged, and the loss may well increase more within rho: "
+        + (
+            "not more than half of its starts ended at the same height, raise ascent_starts"
+            if ascent.at_rest
+            else "its steps did not come to rest, raise ascent_steps"
+        )
+        for name, ascent in ascents.items()
+        if not ascent.converged
+    ]
 
 
 def _check_levels(levels: Any) -> None:
@@ -261,33 +319,71 @@ class _Perturbation:
             raw_accuracy=_mean_accuracy(raw),
         )
 
-    def ascents(self, loss: float, rho: float, steps: int) -> tuple[float, float]:
-        """Return the increase of the loss by ascent with each group in units of its norm, and by raw ascent."""
-        return (
-            self._ascent(loss, rho, steps, self.norms),
-            self._ascent(loss, rho, steps, torch.ones_like(self.start)),
-        )
-
-    def _ascent(self, loss: float, rho: float, steps: int, scale: Tensor) -> float:
-        """Return the largest increase of the loss after steps of ascent that end rho away, in units of `scale`."""
-        objective, start = self.objective, self.start
-        moved, most = torch.zeros_like(start), 0.0
-        for _ in range(steps):
-            objective.place(start + moved)
-            if not math.isfinite(objective.loss()):
-                return math.inf
-            _, gradient = objective.gradient()
-            slope = scale * gradient
-            length = float(slope.double().norm())
-            if length == 0.0:
+    def ascent(self, loss: float, rho: float, steps: int, starts: int, budget: Budget, *, raw: bool) -> _Ascent:
+        """Return the largest increase of the loss that ascent finds within rho, in norms of the groups or raw."""
+        scale = torch.ones_like(self.start) if raw else self.norms
+        ends: list[_Ascent] = []
+        for move in self._starts(loss, rho, steps, scale, budget):
+            ends.append(self._climb(move, loss, rho, steps, scale, budget))
+            if len(ends) == starts or budget.late:
                 break
-            scaled_move = moved / scale.clamp(min=1e-30) + rho * slope / length
-            scaled_move = scaled_move * min(1.0, rho / max(float(scaled_move.double().norm()), 1e-300))
-            moved = scale * scaled_move
-            objective.place(start + moved)
-            value = objective.loss()
-            most = max(most, value - loss if math.isfinite(value) else math.inf)
-        return most
+        best = max(ends, key=lambda end: end.increase)
+        alike = sum(end.increase >= (1 - AGREEMENT) * best.increase for end in ends)
+        return replace(best, agreed=1 < starts < 2 * alike)
+
+    def _starts(self, loss: float, rho: float, steps: int, scale: Tensor, budget: Budget) -> Iterator[Tensor]:
+        """Yield where ascent starts, in units of the scale; infinitely many."""
+        here = torch.zeros_like(self.start)
+        yield here
+        yield _within(rho, self._climb(here, loss, AFAR * rho, -(-steps // 2), scale, budget).move)
+        slope = self._slope(here, scale)[1]
+        yield -rho * slope / max(_length(slope), MIN_LENGTH)
+        while True:
+            noise = torch.randn(len(here), generator=self.generator).to(here)
+            yield rho * noise / _length(noise)
+
+    def _climb(self, move: Tensor, loss: float, rho: float, steps: int, scale: Tensor, budget: Budget) -> _Ascent:
+        """Ascend from one start: steps that raise the loss by too little shrink, others grow, none leaves rho.
+
+        The gradient g promises at most rho norm(g) - <g, move> more anywhere within rho: where that is next to nothing,
+        the ascent is at rest.
+        """
+        value, slope = self._slope(move, scale)
+        highest, step = value, rho
+        for taken in range(steps + 1):
+            if not math.isfinite(highest):
+                return _Ascent(increase=math.inf, at_rest=True, move=move)
+            length = _length(slope)
+            promised = rho * length - float(slope.double() @ move.double())
+            at_rest = promised <= AT_REST * max(highest - loss, 0.0) or step <= SHORTEST_STEP * rho
+            if at_rest or taken == steps or (taken and budget.late):
+                break
+            trial = _within(rho, move + step * slope / length)
+            trial_value, trial_slope = self._slope(trial, scale)
+            highest = max(highest, trial_value)
+            if trial_value > value + 0.1 * float(slope.double() @ (trial - move).double()):
+                move, value, slope, step = trial, trial_value, trial_slope, min(2 * step, 4 * rho)
+            else:
+                step /= 3
+        return _Ascent(increase=max(highest - loss, 0.0), at_rest=at_rest, move=move)
+
+    def _slope(self, move: Tensor, scale: Tensor) -> tuple[float, Tensor]:
+        """Return the loss at moved weights, infinite if it is not finite, and its gradient in units of the scale."""
+        self.objective.place(self.start + scale * move)
+        try:
+            value, gradient = self.objective.gradient()
+        except NotFiniteError:
+            return math.inf, torch.zeros_like(move)
+        return value, scale * gradient
+
+
+def _length(vector: Tensor) -> float:
+    return float(vector.double().norm())
+
+
+def _within(rho: float, move: Tensor) -> Tensor:
+    """Return the nearest move that is at most rho long."""
+    return move * min(1.0, rho / max(_length(move), MIN_LENGTH))
 
 
 def _mean_loss(scores: list[tuple[float, float | None]]) -> Estimate:

@@ -223,13 +223,13 @@ class _SpectrumSearch:
         k, rtol, products = min(wanted.k, space), wanted.rtol, wanted.products
         bottom = min(wanted.bottom, max(space - k, 0))
         ends = self._ends(self.operator, removed.project, self._start(wanted.start), k, bottom, rtol, products)
-        trace, density = spread(
+        trace, density, probes = spread(
             self.operator,
             removed,
             ends,
             probes=wanted.probes,
             generator=self.generator,
-            late=lambda: self.budget.late,
+            budget=self.budget.search("the estimate of trace and density"),
         )
         undeflated = self._undeflated(ends, k, rtol, products) if wanted.undeflated else ()
         condition_number, zero_modes = self._condition() if wanted.whole else (None, None)
@@ -255,6 +255,7 @@ class _SpectrumSearch:
             undeflated=undeflated,
             trace=trace,
             density=density,
+            probes=probes,
             blocks=self._blocks(rtol, products) if wanted.blocks else (),
             condition_number=condition_number,
             zero_modes=zero_modes,
@@ -264,7 +265,7 @@ class _SpectrumSearch:
             batches=len(objective.batches),
             samples=objective.samples,
             advice=None if converged else self.budget.advice(f"eigenvalues are not within {rtol:g}: raise products"),
-            notes=(*removed.notes, *([DRAWN] if objective.draws else [])),
+            notes=(*removed.notes, *([DRAWN] if objective.draws else []), *(self.budget.cuts if converged else ())),
             provenance=provenance(objective.device),
             vectors=ends.vectors[: len(ends.top)],
         )

@@ -17,6 +17,7 @@ from ..core.dropout import dropping_nothing
 from ..core.errors import InputError, NotFiniteError, said
 from ..core.torch_settings import full_precision, math_attention, without_cudnn
 from ..core.untouched import ProtectedParameters, mode_of, on_copies, untouched
+from ..graph.call import quantized
 from ..theory.losses import Loss
 from .batches import Batch, LossFunction, kept_batches, loss_function, loss_of, outputs_of
 
@@ -341,6 +342,7 @@ class Objective:
             raise InputError("the loss does not depend on the parameters that need gradients: there is no gradient")
         if not bool(torch.isfinite(loss.detach())):
             raise NotFiniteError(f"the loss is {float(loss.detach())} at these parameters: it has no gradient")
+        refuse_lost_gradients(self.model, loss)
         return loss
 
     @contextmanager
@@ -353,6 +355,20 @@ class Objective:
             if named is None:
                 raise
             raise InputError(TWICE.format(named[1])) from error
+
+
+def refuse_lost_gradients(model: nn.Module, loss: Tensor) -> None:
+    """Refuse a loss whose gradient ends at an operator that has none: torch warns and leaves this share of it out.
+
+    Raises:
+        InputError: there is such an operator.
+    """
+    if any(node.name().endswith("WarnNotImplemented") for node in _nodes([loss])):
+        raise InputError(
+            quantized(model)
+            or "the loss depends on its variables through an operator for which torch has no derivative: its gradient "
+            "would lack that share. Register a backward for the operator, or replace it"
+        )
 
 
 def _nodes(tensors: Sequence[Tensor | None]) -> Iterator[Any]:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..core.codec import JsonForm
+from ..core.codec import JsonForm, Part
 from .directions import Invariant
 from .figure_result import FigureResult, figures_form
 
@@ -23,23 +23,46 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Share(Part):
+    """The share of the eigenvalues in an interval, as far as a few products with each random vector tell it.
+
+    The true share of the spectrum that each random vector sees lies between the sides for that vector, up to rounding.
+    That the vectors see all eigenvalues alike is only true of their mean, and `error` says how far they differ.
+
+    Attributes:
+        value: an estimate between the sides; it may be anywhere between them.
+        error: the standard error over the random vectors, the largest of both sides and the estimate.
+        lower, upper: means over the random vectors. Files that do not have them say nothing: 0 and 1.
+    """
+
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=("lower", "upper"))
+
+    value: float
+    error: float
+    lower: float = 0.0
+    upper: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Density:
     """The smoothed density of the eigenvalues, with its standard error.
+
+    Each random vector gives about 20 nodes with weights, and these are what is drawn: where many eigenvalues lie
+    between two nodes, the density of the nodes has a gap that the spectrum does not have.
 
     Attributes:
         places: the points of the axis at which the density is given, rising.
         values: the density at these points; its integral over the whole axis is 1.
-        errors: standard errors over the random vectors.
-        width: the standard deviation of the Gaussian that stands for an eigenvalue.
-        near_zero: the share of eigenvalues whose size is at most a thousandth of the largest. Its error is the standard
-            error plus what the nodes of the quadrature leave open: the share may be larger by that.
+        errors: standard errors over the random vectors; they do not say what 20 nodes cannot resolve.
+        width: the standard deviation of the Gaussian that stands for a node or a known eigenvalue.
+        near_zero: the share of eigenvalues whose size is at most a thousandth of the largest that was found.
     """
 
     places: tuple[float, ...]
     values: tuple[float, ...]
     errors: tuple[float, ...]
     width: float
-    near_zero: Estimate
+    near_zero: Share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +103,8 @@ class Spectrum(FigureResult):
         undeflated: the largest eigenvalues with no direction projected out; empty where that was not asked for.
         trace: the trace with its standard error; None where it was not asked for.
         density: the density of the eigenvalues; None where it was not asked for.
+        probes: over how many random vectors trace and density are means. The standard error of few is rough: of two
+            it is less than the distance to the truth in half of all cases.
         blocks: the largest eigenvalue of each parameter's diagonal block, where asked for.
         condition_number: the largest size of an eigenvalue over the smallest that is not zero; None where not all
             eigenvalues are known.
@@ -95,7 +120,7 @@ class Spectrum(FigureResult):
     """
 
     page = "spectrum:spectrum_document"
-    JSON: ClassVar[JsonForm] = figures_form("spectrum", "hessian", left_out=("vectors",))
+    JSON: ClassVar[JsonForm] = figures_form("spectrum", "hessian", left_out=("vectors",), sparse=("probes",))
 
     name: str
     mode: str
@@ -116,6 +141,7 @@ class Spectrum(FigureResult):
     undeflated: tuple[float, ...] = ()
     trace: Estimate | None = None
     density: Density | None = None
+    probes: int = 0
     blocks: tuple[ParameterBlock, ...] = ()
     condition_number: float | None = None
     zero_modes: int | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +18,14 @@ from torch.utils._pytree import SUPPORTED_NODES, keystr, tree_flatten_with_path,
 from ..core.cost import count
 from ..core.errors import InputError, NotFiniteError, RandomOperatorError, said
 from ..core.untouched import on_copies, untouched
+from ..report.words import shape
+from .ir import Shape
 
 PREFERRED = ("logits", "last_hidden_state")
 """The outputs that are measured where a model has several and none was chosen."""
+ELSEWHERE = (
+    "a sample gives another output alone, or at another place of the batch: the whole batch is measured as one input"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +54,10 @@ class Call:
         """The size of the arguments' first dimension, which counts the samples."""
         return next((leaf.shape[0] for leaf in self.leaves if isinstance(leaf, Tensor) and leaf.ndim), 1)
 
+    def name(self, place: int) -> str:
+        """Return the name of an argument by its place among all of them."""
+        return _name(tree_flatten_with_path((self.args, self.kwargs))[0][place][0])
+
     def sample(self, index: int = 0) -> Call:
         """Return the same call on one sample alone, in memory of its own."""
 
@@ -55,6 +65,25 @@ class Call:
             return value[index].unsqueeze(0).clone() if isinstance(value, Tensor) and value.ndim else value
 
         args, kwargs = tree_map(pick, (self.args, self.kwargs))
+        return dataclasses.replace(self, args=args, kwargs=kwargs)
+
+    def groups(self, places: Iterable[int]) -> list[list[int]]:
+        """Return the samples by number, those together whose tensors at some places of the arguments are equal."""
+        tensors = [leaf for place in places if isinstance(leaf := self.leaves[place], Tensor) and leaf.ndim]
+        alike: dict[tuple[bytes, ...], list[int]] = {}
+        held = [tensor.detach().cpu().contiguous().reshape(self.count, -1) for tensor in tensors]
+        for number in range(self.count):
+            row = tuple(tensor[number].view(torch.uint8).numpy().tobytes() for tensor in held)
+            alike.setdefault(row, []).append(number)
+        return list(alike.values())
+
+    def rolled(self) -> Call:
+        """Return the same call with every sample at the next place of the batch, the last one at the first."""
+
+        def roll(value: Any) -> Any:
+            return value.roll(1, 0) if isinstance(value, Tensor) and value.ndim else value
+
+        args, kwargs = tree_map(roll, (self.args, self.kwargs))
         return dataclasses.replace(self, args=args, kwargs=kwargs)
 
 
@@ -92,6 +121,11 @@ class UntracedError(Exception):
 def prepare(model: nn.Module, batch: Any, output: str | int | None) -> Call:
     """Turn the user's batch into a call; refuse a model or a batch that cannot be measured."""
     call = arguments(model, batch, output)
+    if any(isinstance(leaf, Tensor) and leaf.is_complex() for leaf in call.leaves):
+        raise InputError(
+            "the batch holds complex values, and what is measured is a function of real ones: pass "
+            "torch.view_as_real(z), and let the model begin with torch.view_as_complex"
+        )
     if not all(bool(torch.isfinite(tensor).all()) for _, tensor in call.variables):
         raise InputError("the batch holds NaN or infinite values: clean the data first")
     for name, what in broken_tensors(model).items():
@@ -119,7 +153,7 @@ def _passed(model: nn.Module, batch: Any) -> tuple[tuple[Any, ...], dict[str, An
         return ((batch,), {}, ()) if takes_dict(model, batch) else ((), dict(batch), ())
     if not isinstance(batch, Sequence) or isinstance(batch, str | bytes):
         raise InputError(f"batch is a {type(batch).__name__}: pass a tensor, a tuple of arguments or a dict of them")
-    if len(batch) == 2 and isinstance(batch[0], Tensor) and _is_label(model, batch[1]):
+    if len(batch) == 2 and isinstance(batch[0], Tensor) and is_label(model, batch[1]):
         note = "the batch is a pair and the model needs one argument: the second entry is taken as labels"
         return (batch[0],), {}, (note,)
     return tuple(batch), {}, ()
@@ -145,19 +179,50 @@ def _check_tensors(tensors: Sequence[Tensor]) -> None:
             )
 
 
-def batches_of(loader: Any, *, tuples: bool = False) -> Iterable[Any]:
+def batches_of(loader: Any, *, model: nn.Module | None = None) -> Iterable[Any]:
     """Return batches: those of a loader, or the one batch that was given.
 
-    A list holds batches. A tuple is one batch, or holds batches (as `tensor.split` returns them) if `tuples` is set.
+    A list holds batches. A tuple is one batch. With `model` it may also hold batches, as `tensor.split` returns them:
+    it does unless the model needs several arguments, or takes the first entry and the second can only be its labels.
     """
-    if isinstance(loader, Tensor | Mapping) or (isinstance(loader, tuple) and not tuples):
+    if isinstance(loader, Tensor | Mapping) or (isinstance(loader, tuple) and _is_one_batch(model, loader)):
         return [loader]
-    if isinstance(loader, torch.utils.data.Dataset | str | bytes) or not isinstance(loader, Iterable):
+    samples = isinstance(loader, torch.utils.data.Dataset) and not isinstance(loader, torch.utils.data.IterableDataset)
+    if samples or isinstance(loader, str | bytes) or not isinstance(loader, Iterable):
         raise InputError(
             f"this {type(loader).__name__} gives no batches: pass an iterable of batches, such as a DataLoader, or one "
             "batch; wrap a data set in a DataLoader"
         )
     return loader
+
+
+def sample_shapes(call: Call, earlier: tuple[Shape, ...] = ()) -> tuple[Shape, ...]:
+    """Return the shapes of the tensors of one sample, for figures that pool the samples of several batches.
+
+    Raises:
+        InputError: the samples of earlier batches had others.
+    """
+    shapes = tuple(tuple(leaf.shape[1:]) for leaf in call.leaves if isinstance(leaf, Tensor))
+    if earlier and shapes != earlier:
+        first, now = (" and ".join(shape(one) or "" for one in each) for each in (earlier, shapes))
+        raise InputError(
+            f"the samples have several shapes, {first} at first and {now} later, and a figure over the data speaks of "
+            "inputs of one shape: pad or resize them, or measure the samples of each shape in a call of their own"
+        )
+    return shapes
+
+
+def _is_one_batch(model: nn.Module | None, batch: tuple[Any, ...]) -> bool:
+    """Whether a tuple is one batch, and does not hold several."""
+    if model is None:
+        return True
+    if not batch or not all(isinstance(entry, Tensor) for entry in batch):
+        return False
+    if sum(p.default is p.empty for p in _positional(model)) > 1:
+        return True
+    first, last = batch[0], batch[-1]
+    alike = first.dtype == last.dtype and first.shape[1:] == last.shape[1:]
+    return len(batch) == 2 and not alike and is_label(model, last)
 
 
 def broken_tensors(model: nn.Module) -> dict[str, str]:
@@ -179,19 +244,54 @@ def broken_tensors(model: nn.Module) -> dict[str, str]:
     return found
 
 
+def quantized(model: nn.Module) -> str | None:
+    """Return a sentence that names the modules of a model that compute with integers, or None if there is none."""
+    held = [
+        f"{f'`{path}`' if path else 'the model itself'} ({type(module).__name__})"
+        for path, module in model.named_modules()
+        if re.match(r"torch\..*\bquantized\b(?!\.reference)", type(module).__module__)
+        and not re.match(".*Packed|FloatFunctional", type(module).__name__)
+    ]
+    if not held:
+        return None
+    more = f" and {len(held) - 3} more" if len(held) > 3 else ""
+    return (
+        f"the model computes with quantized numbers in {', '.join(held[:3])}{more}: torch.export cannot trace them, "
+        "and they have no derivative. Measure the model that was quantized"
+    )
+
+
 def run(model: nn.Module, call: Call) -> Tensor:
     """Run the model once, on copies of its inputs; an error of the model becomes one sentence on what to pass."""
-    args, kwargs = tree_map(lambda v: v.clone() if isinstance(v, Tensor) else v, (call.args, call.kwargs))
     count("passes", call.count)
     try:
-        result = model(*args, **kwargs)
+        result = _result(model, call)
     except Exception as error:
+        if torch.is_grad_enabled() and _runs_without_gradients(model, call):
+            raise InputError(
+                f"the model runs on this batch ({_described(call)}), but not while gradients are taken: then it raises "
+                f"{said(error)}. An operator on the way has no derivative; give it detached tensors"
+            ) from error
         raise InputError(
             f"the model raises {said(error)}, on this batch ({_described(call)}). Pass a batch the model accepts: "
             "model(batch) must work for a tensor or one dict, model(*batch) for a tuple, model(**batch) for a dict "
             "whose keys are the names of forward's arguments."
         ) from error
     return select(result, call.output)
+
+
+def _result(model: nn.Module, call: Call) -> Any:
+    args, kwargs = tree_map(lambda v: v.clone() if isinstance(v, Tensor) else v, (call.args, call.kwargs))
+    return model(*args, **kwargs)
+
+
+def _runs_without_gradients(model: nn.Module, call: Call) -> bool:
+    try:
+        with torch.no_grad(), untouched(model):
+            _result(model, call)
+    except Exception:
+        return False
+    return True
 
 
 def _described(call: Call) -> str:
@@ -205,9 +305,9 @@ def _described(call: Call) -> str:
 def settle(model: nn.Module, call: Call, mode: str) -> Call:
     """Decide whether the measured function may be the map of one sample (eval), or is that of the whole batch.
 
-    It may be the map of one sample if the first, the middle and the last sample give the same alone as in the batch.
-    This is a necessary condition; `samples.independent` decides on the graph. It takes one pass over the batch, and one
-    over each of these samples.
+    It may be the map of one sample if the first sample gives the same alone as in the batch, and all samples give the
+    same at the next place of the batch. This is a necessary condition; `samples.joined` decides on the graph. It takes
+    three passes over the batch, and two over a sample.
 
     Raises:
         RandomOperatorError: the same input gives two different outputs.
@@ -223,10 +323,10 @@ def settle(model: nn.Module, call: Call, mode: str) -> Call:
                 return call
             sizes = {leaf.shape[0] for leaf in call.leaves if isinstance(leaf, Tensor) and leaf.ndim}
             divisible = len(sizes) == 1 and whole.ndim > 0 and whole.shape[0] == call.count
-            if divisible and call.count > 1 and _alike(model, call, whole):
-                return dataclasses.replace(
-                    call, per_sample=True
-                )  # it is not random either, or the outputs would differ
+            if divisible and call.count > 1:
+                if _alike(model, call, whole):  # it is not random either, or the outputs would differ
+                    return dataclasses.replace(call, per_sample=True)
+                call = dataclasses.replace(call, notes=(*call.notes, ELSEWHERE))
         with untouched(model):
             same = close(run(model, call), run(model, call))
         if not same:
@@ -243,14 +343,21 @@ def settle(model: nn.Module, call: Call, mode: str) -> Call:
 
 
 def _alike(model: nn.Module, call: Call, whole: Tensor) -> bool:
-    """Whether single samples give the same alone as in the batch."""
+    """Whether samples give the same alone as in the batch, and at the next place of it.
+
+    The first sample is compared alone, also with random inputs: at the user's values a factor that depends on the size
+    of the batch may not show. All samples are compared at the next place.
+    """
     try:
-        for index in {0, whole.shape[0] // 2, whole.shape[0] - 1}:
-            if not close(run(model, call.sample(index)), whole[index].unsqueeze(0)):
-                return False
+        if not close(run(model, call.sample()), whole[:1]) or not close(run(model, call.rolled()), whole.roll(1, 0)):
+            return False
     except InputError:  # a model that refuses single samples is measured on the batch
         return False
-    return True
+    other = drawn(call, 1.0)
+    try:
+        return close(run(model, other.sample()), run(model, other)[:1])
+    except InputError:  # it takes no random inputs
+        return True
 
 
 def fresh(model: nn.Module, call: Call) -> Tensor:
@@ -285,7 +392,10 @@ def select(result: Any, output: str | int | None) -> Tensor:
         if output not in (None, 0):
             raise InputError(f"the model returns one tensor: there is no output {output!r}")
         if not _measurable(result):
-            raise InputError(f"the model returns {result.dtype}: there is no float output to measure")
+            raise InputError(
+                f"the model returns {result.dtype}: there is no float output to measure"
+                + (". Return torch.view_as_real of it" if result.is_complex() else "")
+            )
         return result
     outputs = _outputs(result)
     if output is not None:
@@ -324,14 +434,18 @@ def _parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
         return {}
 
 
+def _positional(model: nn.Module) -> list[inspect.Parameter]:
+    """Return the parameters of `forward` that a tuple of arguments fills."""
+    return [p for p in _parameters(model).values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
 def takes_dict(model: nn.Module, batch: Mapping[Any, Any]) -> bool:
     """Whether a dict is itself the one argument of `forward`, and does not hold its arguments by name.
 
     It is if some key is not the name of a parameter of `forward`, and `forward` has no `**kwargs` and needs one
     argument at most.
     """
-    taken = _parameters(model)
-    positional = [p for p in taken.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    taken, positional = _parameters(model), _positional(model)
     named = {p.name for p in taken.values() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
     if not positional or any(p.kind is p.VAR_KEYWORD for p in taken.values()):
         return False
@@ -339,13 +453,19 @@ def takes_dict(model: nn.Module, batch: Mapping[Any, Any]) -> bool:
     return needed <= 1 and not named.issuperset(batch)
 
 
-def _is_label(model: nn.Module, second: Any) -> bool:
+def is_label(model: nn.Module, second: Any) -> bool:
     """Whether the second entry of a batch is the label: the model takes one argument, or needs no second one."""
-    taken = list(_parameters(model).values())
-    kinds = [p.kind for p in taken]
-    if not taken or inspect.Parameter.VAR_POSITIONAL in kinds:
+    taken = arguments_taken(model)
+    if taken is None:
         return False
-    positional = [p for p in taken if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    needed = sum(p.default is p.empty for p in positional)
+    needed = sum(p.default is p.empty for p in _positional(model))
     flat = isinstance(second, Tensor) and second.ndim <= 1
-    return len(positional) == 1 or (needed <= 1 and flat)
+    return taken == 1 or (needed <= 1 and flat)
+
+
+def arguments_taken(model: nn.Module) -> int | None:
+    """Return how many positional arguments a model takes at most; None where nobody can tell."""
+    taken = _parameters(model).values()
+    if not taken or any(p.kind is p.VAR_POSITIONAL for p in taken):
+        return None
+    return len(_positional(model))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -19,21 +20,22 @@ from ..core.budget import Budget
 from ..core.errors import CaptureError, InputError, NormscopeError, said
 from ..core.torch_settings import full_precision
 from ..core.untouched import drops, mode_of, outside_inference_mode, untouched
-from .call import Call, Caller, UntracedError, close, drawn, prepare, run, settle
+from .call import Call, Caller, UntracedError, close, drawn, prepare, quantized, run, settle
 from .direct_trace import is_plain, writes_nothing
 from .exported import one_thread_at_a_time, quiet
 from .in_place import write_out_of_place
-from .ir import Graph
+from .ir import Graph, same_constants
 from .leaves import recognise
 from .memory import AS_STRIDED, Strides, refuse_other_strides
-from .samples import independent
+from .samples import joined
 from .state import averages_counted, changed, part_twins, read_state
 from .translate import DROPPED, ancestors, output_of, translate
 from .user_lines import why_untraced
 
+STILL_WORKS = 'Figures at the data still work: normscope.lipschitz(model, batch, scope="point").'
 NO_TIME = "max_seconds leaves no time to trace the model: raise max_seconds"
 PASSES = 12
-"""How many passes it takes to capture a model, besides one for every sample of the batch."""
+"""How many passes it takes to capture a model, besides two for every sample of the batch."""
 OPERATORS = 16
 """To trace this many operators takes as long as to capture a network of two layers."""
 REWRITTEN = 4.0
@@ -44,9 +46,10 @@ REWRITTEN = 4.0
 def capture(model: nn.Module, batch: Any, *, mode: str | None = None, output: str | int | None = None) -> Graph:
     """Turn a model into a small immutable graph of operators.
 
-    In eval mode the graph is the map of one sample whenever the model treats samples independently: no entry of the
-    whole batch's graph depends on two samples, and single samples give the same alone. In train mode it is the map of
-    the whole batch. Models that take token ids start at the embeddings. A model that changes its own state is measured
+    In eval mode the graph is the map of one sample whenever the model treats samples one by one and all in the same
+    way: no entry of the whole batch's graph depends on two samples, no constant differs from sample to sample, and a
+    sample gives the same alone and at another place of the batch. Otherwise, and in train mode, it is the map of the
+    whole batch. Models that take token ids start at the embeddings. A model that changes its own state is measured
     with the state as found. The model is left exactly as found.
 
     Args:
@@ -94,7 +97,9 @@ def capture_within(
         times = 1.0 if is_plain(program) else REWRITTEN
         if budget.limited and not budget.time_for(times * clock.elapsed, 1.0):
             raise CaptureError(NO_TIME)
-        call, batched = dataclasses.replace(call, per_sample=independent(whole, call.count)), (whole,)
+        why = what_joins(program, call, mode, whole)
+        notes = call.notes if why is None else (*call.notes, f"{why}: the whole batch is measured as one input")
+        call, batched = dataclasses.replace(call, per_sample=why is None, notes=notes), (whole,)
     found, graph = _captured(model, call, forced, mode)
     return dataclasses.replace(found, batched=(*batched, graph) if call.per_sample else ())
 
@@ -108,6 +113,83 @@ def capture_batch(model: nn.Module, batch: Any, *, mode: str | None = None, outp
     with untouched(model, forced):
         call = settle(model, prepare(model, batch, output), mode)
     return _captured(model, dataclasses.replace(call, per_sample=False), forced, mode)[0]
+
+
+@outside_inference_mode
+@full_precision()
+def capture_weights(model: nn.Module, batch: Any, *, output: str | int | None = None) -> Graph:
+    """Turn a model in eval mode into the graph of one sample, operator by operator, as a function of its parameters.
+
+    The inputs of the graph are the float parameters, whose paths are their names, and after them the sample.
+
+    Raises:
+        InputError, CaptureError: as for `capture`, or because single samples do not give the same as in the batch.
+    """
+    with untouched(model, "eval"):
+        call = settle(model, prepare(model, batch, output), "eval")
+    if not call.per_sample:
+        raise CaptureError("samples of a batch meet in the model: it is no function of one sample")
+    with untouched(model, "eval", traced=True):
+        program = _export(model, call.sample(), False)
+    with torch.no_grad():
+        return translate(program, call, "eval", weights=True)
+
+
+@outside_inference_mode
+@full_precision()
+def capture_groups(
+    graph: Graph,
+    model: nn.Module,
+    batch: Any,
+    samples: int | None = None,
+    *,
+    mode: str | None = None,
+    output: str | int | None = None,
+) -> list[tuple[list[int], Graph]]:
+    """Turn a captured model of single samples into one graph for all samples that share their masks and ids.
+
+    Args:
+        graph: what `capture` returned: the map of the first sample.
+        model: the same model.
+        batch: the same batch.
+        samples: how many of its samples, the first ones; None for all.
+        mode: as it was captured.
+        output: as it was captured.
+
+    Returns:
+        The numbers of these samples, and the map of each of them; its `samples` are their inputs alone.
+    """
+    call = dataclasses.replace(prepare(model, batch, output), per_sample=True)
+    rows = graph.samples
+    if rows is None and graph.batched:  # the embeddings of all tokens
+        rows = torch.cat([item.value.reshape(len(item.value), -1) for item in graph.batched[0].inputs], dim=1)
+    kept = [[n for n in numbers if samples is None or n < samples] for numbers in call.groups(graph.constant_places)]
+    groups = [numbers for numbers in kept if numbers]
+    found = [(groups[0], graph)] if len(groups) == 1 else _regrouped(model, call, groups, mode)
+    return [(n, part if rows is None else dataclasses.replace(part, samples=rows[n])) for n, part in found]
+
+
+def _regrouped(
+    model: nn.Module, call: Call, groups: Sequence[list[int]], forced: str | None
+) -> list[tuple[list[int], Graph]]:
+    """Return the samples by number with their graph; those whose masks make the same constants share one."""
+    mode, program = mode_of(model, forced), None
+    found: list[tuple[list[int], Graph]] = []
+    plain: list[Graph] = []
+    for numbers in groups:
+        single = call.sample(numbers[0])
+        if program is None:
+            program, traced = _traced(model, single, forced, mode, False)
+        else:
+            with torch.no_grad():
+                traced = _translated(program, single, mode)
+        same = [others for (others, _), other in zip(found, plain, strict=True) if same_constants(other, traced)]
+        if same:
+            same[0].extend(numbers)
+        else:
+            found.append((list(numbers), _recognised(model, single, forced, program, traced)))
+            plain.append(traced)
+    return found
 
 
 class Traces:
@@ -141,6 +223,10 @@ class Traces:
         """
         with untouched(self.model, self.forced):
             call = prepare(self.model, batch, self.output)
+        return self.of(call)
+
+    def of(self, call: Call) -> Graph:
+        """Return the graph of one batch, given as a call."""
         form = tuple((tuple(v.shape), v.dtype, v.device) if isinstance(v, Tensor) else v for v in call.leaves)
         self.fresh = self._held is None or self._held[0] != form
         if self._held is not None and not self.fresh:
@@ -150,6 +236,25 @@ class Traces:
         program, graph = _traced(self.model, call, self.forced, self.mode, True)
         self._held = form, program
         return graph
+
+    def what_joins(self, batch: Any, graph: Graph) -> str | None:
+        """Return what keeps the samples of the last batch, of which this is the graph, from being measured alone."""
+        assert self._held is not None
+        return what_joins(self._held[1], prepare(self.model, batch, self.output), self.mode, graph)
+
+
+def what_joins(program: ExportedProgram, call: Call, mode: str, graph: Graph) -> str | None:
+    """Return what keeps the samples of a traced batch from being measured one by one; None if nothing does.
+
+    The map of a sample is one of all its tensors: masks and ids must come to their own sample and be used alike.
+    """
+    if len(call.variables) < sum(isinstance(leaf, Tensor) for leaf in call.leaves):
+        try:
+            with torch.no_grad():
+                graph = translate(program, dataclasses.replace(call, per_sample=False), mode, masks=True)
+        except CaptureError as error:
+            return str(error)
+    return joined(graph, call.count)
 
 
 def warmed(max_seconds: float | None) -> float | None:
@@ -187,7 +292,7 @@ def expected_seconds(model: nn.Module, batch: Any, mode: str | None) -> float:
             run(model, single)
     except Exception:
         return 0.0
-    passes = (call.count if alone else 1) + PASSES
+    passes = (2 * call.count if alone else 1) + PASSES
     return passes * clock.elapsed + (1.0 + operators.called / OPERATORS) * _warm_up()
 
 
@@ -205,11 +310,16 @@ class _Operators(TorchDispatchMode):
 def _captured(model: nn.Module, call: Call, forced: str | None, mode: str) -> tuple[Graph, Graph]:
     """Return the verified graph of a call, with units recognised and operator by operator."""
     program, graph = _traced(model, call, forced, mode, False)
+    return _recognised(model, call, forced, program, graph), graph
+
+
+def _recognised(model: nn.Module, call: Call, forced: str | None, program: ExportedProgram, graph: Graph) -> Graph:
+    """Return the graph of a call, verified, with units recognised."""
     _verify(model, call, forced, program, graph)
     with torch.no_grad():
         found = recognise(graph)
-    notes = [DROPPED] if mode == "train" and any(drops(module) for module in model.modules()) else []
-    return dataclasses.replace(found, notes=tuple(dict.fromkeys((*notes, *found.notes)))), graph
+    notes = [DROPPED] if graph.mode == "train" and any(drops(module) for module in model.modules()) else []
+    return dataclasses.replace(found, notes=tuple(dict.fromkeys((*notes, *found.notes))))
 
 
 def _traced(model: nn.Module, call: Call, forced: str | None, mode: str, plain: bool) -> tuple[ExportedProgram, Graph]:
@@ -291,6 +401,5 @@ def _export(model: nn.Module, call: Call, plain: bool) -> ExportedProgram:
     except Exception as error:
         cause = error.__cause__ or error if isinstance(error, UntracedError) else error
         raise CaptureError(
-            f"{why_untraced(cause)}. Bounds need a traceable model; "
-            'figures at the data still work: normscope.lipschitz(model, batch, scope="point").'
+            quantized(model) or f"{why_untraced(cause)}. Bounds need a traceable model. {STILL_WORKS}"
         ) from cause

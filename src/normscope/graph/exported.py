@@ -22,6 +22,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 EXPORT_LOCK = threading.RLock()
 LOGGERS = (
+    "torch.__trace",
     "torch._export.serde.serialize",
     "torch._library.fake_class_registry",
     "torch._subclasses.fake_tensor",
@@ -31,7 +32,7 @@ LOGGERS = (
     "torch.fx.experimental.sym_node",
     "torch.fx.experimental.symbolic_shapes",
 )
-"""The loggers of torch that warn while it traces or loads a model; an error says here what matters of it."""
+"""The loggers of torch that speak while it traces or loads a model; an error says here what matters of it."""
 
 
 def one_thread_at_a_time(function: Callable[P, R]) -> Callable[P, R]:

@@ -15,8 +15,11 @@ from ..core.cost import count
 from ..core.errors import InputError
 from ..report.document import Column, Document, Table, Text
 from ..report.words import counted, shape
+from .origins import Constant, ConstantRead
 
 Shape = tuple[int, ...]
+HELD = "masks and other constant inputs are those of the first sample"
+"""The note of a graph that is the map of one sample of a batch whose samples have different ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,8 @@ class Node:
 
     def evaluate(self, values: Sequence[Tensor]) -> Tensor:
         """Run the operator with one value per entry of `refs`."""
+        if not (self.dtype.is_floating_point or self.dtype.is_complex):
+            values = [value.detach() for value in values]  # autograd refuses to sum floats up to an integer
         fill = iter(values)
 
         def put(leaf: Any) -> Any:
@@ -161,6 +166,22 @@ class Input:
         return tuple(self.value.shape)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldArgument:
+    """An argument of the call that is no input of the graph: a mask, token ids.
+
+    Attributes:
+        place: which argument it is, counted over all of them.
+        value: what it was when the graph was captured; that of the first sample where the graph is the map of one.
+        in_constants: whether constants of the graph were computed from it; else only its captured inputs were, which
+            start at the embeddings of tokens.
+    """
+
+    place: int
+    value: Tensor
+    in_constants: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
     """A model as a function of its float inputs, in one mode, at one input size.
@@ -174,7 +195,10 @@ class Graph:
         notes: what the reader must know.
         rounded: where values are rounded to a narrower float than the input's; no bound is PROVEN then.
         derived: where in the model a constant is read that was computed from a parameter, each with that parameter.
+        constants: everything that the traced function holds besides its input, before any of it was evaluated.
+        reads: which operators read these constants.
         samples: the whole batch, one flat row per sample, where the graph is the map of one sample.
+        held: the arguments of the call that are no inputs of the graph, and that it depends on: masks, ids, lengths.
         batched: the graphs of the whole batch and of its first sample, operator by operator, where the graph is the
             map of one sample.
     """
@@ -187,7 +211,10 @@ class Graph:
     notes: tuple[str, ...] = ()
     rounded: tuple[str, ...] = ()
     derived: tuple[tuple[str, Tensor], ...] = field(default=(), repr=False)
+    constants: tuple[Constant, ...] = field(default=(), repr=False)
+    reads: tuple[ConstantRead, ...] = field(default=(), repr=False)
     samples: Tensor | None = field(default=None, repr=False)
+    held: tuple[HeldArgument, ...] = field(default=(), repr=False)
     batched: tuple[Graph, ...] = field(default=(), repr=False)
 
     def __iter__(self) -> Iterator[Node]:
@@ -195,6 +222,11 @@ class Graph:
 
     def __len__(self) -> int:
         return len(self.nodes)
+
+    @property
+    def constant_places(self) -> tuple[int, ...]:
+        """The places of the arguments that constants of the graph were computed from."""
+        return tuple(argument.place for argument in self.held if argument.in_constants)
 
     def node(self, name: str) -> Node:
         """Return the node of that name."""
@@ -242,23 +274,22 @@ class Graph:
         return torch.cat([item.value.reshape(-1) for item in self.inputs])
 
     def double(self) -> Graph:
-        """Return the same function with every constant in float64: exact, since float64 holds every narrower float."""
+        """Return the same function with every constant in float64 or complex128, which hold every narrower number."""
 
         def widen(leaf: Any) -> Any:
-            if isinstance(leaf, Tensor) and leaf.is_floating_point():
-                return leaf.double()
-            if isinstance(leaf, torch.dtype) and leaf.is_floating_point:
-                return torch.float64
+            if isinstance(leaf, Tensor):
+                return leaf.to(widen(leaf.dtype))
+            if isinstance(leaf, torch.dtype) and (leaf.is_floating_point or leaf.is_complex):
+                return torch.complex128 if leaf.is_complex else torch.float64
             return leaf
 
         nodes = []
         for node in self.nodes:
             args, kwargs = map_leaves((node.args, node.kwargs), widen)
-            dtype = torch.float64 if node.dtype.is_floating_point else node.dtype
             op = node.op
             if isinstance(op, Unit):
                 op = Unit(op.name, op.function, map_leaves(op.data, widen))
-            nodes.append(dataclasses.replace(node, op=op, args=args, kwargs=kwargs, dtype=dtype))
+            nodes.append(dataclasses.replace(node, op=op, args=args, kwargs=kwargs, dtype=widen(node.dtype)))
         inputs = tuple(dataclasses.replace(item, value=item.value.double()) for item in self.inputs)
         return dataclasses.replace(self, nodes=tuple(nodes), inputs=inputs)
 
@@ -288,6 +319,18 @@ class Graph:
         from ..report.html import to_fragment
 
         return to_fragment(self.document())
+
+
+def same_constants(first: Graph, second: Graph) -> bool:
+    """Whether two graphs of one trace have the same constants."""
+    pairs = zip(*([leaf for node in graph for leaf in leaves((node.args, node.kwargs))] for graph in (first, second)))
+    return all(_equal(one, other) for one, other in pairs)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return bool(one == other)
+    return one is other or (one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other))
 
 
 def leaves(tree: Any) -> Iterator[Any]:

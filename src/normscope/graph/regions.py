@@ -70,7 +70,8 @@ def merged(graph: Graph) -> Graph:
         else:
             first[identity] = node.name
             nodes.append(current)
-    return dataclasses.replace(graph, nodes=tuple(nodes), output=renamed.get(graph.output, graph.output))
+    reads = tuple(dataclasses.replace(read, node=renamed.get(read.node, read.node)) for read in graph.reads)
+    return dataclasses.replace(graph, nodes=tuple(nodes), output=renamed.get(graph.output, graph.output), reads=reads)
 
 
 def with_names(tree: Any, names: dict[str, str]) -> Any:

@@ -1,62 +1,146 @@
-"""Decide from the graph whether the samples of a batch are independent: no entry may depend on two samples.
+"""Decide from the graph whether a batch may be measured one sample at a time.
 
-Every entry carries the number of the sample it depends on, 0 for none. For each operator a function in a table says
-which entries of its operands can meet in one entry of its value; where two samples meet, they are mixed. An operator
-that is not in the table counts as one in which all entries meet, so that the answer "independent" is always true. The
-answer depends neither on values nor on random numbers.
+Two things must hold: no entry of a value depends on two samples, and all samples are treated in the same way. So every
+entry carries the number of the sample that it depends on, 0 for none, and a label that tells what it is: two entries
+have the same label only if the same operators with the same constants make them, each of its own sample. For each
+operator a function in a table says which entries of its operands can meet in one entry of its value. Where two samples
+meet, they are mixed; where the rows of the output have different labels, samples are treated differently: a constant
+differs from row to row, or rows go through other operators. An operator that is not in the table counts as one in which
+all entries meet, so that the answer "one at a time" is always true. The answer depends neither on values nor on random
+numbers.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .ir import Graph, Node, Ref, map_leaves
+from .ir import Graph, Node, Ref, leaves, map_leaves
 from .places import PLACES, entries_written, places_vary, source_of_writing, values_written
 
 aten = torch.ops.aten
 
-Meeting = Callable[[Node, Sequence[Tensor]], Tensor]
-MOST_SAMPLES = 2**24
-"""Sample numbers are kept as float32, which holds integers exactly up to this one."""
+SMALL = 1024
+"""Constants of at most this many entries are told apart by their values, larger ones by where they are in memory."""
 
 
 class Mixed(Exception):
     """Two samples meet in one entry."""
 
 
-def independent(graph: Graph, count: int) -> bool:
-    """Whether every output of a sample depends on that sample alone.
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """What every entry of a value is.
+
+    Attributes:
+        owner: the number of the sample that an entry depends on, 0 for none.
+        label: a 64-bit hash of what makes it.
+        implied: dimensions along which places belong to the label: entries at two places there are never the same.
+            Both tensors are expanded wherever nothing changes along a dimension, and so take no memory there.
+    """
+
+    owner: Tensor
+    label: Tensor
+    implied: frozenset[int] = frozenset()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the value."""
+        return tuple(self.owner.shape)
+
+    def expand(self, shape: Sequence[int], *, distinct: bool = False) -> Entries:
+        """Repeat entries as broadcasting does; with `distinct`, what becomes of one is not the same at all places."""
+        new = len(shape) - len(self.shape)
+        implied = {dim + new for dim in self.implied}
+        if distinct:
+            old = (*(1,) * new, *self.shape)
+            implied |= {dim for dim, size in enumerate(shape) if old[dim] == 1 < size}
+        return Entries(self.owner.expand(tuple(shape)), self.label.expand(tuple(shape)), frozenset(implied))
+
+    def reshape(self, shape: Sequence[int]) -> Entries:
+        """Insert or leave out dimensions of size 1."""
+        old, new = ([dim for dim, size in enumerate(sizes) if size != 1] for sizes in (self.shape, shape))
+        implied = frozenset(b for a, b in zip(old, new, strict=True) if a in self.implied)
+        return Entries(self.owner.reshape(tuple(shape)), self.label.reshape(tuple(shape)), implied)
+
+    def permute(self, order: Sequence[int]) -> Entries:
+        """Change the order of the dimensions."""
+        label, places = self.label, [dim for dim in order if dim in self.implied]
+        if places != sorted(places):  # the places of an entry are read in another order
+            label = _pair(label, _number(repr([sorted(places).index(dim) for dim in places])))
+        implied = frozenset(order.index(dim) for dim in places)
+        return Entries(self.owner.permute(*order), label.expand(self.shape).permute(*order), implied)
+
+
+Meeting = Callable[[Node, Sequence[Entries]], Entries]
+
+
+def joined(graph: Graph, count: int) -> str | None:
+    """Return what keeps the samples of a batch from being measured one by one, in words; None if nothing does.
 
     Args:
-        graph: the graph of the whole batch, before units are recognised.
+        graph: the graph of the whole batch, before units are recognised; all tensors of the batch are its inputs.
         count: the number of samples, along the first dimension of every input and of the output.
     """
     shapes = [graph.output_shape, *(item.shape for item in graph.inputs)]
-    if count >= MOST_SAMPLES or any(not shape or shape[0] != count for shape in shapes):
-        return False
-    owners = {item.name: _numbered(item.shape, item.value.device) for item in graph.inputs}
+    if any(not shape or shape[0] != count for shape in shapes):
+        return "the first dimension of an input or of the output does not count samples"
+    with torch.no_grad():
+        try:
+            output = next(entries for item, entries in _walk(graph) if item.name == graph.output)
+        except Mixed as error:
+            return f"samples of the batch meet in {error}"
+        if bool(((output.owner != 0) & (output.owner != _numbered(output.shape, output.owner.device))).any()):
+            return "the samples of the output are in another order than those of the input"
+        if 0 in output.implied or _varies(output.label, 0):
+            where = next((f" ({_named(node)})" for node, entries in _walk(graph) if _unlike(entries, count)), "")
+            return f"a constant or an operator treats the samples of the batch differently{where}"
+    return None
+
+
+def _walk(graph: Graph) -> Iterator[tuple[Any, Entries]]:
+    """Yield the inputs and the nodes of a graph with what their entries are; raise `Mixed` where samples meet."""
+    values = {}
+    for number, item in enumerate(graph.inputs):
+        owner = _numbered(item.shape, item.value.device)
+        label = torch.full((), _number(f"input {number}"), device=owner.device).expand(item.shape)
+        values[item.name] = Entries(owner, label, frozenset(d for d in range(1, owner.ndim) if item.shape[d] > 1))
+        yield item, values[item.name]
     last = {ref: position for position, node in enumerate(graph) for ref in node.refs}
-    try:
-        with torch.no_grad():
-            for position, node in enumerate(graph):
-                owners[node.name] = met(node, [owners[ref] for ref in node.refs])
-                for ref in set(node.refs):
-                    if last[ref] == position and ref != graph.output:
-                        del owners[ref]
-    except Mixed:
-        return False
-    found = owners[graph.output]
-    return bool(((found == 0) | (found == _numbered(graph.output_shape, found.device))).all())
+    for position, node in enumerate(graph):
+        try:
+            values[node.name] = met(node, [values[ref] for ref in node.refs])
+        except Mixed:
+            raise Mixed(_named(node)) from None
+        yield node, values[node.name]
+        for ref in set(node.refs):
+            if last[ref] == position:
+                del values[ref]
 
 
-def met(node: Node, values: Sequence[Tensor]) -> Tensor:
-    """Return the sample that each entry of a node's value depends on; raise `Mixed` where there are two."""
+def _named(node: Node) -> str:
+    return f"{node.operator} in {node.where}"
+
+
+def _unlike(entries: Entries, count: int) -> bool:
+    """Whether some sample has other entries than another one that has any."""
+    told = _explicit(entries)
+    sums = torch.zeros(2, count + 1, dtype=torch.int64, device=told.owner.device)
+    ones = torch.ones_like(told.owner)
+    sums.index_add_(1, told.owner.reshape(-1), torch.stack([ones, _hash(told.label)]).reshape(2, -1))
+    sums = sums[:, 1:][:, sums[0, 1:] > 0]
+    return bool((sums != sums[:, :1]).any())
+
+
+def met(node: Node, values: Sequence[Entries]) -> Entries:
+    """Return what the entries of a node's value are; raise `Mixed` where two samples meet."""
     meeting = TABLE.get(node.op)
     if meeting is None:
         known = getattr(node.op, "namespace", None) == "aten" and torch.Tag.pointwise in node.op.tags
@@ -71,22 +155,58 @@ def met(node: Node, values: Sequence[Tensor]) -> Tensor:
 
 
 def _numbered(shape: Sequence[int], device: torch.device) -> Tensor:
-    numbers = torch.arange(1, shape[0] + 1, dtype=torch.float32, device=device)
+    numbers = torch.arange(1, shape[0] + 1, device=device)
     return numbers.reshape(-1, *(1,) * (len(shape) - 1)).expand(tuple(shape))
 
 
-def _along(owner: Tensor, dims: Iterable[int]) -> Tensor:
-    """Return the samples of a value whose entries along some dimensions meet; these dimensions stay, with size 1."""
-    dims = sorted({dim % owner.ndim for dim in dims}) if owner.ndim else []
+def _hash(number: Tensor) -> Tensor:
+    """Return a hash of every 64-bit number (splitmix64)."""
+    number = number + -7046029254386353131
+    number = (number ^ ((number >> 30) & (2**34 - 1))) * -4658895280553007687
+    number = (number ^ ((number >> 27) & (2**37 - 1))) * -7723592293110705685
+    return number ^ ((number >> 31) & (2**33 - 1))
+
+
+def _pair(first: Tensor, second: Tensor | int) -> Tensor:
+    """Return a hash of two labels in this order; expanded dimensions have size 1 in it."""
+    second = _thin(second) if isinstance(second, Tensor) else second
+    return _hash(_thin(first) * -7046029254386353131 + second)
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+def _digest(label: Tensor, dims: Iterable[int]) -> Tensor:
+    """Return one label for all entries along some dimensions, in their order; these dimensions stay, with size 1."""
+    thin, shape = _thin(label), list(label.shape)
+    for dim in dims:
+        if thin.shape[dim] > 1:
+            thin = _hash(thin + _hash(_places(thin, dim))).sum(dim, keepdim=True)
+        thin, shape[dim] = _pair(thin, shape[dim]), 1
+    return thin.expand(shape)
+
+
+def _places(tensor: Tensor, dim: int) -> Tensor:
+    """Return the places along a dimension, in a shape that broadcasts to that of a tensor."""
+    places = torch.arange(tensor.shape[dim], device=tensor.device)
+    return places.reshape([-1 if d == dim else 1 for d in range(tensor.ndim)])
+
+
+def _along(entries: Entries, dims: Iterable[int]) -> Entries:
+    """Return the entries of a value that meet along some dimensions; these dimensions stay, with size 1."""
+    size = len(entries.shape)
+    dims = sorted({dim % size for dim in dims}) if size else []
     if not dims:
-        return owner
-    if owner.numel() == 0:  # a value without entries depends on no sample
-        return owner.new_zeros([1 if dim in dims else size for dim, size in enumerate(owner.shape)])
-    thin = _thin(owner)
+        return entries
+    shape = [1 if dim in dims else size for dim, size in enumerate(entries.shape)]
+    if entries.owner.numel() == 0:  # a value without entries depends on no sample
+        return Entries(entries.owner.new_zeros(shape), entries.owner.new_zeros(shape))
+    thin = _thin(entries.owner)
     highest = thin.amax(dims, keepdim=True)
     if bool(((thin != highest) & (thin != 0)).any()):
         raise Mixed
-    return highest.expand([1 if dim in dims else size for dim, size in enumerate(owner.shape)])
+    return Entries(highest.expand(shape), _digest(entries.label, dims), entries.implied.difference(dims))
 
 
 def _thin(owner: Tensor) -> Tensor:
@@ -105,83 +225,300 @@ def _both(first: Tensor, second: Tensor) -> Tensor:
     return torch.maximum(first, second).expand(shape)
 
 
-def _together(node: Node, parts: Sequence[Tensor]) -> Tensor:
-    """Return the samples of a value in which parts meet that broadcast to its shape."""
-    result = parts[0].expand(node.shape)
+def _together(node: Node, parts: Sequence[Entries], constants: Iterable[tuple[Tensor, int]] = ()) -> Entries:
+    """Return the entries of a value in which parts and constants meet that broadcast to its shape.
+
+    With each constant stands how many of its last dimensions do not lie along the value: all they hold counts as one.
+    """
+    parts = [part.expand(node.shape) for part in parts]
+    owner = parts[0].owner
     for part in parts[1:]:
-        result = _both(result, part.expand(node.shape))
-    return result
+        owner = _both(owner, part.owner)
+    implied = frozenset[int]().union(*(part.implied for part in parts))
+    label = torch.full((), _signature(node), device=owner.device)
+    for part in parts:
+        label = _pair(label, part.label)
+    for constant, inside in constants:
+        constant = _thin(constant)
+        outside = constant.ndim - inside
+        new = len(node.shape) - outside
+        dims = [dim for dim in range(outside) if constant.shape[dim] > 1 and dim + new not in implied]
+        if dims:  # else it is the same for all entries, or for all that are not told apart anyway
+            held = _digest(_content(constant), [dim for dim in range(constant.ndim) if dim not in dims])
+            label = _pair(label, held.reshape(held.shape[:outside]))
+    return Entries(owner, label.expand(node.shape), implied)
 
 
-def entrywise(node: Node, values: Sequence[Tensor]) -> Tensor:
+def _content(constant: Tensor) -> Tensor:
+    """Return a label of every entry of a constant, which tells its value."""
+    if constant.is_complex():
+        return _digest(_content(torch.view_as_real(constant)), [constant.ndim])[..., 0]
+    wide = constant.double().view(torch.int64) if constant.is_floating_point() else constant.long()
+    return _hash(wide)
+
+
+def _signature(node: Node) -> int:
+    """Return a number for an operator with all its arguments but the values that it reads."""
+    named = dict(sorted(node.kwargs.items()))
+    return _number(repr((str(node.op), node.index, map_leaves((node.args, named), _identity))))
+
+
+def _identity(leaf: Any) -> Any:
+    """Return what tells an argument from others."""
+    if isinstance(leaf, Ref):
+        return "value"
+    if not isinstance(leaf, Tensor):
+        return leaf
+    form = (leaf.dtype, tuple(leaf.shape))
+    if leaf.numel() <= SMALL:
+        return form, leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return form, leaf.stride(), leaf.data_ptr()
+
+
+def _constants(node: Node) -> list[tuple[Tensor, int]]:
+    """Return the constants of an operator that broadcast to its value."""
+    return [(leaf, 0) for leaf in leaves((node.args, node.kwargs)) if isinstance(leaf, Tensor)]
+
+
+def entrywise(node: Node, values: Sequence[Entries]) -> Entries:
     """Operators that work entry by entry, with broadcasting: also comparisons, choices, casts, and pointwise ones."""
-    return _together(node, values)
+    return _together(node, values, _constants(node))
 
 
-def everything(node: Node, values: Sequence[Tensor]) -> Tensor:
+def everything(node: Node, values: Sequence[Entries]) -> Entries:
     """Operators of which nothing is known: all entries of all operands meet."""
-    tops = [_along(value, range(value.ndim)).reshape(()) for value in values]
-    result = tops[0]
-    for top in tops[1:]:
-        result = _both(result, top)
-    return result.expand(node.shape)
+    tops = [_along(value, range(len(value.shape))).reshape(()) for value in values]
+    return _together(node, [top.expand(node.shape, distinct=True) for top in tops])
 
 
-def moves(node: Node, values: Sequence[Tensor]) -> Tensor:
-    """Operators that move entries unchanged; constants among the entries depend on no sample."""
-    arguments = node.bound()
-    if places_vary(node):  # the positions depend on the input
+def reshaped(node: Node, values: Sequence[Entries]) -> Entries:
+    """Operators that keep the order of all entries, and give them another shape."""
+    if not _first(node):
         return everything(node, values)
-    blank = {name: map_leaves(value, _nothing) for name, value in arguments.items() if name not in PLACES}
-    indices = {name: arguments[name] for name in PLACES if name in arguments}
-    bare = dataclasses.replace(node, args=(), kwargs={name: (blank | indices)[name] for name in arguments})
-    # Constants that the operator fills in cancel in the difference of two runs; infinite ones leave NaN.
-    return (bare.evaluate(values) - bare.evaluate([torch.zeros_like(value) for value in values])).nan_to_num(0.0)
+    old, new, passing = values[0].shape, node.shape, []
+    before = {math.prod(old[:dim]): dim for dim in range(len(old)) if old[dim] > 1}
+    for dim, size in enumerate(new):
+        same = before.get(math.prod(new[:dim]))
+        if size > 1 and same is not None and old[same] == size:
+            passing.append((same, dim))
+    return _moved(node, values[:1], passing, lambda parts, shape: parts[0].reshape(shape))
 
 
-def _nothing(leaf: Any) -> Any:
-    """Return a constant tensor as entries that depend on no sample."""
-    return torch.zeros_like(leaf, dtype=torch.float32) if isinstance(leaf, Tensor) else leaf
+def reordered(node: Node, values: Sequence[Entries]) -> Entries:
+    """Operators that change the order of the dimensions."""
+    sizes = range(2, 2 + len(values[0].shape))  # of a tensor whose dimensions can be told apart
+    order = [size - 2 for size in node.evaluate([torch.empty(()).expand(tuple(sizes))]).shape]
+    return values[0].permute(order)
 
 
-def written(node: Node, values: Sequence[Tensor]) -> Tensor:
+def repeated(node: Node, values: Sequence[Entries]) -> Entries:
+    """Operators that repeat entries as broadcasting does."""
+    return values[0].expand(node.shape) if _first(node) else moves()(node, values)
+
+
+def moves(touched: Callable[[dict[str, Any]], Any] = lambda given: None) -> Meeting:
+    """Operators that move entries unchanged, and may repeat them, leave some out or fill in constants.
+
+    `touched` gives the dimensions that entries move along: one, some, or None if it may be all of them.
+    """
+
+    def meeting(node: Node, values: Sequence[Entries]) -> Entries:
+        if places_vary(node):
+            return picked(node, values)
+        given = dict(zip(node.refs, values, strict=True))
+        arguments = {name: value for name, value in node.bound().items() if name not in PLACES}
+        operands = [leaf for leaf in leaves(arguments) if isinstance(leaf, Ref | Tensor)]
+        parts = [_constant(leaf) if isinstance(leaf, Tensor) else given[leaf.name] for leaf in operands]
+        bare = map_leaves(arguments, lambda leaf: Ref("") if isinstance(leaf, Tensor) else leaf)
+        whole = dataclasses.replace(node, args=(), kwargs={**node.bound(), **bare})
+
+        def move(numbers: list[Tensor], shape: Sequence[int]) -> Tensor:
+            # Constants that the operator fills in cancel in the difference of two runs; infinite ones leave NaN.
+            return (whole.evaluate(numbers) - whole.evaluate([torch.zeros_like(n) for n in numbers])).nan_to_num(0.0)
+
+        return _moved(node, parts, _passing(node, parts, touched(node.bound())), move)
+
+    return meeting
+
+
+def put_back(node: Node, values: Sequence[Entries]) -> Entries:
+    """`select_scatter`: a slice of width 1 is written over."""
+    base, source, dim, index = (node.bound()[name] for name in ("self", "src", "dim", "index"))
+    dim, index = dim % len(node.shape), index % node.shape[dim]
+    shape = (*source.shape[:dim], 1, *source.shape[dim:])
+    if isinstance(source, Ref):
+        values, source = [*values[:-1], values[-1].reshape(shape)], Ref(source.name, shape)
+    else:
+        source = source.reshape(shape)
+    scatter = aten.slice_scatter.default
+    slices = dataclasses.replace(node, op=scatter, args=(base, source, dim, index, index + 1), kwargs={})
+    return TABLE[scatter](slices, values)
+
+
+def _passing(node: Node, parts: Sequence[Entries], touched: Any) -> list[tuple[int, int]]:
+    """Return the dimensions that no entry moves along, as pairs: one of all operands, and that of the value."""
+    size, new = len(parts[0].shape), len(node.shape)
+    if touched is None or any(len(part.shape) != size for part in parts):
+        return []
+    along = {dim % max(size, new) for dim in ([touched] if isinstance(touched, int) else touched)}
+    if not along or (size != new and len(along) != 1):
+        return []
+    before = [dim for dim in range(size) if dim not in along or size < new]
+    after = [dim for dim in range(new) if dim not in along or size > new]
+    return list(zip(before, after, strict=True))
+
+
+def _constant(constant: Tensor) -> Entries:
+    """Return the entries of a constant."""
+    thin = _thin(constant)
+    owner = torch.zeros((), dtype=torch.int64, device=constant.device)
+    return Entries(owner.expand(constant.shape), _content(thin).expand(constant.shape))
+
+
+def _moved(
+    node: Node,
+    parts: Sequence[Entries],
+    passing: Sequence[tuple[int, int]],
+    move: Callable[[list[Tensor], Sequence[int]], Tensor],
+) -> Entries:
+    """Return the entries of a value to which those of its operands were moved.
+
+    Args:
+        node: the operator; entries that come from no operand are known by it.
+        parts: the operands.
+        passing: dimensions of all operands along which nothing moves, each with that of the value.
+        move: moves numbers from the places of the operands to those of a value of a given shape.
+    """
+    shape, implied = list(node.shape), set()
+    for dim, there in passing:
+        if any(part.shape[dim] > 1 and part.owner.stride(dim) for part in parts):
+            continue
+        if any(dim in part.implied or _varies(part.label, dim) for part in parts):
+            implied.add(there)
+        parts = [_without(part, dim) for part in parts]
+        shape[there] = 1
+    parts = [_explicit(part) for part in parts]
+    sizes = [part.owner.numel() for part in parts]
+    numbers = torch.arange(1, sum(sizes) + 1, dtype=torch.float64, device=node.device).split(sizes)
+    sources = move([n.reshape(part.shape) for n, part in zip(numbers, parts, strict=True)], shape).long()
+    nowhere = torch.tensor([0, _signature(node)], device=node.device)
+    owner = torch.cat([nowhere[:1], *(part.owner.reshape(-1) for part in parts)])[sources]
+    label = torch.cat([nowhere[1:], *(part.label.reshape(-1) for part in parts)])[sources]
+    for dim in range(owner.ndim):
+        if owner.shape[dim] > 1 and not _varies(owner, dim):
+            owner = owner.narrow(dim, 0, 1)
+            if _varies(label, dim):
+                implied.add(dim)
+                label = _digest(label, [dim])
+            else:
+                label = label.narrow(dim, 0, 1)
+    return Entries(owner.expand(node.shape), label.expand(node.shape), frozenset(implied))
+
+
+def _varies(tensor: Tensor, dim: int) -> bool:
+    """Whether a tensor changes along a dimension."""
+    thin = _thin(tensor)
+    return thin.shape[dim] > 1 and bool((thin != thin.narrow(dim, 0, 1)).any())
+
+
+def _without(entries: Entries, dim: int) -> Entries:
+    """Return entries without a dimension along which no owner changes: it stays, with size 1."""
+    label = _digest(entries.label, [dim]) if _varies(entries.label, dim) else entries.label.narrow(dim, 0, 1)
+    return Entries(entries.owner.narrow(dim, 0, 1), label, entries.implied - {dim})
+
+
+def _explicit(entries: Entries) -> Entries:
+    """Return entries whose labels tell all places."""
+    label = entries.label
+    for dim in sorted(entries.implied):
+        label = _pair(label, _places(entries.owner, dim))
+    return Entries(entries.owner, label.expand(entries.shape))
+
+
+def picked(node: Node, values: Sequence[Entries]) -> Entries:
+    """Operators that read at places that depend on the batch: all that they may read meets the places themselves."""
+    given, arguments = dict(zip(node.refs, values, strict=True)), node.bound()
+    base = arguments["self"]
+    base = _constant(base) if isinstance(base, Tensor) else given[base.name]
+    if node.op in (aten.gather.default, aten.index_select.default):
+        dim = arguments["dim"] % len(node.shape)
+        base, place = _along(base, [dim]), given[arguments["index"].name]
+        if node.op is aten.index_select.default:
+            place = place.reshape((*place.shape, *(1,) * (len(node.shape) - dim - 1)))
+        sizes = tuple(slice(size) for size in node.shape)  # `gather` reads the first ones along the other dimensions
+        return _together(node, [Entries(base.owner[sizes], base.label[sizes], base.implied), place])
+    if node.op is not aten.index.Tensor:
+        return everything(node, values)
+    indices = arguments["indices"]
+    base = _along(base, [dim for dim, index in enumerate(indices) if isinstance(index, Ref)])
+    still = [torch.zeros(i.shape, dtype=torch.int64, device=node.device) if isinstance(i, Ref) else i for i in indices]
+    read = _moved(node, [base], [], lambda parts, shape: aten.index.Tensor(parts[0], still))
+    used = [dim for dim, index in enumerate(indices) if index is not None]
+    adjacent = used == list(range(used[0], used[-1] + 1))
+    wide = torch.broadcast_shapes(*(index.shape for index in indices if index is not None))
+    behind = len(node.shape) - len(wide) - (used[0] if adjacent else 0)
+    places = [given[index.name].expand(wide) for index in indices if isinstance(index, Ref)]
+    return _together(node, [read, *(place.reshape((*wide, *(1,) * behind)) for place in places)])
+
+
+def written(node: Node, values: Sequence[Entries]) -> Entries:
     """Operators that write: values that are written or added to one entry meet each other and the old value."""
     if places_vary(node):
         return everything(node, values)
-    owners, entries = iter(values), entries_written(node)
-    base = next(owners).reshape(-1) if _first(node) else torch.zeros(math.prod(node.shape), device=node.device)
-    source = torch.zeros(entries.shape, device=node.device)
-    if isinstance(source_of_writing(node), Ref):
-        source = values_written(node, next(owners), entries)
-    owner = base.scatter_reduce(0, entries.reshape(-1), source.reshape(-1), "amax")
-    if bool(((base != owner) & (base != 0)).any()) or bool(((source != owner[entries]) & (source != 0)).any()):
+    given, source, entries = iter(values), source_of_writing(node), entries_written(node)
+    base = _explicit(next(given) if _first(node) else _constant(node.args[0]))
+    if isinstance(source, Ref | Tensor):
+        held = _explicit(_constant(source) if isinstance(source, Tensor) else next(given))
+        owner, label = (values_written(node, tensor, entries).reshape(-1) for tensor in (held.owner, held.label))
+    else:
+        owner = torch.zeros(entries.numel(), dtype=torch.int64, device=node.device)
+        label = torch.full_like(owner, _number(repr(source)))
+    old, places = base.owner.reshape(-1), entries.reshape(-1)
+    highest = old.scatter_reduce(0, places, owner, "amax")
+    if bool(((old != highest) & (old != 0)).any()) or bool(((owner != highest[places]) & (owner != 0)).any()):
         raise Mixed
-    return owner.reshape(node.shape)
+    form = {name: value for name, value in node.bound().items() if not isinstance(value, Ref | Tensor | list)}
+    new = torch.zeros_like(highest).scatter_add(0, places, _hash(label))
+    new = _pair(_pair(base.label.reshape(-1), new), _number(repr((str(node.op), form))))
+    old_label = base.label.reshape(-1)
+    label = torch.where(torch.zeros_like(highest, dtype=torch.bool).scatter(0, places, True), new, old_label)
+    return Entries(highest.reshape(node.shape), label.reshape(node.shape))
 
 
-def overwrite(node: Node, values: Sequence[Tensor]) -> Tensor:
+def overwrite(node: Node, values: Sequence[Entries]) -> Entries:
     """`copy` and `fill`: nothing of the first operand is left, and the value depends on the last one alone."""
-    return _together(node, values[-1:])
+    source = values[-1].expand(node.shape)
+    return Entries(source.owner, _pair(source.label, _number(f"{node.dtype}")).expand(node.shape), source.implied)
 
 
-def along(node: Node, values: Sequence[Tensor]) -> Tensor:
+def along(node: Node, values: Sequence[Entries]) -> Entries:
     """Reductions, softmax, sorting, running sums: the entries along `dim` meet, or all of them without `dim`."""
     dims = node.bound().get("dim")
     if len(values) != 1 or dims is None or dims == []:
         return everything(node, values)
     left = _along(values[0], [dims] if isinstance(dims, int) else dims)
-    return left.reshape(node.shape) if left.numel() == math.prod(node.shape) else left.expand(node.shape)
+    if left.owner.numel() == math.prod(node.shape):
+        return _together(node, [left.reshape(node.shape)])
+    return _together(node, [left.expand(node.shape, distinct=True)])
+
+
+def pairs(node: Node, values: Sequence[Entries]) -> Entries:
+    """`view_as_complex` joins the last dimension, and `view_as_real` adds one for the two parts of a number."""
+    (value,) = values
+    if len(value.shape) > len(node.shape):
+        return _together(node, [_along(value, [-1]).reshape(node.shape)])
+    return _together(node, [value.reshape((*value.shape, 1)).expand(node.shape, distinct=True)])
 
 
 def trailing(count: Callable[[dict[str, Any]], int]) -> Meeting:
     """Linear layers, LayerNorm, RMSNorm, pooling: with constant parameters, the last dimensions meet."""
 
-    def meeting(node: Node, values: Sequence[Tensor]) -> Tensor:
+    def meeting(node: Node, values: Sequence[Entries]) -> Entries:
         if len(values) != 1 or not _first(node):
             return everything(node, values)
-        (value,) = values
-        left = _along(value, range(value.ndim - count(node.bound()), value.ndim))
-        return left.expand(node.shape)
+        size = len(values[0].shape)
+        left = _along(values[0], range(size - count(node.bound()), size))
+        return _together(node, [left.expand(node.shape, distinct=True)])
 
     return meeting
 
@@ -189,80 +526,112 @@ def trailing(count: Callable[[dict[str, Any]], int]) -> Meeting:
 def items(size: int | None = None) -> Meeting:
     """Convolutions, GroupNorm: with constant parameters, all but the first of `size` dimensions meet."""
 
-    def meeting(node: Node, values: Sequence[Tensor]) -> Tensor:
-        if len(values) != 1 or not _first(node) or (size is not None and values[0].ndim != size):
+    def meeting(node: Node, values: Sequence[Entries]) -> Entries:
+        if len(values) != 1 or not _first(node) or (size is not None and len(values[0].shape) != size):
             return everything(node, values)
-        (value,) = values
-        left = _along(value, range(1, value.ndim))
-        return left.reshape(-1, *(1,) * (len(node.shape) - 1)).expand(node.shape)
+        left = _along(values[0], range(1, len(values[0].shape)))
+        left = left.reshape((node.shape[0], *(1,) * (len(node.shape) - 1)))
+        return _together(node, [left.expand(node.shape, distinct=True)])
 
     return meeting
 
 
-def product(node: Node, values: Sequence[Tensor]) -> Tensor:
+def product(node: Node, values: Sequence[Entries]) -> Entries:
     """Matrix products: rows of the first factor meet columns of the second, and an added term meets both."""
-    owners = iter(values)
+    given = iter(values)
     factors = [argument for argument in node.bound().values() if isinstance(argument, Ref | Tensor)]
-    *added, left, right = [next(owners) if isinstance(factor, Ref) else None for factor in factors]
-    vector = len(factors[-1].shape) == 1
-    if len(factors[-2].shape) == 1 or (vector and right is not None):
+    *added, left, right = [next(given) if isinstance(factor, Ref) else factor for factor in factors]
+    vector = len(right.shape) == 1
+    if len(left.shape) == 1 or (vector and isinstance(right, Entries)):
         return everything(node, values)
-    parts = [value for value in added if value is not None]
-    if left is not None:
-        rows = _along(left, [-1])
-        parts.append(rows[..., 0] if vector else rows)
-    if right is not None:
-        parts.append(_along(right, [-2]))
-    return _together(node, parts)
+    parts = [term for term in added if isinstance(term, Entries)]
+    constants = [(term, 0) for term in added if isinstance(term, Tensor)]
+    for factor, dim, other in ((left, -1, right), (right, -2, left)):
+        if isinstance(factor, Tensor):
+            if not (vector and factor is right):  # all but the last two dimensions lie along the value
+                ends = (1,) if vector else (1, 1)
+                constants.append((factor.reshape((*factor.shape[:-2], *ends, -1)), 1))
+            continue
+        rest = _along(factor, [dim])
+        if vector:
+            rest = rest.reshape(rest.shape[:-1])
+        elif isinstance(other, Tensor):  # places along its dimension are told apart
+            shape = list(rest.shape)
+            shape[dim] = node.shape[dim]
+            rest = rest.expand(shape, distinct=True)
+        parts.append(rest)
+    return _together(node, parts, constants)
 
 
-def attention(node: Node, values: Sequence[Tensor]) -> Tensor:
+def attention(node: Node, values: Sequence[Entries]) -> Entries:
     """Attention: all heads, tokens and channels of a sample meet, with those of the mask."""
     wanted = len(node.shape)
-    if any(value.ndim != wanted for value in values) or wanted not in (3, 4):
+    if any(len(value.shape) != wanted for value in values) or wanted not in (3, 4):
         return everything(node, values)
-    return _together(node, [_along(value, range(1, wanted)) for value in values])
+    parts = [_along(value, range(1, wanted)) for value in values]
+    parts = [part.expand((part.shape[0], *node.shape[1:]), distinct=True) for part in parts]
+    held = [tensor for tensor, _ in _constants(node) if tensor.ndim == wanted]
+    constants = [(tensor.reshape((len(tensor), *(1,) * (wanted - 1), -1)), 1) for tensor in held]
+    return _together(node, parts, constants)
 
 
-def contraction(node: Node, values: Sequence[Tensor]) -> Tensor:
+def contraction(node: Node, values: Sequence[Entries]) -> Entries:
     """`einsum`: the dimensions whose letters the result does not have meet."""
     terms, arrow, result = node.args[0].replace(" ", "").partition("->")
     letters = terms.split(",")
     if not arrow or "." in terms or any(len(set(term)) < len(term) for term in (*letters, result)):
         return everything(node, values)
-    parts = []
-    moving = [term for term, operand in zip(letters, node.args[1], strict=True) if isinstance(operand, Ref)]
-    for term, value in zip(moving, values, strict=True):
-        left = _along(value, [dim for dim, letter in enumerate(term) if letter not in result])
-        sizes = dict(zip(term, left.shape, strict=True))
-        kept = [letter for letter in term if letter in result]
-        left = left.reshape([sizes[letter] for letter in kept])
-        left = left.permute([kept.index(letter) for letter in result if letter in kept])
-        parts.append(left.reshape([sizes.get(letter, 1) for letter in result]))
-    return _together(node, parts)
+    parts, constants, given = [], [], iter(values)
+    moving = {letter for term, operand in zip(letters, node.args[1]) if isinstance(operand, Ref) for letter in term}
+    for term, operand in zip(letters, node.args[1], strict=True):
+        kept = [letter for letter in result if letter in term]
+        order = [term.index(letter) for letter in (*kept, *(letter for letter in term if letter not in kept))]
+        sizes = dict(zip(term, operand.shape, strict=True))
+        shape = [sizes.get(letter, 1) for letter in result]
+        if isinstance(operand, Tensor):
+            constants.append((operand.permute(order).reshape((*shape, -1)), 1))
+            continue
+        left = _along(next(given), [dim for dim, letter in enumerate(term) if letter not in result])
+        left = left.permute(order).reshape(shape)
+        wide = [node.shape[i] if letter not in moving else shape[i] for i, letter in enumerate(result)]
+        parts.append(left.expand(wide, distinct=True))
+    return _together(node, parts, constants)
 
 
-def batch_norm(node: Node, values: Sequence[Tensor]) -> Tensor:
-    """BatchNorm: entry by entry with running statistics; with those of the batch, a channel of all samples meets."""
+def by_channel(node: Node, values: Sequence[Entries]) -> Entries:
+    """BatchNorm, PReLU: constants of a channel meet its entries; with statistics of the batch all of these meet."""
     if len(values) != 1 or not _first(node) or node.index not in (None, 0):
         return everything(node, values)
-    if node.uses_batch_statistics:
-        return _along(values[0], [dim for dim in range(values[0].ndim) if dim != 1]).expand(node.shape)
-    return _together(node, values)
+    (value,) = values
+    size = len(value.shape)
+    if node.is_batch_norm and node.uses_batch_statistics:
+        value = _along(value, [dim for dim in range(size) if dim != 1]).expand(node.shape, distinct=True)
+    constants = [(tensor.reshape((-1, *(1,) * (size - 2))), 0) for tensor, _ in _constants(node)]
+    return _together(node, [value], constants)
 
 
-def recurrent(node: Node, values: Sequence[Tensor]) -> Tensor:
+def recurrent(node: Node, values: Sequence[Entries]) -> Entries:
     """Recurrent layers: a sequence meets its own first state; samples lie along the states' second dimension."""
     given = node.bound()
-    if not _first(node) or _refers(given["params"]) or any(value.ndim != 3 for value in values):
+    if not _first(node) or _refers(given["params"]) or any(len(value.shape) != 3 for value in values):
         return everything(node, values)
     batch = 0 if given["batch_first"] else 1
     sequence, *states = values
-    parts = [_along(sequence, {0, 1, 2} - {batch}).reshape(1, -1, 1), *(_along(state, (0, 2)) for state in states)]
-    whole = torch.stack([part.reshape(-1) for part in parts])
-    samples = _along(whole, [0])[0]
-    out = batch if node.index == 0 else 1
-    return samples.reshape([-1 if dim == out else 1 for dim in range(3)]).expand(node.shape)
+    lying = batch if node.index == 0 else 1
+    shape = [sequence.shape[batch] if dim == lying else 1 for dim in range(3)]
+    parts = [_along(sequence, {0, 1, 2} - {batch}), *(_along(state, (0, 2)) for state in states)]
+    parts = [part.reshape(shape).expand(node.shape, distinct=True) for part in parts]
+    held = [state for state in leaves(given["hx"]) if isinstance(state, Tensor)]
+    constants = [(state.transpose(0, 1).reshape((*shape, -1)), 1) for state in held]
+    return _together(node, parts, constants)
+
+
+def looked_up(node: Node, values: Sequence[Entries]) -> Entries:
+    """`embedding` in a constant table, `one_hot`: every entry becomes a row."""
+    if len(values) != 1 or isinstance(node.bound().get("weight"), Ref):
+        return everything(node, values)
+    (value,) = values
+    return _together(node, [value.reshape((*value.shape, 1)).expand(node.shape, distinct=True)])
 
 
 def _first(node: Node) -> bool:
@@ -289,21 +658,29 @@ def _table(kinds: dict[Meeting, str]) -> dict[Any, Meeting]:
 
 
 TABLE = _table({
+    pairs: "view_as_complex.default view_as_real.default",
     entrywise: """alias clone detach _to_copy to.dtype to.dtype_layout to.device to.other type_as contiguous lift_fresh
         lift_fresh_copy hardswish log_sigmoid where.ScalarOther where.ScalarSelf where.Scalar masked_fill.Tensor
-        rsub.Tensor __and__ __or__ prelu.default dropout.default feature_dropout.default alpha_dropout.default
-        feature_alpha_dropout.default""",
-    moves: """reshape.default view.default _unsafe_view squeeze.default squeeze.dim squeeze.dims unsqueeze
-        flatten.using_ints unflatten.int permute transpose.int t.default numpy_T mT.default movedim.intlist
-        movedim.int swapaxes.default slice.Tensor select.int narrow.default index_select.default index.Tensor
-        gather.default take.default expand.default expand_as repeat.default tile.default repeat_interleave.self_int
-        flip.default roll.default rot90.default split.Tensor split_with_sizes.default split.sizes chunk.default
-        unbind.int tensor_split.sections cat.default concat.default stack.default hstack.default vstack.default
-        constant_pad_nd.default pad.default pixel_shuffle.default pixel_unshuffle.default channel_shuffle.default
-        slice_scatter.default select_scatter.default tril.default triu.default diagonal.default
-        upsample_nearest1d.vec upsample_nearest2d.vec upsample_nearest3d.vec _upsample_nearest_exact1d.vec
-        _upsample_nearest_exact2d.vec _upsample_nearest_exact3d.vec unfold.default im2col.default view_as.default
-        reshape_as.default atleast_1d.default diagonal_scatter.default""",
+        rsub.Tensor __and__ __or__ dropout.default feature_dropout.default alpha_dropout.default
+        feature_alpha_dropout.default real.default imag.default complex.default polar.default _conj.default
+        conj.default resolve_conj.default""",
+    reshaped: """reshape.default view.default _unsafe_view squeeze.default squeeze.dim squeeze.dims unsqueeze
+        flatten.using_ints unflatten.int view_as.default reshape_as.default atleast_1d.default""",
+    reordered: """permute transpose.int t.default numpy_T mT.default movedim.intlist movedim.int swapaxes.default""",
+    repeated: "expand.default expand_as",
+    moves(lambda given: given["dim"]): """slice.Tensor select.int narrow.default index_select.default
+        repeat_interleave.self_int split.Tensor split_with_sizes.default split.sizes chunk.default unbind.int
+        tensor_split.sections cat.default concat.default stack.default slice_scatter.default""",
+    moves(lambda given: given["dims"]): "flip.default roll.default rot90.default",
+    moves(lambda given: range(-(len(given["pad"]) // 2), 0)): "constant_pad_nd.default pad.default",
+    moves(lambda given: (-3, -2, -1)): """pixel_shuffle.default pixel_unshuffle.default upsample_nearest3d.vec
+        _upsample_nearest_exact3d.vec""",
+    moves(lambda given: (-2, -1)): """tril.default triu.default upsample_nearest2d.vec
+        _upsample_nearest_exact2d.vec""",
+    moves(lambda given: -1): "upsample_nearest1d.vec _upsample_nearest_exact1d.vec",
+    moves(): """index.Tensor gather.default take.default repeat.default tile.default hstack.default vstack.default
+        channel_shuffle.default diagonal.default unfold.default im2col.default diagonal_scatter.default""",
+    put_back: "select_scatter.default",
     written: """index_add.default scatter_add.default scatter_reduce.two scatter.src scatter.value index_copy.default
         index_fill.int_Scalar index_fill.int_Tensor index_put.default""",
     overwrite: "copy.default fill.Tensor",
@@ -312,7 +689,9 @@ TABLE = _table({
         prod.dim_int var.correction var.dim var.default std.correction std.dim std.default logsumexp.default
         linalg_vector_norm.default norm.ScalarOpt_dim norm.Scalar sort.default topk.default argmax.default
         argmin.default argsort.default any.default any.dim all.default all.dim cumsum.default cumprod.default
-        cummax.default cummin.default logcumsumexp.default median.dim median.default kthvalue.default""",
+        cummax.default cummin.default logcumsumexp.default median.dim median.default kthvalue.default fft_fft.default
+        fft_ifft.default fft_rfft.default fft_irfft.default fft_hfft.default fft_ihfft.default fft_fft2.default
+        fft_ifft2.default fft_rfft2.default fft_irfft2.default _fft_r2c.default _fft_c2c.default _fft_c2r.default""",
     trailing(lambda given: 1): "linear.default",
     trailing(lambda given: len(given["normalized_shape"])): "layer_norm.default rms_norm.default",
     trailing(lambda given: 1): """max_pool1d.default avg_pool1d.default adaptive_avg_pool1d.default
@@ -329,7 +708,8 @@ TABLE = _table({
     product: "mm.default bmm.default matmul.default mv.default addmm.default baddbmm.default",
     attention: "scaled_dot_product_attention.default",
     contraction: "einsum.default",
-    batch_norm: """batch_norm.default _native_batch_norm_legit_no_training.default
-        _native_batch_norm_legit.no_stats""",
+    by_channel: """batch_norm.default _native_batch_norm_legit_no_training.default
+        _native_batch_norm_legit.no_stats prelu.default""",
+    looked_up: "embedding.default one_hot.default",
     recurrent: "lstm.input gru.input rnn_tanh.input rnn_relu.input",
 })  # fmt: skip

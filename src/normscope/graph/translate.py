@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -15,9 +16,10 @@ from ..core.errors import CaptureError, InputError, RandomOperatorError
 from ..theory.normalizers import rms_epsilon
 from .call import Call
 from .direct_trace import BATCH_NORM, simpler
-from .ir import Graph, Input, Node, Ref, leaves
+from .ir import HELD, Graph, HeldArgument, Input, Node, Ref, leaves
 from .memory import AS_STRIDED, entries_read, overlap
 from .narrow_floats import rounded
+from .origins import read_constants
 from .state import (
     batch_norm_output,
     refuse_hidden_reads,
@@ -53,10 +55,14 @@ def floats(node: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
-def translate(program: ExportedProgram, call: Call, mode: str) -> Graph:
-    """Evaluate the values that do not depend on the input, and keep the rest as nodes."""
+def translate(program: ExportedProgram, call: Call, mode: str, *, masks: bool = False, weights: bool = False) -> Graph:
+    """Evaluate the values that do not depend on the input, and keep the rest as nodes.
+
+    Masks, token ids and all other tensors of the batch are constants, or inputs of the graph, too, with `masks`. With
+    `weights`, float parameters are inputs too, before the others, and their paths are their names.
+    """
     output = output_of(program)
-    reader = _Reader(program, call, ancestors(output))
+    reader = _Reader(program, call, ancestors(output), _parameters(program) if weights else {}, masks=masks)
     for node in program.graph.nodes:
         if node in reader.needed:
             reader.read(node)
@@ -68,20 +74,28 @@ def translate(program: ExportedProgram, call: Call, mode: str) -> Graph:
         )
     if output.name not in variables and output.name not in made:
         raise InputError("the output does not depend on the input: there is nothing to measure")
+    held = _held(program, reader)
+    differing = call.per_sample and len(call.groups(h.place for h in held if h.in_constants)) > 1
     narrow = rounded(variables.values(), made.values())
     jumps = [
         f"{where}, which is a jump: no bound is PROVEN, and all are those without this rounding" for where in narrow
     ]
+    constants, reads = read_constants(
+        program, reader.needed, reader.constants, variables.keys() | made.keys() | reader.multiple.keys(), DROPOUT
+    )
     return Graph(
         inputs=tuple(variables.values()),
         nodes=tuple(made.values()),
         output=output.name,
         mode=mode,
         per_sample=call.per_sample,
-        notes=tuple(dict.fromkeys([*reader.notes, *jumps])),
+        notes=tuple(dict.fromkeys([*([HELD] if differing else []), *reader.notes, *jumps])),
         rounded=narrow,
         derived=_derived(program, reader.multiple | made, reader.constants),
+        constants=constants,
+        reads=reads,
         samples=_samples(call, program, variables) if reader.has_floats and call.per_sample else None,
+        held=held,
     )
 
 
@@ -94,11 +108,14 @@ class _Reader:
         variables: the inputs from which the measurement starts.
         made: the nodes of the graph.
         multiple: operators with several outputs, each of which becomes a node when it is read.
+        weights: the names of the parameters from which the measurement starts too, by those of their placeholders.
         notes: what the reader of a figure must know.
     """
 
-    def __init__(self, program: ExportedProgram, call: Call, needed: set[torch.fx.Node]) -> None:
-        self.program, self.needed = program, needed
+    def __init__(
+        self, program: ExportedProgram, call: Call, needed: set[torch.fx.Node], weights: dict[str, str], *, masks: bool
+    ) -> None:
+        self.program, self.needed, self.weights = program, needed, weights
         refuse_hidden_reads(program, needed)
         self.constants = _placeholders(program, call)
         self.tokens = _token_inputs(program, self.constants)
@@ -106,22 +123,23 @@ class _Reader:
         self.made: dict[str, Node] = {}
         self.multiple: dict[str, Node] = {}
         named = {node.name: node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs}
-        masks = [name for name in named if "mask" in name]
-        self.inputs = {name for name, node in named.items() if name not in masks and floats(node)}
+        by_name = [name for name in named if "mask" in name]
+        self.inputs = {name for name, node in named.items() if name not in by_name and floats(node)}
+        if masks:
+            self.inputs = {name for name in named if isinstance(v := self.constants[name], Tensor) and v.ndim}
         self.has_floats = bool(self.inputs)
-        held = call.per_sample and len(call.leaves) > len(call.variables) > 0
         self.notes = [
-            *(["masks and other constant inputs are those of the first sample"] if held else []),
             *call.notes,
             *state_notes(program, needed),
-            *(f"input {name!r} is held constant, as its name says mask" for name in masks if floats(named[name])),
+            *(f"input {name!r} is held constant, as its name says mask" for name in by_name if floats(named[name])),
         ]
 
     def read(self, node: torch.fx.Node) -> None:
         """Read the next traced value."""
         if node.op == "placeholder":
-            if node.name in self.inputs:
-                self.variables[node.name] = Input(name=node.name, value=self.constants[node.name], path=node.name)
+            if node.name in self.inputs or (node.name in self.weights and floats(node)):
+                path = self.weights.get(node.name, node.name)
+                self.variables[node.name] = Input(name=node.name, value=self.constants[node.name], path=path)
         elif node.op == "get_attr":
             self.constants[node.name] = _attribute(self.program.graph_module, str(node.target))
         elif node.op == "call_function":
@@ -266,9 +284,33 @@ def _derived(
     return tuple(found.values())
 
 
-def _parameters(program: ExportedProgram) -> set[str]:
-    """Return the names of the placeholders that are parameters."""
-    return {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind is InputKind.PARAMETER}
+def _held(program: ExportedProgram, reader: _Reader) -> tuple[HeldArgument, ...]:
+    """Return the tensors among the arguments that are no inputs of the graph, and that it depends on."""
+    nodes = {node.name: node for node in program.graph.nodes}
+    read = {
+        operand for name in reader.multiple | reader.made if name in nodes for operand in nodes[name].all_input_nodes
+    }
+    constants = _names_above(operand for operand in read if operand.name in reader.constants)
+    starts = _names_above(nodes[name] for name in reader.variables)
+    return tuple(
+        HeldArgument(place, value, name in constants)
+        for place, name in enumerate(program.graph_signature.user_inputs)
+        if name in constants | starts
+        and name not in reader.variables
+        and isinstance(value := reader.constants[name], Tensor)
+        and value.ndim
+    )
+
+
+def _names_above(nodes: Iterable[torch.fx.Node]) -> set[str]:
+    """Return the names of traced values and of everything they depend on."""
+    return {source.name for node in nodes for source in ancestors(node)}
+
+
+def _parameters(program: ExportedProgram) -> dict[str, str]:
+    """Return the names of the parameters, by those of their placeholders."""
+    specs = [spec for spec in program.graph_signature.input_specs if spec.kind is InputKind.PARAMETER]
+    return {spec.arg.name: str(spec.target).removeprefix("model.") for spec in specs}
 
 
 def _samples(call: Call, program: ExportedProgram, variables: dict[str, Input]) -> Tensor:

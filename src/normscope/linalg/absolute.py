@@ -9,13 +9,22 @@ from torch import Tensor
 
 from ..core.log10 import SMALLEST, ceiling10, product_above
 from ..core.sizes import norm as l2
-from .cancelling import lost
 from .convolution_map import Convolution
-from .entries import absolute_entries, of_each
-from .kept import kept
-from .linear_map import Averaging, Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
+from .linear_map import (
+    Averaging,
+    Centering,
+    Composite,
+    Diagonal,
+    Identity,
+    LinearMap,
+    Matrix,
+    Reindex,
+    Repeated,
+    Sum,
+    kept,
+)
 from .operator_norms import upper
-from .writing import in_range, writable, write_out
+from .writing import absolute_entries, in_range, lost, of_each, writable, write_out
 
 WRITTEN = 4_000_000
 """Folded maps with at most this many matrix entries are written out, so that entries that cancel do so."""

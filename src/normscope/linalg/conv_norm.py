@@ -14,15 +14,11 @@ from ..core.bracket import Evidence
 from ..core.budget import Budget
 from ..core.errors import InputError
 from ..core.rounding import UNIT, ZERO, Upper, gamma, smallest, total
-from .certify import EigenvalueCertificate, below, certify
-from .convolution_map import Convolution
-from .gram import NARROW_RTOL
-from .kernel import Kernel
+from .certify import NARROW_RTOL, EigenvalueCertificate, below, certify
+from .convolution_map import Axis, Convolution
 from .lanczos import lanczos
 from .linear_map import Matrix
-from .strip import written_axis
-from .symbol import Ring, Symbol, rings
-from .waves import plane_wave
+from .symbol import Kernel, Ring, Symbol, rings
 
 _SIDE_LIMIT = 16384
 """Matrices wider than this on the short side are bounded by cheap norms only."""
@@ -318,3 +314,106 @@ def _twist(symbol: Symbol, peak: Tensor, axis: int, ring: Ring) -> Ring:
         return ring
     turn, period = int(peak[symbol.kernel.axes.index(axis)]), 2 * ring.size // ring.stride
     return ring if turn % period not in (0, period // 2) else dataclasses.replace(ring, twisted=True)
+
+
+def plane_wave(conv: Convolution, symbol: Symbol, certificate: EigenvalueCertificate, grid: Tensor) -> Tensor:
+    """Return the leading singular vector at a frequency as a tapered wave.
+
+    Args:
+        conv: the plain (not transposed) convolution.
+        symbol: its symbol on some torus.
+        certificate: the certificate with the eigenvector of the symbol's Gram matrix.
+        grid: the frequency of that Gram matrix.
+
+    Returns:
+        `[1, *in_shape]` when the symbol's Gram matrices act on inputs, else `[1, *out_shape]`; float64.
+    """
+    assert certificate.vector is not None
+    assert certificate.label is not None
+    kernel = symbol.kernel
+    group = certificate.label[1] % kernel.groups
+    vector = certificate.vector.to(torch.complex128)
+    pivot = vector.gather(0, vector.abs().argmax(dim=0, keepdim=True))  # this way nothing is read back from a GPU
+    vector = vector * (pivot.conj() / pivot.abs().clamp(min=1e-300))
+    wave = torch.ones((), dtype=torch.complex128)
+    phase = torch.zeros((), dtype=torch.int64)
+    weights = _phase_weights(symbol)
+    for a, (axis, ring) in enumerate(zip(conv.axes, symbol.torus, strict=True)):
+        turn = 0.0
+        if a in kernel.axes:
+            turn = int(grid[kernel.axes.index(a)]) / (2.0 * (ring.size // ring.stride))
+        line, remainder = _line(axis, ring, kernel.inputs, turn, int(kernel.origin[a]), moving=a in kernel.axes)
+        wave = wave[..., None] * line
+        phase = phase[..., None] + remainder * weights[a]
+    wave = wave.to(kernel.device)
+    if not kernel.inputs:
+        out = torch.zeros(1, *conv.out_shape, dtype=torch.float64, device=kernel.device)
+        each = conv.out_shape[0] // kernel.groups
+        out[0, group * each : (group + 1) * each] = (vector.reshape(-1, *(1,) * wave.ndim) * wave).real
+        return out
+    each = conv.in_shape[0] // kernel.groups
+    codes = (kernel.phases * torch.tensor(weights)).sum(dim=1)
+    table = torch.zeros(int(max(codes.max(), phase.max())) + 1, each, dtype=torch.complex128, device=kernel.device)
+    table[codes.to(kernel.device)] = vector.reshape(len(codes), each)
+    out = torch.zeros(1, *conv.in_shape, dtype=torch.float64, device=kernel.device)
+    out[0, group * each : (group + 1) * each] = (table[phase.to(kernel.device)].movedim(-1, 0) * wave).real
+    return out
+
+
+def _phase_weights(symbol: Symbol) -> list[int]:
+    """Return one factor per axis, by which the phases of all axes are numbered in one integer."""
+    weights, value = [], 1
+    for ring in reversed(symbol.torus):
+        weights.append(value)
+        value *= ring.stride
+    return weights[::-1]
+
+
+def _line(axis: Axis, ring: Ring, inputs: bool, turn: float, origin: int, *, moving: bool) -> tuple[Tensor, Tensor]:
+    """Return the wave along one axis, and the phase of each entry (zero on the output side)."""
+    middle = axis.outputs // 2 if axis.inner_output is None else axis.inner_output
+    if inputs:
+        covered = torch.arange(axis.size) + axis.left
+        entry, phase = covered // ring.stride, covered % ring.stride
+        still = entry == middle * axis.stride // ring.stride + origin
+    else:
+        entry = torch.arange(axis.outputs) * axis.stride // ring.stride
+        phase = torch.zeros_like(entry)
+        still = torch.arange(axis.outputs) == middle
+    if not moving:
+        return still.to(torch.complex128), phase
+    count = len(entry)
+    taper = torch.ones(count, dtype=torch.float64)
+    if not ring.exact:
+        taper = torch.sin(math.pi * (torch.arange(count, dtype=torch.float64) + 1.0) / (count + 1.0))
+    angle = 2.0 * math.pi * turn * entry.double()
+    return torch.complex(taper * angle.cos(), taper * angle.sin()), phase
+
+
+def written_axis(conv: Convolution, which: int) -> Convolution:
+    """Return the plain convolution with one axis written out, the same map up to the order of entries.
+
+    The result has `C_in n` input and `C_out O` output channels, `n` and `O` being the axis' sizes, and is exact along
+    that axis whatever the padding; entries where padding brings several taps together are rounded sums, which its
+    `slack` accounts for.
+
+    Args:
+        conv: a plain (not transposed) convolution with at least two axes.
+        which: the axis to write out.
+    """
+    axis = conv.axes[which]
+    reads = axis.placement(conv.padding_mode, conv.device)
+    weight = conv.weight.double().movedim(2 + which, 2)
+    rows, columns, _, *rest = weight.shape
+    spread = torch.einsum("rckt,koi->rocit", weight.flatten(3), reads)
+    result = Convolution.__new__(Convolution)
+    result._set(
+        spread.reshape(rows * axis.outputs, columns * axis.size, *rest),
+        tuple(other for index, other in enumerate(conv.axes) if index != which),
+        conv.groups,
+        conv.padding_mode,
+        False,
+    )
+    if conv.padding_mode != "zeros":
+        result.slack = gamma(axis.kernel + 4.0) * conv.tap_norms()
+    return result

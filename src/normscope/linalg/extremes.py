@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core.budget import Budget
+from .lanczos import RestartedSpace
 
 Operator = Callable[[Tensor], Tensor]
 SPARE = 8
@@ -21,8 +22,6 @@ AFRESH = 8
 """How many products a search makes with a fresh vector, after its space was invariant, before its values count."""
 EMPTY = 1e-12
 """A space is invariant if the part of an image outside it is at most this share of the operator's size, in float64."""
-CHUNK = 32
-"""Vectors of the basis for which memory is taken at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +84,7 @@ def extreme_eigenpairs(
     project = project or (lambda vector: vector)
     generator = generator or torch.Generator().manual_seed(0)
     unit = torch.finfo(start.dtype).eps
-    space = _SymmetricSpace(start, room=min(max(room, 2 * wanted + 2 * SPARE), size))
+    space = RestartedSpace(start, room=min(max(room, 2 * wanted + 2 * SPARE), size))
     vector = project(start)
     vector = vector / vector.norm()
     whole, since_fresh = False, 0
@@ -120,72 +119,6 @@ def extreme_eigenpairs(
         products=int(budget.spent),
         whole=whole,
     )
-
-
-class _SymmetricSpace:
-    """A Krylov space that grows by a vector a step, and a symmetric operator in its coordinates.
-
-    Args:
-        like: a vector `[n]` of the dtype and on the device to work in.
-        room: vectors that are kept at most.
-    """
-
-    def __init__(self, like: Tensor, room: int) -> None:
-        self.room = room
-        self.basis = like.new_zeros(min(room, CHUNK), like.numel())
-        self.small = torch.zeros(room, room, dtype=torch.float64)
-        self.filled = 0
-        self.scale = 0.0
-        """The largest entry of the operator's diagonal and of its last column, in absolute value."""
-
-    @property
-    def full(self) -> bool:
-        """Whether the next vector needs a restart first."""
-        return self.filled == self.room
-
-    @property
-    def known(self) -> Tensor:
-        """The orthonormal vectors so far, `[filled, n]`."""
-        return self.basis[: self.filled]
-
-    @property
-    def operator(self) -> Tensor:
-        """The operator in the coordinates of the space, `[filled, filled]`."""
-        return self.small[: self.filled, : self.filled]
-
-    def extend(self, vector: Tensor, image: Tensor) -> tuple[Tensor, float] | None:
-        """Take in a unit vector and its image.
-
-        Returns:
-            The part of the image outside the space and its length; None where the image is not finite.
-        """
-        if self.filled == len(self.basis):
-            more = self.basis.new_zeros(min(CHUNK, self.room - self.filled), len(vector))
-            self.basis = torch.cat([self.basis, more])
-        self.basis[self.filled] = vector
-        known = self.basis[: self.filled + 1]
-        inner = known @ image
-        image = image - known.T @ inner
-        again = known @ image
-        image = image - known.T @ again
-        column = torch.cat([inner + again, image.norm()[None]]).double().cpu()
-        if not bool(column.isfinite().all()):
-            return None
-        last = self.filled
-        self.filled += 1
-        self.small[: self.filled, last] = self.small[last, : self.filled] = column[:-1]
-        self.scale = float(self.operator.diagonal().abs().max().clamp(min=column[:-1].abs().max()))
-        return image, float(column[-1])
-
-    def restart(self, top: int, bottom: int) -> None:
-        """Keep the Ritz vectors at both ends alone; the next image couples to each of them."""
-        values, vectors = torch.linalg.eigh(self.operator)
-        count = len(values)
-        kept = [*range(min(bottom, count // 3)), *range(count - min(top, count // 3), count)]
-        self.basis[: len(kept)] = vectors[:, kept].to(self.basis).T @ self.known
-        self.small.zero_()
-        self.small[range(len(kept)), range(len(kept))] = values[kept]
-        self.filled = len(kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,10 +15,9 @@ from ..core.budget import in_time
 from ..core.rounding import gamma
 from ..core.sizes import norm as l2
 from .convolution_map import Convolution
-from .entries import cancels
 from .linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
 from .slices import repeated, slice_map
-from .writing import in_range
+from .writing import cancels, in_range
 
 _ENTRY = 4.0 * 2.0**-53
 """The relative error of one entry after a product or a sum in float64."""

@@ -14,12 +14,48 @@ from torch import Tensor
 from ..core.budget import Budget
 from ..core.cost import count
 from .linear_map import LinearMap
-from .squaring import squared_eigenpairs
+
+
+def squared_eigenpairs(matrices: Tensor, start: Tensor, *, rtol: float) -> tuple[Tensor, Tensor]:
+    """Return the largest eigenvalue `[b]`, from below, and its eigenvector `[b, m]` of positive semidefinite matrices.
+
+    The p-th power of a matrix turns any start towards its top eigenvectors: a component whose eigenvalue is
+    smaller than the largest by a share d shrinks by a factor of exp(-p d). So the estimate is too small by a share of
+    about log(m) / p.
+
+    Args:
+        matrices: `[b, m, m]`, float64 or complex128.
+        start: start vectors `[b, m]`, drawn at random.
+        rtol: about how far the eigenvalue may be off, relatively.
+
+    Example:
+        >>> matrix = torch.diag(torch.tensor([1.0, 3.0], dtype=torch.float64))
+        >>> values, _ = squared_eigenpairs(matrix[None], torch.ones(1, 2), rtol=1e-9)
+        >>> round(float(values), 9)
+        3.0
+    """
+    size = matrices.shape[-1]
+    squarings = max(1, math.ceil(math.log2(max(math.log(size), 1.0) / rtol)))
+    power = matrices
+    for _ in range(squarings):
+        power = power / torch.linalg.matrix_norm(power, keepdim=True).clamp(min=1e-300)
+        power = power @ power
+    vectors = _unit(power @ start.to(matrices)[:, :, None])
+    images = matrices @ vectors
+    values = (vectors.conj() * images).sum(dim=(1, 2)).real
+    return values, _unit(images)[:, :, 0]
+
+
+def _unit(columns: Tensor) -> Tensor:
+    return columns / columns.norm(dim=1, keepdim=True).clamp(min=1e-300)
+
 
 _DIRECT = 128
 """Matrices of up to this order are diagonalized directly."""
 _SQUARED = 2048
 """On a GPU, matrices of up to this order are treated by repeated squaring instead."""
+_CHUNK = 32
+"""Vectors of a basis that restarts, for which memory is taken at a time."""
 _ROOM = 4
 """How many vectors of a basis get memory at a time, and how many steps lie between two tests of convergence."""
 MISSED = 1e-3
@@ -252,90 +288,106 @@ def largest_singular_vector(
     if norm == 0.0 or size == 0:
         return SingularSearch(start, 0.0, 0, True)
     vector = vector / norm
-    space = _RestartedSpace(start.new_zeros(room, size))
+    space = RestartedSpace(start.reshape(-1), room)
     taken = 0
     while True:
         count("products", 2)
         image = linear.adjoint(linear.apply(vector.reshape(1, *linear.in_shape)) / scale).reshape(-1) / scale
-        if not bool(image.isfinite().all()):  # the map overflows, and no vector of this search can be trusted
+        extended = space.extend(vector, image)
+        if extended is None:  # the map overflows, and no vector of this search can be trusted
             return SingularSearch(start, 0.0, taken, False)
+        image, rest = extended
         taken += 1
-        image, rest, invariant = space.extend(vector, image)
-        exhausted = invariant or space.filled >= size
+        exhausted = rest <= 1e-7 * space.scale or space.filled >= size  # invariant, as far as float32 can tell
         late = budget is not None and not budget.spend()
         last = late or taken >= steps
         if last or exhausted or space.full or taken % _ROOM == 0:
-            ritz = space.ritz(rest)
-            gain, settled = math.sqrt(ritz.top) * scale, ritz.error <= rtol or exhausted
+            top, coordinates, error = space.largest(rest)
+            gain, settled = math.sqrt(top) * scale, error <= rtol or exhausted
             if settled or last or gain >= enough:
-                best = (ritz.vectors[:, -1].to(space.known) @ space.known).reshape(linear.in_shape)
+                best = (coordinates.to(space.known) @ space.known).reshape(linear.in_shape)
                 return SingularSearch(best / best.norm(), gain, taken, settled)
             if space.full:
-                space.restart(ritz, keep=max(2, room // 4))
+                space.restart(top=max(2, room // 4))
         vector = image / rest
 
 
-class _TopRitz(NamedTuple):
-    """Ritz values and coordinates of their vectors, the largest value, and the relative error of its root."""
-
-    values: Tensor
-    vectors: Tensor
-    top: float
-    error: float
-
-
-class _RestartedSpace:
-    """An orthonormal basis that grows by a vector a step, and a symmetric operator in its coordinates.
+class RestartedSpace:
+    """A Krylov space that grows by a vector a step, and a symmetric operator in its coordinates.
 
     Args:
-        basis: zeros `[room, n]`, which the vectors fill one by one.
+        like: a vector `[n]` of the dtype and on the device to work in.
+        room: vectors that are kept at most.
+
+    Attributes:
+        filled: the number of vectors so far.
+        scale: the largest entry of the operator's diagonal and of its last column, in absolute value.
     """
 
-    def __init__(self, basis: Tensor) -> None:
-        self.basis = basis
-        self.small = torch.zeros(len(basis), len(basis), dtype=torch.float64)
+    def __init__(self, like: Tensor, room: int) -> None:
+        self.room = room
+        self.basis = like.new_zeros(min(room, _CHUNK), like.numel())
+        self.small = torch.zeros(room, room, dtype=torch.float64)
         self.filled = 0
+        self.scale = 0.0
 
     @property
     def full(self) -> bool:
         """Whether the next vector needs a restart first."""
-        return self.filled == len(self.basis)
+        return self.filled == self.room
 
     @property
     def known(self) -> Tensor:
-        """The vectors so far, `[filled, n]`."""
+        """The orthonormal vectors so far, `[filled, n]`."""
         return self.basis[: self.filled]
 
-    def extend(self, vector: Tensor, image: Tensor) -> tuple[Tensor, float, bool]:
-        """Take in a vector and its image under the operator.
+    @property
+    def operator(self) -> Tensor:
+        """The operator in the coordinates of the space, `[filled, filled]`."""
+        return self.small[: self.filled, : self.filled]
+
+    def extend(self, vector: Tensor, image: Tensor) -> tuple[Tensor, float] | None:
+        """Take in a unit vector and its image.
 
         Returns:
-            The part of the image outside the space, its length, and whether that is so short that the space is
-            invariant, as far as float32 can tell.
+            The part of the image outside the space and its length; None where the image is not finite.
         """
+        if self.filled == len(self.basis):
+            more = self.basis.new_zeros(min(_CHUNK, self.room - self.filled), len(vector))
+            self.basis = torch.cat([self.basis, more])
         self.basis[self.filled] = vector
+        known = self.basis[: self.filled + 1]
+        inner = known @ image
+        image = image - known.T @ inner
+        again = known @ image
+        image = image - known.T @ again
+        column = torch.cat([inner + again, image.norm()[None]]).double().cpu()
+        if not bool(column.isfinite().all()):
+            return None
+        last = self.filled
         self.filled += 1
-        inner = self.known @ image
-        image = image - self.known.T @ inner
-        image = image - self.known.T @ (self.known @ image)
-        column = torch.cat([inner, image.norm()[None]]).double().cpu()
-        last = self.filled - 1
         self.small[: self.filled, last] = self.small[last, : self.filled] = column[:-1]
-        rest = float(column[-1])
-        return image, rest, rest <= 1e-7 * float(column[:-1].abs().max())
+        self.scale = float(self.operator.diagonal().abs().max().clamp(min=column[:-1].abs().max()))
+        return image, float(column[-1])
 
-    def ritz(self, rest: float) -> _TopRitz:
-        """Return the Ritz values, where the part of the last image outside the space has the length `rest`."""
-        values, vectors = torch.linalg.eigh(self.small[: self.filled, : self.filled])
+    def largest(self, rest: float) -> tuple[float, Tensor, float]:
+        """Return the largest Ritz value, the coordinates of its vector, and the estimated relative error of its root.
+
+        `rest` is the length of the part of the last image outside the space.
+        """
+        values, vectors = torch.linalg.eigh(self.operator)
         top = max(float(values[-1]), 0.0)
         residual = rest * abs(float(vectors[-1, -1]))
         gap = top - float(values[-2]) if self.filled > 1 else top
         error = min(residual, residual**2 / gap if gap > 0 else residual) / (2.0 * top) if top > 0 else 0.0
-        return _TopRitz(values, vectors, top, error)
+        return top, vectors[:, -1], error
 
-    def restart(self, ritz: _TopRitz, keep: int) -> None:
-        """Keep the Ritz vectors of the largest values alone, as the first vectors of the basis."""
-        self.basis[:keep] = ritz.vectors[:, -keep:].to(self.basis).T @ self.known
+    def restart(self, top: int, bottom: int = 0) -> None:
+        """Keep the Ritz vectors at both ends alone; the next image couples to each of them."""
+        values, vectors = torch.linalg.eigh(self.operator)
+        count = len(values)
+        kept = [*range(min(bottom, count // 3)), *range(count - min(top, count // 3), count)]
+        self.basis[: len(kept)] = vectors[:, kept].to(self.basis).T @ self.known
         self.small.zero_()
-        self.small[range(keep), range(keep)] = ritz.values[-keep:]
-        self.filled = keep
+        self.small[range(len(kept)), range(len(kept))] = values[kept]
+        self.filled = len(kept)

@@ -16,7 +16,7 @@ from ..core.errors import InputError
 from ..core.untouched import outside_inference_mode, untouched
 from .convolution_map import Convolution
 from .linear_map import LinearMap, Matrix
-from .map_script import NormProof, Unchanged
+from .lowering import NormProof, Unchanged
 from .operator_norms import BOUNDING, bracket
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

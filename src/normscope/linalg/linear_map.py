@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import cached_property
-from typing import Any
+from functools import cached_property, wraps
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -317,3 +317,26 @@ def _working(weight: Tensor) -> Tensor:
 
 def _device(parts: Sequence[LinearMap]) -> torch.device:
     return next((p.device for p in parts if not isinstance(p, Identity | Centering)), torch.device("cpu"))
+
+
+Found = TypeVar("Found")
+
+
+def kept(function: Callable[[LinearMap], Found]) -> Callable[[LinearMap], Found]:
+    """Let every map keep what a function finds out about it, so that this is worked out once.
+
+    Example:
+        >>> from normscope.linalg.linear_map import Identity
+        >>> entries, here = kept(lambda linear: [linear.in_size]), Identity((2, 3))
+        >>> entries(here), entries(here) is entries(here), entries(here) is entries(Identity((2, 3)))
+        ([6], True, False)
+    """
+
+    @wraps(function)
+    def found(linear: LinearMap) -> Found:
+        if function not in linear.worked_out:
+            linear.worked_out[function] = function(linear)
+        known: Found = linear.worked_out[function]
+        return known
+
+    return found

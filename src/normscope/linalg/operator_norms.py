@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,14 +12,13 @@ from torch import Tensor
 from ..core.bracket import Bracket, Evidence
 from ..core.budget import Budget, check_time
 from ..core.cost import count
+from ..core.errors import InputError
 from ..core.log10 import power10
-from ..core.rounding import ONE, Upper, smallest, total
-from .attained import attained
-from .bounds_taken import taken
-from .cancelling import lost
+from ..core.rounding import ONE, UNIT, ZERO, Upper, gamma, inward, smallest, total
+from ..core.sizes import norm as l2
+from .certify import NARROW_RTOL
 from .conv_norm import ConvolutionNorm, bounding_cost, matrix_bound
 from .convolution_map import Convolution
-from .gram import NARROW_RTOL
 from .lanczos import largest_singular_vector
 from .linear_map import (
     Averaging,
@@ -33,19 +32,115 @@ from .linear_map import (
     Reindex,
     Repeated,
     Sum,
-)
-from .norm_formulas import (
-    ZERO_BOUND,
-    NormBound,
-    averaging_bound,
-    centering_bound,
-    diagonal_bound,
-    isometric,
-    reindex_bound,
-    unit_vector,
+    kept,
 )
 from .slices import slice_map
-from .writing import cost, writable, write_out
+from .writing import absolute_entries, cost, lost, writable, write_out
+
+
+@dataclass(frozen=True, slots=True)
+class NormBound:
+    """An upper bound, a vector that comes close to attaining it, and a way to tighten it given a log10 lower side."""
+
+    upper: Upper
+    start: Tensor | None = None
+    tighten: Callable[[float], Upper] | None = None
+
+
+ZERO_BOUND = NormBound(ZERO)
+
+
+def isometric(linear: LinearMap) -> bool:
+    """Whether a map is an isometry onto its outputs, because it permutes the entries."""
+    if isinstance(linear, Repeated):
+        return isometric(linear.inner)
+    if isinstance(linear, Reindex):
+        return linear.in_size == linear.out_size and bool((linear.counts() == 1).all())
+    return isinstance(linear, Identity)
+
+
+def unit_vector(linear: LinearMap, index: int) -> Tensor:
+    """Return the input of a map that is 1 at one entry and 0 at all others."""
+    vector = torch.zeros(linear.in_size, dtype=torch.float64, device=linear.device)
+    vector[index] = 1.0
+    return vector.reshape(linear.in_shape)
+
+
+def diagonal_bound(linear: Diagonal) -> NormBound:
+    """Return the norm of a map that scales entries: the largest absolute factor."""
+    size = linear.scale.detach().double().abs().expand(linear.in_shape).reshape(-1)
+    _check_finite(size)
+    best = int(size.argmax())
+    return NormBound(Upper.of(float(size[best]), Evidence.PROVEN, "largest entry"), unit_vector(linear, best))
+
+
+def reindex_bound(linear: Reindex) -> NormBound:
+    """Return the norm of a map that moves and copies entries: the root of the largest number of copies."""
+    counts = linear.counts()
+    best = int(counts.argmax())
+    most = int(counts[best])
+    if most <= 1:
+        return NormBound(Upper.of(float(most), Evidence.PROVEN, "moves entries"), unit_vector(linear, best))
+    value = Upper.of(math.sqrt(most), Evidence.PROVEN, "most copies of an entry", allowance=2.0 * UNIT)
+    return NormBound(value, unit_vector(linear, best))
+
+
+def centering_bound(linear: Centering) -> NormBound:
+    """Return 1, the norm of an orthogonal projection, or 0 where each mean is over a single entry."""
+    count = math.prod(linear.in_shape[len(linear.in_shape) - linear.dims :])
+    if count < 2:
+        return ZERO_BOUND
+    start = unit_vector(linear, 0).reshape(-1)
+    start[1] = -1.0
+    return NormBound(ONE.named("orthogonal projection"), start.reshape(linear.in_shape))
+
+
+def averaging_bound(linear: Averaging) -> NormBound:
+    """Return sqrt(largest row sum * largest column sum), a bound for a matrix without negative entries."""
+    rows = linear.apply(torch.ones(1, *linear.in_shape, dtype=torch.float64, device=linear.device))
+    columns = linear.adjoint(torch.ones(1, *linear.out_shape, dtype=torch.float64, device=linear.device))
+    _check_finite(rows)
+    value = math.sqrt(float(rows.max().clamp(min=0.0))) * math.sqrt(float(columns.max().clamp(min=0.0)))
+    allowance = gamma(2.0 * (linear.in_size + linear.out_size) + 8.0)
+    start = columns[0] / columns.norm().clamp(min=1e-300)
+    return NormBound(Upper.of(value, Evidence.NUMERICAL, "Schur test", allowance=allowance), start)
+
+
+def _check_finite(values: Tensor) -> None:
+    if not bool(torch.isfinite(values).all()):
+        raise InputError("a weight is NaN or infinite: the map has no norm")
+
+
+@dataclass(slots=True)
+class BoundsTaken:
+    """The bounds of one map that were taken so far.
+
+    Attributes:
+        found: the last bound that no clock cut short.
+        rtol: the tolerance that it was asked for; infinite where there is none.
+        tightened: whether it was tightened against a lower side.
+        loose: a bound that takes next to no time, where one was needed.
+    """
+
+    found: NormBound | None = None
+    rtol: float = math.inf
+    tightened: bool = False
+    loose: NormBound | None = None
+
+    def keep(self, linear: LinearMap, rtol: float, tightened: bool, found: NormBound) -> None:
+        """Keep a bound of the map; large vectors and what tightening needs are let go."""
+        start = found.start if linear.in_size <= 1_000_000 else None
+        self.found, self.rtol, self.tightened = NormBound(found.upper, start), rtol, tightened
+
+    def within(self, rtol: float) -> NormBound | None:
+        """Return the bound where it is as tight as asked for."""
+        return self.found if self.rtol <= rtol else None
+
+
+@kept
+def taken(linear: LinearMap) -> BoundsTaken:
+    """Return the bounds of a map that were taken so far, which the map keeps."""
+    return BoundsTaken()
 
 
 def upper(linear: LinearMap, *, rtol: float = 1e-3, budget: Budget | None = None) -> Upper:
@@ -367,3 +462,85 @@ def _lower(
     )
     value, witness = attained(linear, search.vector.double())
     return value, witness, search.settled
+
+
+SPACING = 2.0**-1074
+"""The spacing of the smallest floats: the error of a product or a sum that underflows."""
+
+
+def attained(linear: LinearMap, vector: Tensor) -> tuple[float, Tensor]:
+    """Return log10 of the gain of a vector, rounded inward, and the vector scaled to norm 1 (float64)."""
+    vector = vector.double()
+    norm = vector.norm()
+    if not bool(norm > 0.0):
+        return -math.inf, vector
+    vector = vector / norm
+    image, error = _image(linear, vector[None])
+    largest = float(image.abs().max())
+    if largest == 0.0 or not math.isfinite(largest) or not math.isfinite(error):
+        return -math.inf, vector
+    gain = float((image / largest).norm()) / float(vector.norm())
+    value = inward(gain, (error + linear.slack) / largest / gain) + math.log10(largest)
+    return value - 4.0 * UNIT * max(abs(value), abs(math.log10(largest)), 1.0), vector
+
+
+def _image(linear: LinearMap, vector: Tensor) -> tuple[Tensor, float]:
+    """Return the image of a unit vector, and a bound on its rounding error (an estimate for maps given as code)."""
+    if isinstance(linear, Convolution | Matrix):
+        return linear.apply(vector), _apply_error(linear)
+    carried = _carry_error(linear, vector, torch.zeros_like(vector))
+    if carried is not None:
+        image, error = carried
+        return image, float(l2(error)) * (1.0 + gamma(error.numel() + 8.0))
+    image = linear.apply(vector)
+    return image, gamma(4.0 * (linear.in_size + linear.out_size) + 64.0) * float(l2(image))
+
+
+def _carry_error(linear: LinearMap, value: Tensor, error: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return the image of a batch of vectors and a bound on its error, entry by entry.
+
+    The vectors are known to within `error`. The bound covers parts that cancel each other, weights that are known to
+    within a slack, and values that underflow on the way. The result is None where a part is given as code.
+    """
+    found = _through(linear, value, error)
+    if found is None or linear.slack == 0.0:
+        return found
+    sizes = l2((value.abs() + error).flatten(1), 1).reshape(-1, *[1] * len(linear.out_shape))
+    return found[0], found[1] + (1.0 + 1e-9) * linear.slack * sizes
+
+
+def _through(linear: LinearMap, value: Tensor, error: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return what `_carry_error` returns, for a map whose weights are exact."""
+    match linear:
+        case Composite(parts=parts):
+            found: tuple[Tensor, Tensor] | None = (value, error)
+            for part in parts:
+                found = None if found is None else _carry_error(part, *found)
+            return found
+        case Repeated(inner=inner):
+            slices = _carry_error(inner, value.reshape(-1, *inner.in_shape), error.reshape(-1, *inner.in_shape))
+            return slices and (slices[0].reshape(-1, *linear.out_shape), slices[1].reshape(-1, *linear.out_shape))
+        case Sum(terms=terms):
+            known = [found for found in (_carry_error(term, value, error) for term in terms) if found is not None]
+            if len(known) < len(terms):
+                return None
+            images, errors = (torch.stack(items) for items in zip(*known, strict=True))
+            return images.sum(0), (errors.sum(0) + gamma(len(known)) * images.abs().sum(0)) * (1.0 + 1e-12)
+    spread = absolute_entries(linear)
+    if spread is None:
+        return None
+    count = 2.0 * linear.in_size + 64.0
+    moved = spread.apply(error + gamma(count) * value.abs()) * (1.0 + 2.0 * gamma(count))
+    return linear.apply(value), moved + 4.0 * count * SPACING
+
+
+def _apply_error(linear: Convolution | Matrix) -> float:
+    """Return a bound on the norm of the rounding error of one float64 application to a unit vector."""
+    weight = linear.weight.double().flatten(2) if linear.weight.ndim > 2 else linear.weight.double()[:, :, None]
+    largest = float(weight.abs().max())
+    if largest == 0.0:
+        return 0.0
+    copies = linear.copies() if isinstance(linear, Convolution) else 1.0
+    taps = float((weight / largest).norm(dim=(0, 1)).sum()) * copies
+    vanished = SPACING * weight.shape[2] * max(weight.shape[:2]) * math.sqrt(linear.out_size)
+    return gamma(2.0 * weight.shape[2] * max(weight.shape[:2]) + 64.0) * taps * largest + vanished

@@ -1,19 +1,138 @@
-"""Writing a map out as a matrix: what it would cost, and doing it in pieces."""
+"""Maps entry by entry: their signs, writing them out as matrices, and what is lost where their parts cancel."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ..core.bracket import Evidence
 from ..core.budget import check_time
+from ..core.rounding import ONE, ZERO, Upper, gamma, total
 from .convolution_map import Convolution
-from .entries import cancels
-from .kept import kept
-from .linear_map import Composite, Diagonal, LinearMap, Matrix, Repeated, Sum
+from .linear_map import (
+    Averaging,
+    Bounded,
+    Centering,
+    Composite,
+    Diagonal,
+    Identity,
+    LinearMap,
+    Matrix,
+    Reindex,
+    Repeated,
+    Sum,
+    kept,
+)
+
+KEPT = 1e-5
+"""A row or column of which less than this is left, of what its parts have without their signs, has cancelled."""
+PROBES = 4
+"""Vectors that every row and column is tried with; a row that has not cancelled is seen by the first one, mostly."""
+
+
+def absolute_entries(linear: LinearMap) -> LinearMap | None:
+    """Return the map whose matrix has the absolute values of the entries; None for code and for maps of several parts.
+
+    Entries known to within the slack of the map are larger by it.
+
+    Example:
+        >>> import torch
+        >>> absolute_entries(Matrix(torch.tensor([[1.0, -2.0]]))).apply(torch.ones(1, 2))
+        tensor([[3.]])
+    """
+    match linear:
+        case Identity() | Reindex() | Averaging():
+            return linear
+        case Diagonal():
+            return Diagonal(linear.scale.double().abs() + linear.slack, linear.in_shape)
+        case Matrix():
+            return Matrix(linear.weight.double().abs() + linear.slack, linear.in_shape[:-1])
+        case Convolution():
+            return linear._with_weight(linear.weight.double().abs() + linear.slack, 0.0)
+        case Centering():
+            return _absolute_centering(linear)
+    return None
+
+
+def _absolute_centering(linear: Centering) -> LinearMap:
+    """|1 - 1/n| on the diagonal and 1/n beside it."""
+    dims = tuple(range(-linear.dims, 0))
+    entries = math.prod(linear.in_shape[-linear.dims :])
+
+    def function(x: Tensor) -> Tensor:
+        return x * (1.0 - 2.0 / entries) + x.mean(dim=dims, keepdim=True)
+
+    return Averaging(function, linear.in_shape, linear.out_shape, linear.device)
+
+
+def of_each(linear: Composite | Sum, change: Callable[[LinearMap], LinearMap | None]) -> LinearMap | None:
+    """Return the map with every part changed; None where one part cannot be."""
+    found = [change(part) for part in (linear.parts if isinstance(linear, Composite) else linear.terms)]
+    known = [part for part in found if part is not None]
+    if len(known) < len(found):
+        return None
+    return Composite(known) if isinstance(linear, Composite) else Sum(known)
+
+
+@kept
+@torch.no_grad()
+def cancels(linear: LinearMap) -> bool:
+    """Say whether parts of a map cancel so far that rounding is a notable share of a row or column of its matrix.
+
+    Such a map must not be multiplied out: what comes after it may bring the row back to any size. No such row is
+    missed: with factors of at most 1, the sum of its entries is at most what is left of them. Of code nothing is known.
+    Parts that were folded count as what they were folded from, so that little by little is as much as all at once.
+
+    Args:
+        linear: any map; it keeps the answer.
+
+    Example:
+        >>> ones = Matrix(torch.ones(1, 1, dtype=torch.float64))
+        >>> minus = Matrix(-0.999999999 * torch.ones(1, 1, dtype=torch.float64))
+        >>> cancels(Sum([ones, minus])), cancels(Sum([ones, ones]))
+        (True, False)
+    """
+    if isinstance(linear, Repeated):
+        return cancels(linear.inner)
+    if not isinstance(linear, Composite | Sum) or linear.in_size == 0 or linear.out_size == 0 or not _mixed(linear):
+        return False
+    whole = _uncancelled(linear)
+    if whole is None:
+        return False
+    generator = torch.Generator().manual_seed(0)
+    for name, shape in (("apply", linear.in_shape), ("adjoint", linear.out_shape)):
+        size = math.prod(shape)
+        draws = torch.rand(PROBES, size, dtype=torch.float64, generator=generator) * 0.5 + 0.5
+        signs = torch.randint(0, 2, (PROBES, size), generator=generator) * 2 - 1
+        vectors = (draws * signs).to(linear.device).reshape(PROBES, *shape)
+        left = getattr(linear, name)(vectors).abs().amax(0)
+        had = getattr(whole, name)(torch.ones_like(vectors[:1]))[0]
+        if bool((left < KEPT * had).any()):
+            return True
+    return False
+
+
+def _mixed(linear: Composite | Sum) -> bool:
+    """Say whether entries of several parts are added up; moving and scaling entries adds nothing."""
+    if isinstance(linear, Sum):
+        return True
+    mixing = [part for part in linear.parts if not isinstance(part, Identity | Reindex | Diagonal)]
+    return len(mixing) > 1 or any(isinstance(part, Composite | Sum) and _mixed(part) for part in mixing)
+
+
+def _uncancelled(linear: LinearMap) -> LinearMap | None:
+    """Return the map with absolute entries in every single map that it was made of; None where one is code."""
+    if linear.origin is not None:
+        return _uncancelled(linear.origin)
+    if isinstance(linear, Repeated):
+        inner = _uncancelled(linear.inner)
+        return None if inner is None else Repeated(inner, linear.leading)
+    return of_each(linear, _uncancelled) if isinstance(linear, Composite | Sum) else absolute_entries(linear)
+
 
 SIDE, ENTRIES, OPERATIONS = 2048, 30_000_000, 5e10
 """Largest short side, number of entries and multiplications of a map that is written out without being asked."""
@@ -149,3 +268,48 @@ def _count(linear: LinearMap) -> int:
         return _count(linear.inner)
     inner = linear.parts if isinstance(linear, Composite) else linear.terms if isinstance(linear, Sum) else ()
     return 1 + sum(_count(part) for part in inner)
+
+
+def lost(linear: LinearMap, norm: Callable[[LinearMap], Upper]) -> Upper:
+    """Return a bound on the norm of the difference between a map and the matrix that writing it out gives.
+
+    The difference has two sources: the rounding of products and sums, which is proportional to the product of the parts
+    with absolute entries, and the slack that parts carry from folding, which is multiplied by all other parts.
+
+    Args:
+        linear: a map of several parts; parts given as code without a known norm are not counted.
+        norm: a function that bounds the norm of a single map, its slack included.
+    """
+    size, slack = _size(linear, norm)
+    return total([size.times(Upper.of(gamma(rounded(linear)), Evidence.NUMERICAL)), slack])
+
+
+def _size(linear: LinearMap, norm: Callable[[LinearMap], Upper]) -> tuple[Upper, Upper]:
+    """Return bounds on the map with absolute entries in every part, and on the effect of the slack of the parts."""
+    own = Upper.of(linear.slack, Evidence.PROVEN) if linear.slack else ZERO
+    match linear:
+        case Composite(parts=parts):
+            size, slack = _product([_size(part, norm) for part in parts])
+        case Sum(terms=terms):
+            found = [_size(term, norm) for term in terms]
+            size, slack = total([one for one, _ in found]), total([one for _, one in found])
+        case Repeated(inner=inner):
+            size, slack = _size(inner, norm)
+        case Identity() | Reindex() | Diagonal() | Averaging():
+            size, slack = norm(linear), ZERO
+        case Matrix() | Convolution() | Centering() | Bounded():
+            # The norm of the absolute entries is at most the root of the shorter side times the norm of the map.
+            sides = linear.weight.shape if isinstance(linear, Matrix) else (linear.in_size, linear.out_size)
+            size, slack = norm(linear).times(Upper.of(math.sqrt(min(sides)), Evidence.NUMERICAL)), ZERO
+        case _:
+            return ZERO, ZERO
+    return size, total([slack, own])
+
+
+def _product(parts: Sequence[tuple[Upper, Upper]]) -> tuple[Upper, Upper]:
+    """Return size and slack of parts one after another: (a + s)(b + t) - a b = (a + s) t + s b."""
+    size, slack = ONE, ZERO
+    for one, its in parts:
+        slack = total([total([size, slack]).times(its), slack.times(one)])
+        size = size.times(one)
+    return size, slack

@@ -1,7 +1,8 @@
 """How a forward is intercepted: `ForwardListener` sees every call and module, `LayerListener` the layers among them.
 
 Calls are seen by a `TorchFunctionMode`, so that functional layers count too; the module they belong to is known from
-global hooks, which leave the user's modules alone.
+global hooks, which leave the user's modules alone. `Names` keeps the names of modules that move, `UnitAxis` follows
+along which dimension units lie.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +20,6 @@ from torch.overrides import TorchFunctionMode
 
 from ..core.dropout import without_dropout
 from .calls import EMBEDDINGS, NORMALIZERS, RECURRENT, RELUS, FunctionCall, Site
-from .unit_axis import UnitAxis
 from .weight_seen import WeightSeen, weight_seen
 
 
@@ -185,3 +186,77 @@ class LayerListener(ForwardListener):
             with self.measuring("relu") as site:
                 self.units(site, result.detach(), self._unit_axis.of(result))
         return result
+
+
+class Names:
+    """Knows the modules of a model by identity.
+
+    A module that moves (another was inserted in front of it, or wrapped around it) keeps its name; one that is new
+    never gets a name that was somebody else's.
+
+    Args:
+        model: as it is now.
+
+    Example:
+        >>> model = nn.Sequential(nn.ReLU(), nn.Linear(2, 2))
+        >>> names = Names(model)
+        >>> _ = model.insert(1, nn.Linear(2, 2))
+        >>> list(names.modules(model)), list(names.parameters(model))
+        (['', '0', '1 (new)', '1'], ['1 (new).weight', '1 (new).bias', '1.weight', '1.bias'])
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._first = WeakKeyDictionary({module: path for path, module in model.named_modules()})
+        self._taken = frozenset(self._first.values())
+
+    def modules(self, model: nn.Module) -> dict[str, nn.Module]:
+        """Return all modules that a model has now, by name."""
+        return {self._name(path, module): module for path, module in model.named_modules()}
+
+    def parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        """Return all parameters that a model has now, by name."""
+        by_identity: dict[int, tuple[str, nn.Parameter]] = {}
+        for path, module in model.named_modules():
+            name = self._name(path, module)
+            for inner, parameter in module._parameters.items():
+                if parameter is not None:  # tied ones have the first of their names
+                    by_identity.setdefault(id(parameter), (f"{name}.{inner}" if name else inner, parameter))
+        return dict(by_identity.values())
+
+    def _name(self, path: str, module: nn.Module) -> str:
+        first = self._first.get(module)
+        return first if first is not None else f"{path} (new)" if path in self._taken else path
+
+
+class UnitAxis:
+    """Follows where the last layer of a forward that has channels put them.
+
+    In front of all such layers the channels are taken to lie along the second dimension, as torch has them.
+    """
+
+    def __init__(self) -> None:
+        self._width: int | None = None
+        self._last = False
+
+    def follow(self, made: Any, dim: int, *, last: bool) -> None:
+        """Note the output of a layer with channels.
+
+        Args:
+            made: the output, with a batch.
+            dim: the dimension that counts its channels.
+            last: whether that is the last one by the layer's definition, however many there are.
+        """
+        self._width = made.shape[dim] if isinstance(made, Tensor) and made.ndim > 1 else None
+        self._last = last
+
+    def of(self, made: Tensor) -> int:
+        """Return the dimension of an activation that counts its units.
+
+        It is the one that is as wide as the layer before has channels. Where both or none of the second and the last
+        are, it is the one along which that layer has its channels.
+
+        Args:
+            made: its output, with a batch.
+        """
+        first, final = made.shape[1] == self._width, made.shape[-1] == self._width
+        return made.ndim - 1 if made.ndim == 2 or (final if first != final else self._last) else 1

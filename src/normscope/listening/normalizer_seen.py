@@ -7,7 +7,7 @@ Everything is computed on the device of the input, and nothing waits for it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -70,6 +70,10 @@ class NormalizerSeen:
         They are 2 for stored statistics, where the constant is 1/s, as it is for any larger set.
         """
         return 2 if self.stored else self.entries - self.centred
+
+    def without_tensors(self) -> NormalizerSeen:
+        """Return what can be kept while variances and scales are on their way to the host."""
+        return replace(self, variance=None, gamma=None, running_variance=None)
 
 
 def normalizer_seen(call: FunctionCall, *, exact: bool = False) -> NormalizerSeen:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 Name = TypeVar("Name", bound=Hashable)
 
-LARGE = 1 << 15
+LARGE_ENTRIES = 1 << 15
 """How many entries a tensor has at least where a call costs little beside the sum over them."""
 
 
@@ -30,7 +30,7 @@ def _parallel() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
-def agreed(number: int) -> int:
+def agree_with_first(number: int) -> int:
     """Return what the first process has: a run that goes on does so at the same step everywhere."""
     if not _parallel():
         return number
@@ -67,7 +67,7 @@ class ProcessRole:
         return not self.writes and not self.sharded
 
 
-def whole(tensor: Tensor) -> Tensor:
+def gather_whole(tensor: Tensor) -> Tensor:
     """Return a tensor as it would lie on one process; every process has to call this."""
     gather = getattr(tensor, "full_tensor", None)
     return tensor.detach() if gather is None else gather().detach()
@@ -83,32 +83,32 @@ def l2_norms(tensors: Mapping[Name, Tensor], careful: Collection[Name] = ()) -> 
     """
     sharded = is_sharded(tensors.values())
     local = [_local(tensor) for tensor in tensors.values()] if sharded else list(tensors.values())
-    found = dict(zip(tensors, _norms(local), strict=True))
-    found |= {
+    norms = dict(zip(tensors, _local_norms(local), strict=True))
+    norms |= {
         name: torch.linalg.vector_norm(tensor, dtype=torch.float64).float()
         for name, tensor in zip(tensors, local, strict=True)
         if name in careful and not tensor.is_complex()
     }
     if not sharded:
-        return found
+        return norms
     parts: dict[Any, list[Name]] = {}
     for name, tensor in tensors.items():
-        for group in _groups(tensor):
+        for group in _process_groups(tensor):
             parts.setdefault(group, []).append(name)
     for group, names in parts.items():
-        squares = torch.stack([found[name] for name in names]).double().square()
+        squares = torch.stack([norms[name] for name in names]).double().square()
         dist.all_reduce(squares, group=group)
-        found |= dict(zip(names, squares.sqrt().float().unbind(), strict=True))
-    return found
+        norms |= dict(zip(names, squares.sqrt().float().unbind(), strict=True))
+    return norms
 
 
-def _norms(tensors: list[Tensor]) -> list[Tensor]:
+def _local_norms(tensors: list[Tensor]) -> list[Tensor]:
     """Return the norms of tensors on this process; those in half precision are summed in float32."""
     if all(tensor.dtype == torch.float32 for tensor in tensors):
-        large = {index: _square(tensor) for index, tensor in enumerate(tensors) if _is_large(tensor)}
-        rest = [tensor for index, tensor in enumerate(tensors) if index not in large]
-        found = iter(torch._foreach_norm(rest) if rest else ())
-        return [large[index].sqrt() if index in large else next(found) for index in range(len(tensors))]
+        squares = {index: _square(tensor) for index, tensor in enumerate(tensors) if _is_large(tensor)}
+        rest = [tensor for index, tensor in enumerate(tensors) if index not in squares]
+        norms = iter(torch._foreach_norm(rest) if rest else ())
+        return [squares[index].sqrt() if index in squares else next(norms) for index in range(len(tensors))]
     half = (torch.float16, torch.bfloat16)
     wide = [torch.float32 if tensor.dtype in half else None for tensor in tensors]
     return [torch.linalg.vector_norm(t, dtype=dtype).float() for t, dtype in zip(tensors, wide, strict=True)]
@@ -116,7 +116,7 @@ def _norms(tensors: list[Tensor]) -> list[Tensor]:
 
 def _is_large(tensor: Tensor) -> bool:
     """Whether to take the product of a vector with itself, which on a CPU is faster than a norm."""
-    return tensor.numel() >= LARGE and tensor.device.type == "cpu" and tensor.is_contiguous()
+    return tensor.numel() >= LARGE_ENTRIES and tensor.device.type == "cpu" and tensor.is_contiguous()
 
 
 def _square(tensor: Tensor) -> Tensor:
@@ -129,7 +129,7 @@ def _local(tensor: Tensor) -> Tensor:
     return tensor.detach() if shard is None else shard().detach()
 
 
-def _groups(tensor: Tensor) -> list[Any]:
+def _process_groups(tensor: Tensor) -> list[Any]:
     """Return the groups of processes over which a tensor is cut into parts, one for each dimension of its mesh."""
     mesh: Any = getattr(tensor, "device_mesh", None)
     if mesh is None:

@@ -1,24 +1,110 @@
-"""The records of a run so far, and the alarms that were raised."""
+"""What is known of a run so far: its records, the curves that alarms compare, and the alarms that were raised.
+
+All of it is bounded, however long the run is.
+"""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+import string
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
 
 from ..core.finding import Finding, Severity
-from .courses import FIRST, Course
+from ..diagnosis.findings.finding_words import figure, figures, percent, power
+from ..report.words import counted
 from .locating import Broken
-from .log_reading import LogReading
-from .parameter_follower import ParameterFollower
+from .log import LogReading
 from .record import KINDS, Kind, LayerRecord, Record
-from .spikes import Spikes
 
-MOST, RECENT = 1000, 300
+MAX_RECORDS, RECENT_RECORDS = 1000, 300
 """Records that are kept at most, and the latest of them, which are never left out; the log has all."""
-NONE = Course()
-"""The course of a figure that was never measured."""
+FIRST = 3
+"""Figures at the start that say where a run came from."""
+LASTING_RECORDS = 5
+"""Figures that show a lasting state: the median of five is not moved by two odd batches."""
+LASTING_STEPS = 40
+"""Steps that a lasting state spans at least, however often is looked: four times the memory of momentum 0.9."""
+APART_STEPS = 4
+"""Steps between two figures that are both kept: ten gaps make a lasting state."""
+KEPT_FIGURES = LASTING_STEPS // APART_STEPS + 2
+"""The latest figures that are kept: a lasting state, and one that the next may replace."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """One way in which a run goes wrong, in words.
+
+    What stands in braces is filled in where the alarm is raised: `{where}`, its numbers, and other words. Behind a
+    colon stands how a number is written: `power` (of its log10), `percent`, `figure`, or `counted` with a noun.
+
+    Attributes:
+        code: its code; several alarms may share one.
+        seen: what was measured, in a sentence.
+        why: why it matters.
+        advice: what to do.
+        severity: how much it matters.
+
+    Example:
+        >>> growth = Alarm(code="norm-growth", seen="{where} grew to {log10_norm:power}.", why="...", advice="...")
+        >>> growth.at(20, "fc", log10_norm=9.0).seen
+        'fc grew to 1e+09.'
+    """
+
+    code: str
+    seen: str
+    why: str
+    advice: str
+    severity: Severity = Severity.WARNING
+
+    def at(self, step: int, where: str = "", words: Mapping[str, Any] | None = None, **numbers: Any) -> Finding:
+        """Return the alarm as a finding.
+
+        Args:
+            step: the step at which it is raised.
+            where: the layer, if it is one.
+            words: what the braces stand for besides its numbers.
+            **numbers: the figures by name; NaN was not measured.
+        """
+        fillings = {"where": where, **numbers, **(words or {})}
+        seen, why, advice = (WORDS.vformat(text, (), fillings) for text in (self.seen, self.why, self.advice))
+        return Finding(
+            code=self.code,
+            severity=self.severity,
+            where=where,
+            seen=seen,
+            why=why,
+            advice=advice,
+            numbers=figures(**numbers),
+            step=step,
+        )
+
+
+class _Words(string.Formatter):
+    """Fills in the words of alarms."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec.startswith("counted "):
+            return counted(value, format_spec.removeprefix("counted "))
+        write = {"power": power, "percent": percent, "figure": figure}.get(format_spec)
+        return format(value, format_spec) if write is None else write(value)
+
+
+WORDS = _Words()
+
+
+def others_likewise(count: int, noun: str) -> str:
+    """Say that all but one of some layers are like the one that is named; nothing where there is no other."""
+    return f" {counted(count - 1, noun)} likewise." if count > 1 else ""
 
 
 class History:
@@ -47,9 +133,14 @@ class History:
         self._raised: dict[tuple[str, str], Severity] = {}
 
     @property
+    def step(self) -> int:
+        """The step of the last record."""
+        return self.records[-1].step
+
+    @property
     def next_step(self) -> int:
         """The step a resumed run goes on from."""
-        return max(self._ended, self.records[-1].step + 1 if self.records else 0)
+        return max(self._ended, self.step + 1 if self.records else 0)
 
     def of(self, kind: Kind) -> tuple[LayerRecord, ...]:
         """Return the layers of a kind, in the order of a record's numbers."""
@@ -61,14 +152,29 @@ class History:
 
     def course(self, kind: Kind, quantity: str, index: int) -> Course:
         """Return the figures of a quantity of one layer, in the order of a record's numbers, that alarms compare."""
-        return self._courses.get((kind, quantity), {}).get(index, NONE)
+        return self._courses.get((kind, quantity), {}).get(index, NEVER_MEASURED)
 
     def total(self, quantity: str) -> Course:
         """Return a figure of the whole network: `loss`, `lr` (the largest), or one of `Record.total` or `metrics`."""
-        return self._courses.get(("total", quantity), {}).get(0, NONE)
+        return self._courses.get(("total", quantity), {}).get(0, NEVER_MEASURED)
+
+    def then_and_now(self, kind: Kind, quantity: str) -> Iterator[tuple[int, LayerRecord, float, float]]:
+        """Yield for every layer of a kind its place, itself, and a quantity's median at the start and now."""
+        for index, layer in enumerate(self.of(kind)):
+            course = self.course(kind, quantity, index)
+            then, now = course.start, course.now
+            if then is not None and now is not None:
+                yield index, layer, then, now
+
+    def lasting(self, kind: Kind, quantity: str) -> Iterator[tuple[int, LayerRecord, list[float]]]:
+        """Yield for every layer of a kind its place, itself, and a quantity's latest figures, all of them numbers."""
+        for index, layer in enumerate(self.of(kind)):
+            values = self.course(kind, quantity, index).lasting()
+            if values:
+                yield index, layer, values
 
     def begin(self, layers: Sequence[LayerRecord]) -> bool:
-        """Take note of what is watched; say whether records so far are of the same layers.
+        """Take note of what is watched; return whether records so far are of the same layers.
 
         Records of other layers, of a model that was changed before the run went on, keep their loss and sums alone:
         their numbers belong to no layer any more.
@@ -76,7 +182,7 @@ class History:
         same = [(layer.kind, layer.name) for layer in layers] == [(layer.kind, layer.name) for layer in self.layers]
         if not same:
             self.records = [replace(record, values={}, histograms={}) for record in self.records]
-            self._courses = {key: found for key, found in self._courses.items() if key[0] == "total"}
+            self._courses = {key: courses for key, courses in self._courses.items() if key[0] == "total"}
         self.layers = tuple(layers)
         self._kinds = {kind: tuple(layer for layer in layers if layer.kind == kind) for kind in KINDS}
         return same or not self.records
@@ -100,8 +206,12 @@ class History:
             self.raised(finding)
         self._ended = 0 if reading.ended is None else reading.ended.step
 
+    def has_raised(self, code: str) -> bool:
+        """Return whether an alarm of this code was raised, at any layer: naming another layer would be no news."""
+        return any(finding.code == code for finding in self.findings)
+
     def raised(self, finding: Finding) -> bool:
-        """Add a finding; say whether it is news."""
+        """Add a finding; return whether it is news."""
         key = (finding.code, finding.where)
         if key in self._raised and finding.severity <= self._raised[key]:
             return False
@@ -113,8 +223,8 @@ class History:
         """Add a record without looking for alarms."""
         self._forget(record.step)
         self.records.append(record)
-        if len(self.records) > MOST:
-            self.records = _thinned(self.records)
+        if len(self.records) > MAX_RECORDS:
+            self.records = _thin_out(self.records)
         for kind, table in record.values.items():
             for quantity, column in table.items():
                 self._follow((kind, quantity), record.step, enumerate(column))
@@ -142,19 +252,244 @@ class History:
     def _forget(self, step: int) -> None:
         """Drop the records from a step on: it is done again."""
         self._ended = 0
-        if self.records and self.records[-1].step >= step:
-            while self.records and self.records[-1].step >= step:
+        if self.records and self.step >= step:
+            while self.records and self.step >= step:
                 self.records.pop()
             for courses in self._courses.values():
                 for course in courses.values():
                     course.forget(step)
 
 
-def _thinned(records: Sequence[Record]) -> list[Record]:
+def _thin_out(records: Sequence[Record]) -> list[Record]:
     """Return the first records, the latest, and of those between about half of what there is room for, evenly."""
-    kept, recent = list(records[:FIRST]), records[-RECENT:]
-    apart = (recent[0].step - kept[-1].step) / ((MOST - RECENT) // 2)
-    for record in records[FIRST:-RECENT]:
+    kept, recent = list(records[:FIRST]), records[-RECENT_RECORDS:]
+    apart = (recent[0].step - kept[-1].step) / ((MAX_RECORDS - RECENT_RECORDS) // 2)
+    for record in records[FIRST:-RECENT_RECORDS]:
         if record.step - kept[-1].step >= apart:
             kept.append(record)
     return [*kept, *recent]
+
+
+class Course:
+    """One figure over a run, as its records come.
+
+    Attributes:
+        first: the first figures that are numbers.
+        recent: pairs (step, figure) of the latest, without the very first, which is of an untrained model. Of those
+            that lie close the last stands for all.
+
+    Example:
+        >>> course = Course()
+        >>> for step in range(0, 100, 10):
+        ...     course.add(step, step / 10)
+        >>> course.first, course.lasting()
+        ([0.0, 1.0, 2.0], [5.0, 6.0, 7.0, 8.0, 9.0])
+    """
+
+    __slots__ = ("_begun", "_latest", "first", "recent")
+
+    def __init__(self) -> None:
+        self.first: list[float] = []
+        self.recent: deque[tuple[int, float]] = deque(maxlen=KEPT_FIGURES)
+        self._begun = False
+        self._latest: list[tuple[int, float]] | None = None  # several alarms ask for it at one look
+
+    def add(self, step: int, value: float) -> None:
+        """Add the figure of a step."""
+        if len(self.first) < FIRST and not math.isnan(value):
+            self.first.append(value)
+        if not self._begun:
+            self._begun = True
+            return
+        recent, self._latest = self.recent, None
+        if len(recent) > 1 and recent[-1][0] - recent[-2][0] < APART_STEPS:
+            recent[-1] = (step, value)
+        else:
+            recent.append((step, value))
+
+    def forget(self, step: int) -> None:
+        """Drop what is known of the steps from one on: they are done again."""
+        self._latest = None
+        while self.recent and self.recent[-1][0] >= step:
+            self.recent.pop()
+
+    def latest(self) -> list[tuple[int, float]]:
+        """Return the last pairs that show a lasting state; empty while there are too few of them."""
+        if self._latest is None:
+            self._latest = self._find_lasting()
+        return self._latest
+
+    def _find_lasting(self) -> list[tuple[int, float]]:
+        """Return the fewest of the last pairs that are enough records over enough steps."""
+        backwards: list[tuple[int, float]] = []
+        for pair in reversed(self.recent):
+            backwards.append(pair)
+            if len(backwards) >= LASTING_RECORDS and backwards[0][0] - pair[0] >= LASTING_STEPS:
+                return backwards[::-1]
+        return []
+
+    def lasting(self) -> list[float]:
+        """Return the figures of a lasting state; empty where there is none, or one of them is no number."""
+        values = [value for _, value in self.latest()]
+        return [] if any(map(math.isnan, values)) else values
+
+    @property
+    def start(self) -> float | None:
+        """The median of the first figures; None before there is one."""
+        return median(self.first) if self.first else None
+
+    @property
+    def now(self) -> float | None:
+        """The median of a lasting state, without what is no number; None where there is none."""
+        numbers = [value for _, value in self.latest() if not math.isnan(value)]
+        return median(numbers) if numbers else None
+
+
+NEVER_MEASURED = Course()
+"""The course of a figure that was never measured."""
+
+# ---- spikes of the loss
+
+SPIKE_WINDOW_RECORDS = 64
+"""How many of the latest records say what is usual."""
+SPIKE_MIN_RECORDS, SPIKE_MIN_LOSSES = 3, 100
+"""How many records, and how many losses, there must be before anything counts as usual."""
+SPIKE_MIN_SHARE = 0.5
+"""A jump is at least this share of the first loss, or of the present level if that is larger: a lower one is soon made
+good."""
+SPIKE_MIN_SPREADS = 10.0
+"""A jump is at least this many times the usual distance between the mean and the largest of the losses of a record."""
+SPIKE_MIN_RATIO = 1.5
+"""A jump is at least this many times the largest one in the window: losses that often jump do so in healthy runs
+too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spike:
+    """A loss far above those around it: its step, itself, and the usual loss before."""
+
+    step: int
+    loss: float
+    level: float
+
+
+class Spikes:
+    """Finds the first spike of a run, record by record.
+
+    Attributes:
+        first: the spike; None while there is none.
+        count: how many records have one.
+    """
+
+    def __init__(self) -> None:
+        self.first: Spike | None = None
+        self.count = 0
+        self._start: float | None = None
+        self._losses = 0.0
+        self._window: deque[tuple[float, float]] = deque(maxlen=SPIKE_WINDOW_RECORDS)
+
+    def add(self, record: Record) -> None:
+        """Look at the losses of one more record."""
+        middle, largest = (record.metrics.get(name, record.loss) for name in ("loss_mean", "loss_largest"))
+        if middle is None or largest is None or not math.isfinite(middle) or not math.isfinite(largest):
+            return
+        self._start = middle if self._start is None else self._start
+        if len(self._window) >= SPIKE_MIN_RECORDS and self._losses >= SPIKE_MIN_LOSSES:
+            level = median(pair[0] for pair in self._window)
+            usual = median(pair[1] - pair[0] for pair in self._window)
+            top = max(pair[1] for pair in self._window)
+            start = max(abs(self._start), abs(level))
+            if largest - level > max(
+                SPIKE_MIN_SHARE * start, SPIKE_MIN_SPREADS * usual, SPIKE_MIN_RATIO * (top - level)
+            ):
+                self.count += 1
+                step = int(record.metrics.get("loss_largest_at") or record.step)
+                self.first = self.first or Spike(step=step, loss=largest, level=level)
+        self._window.append((middle, largest))
+        self._losses += record.metrics.get("loss_count") or 1.0
+
+
+# ---- parameters: who gets a gradient, who is trained, who clears gradients
+
+
+class Since:
+    """How long something has been so: since which step, in how many measured steps, at which version of a parameter."""
+
+    __slots__ = ("records", "step", "version")
+
+    def __init__(self, step: int, version: int = 0) -> None:
+        self.step, self.version, self.records = step, version, 0
+
+
+class ParameterFollower:
+    """Follows the parameters of a model from step to step without measuring them; nothing of it lies on a device.
+
+    Attributes:
+        ungraded: parameters that the optimizer has and that got no gradient.
+        unmoved: parameters that get gradients, that the optimizer does not have, and that nobody changes.
+    """
+
+    def __init__(self) -> None:
+        self.ungraded: dict[str, Since] = {}
+        self.unmoved: dict[str, Since] = {}
+        self._waiting: dict[str, nn.Parameter] = {}
+        self._smallest: nn.Parameter | None = None
+
+    def look(self, parameters: Mapping[str, nn.Parameter], optimizer: Optimizer, step: int) -> None:
+        """Look at all parameters, in front of a measured step."""
+        trainable = {name: p for name, p in parameters.items() if p.requires_grad and not is_lazy(p)}
+        ids = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        trained = {name: p for name, p in trainable.items() if id(p) in ids}
+        self._waiting = {name: p for name, p in trained.items() if p.grad is None}
+        self.ungraded = {name: self.ungraded.get(name) or Since(step) for name in self._waiting}
+        before = self.unmoved
+        others = {name: p for name, p in trainable.items() if name not in trained and p.grad is not None}
+        self.unmoved = {name: Since(step, p._version) for name, p in others.items()}
+        for name, since in self.unmoved.items():
+            if name in before and before[name].version == since.version:
+                self.unmoved[name] = before[name]
+        for since in (*self.ungraded.values(), *self.unmoved.values()):
+            since.records += 1
+        graded = [p for p in trained.values() if p.grad is not None and not p.grad.is_sparse]
+        self._smallest = min(graded, key=lambda p: p.numel(), default=None)
+
+    def pass_by(self) -> None:
+        """Look at those without a gradient alone, in front of any other step: a branch may be taken now and then."""
+        for name, parameter in list(self._waiting.items()):
+            if parameter.grad is not None:
+                del self.ungraded[name], self._waiting[name]
+
+    def let_go(self) -> None:
+        """Keep no parameter alive any longer."""
+        self._smallest, self._waiting = None, {}
+
+    def clearing(self) -> Clearing | None:
+        """Listen whether gradients are cleared before those of the next backward are added; None before the first."""
+        return None if self._smallest is None else Clearing(self._smallest)
+
+
+class Clearing:
+    """Says how much of a gradient was left from the step before when that of the present one was added to it.
+
+    Args:
+        parameter: whose gradient is looked at.
+
+    Attributes:
+        left: the largest entry, the least of all times it was added to; None where no backward was seen.
+    """
+
+    def __init__(self, parameter: nn.Parameter) -> None:
+        self.left: Tensor | None = None
+        self._parameter = parameter
+        self._hook: Any = parameter.register_hook(self._added)
+
+    def _added(self, grad: Tensor) -> None:
+        with torch.no_grad():
+            held = self._parameter.grad
+            largest = grad.new_zeros(()) if held is None else held.detach().abs().amax()
+            self.left = largest if self.left is None else torch.minimum(self.left, largest.to(self.left))
+
+    def close(self) -> Tensor | None:
+        """Stop listening, and return what was left."""
+        self._hook.remove()
+        return self.left

@@ -16,9 +16,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ..core.untouched import on_copies
 from .distributed import is_alone
-from .hooking import aside
+from .forward_listening import aside
 
-TIMES = 3
+MAX_SECOND_FORWARDS = 3
 """How many losses that are not finite, each after finite ones, have their forward run again."""
 
 
@@ -131,14 +131,14 @@ class Finder(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the function as it is; say of each output that is not finite where it came from."""
         kwargs = kwargs or {}
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        bad = [(grade, leaf) for leaf in given if (grade := _grade(leaf))]
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        bad = [(grade, leaf) for leaf in tensors if (grade := _grade(leaf))]
         # statistics that the first forward broke have no origin, and are not the first to break
         followed = max(bad, key=lambda pair: (self.origins.get(pair[1]) is not None, pair[0]), default=None)
         origin = None if followed is None else self.origins.get(followed[1])
         result = func(*args, **kwargs)
         name = getattr(func, "__name__", "").strip("_")
-        changed = given[:1] if name.startswith("setitem") else []
+        changed = tensors[:1] if name.startswith("setitem") else []
         for leaf in (*tree_leaves(result), *changed):
             if _grade(leaf):
                 self.origins[leaf] = (self._stack[-1], name) if followed is None else origin
@@ -157,13 +157,13 @@ class Locator:
         self._sound, self._times = True, 0
 
     def is_asked(self, loss: float | None) -> bool:
-        """Say whether to look for the place; None is a loss on a device, which is not read."""
+        """Return whether to look for the place; None is a loss on a device, which is not read."""
         if loss is None:
             return False
         if math.isfinite(loss):
             self._sound = True
             return False
-        return self._sound and self.batch is not None and self._times < TIMES and is_alone()
+        return self._sound and self.batch is not None and self._times < MAX_SECOND_FORWARDS and is_alone()
 
     def look(self, model: nn.Module, step: int) -> Broken:
         """Return where the forward of the present step breaks."""

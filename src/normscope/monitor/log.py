@@ -1,4 +1,7 @@
-"""The log of a run: one JSON object a line, appended whole, so that a killed run loses at most its last line."""
+"""The log of a run: one JSON object a line, appended whole, so that a killed run loses at most its last line.
+
+`LogWriter` writes it, `read_log` returns its lines, and `LogReading` puts together what they say of the run.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,16 @@ import errno
 import json
 import os
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import InputError
+from ..core.codec import decoded
+from ..core.errors import InputError, said
 from ..core.files import bounded_lines
+from ..core.finding import Finding
+from .record import LayerRecord, Numbers, Record
 
 try:
     import fcntl
@@ -20,8 +27,10 @@ except ImportError:  # not on Windows
 
 SCHEMA_VERSION = 1
 FILE = "log.jsonl"
-BLOCK = 1 << 16
+MENDED_BLOCK_BYTES = 1 << 16
 """Bytes that are read at a time in search of the last line break."""
+BEGINNING_TYPES = {"model": str, "optimizer": str, "parameters": int, "every": dict, "notes": list, "provenance": dict}
+"""What the line that begins a run holds."""
 
 
 class LogWriter:
@@ -62,17 +71,17 @@ class LogWriter:
                     raise InputError(
                         f"another run is writing to {self.path}: give this one a folder of its own"
                     ) from error
-        OPEN.add(self)
+        OPEN_LOGS.add(self)
 
     def _mend(self) -> bool:
         """Cut off what stands behind the last line break; say whether anything is left."""
         size = start = os.fstat(self._handle).st_size
         whole = 0
         while start > 0 and whole == 0:
-            start, stop = max(0, start - BLOCK), start
+            start, stop = max(0, start - MENDED_BLOCK_BYTES), start
             os.lseek(self._handle, start, os.SEEK_SET)
-            found = os.read(self._handle, stop - start).rfind(b"\n")
-            whole = 0 if found < 0 else start + found + 1
+            line_break = os.read(self._handle, stop - start).rfind(b"\n")
+            whole = 0 if line_break < 0 else start + line_break + 1
         if whole < size:
             os.ftruncate(self._handle, whole)
         return whole > 0
@@ -102,22 +111,22 @@ class LogWriter:
         """Close the file; every line is with the system already."""
         if self._handle >= 0:
             os.close(self._handle)
-            OPEN.discard(self)
+            OPEN_LOGS.discard(self)
             self._handle = -1
 
 
-OPEN: weakref.WeakSet[LogWriter] = weakref.WeakSet()
+OPEN_LOGS: weakref.WeakSet[LogWriter] = weakref.WeakSet()
 """The logs that this process has open."""
 
 
-def _forget() -> None:
+def _leave_to_parent() -> None:
     """Leave the logs to the process that this one was forked from, its lock too."""
-    for writer in list(OPEN):
+    for writer in list(OPEN_LOGS):
         writer.close()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def read_log(folder: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
@@ -160,3 +169,140 @@ def read_line(raw: bytes, where: str) -> dict[str, Any]:
             f"{where} has schema_version {version!s:.40}; this version of Normscope reads {SCHEMA_VERSION}"
         )
     return line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a run ended.
+
+    Attributes:
+        how: `finished`, or what it was stopped by.
+        step: how many steps the optimizer had taken.
+        seconds: how long it ran, since it was last begun.
+        overhead: the share of that time that watching took, without the first measurement.
+    """
+
+    how: str
+    step: int
+    seconds: float
+    overhead: float
+
+
+class LogReading:
+    """What the lines of a log have said so far."""
+
+    def __init__(self) -> None:
+        self.metadata: dict[str, Any] = {}
+        self.metrics: list[tuple[int, dict[str, float]]] = []
+        self.layers: tuple[LayerRecord, ...] = ()
+        self.findings: list[Finding] = []
+        self.resumed: list[int] = []
+        self.ended: Ended | None = None
+        self._steps: list[tuple[Record, tuple[LayerRecord, ...]]] = []
+
+    @classmethod
+    def of(cls, folder: str | os.PathLike[str]) -> LogReading:
+        """Read a whole log.
+
+        Raises:
+            InputError: there is none, or it is damaged or of another version.
+        """
+        reading = cls()
+        for line in read_log(folder):
+            reading.take_from(folder, line)
+        return reading
+
+    def take_from(self, folder: str | os.PathLike[str], line: Mapping[str, Any]) -> None:
+        """Read one line of the log in a folder; a type that is not known says nothing.
+
+        Raises:
+            InputError: it is not what a run writes.
+        """
+        try:
+            self._take(line)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+            kind = f"{line['type']!s:.20}"
+            raise InputError(f"{folder} is a damaged log: a line of type {kind} ({said(error)})") from error
+
+    def _take(self, line: Mapping[str, Any]) -> None:
+        match line["type"]:
+            case "run":
+                begun = int(line.get("step", 0))
+                if self.metadata:
+                    self.resumed.append(begun)
+                self._forget(begun)
+                self.metrics = [pair for pair in self.metrics if pair[0] <= begun]
+                self.metadata = {key: value for key, value in line.items() if key not in ("type", "layers")}
+                self.layers = decoded(tuple[LayerRecord, ...], line["layers"], "layers")
+                _check_beginning(self.metadata)
+                self.ended = None
+            case "step":
+                record = Record.from_json({key: value for key, value in line.items() if key != "type"})
+                _check_record(record, self.layers)
+                self._forget(record.step)
+                self._steps.append((record, self.layers))
+            case "metrics":
+                figures = {str(key): float(value) for key, value in line["metrics"].items()}
+                self.metrics.append((int(line["step"]), figures))
+            case "finding":
+                self.findings.append(Finding.from_json(line))
+            case "end":
+                shares = {key: float(line[key]) for key in ("seconds", "overhead")}
+                self.ended = Ended(how=str(line["how"]), step=int(line["step"]), **shares)
+
+    def records(self) -> tuple[Record, ...]:
+        """Return the records by step, all with the layers of the last part of the run."""
+        return tuple(
+            record if layers == self.layers else _reorder_record(record, layers, self.layers)
+            for record, layers in self._steps
+        )
+
+    def _forget(self, step: int) -> None:
+        """Drop the records from a step on: it is done again, and an abandoned end must not follow."""
+        while self._steps and self._steps[-1][0].step >= step:
+            self._steps.pop()
+
+
+def _reorder_record(record: Record, old: Sequence[LayerRecord], new: Sequence[LayerRecord]) -> Record:
+    """Return a record with its numbers in the order of other layers; what those do not have is left out."""
+    values: dict[str, dict[str, Numbers]] = {}
+    for kind, table in record.values.items():
+        before = [layer.name for layer in old if layer.kind == kind]
+        after = [layer.name for layer in new if layer.kind == kind]
+        values[kind] = {}
+        for quantity, numbers in table.items():
+            by_name = dict(zip(before, numbers))
+            if any(name in by_name for name in after):
+                values[kind][quantity] = tuple(by_name.get(name) for name in after)
+    return replace(record, values=values, histograms={})
+
+
+def _check_beginning(metadata: Mapping[str, Any]) -> None:
+    """Raise ValueError where the line that begins a run holds something else than a run writes."""
+    for key, kind in BEGINNING_TYPES.items():
+        _require(isinstance(metadata.get(key, kind()), kind), key)
+    _require(all(type(interval) is int for interval in metadata.get("every", {}).values()), "every")
+
+
+def _check_record(record: Record, layers: Sequence[LayerRecord]) -> None:
+    """Raise ValueError where a record holds no numbers, or not one for each of its layers."""
+    _require(_are_numbers((record.loss, *record.lr, *record.total.values())), "loss, lr or total")
+    _require(_are_numbers(record.metrics.values()) and None not in record.metrics.values(), "metrics")
+    _require(None not in record.lr, "lr")
+    for kind, table in record.values.items():
+        count = sum(layer.kind == kind for layer in layers)
+        for quantity, numbers in table.items():
+            _require(len(numbers) == count and _are_numbers(numbers), f"{kind} {quantity}")
+    count = sum(layer.kind == "weight" for layer in layers)
+    for what, rows in record.histograms.items():
+        right = all(row is None or (len(row) > 1 and None not in row and _are_numbers(row)) for row in rows)
+        _require(len(rows) == count and right, f"histogram of each {what}")
+
+
+def _are_numbers(values: Iterable[Any]) -> bool:
+    return {type(value) for value in values} <= {float, int, type(None)}
+
+
+def _require(holds: bool, what: str) -> None:
+    if not holds:
+        raise ValueError(f"its {what} is not what a run writes")

@@ -1,36 +1,40 @@
-"""One measured step: what was seen of its forward, its gradients and its update, on the way to a `Record`."""
+"""One measured step on the device: what is taken of its forward, its gradients and its update, and sent to the host."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
+from ..listening.calls import Site
 from ..listening.normalizer_seen import NormalizerSeen
-from .composing import Key, Known, Sent, compose
-from .forward_record import ForwardRecord
-from .observed import Taken
-from .optimizer_step import AfterStep, BeforeStep
-from .parameter_follower import Clearing
-from .probes import normalizer_probe
-from .record import Record
-from .schedule import Tier
-from .step_losses import StepLosses
-from .time_share import TimeShare
-from .transfer import Transfer
-from .watched_layers import Subject
+from ..listening.weight_seen import LayerGeometry
+from .composing import Key, LayerMemory, StepInTransit
+from .distributed import gather_whole, l2_norms
+from .forward_listening import ForwardRecord
+from .history import Clearing
+from .observed import Observed, StepLosses, Transfer
+from .probes import normalizer_probe, updates
+from .schedule import Tier, TimeShare
+from .watched_layers import Subject, effective_power
 
-TENSORS = ("variance", "gamma", "running_variance")
+EARLY_RECORDS, EARLY_STEPS = 6, 60
+"""How many measured steps, and how many steps, are the start: all norms are measured there, for weights move most."""
+NORMALIZER_TENSORS = ("variance", "gamma", "running_variance")
 """What a normalizer showed that is sent to the host."""
 
 
 class Measurement:
     """Collects small tensors of one step; nothing is read from the device before the record is made.
 
-    It has four phases: the forward (`seen`, `clearing`, losses), `before` and `after` the optimizer's step, and `send`.
+    It has four phases: the forward (`forward`, `clearing`, losses), `before` and `after` the optimizer's step, and
+    `send`. Should something fail in one of them, what was measured before it is kept.
 
     Args:
         step: steps the optimizer has taken before.
@@ -39,17 +43,20 @@ class Measurement:
         optimizer: the optimizer of the run.
 
     Attributes:
-        seen: what the forward showed.
+        forward: what the forward showed.
         clearing: whether gradients are cleared in front of the backward, where that is listened to.
     """
 
     def __init__(self, step: int, tier: Tier, subject: Subject, optimizer: Optimizer) -> None:
         self.step, self.tier, self.subject, self.optimizer = step, tier, subject, optimizer
-        self.seen: ForwardRecord | None = None
+        self.forward: ForwardRecord | None = None
         self.clearing: Clearing | None = None
         self._losses = StepLosses()
-        self._before: BeforeStep | None = None
-        self._after = AfterStep()
+        self._kept = StepInTransit(step=step, tier=tier, subject=subject)
+        self._parameters: Mapping[str, nn.Parameter] | None = None  # None before the optimizer's step
+        self._contents: dict[Key, Tensor] = {}
+        self._rows: dict[Site, Tensor] = {}  # scale-invariant weights before the step
+        self._copies: dict[str, Tensor] = {}  # parameters before it
 
     @property
     def abandoned(self) -> bool:
@@ -60,122 +67,184 @@ class Measurement:
     @property
     def lost(self) -> list[str]:
         """The layers whose parameters have been replaced since the first forward."""
-        return [] if self._before is None else self._before.lost
+        return self._kept.lost
 
     def observe(self, loss: Tensor | float) -> None:
         """Add the loss of a batch; not once the optimizer has its gradients and there is one."""
-        if not (self._losses and self._before is not None and "size" in self._before.contents):
+        if not (self._losses and "size" in self._contents):
             self._losses.add(loss)
 
-    def before(self, parameters: Mapping[str, nn.Parameter], known: Known, budget: TimeShare) -> None:
+    # ---- in front of the optimizer's step
+
+    @torch.no_grad()
+    def before(self, parameters: Mapping[str, nn.Parameter], memory: LayerMemory, budget: TimeShare) -> None:
         """Measure gradients and weights in front of the optimizer's step.
 
         Args:
             parameters: the parameters of the model.
-            known: what earlier steps found of its layers.
+            memory: what earlier steps found of its layers.
             budget: the time for what can wait its turn.
         """
-        self._before = BeforeStep(
-            step=self.step, tier=self.tier, subject=self.subject, parameters=parameters, known=known, budget=budget
-        )
         if self.clearing is not None:
             self.clearing.close()
-        self._before.measure(self.optimizer, self.seen)
+        self._kept = StepInTransit(step=self.step, tier=self.tier, subject=self.subject, memory=memory)
+        self._parameters, self._budget = parameters, budget
+        self._contents, self._rows, self._copies = {}, {}, {}  # a step that raised is taken again
+        weights = self.subject.of("weight")
+        self._kept.lost = [layer.name for layer in weights if any(name not in parameters for name in layer.parameters)]
+        sized = {name: p for name, p in parameters.items() if not is_lazy(p)}
+        self._measure_sizes(sized)
+        self._kept.lr = [_rate_of(group) for group in self.optimizer.param_groups]
+        self._keep_rows(parameters)
+        if self.tier is not Tier.ECONOMY:
+            self._copies = {name: p.detach().clone() for name, p in sized.items() if p.requires_grad}
+        if self.tier is Tier.FULL:
+            self._measure_histograms(parameters)
+        if self.forward is not None:
+            self._measure_norms(self.forward, parameters)
 
+    def _measure_sizes(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Measure the norms of all parameters and gradients, in a few kernels."""
+        sizes = {("size", name): p for name, p in parameters.items()}
+        graded = {("gradient", name): _dense(p.grad) for name, p in parameters.items() if p.grad is not None}
+        norms = l2_norms({**sizes, **graded}, careful=self._kept.memory.careful)
+        for what, part in (("size", sizes), ("gradient", graded)):
+            if part:
+                self._kept.names[what] = [name for _, name in part]
+                self._contents[what] = torch.stack([norms[key] for key in part])
+        scale = getattr(self.optimizer, "grad_scale", None)  # a GradScaler that leaves unscaling to the optimizer
+        if scale is not None and graded:
+            self._contents["gradient"] = self._contents["gradient"] / scale.to(self._contents["gradient"])
+
+    def _keep_rows(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Keep the scale-invariant weights whose turn it is, as far as the budget reaches."""
+        rows = self.subject.rows
+        places = [site for site, (names, *_) in rows.items() if all(name in parameters for name in names)]
+        for site in self._kept.memory.turns.affordable(places, self._budget):
+            with self._budget.spending(("update", site)):
+                self._rows[site] = self._rows_of(site, parameters).clone()
+
+    def _rows_of(self, site: Site, parameters: Mapping[str, nn.Parameter]) -> Tensor:
+        """Return a scale-invariant weight as it is now, one row per group that has a scale of its own."""
+        names, groups, axis = self.subject.rows[site]
+        return updates.group_rows([gather_whole(parameters[name]) for name in names], groups, axis)
+
+    def _measure_histograms(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Measure the histograms of weights and gradients."""
+        for index, layer in enumerate(self.subject.of("weight")):
+            if layer.name in self.lost or not layer.parameters:
+                continue
+            weight = parameters[layer.parameters[0]]
+            if is_lazy(weight):
+                continue
+            self._contents[("weight spread", index)] = updates.histogram(gather_whole(weight))
+            if weight.grad is not None:
+                self._contents[("gradient spread", index)] = updates.histogram(gather_whole(_dense(weight.grad)))
+
+    def _measure_norms(self, forward: ForwardRecord, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Measure operator norms."""
+
+        def layer(site: Site) -> tuple[LayerGeometry, Tensor, NormalizerSeen | None]:
+            weight, behind = forward.weights[site], self.subject.feeds.get(site)
+            tensor = weight.made if weight.made is not None else gather_whole(parameters[weight.parameters[0]])
+            return weight.geometry, tensor, None if behind is None else forward.normalizer(behind)
+
+        memory = self._kept.memory
+        places = [site for site in self.subject.places["weight"] if site in forward.weights]  # other layers came later
+        last, early = memory.last, memory.count < EARLY_RECORDS and self.step < EARLY_STEPS
+        due = None if early else {site for site in places if site in last and last[site].is_due(self.step)}
+        norms = memory.norms.measure(places, layer, tier=self.tier, budget=self._budget, due=due)
+        memory.count += 1
+        self._contents |= {("norm", site): value for site, value in norms.items()}
+        self._kept.ran = set(forward.weights)
+        forward.weights = {}  # some weights were made for this forward alone
+
+    # ---- behind it
+
+    @torch.no_grad()
     def after(self) -> None:
         """Measure what the optimizer's step did, and keep no parameter any longer."""
-        if self._before is not None:
-            self._after.measure(self._before, self.optimizer)
-            self._before = replace(self._before, parameters={}, rows={}, copies={})
+        parameters = self._parameters
+        if parameters is None:
+            return
+        groups = {id(p): group for group in self.optimizer.param_groups for p in group["params"]}
+        for site, before in self._rows.items():
+            with self._budget.spending(("update", site), more=True):
+                moved = self._rows_of(site, parameters) - before
+                self._contents[("update", site)] = updates.split_update(before, moved)
+            group = groups.get(id(parameters[self.subject.rows[site][0][0]]))
+            self._kept.rates[site] = math.nan if group is None else _rate_of(group)
+            self._kept.powers[site] = None if group is None else effective_power(self.optimizer, group)
+        if self._copies:
+            moves = l2_norms({name: parameters[name].detach() - copy for name, copy in self._copies.items()})
+            self._kept.names["moved"], self._contents["moved"] = list(moves), torch.stack(list(moves.values()))
+        self._parameters, self._rows, self._copies = {}, {}, {}
 
-    def send(self, seconds: float, observed: Mapping[str, Taken]) -> StepInTransit:
+    def send(self, seconds: float, observed: Mapping[str, Observed]) -> StepInTransit:
         """Send everything to the host, with what the loop observed since the last record."""
-        before, after, seen = self._before, self._after, self.seen or ForwardRecord()
-        contents = {} if before is None else before.contents
-        contents |= after.contents
+        kept, contents, forward = self._kept, self._contents, self.forward or ForwardRecord()
         left = None if self.clearing is None else self.clearing.close()
         contents |= {} if left is None else {"left": left}
         contents |= {"loss": self._losses.mean()} if self._losses else {}
-        lr = [] if before is None else before.lr
-        contents |= {("lr", i): rate for i, rate in enumerate(lr) if isinstance(rate, Tensor)}
-        contents |= {("rate", site): rate for site, rate in after.rates.items() if isinstance(rate, Tensor)}
-        contents |= _of_normalizers(seen) | _of_blocks(seen)
-        small = {site: one for site, one in seen.normalizers.items() if not _is_large(one)}
-        running = seen.batch_norms
-        sent = Sent(
-            step=self.step,
-            tier=self.tier,
-            subject=self.subject,
-            known=Known() if before is None else before.known,
-            lost=self.lost,
-            ran=set() if before is None else before.ran,
-            lr=lr,
-            rates=after.rates,
-            powers=after.powers,
-            names=({} if before is None else before.names) | after.names,
-            normalizers={
-                site: replace(one, variance=None, gamma=None, running_variance=None) for site, one in small.items()
-            },
-            widths={site: one.variance.shape[-1] for site, one in small.items()},
-            batch_norms=None if running is None else (running[0], running[1].norms, running[1].momenta),
-            seconds=seconds,
-            observed=observed,
-        )
-        return StepInTransit(sent, Transfer(contents))
-
-
-@dataclass(frozen=True, slots=True)
-class StepInTransit:
-    """A measured step on its way from the device: what the host keeps of it, and what is still to arrive."""
-
-    sent: Sent
-    transfer: Transfer
-
-    def arrived(self) -> bool:
-        """Say whether `record` would not wait."""
-        return self.transfer.arrived() and all(taken.arrived() for taken in self.sent.observed.values())
-
-    def record(self) -> Record:
-        """Return what was measured, as numbers."""
-        return compose(self.sent, self.transfer.open())
+        contents |= {("lr", i): rate for i, rate in enumerate(kept.lr) if isinstance(rate, Tensor)}
+        contents |= {("rate", site): rate for site, rate in kept.rates.items() if isinstance(rate, Tensor)}
+        contents |= _normalizer_contents(forward) | _block_contents(forward)
+        small = {site: one for site, one in forward.normalizers.items() if not _is_large(one)}
+        kept.normalizers = {site: one.without_tensors() for site, one in small.items()}
+        kept.widths = {site: one.variance.shape[-1] for site, one in small.items()}
+        if forward.batch_norms is not None:
+            sites, moved = forward.batch_norms
+            kept.batch_norms = (sites, moved.norms, moved.momenta)
+        kept.seconds, kept.observed = seconds, observed
+        for figures in observed.values():
+            figures.send()
+        kept.transfer = Transfer(contents)
+        return kept
 
 
 def _is_large(seen: NormalizerSeen) -> bool:
-    """Say whether the figures of a normalizer are taken on the device: its variances are too many to send."""
-    return seen.variance.numel() > normalizer_probe.MOST
+    """Return whether the figures of a normalizer are taken on the device: its variances are too many to send."""
+    return seen.variance.numel() > normalizer_probe.MAX_SENT_VARIANCES
 
 
-def _of_normalizers(seen: ForwardRecord) -> dict[Key, Tensor]:
+def _normalizer_contents(forward: ForwardRecord) -> dict[Key, Tensor]:
     """Return what is sent of the normalizers of a forward."""
     contents: dict[Key, Tensor] = {}
-    if seen.batch_norms is not None:
-        _, moved = seen.batch_norms
+    if forward.batch_norms is not None:
+        _, moved = forward.batch_norms
         contents |= {name: getattr(moved, name) for name in ("before", "after", "gamma", "calls")}
-    for site, normalizer in seen.normalizers.items():
-        if _is_large(normalizer):
-            contents[("normalizer", site)] = normalizer_probe.measure(_alike(normalizer))
+    for site, seen in forward.normalizers.items():
+        if _is_large(seen):  # all in the precision of the variances
+            gamma, running = (None if t is None else t.to(seen.variance) for t in (seen.gamma, seen.running_variance))
+            alike = replace(seen, gamma=gamma, running_variance=running)
+            contents[("normalizer", site)] = normalizer_probe.measure(alike)
             continue
-        values: dict[str, Any] = {name: getattr(normalizer, name) for name in TENSORS}
+        values: dict[str, Any] = {name: getattr(seen, name) for name in NORMALIZER_TENSORS}
         contents |= {(name, site): value for name, value in values.items() if value is not None}
     return contents
 
 
-def _of_blocks(seen: ForwardRecord) -> dict[Key, Tensor]:
+def _block_contents(forward: ForwardRecord) -> dict[Key, Tensor]:
     """Return what is sent of the blocks, the units and the batch of a forward."""
-    contents: dict[Key, Tensor] = {("activation", path): value for path, value in seen.activations.items()}
-    for path, (out, inner) in seen.gradients.items():
+    contents: dict[Key, Tensor] = {("activation", path): value for path, value in forward.activations.items()}
+    for path, (out, inner) in forward.gradients.items():
         if out is not None and inner is not None:
             contents[("backward", path)] = inner / out
-    along = [size for pair in seen.gradients.values() for size in pair[::-1] if size is not None]
+    along = [size for pair in forward.gradients.values() for size in pair[::-1] if size is not None]
     if len(along) > 1:  # from the first place on the way to the last, whatever runs between
         contents["backward"] = along[0] / along[-1]
-    contents |= {("dead", site): value for site, value in seen.dead.items()}
-    contents |= {} if seen.domain is None else {"domain": seen.domain}
-    contents |= {} if seen.spread is None else {"spread": seen.spread}
+    contents |= {("dead", site): value for site, value in forward.dead.items()}
+    contents |= {} if forward.domain is None else {"domain": forward.domain}
+    contents |= {} if forward.spread is None else {"spread": forward.spread}
     return contents
 
 
-def _alike(seen: NormalizerSeen) -> NormalizerSeen:
-    """Return a normalizer whose scales and running variances have the precision of the variances."""
-    gamma, running = (None if t is None else t.to(seen.variance) for t in (seen.gamma, seen.running_variance))
-    return replace(seen, gamma=gamma, running_variance=running)
+def _dense(gradient: Tensor) -> Tensor:
+    """Return a tensor with the norm of a gradient: the entries of a sparse one."""
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
+
+
+def _rate_of(group: Mapping[str, Any]) -> float | Tensor:
+    """Return the learning rate of a parameter group, NaN if it has none; schedulers write to tensors in place."""
+    lr = group.get("lr")
+    return lr.detach().clone() if isinstance(lr, Tensor) else math.nan if lr is None else float(lr)

@@ -1,57 +1,35 @@
-"""The operator norms of all weight layers, with warm vectors; where time is short the layers take turns."""
+"""The operator norms of all weight layers: measured with warm vectors in turns, carried on in between.
+
+`NormTracker` measures on the device. `WeightNorms` says on the host where the norms of a layer stand, how old they are,
+and how far they may be off.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+import math
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from ..listening.calls import Site
-from ..listening.layer_geometry import LayerGeometry
 from ..listening.normalizer_seen import NormalizerSeen
+from ..listening.weight_seen import LayerGeometry
 from .probes import normalizer_probe
-from .probes.weight_probe import TINY, followed, settled
-from .schedule import Tier
-from .time_share import TimeShare
+from .probes.weight_probe import MIN_DIVISOR, follow_norms, search_norms
+from .schedule import Tier, TimeShare, Turns
 
-PATIENCE = 20
-"""After this many measured steps a layer is measured again, whatever it costs."""
-AFRESH, LATEST = 4, 20
+AFRESH_TURNS, LATEST_TURNS = 4, 20
 """Turns of a layer after which its norm is searched for from the start, where there is time for it, and at the latest:
 another direction may be the largest now, and steps from those that were known are slow to meet it."""
-
-
-class Turns:
-    """Goes round a list of places as far as the budget reaches: those that are due first, then who has waited longest.
-
-    Args:
-        task: what is done at each.
-    """
-
-    def __init__(self, task: str) -> None:
-        self._task = task
-        self._waited: dict[Site, int] = {}
-        self._served: dict[Site, int] = {}
-
-    def affordable(self, places: Iterable[Site], budget: TimeShare, due: Collection[Site] = ()) -> Iterator[Site]:
-        """Return places one by one while there is time for the next, or it has waited for long; each at most once.
-
-        Args:
-            places: all there are.
-            budget: the budget of the task.
-            due: those that cannot wait as long as others.
-        """
-        order = list(places)
-        self._waited = {site: self._waited.get(site, 0) + 1 for site in order}
-        if budget.share is not None:  # otherwise all have their turn, in the same order in every process
-            order.sort(key=lambda site: (self._waited[site] < PATIENCE, site not in due, self._served.get(site, 0)))
-        for site in order:
-            if self._waited[site] < PATIENCE and not budget.affords((self._task, site)):
-                return
-            self._waited[site], self._served[site] = 0, max(self._served.values(), default=0) + 1
-            yield site
+READABLE_DECADES = 0.02
+"""A norm is shown only if it is off by no more than this, in decades."""
+DRIFT_CAUTION = 3.0
+"""A norm that is not measured anew is taken to move at most this many times as fast as it last did."""
+DRIFT_MEMORY = 0.4
+"""What is kept of the drift that was known before: a layer that was calm for a turn may move again."""
 
 
 class NormTracker:
@@ -88,7 +66,7 @@ class NormTracker:
             budget: layers it does not reach have to wait.
             due: layers whose last norm says little by now; None for all layers, whatever they cost.
         """
-        found = {}
+        norms = {}
         allowed = TimeShare(None) if due is None else budget
         for site in self._turns.affordable(sites, allowed, due or ()):
             warm = self._is_warm(site, allowed) and tier != Tier.FULL
@@ -97,13 +75,13 @@ class NormTracker:
                 budget.spending(task, free=due is None),
                 contextlib.suppress(RuntimeError),
             ):  # one odd layer is left out
-                found[site] = self._measure(site, *layer(site), warm)
-        return found
+                norms[site] = self._measure(site, *layer(site), warm)
+        return norms
 
     def _is_warm(self, site: Site, budget: TimeShare) -> bool:
-        """Say whether a layer is followed: it was searched for a few turns ago, or there is no time to do it again."""
-        since = self._since.get(site, LATEST)
-        return since < AFRESH or (since < LATEST and not budget.affords(("search", site)))
+        """Whether a layer is followed: it was searched for a few turns ago, or there is no time to do it again."""
+        since = self._since.get(site, LATEST_TURNS)
+        return since < AFRESH_TURNS or (since < LATEST_TURNS and not budget.affords(("search", site)))
 
     def _measure(
         self, site: Site, geometry: LayerGeometry, weight: Tensor, behind: NormalizerSeen | None, warm: bool
@@ -111,24 +89,26 @@ class NormTracker:
         wide = weight if weight.dtype in (torch.float32, torch.float64) else weight.float()
         scale = None
         if behind is not None:
-            gains = normalizer_probe.constant(behind.divisor, behind.free, behind.eps).amax(0)
-            largest = normalizer_probe.scales(behind)
+            gains = normalizer_probe.jacobian_norm(behind.divisor, behind.free, behind.eps).amax(0)
+            largest = normalizer_probe.group_scales(behind)
             gains = gains if largest is None else gains * largest
             scale = gains if gains.numel() == geometry.channels else gains.amax()
-        sizes = _least(wide.abs().amax())[None]  # squares of extreme weights would leave the range of float32
+        sizes = (
+            wide.abs().amax().clamp(min=MIN_DIVISOR)[None]
+        )  # squares of extreme weights would leave the range of float32
         wide = wide / sizes
         if scale is not None:
-            most = _least(scale.amax())
+            most = scale.amax().clamp(min=MIN_DIVISOR)
             scale, sizes = scale / most, torch.stack([sizes[0], most.to(sizes)])
         norms = len(sizes)
-        known = None if site not in self._warm else self._warm[site].to(wide)
+        vectors = None if site not in self._warm else self._warm[site].to(wide)
         draw = self._generator(wide.device)
         try:
-            if warm and known is not None and self._shapes[site] == (norms, geometry.shape):
-                estimate = followed(geometry, wide, known, scale, draw)
+            if warm and vectors is not None and self._shapes[site] == (norms, geometry.shape):
+                estimate = follow_norms(geometry, wide, vectors, scale, draw)
                 self._since[site] += 1
             else:
-                estimate = settled(geometry, wide, known, scale, draw)
+                estimate = search_norms(geometry, wide, vectors, scale, draw)
                 self._since[site] = 1
         except torch.linalg.LinAlgError:  # values that are not finite
             nothing = sizes.new_full((1,), float("nan"))
@@ -148,6 +128,85 @@ class NormTracker:
         return self._generators[place]
 
 
-def _least(size: Tensor) -> Tensor:
-    """Return a size that can be divided by."""
-    return size.clamp(min=TINY)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormFigure:
+    """One norm of a layer: alone, or with the normalizer behind it.
+
+    Attributes:
+        log10: of the norm.
+        error: decades by which it may be off.
+        drift: decades a step by which it was off where it was carried on; infinite if that is not known.
+        over: steps over which that was seen.
+    """
+
+    log10: float
+    error: float
+    drift: float = math.inf
+    over: int = 1
+
+    @property
+    def shown(self) -> float | None:
+        """The figure, if it can be read."""
+        return None if self.error > READABLE_DECADES else self.log10
+
+    def error_after(self, age: int) -> float:
+        """Return by how many decades it may be off some steps later.
+
+        Over more steps than the drift was seen over, it may have gone on to grow with every step.
+        """
+        return self.error if age == 0 else self.error + DRIFT_CAUTION * self.drift * age * max(1.0, age / self.over)
+
+    def carried(self, grown: float, age: int) -> NormFigure:
+        """Return what it is some steps later, if all that has happened is a known growth."""
+        return replace(self, log10=self.log10 + grown, error=self.error_after(age))
+
+    def corrected(self, carried: NormFigure, age: int) -> NormFigure:
+        """Return the norm as measured, with how far the one that was carried on to here was off."""
+        past = 0.0 if math.isinf(carried.drift) else DRIFT_MEMORY * carried.drift
+        over = max(age, 1)
+        return replace(self, drift=max(abs(_growth(carried.log10, self.log10)) / over, past), over=over)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightNorms:
+    """The norms of a weight layer.
+
+    Attributes:
+        bare: alone.
+        folded: with the normalizer behind it, if it feeds one.
+        step: when they were measured.
+        size: log10 of the l2 norm of the weight at that time.
+        level: the mean of log10 of the variances into the normalizer behind it, at that time.
+    """
+
+    bare: NormFigure
+    folded: NormFigure | None
+    step: int
+    size: float | None = None
+    level: float | None = None
+
+    def carried(self, step: int, size: float | None, level: float | None) -> WeightNorms:
+        """Return what they are at a later step, if the layer has only grown as its size has.
+
+        Folded with a normalizer it has also shrunk as the typical deviation there has grown.
+        """
+        grown, age = _growth(self.size, size), step - self.step
+        grown = math.nan if size is not None and math.isnan(size) else grown
+        folded = self.folded and self.folded.carried(grown - _growth(self.level, level) / 2.0, age)
+        return replace(self, bare=self.bare.carried(grown, age), folded=folded)
+
+    def is_due(self, step: int) -> bool:
+        """Return whether one of them could not be shown at a later step unless it is measured again."""
+        figures = (self.bare,) if self.folded is None else (self.bare, self.folded)
+        return any(figure.error_after(step - self.step) > READABLE_DECADES for figure in figures)
+
+    def corrected(self, carried: WeightNorms) -> WeightNorms:
+        """Return the norms as measured, with how far those that were carried on to here were off."""
+        age = self.step - carried.step
+        folded = self.folded and carried.folded and self.folded.corrected(carried.folded, age)
+        return replace(self, bare=self.bare.corrected(carried.bare, age), folded=folded or self.folded)
+
+
+def _growth(then: float | None, now: float | None) -> float:
+    """Return by how much a logarithm has grown; 0 where either is not known."""
+    return 0.0 if then is None or now is None or not math.isfinite(now - then) else now - then

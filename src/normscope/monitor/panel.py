@@ -14,29 +14,29 @@ from ..report.cells import format_cell, visible
 from ..report.curves import sparkline
 from ..report.words import counted
 from .history import History
-from .norm_tracking import PATIENCE
 from .record import Kind, Record
+from .schedule import PATIENCE_RECORDS
 
 if TYPE_CHECKING:
     import rich.console
     import rich.live
 
-PER_SECOND = 4.0
+MAX_DRAWS_PER_SECOND = 4.0
 """The panel is drawn at most this many times a second."""
 
-SHARE = 0.005
+DRAWING_TIME_SHARE = 0.005
 """The share of the time that drawing may take: on a slow machine the panel is drawn less often."""
 
-SHOWN = 200
+SPARKLINE_MAX_RECORDS = 200
 """Records that a sparkline looks at, at most: a long run costs no more than a short one."""
 
-SPARK = 32
+SPARKLINE_CHARS = 32
 """The width of a sparkline, in characters."""
 
-ALARMS = 3
+SHOWN_ALARMS = 3
 """The panel shows this many alarms, the last ones."""
 
-LEVELS = {"info": "cyan", "warning": "yellow", "error": "bold red"}
+SEVERITY_STYLES = {"info": "cyan", "warning": "yellow", "error": "bold red"}
 
 TOTALS = (
     ("log10_printed", "log10 norms"),
@@ -76,7 +76,7 @@ class Panel:
         self._console, self._clock = console, clock
         self._live: rich.live.Live | None = None
         self._drawn: float | None = None
-        self._pause = 1.0 / PER_SECOND
+        self._pause = 1.0 / MAX_DRAWS_PER_SECOND
         self._last: tuple[History, float] | None = None
         self._silent = console is None and not _is_terminal(sys.stderr)
 
@@ -95,7 +95,7 @@ class Panel:
             started, self._drawn = self._live is not None, now
             self._draw()
             if started:  # the first time rich is loaded, too
-                self._pause = max(1.0 / PER_SECOND, (self._clock() - now) / SHARE)
+                self._pause = max(1.0 / MAX_DRAWS_PER_SECOND, (self._clock() - now) / DRAWING_TIME_SHARE)
 
     def close(self) -> None:
         """Draw the last state, leave it there, and give the terminal back."""
@@ -185,39 +185,39 @@ def lines(history: History, overhead: float) -> Iterator[tuple[str, str]]:
     last = history.records[-1]
     rate = f"   lr {format_cell(last.lr[0], 'number')}" if last.lr else ""
     yield f"step {last.step:,}{rate}   overhead {format_cell(overhead, 'percent')}", "bold"
-    some = _some(history.records)
-    yield from _course("loss", [record.loss for record in some])
+    some = _thin_out(history.records)
+    yield from _show_course("loss", [record.loss for record in some])
     for quantity, name in TOTALS:
-        yield from _course(name, [record.total.get(quantity) for record in some])
+        yield from _show_course(name, [record.total.get(quantity) for record in some])
     for kind, quantity, most, name in WORST:
-        yield from _worst(history, kind, quantity, most, name)
-    for finding in history.findings[-ALARMS:]:
+        yield from _show_worst(history, kind, quantity, most, name)
+    for finding in history.findings[-SHOWN_ALARMS:]:
         when = "" if finding.step is None else f"step {finding.step:,}: "
-        yield f"{when}{finding.code} in {finding.where}: {finding.seen}", LEVELS[finding.severity.value]
-    if len(history.findings) > ALARMS:
-        yield f"and {counted(len(history.findings) - ALARMS, 'earlier alarm')}", "dim"
+        yield f"{when}{finding.code} in {finding.where}: {finding.seen}", SEVERITY_STYLES[finding.severity.value]
+    if len(history.findings) > SHOWN_ALARMS:
+        yield f"and {counted(len(history.findings) - SHOWN_ALARMS, 'earlier alarm')}", "dim"
 
 
-def _some(records: Sequence[Record]) -> list[Record]:
+def _thin_out(records: Sequence[Record]) -> list[Record]:
     """Return few of many records, evenly, the last among them."""
-    stride = max(math.ceil(len(records) / SHOWN), 1)
+    stride = max(math.ceil(len(records) / SPARKLINE_MAX_RECORDS), 1)
     return [records[index] for index in range((len(records) - 1) % stride, len(records), stride)]
 
 
-def _course(name: str, found: Sequence[float | None]) -> Iterator[tuple[str, str]]:
-    known = [value for value in found if value is not None]
-    if known:
-        shown = format_cell(known[-1], "log10" if name != "loss" else "number")
-        yield f"{name:<22}{shown:>10}  {sparkline(known, SPARK)}", ""
+def _show_course(name: str, values: Sequence[float | None]) -> Iterator[tuple[str, str]]:
+    measured = [value for value in values if value is not None]
+    if measured:
+        shown = format_cell(measured[-1], "log10" if name != "loss" else "number")
+        yield f"{name:<22}{shown:>10}  {sparkline(measured, SPARKLINE_CHARS)}", ""
 
 
-def _worst(history: History, kind: Kind, quantity: str, most: bool, name: str) -> Iterator[tuple[str, str]]:
-    found: dict[str, float] = {}
-    for record in history.having(kind, quantity)[-PATIENCE:]:  # layers may take turns
-        found |= {layer.name: v for layer, v in zip(history.of(kind), record.of(kind, quantity)) if v is not None}
-    known = [(value, name) for name, value in found.items() if not math.isnan(value)]
-    if known:
-        value, where = max(known) if most else min(known)
+def _show_worst(history: History, kind: Kind, quantity: str, most: bool, name: str) -> Iterator[tuple[str, str]]:
+    latest: dict[str, float] = {}
+    for record in history.having(kind, quantity)[-PATIENCE_RECORDS:]:  # layers may take turns
+        latest |= {layer.name: v for layer, v in zip(history.of(kind), record.of(kind, quantity)) if v is not None}
+    numbers = [(value, name) for name, value in latest.items() if not math.isnan(value)]
+    if numbers:
+        value, where = max(numbers) if most else min(numbers)
         yield f"{name:<22}{format_cell(value, 'log10'):>10}  {where}", ""
 
 

@@ -16,6 +16,8 @@ Kind = Literal["weight", "normalizer", "block", "units", "operator"]
 KINDS: tuple[Kind, ...] = ("weight", "normalizer", "block", "units", "operator")
 Numbers = tuple[float | None, ...]
 NOT_FINITE = re.compile(r"-?inf|nan")
+FIGURE_ROOT = "normscope"
+"""What the names of all figures begin with where others keep them too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +70,7 @@ class Record:
         values: by kind of layer and quantity one number per layer of that kind, in the order of the layers;
             None is not measured. Quantities named `log10_*` are exponents.
         histograms: in the full tier, of the entries of each weight layer's weight and of its gradient: the root mean
-            square, then the share in each bin (`monitor/probes/histograms.py`); None for a layer without.
+            square, then the share in each bin (`monitor/probes/updates.py`); None for a layer without.
         total: sums over the network: `log10_printed`, `log10_constants`, `log10_folded`, `log10_gradient`,
             `log10_weight`; `log10_backward`, of the size of the gradient in front of the first block (behind it, where
             it is the first to see the batch) over that behind the last; `input_spread`, how far the samples of the
@@ -92,6 +94,42 @@ class Record:
     def of(self, kind: Kind, quantity: str) -> Numbers:
         """Return one quantity of all layers of a kind; empty if it was not measured."""
         return self.values.get(kind, {}).get(quantity, ())
+
+    def number(self, kind: Kind, quantity: str, index: int) -> float | None:
+        """Return one figure of one layer, by its place among those of its kind; None if it was not measured."""
+        column = self.of(kind, quantity)
+        return column[index] if index < len(column) else None
+
+    def flatten(self, layers: Sequence[LayerRecord] = ()) -> dict[str, float]:
+        """Return everything that was measured by name: `normscope/<kind>/<layer>/<quantity>`.
+
+        Args:
+            layers: the layers of the run; a layer that is not among them has its place for a name.
+
+        Example:
+            >>> record = Record(
+            ...     step=3, seconds=0.1, tier="economy", loss=0.5, lr=(0.1,), total={"log10_folded": 2.0},
+            ...     values={"normalizer": {"log10_variance": (-1.0, None)}},
+            ... )
+            >>> layers = [LayerRecord(name=name, kind="normalizer", family="batch_norm") for name in ("bn1", "bn2")]
+            >>> for name, value in record.flatten(layers).items():
+            ...     print(name, value)
+            normscope/loss 0.5
+            normscope/lr/0 0.1
+            normscope/total/log10_folded 2.0
+            normscope/normalizer/bn1/log10_variance -1.0
+        """
+        figures: dict[str, float | None] = {"loss": self.loss}
+        figures |= {f"lr/{index}": rate for index, rate in enumerate(self.lr)}
+        figures |= {f"total/{quantity}": value for quantity, value in self.total.items()}
+        figures |= {f"metrics/{name}": value for name, value in self.metrics.items()}
+        for kind, table in self.values.items():
+            names = [layer.name for layer in layers if layer.kind == kind]
+            for quantity, numbers in table.items():
+                for place, value in enumerate(numbers):
+                    name = names[place] if place < len(names) else str(place)
+                    figures[f"{kind}/{name}/{quantity}"] = value
+        return {f"{FIGURE_ROOT}/{name}": value for name, value in figures.items() if value is not None}
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data with six digits of every figure."""
@@ -121,28 +159,22 @@ class Record:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Record:
         """Return the record that `to_json` wrote."""
-        found = revived(dict(data))
-        values = {k: {q: tuple(_number(v) for v in n) for q, n in t.items()} for k, t in found["values"].items()}
+        plain = revived(dict(data))
+        values = {k: {q: tuple(_revive_nan(v) for v in n) for q, n in t.items()} for k, t in plain["values"].items()}
         return cls(
-            step=int(found["step"]),
-            seconds=float(found["seconds"]),
-            tier=found["tier"],
-            loss=_number(found["loss"]),
-            lr=tuple(math.nan if value == "nan" else value for value in found["lr"]),
+            step=int(plain["step"]),
+            seconds=float(plain["seconds"]),
+            tier=plain["tier"],
+            loss=_revive_nan(plain["loss"]),
+            lr=tuple(_revive_nan(value) for value in plain["lr"]),
             values=values,
             histograms={
-                what: tuple(None if row is None else tuple(map(_number, row)) for row in rows)
-                for what, rows in found.get("histograms", {}).items()
+                what: tuple(None if row is None else tuple(map(_revive_nan, row)) for row in rows)
+                for what, rows in plain.get("histograms", {}).items()
             },
-            total={key: _number(value) for key, value in found["total"].items()},
-            metrics={key: math.nan if value == "nan" else value for key, value in found.get("metrics", {}).items()},
+            total={key: _revive_nan(value) for key, value in plain["total"].items()},
+            metrics={key: _revive_nan(value) for key, value in plain.get("metrics", {}).items()},
         )
-
-
-def summed(numbers: Sequence[float | None]) -> float | None:
-    """Return the sum of what was measured; None if nothing was."""
-    known = [value for value in numbers if value is not None]
-    return sum(known) if known else None
 
 
 def _texts(numbers: Numbers) -> str:
@@ -151,5 +183,5 @@ def _texts(numbers: Numbers) -> str:
     return NOT_FINITE.sub(r'"\g<0>"', text) if "n" in text else text
 
 
-def _number(value: Any) -> float | None:
+def _revive_nan(value: Any) -> Any:
     return math.nan if value == "nan" else value

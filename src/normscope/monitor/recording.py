@@ -8,22 +8,22 @@ import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import InputError, said
 from ..core.finding import Finding
 from .alarms import add_record, look_for_alarms
+from .composing import StepInTransit, compose
 from .history import History
 from .log import LogWriter
-from .measuring import Measurement, StepInTransit
-from .observed import Taken
+from .measuring import Measurement
+from .observed import Observed
 from .panel import Panel
 from .record import LayerRecord, Record
-from .time_share import TimeShare
+from .schedule import TimeShare
 
 Sink = Callable[[Record, Sequence[Finding]], None]
-LOOK = 10
+LOOK_RECORDS = 10
 """After this many records all alarms are looked for, whatever the budget."""
 
 
@@ -33,14 +33,19 @@ class Recorder:
     Nothing here stops a training run: what fails is told once and left out from then on.
 
     Args:
-        folder: the folder of the log; None for none.
+        budget: the budget of the alarms.
+        folder: the folder of the log; None for none. A log that is there goes on.
         sinks: called with every record and its findings.
         panel: whether to show a live panel.
-        budget: the budget of the alarms.
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str] | None, sinks: Sequence[Sink], *, panel: bool, budget: TimeShare
+        self,
+        budget: TimeShare,
+        folder: str | os.PathLike[str] | None = None,
+        sinks: Sequence[Sink] = (),
+        *,
+        panel: bool = False,
     ) -> None:
         self.history = History()
         self._sinks, self.budget = list(sinks), budget
@@ -67,7 +72,7 @@ class Recorder:
         self._write("run", metadata)
         self._tell("begin", layers, metadata)
 
-    def send(self, measurement: Measurement, seconds: float, observed: Mapping[str, Taken]) -> None:
+    def send(self, measurement: Measurement, seconds: float, observed: Mapping[str, Observed]) -> None:
         """Send a measured step on its way to the host, with what the loop observed since the last one."""
         try:
             self._queue.append(measurement.send(seconds, observed))
@@ -79,7 +84,7 @@ class Recorder:
         while self._queue and (wait or self._queue[0].arrived()):
             arriving = self._queue.popleft()
             try:
-                record = arriving.record()
+                record = compose(arriving)
                 raised = self._look(record, last=wait and not self._queue)
             except Exception as error:
                 self.complain("record", f"a measured step is lost: {said(error)}")
@@ -92,7 +97,7 @@ class Recorder:
         if wait and self._waited:
             self._waited = 0
             try:
-                self.ring(look_for_alarms(self.history))
+                self._ring(look_for_alarms(self.history))
             except Exception as error:
                 self.complain("record", f"alarms are not looked for: {said(error)}")
             self._show(overhead)
@@ -106,9 +111,9 @@ class Recorder:
     def raise_now(self, finding: Finding) -> None:
         """Raise an alarm that no record shows."""
         if self.history.raised(finding):
-            self.ring([finding])
+            self._ring([finding])
 
-    def ring(self, raised: Sequence[Finding]) -> None:
+    def _ring(self, raised: Sequence[Finding]) -> None:
         """Hand on alarms that come without a record of their own."""
         for finding in raised:
             self._write("finding", finding.to_json())
@@ -125,7 +130,7 @@ class Recorder:
     def _look(self, record: Record, *, last: bool) -> list[Finding]:
         """Add a record and look for alarms: for all of them every few records, or as often as the budget has it."""
         self._waited += 1
-        if not last and self._waited < LOOK and not self.budget.affords("alarms"):
+        if not last and self._waited < LOOK_RECORDS and not self.budget.affords("alarms"):
             return add_record(self.history, record, thorough=False)
         self._waited = 0
         with self.budget.spending("alarms"):
@@ -174,39 +179,11 @@ class Recorder:
                 self.complain("log", f"the log cannot be written to and ends here: {said(error)}")
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """Where the records of a run are to go.
-
-    Attributes:
-        folder: the folder of the log; None for none.
-        sinks: called with every record and its findings.
-        panel: whether to show a live panel.
-    """
-
-    folder: str | os.PathLike[str] | None
-    sinks: Sequence[Sink]
-    panel: bool
-
-    @staticmethod
-    def of(log: Any, sinks: Any, panel: bool | None) -> Destination:
-        """Return what was asked for, checked; without a word on the panel there is one beside a log.
-
-        Raises:
-            InputError: the sinks are no functions, or the log is no path of a folder.
-        """
-        if not isinstance(sinks, Sequence) or not all(map(callable, sinks)):
-            raise InputError("sinks is a list of functions of a record and its findings, as in normscope.monitor.sinks")
-        if log is not None and not isinstance(log, str | os.PathLike):
-            raise InputError(f"log is a {type(log).__name__}: pass the path of a folder")
-        if log is not None and not os.fspath(log):
-            raise InputError('log is an empty path: pass that of a folder, "." for the present one, or None for no log')
-        return Destination(log, sinks, panel if panel is not None else log is not None)
-
-    def opened(self, budget: TimeShare) -> Recorder:
-        """Return a recorder that goes on with the log, if there is one; `budget` is that of the alarms."""
-        return Recorder(self.folder, self.sinks, panel=self.panel, budget=budget)
-
-
-NOWHERE = Destination(None, (), False)
-"""The destination of a process that writes nothing, and of a run that has not begun."""
+def check_destination(log: Any, sinks: Any) -> None:
+    """Raise InputError where the sinks are no functions, or the log is no path of a folder."""
+    if not isinstance(sinks, Sequence) or not all(map(callable, sinks)):
+        raise InputError("sinks is a list of functions of a record and its findings, as in normscope.monitor.sinks")
+    if log is not None and not isinstance(log, str | os.PathLike):
+        raise InputError(f"log is a {type(log).__name__}: pass the path of a folder")
+    if log is not None and not os.fspath(log):
+        raise InputError('log is an empty path: pass that of a folder, "." for the present one, or None for no log')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +13,7 @@ from ..core.errors import InputError
 from ..core.finding import Finding
 from ..report.shown import Shown
 from ..report.words import counted
-from .log import FILE
-from .log_reading import Ended, LogReading
+from .log import FILE, Ended, LogReading
 from .record import KINDS, Kind, LayerRecord, Numbers, Record
 
 if TYPE_CHECKING:
@@ -72,23 +72,25 @@ class Run(Shown):
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         path = Path(folder)
         if path.is_dir() and not (path / FILE).is_file():
-            inside = sorted(found.parent.name for found in path.glob(f"*/{FILE}"))
+            inside = sorted(log.parent.name for log in path.glob(f"*/{FILE}"))
             hint = f"; there are runs in it: {', '.join(inside[:5])}" if inside else ""
             raise InputError(f"{path} is no run: it has no {FILE}{hint}")
         self._fill(path if path.is_dir() else path.parent, LogReading.of(path))
 
     def _fill(self, path: Path, reading: LogReading) -> None:
-        found = {
-            "path": path,
-            "metadata": reading.metadata,
-            "layers": reading.layers,
-            "records": reading.records(),
-            "metrics": tuple(reading.metrics),
-            "findings": tuple(dict.fromkeys(reading.findings)),
-            "resumed": tuple(reading.resumed),
-            "ended": reading.ended,
-        }
-        for name, value in found.items():
+        self._set(
+            path=path,
+            metadata=reading.metadata,
+            layers=reading.layers,
+            records=reading.records(),
+            metrics=tuple(reading.metrics),
+            findings=tuple(dict.fromkeys(reading.findings)),
+            resumed=tuple(reading.resumed),
+            ended=reading.ended,
+        )
+
+    def _set(self, **fields: Any) -> None:
+        for name, value in fields.items():
             object.__setattr__(self, name, value)
 
     @classmethod
@@ -110,11 +112,11 @@ class Run(Shown):
             low: the first step.
             high: the last step.
         """
-        run = object.__new__(Run)
-        for name in self.__dataclass_fields__:
-            object.__setattr__(run, name, getattr(self, name))
-        object.__setattr__(run, "records", tuple(record for record in self.records if low <= record.step <= high))
-        object.__setattr__(run, "metrics", tuple(pair for pair in self.metrics if low <= pair[0] <= high))
+        run = copy.copy(self)
+        run._set(
+            records=tuple(record for record in self.records if low <= record.step <= high),
+            metrics=tuple(pair for pair in self.metrics if low <= pair[0] <= high),
+        )
         return run
 
     @property
@@ -140,25 +142,25 @@ class Run(Shown):
             `run.course("normalizer", "log10_variance")["layer1.0.bn1"]` is `[(0, -0.53), (50, -0.61), ...]`.
         """
         names = [layer.name for layer in self.of(kind)]
-        found: dict[str, list[tuple[int, float]]] = {name: [] for name in names}
-        columns = list(found.values())
+        courses: dict[str, list[tuple[int, float]]] = {name: [] for name in names}
+        columns = list(courses.values())
         for record in self.records:
             step = record.step
             for points, value in zip(columns, record.of(kind, quantity)):
                 if value is not None:
                     points.append((step, value))
-        return {name: points for name, points in found.items() if points}
+        return {name: points for name, points in courses.items() if points}
 
     def last(self, kind: Kind, quantity: str) -> Numbers:
         """Return the last value of a quantity for every layer of a kind; None where it was never measured."""
-        found: list[float | None] = [None] * len(self.of(kind))
+        latest: list[float | None] = [None] * len(self.of(kind))
         for record in reversed(self.records):
             for index, value in enumerate(record.of(kind, quantity)):
-                if found[index] is None:
-                    found[index] = value
-            if record.of(kind, quantity) and None not in found:
+                if latest[index] is None:
+                    latest[index] = value
+            if record.of(kind, quantity) and None not in latest:
                 break
-        return tuple(found)
+        return tuple(latest)
 
     def total(self, quantity: str) -> list[tuple[int, float]]:
         """Return one quantity of the whole network over the run, as pairs (step, value).
@@ -167,7 +169,7 @@ class Run(Shown):
             quantity: `loss`, `lr` (of the first parameter group), or as `Record.total`, `Record.metrics` or
                 `run.log_metrics` names it.
         """
-        read = ((record.step, _of_record(record, quantity)) for record in self.records)
+        read = ((record.step, _read_quantity(record, quantity)) for record in self.records)
         measured = [(step, value) for step, value in read if value is not None]
         return measured or [(step, figures[quantity]) for step, figures in self.metrics if quantity in figures]
 
@@ -177,7 +179,7 @@ class Run(Shown):
         Raises:
             InputError: pandas is not installed.
         """
-        return _frame(list(self._rows()), ("step", "seconds", "kind", "layer"))
+        return _to_frame(list(self._rows()), ("step", "seconds", "kind", "layer"))
 
     def totals(self) -> pandas.DataFrame:
         """Return one row per step: step, seconds, tier, loss, lr (and lr_1, ... of further groups), and the totals.
@@ -190,7 +192,7 @@ class Run(Shown):
             rates = {"lr" if index == 0 else f"lr_{index}": rate for index, rate in enumerate(record.lr)}
             line = {"step": record.step, "seconds": record.seconds, "tier": record.tier, "loss": record.loss}
             rows.append({**line, **rates, **record.total, **record.metrics})
-        return _frame(rows, ("step", "seconds", "tier", "loss", "lr"))
+        return _to_frame(rows, ("step", "seconds", "tier", "loss", "lr"))
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         for record in self.records:
@@ -205,11 +207,11 @@ class Run(Shown):
     def __repr__(self) -> str:
         reached = f"step {self.records[-1].step:,}" if self.records else "nothing measured"
         how = "no end logged" if self.ended is None else self.ended.how
-        found = f"{counted(len(self.layers), 'layer')}, {counted(len(self.findings), 'alarm')}"
-        return f"<Run {self.path}: {reached}, {found}, {how}>"
+        counts = f"{counted(len(self.layers), 'layer')}, {counted(len(self.findings), 'alarm')}"
+        return f"<Run {self.path}: {reached}, {counts}, {how}>"
 
 
-def _of_record(record: Record, quantity: str) -> float | None:
+def _read_quantity(record: Record, quantity: str) -> float | None:
     if quantity == "loss":
         return record.loss
     if quantity == "lr":
@@ -217,7 +219,7 @@ def _of_record(record: Record, quantity: str) -> float | None:
     return record.total[quantity] if quantity in record.total else record.metrics.get(quantity)
 
 
-def _frame(rows: list[dict[str, Any]], first: Sequence[str]) -> pandas.DataFrame:
+def _to_frame(rows: list[dict[str, Any]], first: Sequence[str]) -> pandas.DataFrame:
     """Return rows as a table; the first columns are there even without rows."""
     try:
         import pandas

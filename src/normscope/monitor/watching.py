@@ -15,22 +15,18 @@ from ..core.errors import InputError
 from ..core.finding import Finding
 from ..core.untouched import unwrapped
 from ..report.words import counted
-from .distributed import ProcessRole, agreed
-from .forward_hooks import ForwardHooks
+from .alarms.setup import Sight
+from .distributed import ProcessRole, agree_with_first
 from .history import History
-from .locating import Locator
-from .observed import checked
-from .probes.sharpness import SharpnessProbe
+from .hooks import TrainingHooks
+from .observed import check_figure
+from .probes.batches import DomainProbe, SharpnessProbe
 from .record import Record
-from .recording import NOWHERE, Destination, Sink
-from .run_state import RunState
-from .schedule import Schedule, Tier
-from .step_hooks import StepHooks
-from .time_share import TimeShare
-from .unseen import Sight
-from .watched_layers import trained_by
+from .recording import Recorder, Sink, check_destination
+from .schedule import Schedule, Tier, TimeShare
+from .watched_layers import innermost_optimizer
 
-SHARE = 0.0025
+TIME_SHARE = 0.0025
 """The share of the run's time for operator norms and updates in the economy tier, and for alarms; others wait."""
 
 
@@ -87,16 +83,27 @@ def watch(
         >>> [record.step for record in run.records]
         [0, 2, 4]
     """
-    return Watch(
+    schedule = Schedule.of(every, tier)
+    trained = innermost_optimizer(model, optimizer)
+    check_destination(log, sinks)
+    role = ProcessRole.of(unwrapped(model))
+    followed = None if domain is None else DomainProbe(domain)
+    curvature = None if sharpness is None else SharpnessProbe(sharpness)
+    if curvature is not None and (role.sharded or Tier.FULL not in schedule.every):
+        raise InputError(
+            'sharpness= is measured at steps of the full tier, of models in one piece: every={"full": 500, ...}'
+        )
+    hooks = TrainingHooks(
         model,
-        optimizer,
-        schedule=Schedule.of(every, tier),
-        log=log,
-        sinks=sinks,
-        panel=panel,
-        domain=domain,
-        sharpness=sharpness,
+        trained,
+        schedule=schedule,
+        role=role,
+        recorder=Recorder(TimeShare(TIME_SHARE)),
+        budget=TimeShare(None if role.sharded else TIME_SHARE),  # all processes have to measure the same layers
+        domain=followed,
+        sharpness=curvature,
     )
+    return Watch(hooks, log, sinks, panel=panel if panel is not None else log is not None)
 
 
 class Watch:
@@ -113,54 +120,34 @@ class Watch:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        optimizer: Optimizer,
-        *,
-        schedule: Schedule,
-        log: str | os.PathLike[str] | None,
-        sinks: Sequence[Sink],
-        panel: bool | None,
-        domain: Domain | None = None,
-        sharpness: tuple[Any, Any] | None = None,
+        self, hooks: TrainingHooks, log: str | os.PathLike[str] | None, sinks: Sequence[Sink], *, panel: bool
     ) -> None:
-        self.optimizer = trained_by(model, optimizer)
-        self._destination = Destination.of(log, sinks, panel)
-        role = ProcessRole.of(unwrapped(model))
-        self._run = RunState(
-            schedule=schedule,
-            role=role,
-            recorder=NOWHERE.opened(TimeShare(SHARE)),
-            sight=Sight(self.optimizer),
-        )
-        self._forwards = ForwardHooks(self._run, model, self.optimizer, domain)
-        probe = None if sharpness is None else SharpnessProbe(sharpness)
-        if probe is not None and (role.sharded or Tier.FULL not in schedule.every):
-            raise InputError(
-                'sharpness= is measured at steps of the full tier, of models in one piece: every={"full": 500, ...}'
-            )
-        budget = TimeShare(None if role.sharded else SHARE)  # all processes have to measure the same layers
-        self._steps = StepHooks(self._run, self.optimizer, self._forwards, budget=budget, sharpness=probe)
+        self._hooks, self._log, self._sinks, self._panel = hooks, log, sinks, panel
         self._entered = False
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The innermost optimizer, which is watched, until the run ends."""
+        return self._hooks.optimizer
 
     @property
     def step(self) -> int:
         """How many steps the optimizer has taken."""
-        return self._run.step
+        return self._hooks.step
 
     @step.setter
     def step(self, step: int) -> None:
-        self._run.step = step
+        self._hooks.step = step
 
     @property
     def busy(self) -> bool:
         """Whether the model is run by the watcher just now, not by the loop."""
-        return self._run.busy
+        return self._hooks.busy
 
     @property
     def history(self) -> History:
         """The layers, records and alarms so far."""
-        return self._run.history
+        return self._hooks.history
 
     @property
     def records(self) -> tuple[Record, ...]:
@@ -175,61 +162,48 @@ class Watch:
     @property
     def overhead(self) -> float:
         """The share of the run's time that watching took; the first measured step, which finds the layers, left out."""
-        return self._run.clock.overhead
+        return self._hooks.clock.overhead
 
     def __repr__(self) -> str:
-        seen = f"{self.step:,} steps, {counted(len(self.history.records), 'record')}"
-        return f"<Watch: {seen}, {counted(len(self.findings), 'alarm')}, overhead {100 * self.overhead:.2f} %>"
+        measured = f"{self.step:,} steps, {counted(len(self.history.records), 'record')}"
+        return f"<Watch: {measured}, {counted(len(self.findings), 'alarm')}, overhead {100 * self.overhead:.2f} %>"
 
     def __enter__(self) -> Watch:
         if self._entered:
             raise InputError("this run has been watched already: call ns.watch again, with the same log to go on")
         self._entered = True
-        run = self._run
-        run.clock.restart()
-        if run.role.idle:
-            self._steps.attach()
-            return self
-        self._forwards.attach()
-        try:
-            if run.role.writes:
-                run.recorder = self._destination.opened(TimeShare(SHARE))
-        except BaseException:
-            self._forwards.detach()
-            raise
-        step = run.history.next_step
-        run.step = agreed(step) if run.role.sharded else step
-        run.sight = Sight(self.optimizer)
-        self._steps.attach()
+        hooks, role = self._hooks, self._hooks.role
+        hooks.clock.restart()
+        if not role.idle:
+            hooks.attach_to_model()
+            try:
+                if role.writes:
+                    hooks.recorder = Recorder(TimeShare(TIME_SHARE), self._log, self._sinks, panel=self._panel)
+            except BaseException:
+                hooks.detach()
+                raise
+            step = hooks.history.next_step
+            hooks.step = agree_with_first(step) if role.sharded else step
+            hooks.sight = Sight(hooks.optimizer)
+        hooks.attach_to_optimizer()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        run = self._run
-        if kind is None and self._steps.attached and not run.role.idle:
-            run.say(run.sight.missed(self.optimizer, run.step))
-        self._steps.detach()
-        self._forwards.detach()
-        self._forwards.stop_listening()
+        hooks = self._hooks
+        if kind is None:
+            hooks.look_for_missed_training()
+        hooks.detach()
         self.flush()
         ended = "finished" if kind is None else f"stopped by {kind.__name__}"
-        seconds = round(run.clock.passed, 3)
-        run.recorder.close({"step": run.step, "how": ended, "seconds": seconds, "overhead": self.overhead})
-        self._let_go()
-
-    def _let_go(self) -> None:
-        """Keep neither model nor optimizer alive: the run may be kept for its findings."""
-        self._forwards.let_go()
-        self._steps.let_go()
-        self._run.locator = Locator()
-        self._run.history.standing.let_go()
-        self.__dict__.pop("optimizer", None)
+        seconds = round(hooks.clock.passed, 3)
+        hooks.recorder.close({"step": self.step, "how": ended, "seconds": seconds, "overhead": self.overhead})
+        hooks.let_go()  # the run may be kept for its findings
 
     def turn_to(self, model: nn.Module, call: tuple[Any, Any] | None = None) -> None:
         """Watch another module instead, before the first forward is measured; `call` has one that has begun."""
-        if self._run.subject is None and not self._run.role.idle:
-            self._forwards.turn_to(model, call)
+        self._hooks.turn_to(model, call)
 
     def observe(self, **figures: Tensor | float) -> None:
         """Add figures of the present step, after its forward: `loss`, and others by their names.
@@ -249,15 +223,8 @@ class Watch:
             `run.observe(loss=loss, accuracy=(output.argmax(1) == y).float().mean())`
         """
         for name, value in figures.items():
-            checked(name, value)
-        run = self._run
-        if run.pending is not None and "loss" in figures:
-            run.pending.observe(figures["loss"])
-        if run.role.writes and self._steps.attached:
-            run.say(run.sight.observed(self.optimizer, run.step))
-            found = {name: run.add(name, value) for name, value in figures.items()}
-            if run.locator.is_asked(found.get("loss")):
-                run.locate(self._forwards.model)
+            check_figure(name, value)
+        self._hooks.observe(figures)
 
     def log_metrics(self, **figures: Tensor | float) -> None:
         """Write figures down as they are, at the present step: those of a validation, say.
@@ -273,17 +240,16 @@ class Watch:
             `run.log_metrics(val_loss=val_loss, val_accuracy=0.93)`
         """
         for name, value in figures.items():
-            checked(name, value)
-        if self._run.role.writes and self._steps.attached:
-            found = {name: float(v.detach() if isinstance(v, Tensor) else v) for name, v in figures.items()}
-            self._run.recorder.note(self.step, found)
+            check_figure(name, value)
+        if self._hooks.role.writes and self._hooks.attached:
+            numbers = {name: float(v.detach() if isinstance(v, Tensor) else v) for name, v in figures.items()}
+            self._hooks.recorder.note(self.step, numbers)
 
     def skip(self, seconds: float) -> None:
         """Leave out time in which the loop stood still (an evaluation, another run)."""
-        self._run.clock.skip(seconds)
-        self._steps.budget.skip(seconds)
-        self._run.recorder.budget.skip(seconds)
+        for timer in (self._hooks.clock, self._hooks.budget, self._hooks.recorder.budget):
+            timer.skip(seconds)
 
     def flush(self) -> None:
         """Wait for everything that was measured, write it down and look for alarms."""
-        self._run.send(wait=True)
+        self._hooks.send(wait=True)

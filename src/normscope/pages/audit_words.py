@@ -11,6 +11,7 @@ from ..diagnosis.audit_result import Audit
 from ..diagnosis.findings.loose import BECAUSE, loose
 from ..diagnosis.findings.loose import CODE as LOOSE
 from ..diagnosis.verdict import clause, groups
+from ..graph.ir import HELD
 from ..report.document import Figure
 from ..report.words import LEVELS, counted, factor, shape
 from .audit_curve import curve_figures, curve_sentences
@@ -200,8 +201,9 @@ def _samples(audit: Audit, observed: Bracket) -> str:
 
 
 def _over_all_inputs(bracket: Bracket) -> str:
+    inputs = "inputs with the masks of the first sample" if HELD in bracket.notes else "inputs"
     text = (
-        f"For any two inputs (GLOBAL) the distance between them grows at most {factor(bracket.log10_upper)} times "
+        f"For any two {inputs} (GLOBAL) the distance between them grows at most {factor(bracket.log10_upper)} times "
         f"({EVIDENCE[bracket.evidence]}; by {bracket.method})"
     )
     if bracket.log10_lower > -math.inf:

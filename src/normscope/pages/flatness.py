@@ -23,7 +23,9 @@ def flatness_document(found: Flatness, *, brief: bool = False) -> Document:
     if not brief:
         items = [
             Figure(label="Spherical sharpness", value=found.spherical_sharpness, kind="number", term="sharpness"),
-            Figure(label="Increase by ascent", value=found.ascent, kind="number", note=f"rho {found.rho:g} a group"),
+            Figure(
+                label="Increase by ascent, at least", value=found.ascent, kind="number", note=f"within {found.rho:g}"
+            ),
             Figure(label="The same, raw", value=found.raw_ascent, kind="number", note="depends on the scale"),
         ]
         blocks += [Figures(items=tuple(items)), *_charts(found)]
@@ -43,7 +45,10 @@ def flatness_document(found: Flatness, *, brief: bool = False) -> Document:
     blocks.append(Table(title="Under noise", columns=tuple(columns), rows=tuple(rows)))
     if brief:
         sharp = "not measured" if found.spherical_sharpness is None else f"{found.spherical_sharpness:.4g}"
-        text = f"Spherical sharpness {sharp}; ascent adds {found.ascent:.3g} to the loss (raw {found.raw_ascent:.3g})."
+        text = (
+            f"Spherical sharpness {sharp}; ascent within {found.rho:g} adds at least {found.ascent:.3g} to the loss "
+            f"(raw {found.raw_ascent:.3g})."
+        )
         blocks.append(Text(body=text))
     blocks += [Text(body=f"{name[0].upper()}{name[1:]}: {what}.") for name, what in found.definitions]
     blocks += [Text(body=f"{note[0].upper()}{note[1:]}.") for note in found.notes]

@@ -9,7 +9,7 @@ from ..generalize.bound import CERTIFIED, RATE, BoundRow
 from ..generalize.generalization_table import Generalization
 from ..report.document import Block, Chart, Column, Curve, Curves, Document, Figure, Figures, Series, Table, Text
 from ..report.words import counted
-from ..theory.complexity import generalization_slack
+from ..theory.sample_sizes import generalization_slack
 
 SHOWN = 6.0
 """The largest exponent in charts: a bound above a million times the largest loss is drawn at the edge."""

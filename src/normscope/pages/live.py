@@ -10,8 +10,7 @@ from typing import Any
 
 from ..core.errors import InputError
 from ..core.files import bounded_lines
-from ..monitor.log import FILE, read_line
-from ..monitor.log_reading import LogReading
+from ..monitor.log import FILE, LogReading, read_line
 from ..monitor.run import Run
 from ..report.cells import visible
 from ..report.document import Curve, Curves

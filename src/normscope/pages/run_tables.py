@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..monitor.probes.histograms import BINS
+from ..monitor.probes.updates import HISTOGRAM_BINS
 from ..monitor.record import Kind as LayerKind
 from ..monitor.record import LayerRecord
 from ..monitor.run import Run
@@ -92,7 +92,7 @@ def histogram_table(run: Run) -> Table | None:
             rows = record.histograms.get(what) or (None,) * len(run.of("weight"))
             sizes: list[Cell] = [None if row is None else row[0] for row in rows]
             spreads: list[Cell] = [
-                None if row is None else sparkline([n or 0.0 for n in row[1:]], BINS) for row in rows
+                None if row is None else sparkline([n or 0.0 for n in row[1:]], HISTOGRAM_BINS) for row in rows
             ]
             step = f"at step {record.step:,}"
             columns.append((Column(title=f"{what}s, {when}", kind="name", help=f"Shares in 33 bins, {step}."), spreads))

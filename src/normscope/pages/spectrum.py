@@ -32,6 +32,10 @@ LEARNING_RATE = (
     "Gradient descent with a learning rate above 2/lambda_max leaves a bowl of this curvature. Networks are no bowls: "
     "training often settles near this edge and goes on, with a loss that no longer falls at every step."
 )
+DRAWN = (
+    "The curve is that of the 20 nodes or fewer that every random vector gives, not of single eigenvalues: it may have "
+    "gaps where the eigenvalues have none. Every node is drawn as a bell of width"
+)
 
 
 def spectrum_document(found: Spectrum, *, brief: bool = False) -> Document:
@@ -167,13 +171,14 @@ def _density(found: Spectrum, brief: bool) -> list[Block]:
     if density is None:
         return []
     share = density.near_zero
-    most = min(share.value + share.error, 1.0)
     text = (
-        f"About {100 * share.value:.2g} % of the eigenvalues, and hardly more than {100 * most:.2g} %, are within a "
-        "thousandth of the largest of zero."
+        f"Between {100 * share.lower:.2g} % and {100 * share.upper:.2g} % of the eigenvalues are within a thousandth "
+        f"of the largest of zero, up to a standard error of {100 * share.error:.2g} %."
     )
     if found.trace is not None:
-        text += f" The trace is {found.trace.value:.4g} ± {found.trace.error:.2g}."
+        text += f" The trace is {found.trace.value:.4g} with a standard error of {found.trace.error:.2g}."
+    if found.probes:
+        text += f" Both are means over {counted(found.probes, 'random vector')}."
     if brief:
         return [Text(body=text)]
     finite = [math.log10(value) for value in density.values if value > 0]
@@ -195,7 +200,7 @@ def _density(found: Spectrum, brief: bool) -> list[Block]:
             curves=tuple(curves),
             axis="log10 of the density",
             along="eigenvalue",
-            caption=f"{text} Every eigenvalue is drawn as a bell of width {density.width:.3g}.",
+            caption=f"{text} {DRAWN} {density.width:.3g}.",
         )
     ]
 

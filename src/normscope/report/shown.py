@@ -17,8 +17,9 @@ class Shown:
     """A result with a page; the page, rich and jinja2 load when it is first shown.
 
     Attributes:
-        page: which function of the room `pages/` makes the document of such a result, as `"file:function"`. It is a
-            name and no import, because pages stand above the results that they show.
+        page: which function of the room `pages/` makes the document of such a result, as `"file:function"`; in another
+            package `"package.module:function"`. It is a name and no import, because pages stand above the results that
+            they show.
     """
 
     __slots__ = ()
@@ -32,7 +33,8 @@ class Shown:
             brief: whether to make the short form that a terminal shows.
         """
         file, function = self.page.split(":")
-        made: Document = getattr(import_module(f"..pages.{file}", __package__), function)(self, brief=brief)
+        module = file if "." in file else f"..pages.{file}"
+        made: Document = getattr(import_module(module, __package__), function)(self, brief=brief)
         return made
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:

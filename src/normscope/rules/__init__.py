@@ -8,6 +8,7 @@ with torch.random.fork_rng(devices=[]):  # examples hold layers, whose weights a
         arithmetic,
         attention,
         comparison,
+        complex_values,
         convolution,
         elementary,
         known,

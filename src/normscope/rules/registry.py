@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import torch
-
 from ..core.errors import MissingRuleError
 from ..graph.ir import Graph, Node, Unit
 from ..theory.activations import Activation
@@ -202,9 +200,6 @@ def effect_of(node: Node, operands: Sequence[Range]) -> Effect:
     found = lookup(node)
     if found is None:
         return Unbounded(reason=f"no rule for {node.op} in {node.where}")
-    constants = [leaf for leaf in (*node.args, *node.kwargs.values()) if isinstance(leaf, torch.Tensor)]
-    if node.dtype.is_complex or any(constant.is_complex() for constant in constants):
-        return Unbounded(reason=f"complex values in {node.where}: only real functions are bounded")
     try:
         effect = found.effect(node, operands)
         if not isinstance(effect, Effect):

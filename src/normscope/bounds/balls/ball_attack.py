@@ -40,7 +40,7 @@ def strongest_pairs(values: Values, centres: Tensor, radius: Tensor, *, budget: 
         seed: of the random starts.
     """
     found = [Secant()] * len(centres)
-    if not bool((radius > 0).any()) or centres.shape[1] == 0:
+    if not bool((radius > 0).any()) or centres.shape[1] == 0 or not values.can_prove:
         return found
     steps = values.steps
     function: Function = lambda x: flat(steps.values(x)[steps.output])  # noqa: E731

@@ -28,7 +28,7 @@ from ..domain.coverage import Coverage, covered
 from ..domain.domain import RECORDS, Domain
 from ..domain.domain_bounds import domain_sides
 from ..domain.feed import Feed
-from ..domain.range_recording import Extremes, refuse_complex, watcher_of
+from ..domain.range_recording import Extremes, watcher_of
 from ..point import first_samples
 from ..rungs import upper_sides
 from ..unrolled import GraphSteps
@@ -116,7 +116,7 @@ def curve(
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 2:
         raise InputError(f"samples is a whole number from 2 on, not {samples!r}")
     widths = checked_widths(quantiles, margins)
-    batches = iter(batches_of(loader, tuples=True))
+    batches = iter(batches_of(loader, model=model))
     first = next(batches, None)
     if first is None:
         raise InputError("the loader gives no batch: a curve needs data")
@@ -207,7 +207,6 @@ class _Pass:
         record: str,
         seed: int,
     ) -> None:
-        refuse_complex(captured.double)
         self.captured, self.bounding = captured, bounding
         self.widths, self.samples, self.needed, self.record = widths, samples, norms, record
         self.feed = Feed(captured.model, captured.graph, captured.mode, captured.output)
@@ -225,7 +224,7 @@ class _Pass:
                 output=captured.output,
                 rtol=bounding.rtol,
                 seed=seed,
-                graph=captured.graph,
+                graph=captured.traced,
             )
         except InputError as error:
             self.skipped["DATA"] = str(error)

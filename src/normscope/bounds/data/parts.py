@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ...core.errors import InputError
 from ...graph.capturing import capture
+from ..captured import float64_graph
 from ..domain.feed import Feed
 from ..domain.part_gains import block_gains
 from ..domain.range_recording import Watcher
@@ -90,7 +91,7 @@ class LayerNorms:
     def __init__(self, model: nn.Module, batch: Any, mode: str | None, output: str | int | None) -> None:
         graph = capture(model, batch, mode=mode, output=output)
         with torch.no_grad():
-            double = graph.double()
+            double = float64_graph(graph)
             steps = GraphSteps(double, segment(double).effects)
         self._feed, self._watcher = Feed(model, graph, mode, output), Watcher(steps, block_gains(steps))
         self._gains: list[Tensor] = []

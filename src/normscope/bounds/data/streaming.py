@@ -15,9 +15,9 @@ from ...core.errors import InputError
 from ...core.log10 import log10
 from ...core.progress import Progress
 from ...core.untouched import mode_of
-from ...graph.call import arguments, batches_of
+from ...graph.call import arguments, batches_of, sample_shapes
 from ...graph.capturing import Traces
-from ...graph.ir import Graph
+from ...graph.ir import Graph, Shape
 from ..derivative import captured
 from ..point import batch_norms
 from .order import draws_needed
@@ -66,6 +66,7 @@ class SampleNorms:
         self._methods: dict[str, None] = {}
         self._notes: dict[str, None] = {INDEPENDENT: None}
         self._products, self._width, self._settled = 0, 0, True
+        self._shapes: tuple[Shape, ...] = ()
 
     def __len__(self) -> int:
         return len(self.uppers)
@@ -74,12 +75,14 @@ class SampleNorms:
         """Take the norms at the samples of a batch; return how many there are.
 
         Raises:
-            InputError: the samples are not independent.
+            InputError: the samples are not independent, or have another shape than those before.
             JacobianError: the model has no derivative at some sample.
         """
+        call = arguments(self.model, batch, self.output)
+        self._shapes = sample_shapes(call, self._shapes)
         if not self._started:
             self._graph, self._started = captured(self.model, batch, self.mode, self.output), True
-        count = arguments(self.model, batch, self.output).count
+        count = call.count
         found = batch_norms(
             self.model,
             batch,
@@ -92,7 +95,7 @@ class SampleNorms:
         )
         if len(found.upper) != count:
             raise InputError(
-                f"the samples of this model are not independent, or nobody can tell: its {count} samples are one "
+                f"samples meet in this model, or it treats them differently, or nobody can tell: all {count} are one "
                 'input. scope="data" needs one norm per sample: pass batches of one sample'
             )
         self.lowers += map(log10, found.lower.tolist())
@@ -164,7 +167,8 @@ def data_quantile(
             how many; `"layer"`: also those of the gains of each layer, which takes some 150 passes a sample.
 
     Raises:
-        InputError: there is no sample, or samples are not independent, or an option is not what it can be.
+        InputError: there is no sample, or samples are not independent or have several shapes, or an option is not what
+            it can be.
         JacobianError: the model has no derivative at some sample.
     """
     check_shares(share, confidence)

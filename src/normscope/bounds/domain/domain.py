@@ -171,7 +171,7 @@ class Domain:
             raise InputError(f"confidence is a number between 0 and 1, not {confidence!r}")
         inside = total = 0
         with Progress("measuring coverage") as progress:
-            fresh = batches_of(loader, tuples=True)
+            fresh = batches_of(loader, model=self._feed.model)
             for figures, samples in stream(self._feed, self._watcher, fresh, self.enough, progress):
                 inside, total = inside + int((self.excess(figures, samples) <= 0).sum()), total + samples
         if total == 0:
@@ -350,7 +350,7 @@ def domain(
     if record not in RECORDS:
         raise InputError(f"record is one of {', '.join(RECORDS)}, not {record!r}")
     mode_of(model, mode)
-    batches = iter(batches_of(loader, tuples=True))
+    batches = iter(batches_of(loader, model=model))
     first = next(batches, None)
     if first is None:
         raise InputError("the loader gives no batch: a domain needs data")

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from ...core.errors import InputError
 from ...core.untouched import outside_inference_mode, untouched
 from ...graph.call import Call, arguments, close, fresh
+from ...graph.capturing import Traces
 from ...graph.ir import Graph
+from ...graph.samples import joined
 from ..unrolled import GraphSteps, evaluate
 
 ENTRIES = 2**25
@@ -33,6 +37,7 @@ class Feed:
 
     def __init__(self, model: nn.Module, graph: Graph, forced: str | None, output: str | int | None) -> None:
         self.model, self.graph, self.forced, self.output = model, graph, forced, output
+        self._traces = Traces(model, mode=forced, output=output)
 
     @outside_inference_mode
     def points(self, batch: Any) -> tuple[Tensor, Tensor] | None:
@@ -41,10 +46,11 @@ class Feed:
         None for a batch of another size, where the captured function is that of a whole batch.
 
         Raises:
-            InputError: the model does not take the batch, its samples have another shape than the captured ones, or
-                they hold NaN.
+            InputError: the model does not take the batch, its samples have another shape than the captured ones or
+                other masks, or they hold NaN.
         """
         call = arguments(self.model, batch, self.output)
+        self._refuse_other_masks(call)
         with torch.no_grad(), untouched(self.model, self.forced):
             given, value = self._inputs(call)
         points = self.rows(given)
@@ -53,6 +59,40 @@ class Feed:
         if not bool(torch.isfinite(points).all()):
             raise InputError("the data hold NaN or infinite values: clean them first")
         return points, value.detach().double().reshape(len(points), -1)
+
+    def _refuse_other_masks(self, call: Call) -> None:
+        """Refuse samples whose masks make them inputs of another function than the captured one.
+
+        Raises:
+            InputError: they do, even if the outputs do not show it.
+        """
+        held = {argument.place: argument.value for argument in self.graph.held if argument.in_constants}
+        own = {place: call.leaves[place] for place in held}
+        if not self.graph.per_sample and any(len(own[place]) != len(held[place]) for place in held):
+            return  # a batch of another size is no input at all
+        others = [place for place in held if own[place].shape[1:] != held[place].shape[1:]]
+        fitting = not others
+        others += [place for place in held if fitting and bool((own[place] != held[place].to(own[place])).any())]
+        if others and not (fitting and self.graph.per_sample and self._alike(call, held)):
+            raise InputError(
+                f"argument {call.name(others[0])!r} is held constant, and that of some sample makes the model another "
+                "function than that of the first does. A domain speaks of one function: pass data with the same "
+                "masks, ids and lengths"
+            )
+
+    def _alike(self, call: Call, held: Mapping[int, Tensor]) -> bool:
+        """Whether the masks of all samples make the same constants as those of the captured one, which joins them."""
+        leaves = enumerate(call.leaves)
+        first = {
+            id(leaf): held.get(place, leaf[:1]) for place, leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim
+        }
+
+        def join(leaf: Any) -> Any:
+            return torch.cat([first[id(leaf)].to(leaf.device), leaf]) if id(leaf) in first else leaf
+
+        args, kwargs = tree_map(join, (call.args, call.kwargs))
+        graph = self._traces.of(replace(call, args=args, kwargs=kwargs))
+        return joined(graph, call.count + 1) is None
 
     def rows(self, given: Sequence[Tensor]) -> Tensor | None:
         """Return float inputs as points `[samples, n]`, whatever their values; None as in `points`.
@@ -84,7 +124,13 @@ class Feed:
         seen: dict[str, list[Tensor]] = {item.path: [] for item in self.graph.inputs}
         with ExitStack() as hooks:
             for path, values in seen.items():
-                module = self.model.get_submodule(path)
+                try:
+                    module = self.model.get_submodule(path)
+                except AttributeError:  # it is the name of a float input
+                    raise InputError(
+                        "a batch holds no float tensor, while the captured function takes some: pass batches of one "
+                        "form, and labels in tuples (inputs, labels)"
+                    ) from None
                 if not isinstance(module, nn.Embedding):
                     raise InputError(f"token ids enter through `{path}`, which is no nn.Embedding: pass embeddings")
 
@@ -103,13 +149,13 @@ class Feed:
         """Refuse points where the captured graph does not give what the model gives.
 
         Raises:
-            InputError: they differ: the model reads more of a batch (a mask, the ids) than the graph knows.
+            InputError: they differ: the model treats the samples of a batch differently, or has changed.
         """
         if not close(computed, expected, coarse=bool(self.graph.rounded) or _narrow(self.graph)):
             raise InputError(
-                "on this batch the model gives another output than the captured function: it reads more of the batch "
-                "than its float inputs (masks, token types, lengths), and these differ from the first batch, or its "
-                "weights have changed since. A domain speaks of one function: pass data with the same masks"
+                "on this batch the model gives another output than the captured function: it treats the samples of a "
+                "batch differently by their place, or batches by their size, or its weights have changed since. A "
+                "domain speaks of one function: pass batches of one size, or of one sample each"
             )
 
 

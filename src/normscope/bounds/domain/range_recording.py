@@ -15,8 +15,7 @@ from ...core.errors import InputError
 from ...core.progress import Progress
 from ...graph.call import batches_of
 from ...graph.capturing import capture
-from ...graph.ir import Graph
-from ...rules.known import fill
+from ..captured import float64_graph
 from ..segments import segment
 from ..unrolled import GraphSteps
 from .conditions import DomainCondition
@@ -110,18 +109,11 @@ def prepared(
     """Capture a model and set up what is recorded of it."""
     graph = capture(model, batch, mode=mode, output=output)
     with torch.no_grad():
-        double = fill(graph.double(), known or {})
+        double = float64_graph(graph, known)
         if any(p.dtype == torch.float64 for p in model.parameters()):
             double = copy.deepcopy(double)  # it holds the model's own weights, and a domain outlives them
-        refuse_complex(double)
         steps = GraphSteps(double, segment(double).effects)
     return Feed(model, graph, mode, output), watcher_of(steps, record)
-
-
-def refuse_complex(graph: Graph) -> None:
-    """Refuse a network of whose values no ranges can be recorded."""
-    if any(node.dtype.is_complex for node in graph):
-        raise InputError("the model has complex values inside: no ranges are recorded of them")
 
 
 @torch.no_grad()
@@ -133,7 +125,7 @@ def watcher_of(steps: GraphSteps, record: str) -> Watcher:
 
 def samples_of(loader: Any, feed: Feed, first: Any) -> int:
     """Return how many points a loader gives at most, for quantiles."""
-    loader = batches_of(loader, tuples=True)
+    loader = batches_of(loader, model=feed.model)
     if not isinstance(loader, Sized):
         raise InputError("quantile needs a loader with a length: pass a DataLoader or a list of batches")
     found = feed.points(first)

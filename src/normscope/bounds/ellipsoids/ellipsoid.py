@@ -10,8 +10,7 @@ that leaves I - S Q_vv S positive definite, S = diag(sigma)^(1/2):
 
 It is the S-procedure: adding sum_i (sigma_i/e_i^2) (e_i^2 dv_i^2 - dw_i^2) >= 0 to the quadratic form of the state and
 inverting. With a state of one layer and Lambda = sigma/e^2 it is the recursion of X_i in the literature. All functions
-take leading batch dimensions and complex Hermitian states (then ^T is ^H; one state per frequency of a torus shares its
-multipliers with the others); positive definiteness is checked by a Cholesky factorization in the dtype given.
+take leading batch dimensions; positive definiteness is checked by a Cholesky factorization in the dtype given.
 
 Reference: Fazlyab et al. 2019 (LipSDP-Neuron); for a = 0 and sigma a multiple of the identity, Xu and Sivaranjani 2024.
 """
@@ -51,7 +50,7 @@ class Uncertain:
 
 
 class _Inverse(torch.autograd.Function):
-    """The inverse of I - R for Hermitian R with eigenvalues below 1; NaN where the Cholesky factorization fails."""
+    """The inverse of I - R for symmetric R with eigenvalues below 1; NaN where the Cholesky factorization fails."""
 
     @staticmethod
     def forward(ctx: Any, reduced: Tensor) -> Tensor:
@@ -72,25 +71,19 @@ class _Inverse(torch.autograd.Function):
 
 
 def image(q: Tensor, form: Tensor) -> Tensor:
-    """Return F Q F^H, Hermitian to the last bit."""
-    moved = form @ q @ form.mH
-    return (moved + moved.mH) / 2
+    """Return F Q F^T, symmetric to the last bit."""
+    moved = form @ q @ form.mT
+    return (moved + moved.mT) / 2
 
 
 def image_above(q: Tensor, form: Tensor) -> Tensor:
-    """Return F Q F^H with its diagonal raised over the rounding of the two products."""
+    """Return F Q F^T with its diagonal raised over the rounding of the two products."""
     return raised(image(q, form), form.shape[-2] * _rounded(q) * reach(form, q).square())
-
-
-def summed_above(matrices: Tensor, dim: int) -> Tensor:
-    """Return the sum of states over a dimension, its diagonal raised over the rounding of the sum."""
-    found = matrices.sum(dim)
-    return raised(found, found.shape[-1] * gamma(matrices.shape[dim] + 16.0) * roots(found).square())
 
 
 def _rounded(q: Tensor) -> float:
     """Return the share that two products with a state may lose of every entry."""
-    return gamma((8.0 if q.is_complex() else 2.0) * q.shape[-1] + 16.0)
+    return gamma(2.0 * q.shape[-1] + 16.0)
 
 
 def raised(matrix: Tensor, allowance: Tensor) -> Tensor:
@@ -100,7 +93,7 @@ def raised(matrix: Tensor, allowance: Tensor) -> Tensor:
 
 def roots(q: Tensor) -> Tensor:
     """Return how far each entry reaches."""
-    return q.detach().diagonal(dim1=-2, dim2=-1).real.clamp(min=0.0).sqrt()
+    return q.detach().diagonal(dim1=-2, dim2=-1).clamp(min=0.0).sqrt()
 
 
 def reach(form: Tensor, q: Tensor) -> Tensor:
@@ -154,9 +147,9 @@ def advance(
     if kept.numel() == 0:
         return own
     size, far = kept.numel() + known.size, roots(q)[..., kept]
-    crossed = q[..., kept, :] @ form.mH
+    crossed = q[..., kept, :] @ form.mT
     rest = raised(
-        q[..., kept, :][..., :, kept] + crossed @ middle @ crossed.mH,
+        q[..., kept, :][..., :, kept] + crossed @ middle @ crossed.mT,
         size * (_rounded(q) * far.square() + _rounded(qvv) * reach(crossed, middle).square()),
     )
     if known.centre is None:
@@ -166,7 +159,7 @@ def advance(
         cross = moved @ known.centre.mT if known.whole else moved * known.centre[..., None, :]
         rest = raised(rest, size * _rounded(qvv) * roots(rest).square())
         own = raised(own, size * (_rounded(q) + _rounded(qvv)) * roots(own).square())
-    return torch.cat([torch.cat([rest, cross], -1), torch.cat([cross.mH, own], -1)], -2)
+    return torch.cat([torch.cat([rest, cross], -1), torch.cat([cross.mT, own], -1)], -2)
 
 
 def _carried(qvv: Tensor, middle: Tensor) -> Tensor:
@@ -196,5 +189,5 @@ def balanced(known: Uncertain, *, alone: bool) -> tuple[Tensor, float]:
 
 
 def largest(matrix: Tensor) -> Tensor:
-    """Return the largest eigenvalue of Hermitian matrices `[*, n, n]`."""
+    """Return the largest eigenvalue of symmetric matrices `[*, n, n]`."""
     return torch.linalg.eigvalsh(matrix)[..., -1]

@@ -16,12 +16,11 @@ from torch import Tensor
 
 from ...core.budget import Budget
 from ...core.log10 import ceiling10
-from ...linalg.cancelling import lost
 from ...linalg.convolution_map import Convolution
 from ...linalg.linear_map import Diagonal, Identity, LinearMap, Matrix, Reindex
 from ...linalg.operator_norms import upper
 from ...linalg.slices import slice_map
-from ...linalg.writing import write_out
+from ...linalg.writing import lost, write_out
 from ...rules.effects import Linear
 from ..ellipsoids.ellipsoid_plan import EllipsoidPlan
 from ..segments import Segments

@@ -15,7 +15,7 @@ from ...core.archive import Archive
 from ...core.bracket import Bracket
 from ...core.errors import InputError
 from ...graph.ir import Graph, Node, Unit, leaves
-from ...linalg.map_script import Unchanged, claims
+from ...linalg.lowering import Unchanged, claims
 from ...rules.effects import Effect
 from ..segments import segment
 from .multipliers import Multipliers

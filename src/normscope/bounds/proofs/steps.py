@@ -13,7 +13,7 @@ from ...core.archive import Archive
 from ...core.log10 import power10
 from ...graph.ir import Node, leaves
 from ...linalg.lowering import pattern
-from ...rules.effects import Effect, Elementwise, Gain, Linear
+from ...rules.effects import Effect, Elementwise, Gain
 from .multipliers import Multipliers
 from .network_script import Script, compact
 
@@ -126,12 +126,12 @@ def _wider(run: Multipliers, script: Script, effects: Mapping[str, Effect]) -> d
 
     A PReLU with a slope per channel was carried with one interval for all, and the checker takes each entry's own.
     """
-    found = dict(run.slopes)
+    slopes: dict[str, tuple[float, float]] = {}
     for node in script.graph:
         effect = effects[node.name]
         if isinstance(effect, Elementwise) and node.name in run.sigma and _differs(node):
-            found.setdefault(node.name, effect.slope)
-    return {name: pair for name, pair in found.items() if name in script.cores}
+            slopes[node.name] = effect.slope
+    return slopes
 
 
 def _differs(node: Node) -> bool:
@@ -146,9 +146,7 @@ def _multipliers(
     nodes = {node.name: node for node in script.graph}
     found: dict[str, str] = {}
     for name, sigma in run.sigma.items():
-        if isinstance(effects[name], Linear):  # a mask behind a linear value: on the grid itself it does nothing
-            continue
-        weights = _lambda(nodes[name], effects[name], sigma, run.slopes.get(name))
+        weights = _lambda(nodes[name], effects[name], sigma)
         if weights is None or name not in script.cores:
             return None
         found[script.cores[name]] = pattern(compact(weights), weights.shape, archive)
@@ -180,16 +178,12 @@ def _covered(name: str, script: Script, start: set[str], carried: set[str]) -> b
     return True
 
 
-def _lambda(node: Node, effect: Effect, sigma: Tensor, slope: tuple[float, float] | None) -> Tensor | None:
+def _lambda(node: Node, effect: Effect, sigma: Tensor) -> Tensor | None:
     """Return the multipliers of a node in the checker's units, one for each entry; None where it cannot carry it."""
     if isinstance(effect, Elementwise):
-        low, high = effect.slope if slope is None else slope
-        half, shape, spread = (high - low) / 2.0, node.shape, sigma.double().cpu()
-        if spread.ndim == len(shape) > 1 and torch.broadcast_shapes(spread.shape, shape) == shape:
-            spread = spread.broadcast_to(shape)
-        else:
-            spread = spread.reshape(-1).repeat(math.prod(shape) // spread.numel())
-        found = (spread / half**2).reshape(shape) if half > 0 else torch.zeros(1, dtype=torch.float64)
+        half = (effect.slope[1] - effect.slope[0]) / 2.0
+        spread = sigma.double().cpu().reshape(-1).repeat(math.prod(node.shape) // sigma.numel())
+        found = (spread / half**2).reshape(node.shape) if half > 0 else torch.zeros(1, dtype=torch.float64)
     elif isinstance(effect, Gain) and (len(effect.gains) == 1 or effect.joint):
         gains = [power10(gain.log10) for gain in effect.gains]
         if max(gains) <= 0.0 or (len(gains) > 1 and min(gains) < max(gains)):

@@ -97,6 +97,20 @@ class Certifier:
         """The constants of all differences of outputs over all inputs."""
         return difference_constants(self.captured, self.bounding, effort=self.effort, values=self.values)
 
+    def groups(self, samples: int | None = None) -> list[tuple[list[int], Tensor, Certifier]]:
+        """Return the samples of the captured batch by number, those with the same masks together, with their certifier.
+
+        `samples` limits them to the first ones. Between the two stand their inputs, as `rows` gives them.
+        """
+        groups = self.captured.groups(self.bounding, samples)
+        certifiers = [self]
+        if len(groups) > 1:
+            certifiers = [
+                Certifier(captured, self.bounding, effort=self.effort, attack=self.attack, seed=self.seed)
+                for _, captured in groups
+            ]
+        return [(numbers, part.points.double(), own) for (numbers, part), own in zip(groups, certifiers, strict=True)]
+
     def rows(self, inputs: Any) -> Tensor:
         """Return a batch as flat rows `[B, n]` in float64."""
         if isinstance(inputs, Tensor):
@@ -105,6 +119,19 @@ class Certifier:
             return inputs.detach().reshape(len(inputs), -1).double()
         assert self.captured.graph.samples is not None
         return self.captured.graph.samples.double()
+
+    def outputs(self, inputs: Any) -> Tensor:
+        """Return what the model itself gives for a batch.
+
+        Raises:
+            NotFiniteError: the model gives NaN or infinite values.
+        """
+        model = self.captured.model
+        with untouched(model, self.captured.mode), torch.no_grad():
+            own = run(model, arguments(model, inputs, self.captured.output)).double()
+        if not bool(own.isfinite().all()):
+            raise NotFiniteError("the model returns NaN or infinite values on this batch: it has no classes there")
+        return own
 
     def labels(self, labels: Any, count: int) -> Tensor | None:
         """Return labels as class numbers `[B]`, checked; None where there are none."""
@@ -117,7 +144,10 @@ class Certifier:
                 f"labels are the classes of the samples, as integers, not {type(labels).__name__}"
             ) from error
         if found.is_floating_point() or found.is_complex() or found.dtype is torch.bool:
-            raise InputError(f"labels have dtype {found.dtype}: pass class numbers as integers (y.long())")
+            raise InputError(
+                f"labels have dtype {found.dtype}: pass class numbers as integers (y.long()); a mask is an argument of "
+                "the model: pass (x, mask) as data and the classes as labels="
+            )
         if found.ndim == 0:
             found = found[None]
         if found.ndim != 1:
@@ -135,20 +165,13 @@ class Certifier:
             )
         return found.to(self.captured.double.inputs[0].value.device)
 
-    def check(self, inputs: Any, rows: Tensor) -> None:
+    def check(self, rows: Tensor, own: Tensor) -> None:
         """Refuse samples on which the exact function is not what the model gives, and say why.
 
         Raises:
-            NotFiniteError: the model gives NaN or infinite values.
-            InputError: rounding in the model's own precision makes another function of it, or its masks differ by
-                sample.
+            InputError: rounding in the model's own precision makes another function of it, or samples of this batch are
+                treated differently, unlike those of the captured one.
         """
-        model = self.captured.model
-        with untouched(model, self.captured.mode), torch.no_grad():
-            given = self.captured.batch if inputs is None else inputs
-            own = run(model, arguments(model, given, self.captured.output)).double()[: len(rows)]
-        if not bool(own.isfinite().all()):
-            raise NotFiniteError("the model returns NaN or infinite values on this batch: it has no classes there")
         if _alike(self.exact(rows), own, self.captured.graph):
             return
         dtype = str(self.captured.graph.flat().dtype).removeprefix("torch.")
@@ -161,8 +184,8 @@ class Certifier:
                 "one: rescale weights and inputs, or measure model.double() on x.double()"
             )
         raise InputError(
-            "on some samples the captured function differs from the model's: masks or other constant inputs are "
-            "those of the first sample. Pass samples with masks of their own one at a time."
+            "on some samples the captured function differs from the model's: it treats the samples of this batch "
+            "differently by their place, or batches by their size. Pass one sample at a time."
         )
 
     def examine(self, rows: Tensor, labels: Tensor | None, budget: Budget, *, brief: bool = False) -> list[Columns]:
@@ -318,8 +341,8 @@ def _check_classifier(graph: Graph) -> None:
     shape = graph.output_shape
     if not graph.per_sample:
         raise InputError(
-            "the output of one sample depends on the others in the batch, or the first dimension is no batch: a "
-            "radius is that of a single sample"
+            "the output of one sample depends on the others in the batch, or on its place there (the model treats them "
+            "differently), or the first dimension is no batch: a radius is that of a single sample"
         )
     if graph.samples is None:
         raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,12 +17,15 @@ from ...core.errors import InputError, NormscopeError, SoundnessError
 from ...core.options import check_numbers
 from ...core.provenance import provenance
 from ...core.untouched import mode_of, outside_inference_mode
+from ...graph.call import arguments_taken, is_label
 from ..bounding import Bounding
 from ..captured import Captured
 from ..folded import Bounds
 from .certifier import EFFORTS, RTOL, Certifier, Columns
 from .radii import COLUMNS, Radii
 
+LABELS = "labels"
+"""The key of the labels in a batch that is a dict."""
 MOST_CLASSES = 1000
 """An audit takes no model with more outputs for a classifier."""
 
@@ -35,8 +39,8 @@ MEANING = (
 @outside_inference_mode
 def certified_radius(
     model: nn.Module,
-    x: Any,
-    y: Any = None,
+    data: Any,
+    labels: Any = None,
     *,
     effort: str = "fast",
     attack: bool = True,
@@ -58,14 +62,16 @@ def certified_radius(
     outputs at the sample is taken off the margin. The model's own float32 arithmetic may decide otherwise where margins
     are as small as its rounding.
 
-    Radii are in the units of the model's input: of `x` as given, behind any preprocessing in the loader. Divide by the
-    deviation that a normalisation divided by to speak of pixels, or make the normalisation part of the model. The model
-    is left exactly as found.
+    Radii are in the units of the model's input: of the data as given, behind any preprocessing in the loader. Divide by
+    the deviation that a normalisation divided by to speak of pixels, or make the normalisation part of the model. The
+    model is left exactly as found.
 
     Args:
         model: a classifier in eval mode: one row of K >= 2 outputs per sample, the largest of which is the class.
-        x: a batch, as the model takes it; or, without `y`, an iterable of batches `(x, y)` such as a `DataLoader`.
-        y: the class of each sample; the predicted class if None and the loader gives none.
+        data: a batch, as the model takes it: a tensor, a tuple of arguments or a dict of them; every sample is measured
+            with its own masks and ids. Where the model takes one argument, a pair is that argument and the labels. Or
+            an iterable of batches `(batch, labels)`, such as a `DataLoader`.
+        labels: the class of each sample of one batch; the predicted class if None and the data hold none.
         effort: `"fast"`, or `"tight"` for lines below ReLUs and ellipsoids that are searched for over the balls, and
             optimised constants too.
         attack: whether to attack the samples too; without it `attacked` is None.
@@ -113,14 +119,15 @@ def certified_radius(
         return Certifier(captured, bounding, effort=effort, attack=attack, seed=seed)
 
     seen = _CertifiedBatches(model, certifier)
-    expected = 1 if y is not None or isinstance(x, Tensor | np.ndarray) else operator.length_hint(x, 1)
+    one = labels is not None or isinstance(data, Tensor | np.ndarray | Mapping) or _is_one_batch(model, data)
+    expected = 1 if one else operator.length_hint(data, 1)
     notes: tuple[str, ...] = ()
-    for index, (inputs, labels) in enumerate(_batches(x, y)):
+    for index, (inputs, classes) in enumerate(_batches(model, data, labels)):
         if seen.parts and budget.late:
             count = sum(map(len, seen.parts))
             notes = (f"max_seconds cut this short: only the first {count:,} samples were examined",)
             break
-        seen.add(inputs, labels, budget.share(1.0 / max(expected - index, 1)))
+        seen.add(inputs, classes, budget.share(1.0 / max(expected - index, 1)))
     if not seen.parts:
         raise InputError("the loader yields no batch: there is nothing to certify")
     return _joined(seen.parts, seen.first, budget, notes, labelled=seen.labelled)
@@ -149,10 +156,40 @@ class _CertifiedBatches:
             self.certifiers[key] = self.build(inputs)
         certifier = self.certifiers[key]
         rows = certifier.rows(inputs)
-        certifier.check(inputs, rows)
-        targets = certifier.labels(labels, len(rows))
+        targets, own = certifier.labels(labels, len(rows)), certifier.outputs(inputs)
         self.labelled = self.labelled and targets is not None
-        self.parts += certifier.examine(rows, targets, budget)
+        groups = certifier.groups() if key is None else [(list(range(len(rows))), rows, certifier)]
+        self.certifiers[key] = groups[0][-1]
+        self.parts.append(_examined(groups, own, targets, budget))
+
+
+def _examined(
+    groups: list[tuple[list[int], Tensor, Certifier]],
+    own: Tensor,
+    labels: Tensor | None,
+    budget: Budget,
+    *,
+    brief: bool = False,
+) -> Columns:
+    """Certify and attack the samples of a batch, each with its own masks, and return them in their order.
+
+    Args:
+        groups: the numbers of samples with the same masks, their inputs and their certifier.
+        own: what the model gives for the batch.
+        labels: the class of each sample; the predicted one if None.
+        budget: for all of them.
+        brief: as for `Certifier.examine`.
+    """
+    parts: list[Columns] = []
+    for position, (numbers, rows, certifier) in enumerate(groups):
+        certifier.check(rows, own[numbers])
+        share = budget.share(1.0 / (len(groups) - position)) if len(groups) > 1 else budget
+        parts += certifier.examine(rows, None if labels is None else labels[numbers], share, brief=brief)
+    numbers = [number for some, _, _ in groups for number in some]
+    order = sorted(range(len(numbers)), key=numbers.__getitem__)
+    columns = {name: [value for part in parts for value in getattr(part, name)] for name in (*COLUMNS, "witness")}
+    settled = all(part.settled for part in parts)
+    return Columns(**{name: tuple(values[i] for i in order) for name, values in columns.items()}, settled=settled)
 
 
 def audited_radii(
@@ -180,45 +217,76 @@ def audited_radii(
         return None
     try:
         certifier = Certifier(captured, bounding, effort="fast", attack=True, seed=seed, values=values)
-        assert captured.graph.samples is not None
         if certifier.classes > MOST_CLASSES:
             return None
-        rows = captured.graph.samples[:samples].double()
-        certifier.check(None, rows)
-        parts = certifier.examine(rows, None, bounding.budget, brief=True)
+        own = certifier.outputs(captured.batch)
+        groups = certifier.groups(samples)
+        part = _examined(groups, own, None, bounding.budget, brief=True)
     except SoundnessError:
         raise
     except NormscopeError:
         return None
-    return _joined(parts, certifier, bounding.budget, (), labelled=False)
+    return _joined([part], groups[0][-1], bounding.budget, (), labelled=False)
 
 
-def _batches(x: Any, y: Any) -> Iterator[tuple[Any, Any]]:
+def _batches(model: nn.Module, data: Any, labels: Any) -> Iterator[tuple[Any, Any]]:
     """Yield pairs of inputs and labels (or None) from a batch or a loader."""
-    x = torch.as_tensor(x) if isinstance(x, np.ndarray) else x
-    if y is not None or isinstance(x, Tensor | Mapping):
-        yield x, y
-        return
-    if _is_pair(x):
-        yield x[0], x[1]
-        return
-    if not hasattr(x, "__iter__"):
-        raise InputError(f"x is a {type(x).__name__}: pass a tensor, or a loader that yields (x, y) batches")
-    for batch in x:
-        if isinstance(batch, Sequence) and len(batch) == 2:
-            yield batch[0], batch[1]
-        elif isinstance(batch, Mapping) and "labels" in batch:
-            yield {key: value for key, value in batch.items() if key != "labels"}, batch["labels"]
-        else:
-            yield batch, None
+    data = torch.as_tensor(data) if isinstance(data, np.ndarray) else data
+    if labels is not None:
+        yield _arguments(model, data), labels
+    elif isinstance(data, Tensor | Mapping) or _is_one_batch(model, data):
+        yield _inputs_and_labels(model, data)
+    elif hasattr(data, "__iter__"):
+        yield from (_inputs_and_labels(model, batch) for batch in data)
+    else:
+        raise InputError(f"data is a {type(data).__name__}: pass a batch, or a loader that yields (batch, labels)")
 
 
-def _is_pair(x: Any) -> bool:
-    """Whether x is one batch with its labels rather than a list of two batches."""
-    if not isinstance(x, list | tuple) or len(x) != 2 or not all(isinstance(item, Tensor) for item in x):
+def _is_one_batch(model: nn.Module, data: Any) -> bool:
+    """Whether a tuple or a list is one batch: with its labels behind it, or the arguments of a model of several."""
+    if not isinstance(data, list | tuple) or not all(isinstance(item, Tensor) for item in data[-1:]):
         return False
-    inputs, labels = x
-    return inputs.is_floating_point() and not labels.is_floating_point() and labels.ndim == 1
+    if len(data) == 2 and not data[1].is_floating_point():
+        return True
+    return isinstance(data, tuple) and (arguments_taken(model) or 1) > 1
+
+
+def _inputs_and_labels(model: nn.Module, batch: Any) -> tuple[Any, Any]:
+    """Return the inputs of one batch and its labels, None without any."""
+    if isinstance(batch, Mapping):
+        return {key: value for key, value in batch.items() if key != LABELS}, batch.get(LABELS)
+    if not isinstance(batch, Sequence) or isinstance(batch, str | bytes):
+        return batch, None
+    taken = arguments_taken(model)
+    if len(batch) == 2 and (not isinstance(batch[0], Tensor) or taken is None or is_label(model, batch[1])):
+        return batch[0], batch[1]
+    if taken is not None and len(batch) > taken:
+        raise InputError(
+            f"a batch has {len(batch)} entries and the model takes {taken}: pass its arguments as data and the class "
+            "numbers as labels=, or let the loader yield pairs (arguments, labels)"
+        )
+    return tuple(batch), None
+
+
+def _arguments(model: nn.Module, data: Any) -> Any:
+    """Return one batch that comes with labels beside it, so that none of its tensors can be taken for them."""
+    if isinstance(data, Mapping) and LABELS in data:
+        raise InputError(f"the data hold {LABELS!r} and labels were passed, too: pass them once")
+    if isinstance(data, Tensor | Mapping):
+        return data
+    if not isinstance(data, list | tuple):
+        raise InputError(
+            f"data is a {type(data).__name__} and labels were passed, too: labels belong to one batch, a loader yields "
+            "pairs (batch, labels)"
+        )
+    taken = arguments_taken(model)
+    if taken is not None and len(data) > taken:
+        raise InputError(
+            f"the data have {len(data)} entries, the model takes {taken}, and labels were passed, too: pass them once, "
+            "as labels= or as the second entry of a pair"
+        )
+    named = len(data) == 2 and is_label(model, data[1])  # without names it would be taken for the labels
+    return dict(zip(inspect.signature(model.forward).parameters, data)) if named else tuple(data)
 
 
 def _joined(

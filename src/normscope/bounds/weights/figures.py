@@ -141,14 +141,12 @@ class WeightFigures:
             if loss is None:
                 self.notes.append(f"the lower side of the {self.plan.loss.name} needs targets")
         constant = math.inf if loss is None or self.plan.loss is None else self._loss_constant(self.plan.loss)
-        found: dict[str, tuple[JacobianFound, JacobianFound]] = {}
-        if not self.captured.complex:
-            found = self.plan.search.budget.attempt(
-                lambda: weight_slopes(
-                    graph, left, values, self.plan.search, loss, constant=constant, base=self.captured.certain
-                ),
-                lambda: found,
-            )
+        found: dict[str, tuple[JacobianFound, JacobianFound]] = self.plan.search.budget.attempt(
+            lambda: weight_slopes(
+                graph, left, values, self.plan.search, loss, constant=constant, base=self.captured.certain
+            ),
+            dict,
+        )
         for weight in left:
             output, scalar = found.get(weight.name, (JacobianFound(), JacobianFound()))
             if not self.plan.witnesses:

@@ -95,7 +95,7 @@ def weight_slopes(
     """
     found = {weight.name: (JacobianFound(), JacobianFound()) for weight in weights}
     base = Values.of(graph) if base is None else base
-    if not weights or search.budget.over:
+    if not weights or search.budget.over or not base.can_prove:
         return found
     images: list[tuple[Applied, Tensor]] = []
     with math_attention():

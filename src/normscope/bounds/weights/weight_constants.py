@@ -17,7 +17,7 @@ from ...core.errors import InputError
 from ...core.progress import Progress
 from ...core.untouched import outside_inference_mode
 from ...graph.call import arguments
-from ...graph.ir import Graph
+from ...graph.ir import HELD, Graph
 from ...theory.losses import Loss, named
 from ..applied import applied_weights
 from ..bounding import Bounding
@@ -31,8 +31,6 @@ from .sensitivity import WeightRow, WeightSensitivity
 SEARCH_STEPS, SEARCH_FEWEST, SEARCH_WORK = 30_000, 100, 1.5e11
 """Steps of the search for all lower sides, through small networks and through the largest, and multiplications of one
 pass over all steps. A step is one backward pass, one pair of weights in float64 or one product of Lanczos."""
-HELD = "masks and other constant inputs"
-"""How the note of a graph begins whose masks are those of the first sample."""
 UNKNOWN_FORM = "its weight is applied in a form that is not known: stacked matrices that are broadcast"
 
 
@@ -142,7 +140,7 @@ def _points(graph: Graph, plan: WeightPlan) -> tuple[list[Tensor], list[str]]:
     if graph.samples is None:
         first = ["measured at the first sample, from the token embeddings"] if graph.per_sample else []
         return [graph.flat()], first
-    if any(note.startswith(HELD) for note in graph.notes) and len(graph.samples) > 1:
+    if HELD in graph.notes:
         return [graph.samples[0]], ["measured at the first sample, whose masks are in the graph"]
     chosen = graph.samples if plan.samples is None else graph.samples[: plan.samples]
     return list(chosen), []

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ...core.finding import Finding, Severity
 from ...graph.ir import Node, Unit
+from ...rules.complex_values import COMPLEX
 from ...rules.effects import Elementwise, Unbounded
 from ...rules.registry import lookup
 from ..examined import Examined
@@ -71,15 +72,16 @@ def not_lipschitz(examined: Examined) -> Iterator[Finding]:
     for node in examined.graph or ():
         effect = examined.effects.get(node.name)
         if isinstance(effect, Unbounded):
+            unknown = lookup(node) is None or node.operator == COMPLEX
             yield Finding(
-                code="no-rule" if lookup(node) is None else "not-lipschitz",
+                code="no-rule" if unknown else "not-lipschitz",
                 severity=Severity.INFO,
                 where=node.path,
                 seen=f"No finite Lipschitz constant over all inputs is known: {effect.reason}.",
                 why="The bound of the whole network over all inputs is infinite because of this part.",
                 advice='Give its constant with known={"module.path": constant}, or teach Normscope the operator with '
                 "@normscope.rule; its figures at the data (audit.observed) need neither."
-                if lookup(node) is None
+                if unknown
                 else "Judge this network by its figures at the data (`audit.observed`), bound it where the data lives "
                 "with `ns.domain` (on the command line `normscope domain`), or put a normalizer or a clamp in front so "
                 "that the values it sees are bounded.",

@@ -1,28 +1,25 @@
 """What goes wrong while a model trains: one function per alarm, from a `History` to `Finding`s, causes first.
 
-An alarm looks at a bounded number of records, the run's first and its latest, so that its cost does not grow with the
-run. It says what it sees now, every time; `add_record` raises it once.
+The words of an alarm are an `Alarm` beside its function. A function looks at a bounded number of records, the run's
+first and its latest, so that its cost does not grow with the run. It says what it sees now, every time; `add_record`
+raises it once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from ...core.finding import Finding
 from ..history import History
 from ..record import Record
 from .dead_units import dead_channels, dead_layer, dead_relu
-from .gradients import gradient_explosion, gradient_vanishing
-from .left_domain import left_domain
-from .loss import is_broken, loss_not_finite, loss_rising, loss_spike, lr_too_high
-from .setup import constant_input, no_gradient, no_zero_grad, not_trained
-from .sharpness import edge_of_stability
-from .statistics_alarms import small_batch, stale_statistics
-from .variance import expanding_normalizer, variance_collapse, variance_growth
-from .weight_alarms import effective_lr, norm_growth
+from .loss import edge_of_stability, is_broken, loss_not_finite, loss_rising, loss_spike, lr_too_high
+from .normalizers import expanding_normalizer, small_batch, stale_statistics, variance_collapse, variance_growth
+from .setup import constant_input, left_domain, no_gradient, no_zero_grad, not_trained
+from .weights import effective_lr, gradient_explosion, gradient_vanishing, norm_growth
 
-Alarm = Callable[[History], Iterator[Finding]]
-ALARMS: tuple[Alarm, ...] = (
+Rule = Callable[[History], Iterator[Finding]]
+ALARMS: tuple[Rule, ...] = (
     loss_not_finite,
     constant_input,
     no_gradient,
@@ -73,21 +70,13 @@ def add_record(history: History, record: Record, *, thorough: bool = True) -> li
 
 
 def look_for_alarms(history: History, *, thorough: bool = True) -> list[Finding]:
-    """Return the alarms that the records so far raise, and that were not raised yet."""
-    found = _looked_for(history, ALARMS if thorough else URGENT) if history.records else ()
-    return [finding for finding in found if history.raised(finding)]
-
-
-def _looked_for(history: History, alarms: Sequence[Alarm]) -> Iterator[Finding]:
-    """Yield what the last record, with those before it, gives reason to say.
+    """Return the alarms that the records so far raise, and that were not raised yet.
 
     While numbers are not finite nothing else is said: all of it would follow from that.
-
-    Args:
-        history: the history of the run, with at least one record.
-        alarms: to look for.
     """
-    for alarm in alarms:
-        yield from alarm(history)
+    raised: list[Finding] = []
+    for look in (ALARMS if thorough else URGENT) if history.records else ():
+        raised += [finding for finding in look(history) if history.raised(finding)]
         if is_broken(history, history.records[-1]):
-            return
+            break
+    return raised

@@ -1,103 +1,248 @@
-"""Alarms about how a loop is put together: data, gradients and parameters that do not meet as they should."""
+"""Alarms about how a loop is put together: data, gradients, parameters and the watcher do not meet as they should."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from ...core.finding import Finding, Severity
-from ...diagnosis.findings.finding_words import figure, figures
+from torch.optim import Optimizer
+
+from ...core.finding import Finding
 from ...report.words import counted
-from ..courses import RECORDS, STEPS
-from ..history import History
-from ..parameter_follower import Since
-from .medians import step, told
+from ..forward_listening import compiled_functions
+from ..history import LASTING_RECORDS, LASTING_STEPS, Alarm, History, Since
 
-CONSECUTIVE = 3
+CONSECUTIVE_RECORDS = 3
 """Records in a row: what is plain at one step and the same at three is no chance."""
+
+# ---- data
+
+CONSTANT_INPUT = Alarm(
+    code="constant-input",
+    seen="In {records} measured batches in a row all samples are the same to the last bit (zeros, perhaps).",
+    why="From inputs that do not differ nothing can be learned but the frequencies of the targets.",
+    advice="Look at what the loader returns: a wrong index, a scaling that divides by zero or rounds to integers, a "
+    "buffer that is not filled.",
+)
 
 
 def constant_input(history: History) -> Iterator[Finding]:
     """Batches whose samples are all the same."""
-    found = [record.total.get("input_spread") for record in history.records[-CONSECUTIVE:]]
-    if len(found) < CONSECUTIVE or any(value != 0.0 for value in found):
+    spreads = [record.total.get("input_spread") for record in history.records[-CONSECUTIVE_RECORDS:]]
+    if len(spreads) == CONSECUTIVE_RECORDS and all(spread == 0.0 for spread in spreads):
+        yield CONSTANT_INPUT.at(history.step, words={"records": CONSECUTIVE_RECORDS}, spread=0.0)
+
+
+LEFT_DOMAIN = Alarm(
+    code="left-domain",
+    seen="For {records:counted record} at least {share:percent} of the samples were outside of the domain that is "
+    "followed; at the start it was at most {share_first:percent}. The {family} in `{where}` leaves its range most.",
+    why="The network as it was recorded has inner values at these samples that it did not have at the data of the "
+    "domain: the data have changed. Bounds over the domain, and its coverage, say nothing about them.",
+    advice="Look at the data first: scaling, augmentation, a new source, a shifted label mix. If they are meant to be "
+    "so, record the domain anew with them: normscope.domain(model, loader).",
+)
+LEFT_SHARE = 0.2
+"""By how much the share of samples outside must exceed that at the start, in every record of a lasting state.
+
+A share that stays does not do that by chance: with 32 samples, of which half are outside, in one of a million windows.
+"""
+NEVER_INSIDE_SHARE = 0.9
+"""Share of the samples outside that says, also without a rise, that these are not the data of the domain."""
+
+
+def left_domain(history: History) -> Iterator[Finding]:
+    """Training data that leave the domain that is followed, or never were inside."""
+    course = history.total("share_outside")
+    shares, start = course.lasting(), max(course.first, default=0.0)
+    if not shares or min(shares) < min(start + LEFT_SHARE, NEVER_INSIDE_SHARE):
         return
-    yield Finding(
-        code="constant-input",
-        severity=Severity.WARNING,
-        where="",
-        seen=f"In {CONSECUTIVE} measured batches in a row all samples are the same to the last bit (zeros, perhaps).",
-        why="From inputs that do not differ nothing can be learned but the frequencies of the targets.",
-        advice="Look at what the loader returns: a wrong index, a scaling that divides by zero or rounds to integers, "
-        "a buffer that is not filled.",
-        numbers=figures(spread=0.0),
-        step=step(history),
+    operators = history.of("operator")
+    excesses = [history.course("operator", "excess", i).now for i in range(len(operators))]
+    reach = [-math.inf if excess is None else excess for excess in excesses]
+    place = operators[reach.index(max(reach))]
+    yield LEFT_DOMAIN.at(
+        history.step,
+        place.name,
+        {"records": len(shares), "family": place.family},
+        share=min(shares),
+        share_first=start,
+        excess=max(reach),
     )
+
+
+# ---- gradients and parameters
+
+NO_GRADIENT = Alarm(
+    code="no-gradient",
+    seen="For {steps} steps and more {names} got no gradient at all (`grad` is None), though the optimizer is to train "
+    "it.",
+    why="The loss does not depend on these parameters: they keep the values they were initialised with.",
+    advice="Look behind `{where}` for a detach(), a torch.no_grad(), an argmax or a conversion to NumPy, or for a "
+    "branch that the forward does not take. Freeze what is not to be trained with requires_grad_(False).",
+)
+NOT_TRAINED = Alarm(
+    code="not-trained",
+    seen="For {steps} steps and more {names} got gradients, but did not change: the optimizer does not have it.",
+    why="These layers keep the values they were initialised with, and their gradients are taken for nothing.",
+    advice="Pass the optimizer model.parameters(), also of layers that were added after it was made. Freeze what is "
+    "not to be trained with requires_grad_(False).",
+)
 
 
 def no_gradient(history: History) -> Iterator[Finding]:
     """Parameters that the optimizer has and that no gradient reaches, while others have one."""
     names = _lasting(history, history.standing.ungraded)
-    if not names or told(history, "no-gradient"):
-        return
-    place = names[-1].rpartition(".")[0]
-    yield Finding(
-        code="no-gradient",
-        severity=Severity.WARNING,
-        where=place,
-        seen=f"For {STEPS} steps and more {_named(names)} got no gradient at all (`grad` is None), though the "
-        "optimizer is to train it.",
-        why="The loss does not depend on these parameters: they keep the values they were initialised with.",
-        advice=f"Look behind `{place}` for a detach(), a torch.no_grad(), an argmax or a conversion to NumPy, or for a "
-        "branch that the forward does not take. Freeze what is not to be trained with requires_grad_(False).",
-        numbers=figures(parameters=len(names)),
-        step=step(history),
-    )
+    if names and not history.has_raised("no-gradient"):
+        yield _name_parameters(NO_GRADIENT, history, names, names[-1])
 
 
 def not_trained(history: History) -> Iterator[Finding]:
     """Parameters that get gradients but that no optimizer changes."""
     names = _lasting(history, history.standing.unmoved)
-    if not names or told(history, "not-trained"):
-        return
-    yield Finding(
-        code="not-trained",
-        severity=Severity.WARNING,
-        where=names[0].rpartition(".")[0],
-        seen=f"For {STEPS} steps and more {_named(names)} got gradients, but did not change: the optimizer does not "
-        "have it.",
-        why="These layers keep the values they were initialised with, and their gradients are taken for nothing.",
-        advice="Pass the optimizer model.parameters(), also of layers that were added after it was made. Freeze what "
-        "is not to be trained with requires_grad_(False).",
-        numbers=figures(parameters=len(names)),
-        step=step(history),
-    )
+    if names and not history.has_raised("not-trained"):
+        yield _name_parameters(NOT_TRAINED, history, names, names[0])
+
+
+def _lasting(history: History, standing: Mapping[str, Since]) -> list[str]:
+    """Return the parameters of which something was so for a lasting state."""
+    return [
+        name
+        for name, since in standing.items()
+        if since.records > LASTING_RECORDS and history.step - since.step >= LASTING_STEPS
+    ]
+
+
+def _name_parameters(alarm: Alarm, history: History, names: list[str], at: str) -> Finding:
+    """Return an alarm about parameters, at the module of one of them."""
+    others = f" (and {counted(len(names) - 1, 'other parameter')})" if len(names) > 1 else ""
+    words = {"steps": LASTING_STEPS, "names": f"`{names[-1]}`{others}"}
+    return alarm.at(history.step, at.rpartition(".")[0], words, parameters=len(names))
+
+
+NO_ZERO_GRAD = Alarm(
+    code="no-zero-grad",
+    seen="In {records} records in a row gradients of the step before were still there when those of the next were "
+    "added (up to {left:figure} in one entry).",
+    why="Gradients are summed over all steps so far: steps grow and point where old batches pointed.",
+    advice="Call optimizer.zero_grad() once for every optimizer.step(), before the backward.",
+)
 
 
 def no_zero_grad(history: History) -> Iterator[Finding]:
     """Gradients that are added to those of the steps before."""
-    found = [record.total.get("left_over") for record in history.records[-CONSECUTIVE:]]
-    left = [value for value in found if value is not None and value > 0.0]
-    if len(left) < CONSECUTIVE:
-        return
-    gradient = history.total("log10_gradient").now
-    yield Finding(
-        code="no-zero-grad",
-        severity=Severity.WARNING,
-        where="",
-        seen=f"In {CONSECUTIVE} records in a row gradients of the step before were still there when those of the next "
-        f"were added (up to {figure(max(left))} in one entry).",
-        why="Gradients are summed over all steps so far: steps grow and point where old batches pointed.",
-        advice="Call optimizer.zero_grad() once for every optimizer.step(), before the backward.",
-        numbers=figures(left=max(left), log10_gradient=gradient if gradient is not None else math.nan),
-        step=step(history),
-    )
+    latest = [record.total.get("left_over") for record in history.records[-CONSECUTIVE_RECORDS:]]
+    left = [value for value in latest if value is not None and value > 0.0]
+    if len(left) == CONSECUTIVE_RECORDS:
+        gradient = history.total("log10_gradient").now
+        words = {"records": CONSECUTIVE_RECORDS}
+        yield NO_ZERO_GRAD.at(history.step, words=words, left=max(left), log10_gradient=gradient)
 
 
-def _lasting(history: History, found: Mapping[str, Since]) -> list[str]:
-    now = step(history)
-    return [name for name, since in found.items() if since.records > RECORDS and now - since.step >= STEPS]
+# ---- a watcher that sees nothing: told at once, for no record will come
+
+COMPILE_THE_MODEL = (
+    "Compile the model, not the function around it: model = torch.compile(model), pass ns.watch that, and call "
+    "optimizer.step() outside of what is compiled."
+)
+EVAL_MODE = Alarm(
+    code="eval-mode",
+    seen="The optimizer steps, and every forward in between is in eval mode: the whole model, not a part of it.",
+    why="In eval mode BatchNorm uses its stored statistics and does not move them, and dropout does nothing: this is "
+    "not the network that training is meant for. Nothing is measured of it.",
+    advice="Call model.train() before the loop, and again after every evaluation.",
+)
+FORWARD_UNSEEN = Alarm(
+    code="not-seen",
+    seen="The optimizer steps, but no forward of the watched model is seen.",
+    why="Hooks of a module do not run inside of a compiled function, nor where its forward method is called directly, "
+    "nor on a copy of it. Nothing is measured.",
+    advice="Pass ns.watch the object that the loop calls (the compiled module, the wrapper), and call it, not its "
+    "forward method.",
+)
+FORWARD_COMPILED = replace(
+    FORWARD_UNSEEN,
+    seen="The optimizer steps, but no forward of the watched model is seen: it runs inside of a function that "
+    "torch.compile has made.",
+    advice=COMPILE_THE_MODEL,
+)
+STEP_UNSEEN = Alarm(
+    code="not-seen",
+    seen="Weights change, but neither a forward of the watched model nor a step of the optimizer is seen.",
+    why="Hooks do not run inside of a function that torch.compile has made, and another optimizer than the one that "
+    "was given is not seen. Nothing is measured.",
+    advice=f"{COMPILE_THE_MODEL} Pass ns.watch the optimizer that is stepped.",
+)
+OPTIMIZER_REPLACED = Alarm(
+    code="not-seen",
+    seen="Another optimizer ({other}) trains the parameters of the one that is watched, which does not step any more.",
+    why="Steps are counted and measured where the watched optimizer makes them. Nothing is measured.",
+    advice="Call ns.watch with the new optimizer, with the same log to go on.",
+)
+STUCK_FORWARDS = 1000
+"""How many forwards in train mode pass without a step of the optimizer before the watcher says that it sees none."""
+BLIND_STEPS = 3
+"""How many steps of the optimizer pass without a forward before the watcher says that it sees nothing."""
+REPLACED_STEPS = 10
+"""How many steps another optimizer takes for the same parameters, and ours none, before the watcher says so."""
+PATIENT_LOSSES = 30
+"""How many calls of `observe` pass without a forward or a step before the weights are looked at."""
 
 
-def _named(names: list[str]) -> str:
-    return f"`{names[-1]}`" + (f" (and {counted(len(names) - 1, 'other parameter')})" if len(names) > 1 else "")
+class Sight:
+    """Counts forwards and steps, and says what keeps the watcher from seeing a training.
+
+    Args:
+        optimizer: the optimizer of the run, as it begins.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._versions = _sum_versions(optimizer)
+        self._waiting = self._unseen = self._evaluated = self._observed = self._others = 0
+        self._seen = False
+
+    def forward(self, *, training: bool) -> str | None:
+        """Count a forward; return what is wrong if so many have passed that a step should have been seen."""
+        self._evaluated = 0 if training else self._evaluated + 1
+        if not training:
+            return None
+        self._seen, self._unseen, self._waiting = True, 0, self._waiting + 1
+        if self._waiting != STUCK_FORWARDS:
+            return None
+        return (
+            f"no step of the optimizer is seen in {STUCK_FORWARDS:,} forwards: pass ns.watch the optimizer that is "
+            "stepped, and do not compile its step"
+        )
+
+    def stepped(self, step: int) -> Finding | None:
+        """Count a step of the optimizer; return what is wrong if no forward is seen between them."""
+        self._seen, self._waiting, self._others, self._unseen = True, 0, 0, self._unseen + 1
+        if self._unseen != BLIND_STEPS:
+            return None
+        if self._evaluated:
+            return EVAL_MODE.at(step)
+        return (FORWARD_COMPILED if compiled_functions() else FORWARD_UNSEEN).at(step)
+
+    def stepped_by(self, other: Optimizer, watched: Optimizer, step: int) -> Finding | None:
+        """Count a step of another optimizer; return what is wrong if it trains the same parameters in our place."""
+        self._others += 1
+        if self._others % REPLACED_STEPS:
+            return None
+        ours = {id(p) for group in watched.param_groups for p in group["params"]}
+        shared = any(id(p) in ours for group in other.param_groups for p in group["params"])
+        return OPTIMIZER_REPLACED.at(step, words={"other": type(other).__name__}) if shared else None
+
+    def observed(self, optimizer: Optimizer, step: int) -> Finding | None:
+        """Count a loss; return what is wrong if weights change and nothing else is seen."""
+        self._observed += 1
+        return self.missed(optimizer, step) if self._observed == PATIENT_LOSSES else None
+
+    def missed(self, optimizer: Optimizer, step: int) -> Finding | None:
+        """Return what is wrong if weights have changed while nothing was seen."""
+        return STEP_UNSEEN.at(step) if not self._seen and _sum_versions(optimizer) != self._versions else None
+
+
+def _sum_versions(optimizer: Optimizer) -> int:
+    """Return a number that every change of a weight in place raises."""
+    return sum(p._version for group in optimizer.param_groups for p in group["params"])

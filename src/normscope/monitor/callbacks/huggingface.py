@@ -13,7 +13,7 @@ from torch._dynamo.eval_frame import OptimizedModule
 from ...core.errors import InputError
 from ...core.untouched import unwrapped
 from ..watching import Sink
-from .watched import Watched
+from . import Watched
 
 try:
     from transformers import TrainerCallback
@@ -61,7 +61,7 @@ class NormscopeCallback(Watched, _Base):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin to watch."""
-        model = _called(kwargs["model"])
+        model = _find_called(kwargs["model"])
         self.close()
         self.open(model, kwargs["optimizer"], state.global_step)
         self._listener = model.register_forward_hook(self._hear, with_kwargs=True)
@@ -96,7 +96,7 @@ class NormscopeCallback(Watched, _Base):
                 self.gather(loss)
 
 
-def _called(model: nn.Module) -> nn.Module:
+def _find_called(model: nn.Module) -> nn.Module:
     """Return what the Trainer calls: with `torch_compile` a module around the model, which it shows no callback."""
-    found = [held for held in gc.get_objects() if type(held) is OptimizedModule and unwrapped(held) is model]
-    return found[0] if found else model
+    compiled = (held for held in gc.get_objects() if type(held) is OptimizedModule and unwrapped(held) is model)
+    return next(compiled, model)

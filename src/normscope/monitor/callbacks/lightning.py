@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from ...core.errors import InputError
-from ..watched_layers import parameter_count
+from ..forward_listening import parameter_count
 from ..watching import Sink
-from .watched import Watched
+from . import Watched
 
 
 def _bases() -> tuple[Any, ...]:

@@ -1,13 +1,16 @@
 """A normalizer's input on one batch: its variances and the constants that follow (theory: normalizers).
 
 What runs on the device is a variance per set; the figures are made of it on the host, or on the device where there are
-too many sets to send.
+too many sets to send. `BatchNorms` reads the variances off the running ones, which a forward in train mode moves
+towards the batch's: all layers lie one behind the other, so that a forward costs three small copies however many there
+are.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,16 +18,20 @@ import torch
 from torch import Tensor
 
 from ...listening.normalizer_seen import NormalizerSeen
-from .array_segments import ArraySegments
+from . import ArraySegments
 
-DOMINATED = 10.0
+DOMINATED_EPS = 10.0
 """A variance below this many eps: eps decides what the normalizer does."""
-CONSTANT = 1e-6
+CONSTANT_EPS_SHARE = 1e-6
 """A share of eps: an input with a smaller variance is constant as far as the normalizer can tell."""
-DEAD_SCALE = 1e-4
+DEAD_SCALE_SHARE = 1e-4
 """A scale below this share of the largest one lets nothing through."""
-MOST = 2048
+MAX_SENT_VARIANCES = 2048
 """Variances of a normalizer that are sent to the host one by one; more are summed up on the device."""
+MIN_MOMENTUM = 0.01
+"""Momentum of a BatchNorm below which the rounding of its running variance would show."""
+RESOLVED_SHARE = 1e-6
+"""A batch variance below this share of the running one, divided by the momentum, cannot be read off it."""
 QUANTITIES = (
     "log10_variance", "log10_variance_min", "log10_variance_max", "log10_constant", "log10_gain", "dominated",
     "constant", "dead", "log10_running", "running_spread",
@@ -48,30 +55,30 @@ def measure(seen: NormalizerSeen) -> Tensor:
     """Return `QUANTITIES` as one vector, on the device."""
     variance, eps = seen.variance, seen.eps
     logs = torch.log10(variance)
-    constants = constant(seen.divisor, seen.free, eps)
-    scale = scales(seen)
+    constants = jacobian_norm(seen.divisor, seen.free, eps)
+    scale = group_scales(seen)
     gains = constants if scale is None else constants * scale
-    figures = [
+    columns = [
         logs.mean(),
         logs.min(),
         logs.max(),
         torch.log10(constants.max()),
         torch.log10(gains.max()),
-        _share(variance < DOMINATED * eps),
-        _share(variance <= CONSTANT * eps),
+        _share(variance < DOMINATED_EPS * eps),
+        _share(variance <= CONSTANT_EPS_SHARE * eps),
     ]
     nothing = variance.max() * float("nan")
     dead = ratio = spread = nothing
     if seen.gamma is not None:
         size = abs(seen.gamma)
-        dead = _share(size <= DEAD_SCALE * size.max())
+        dead = _share(size <= DEAD_SCALE_SHARE * size.max())
     if seen.running_variance is not None:
         relative = torch.log10((variance + eps) / (seen.running_variance + eps)).reshape(-1)
         ratio, spread = relative.mean(), relative.std(correction=0)
-    return torch.stack([*figures, dead, ratio, spread])
+    return torch.stack([*columns, dead, ratio, spread])
 
 
-def scales(seen: NormalizerSeen) -> Any:
+def group_scales(seen: NormalizerSeen) -> Any:
     """Return the largest abs(gamma) of every group; None without scales."""
     if seen.gamma is None:
         return None
@@ -79,7 +86,7 @@ def scales(seen: NormalizerSeen) -> Any:
     return size.amax(1) if isinstance(size, Tensor) else size.max(1)
 
 
-def constant(variance: Any, free: int, eps: float) -> Any:
+def jacobian_norm(variance: Any, free: int, eps: float) -> Any:
     """Return the Jacobian norm of a set without its scale: 1/s, eps/s^3 for one free dimension, 0 for none."""
     deviation = (variance + eps) ** 0.5
     if free >= 2:
@@ -104,11 +111,11 @@ def measure_all(many: Sequence[NormalizerSeen]) -> np.ndarray:
         parts = [np.broadcast_to(s.divisor, v.shape).reshape(-1) for s, v in zip(many, flat, strict=True)]
         divisor = np.concatenate(parts)
     scale = np.concatenate(
-        [np.ones(v.size) if (s := scales(seen)) is None else np.broadcast_to(s, v.shape).reshape(-1)
+        [np.ones(v.size) if (s := group_scales(seen)) is None else np.broadcast_to(s, v.shape).reshape(-1)
          for seen, v in zip(many, flat, strict=True)]
     )  # fmt: skip
     with np.errstate(all="ignore"):
-        columns = figures(pieces, pieces.values, divisor, eps=eps, free=free, scale=scale)
+        columns = set_figures(pieces, pieces.values, divisor, eps=eps, free=free, scale=scale)
         rest = np.full((len(many), 3), math.nan)
         scaled = [index for index, seen in enumerate(many) if seen.gamma is not None]
         if scaled:
@@ -116,14 +123,16 @@ def measure_all(many: Sequence[NormalizerSeen]) -> np.ndarray:
             rest[scaled, 0] = dead_share(sizes, sizes.values)
         stored = [index for index, seen in enumerate(many) if seen.running_variance is not None]
         if stored:
-            own = ArraySegments(
+            ratios = ArraySegments(
                 [(flat[i].reshape(-1) + many[i].eps) / (many[i].running_variance + many[i].eps) for i in stored]
             )
-            rest[stored, 1:] = np.column_stack(relative(own, own.values))
+            rest[stored, 1:] = np.column_stack(running_ratios(ratios, ratios.values))
     return np.column_stack([*columns, rest])
 
 
-def figures(pieces: ArraySegments, variance: Any, divisor: Any, *, eps: Any, free: Any, scale: Any) -> list[np.ndarray]:
+def set_figures(
+    pieces: ArraySegments, variance: Any, divisor: Any, *, eps: Any, free: Any, scale: Any
+) -> list[np.ndarray]:
     """Return the first seven of `QUANTITIES` of several normalizers, each figure a column.
 
     Args:
@@ -145,19 +154,113 @@ def figures(pieces: ArraySegments, variance: Any, divisor: Any, *, eps: Any, fre
         pieces.of(np.maximum, logs),
         np.log10(pieces.of(np.maximum, constants)),
         np.log10(pieces.of(np.maximum, constants * scale)),
-        pieces.mean(variance < DOMINATED * eps),
-        pieces.mean(variance <= CONSTANT * eps),
+        pieces.mean(variance < DOMINATED_EPS * eps),
+        pieces.mean(variance <= CONSTANT_EPS_SHARE * eps),
     ]
 
 
 def dead_share(pieces: ArraySegments, sizes: np.ndarray) -> np.ndarray:
     """Return the share of the scales of each normalizer that let nothing through."""
     largest = np.repeat(pieces.of(np.maximum, sizes), pieces.counts)
-    return pieces.mean(sizes <= DEAD_SCALE * largest)
+    return pieces.mean(sizes <= DEAD_SCALE_SHARE * largest)
 
 
-def relative(pieces: ArraySegments, ratios: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def running_ratios(pieces: ArraySegments, ratios: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and standard deviation of log10 of the ratios of each part."""
     logs = np.log10(ratios)
     mean = pieces.mean(logs)
     return mean, np.sqrt(np.maximum(pieces.mean(logs**2) - mean**2, 0.0))
+
+
+class BatchNorms:
+    """Several BatchNorms with their eps and the values behind each of their variances.
+
+    Args:
+        modules: each with a running variance in float32 or float64, on one device.
+        first: what the first call of each module showed.
+    """
+
+    def __init__(self, modules: Sequence[Any], first: Sequence[NormalizerSeen]) -> None:
+        self._modules = list(modules)
+        self._first = [seen.without_tensors() for seen in first]
+        self._counts = [module.running_var.numel() for module in modules]
+        self._ends = np.cumsum([0, *self._counts])
+        self._pieces = ArraySegments([np.zeros(count) for count in self._counts])
+        self._eps = np.repeat([module.eps for module in modules], self._counts)
+        self._free = np.repeat([seen.entries for seen in first], self._counts) - 1
+        self._unbiased = self._free / (self._free + 1.0)
+
+    def ready(self) -> bool:
+        """Whether they still use and move their statistics as they did."""
+        return all(
+            m.training and m.track_running_stats and m.momentum and m.momentum >= MIN_MOMENTUM for m in self._modules
+        )
+
+    def now(self) -> tuple[Tensor, Tensor]:
+        """Return copies of all running variances and of how often they were moved."""
+        running = torch.cat([module.running_var for module in self._modules])
+        return running, torch.stack([module.num_batches_tracked for module in self._modules])
+
+    def moved(self, before: tuple[Tensor, Tensor]) -> Moved:
+        """Return what a forward did to the running variances.
+
+        Args:
+            before: what `now` returned before it.
+        """
+        running, count = self.now()
+        scales = [torch.ones_like(m.running_var) if m.weight is None else m.weight for m in self._modules]
+        return Moved(
+            norms=self,
+            before=before[0],
+            after=running,
+            calls=count - before[1],
+            gamma=torch.cat(scales).detach(),
+            momenta=[module.momentum for module in self._modules],
+        )
+
+    def seen(self, moved: Moved, index: int) -> NormalizerSeen:
+        """Return what a call of one of them showed, on the device."""
+        own, module, first = slice(self._ends[index], self._ends[index + 1]), self._modules[index], self._first[index]
+        step, entries, old = moved.momenta[index], first.entries, moved.before[own]
+        spread = torch.maximum(torch.lerp(old, moved.after[own], 1.0 / step), old * (RESOLVED_SHARE / step))
+        variance = (spread * ((entries - 1) / entries)).clamp(min=0.0)
+        gamma = None if module.weight is None else moved.gamma[own]
+        return replace(first, variance=variance[None], eps=module.eps, gamma=gamma, running_variance=old)
+
+    def rows(self, arrived: Mapping[Any, np.ndarray], momenta: Sequence[float]) -> np.ndarray:
+        """Return the figures of all of them, one row each, on the host.
+
+        Args:
+            arrived: what a forward did: `before`, `after`, `gamma` and `calls` of a `Moved`, as they have arrived.
+            momenta: the momentum of each of them.
+        """
+        old, new, size = arrived["before"], arrived["after"], np.abs(arrived["gamma"])
+        step = np.repeat(momenta, self._counts)
+        spread = np.maximum(old + (new - old) / step, old * (RESOLVED_SHARE / step))  # below that it is rounding
+        variance = np.maximum(spread * self._unbiased, 0.0)
+        with np.errstate(all="ignore"):
+            columns = set_figures(self._pieces, variance, variance, eps=self._eps, free=self._free, scale=size)
+            dead = dead_share(self._pieces, size)
+            dead[[module.weight is None for module in self._modules]] = np.nan
+            return np.column_stack(
+                [*columns, dead, *running_ratios(self._pieces, (variance + self._eps) / (old + self._eps))]
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """What one forward did to the running variances.
+
+    Attributes:
+        norms: the BatchNorms that it ran.
+        before, after, gamma: running variances and scales, one layer behind the other; ones where it has no scale.
+        calls: how often each layer was called: only of one that was called once the variance can be read off.
+        momenta: the momentum of each layer.
+    """
+
+    norms: BatchNorms
+    before: Tensor
+    after: Tensor
+    gamma: Tensor
+    calls: Tensor
+    momenta: list[float]

@@ -1,6 +1,7 @@
 """What one step of the optimizer does to scale-invariant weights: how fast they turn, how their norm moves.
 
-Three numbers per group are taken on the device; the figures are made of them on the host.
+Three numbers per group are taken on the device; the figures are made of them on the host. Of every weight and gradient
+there is a histogram too.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .array_segments import ArraySegments
+from . import ArraySegments
 
 QUANTITIES = (
     "log10_group", "log10_group_min", "log10_group_max", "rotation", "rotation_max", "radial", "tangential",
@@ -29,9 +30,15 @@ QUANTITIES = (
 """
 OPTIONAL = ("log10_effective_lr",)
 """Quantities that are not known of every optimizer: NaN there says so."""
+HISTOGRAM_BINS = 33
+"""Bins of equal width, the middle one around 0."""
+HISTOGRAM_SPAN = 4.0
+"""Root mean squares that the bins reach on either side; the outermost hold what is beyond."""
+HISTOGRAM_MAX_ENTRIES = 1 << 16
+"""Entries that are looked at, at most, evenly spaced."""
 
 
-def grouped(parts: Sequence[Tensor], groups: int, axis: int) -> Tensor:
+def group_rows(parts: Sequence[Tensor], groups: int, axis: int) -> Tensor:
     """Return a weight and its bias as rows `[groups, entries]`.
 
     Args:
@@ -44,7 +51,7 @@ def grouped(parts: Sequence[Tensor], groups: int, axis: int) -> Tensor:
     return rows[0] if len(rows) == 1 else torch.cat([row.to(rows[0]) for row in rows], 1)
 
 
-def parts(before: Tensor, moved: Tensor) -> Tensor:
+def split_update(before: Tensor, moved: Tensor) -> Tensor:
     """Return for every row its norm, that of its update, and their product, `[3 groups]`.
 
     Args:
@@ -59,7 +66,7 @@ def measure_all(many: Sequence[np.ndarray], *, lr: Sequence[float], powers: Sequ
     """Return `QUANTITIES` of several weights, one row each.
 
     Args:
-        many: what `parts` returned for each.
+        many: what `split_update` returned for each.
         lr: the learning rate of each.
         powers: the power of the norm in each effective learning rate: 2 for SGD, 1 for Adam and its like,
             0 on a sphere, None where unknown.
@@ -92,3 +99,21 @@ def measure_all(many: Sequence[np.ndarray], *, lr: Sequence[float], powers: Sequ
                 groups.of(np.maximum, angle), mean(along / norm), mean(across / norm), rate, 1.0 - living,
             ]
         )  # fmt: skip
+
+
+def histogram(tensor: Tensor) -> Tensor:
+    """Return the root mean square of a tensor's entries, then the share of them in each bin; nothing waits.
+
+    Example:
+        >>> size, *shares = histogram(torch.tensor([-2.0, 2.0, 2.0, 2.0])).tolist()
+        >>> size, shares[HISTOGRAM_BINS // 2 + 4], sum(shares)
+        (2.0, 0.75, 1.0)
+    """
+    flat = tensor.detach().reshape(-1)
+    some = flat[:: max(-(-flat.numel() // HISTOGRAM_MAX_ENTRIES), 1)].float()
+    size = torch.linalg.vector_norm(some) / max(some.numel(), 1) ** 0.5
+    relative = torch.where((size > 0) & size.isfinite(), some / size, torch.zeros_like(some)).sort().values
+    edges = torch.linspace(-HISTOGRAM_SPAN, HISTOGRAM_SPAN, HISTOGRAM_BINS + 1, device=some.device)[1:-1]
+    below = torch.searchsorted(relative, edges).float() / max(some.numel(), 1)
+    shares = torch.diff(below, prepend=below.new_zeros(1), append=below.new_ones(1))
+    return torch.cat([size[None], shares])

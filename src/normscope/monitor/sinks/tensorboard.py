@@ -8,8 +8,7 @@ from typing import Any
 
 from ...core.errors import InputError
 from ...core.finding import Finding
-from ..record import LayerRecord, Record
-from .flat import ROOT, flat
+from ..record import FIGURE_ROOT, LayerRecord, Record
 
 
 class TensorBoardSink:
@@ -46,7 +45,7 @@ class TensorBoardSink:
         """Write one record and the alarms it raised."""
         if self._writer is None:
             self.begin(self._layers, {})
-        for name, value in flat(record, self._layers).items():
+        for name, value in record.flatten(self._layers).items():
             self._writer.add_scalar(name, value, record.step)
         self._note(findings, record.step)
 
@@ -55,7 +54,7 @@ class TensorBoardSink:
         if self._writer is None:
             self.begin(self._layers, {})
         for name, value in figures.items():
-            self._writer.add_scalar(f"{ROOT}/metrics/{name}", value, step)
+            self._writer.add_scalar(f"{FIGURE_ROOT}/metrics/{name}", value, step)
 
     def alarms(self, findings: Sequence[Finding]) -> None:
         """Write alarms that came without a record of their own."""
@@ -68,7 +67,7 @@ class TensorBoardSink:
             text = "\n\n".join(
                 f"**{f.severity.value}: {f.code}** in `{f.where}`: {f.seen} {f.advice}" for f in findings
             )
-            self._writer.add_text(f"{ROOT}/findings", text, step)
+            self._writer.add_text(f"{FIGURE_ROOT}/findings", text, step)
 
     def close(self) -> None:
         """Write out everything."""

@@ -8,11 +8,10 @@ from typing import Any
 
 from ...core.errors import InputError
 from ...core.finding import Finding, Severity
-from ..record import LayerRecord, Record
-from .flat import ROOT, flat
+from ..record import FIGURE_ROOT, LayerRecord, Record
 
 LEVELS = {Severity.INFO: "INFO", Severity.WARNING: "WARN", Severity.ERROR: "ERROR"}
-TITLE = 63
+TITLE_MAX_CHARS = 63
 """Characters of an alert's title that W&B takes."""
 
 
@@ -45,8 +44,8 @@ class WandbSink:
         self._layers: Sequence[LayerRecord] = ()
         self._findings = 0
         if self._own_axis:
-            self._run.define_metric(f"{ROOT}/step", hidden=True)
-            self._run.define_metric(f"{ROOT}/*", step_metric=f"{ROOT}/step")
+            self._run.define_metric(f"{FIGURE_ROOT}/step", hidden=True)
+            self._run.define_metric(f"{FIGURE_ROOT}/*", step_metric=f"{FIGURE_ROOT}/step")
 
     def begin(self, layers: Sequence[LayerRecord], metadata: Mapping[str, Any]) -> None:
         """Take note of the layers' names."""
@@ -55,32 +54,33 @@ class WandbSink:
     def __call__(self, record: Record, findings: Sequence[Finding]) -> None:
         """Log one record and the alarms it raised."""
         self._findings += len(findings)
-        figures = {name: value for name, value in flat(record, self._layers).items() if math.isfinite(value)}
-        figures[f"{ROOT}/findings"] = self._findings
-        if self._own_axis:
-            self._run.log({**figures, f"{ROOT}/step": record.step})
-        else:
-            self._run.log(figures, step=record.step)
+        figures = {name: value for name, value in record.flatten(self._layers).items() if math.isfinite(value)}
+        figures[f"{FIGURE_ROOT}/findings"] = self._findings
+        self._log(figures, record.step)
         self._alert(findings)
 
     def metrics(self, step: int, figures: Mapping[str, float]) -> None:
         """Log figures that the loop gave."""
-        found = {f"{ROOT}/metrics/{name}": value for name, value in figures.items() if math.isfinite(value)}
-        if self._own_axis:
-            self._run.log({**found, f"{ROOT}/step": step})
-        else:
-            self._run.log(found, step=step)
+        finite = {f"{FIGURE_ROOT}/metrics/{name}": value for name, value in figures.items() if math.isfinite(value)}
+        self._log(finite, step)
 
     def alarms(self, findings: Sequence[Finding]) -> None:
         """Send alarms that came without a record of their own."""
         self._findings += len(findings)
         self._alert(findings)
 
+    def _log(self, figures: Mapping[str, float], step: int) -> None:
+        """Log figures at a step: on an axis of their own, where the run has axes."""
+        if self._own_axis:
+            self._run.log({**figures, f"{FIGURE_ROOT}/step": step})
+        else:
+            self._run.log(figures, step=step)
+
     def _alert(self, findings: Sequence[Finding]) -> None:
         alert: Any = getattr(self._run, "alert", None)
         for finding in findings if alert is not None else ():
             title = f"{finding.code} in {finding.where}"
-            title = title if len(title) <= TITLE else f"{title[: TITLE - 1]}…"
+            title = title if len(title) <= TITLE_MAX_CHARS else f"{title[: TITLE_MAX_CHARS - 1]}…"
             level = {"level": LEVELS[finding.severity]} if self._own_axis else {}
             alert(title=title, text=str(finding), **level)
 

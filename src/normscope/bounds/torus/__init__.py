@@ -1,1 +1,0 @@
-"""The optimised certificate of wide convolutional networks, frequency by frequency."""

@@ -1,0 +1,36 @@
+"""What packages make commands of `normscope` of: options, models and data as they are named there, files to write.
+
+A package adds a command by an entry point of the group `normscope.commands`: its name is the word behind `normscope`,
+and it leads to a `typer.Typer`, which `normscope NAME ...` runs (`cli/installed.py`).
+"""
+
+from .cli.choose import numbers as split_numbers
+from .cli.data_forms import folder_split, open_data
+from .cli.messages import say_written, write_result
+from .cli.model_forms import FORMS as MODEL_FORMS
+from .cli.model_forms import open_runnable
+from .cli.model_forms import placed as place_model
+from .cli.objects import staying as refuse_exit
+from .cli.options import Device, Html, Json, MaxSeconds, Mode, Seed, Trust
+from .cli.targets import check_targets, read_from
+
+__all__ = [
+    "MODEL_FORMS",
+    "Device",
+    "Html",
+    "Json",
+    "MaxSeconds",
+    "Mode",
+    "Seed",
+    "Trust",
+    "check_targets",
+    "folder_split",
+    "open_data",
+    "open_runnable",
+    "place_model",
+    "read_from",
+    "refuse_exit",
+    "say_written",
+    "split_numbers",
+    "write_result",
+]

@@ -1,1 +1,0 @@
-"""Data, small networks and training; experiments and claims of the papers; what predicts the generalization gap."""

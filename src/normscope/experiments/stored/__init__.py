@@ -1,1 +1,0 @@
-"""Results of experiments that take long, as `normscope reproduce --full` wrote them: curves, not checkpoints."""

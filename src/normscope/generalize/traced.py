@@ -1,0 +1,104 @@
+"""The model as torch.export traced it: what the bounds are about, beside the model whose losses are measured.
+
+The bounds are about the graph in real numbers. Where a model does something else, by code that a trace does not see or
+because rounding errors decide what it gives, its losses on D say nothing about the graph. So the graph runs beside the
+model on every sample, with every value moved in its last digits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ..bounds.radius.logits import Logits
+from ..core.errors import CaptureError, NormscopeError, said
+from ..graph.capturing import capture
+from ..graph.ir import Graph, Node, Unit
+from ..networks.twin import twin
+from ..rules.registry import lookup
+
+SHAKE = 16.0
+"""By how much a value is moved, relative to itself, in units of the rounding of its dtype."""
+EXACT = ("shape", "comparison")
+"""Families of operators that move, choose or compare values, or give whole numbers: they round nothing."""
+
+
+class ShakenGraph(Logits):
+    """A graph of one sample as a function of many, with every computed value moved in its last digits.
+
+    A graph with values in half precision, whose last digits are too large, is run in float64.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        dtypes = {item.value.dtype for item in graph.inputs} | {node.dtype for node in graph}
+        super().__init__(graph.double() if dtypes & {torch.float16, torch.bfloat16} else graph)
+        generator = torch.Generator().manual_seed(0)
+        self.graph = dataclasses.replace(self.graph, nodes=tuple(_shaken(node, generator) for node in self.graph))
+
+
+def _shaken(node: Node, generator: torch.Generator) -> Node:
+    """Return an operator whose value is moved up or down, by the place along its last axis; leave exact ones alone."""
+    rule = lookup(node)
+    if not node.dtype.is_floating_point or (rule is not None and rule.family in EXACT):
+        return node
+    signs = torch.randint(2, node.shape[-1:], generator=generator, dtype=node.dtype) * 2.0 - 1.0
+    factor = (1.0 + SHAKE * torch.finfo(node.dtype).eps * signs).to(node.device)
+    inner = node.op.function if isinstance(node.op, Unit) else node.op
+
+    def function(*args: Any, **kwargs: Any) -> Tensor:
+        result = inner(*args, **kwargs)
+        return (result if node.index is None else result[node.index]) * factor
+
+    return dataclasses.replace(node, op=Unit(str(node.op), function), index=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedModel:
+    """The graphs that bounds are about.
+
+    Attributes:
+        graph: of the model in eval mode.
+        folded_model: the model with its BatchNorms folded into the layers before them; the model itself without any.
+        folded: its graph.
+        why_not_folded: why BatchNorms are left, in brackets, or nothing.
+    """
+
+    graph: Graph
+    folded_model: nn.Module
+    folded: Graph
+    why_not_folded: str = ""
+
+    @property
+    def beside(self) -> tuple[Logits, ...]:
+        """The graphs as functions of many samples; none where samples meet."""
+        graphs = (self.graph,) if self.folded is self.graph else (self.graph, self.folded)
+        return tuple(ShakenGraph(graph) for graph in graphs) if self.graph.per_sample else ()
+
+
+def trace(model: nn.Module, batch: Tensor, output: str | int | None) -> TracedModel:
+    """Trace a model in eval mode, and its twin with folded BatchNorms.
+
+    Raises:
+        NormscopeError: the model cannot be traced, or its graph does not run.
+    """
+    graph = capture(model, batch, mode="eval", output=output)
+    traced = TracedModel(graph=graph, folded_model=model, folded=graph)
+    if any(isinstance(module, _BatchNorm) for module in model.modules()):
+        try:
+            folded = twin(model, batch, normalizer=None, fold=True).model.eval()
+            traced = TracedModel(
+                graph=graph, folded_model=folded, folded=capture(folded, batch, mode="eval", output=output)
+            )
+        except NormscopeError as error:
+            traced = TracedModel(graph=graph, folded_model=model, folded=graph, why_not_folded=f" ({said(error)})")
+    try:
+        for function in traced.beside:
+            function(batch[:2].flatten(1))
+    except (RuntimeError, NotImplementedError, TypeError) as error:
+        raise CaptureError(f"the graph of the model does not run on single samples: {said(error)}") from error
+    return traced

@@ -1,0 +1,387 @@
+"""Alarms about weights and their gradients: what grows or fades over the run or with depth, what no longer turns."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from statistics import median
+
+from ...core.finding import Finding, Severity
+from ...diagnosis.findings.finding_words import power
+from ..history import FIRST, LASTING_STEPS, Alarm, History, others_likewise
+from ..record import LayerRecord, Record
+
+# ---- gradients
+
+CLIP = "clip gradients (torch.nn.utils.clip_grad_norm_), lower the learning rate"
+REACH = (
+    "Add skip connections or normalizers, use ReLU or GELU instead of saturating activations, or initialise with gain "
+    "1 (torch.nn.init.kaiming_normal_)."
+)
+GRADIENT_NOT_FINITE = Alarm(
+    code="gradient-explosion",
+    severity=Severity.ERROR,
+    seen="For {records:counted record} the gradient was NaN or infinite{last}",
+    why="Such a step makes the weights NaN, or is skipped by a GradScaler: either way nothing is learned.",
+    advice="Lower the loss scale, run the backward of this layer in float32 or bfloat16, and look for the root, "
+    "logarithm or quotient of a zero behind it.",
+)
+GRADIENT_EXPLODED = Alarm(
+    code="gradient-explosion",
+    seen="For {records} records the gradient was at least {least:power}; that of the untrained model was "
+    "{log10_gradient_first:power}.{worst}",
+    why="Steps grow with the gradient, overshoot and make it grow further; overflow is the usual end.",
+    advice=f"{CLIP.capitalize()}, and warm it up.",
+)
+GRADIENT_GROWS_BACKWARDS = Alarm(
+    code="gradient-explosion",
+    seen="On its way from the output to the input the gradient grows {log10_backward:power} times over {blocks:counted "
+    "block}.",
+    why="Growth per layer is exponential in depth: one learning rate cannot suit the first layers and the last.",
+    advice="Add skip connections, initialise with gain 1 (torch.nn.init.kaiming_normal_), put normalizers inside "
+    f"branches rather than one after the other, or {CLIP}.",
+)
+LAYER_GRADIENT_LARGE = Alarm(
+    code="gradient-explosion",
+    seen="The gradient of {where}, times the norm of its weights, is {log10_sensitivity:power}; that of the last "
+    "layers is {log10_others:power}.{also}",
+    why="One learning rate cannot suit both: this layer is thrown about while the others stand still.",
+    advice=f"{CLIP.capitalize()} of this layer, or look at what follows it: a normalizer whose input hardly varies "
+    "expands gradients on their way back.",
+)
+GRADIENT_GONE = Alarm(
+    code="gradient-vanishing",
+    seen="The gradient of the whole network fell from {log10_gradient_first:power} to {log10_gradient:power} while the "
+    "loss is still {last_loss:figure}; it began at {first_loss:figure}.",
+    why="Nothing tells the weights how to become better: outputs are saturated, or units are switched off.",
+    advice="Go back to a checkpoint from before, lower the learning rate, and look for saturated activations (sigmoid, "
+    "tanh, softmax) and ReLUs that are never on.",
+)
+GRADIENT_FADES_BACKWARDS = Alarm(
+    code="gradient-vanishing",
+    seen="On its way from the output to the input the gradient shrinks to {log10_backward:power} over {blocks:counted "
+    "block}.",
+    why="The first layers hardly learn: what reaches them is lost among rounding and noise.",
+    advice=REACH,
+)
+LAYER_GRADIENT_SMALL = replace(
+    LAYER_GRADIENT_LARGE,
+    code="gradient-vanishing",
+    why="This layer hardly learns while the others do: what reaches it is lost on the way back.",
+    advice=REACH,
+)
+EXPLODED_DECADES = 4.0
+"""Decades of the whole gradient above that of the untrained model.
+
+Healthy runs of the tests stay within 1.7; unnormalized networks that leave a plateau come closest to it.
+"""
+EXPLODED_RECORDS = 3
+"""Records in a row: an explosion lasts until it ends the run, a spike of one batch does not."""
+UNEVEN_DECADES = 5.0
+"""Decades of gradient times weight between one layer and the last third; healthy runs of the tests stay within 1.8."""
+BACK_EXPLODES_DECADES, BACK_VANISHES_DECADES = 5.0, -6.0
+"""Decades over all blocks from the output to the input; healthy runs lie between -2 and 2.
+
+A BatchNorm network without skips gains 0.083 a layer at the start (Yang et al. 2019): 50 layers are 4. Averaging over
+positions loses log10 of their number, 2 to 4, which is no fault.
+"""
+GONE_DECADES = 5.0
+"""Decades of the whole gradient below that of the untrained model, while the loss has hardly moved."""
+UNFITTED_SHARE = 0.5
+"""A share of the first loss: while the loss is above it, the gradient has no reason to be gone."""
+MIN_DEPTH = 4
+"""A network needs this many layers before its gradients by depth say anything."""
+
+
+def gradient_explosion(history: History) -> Iterator[Finding]:
+    """Gradients that are NaN or infinite, far above those of the untrained model, or growing on their way back."""
+    yield from _gradient_not_finite(history)
+    if history.has_raised("gradient-explosion"):
+        return
+    latest = [record.total.get("log10_gradient") for record in history.records[-EXPLODED_RECORDS:]]
+    recent, start = [v for v in latest if v is not None and not math.isnan(v)], _first_gradient(history)
+    gains, uneven = _backward_gains(history), _find_uneven_layer(history, LAYER_GRADIENT_LARGE)
+    if start is not None and len(recent) == EXPLODED_RECORDS and min(recent) - start >= EXPLODED_DECADES:
+        where = _steepest_layer(history)
+        worst = f" It is largest, for its weights, in {where}." if where else ""
+        words = {"records": EXPLODED_RECORDS, "least": min(recent), "worst": worst}
+        yield GRADIENT_EXPLODED.at(history.step, where, words, log10_gradient=recent[-1], log10_gradient_first=start)
+    elif uneven is not None:
+        yield uneven
+    elif gains and min(gains) >= BACK_EXPLODES_DECADES:
+        blocks = {"blocks": len(history.of("block"))}
+        yield GRADIENT_GROWS_BACKWARDS.at(history.step, words=blocks, log10_backward=min(gains))
+
+
+def gradient_vanishing(history: History) -> Iterator[Finding]:
+    """Gradients that are gone though the loss is not, or that fade on their way back."""
+    if history.has_raised("gradient-vanishing"):
+        return
+    losses, opening, loss = history.total("loss").lasting(), history.total("loss").first, history.total("loss").now
+    start, top = _first_gradient(history), max(history.total("log10_gradient").lasting(), default=math.inf)
+    gains, uneven = _backward_gains(history), _find_uneven_layer(history, LAYER_GRADIENT_SMALL)
+    stuck = loss is not None and opening and 0.0 < UNFITTED_SHARE * max(opening) <= loss
+    if start is not None and stuck and top <= start - GONE_DECADES:
+        words = {"last_loss": losses[-1], "first_loss": opening[0]}
+        yield GRADIENT_GONE.at(history.step, words=words, log10_gradient=top, log10_gradient_first=start, loss=loss)
+    elif uneven is not None:
+        yield uneven
+    elif gains and max(gains) <= BACK_VANISHES_DECADES:
+        blocks = {"blocks": len(history.of("block"))}
+        yield GRADIENT_FADES_BACKWARDS.at(history.step, words=blocks, log10_backward=max(gains))
+
+
+def _gradient_not_finite(history: History) -> Iterator[Finding]:
+    """Gradients that stay NaN or infinite; one step that overflows under a loss scale is no fault."""
+    values = [value for _, value in history.total("log10_gradient").latest()]
+    if values and not any(v < math.inf for v in values):
+        layers = [
+            layer.name
+            for i, layer in enumerate(history.of("weight"))
+            if (v := history.records[-1].number("weight", "log10_gradient", i)) is not None and not v < math.inf
+        ]
+        words = {"records": len(values), "last": f"; {layers[-1]} is the last layer where it is." if layers else "."}
+        yield GRADIENT_NOT_FINITE.at(history.step, layers[-1] if layers else "", words, count=len(layers))
+
+
+def _first_gradient(history: History) -> float | None:
+    """Return log10 of the first whole gradient that is finite."""
+    return next((value for value in history.total("log10_gradient").first if math.isfinite(value)), None)
+
+
+def _steepest_layer(history: History) -> str:
+    """Return the weight layer with the largest gradient relative to its weights; empty if none has one."""
+    slopes = []
+    for index, layer in enumerate(history.of("weight")):
+        gradient, size = (history.records[-1].number("weight", q, index) for q in ("log10_gradient", "log10_size"))
+        if gradient is not None and size is not None and math.isfinite(gradient) and math.isfinite(size):
+            slopes.append((gradient - size, index, layer.name))
+    return max(slopes)[2] if slopes else ""
+
+
+def _backward_gains(history: History) -> list[float]:
+    """Return the decades between the gradient behind the first block and that behind the last, in the latest records.
+
+    Both are gradients as they came: what lies between, a chain or branches beside a skip, need not be known.
+    """
+    blocks = sum(bool(history.course("block", "log10_backward", i).recent) for i in range(len(history.of("block"))))
+    gains = history.total("log10_backward").lasting()
+    return gains if blocks >= MIN_DEPTH and all(map(math.isfinite, gains)) else []
+
+
+def _find_uneven_layer(history: History, alarm: Alarm) -> Finding | None:
+    """Return the layer whose gradient lasts far above, or below, those of the layers next to the output.
+
+    Gradients are taken times the norm of their weights, how much the loss changes when these change by their own size:
+    a weight before a normalizer has the same figure at every scale.
+    """
+    up = alarm is LAYER_GRADIENT_LARGE
+    layers = history.of("weight")
+    levels: dict[int, float] = {}
+    for index in range(len(layers)):
+        sizes = dict(history.course("weight", "log10_size", index).recent)
+        pairs = history.course("weight", "log10_gradient", index).latest()
+        products = [gradient + sizes.get(step, math.nan) for step, gradient in pairs]
+        if products and all(map(math.isfinite, products)):
+            levels[index] = median(products)
+    if len(levels) < MIN_DEPTH:
+        return None
+    others = median(list(levels.values())[-max(2, len(levels) // 3) :])
+    beyond = [i for i, level in levels.items() if (level - others if up else others - level) >= UNEVEN_DECADES]
+    if not beyond:
+        return None
+    index = (max if up else min)(beyond, key=lambda i: levels[i])
+    return alarm.at(
+        history.step,
+        layers[index].name,
+        {"also": others_likewise(len(beyond), "other layer")},
+        log10_sensitivity=levels[index],
+        log10_others=others,
+        count=len(beyond),
+    )
+
+
+# ---- norms that grow without limit
+
+INVARIANT_NORM_GROWTH = Alarm(
+    code="norm-growth",
+    seen="The operator norm of {where} grew {log10_growth:power} times to {log10_norm:power}{lately}",
+    why="{normalizer} undoes the scale of these weights, so the output does not change, but each step turns them less: "
+    "training comes to a halt.",
+    advice="Use weight decay on this weight (with AdamW or SGD), or lower the learning rate.",
+)
+NORM_GROWTH = replace(
+    INVARIANT_NORM_GROWTH,
+    why="Norms multiply over layers: activations, gradients and the Lipschitz constant grow exponentially with it "
+    "until they overflow.",
+    advice="Lower the learning rate, use weight decay, clip gradients (torch.nn.utils.clip_grad_norm_), or put a "
+    "normalizer behind this layer.",
+)
+PRODUCT_GROWTH = Alarm(
+    code="norm-growth",
+    seen="The product of the operator norms of {layers:counted weight layer} grew {log10_growth:power} times to "
+    "{log10_printed:power}{lately}",
+    why="It bounds how much the network can expand where nothing normalizes, and it grows exponentially with depth "
+    "when every layer grows.",
+    advice="Use weight decay, lower the learning rate, or put normalizers between the layers.",
+)
+LATELY = ", and as fast lately as before."
+GROWN_DECADES = 1.5
+"""Decades of a weight's operator norm since the start.
+
+Unnormalized networks that leave a plateau grow by one within a hundred steps and then level off; others by 0.6.
+"""
+LARGE_LOG10 = 1.5
+"""log10 of an operator norm: below thirty a layer that began at zero, or small, is still finding its size."""
+GROWN_ANYHOW_DECADES, HUGE_LOG10 = 2.0, 3.0
+"""The same for growth of any shape: a layer that expands a thousandfold has grown too much, whatever it does next."""
+GROWN_PER_LAYER_DECADES = 1.0
+"""Decades of the product of all norms, for each of its layers."""
+STEADY_RATIO = 0.8
+"""Growth in the last third of the run over that of the middle third.
+
+Exponential growth has 1; norms that grow with the step have log(3/2)/log(2) = 0.58, and random walks the same.
+"""
+THIRD_RECORDS = 4
+"""Records in each third, so that its growth is more than noise."""
+
+
+def norm_growth(history: History) -> Iterator[Finding]:
+    """Norms of weights, or their product over the network, that grow exponentially and do not level off."""
+    records = history.records
+    if len(records) < 3 * THIRD_RECORDS or records[-1].step - records[0].step < 3 * LASTING_STEPS:
+        return
+    marks, grown = _mark_thirds(records), 0
+    for index, layer in enumerate(history.of("weight")):
+        growth = _measure_growth(marks, partial(Record.number, kind="weight", quantity="log10_norm", index=index))
+        if growth is None:
+            continue
+        rise, now, steady = growth
+        limits = (GROWN_DECADES, LARGE_LOG10) if steady else (GROWN_ANYHOW_DECADES, HUGE_LOG10)
+        if rise < limits[0] or now < limits[1]:
+            continue
+        grown += 1
+        yield (NORM_GROWTH if layer.invariant is None else INVARIANT_NORM_GROWTH).at(
+            history.step,
+            layer.name,
+            {"lately": LATELY if steady else ".", "normalizer": layer.normalizer},
+            log10_growth=rise,
+            log10_norm=now,
+            weight_decay=layer.weight_decay,
+        )
+    layers = len(history.of("weight"))
+    total = _measure_growth(marks, lambda record: record.total.get("log10_printed"))
+    if not grown and total is not None and total[2] and layers > 1 and total[0] >= GROWN_PER_LAYER_DECADES * layers:
+        words = {"lately": LATELY}
+        yield PRODUCT_GROWTH.at(history.step, words=words, log10_growth=total[0], log10_printed=total[1], layers=layers)
+
+
+def _mark_thirds(records: Sequence[Record]) -> tuple[Sequence[Record], ...]:
+    """Return a few records at the start, after one and two thirds of the steps, and at the end."""
+    half = FIRST // 2
+    start, end = records[half].step, records[-1 - half].step  # each part is as far from the next
+    low, high = (bisect_left(records, start + (end - start) * third / 3, key=lambda r: r.step) for third in (1, 2))
+    return tuple(records[at - half : at + half + 1] for at in (half, low, high, len(records) - 1 - half))
+
+
+def _measure_growth(
+    marks: Sequence[Sequence[Record]], value: Callable[[Record], float | None]
+) -> tuple[float, float, bool] | None:
+    """Return the growth since the start, the value now, and whether the last third grew as much as the middle one."""
+    numbers = [[v for r in part if (v := value(r)) is not None and math.isfinite(v)] for part in marks]
+    if not all(numbers):
+        return None
+    start, low, high, end = map(median, numbers)
+    middle, last = high - low, end - high
+    return end - start, end, middle > 0.0 and last >= STEADY_RATIO * middle
+
+
+# ---- how far a step turns scale-invariant weights
+
+EFFECTIVE_LR_HIGH = Alarm(
+    code="effective-lr",
+    seen="A step turns {where} by more than {rotation:figure} radians, for several records.{rate}{also}",
+    why="{normalizer} undoes the scale of these weights: they learn by turning alone, at the learning rate divided by "
+    "their norm (its square for SGD). At this angle a few steps undo what was learned before.",
+    advice="Lower the learning rate, warm it up, or let the norm grow: less weight decay on this weight.",
+)
+EFFECTIVE_LR_LOW = Alarm(
+    code="effective-lr",
+    seen="A step turns {where} by less than {rotation:figure} radians, for several records.{rate}{also}",
+    why="{normalizer} undoes the scale of these weights: they learn by turning alone, at the learning rate divided by "
+    "their norm (its square for SGD). At this angle they are as good as frozen, while the loss is not fitted.",
+    advice="Raise the learning rate, or bring the norm down: weight decay on this weight (AdamW or SGD).",
+)
+STILL_RADIANS, SPINNING_RADIANS = 1e-6, 0.5
+"""Radians a step. At 1e-6 a million steps turn a weight by one radian; at 0.5 three steps forget where it stood.
+
+The equilibrium of SGD with weight decay turns by sqrt(2 lr wd), 0.001 to 0.03 as a rule.
+"""
+STILL_MOVED_RADIANS, SPINNING_MOVED_RADIANS = 1e-5, 0.2
+"""The same limits where the effective learning rate has moved far as well."""
+MOVED_DECADES = 2.0
+"""Decades of the effective learning rate since the start, beyond what the schedule did."""
+SCHEDULED_SHARE = 0.01
+"""A share of the largest learning rate so far: below it the schedule wants small steps."""
+FITTED_SHARE = 0.1
+"""A share of the first loss: below it the model has little left to learn, and small steps are no fault."""
+
+
+def effective_lr(history: History) -> Iterator[Finding]:
+    """Scale-invariant weights that a step hardly turns, or turns right round."""
+    explained = {finding.where for finding in history.findings if finding.code in ("variance-collapse", "norm-growth")}
+    slow, fast = [], []
+    for index, layer, angles in history.lasting("weight", "rotation"):
+        if layer.invariant is None or layer.normalizer in explained or layer.name in explained:
+            continue
+        moved = _unscheduled_change(history, index)
+        if max(angles) < (STILL_RADIANS if moved > -MOVED_DECADES else STILL_MOVED_RADIANS):
+            slow.append((layer, max(angles), moved))
+        elif min(angles) > (SPINNING_RADIANS if moved < MOVED_DECADES else SPINNING_MOVED_RADIANS):
+            fast.append((layer, min(angles), moved))
+    if slow and _should_move(history):
+        yield from _describe_turning(history, slow, fast=False)
+    if fast:
+        yield from _describe_turning(history, fast, fast=True)
+
+
+def _describe_turning(
+    history: History, layers: Sequence[tuple[LayerRecord, float, float]], *, fast: bool
+) -> Iterator[Finding]:
+    """Say it of the layer that is furthest off, with the number of the others; once in a run for each direction."""
+    if any(f.code == "effective-lr" and f.numbers.get("exploding") == int(fast) for f in history.findings):
+        return
+    layer, angle, moved = max(layers, key=lambda item: item[1] if fast else -item[1])
+    far = abs(moved) >= MOVED_DECADES
+    yield (EFFECTIVE_LR_HIGH if fast else EFFECTIVE_LR_LOW).at(
+        history.step,
+        layer.name,
+        {
+            "rate": f" Its effective learning rate is {power(moved)} times that at the start." if far else "",
+            "also": others_likewise(len(layers), "other layer"),
+            "normalizer": layer.normalizer,
+        },
+        rotation=angle,
+        log10_moved=moved,
+        exploding=int(fast),
+        count=len(layers),
+    )
+
+
+def _unscheduled_change(history: History, index: int) -> float:
+    """Return how far, in decades, an effective learning rate has moved beyond the schedule; 0 where not known."""
+    course = history.course("weight", "log10_unscheduled_lr", index)
+    then, now = course.start, course.now
+    return 0.0 if then is None or now is None or not math.isfinite(now - then) else now - then
+
+
+def _should_move(history: History) -> bool:
+    """Whether large steps are wanted: the schedule has not ended, the loss is not fitted."""
+    rates = history.total("lr").lasting()
+    if not rates or min(rates) <= SCHEDULED_SHARE * history.peak_lr:
+        return False
+    loss = history.total("loss")
+    return loss.now is None or not loss.first or loss.now > FITTED_SHARE * max(loss.first)

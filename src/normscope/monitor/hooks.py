@@ -1,0 +1,473 @@
+"""How a training run is intercepted: the hooks around the forwards of a model and the steps of its optimizer.
+
+Each hook looks at a counter alone unless its step is due. Of a step that is due the first forward in train mode is
+listened to, gradients and weights are measured in front of the optimizer's step and the update behind it; what was
+measured is sent to the host when the next step begins. `TrainingHooks` is all of that. Below it stand the hooks that
+torch has not.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any
+from weakref import WeakMethod, ref
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from ..core.errors import said
+from ..core.finding import Finding
+from ..core.untouched import unwrapped
+from .alarms.setup import Sight
+from .composing import LayerMemory
+from .distributed import ProcessRole
+from .forward_listening import ForwardRecord, StepListener
+from .history import History
+from .locating import Locator
+from .measuring import Measurement
+from .observed import Observed
+from .probes.batches import DomainProbe, SharpnessProbe, measure_spread
+from .recording import Recorder
+from .schedule import Clock, Schedule, Tier, TimeShare
+from .watched_layers import Subject, describe_layers, describe_run
+
+Before = Callable[[nn.Module, Any, Any], None]
+After = Callable[[nn.Module, Any, Any], None]
+
+
+class TrainingHooks:
+    """A watched run as it stands, and the hooks that move it on. Nothing here stops a training run.
+
+    Args:
+        outer: the model as it is called in the loop.
+        optimizer: the optimizer that trains it.
+        schedule: which steps are measured.
+        role: what this process does.
+        recorder: where records go; another one once the run is entered.
+        budget: the budget of operator norms and updates in the economy tier.
+        domain: measures where batches stand in a domain, where that is asked for.
+        sharpness: measures the largest curvature, where that is asked for.
+
+    Attributes:
+        model: the one inside of `outer`.
+        step: how many steps the optimizer has taken.
+        busy: whether the model is run by the watcher just now, not by the loop.
+        clock: the time of the run and that of the watcher.
+        sight: what keeps the watcher from seeing; anew once the run is entered.
+    """
+
+    def __init__(
+        self,
+        outer: nn.Module,
+        optimizer: Optimizer,
+        *,
+        schedule: Schedule,
+        role: ProcessRole,
+        recorder: Recorder,
+        budget: TimeShare,
+        domain: DomainProbe | None,
+        sharpness: SharpnessProbe | None,
+    ) -> None:
+        self.optimizer, self.schedule, self.role = optimizer, schedule, role
+        self.recorder, self.budget, self.sharpness = recorder, budget, sharpness
+        self.sight, self.clock = Sight(optimizer), Clock()
+        self.step, self.busy = 0, False
+        self._domain, self._locator, self._memory = domain, Locator(), LayerMemory()
+        self._figures: dict[str, Observed] = {}  # what the loop observed since the last record
+        self._subject: Subject | None = None  # None before the first measured forward
+        self._pending: Measurement | None = None  # the step that is being measured
+        self._batch: tuple[Tensor | None, Tensor | None] = None, None  # its place in the domain, and its spread
+        self._stepping = 0  # steps of the optimizer that have begun and not ended
+        self._forward_hooks: list[Any] = []
+        self._step_hooks: list[Any] = []
+        self._set_model(outer)
+
+    def _set_model(self, outer: nn.Module) -> None:
+        self.outer, self.model = outer, unwrapped(outer)
+        self._listener = StepListener(self.outer, self.model)
+
+    @property
+    def history(self) -> History:
+        """The layers, records and alarms so far."""
+        return self.recorder.history
+
+    @property
+    def attached(self) -> bool:
+        """Whether steps are counted."""
+        return bool(self._step_hooks)
+
+    def attach_to_model(self) -> None:
+        """Hook on to the model."""
+        before, after = WeakHook(self._before_forward, self.outer), WeakHook(self._after_forward, self.outer)
+        self._forward_hooks = around_forward(self.outer, before, after)
+
+    def attach_to_optimizer(self) -> None:
+        """Hook on to the optimizer; a process that measures nothing only counts its steps."""
+        self._step_hooks = [self.optimizer.register_step_post_hook(WeakHook(self._after_step))]
+        if not self.role.idle:
+            self._step_hooks += [
+                self.optimizer.register_step_pre_hook(WeakHook(self._before_step)),
+                register_optimizer_step_post_hook(WeakHook(self._after_any_step)),
+            ]
+
+    def turn_to(self, outer: nn.Module, call: tuple[Any, Any] | None) -> None:
+        """Listen to another model instead, unless one was measured; `call` has a forward of it that has begun."""
+        if self._subject is not None or self.role.idle:
+            return
+        self._detach_from_model()
+        self._set_model(outer)
+        self.attach_to_model()
+        if call is not None:
+            self._before_forward(outer, *call)
+
+    def detach(self) -> None:
+        """Take the hooks away, and stop listening to a forward that has not ended."""
+        for hook in self._step_hooks:
+            hook.remove()
+        self._step_hooks = []
+        self._detach_from_model()
+        self._listener.close()
+
+    def _detach_from_model(self) -> None:
+        for hook in self._forward_hooks:
+            hook.remove()
+        self._forward_hooks = []
+
+    def let_go(self) -> None:
+        """Keep neither model nor optimizer alive, nor what was found of the layers."""
+        self._domain, self._batch, self._locator, self._memory = None, (None, None), Locator(), LayerMemory()
+        self.history.standing.let_go()
+        for name in ("outer", "model", "optimizer"):
+            self.__dict__.pop(name, None)
+
+    # ---- forwards
+
+    def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if self.busy or torch.compiler.is_compiling():
+            return
+        stuck = self.sight.forward(training=self.model.training)
+        if not self.model.training or self._listener.listens:
+            return
+        self._locator.batch = (args, kwargs)
+        if stuck is not None:
+            self.recorder.complain("stuck", stuck)
+        self._send_earlier()
+        tier, pending = self.schedule.due(self.step), self._pending
+        heard = pending is not None and pending.forward is not None and not pending.abandoned
+        if tier is None or heard:
+            return
+        with self.clock.watching():
+            try:
+                self._listen(tier, args, kwargs)
+            except Exception as error:
+                self.recorder.complain("forward", f"this step's forward is not measured: {said(error)}")
+            finally:
+                self.busy = False
+
+    def _listen(self, tier: Tier, args: Any, kwargs: Any) -> None:
+        """Listen to the forward that begins, in the first one as the richest tier asks for."""
+        self._batch = self._place_in_domain(args, kwargs), measure_spread(args, kwargs)
+        first = self._subject is None
+        self.busy = True  # it may be run aside
+        forward = self._listener.begin(self.schedule.richest if first else tier, args, kwargs, first=first)
+        if forward is not None:
+            self._take_forward(forward)
+
+    def _place_in_domain(self, args: Any, kwargs: Any) -> Tensor | None:
+        """Return where a batch stands in the domain that is followed; None where there is none."""
+        try:
+            return None if self._domain is None else self._domain.measure(args, kwargs)
+        except Exception as error:
+            self.recorder.complain("domain", f"where the data stand in the domain is not measured: {said(error)}")
+            return None
+
+    def _after_forward(self, module: nn.Module, args: Any, made: Any) -> None:
+        if not self._listener.listens:
+            return
+        forward = None
+        with self.clock.watching():
+            try:
+                forward = self._listener.end()
+                raised = made is None and sys.exc_info()[0] is not None
+                if forward is not None and not raised:
+                    self._take_forward(forward)
+            except Exception as error:
+                self.recorder.complain("forward", f"this step's forward is not measured: {said(error)}")
+        self.clock.spend(0.0 if forward is None else forward.seconds)
+
+    def _take_forward(self, forward: ForwardRecord) -> None:
+        """Take what was seen of a forward; the first one says what there is to watch."""
+        if self._subject is None:
+            self._subject = describe_layers(self.model, forward, self.optimizer)
+            self._subject.layers += () if self._domain is None else self._domain.layers
+            self._listener.learn(forward)
+            about = describe_run(self._subject, self.model, self.optimizer, self.schedule, self.step)
+            self.recorder.begin(self._subject.layers, about)
+        tier = self.schedule.due(self.step)
+        forward.domain, forward.spread = self._batch
+        if tier is not None:
+            pending = self._pending or Measurement(self.step, tier, self._subject, self.optimizer)
+            pending.forward, self._pending = forward, pending
+            if not (self.role.sharded or pending.clearing or self._listener.apart):
+                pending.clearing = self.history.standing.clearing()
+
+    # ---- steps of the optimizer
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        self._stepping = steps_under_way(optimizer) if self._stepping else 1  # one that raised has not ended
+        tier = self.schedule.due(self.step)
+        self.history.standing.pass_by()
+        if tier is None or self._stepping > 1:  # a step that calls that of its base class
+            return None
+        changed = after_closure(args, kwargs, lambda: self._measure(optimizer, tier))
+        if changed is None:
+            self._measure(optimizer, tier)
+        return changed
+
+    def _measure(self, optimizer: Optimizer, tier: Tier) -> None:
+        """Measure gradients, weights and curvature in front of a step, and look at who has no gradient."""
+        with self.clock.watching():
+            try:
+                self._send_earlier()
+                if self._pending is None and self._subject is not None:
+                    self._pending = Measurement(self.step, tier, self._subject, optimizer)
+                if self._pending is None:
+                    return
+                parameters = self._listener.parameters()
+                self._pending.before(parameters, self._memory, self.budget if tier is Tier.ECONOMY else TimeShare(None))
+                if tier is Tier.FULL:
+                    self._measure_curvature(optimizer)
+                if not self.role.sharded:
+                    self.history.standing.look(parameters, optimizer, self.step)
+                if self._pending.lost:
+                    names = ", ".join(self._pending.lost[:3])
+                    self.recorder.complain("lost", f"{names}: other parameters than at first, not followed there")
+            except Exception as error:
+                self.recorder.complain("step", f"this step's gradients are not measured: {said(error)}")
+
+    def _measure_curvature(self, optimizer: Optimizer) -> None:
+        """Measure the largest curvature, where that is asked for, and what the learning rate makes of it."""
+        if self.sharpness is None or not self.role.writes:
+            return
+        self.busy = True
+        try:
+            value = self.sharpness.measure(self.model)
+        except Exception as error:
+            self.sharpness = None
+            self.recorder.complain("sharpness", f"the largest curvature is not measured: {said(error)}")
+            return
+        finally:
+            self.busy = False
+        if value is not None:
+            rate = max(float(group["lr"]) for group in optimizer.param_groups)
+            self._add_figure("sharpness", value)
+            self._add_figure("effective_sharpness", rate * value)
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._stepping = max(0, self._stepping - 1)
+        if self._stepping:
+            return
+        self._locator.batch, pending = None, self._pending
+        if pending is not None and pending.step == self.step:
+            with self.clock.watching():
+                try:
+                    pending.after()
+                except Exception as error:
+                    self.recorder.complain("update", f"this step's update is not measured: {said(error)}")
+        self.step += 1
+        if not self.role.idle:
+            self._say(self.sight.stepped(self.step))
+
+    def _after_any_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if optimizer is self.optimizer or self._stepping:  # or one that ours is made of
+            return
+        self._say(self.sight.stepped_by(optimizer, self.optimizer, self.step))
+
+    # ---- what the loop says, and what is said to it
+
+    def observe(self, figures: Mapping[str, Tensor | float]) -> None:
+        """Add figures of the present step; a loss that is not finite has its forward run again."""
+        if self._pending is not None and "loss" in figures:
+            self._pending.observe(figures["loss"])
+        if self.role.writes and self.attached:
+            self._say(self.sight.observed(self.optimizer, self.step))
+            numbers = {name: self._add_figure(name, value) for name, value in figures.items()}
+            if self._locator.is_asked(numbers.get("loss")):
+                self._locate()
+
+    def look_for_missed_training(self) -> None:
+        """Say so if weights have changed while nothing was seen."""
+        if self.attached and not self.role.idle:
+            self._say(self.sight.missed(self.optimizer, self.step))
+
+    def _add_figure(self, name: str, value: Tensor | float) -> float | None:
+        """Add a figure of the present step; return it, unless it lies on a device, where it is not read."""
+        return self._figures.setdefault(name, Observed()).add(self.step, value)
+
+    def _say(self, blind: Finding | None) -> None:
+        """Warn that nothing is seen, and raise it as an alarm: no record will."""
+        if blind is not None:
+            self.recorder.complain("blind", f"{blind.seen[0].lower()}{blind.seen[1:]} {blind.advice}")
+            self.recorder.raise_now(blind)
+
+    def _locate(self) -> None:
+        """Find where a loss broke that is not finite."""
+        self.busy = True
+        with self.clock.watching():
+            try:
+                self.history.broken = self._locator.look(self.model, self.step)
+            except Exception as error:
+                self.recorder.complain("locate", f"where the loss broke is not known: {said(error)}")
+            finally:
+                self.busy = False
+
+    def _send_earlier(self) -> None:
+        """Send what was measured of an earlier step."""
+        if self._pending is not None and self._pending.step != self.step:
+            self.send()
+
+    def send(self, *, wait: bool = False) -> None:
+        """Send what was measured of a step on its way to the host, and hand on what has arrived."""
+        pending, self._pending = self._pending, None
+        if pending is None and not wait:
+            return
+        with self.clock.watching():
+            if pending is not None and self.role.writes:
+                observed, self._figures = self._figures, {}
+                self.recorder.send(pending, self.clock.passed, observed)
+            self.recorder.collect(self.clock.overhead, wait=wait)
+        self.clock.settle()
+
+
+# ---- hooks around forwards, where those of torch are not enough
+
+
+class WeakHook:
+    """A hook that calls a method while its object lives; its copy, in a copied or pickled model, calls nothing.
+
+    Args:
+        method: the bound method to call; None for a hook that calls nothing.
+        module: the module that it is a hook of; deep copies of the module have no such hook.
+    """
+
+    def __init__(self, method: Callable[..., Any] | None = None, module: nn.Module | None = None) -> None:
+        self._method = None if method is None else WeakMethod(method)
+        self._module = None if module is None else ref(module)
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the method, if there is one left; nothing of it is compiled."""
+        if torch.compiler.is_compiling():
+            return None
+        method = None if self._method is None else self._method()
+        return None if method is None else method(*args)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return WeakHook, ()
+
+    def __deepcopy__(self, memo: Any) -> WeakHook:
+        module = None if self._module is None else self._module()
+        copied = None if module is None else memo.get(id(module))
+        if copied is not None:
+            _leave_out_weak_hooks(copied)
+        return WeakHook()
+
+
+def _leave_out_weak_hooks(copied: nn.Module) -> None:
+    """Let a copy that is being made drop such hooks once it has its state, which is the last thing that a copy gets."""
+
+    def finish(state: Any) -> None:
+        del copied.__dict__["__setstate__"]
+        copied.__setstate__(state)
+        for hooks in (copied._forward_pre_hooks, copied._forward_hooks):
+            for number in [number for number, hook in hooks.items() if isinstance(hook, WeakHook)]:
+                del hooks[number]
+                for flags in (copied._forward_pre_hooks_with_kwargs, copied._forward_hooks_always_called):
+                    flags.pop(number, None)
+
+    copied.__dict__["__setstate__"] = finish
+
+
+class CompiledCallback:
+    """Calls back around a module that was compiled in place: its own hooks would be compiled with it."""
+
+    def __init__(self, module: nn.Module, before: Before, after: After) -> None:
+        self.module, self.compiled = module, module._compiled_call_impl
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            before(module, args, kwargs)
+            made = None  # as for torch's hooks: nothing if it raised
+            try:
+                made = self.compiled(*args, **kwargs)  # type: ignore[misc]
+                return made
+            finally:
+                after(module, args, made)
+
+        module._compiled_call_impl = call
+
+    def remove(self) -> None:
+        """Put the module back as it was."""
+        self.module._compiled_call_impl = self.compiled
+
+
+def around_forward(module: nn.Module, before: Before, after: After) -> list[Any]:
+    """Return hooks, each with `remove`, around a module's forward."""
+    if getattr(module, "_compiled_call_impl", None) is not None:
+        return [CompiledCallback(module, before, after)]
+    return [
+        module.register_forward_pre_hook(before, with_kwargs=True, prepend=True),
+        module.register_forward_hook(after, always_call=True),
+    ]
+
+
+# ---- steps that call others, or take a closure
+
+
+STEP_CODE = Optimizer.profile_hook_step(lambda self: None).__code__
+"""The function of torch that runs around an optimizer's step and calls its hooks."""
+
+
+def steps_under_way(optimizer: Optimizer) -> int:
+    """Return how many steps of an optimizer have begun and not ended: two where one calls that of its base class."""
+    frame: FrameType | None = sys._getframe()
+    count = 0
+    while frame is not None:
+        count += frame.f_code is STEP_CODE and frame.f_locals.get("self") is optimizer
+        frame = frame.f_back
+    return max(count, 1)
+
+
+def after_closure(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], then: Callable[[], None]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Return the arguments of an optimizer's step with a closure that calls back once it has run for the first time.
+
+    With a closure, forward and backward happen inside of the step: in front of it there are no gradients yet.
+
+    Args:
+        args: the positional arguments of the step, as a pre-hook gets them: the optimizer first.
+        kwargs: the named arguments of the step.
+        then: what is called.
+
+    Returns:
+        What a pre-hook returns to change them; None if there is no closure.
+    """
+    closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+    if not callable(closure):
+        return None
+    called = False
+
+    def run() -> Any:
+        nonlocal called
+        loss = closure()
+        if not called:
+            called = True
+            then()
+        return loss
+
+    if "closure" in kwargs:
+        return args, {**kwargs, "closure": run}
+    return (args[0], run, *args[2:]), dict(kwargs)

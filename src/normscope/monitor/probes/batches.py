@@ -1,0 +1,173 @@
+"""What is measured at a batch: how far its samples differ, where they stand in a domain, the curvature of the loss.
+
+A domain is that of one function: the network as it was recorded is run on the batch, not the one that is being trained.
+So what moves these figures is the data. The largest curvature of the loss is taken at a batch of its own, each look
+begun from the direction that the last one found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from ...bounds.domain.domain import Domain
+from ...core.errors import InputError
+from ...geometry.directions import no_directions
+from ...geometry.hessian import Wanted, spectrum_of
+from ...geometry.objective import Objective
+from ...graph.call import Call
+from ...graph.ir import Node
+from ..record import LayerRecord
+
+MAX_FOLLOWED_SAMPLES = 32
+"""Samples of a batch that are followed in a domain, at most."""
+SHARPNESS_RTOL = 1e-2
+"""The relative error of the largest eigenvalue: small enough to see it reach the edge of stability."""
+MAX_HESSIAN_PRODUCTS = 40
+"""Products with the Hessian that one look may take; a look that begins from the last direction takes a few."""
+
+
+@torch.no_grad()
+def measure_spread(args: Any, kwargs: Any) -> Tensor | None:
+    """Return the largest difference between two samples in any entry of the batch; of one sample between its entries.
+
+    Args:
+        args: the positional arguments of the forward.
+        kwargs: the named arguments of the forward.
+
+    Returns:
+        A number on the device of the batch; None where it holds no tensor that could be compared.
+
+    Example:
+        >>> float(measure_spread((torch.tensor([[1.0, 5.0], [1.0, 7.0]]),), {}))
+        2.0
+    """
+    leaves = [leaf.detach() for leaf in tree_leaves((args, kwargs)) if _is_compared(leaf)]
+    spreads = []
+    for leaf in leaves:
+        if len(leaf) == len(leaves[0]):
+            low, high = torch.aminmax(leaf, dim=0) if len(leaf) > 1 else torch.aminmax(leaf)
+            apart = high - low if leaf.dtype in (torch.float32, torch.float64) else high.double() - low.double()
+            spreads.append(apart.amax())
+    if len(spreads) < 2:
+        return spreads[0] if spreads else None
+    return torch.stack([one.to(spreads[0].device, torch.float64) for one in spreads]).amax()
+
+
+def _is_compared(leaf: Any) -> bool:
+    return (
+        isinstance(leaf, Tensor)
+        and leaf.ndim > 0
+        and leaf.numel() > 0
+        and leaf.layout == torch.strided
+        and not leaf.is_complex()
+        and leaf.dtype is not torch.bool
+    )
+
+
+class DomainProbe:
+    """Measures batches against a domain, without a wait for the device.
+
+    Args:
+        domain: the domain of a model that takes float inputs alone.
+
+    Raises:
+        InputError: the domain is of a model of tokens, whose embeddings change while it is trained.
+    """
+
+    def __init__(self, domain: Domain) -> None:
+        if not isinstance(domain, Domain):
+            raise InputError(f"domain is a {type(domain).__name__}: pass what normscope.domain(model, loader) returned")
+        if domain.starts_at_embeddings:
+            raise InputError(
+                "the domain is of a model of tokens and starts at its embeddings, which training changes: domain= "
+                "follows models that take float inputs"
+            )
+        self._domain = domain
+        self._operators: dict[str, Node] = {c.node.name: c.node for c in domain.conditions}
+        if not self._operators:
+            raise InputError("the domain has no ranges: its model is linear, and no input can leave it")
+
+    @property
+    def layers(self) -> tuple[LayerRecord, ...]:
+        """One entry per operator that has a range, in the order of the network; runs of one module are counted."""
+        names: dict[str, int] = {}
+        operators = []
+        for node in self._operators.values():
+            name = node.path or node.operator
+            names[name] = names.get(name, 0) + 1
+            title = name if names[name] == 1 else f"{name}#{names[name]}"
+            operators.append(LayerRecord(name=title, kind="operator", family=node.operator))
+        return tuple(operators)
+
+    @torch.no_grad()
+    def measure(self, args: Any, kwargs: Mapping[str, Any]) -> Tensor | None:
+        """Return the share of the samples outside, then for each operator how far the worst sample is outside.
+
+        An operator's figure is the largest excess over its limits, relative to their size: below 0 it is the distance
+        to the edge. None for a batch of another size, where the domain is of whole batches.
+
+        Args:
+            args: the positional arguments of the model's forward.
+            kwargs: the same.
+
+        Raises:
+            InputError: the model is called with other inputs than the domain is of.
+        """
+        call = Call(args=args, kwargs=dict(kwargs), output=None)
+        variables = [tensor.detach() for _, tensor in call.variables]
+        if len(variables) != sum(isinstance(leaf, Tensor) for leaf in call.leaves):
+            raise InputError("the model is called with tensors that are no float inputs (masks, labels)")
+        points = self._domain.points(variables)
+        if points is None:
+            return None
+        excesses = self._domain.excesses(points[:MAX_FOLLOWED_SAMPLES])
+        by_operator = {
+            name: torch.stack([excesses[c.key] for c in self._domain.conditions if c.node.name == name]).amax(0)
+            for name in self._operators
+        }
+        table = torch.stack(list(by_operator.values()))
+        return torch.cat([(table.amax(0) > 0).double().mean().reshape(1), table.amax(1)])
+
+
+class SharpnessProbe:
+    """Measures the largest eigenvalue of the Hessian at a batch of its own, in train mode.
+
+    Args:
+        pair: a loss function of outputs and targets, and the batch `(input, target)` that it is measured at.
+
+    Attributes:
+        products: how many products with the Hessian all looks took so far.
+
+    Raises:
+        InputError: it is no such pair.
+    """
+
+    def __init__(self, pair: Any) -> None:
+        if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+            raise InputError("sharpness is a pair: a loss function, and the batch (input, target) to measure it at")
+        self._loss, self._batch = pair
+        self._direction: Tensor | None = None
+        self.products = 0
+
+    def measure(self, model: nn.Module) -> float | None:
+        """Return the largest eigenvalue at the model's weights; None where it has not converged.
+
+        Args:
+            model: as it is being trained.
+
+        Raises:
+            InputError: the loss has no curvature at this batch, in one sentence.
+        """
+        objective = Objective(model, self._loss, self._batch, mode="train", batches=1)
+        fits = self._direction is not None and self._direction.shape[1] == objective.size
+        start = self._direction if fits else None
+        wanted = Wanted(k=1, rtol=SHARPNESS_RTOL, products=MAX_HESSIAN_PRODUCTS, start=start)
+        spectrum = spectrum_of(objective, no_directions(objective), wanted)
+        self.products += spectrum.num_products
+        self._direction = spectrum.vectors if spectrum.eigenvalues else None
+        return spectrum.sharpness if spectrum.converged else None

@@ -1,0 +1,67 @@
+"""What packages on top of Normscope make their own measurements and results of.
+
+Errors, results as JSON, files, budgets, a loss as a function of the weights, directions of the weights that have no
+effect, confidence limits. The lab is made of these (`src/normscope_lab`).
+"""
+
+from .bounds.data.order import rank_above, rank_below
+from .choosing.cell import half_width
+from .core.budget import Budget
+from .core.codec import JsonForm, Part, Saved
+from .core.codec import decoded as decode
+from .core.codec import opened as open_json
+from .core.errors import InputError
+from .core.errors import said as describe_error
+from .core.files import write_text
+from .core.json_values import plain as to_plain
+from .core.json_values import revived as from_plain
+from .core.log10 import log10, log10_sum
+from .core.options import check_numbers, check_positive
+from .core.progress import Progress
+from .core.provenance import provenance
+from .core.threads import ignored_warnings as ignore_warnings
+from .core.untouched import outside_inference_mode, unwrapped
+from .diagnosis.audit_result import Row
+from .geometry.batches import LossFunction
+from .geometry.directions import Directions
+from .geometry.directions import directions as find_directions
+from .geometry.figure_result import FigureResult
+from .geometry.objective import Objective
+from .geometry.verified_directions import verified as verify_directions
+from .monitor.record import Record
+from .monitor.watching import Watch
+
+__all__ = [
+    "Budget",
+    "Directions",
+    "FigureResult",
+    "InputError",
+    "JsonForm",
+    "LossFunction",
+    "Objective",
+    "Part",
+    "Progress",
+    "Record",
+    "Row",
+    "Saved",
+    "Watch",
+    "check_numbers",
+    "check_positive",
+    "decode",
+    "describe_error",
+    "find_directions",
+    "from_plain",
+    "half_width",
+    "ignore_warnings",
+    "log10",
+    "log10_sum",
+    "open_json",
+    "outside_inference_mode",
+    "provenance",
+    "rank_above",
+    "rank_below",
+    "to_plain",
+    "unwrapped",
+    "verify_directions",
+    "write_text",
+]

@@ -1,0 +1,56 @@
+"""`normscope lab claims`: the ledger of the papers' claims, from the command line."""
+
+from __future__ import annotations
+
+import json as plain_json
+from typing import Annotated
+
+import typer
+
+from normscope.commands import Html, check_targets, say_written
+from normscope.report import print_document
+
+from ..experiments.claims import claims as judge
+
+HELP = """Judge every claim of the papers on normalization by computation, and print the ledger.
+
+One row per claim: its place in the paper, the claim in our words, the verdict (holds, holds with correction, fails,
+depends on convention, not testable), the computed evidence and the command that computes it again. Fast claims are
+computed now (under a minute on two cores); those of long experiments come from figures that are kept in the package,
+with day, commit and machine. Every verdict is computed from these figures: other figures would give another one.
+
+NAME is the id of a claim (`than.lemma1`), an experiment of `normscope lab reproduce` for all of its claims
+(`than.figure1`), or the beginning of several (`than`, `slides`); left out, all. Up to three claims are shown in whole
+sentences: what each says and where, the evidence, and what computes it again.
+"""
+
+EXAMPLES = """**Examples**
+
+```
+normscope lab claims
+normscope lab claims than.lemma1
+normscope lab claims than --html claims.html
+normscope lab claims --json > claims.json
+```
+"""
+
+
+def claims(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Ids of claims, or experiments; left out, all.", show_default=False),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the ledger as JSON, a list of objects.")] = False,
+    html: Html = None,
+    workers: Annotated[int | None, typer.Option(min=0, help="Processes; left out, one per core.")] = None,
+) -> None:
+    """Judge the claims (the help of the command is HELP)."""
+    check_targets(html)
+    ledger = judge(names or (), workers=workers)
+    if html is not None:
+        ledger.to_html(html)
+    if json:
+        typer.echo(plain_json.dumps(ledger.to_json(), indent=1, allow_nan=False))
+        return
+    print_document(ledger.document(brief=True))
+    say_written(html)

@@ -1,0 +1,405 @@
+"""Akbar, sections 5 to 7 and experiment 2: losses, learning rates and Hessians of networks of three layers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from normscope import hessian
+from normscope.report import Block, Column, Curve, Curves, Table
+
+from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
+from ..ensembles import Ensemble, Normalizer, chain, norms
+from ..judging import decided, judged, read, readings, spread, with_seeds
+from .shared import AKBAR, KINDS, every, first, log10_points, regression, spectrum, zeros
+
+QUICK: Settings = {"seeds": 3, "spectra": 2, "steps": 200, "rates": tuple(2.0**k for k in range(-9, 4)), "samples": 128}
+FULL: Settings = {**QUICK, "seeds": 20, "spectra": 20, "steps": 500}
+INPUTS, WIDTHS = 5, (5, 10, 10, 1)
+CONVERGED = 0.1
+"""A run counts as converged once its loss is below this share of the first loss."""
+SHRUNK = 1.0 / 3.0
+"""A factor on weights in front of normalizers, which changes nothing but the Hessian."""
+BROKEN = 100.0
+"""A loss above this is drawn as infinite; the first losses are about 2."""
+
+
+def jobs(settings: Settings) -> Sequence[Job]:
+    """Return one job for each kind of network: all its seeds and learning rates are trained side by side."""
+    return tuple(map(Job, KINDS))
+
+
+def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
+    """Train at every learning rate, and compute the Hessian at the end of training with the best rate."""
+    kind: Normalizer = "batch" if job.kind == "batch" else "none"
+    rates, seeds = list(settings["rates"]), list(range(settings["seeds"]))
+    x, y = _task(settings)
+    networks = Ensemble.drawn(chain(WIDTHS, kind), seeds * len(rates))
+    steps = torch.tensor(rates, dtype=torch.float64).repeat_interleave(len(seeds))
+    inputs, targets = x.repeat(len(rates), 1, 1), y.repeat(len(rates), 1, 1)
+    losses, sizes = [], []
+    for _ in range(settings["steps"] + 1):
+        loss, gradients = networks.gradients(F.mse_loss, inputs, targets)
+        losses.append(loss.nan_to_num(math.inf, math.inf))
+        sizes.append(norms(gradients).nan_to_num(math.inf, math.inf))
+        networks.step(gradients, steps)
+    courses = torch.stack(losses).reshape(len(losses), len(rates), len(seeds))
+    lengths = torch.stack(sizes).reshape(courses.shape)
+    best = int(courses[-1].median(dim=1).values.argmin())
+    below = courses < CONVERGED * courses[0]
+    reached = first(below, settings["steps"] + 1)
+    apart = every(settings["steps"])
+    at_best = [best * len(seeds) + seed for seed in seeds[: settings["spectra"]]]
+    return {
+        "best": best,
+        "first": courses[0, 0].tolist(),
+        "last": courses[-1].tolist(),
+        "reached": reached.tolist(),
+        "spike": (lengths.amax(0) / lengths[0]).tolist(),
+        "bumps": _bumps(courses).tolist(),
+        "losses": courses[::apart].median(dim=2).values.T.tolist(),
+        "gradients": lengths[::apart].median(dim=2).values.T.tolist(),
+        "every": apart,
+        "spectra": [_spectrum(networks.member(index), inputs[index], targets[index]) for index in at_best],
+    }
+
+
+def _task(settings: Settings) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets of all seeds: a smooth function of five numbers, with a little noise."""
+    made = []
+    for seed in range(settings["seeds"]):
+        generator = torch.Generator().manual_seed(10_000 + seed)
+        x = torch.randn(settings["samples"], INPUTS, generator=generator, dtype=torch.float64)
+        y = regression(x)
+        made.append((x, y + 0.05 * torch.randn(y.shape, generator=generator, dtype=torch.float64)))
+    return torch.stack([x for x, _ in made]), torch.stack([y for _, y in made])
+
+
+def _bumps(courses: Tensor) -> Tensor:
+    """Return the share of steps in which the loss rises."""
+    return (courses[1:] > courses[:-1]).double().mean(0)
+
+
+def _spectrum(network: nn.Module, x: Tensor, y: Tensor) -> dict[str, float | None]:
+    """Return the largest eigenvalue, the condition number and the zeros of the Hessian, in two gauges."""
+    found = spectrum(network, (x, y))
+    with torch.no_grad():
+        layers = list(network.children())
+        for layer, behind in itertools.pairwise(layers):
+            if isinstance(behind, nn.BatchNorm1d) and isinstance(layer, nn.Linear):
+                layer.weight.mul_(SHRUNK)
+    shrunk = hessian(network, F.mse_loss, (x, y), k=1, mode="train", rtol=1e-2)
+    return {
+        "sharpness": found.sharpness,
+        "sharpness of smaller weights": shrunk.sharpness,
+        "condition": found.condition_number,
+        "zeros": zeros(found),
+        "parameters": float(found.parameters),
+        "gradient": found.gradient_norm,
+    }
+
+
+def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
+    """Return figures of both kinds of network and their comparison, seed by seed."""
+    runs = {kind: measured[Job(kind)] for kind in ("batch", "none")}
+    ranges = {kind: _rate_ranges(settings, run) for kind, run in runs.items()}
+    found = {"step of the rates": max(b / a for a, b in itertools.pairwise(settings["rates"]))}
+    for kind, run in runs.items():
+        best = int(run["best"])
+        found[f"{kind}.best rate"] = settings["rates"][best]
+        found |= spread(f"{kind}.steps at its best rate", run["reached"][best])
+    for kind, counts in ranges.items():
+        for name, values in counts.items():
+            found |= spread(f"{kind}.{name}", values)
+    found |= _speed_figures(runs["batch"], runs["none"])
+    found |= _range_figures(settings, ranges["batch"], ranges["none"])
+    found |= _hessian_figures(settings, runs["batch"], runs["none"])
+    for kind, run in runs.items():
+        for name in ("sharpness", "condition", "zeros"):
+            found |= spread(f"{kind}.{name}", [one[name] for one in run["spectra"] if one[name] is not None])
+        found[f"{kind}.sharpness times rate"] = found[f"{kind}.sharpness.median"] * found[f"{kind}.best rate"]
+    return found
+
+
+def _rate_ranges(settings: Settings, run: Measured) -> dict[str, list[float]]:
+    """Return, for each seed, at how many learning rates a run is stable and converges, and the largest stable rate."""
+    rates, seeds = settings["rates"], range(settings["seeds"])
+    stable = [[last[seed] < run["first"][seed] for last in run["last"]] for seed in seeds]
+    converged = [[steps[seed] <= settings["steps"] for steps in run["reached"]] for seed in seeds]
+    return {
+        "stable octaves": [float(sum(one)) for one in stable],
+        "useful octaves": [float(sum(one)) for one in converged],
+        "largest stable rate": [max(itertools.compress(rates, one), default=0.0) for one in stable],
+    }
+
+
+def _speed_figures(batch: Measured, none: Measured) -> dict[str, float]:
+    """Return how many more steps, and how much larger gradients, a network without BatchNorm has."""
+    same, own = int(batch["best"]), int(none["best"])
+    found = spread("none.steps at BatchNorm's best rate", none["reached"][same])
+    for name, key in (("steps", "reached"), ("gradient", "spike")):
+        for where, rate in (("one rate", same), ("best rates", own)):
+            pairs = zip(batch[key][same], none[key][rate])
+            found |= spread(f"ratio of {name} at {where}", [n / max(b, 1.0) for b, n in pairs])
+    return found
+
+
+def _range_figures(
+    settings: Settings, batch: Mapping[str, list[float]], none: Mapping[str, list[float]]
+) -> dict[str, float]:
+    """Return how many more learning rates work with BatchNorm, and how much larger the largest is."""
+    found: dict[str, float] = {}
+    for name in ("stable octaves", "useful octaves"):
+        found |= spread(f"gain of {name}", [b - n for b, n in zip(batch[name], none[name])])
+    least = settings["rates"][0] / 2.0  # it stands for the largest stable rate where no rate was stable
+    pairs = zip(batch["largest stable rate"], none["largest stable rate"])
+    return found | spread("ratio of largest stable rates", [max(b, least) / max(n, least) for b, n in pairs])
+
+
+def _hessian_figures(settings: Settings, batch: Measured, none: Measured) -> dict[str, float]:
+    """Return how the Hessians without BatchNorm compare with those with it, seed by seed."""
+    found: dict[str, float] = {}
+    spectra = list(zip(batch["spectra"], none["spectra"]))
+    for name in ("sharpness", "sharpness of smaller weights", "condition"):
+        found |= spread(f"ratio of {name}", [n[name] / b[name] for b, n in spectra if b[name] and n[name]])
+    times = settings["rates"][int(none["best"])] / settings["rates"][int(batch["best"])]
+    found |= spread("ratio of sharpness times rate", [times * n["sharpness"] / b["sharpness"] for b, n in spectra])
+    return found | spread("gain of zeros", [b["zeros"] - n["zeros"] for b, n in spectra])
+
+
+def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block]:
+    """Return figure 8.1 (right): losses and gradients; the last losses by rate; and a table of Hessians."""
+    blocks: list[Block] = []
+    same = int(measured[Job("batch")]["best"])
+    for name, title in (("losses", "Figure 8.1 (right): the loss"), ("gradients", "The norm of the gradient")):
+        curves = []
+        for kind, run in ((kind, measured[Job(kind)]) for kind in KINDS):
+            for rate, label in dict.fromkeys(((same, ""), (int(run["best"]), ", its own best rate"))):
+                points = log10_points(run[name][rate], run["every"])
+                if kind == "none" or (rate == same and not label):
+                    curves.append(Curve(name=KINDS[kind] + label, points=points))
+        blocks.append(
+            Curves(
+                title=title,
+                curves=tuple(curves),
+                axis="log10 of the median over seeds",
+                caption=f"At the learning rate {settings['rates'][same]:g}, the best with BatchNorm.",
+            )
+        )
+    lasts = tuple(
+        Curve(
+            name=label,
+            points=tuple(
+                (math.log2(rate), _shown(spread("x", last)["x.median"]))
+                for rate, last in zip(settings["rates"], measured[Job(kind)]["last"])
+            ),
+        )
+        for kind, label in KINDS.items()
+    )
+    blocks.append(
+        Curves(
+            title="The last loss by learning rate", curves=lasts, axis="log10 of the median", along="log2 of the rate"
+        )
+    )
+    columns = [Column(title="network", kind="name")]
+    columns += [Column(title=t, kind="number") for t in ("largest eigenvalue", "condition number", "zeros", "gradient")]
+    rows = tuple(
+        (label, *(one[name] for name in ("sharpness", "condition", "zeros", "gradient")))
+        for kind, label in KINDS.items()
+        for one in measured[Job(kind)]["spectra"]
+    )
+    return (*blocks, Table(title="Hessians at the end, by seed", columns=tuple(columns), rows=rows))
+
+
+def _shown(loss: float) -> float:
+    """Return log10 of a loss, or infinity for a loss above `BROKEN`, so that the others stay distinguishable."""
+    return math.inf if not loss < BROKEN else math.log10(max(loss, 1e-300))
+
+
+def _speed(figures: Figures) -> Judgement:
+    steps = read(figures, "batch.steps at its best rate")
+    return decided(steps, below=100.0, evidence=f"At its best rate it takes {steps} iterations to a tenth of the loss.")
+
+
+def _slower(figures: Figures) -> Judgement:
+    ours = read(figures, "batch.steps at its best rate")
+    same, own = (read(figures, f"ratio of steps at {name}") for name in ("one rate", "best rates"))
+    return readings(
+        [(same,), (own,)],
+        above=1.0,
+        evidence=f"To a tenth of the loss BatchNorm takes {ours.median:.3g} iterations; without it takes {same} times "
+        f"as many at the same rate and {own} times at its own best rate.",
+    )
+
+
+def _edge(figures: Figures) -> str:
+    """Return a sentence on the products of learning rates and largest eigenvalues."""
+    rates = [figures[f"{kind}.best rate"] for kind in KINDS]
+    products = [figures[f"{kind}.sharpness times rate"] for kind in KINDS]
+    return (
+        f"Times the learning rate, {rates[0]:g} and {rates[1]:g}, the eigenvalues are {products[0]:.3g} and "
+        f"{products[1]:.3g}; descent settles where that is about 2."
+    )
+
+
+def _sharpness(figures: Figures) -> Judgement:
+    return _factor(figures, "sharpness", 5.0, "The largest eigenvalue", _edge(figures))
+
+
+def _condition(figures: Figures) -> Judgement:
+    return _factor(figures, "condition", 10.0, "The condition number", "")
+
+
+def _factor(figures: Figures, name: str, published: float, what: str, more: str) -> Judgement:
+    found = read(figures, f"ratio of {name}")
+    judgement = judged(
+        published / 2.0 <= found.median <= published * 2.0 and found.low > 1.0,
+        f"{what} without BatchNorm is {found} times that with it; the paper has {published:g}. {more}".rstrip(),
+        corrected=found.low > 1.0,
+    )
+    return with_seeds(found.seeds, judgement)
+
+
+def _gauge(figures: Figures) -> Judgement:
+    found, shrunk = read(figures, "ratio of sharpness"), read(figures, "ratio of sharpness of smaller weights")
+    stable = read(figures, "ratio of sharpness times rate")
+    return readings(
+        [(found,), (shrunk,), (stable,)],
+        above=1.0,
+        evidence=f"Without BatchNorm it is {found} times as large; after dividing the weights in front of BatchNorm by "
+        f"3, which changes no output, {shrunk}. {_edge(figures)}",
+    )
+
+
+def _zeros(figures: Figures) -> Judgement:
+    gain = read(figures, "gain of zeros")
+    ours, theirs = (figures[f"{kind}.zeros.median"] for kind in ("batch", "none"))
+    return decided(
+        gain,
+        above=0.0,
+        evidence=f"With BatchNorm {ours:.3g} eigenvalues are zero or lie along symmetries, without {theirs:.3g}, dead "
+        "units among them.",
+    )
+
+
+def _spikes(figures: Figures) -> Judgement:
+    same, own = (read(figures, f"ratio of gradient at {name}") for name in ("one rate", "best rates"))
+    return readings(
+        [(same,), (own,)],
+        above=1.0,
+        evidence=f"The largest gradient over the first is without BatchNorm {same} times that with it at the same "
+        f"rate, and {own} times at its own best rate.",
+    )
+
+
+def _wider(figures: Figures) -> Judgement:
+    stable, useful = read(figures, "gain of stable octaves"), read(figures, "gain of useful octaves")
+    return readings(
+        [(stable,), (useful,)],
+        above=0.0,
+        evidence=f"Of the rates tried, {_steps(figures)}, runs end below their start at {stable} more with BatchNorm; "
+        f"they converge at {useful} more.",
+    )
+
+
+def _larger(figures: Figures) -> Judgement:
+    found, step = read(figures, "ratio of largest stable rates"), figures["step of the rates"]
+    evidence = (
+        f"The largest stable rate with BatchNorm is {found} times that without; rates were tried {_steps(figures)}, so "
+        f"that a difference of less than that is not seen."
+    )
+    if found.low / step < 1.0 < found.high * step:
+        return Judgement(Verdict.NOT_TESTABLE, f"{evidence} It does not decide which is larger.")
+    return decided(found, above=1.0, evidence=evidence)
+
+
+def _steps(figures: Figures) -> str:
+    """Return how far the learning rates that were tried lie apart."""
+    return f"each {figures['step of the rates']:g} times the one before"
+
+
+CURVATURE = Experiment(
+    name="akbar.experiment2",
+    title="Experiment 2: networks of three layers",
+    about="Regression with networks 5-10-10-1, with and without BatchNorm, by gradient descent over all samples at "
+    "many learning rates, and the Hessian at the end of the best. The paper shows no figure and names neither task "
+    "nor rate: both are ours, and the best rate is that with the smallest median loss at the end.",
+    quick=QUICK,
+    full=FULL,
+    jobs=jobs,
+    measure=measure,
+    figures=figures,
+    draw=draw,
+    stored=True,
+    claims=(
+        Claim(
+            id="akbar.experiment2.speed",
+            source=AKBAR,
+            where="Experiment 2",
+            text="With BatchNorm the loss converges in under 100 iterations.",
+            judge=_speed,
+        ),
+        Claim(
+            id="akbar.experiment2.slower",
+            source=AKBAR,
+            where="Experiment 2",
+            text="Without BatchNorm convergence is slower.",
+            judge=_slower,
+        ),
+        Claim(
+            id="akbar.experiment2.sharpness",
+            source=AKBAR,
+            where="Experiment 2",
+            text="The largest eigenvalue of the Hessian is 5 times smaller with BatchNorm.",
+            judge=_sharpness,
+        ),
+        Claim(
+            id="akbar.experiment2.condition",
+            source=AKBAR,
+            where="Experiment 2",
+            text="The condition number without zero modes is 20 with BatchNorm and 200 without.",
+            judge=_condition,
+        ),
+        Claim(
+            id="akbar.experiment2.zeros",
+            source=AKBAR,
+            where="Experiment 2, section 6",
+            text="With BatchNorm the Hessian has many more zero eigenvalues.",
+            judge=_zeros,
+        ),
+        Claim(
+            id="akbar.experiment2.gradients",
+            source=AKBAR,
+            where="Experiment 2",
+            text="The gradient's norm has no spikes with BatchNorm and spikes without.",
+            judge=_spikes,
+        ),
+        Claim(
+            id="akbar.6.sharpness",
+            source=AKBAR,
+            where="Section 6",
+            text="Normalization reduces the largest eigenvalue of the Hessian.",
+            judge=_gauge,
+        ),
+        Claim(
+            id="akbar.7.1.range",
+            source=AKBAR,
+            where="Sections 5.1 and 7.1",
+            text="The range of stable learning rates is significantly wider with BatchNorm.",
+            judge=_wider,
+        ),
+        Claim(
+            id="akbar.5.1.rates",
+            source=AKBAR,
+            where="Section 5.1",
+            text="BatchNorm allows larger learning rates without divergence.",
+            judge=_larger,
+        ),
+    ),
+)

@@ -1,0 +1,356 @@
+"""Akbar, sections 3.2 and 4: invariances of normalized networks, their gradients, and the Fisher information."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from normscope import symmetries
+
+from ..base import Claim, Figures, Job, Judgement, Measured, Settings
+from ..judging import judged
+from ..single import single
+from .shared import AKBAR
+
+SETTINGS: Settings = {"inputs": 4, "width": 6, "batch": 16, "eps": 1e-5, "no eps": 1e-13, "factor": 3.0, "seed": 0}
+HELD = 1e-8
+"""A relative change below this counts as rounding, also of second derivatives in float64."""
+
+
+def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
+    """Scale weights in front of each normalizer, and compare gradients with the printed formulas."""
+    generator = torch.Generator().manual_seed(settings["seed"])
+    x = torch.randn(settings["batch"], settings["inputs"], generator=generator, dtype=torch.float64)
+    found: dict[str, float] = {}
+    for kind in ("batch", "layer"):
+        for label, eps in (("eps", settings["eps"]), ("no eps", settings["no eps"])):
+            network = _network(settings, kind, eps, generator)
+            found |= {f"{kind}.{label}.{name}": value for name, value in _scaled(network, x, settings).items()}
+    small = _network(settings, "layer", settings["eps"], generator)
+    with torch.no_grad():
+        for parameter in small[0].parameters():
+            parameter.mul_(1e-2)
+    found["layer.small weights.change"] = _scaled(small, x, settings)["change"]
+    still = _network(settings, "batch", settings["eps"], generator).eval()
+    found |= {f"batch.eval.{name}": value for name, value in _scaled(still, x, settings).items()}
+    return found | _counts(settings, x, generator) | _weight_norm(settings, x, generator) | _gradients(generator)
+
+
+def _network(settings: Settings, kind: str, eps: float, generator: torch.Generator) -> nn.Sequential:
+    width, first = settings["width"], nn.utils.skip_init(nn.Linear, settings["inputs"], settings["width"])
+    norm = nn.BatchNorm1d(width, eps=eps) if kind == "batch" else nn.LayerNorm(width, eps=eps)
+    network = nn.Sequential(first, norm, nn.Tanh(), nn.utils.skip_init(nn.Linear, width, 2)).double()
+    for parameter in network.parameters():
+        nn.init.normal_(parameter, generator=generator)
+    return network
+
+
+def _scaled(network: nn.Sequential, x: Tensor, settings: Settings) -> dict[str, float]:
+    """Return how the output, the gradient and the Hessian change when the first layer's weights and biases scale."""
+    factor, weight, bias = settings["factor"], network[0].weight, network[0].bias
+    assert isinstance(weight, Tensor)
+    assert isinstance(bias, Tensor)
+    start = torch.cat((weight.detach().flatten(), bias.detach()))
+    size = weight.numel()
+    network.requires_grad_(False)
+
+    def output(given: Tensor) -> Tensor:
+        moved = {"0.weight": given[:size].view_as(weight), "0.bias": given[size:]}
+        frozen = {name: buffer.clone() for name, buffer in network.named_buffers()}
+        found: Tensor = torch.func.functional_call(network, moved | frozen, (x,))
+        return found
+
+    def loss(given: Tensor) -> Tensor:
+        return output(given).square().mean() + output(given).sum() / len(x)
+
+    gradient: Callable[[Tensor], Tensor] = torch.func.grad(loss)
+    before, after = output(start), output(factor * start)
+    slope, scaled = gradient(start), gradient(factor * start)
+    hessian: Callable[[Tensor], Tensor] = torch.func.hessian(loss)
+    curved = hessian(start)
+    return {
+        "change": float((after - before).detach().norm() / before.detach().norm()),
+        "radial": abs(float(start @ slope)) / float(start.norm() * slope.norm()),
+        "gradient": float((factor * scaled - slope).norm() / slope.norm()),
+        "hessian": float((curved @ start + slope).norm() / slope.norm()),
+        "curvature": float((factor**2 * hessian(factor * start) - curved).norm() / curved.norm()),
+        "null": float((curved @ start).norm() / (curved.norm() * start.norm())),
+    }
+
+
+def _counts(settings: Settings, x: Tensor, generator: torch.Generator) -> dict[str, float]:
+    """Return the degrees of freedom of the symmetries in front of both normalizers, and the Fisher information."""
+    found: dict[str, float] = {}
+    fisher = 0.0
+    for kind in ("batch", "layer"):
+        network = _network(settings, kind, settings["eps"], generator)
+        rows = [row for row in symmetries(network, x, mode="train").verified if row.normalizer]
+        printed = (
+            2 * settings["width"] if kind == "batch" else 2
+        )  # a scale and a shift, for each channel or for all of them
+        found[f"table1.{kind} beyond"] = float(sum(row.dof for row in rows) - printed)
+        fisher = max(fisher, *(row.evidence.fisher_no_eps or 0.0 for row in rows))
+    return found | {"fisher.along symmetries": fisher}
+
+
+def _weight_norm(settings: Settings, x: Tensor, generator: torch.Generator) -> dict[str, float]:
+    """Return how the printed symmetry of weight normalization changes the weight, and the gradients along it."""
+    factor = settings["factor"]
+    v, g = torch.randn(settings["inputs"], generator=generator, dtype=torch.float64), torch.tensor(1.7).double()
+    target = torch.randn(len(x), generator=generator, dtype=torch.float64)
+
+    def weight(v: Tensor, g: Tensor) -> Tensor:
+        return g / v.norm() * v
+
+    def loss(v: Tensor, g: Tensor) -> Tensor:
+        return (x @ weight(v, g) - target).square().mean()
+
+    of_v, of_g = torch.func.grad(loss, argnums=(0, 1))(v, g)
+    size = float(weight(v, g).norm())
+    return {
+        "weight norm.change as printed": float((weight(factor * v, g / factor) - weight(v, g)).norm()) / size,
+        "weight norm.change with g fixed": float((weight(factor * v, g) - weight(v, g)).norm()) / size,
+        "weight norm.part along (v, -g)": abs(float(of_v @ v - g * of_g)) / abs(float(g * of_g)),
+        "weight norm.part along v": abs(float(of_v @ v)) / float(of_v.norm() * v.norm()),
+    }
+
+
+def _gradients(generator: torch.Generator) -> dict[str, float]:
+    """Return how far the printed gradients of both normalizers are from automatic differentiation."""
+    rows, columns = 8, 5
+    z = torch.randn(rows, columns, generator=generator, dtype=torch.float64, requires_grad=True)
+    delta = torch.randn(rows, columns, generator=generator, dtype=torch.float64)
+    scale = torch.rand(columns, generator=generator, dtype=torch.float64) + 0.5
+    found: dict[str, float] = {}
+    for kind, axis in (("batch", 0), ("layer", 1)):
+        value = (
+            F.batch_norm(z, None, None, scale, training=True, eps=1e-5)
+            if kind == "batch"
+            else F.layer_norm(z, (columns,), scale, eps=1e-5)
+        )
+        (true,) = torch.autograd.grad((delta * value).sum(), z)
+        size = true.norm()
+        printed = _form(z.detach(), delta, axis, index=kind == "batch")
+        corrected = _form(z.detach(), scale * delta, axis, index=True)
+        found[f"gradient.{kind} as printed"] = float((printed - true).norm() / size)
+        found[f"gradient.{kind} corrected"] = float((corrected - true).norm() / size)
+    return found
+
+
+def _form(z: Tensor, delta: Tensor, axis: int, *, index: bool) -> Tensor:
+    """Return the printed gradient in front of a normalizer over an axis; without `index` zhat is summed as well."""
+    spread = (z.var(axis, correction=0, keepdim=True) + 1e-5).sqrt()
+    hat = (z - z.mean(axis, keepdim=True)) / spread
+    turned = hat * (delta * hat).mean(axis, keepdim=True) if index else (hat * delta * hat).mean(axis, keepdim=True)
+    return (delta - delta.mean(axis, keepdim=True) - turned) / spread
+
+
+def _proposition41(figures: Figures) -> Judgement:
+    train, still = figures["batch.no eps.change"], figures["batch.eval.change"]
+    eps = figures["batch.eps.change"]
+    return judged(
+        train < HELD,
+        f"Three times the weights and biases change the output by {train:.1g} of itself in train mode without eps, by "
+        f"{eps:.1g} with the usual eps; in eval mode, of which the proof does not speak, by {still:.2g}.",
+    )
+
+
+def _corollary411(figures: Figures) -> Judgement:
+    train, eps, still = (figures[f"batch.{name}.radial"] for name in ("no eps", "eps", "eval"))
+    return judged(
+        train < HELD,
+        f"The cosine between weights and gradient is {train:.1g} in train mode without eps, {eps:.1g} with the usual "
+        f"eps; in eval mode, of which the proof does not speak, {still:.2g}.",
+    )
+
+
+def _proposition42(figures: Figures) -> Judgement:
+    small, none = figures["layer.small weights.change"], figures["layer.no eps.change"]
+    return judged(
+        small < HELD,
+        f"Three times the weights and biases change the output by {small:.2g} of itself where weights are small beside "
+        f"eps, and by {none:.1g} without eps.",
+        corrected=none < HELD,
+    )
+
+
+def _proposition43(figures: Figures) -> Judgement:
+    printed, fixed = figures["weight norm.change as printed"], figures["weight norm.change with g fixed"]
+    return judged(
+        printed < HELD,
+        f"(3 v, g/3) changes the weight by {printed:.3g} of itself; (3 v, g), by {fixed:.1g}.",
+        corrected=fixed < HELD,
+    )
+
+
+def _section43(figures: Figures) -> Judgement:
+    part, along = figures["weight norm.part along (v, -g)"], figures["weight norm.part along v"]
+    return judged(
+        part < HELD,
+        f"The gradient's part along (v, -g) is {part:.3g} of g dL/dg; along (v, 0) it is {along:.1g}.",
+        corrected=along < HELD,
+    )
+
+
+def _table1(figures: Figures) -> Judgement:
+    batch, layer = figures["table1.batch beyond"], figures["table1.layer beyond"]
+    return judged(
+        batch == 0.0 and layer == 0.0,
+        f"Beyond the printed ones BatchNorm has {batch:.0f} and LayerNorm {layer:.0f} degrees of freedom in front of "
+        "it: adding one vector to every row of the weight changes nothing in front of a LayerNorm either.",
+        corrected=min(batch, layer) >= 0.0,
+    )
+
+
+def _equation1(figures: Figures) -> Judgement:
+    printed, corrected = figures["gradient.batch as printed"], figures["gradient.batch corrected"]
+    return judged(
+        printed < HELD,
+        f"The printed gradient is off by {printed:.3g} of the true one; with gamma as a factor by {corrected:.1g}.",
+        corrected=corrected < HELD,
+    )
+
+
+def _layer_gradient(figures: Figures) -> Judgement:
+    printed, corrected = figures["gradient.layer as printed"], figures["gradient.layer corrected"]
+    return judged(
+        printed < HELD,
+        f"With the summed index on zhat, as printed, it is off by {printed:.3g} of the true one; with zhat_i and gamma "
+        f"by {corrected:.1g}.",
+        corrected=corrected < HELD,
+    )
+
+
+def _fisher(figures: Figures) -> Judgement:
+    share = figures["fisher.along symmetries"]
+    return judged(
+        share < HELD, f"Along verified symmetries it is at most {share:.1g} of that along a direction by chance."
+    )
+
+
+def _inverse(figures: Figures) -> Judgement:
+    error, eps = figures["batch.no eps.gradient"], figures["batch.eps.gradient"]
+    return judged(
+        error < HELD,
+        f"At three times the weights the gradient is a third, to {error:.1g} without eps and {eps:.1g} with the usual.",
+    )
+
+
+def _curvature(figures: Figures) -> Judgement:
+    error, eps = figures["batch.no eps.curvature"], figures["batch.eps.curvature"]
+    return judged(
+        error < 1e3 * HELD,
+        f"At three times the weights the Hessian is a ninth, to {error:.1g} without eps and {eps:.1g} with the usual.",
+    )
+
+
+def _flat(figures: Figures) -> Judgement:
+    null, known = figures["batch.no eps.null"], figures["batch.no eps.hessian"]
+    return judged(
+        null < HELD,
+        f"Away from critical points H w is {null:.2g} of norm(H) norm(w) and not 0; H w = -grad holds to {known:.1g}.",
+        corrected=known < 1e3 * HELD,
+    )
+
+
+SYMMETRIES = single(
+    name="akbar.symmetries",
+    title="Invariances and gradients of normalized networks",
+    about="A small network with each normalizer in float64: its weights are scaled, its gradients compared with the "
+    "printed formulas, and its symmetries found and verified by `normscope.symmetries`.",
+    measure=measure,
+    settings=SETTINGS,
+    claims=(
+        Claim(
+            id="akbar.equation1",
+            source=AKBAR,
+            where="Equation (1)",
+            text="The gradient in front of BatchNorm is (1/(m sigma)) (m delta - sum delta - zhat sum delta zhat), "
+            "delta the gradient at its output.",
+            judge=_equation1,
+        ),
+        Claim(
+            id="akbar.equation1.layer-norm",
+            source=AKBAR,
+            where="Section 3.2, Layer Norm",
+            text="The gradient in front of LayerNorm is that formula with sums over neurons.",
+            judge=_layer_gradient,
+        ),
+        Claim(
+            id="akbar.3.2.inverse",
+            source=AKBAR,
+            where="Section 3.2",
+            text="The gradient in front of BatchNorm is inversely proportional to the scale of the weights.",
+            judge=_inverse,
+        ),
+        Claim(
+            id="akbar.3.2.hessian",
+            source=AKBAR,
+            where="Section 3.2, Hessian; section 6",
+            text="Along an invariance direction the Hessian has eigenvalue 0.",
+            judge=_flat,
+        ),
+        Claim(
+            id="akbar.4.1",
+            source=AKBAR,
+            where="Proposition 4.1",
+            text="With statistics of the batch (train mode) and without eps, as in the proof, scaling weights and bias "
+            "in front of BatchNorm leaves the network's output unchanged.",
+            judge=_proposition41,
+        ),
+        Claim(
+            id="akbar.4.1.1",
+            source=AKBAR,
+            where="Corollary 4.1.1",
+            text="In train mode and without eps, the gradient is orthogonal to weights and bias in front of BatchNorm.",
+            judge=_corollary411,
+        ),
+        Claim(
+            id="akbar.4.2",
+            source=AKBAR,
+            where="Proposition 4.2",
+            text="With eps as part of sigma, as in the proof, scaling weights and bias in front of LayerNorm leaves "
+            "the output unchanged for any input.",
+            judge=_proposition42,
+        ),
+        Claim(
+            id="akbar.4.3",
+            source=AKBAR,
+            where="Proposition 4.3",
+            text="Weight normalization is invariant to (alpha v, g/alpha).",
+            judge=_proposition43,
+        ),
+        Claim(
+            id="akbar.4.3.gradient",
+            source=AKBAR,
+            where="Section 4.3",
+            text="With weight normalization the gradient is orthogonal to (v, -g).",
+            judge=_section43,
+        ),
+        Claim(
+            id="akbar.table1",
+            source=AKBAR,
+            where="Table 1",
+            text="BatchNorm has one scale and one shift per neuron, LayerNorm one of each per layer.",
+            judge=_table1,
+        ),
+        Claim(
+            id="akbar.4.curvature",
+            source=AKBAR,
+            where="Section 4, curvature",
+            text="The curvature in directions of the weight falls as 1/r^2 with its norm r.",
+            judge=_curvature,
+        ),
+        Claim(
+            id="akbar.4.fisher",
+            source=AKBAR,
+            where="Section 4, natural gradient",
+            text="The Fisher information has a null space along the symmetries.",
+            judge=_fisher,
+        ),
+    ),
+)

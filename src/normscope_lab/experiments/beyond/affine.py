@@ -1,0 +1,155 @@
+"""The digest's first and third open questions: scales and shifts of BatchNorm, and small variances."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from normscope.networks import mlp
+from normscope.report import Block, Cell, Column, Table, factor
+
+from ..base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings
+from ..judging import by_count, decided, read, readings, spread, with_seeds
+from .digits import log10_factors, trained
+
+QUICK: Settings = {"seeds": 2, "epochs": 4, "width": 32, "depth": 4, "scales": (0.1, 10.0)}
+FULL: Settings = {**QUICK, "seeds": 20, "epochs": 20}
+KINDS = {"none": "no normalizer", "bare": "BatchNorm without gamma and beta", "affine": "BatchNorm"}
+SIZES = ("small", "large")
+"""The sizes of the first weights in front of BatchNorm, and so of the variances."""
+
+
+def jobs(settings: Settings) -> Sequence[Job]:
+    """Return one job for each kind of network and each size of weights, by seed."""
+    kinds = (*KINDS, *SIZES)
+    return tuple(Job(kind, seed) for kind in kinds for seed in range(settings["seeds"]))
+
+
+def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
+    """Train one network on digits, and measure its Jacobians, its gap and the printed factors."""
+    normalizer = "none" if job.kind == "none" else "batch"
+    generator = torch.Generator().manual_seed(100_000 + job.seed)
+    network = mlp(generator=generator, normalizer=normalizer, width=settings["width"], depth=settings["depth"])  # type: ignore[arg-type]
+    layers = list(network.children())
+    with torch.no_grad():
+        for layer, behind in itertools.pairwise(layers):
+            if job.kind in SIZES and isinstance(layer, nn.Linear) and isinstance(behind, nn.BatchNorm1d):
+                layer.weight.mul_(settings["scales"][SIZES.index(job.kind)])
+    if job.kind == "bare":
+        for norm in (layer for layer in layers if isinstance(layer, nn.BatchNorm1d)):
+            norm.requires_grad_(False)  # gamma and beta stay at 1 and 0
+    made = trained(network, job.seed, settings["epochs"])
+    weights, constants = log10_factors(made.network)
+    return {
+        "steepest": made.steepest,
+        "gap": made.gap,
+        "tested": made.tested,
+        "weights": weights,
+        "constants": constants,
+    }
+
+
+def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
+    """Return medians of each kind, and differences seed by seed."""
+    seeds = range(settings["seeds"])
+    found: dict[str, float] = {}
+    for kind in (*KINDS, *SIZES):
+        for name in ("steepest", "gap", "tested", "constants"):
+            found |= spread(f"{kind}.{name}", [measured[Job(kind, seed)][name] for seed in seeds])
+    for one, other in (("affine", "bare"), ("affine", "none"), ("small", "large")):
+        for name in ("steepest", "gap", "tested", "constants"):
+            pairs = [(measured[Job(one, seed)][name], measured[Job(other, seed)][name]) for seed in seeds]
+            found |= spread(f"{one} less {other}.{name}", [a - b for a, b in pairs])
+    return found
+
+
+def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block]:
+    """Return medians over seeds."""
+    given = figures(settings, measured)
+    names = KINDS | {"small": "BatchNorm, first weights times 0.1", "large": "BatchNorm, first weights times 10"}
+    columns = (
+        Column(title="network", kind="name"),
+        Column(title="largest Jacobian", kind="log10"),
+        Column(title="product of norms of 1/sigma", kind="log10"),
+        Column(title="test accuracy", kind="percent"),
+        Column(title="gap", kind="percent"),
+    )
+    keys = ("steepest", "constants", "tested", "gap")
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
+        (name, *(given[f"{kind}.{key}.median"] for key in keys)) for kind, name in names.items()
+    )
+    return (Table(title="Medians over seeds", columns=columns, rows=rows),)
+
+
+def _affine(figures: Figures) -> Judgement:
+    steep, gap = read(figures, "affine less bare.steepest"), read(figures, "affine less bare.gap")
+    evidence = (
+        f"With trained gamma and beta the largest Jacobian at test images is {steep} decades larger than without, and "
+        f"the gap {gap} larger; 0.1 decades and 0.01 count as no difference."
+    )
+    same = (max(abs(steep.low), abs(steep.high)) < 0.1, max(abs(gap.low), abs(gap.high)) < 0.01)
+    return with_seeds(min(steep.seeds, gap.seeds), by_count(sum(same), len(same), evidence))
+
+
+def _reduces(figures: Figures) -> Judgement:
+    found = read(figures, "affine less none.steepest")
+    constants = figures["affine.constants.median"]
+    return decided(
+        found,
+        below=0.0,
+        evidence=f"The largest Jacobian with BatchNorm is {found} decades above that without; the printed reduction "
+        f"factor is {factor(constants)}.",
+    )
+
+
+def _small(figures: Figures) -> Judgement:
+    higher = read(figures, "small less large.constants")
+    steep, gap = read(figures, "small less large.steepest"), read(figures, "small less large.gap")
+    return readings(
+        [(steep, gap)],
+        above=0.0,
+        evidence=f"From small first weights the printed factor ends {higher.median:.3g} decades higher than from large "
+        f"ones; the largest Jacobian ends {steep} decades higher and the gap {gap}.",
+    )
+
+
+AFFINE = Experiment(
+    name="beyond.questions",
+    title="Open questions: gamma and beta, small variances",
+    about="Networks trained on 400 digits: without normalizers, with BatchNorm, with BatchNorm whose gamma and beta "
+    "stay at 1 and 0, and with first weights that make the variances small or large.",
+    quick=QUICK,
+    full=FULL,
+    jobs=jobs,
+    measure=measure,
+    figures=figures,
+    draw=draw,
+    stored=True,
+    claims=(
+        Claim(
+            id="digest.question1",
+            source="digest",
+            where="Open Question 1",
+            text="Gamma and beta, which the analysis leaves out, make no difference to constants and generalization.",
+            judge=_affine,
+        ),
+        Claim(
+            id="digest.question1.reduction",
+            source="digest",
+            where="Key Results",
+            text="BatchNorm makes a trained network less steep at its data than its twin without.",
+            judge=_reduces,
+        ),
+        Claim(
+            id="digest.question3",
+            source="digest",
+            where="Open Question 3",
+            text="Where variances are small the benefit is lost: networks are steeper and generalize worse.",
+            judge=_small,
+        ),
+    ),
+)

@@ -1,0 +1,77 @@
+"""Networks trained on digits, and the figures that the open questions compare."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from normscope import lipschitz
+from normscope.data import Split, digits
+from normscope.networks import accuracy, train
+
+SAMPLES = 400
+"""The number of training images: few, so that there is a gap."""
+MEASURED = 16
+"""The number of test images at which Jacobians are taken."""
+
+
+@dataclass(frozen=True)
+class TrainedNetwork:
+    """A trained network in eval mode with its data."""
+
+    network: nn.Module
+    split: Split
+
+    @property
+    def gap(self) -> float:
+        """Accuracy on the training images less that on the test images."""
+        return self._accuracy(self.split.train_images, self.split.train_labels) - self.tested
+
+    @property
+    def tested(self) -> float:
+        """Accuracy on the test images."""
+        return self._accuracy(self.split.test_images, self.split.test_labels)
+
+    @property
+    def steepest(self) -> float:
+        """log10 of the largest Jacobian norm at test images."""
+        return lipschitz(self.network, self.split.test_images[:MEASURED], scope="point").log10_upper
+
+    def _accuracy(self, images: Tensor, labels: Tensor) -> float:
+        return accuracy(self.network, images, labels)
+
+
+def trained(network: nn.Module, seed: int, epochs: int, *, rate: float = 2e-3, factor: float = 1.0) -> TrainedNetwork:
+    """Train a network on few digits, whose values are multiplied by a factor, and return it in eval mode."""
+    split = digits(generator=torch.Generator().manual_seed(seed))
+    split = Split(
+        train_images=factor * split.train_images[:SAMPLES],
+        train_labels=split.train_labels[:SAMPLES],
+        test_images=factor * split.test_images,
+        test_labels=split.test_labels,
+    )
+    order = torch.Generator().manual_seed(seed)
+    train(
+        network,
+        split.train_images,
+        split.train_labels,
+        generator=order,
+        epochs=epochs,
+        batch_size=50,
+        learning_rate=rate,
+    )
+    return TrainedNetwork(network.eval().requires_grad_(False), split)
+
+
+def log10_factors(network: nn.Module) -> tuple[float, float]:
+    """Return log10 of the products of weight norms and of the l2 norms of 1/sigma, as Theorem 9 has them."""
+    weights = [layer.weight for layer in network.modules() if isinstance(layer, nn.Linear)]
+    norms = [layer for layer in network.modules() if isinstance(layer, nn.BatchNorm1d)]
+    inverse = [(layer.running_var.double() + layer.eps).rsqrt() for layer in norms if layer.running_var is not None]
+    return (
+        math.fsum(math.log10(float(torch.linalg.matrix_norm(weight.double(), ord=2))) for weight in weights),
+        math.fsum(math.log10(float(values.norm())) for values in inverse),
+    )

@@ -1,0 +1,291 @@
+"""`Reproduction`: what the jobs of an experiment measured, its figures and judged claims; `Reproductions`: several."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from normscope.report import Block, Chart, Circle, Curves, Shown, Table, picture, table_csv
+from normscope.toolkit import (
+    InputError,
+    JsonForm,
+    Part,
+    decode,
+    describe_error,
+    from_plain,
+    open_json,
+    to_plain,
+    write_text,
+)
+
+from .base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
+from .registry import registered
+
+FORM = JsonForm(kind="reproduction", noun="reproduction", write="write one with normscope lab reproduce --folder")
+UNREADABLE = (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""The errors of computing figures from jobs that are missing or damaged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedClaim(Part):
+    """One row of the ledger of claims.
+
+    Attributes:
+        id, source, where: the name of the claim, the paper, and the place in it.
+        claim: the claim in our words.
+        verdict: the verdict, computed from the figures.
+        evidence: the computed figures, in a sentence.
+        command: the command that computes them again.
+        origin: day, commit, machine and versions of a stored result; empty for a result of this run.
+    """
+
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=("origin",))
+
+    id: str
+    source: str
+    where: str
+    claim: str
+    verdict: Verdict
+    evidence: str
+    command: str
+    origin: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduction(Shown):
+    """An experiment that was run. Prints as tables; `to_html` writes a page, `to_json` a file to keep.
+
+    Attributes:
+        experiment: the experiment.
+        full: whether it ran with the settings of the paper, and not with the quick ones.
+        settings: the settings of its jobs.
+        measured: what each finished job measured.
+        failed: why the other jobs did not finish, by job.
+        origin: day, commit, machine and versions.
+    """
+
+    page = "normscope_lab.pages.reproduction:reproduction_document"
+
+    experiment: Experiment
+    full: bool
+    settings: Settings
+    measured: Mapping[Job, Measured]
+    failed: Mapping[str, str] = field(default_factory=dict)
+    origin: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of the experiment."""
+        return self.experiment.name
+
+    @property
+    def command(self) -> str:
+        """The command that runs it again."""
+        return command(self.experiment, full=self.full)
+
+    @cached_property
+    def _computed(self) -> tuple[Figures, str]:
+        """The figures, and the reason where there are none."""
+        try:
+            found = self.experiment.figures(self.settings, self.measured)
+        except UNREADABLE as error:
+            if not self.failed:
+                raise
+            first, why = next(iter(self.failed.items()))
+            return {}, f"{len(self.failed)} of its jobs did not finish (`{first}`: {why}; {describe_error(error)})"
+        return {name: float(value) for name, value in found.items() if not math.isnan(value)}, ""
+
+    @property
+    def figures(self) -> Figures:
+        """The figures computed from the measured jobs, without those that are NaN."""
+        return self._computed[0]
+
+    @property
+    def claims(self) -> tuple[JudgedClaim, ...]:
+        """The claims with their verdicts, computed from the figures."""
+        why = self._computed[1]
+        return tuple(
+            row(one, self.command, judged(one, self.figures, why), self.origin if self.experiment.stored else {})
+            for one in self.experiment.claims
+        )
+
+    def drawn(self) -> Sequence[Block]:
+        """Return tables and charts of the measured jobs; nothing where jobs that they need did not finish."""
+        try:
+            return self.experiment.draw(self.settings, self.measured) if self.measured else ()
+        except UNREADABLE:
+            if not self.failed:
+                raise
+            return ()
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+        """Return plain data, and write it to a file if a path is given.
+
+        Args:
+            path: a file to write (whole or not at all).
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        jobs = [{"kind": job.kind, "seed": job.seed, "measured": found} for job, found in self.measured.items()]
+        data = to_plain(
+            {
+                "schema_version": FORM.version,
+                "type": FORM.kind,
+                "name": self.name,
+                "full": self.full,
+                "origin": dict(self.origin),
+                "settings": dict(self.settings),
+                "figures": dict(self.figures),
+                "claims": [claim.to_json() for claim in self.claims],
+                "failed": dict(self.failed),
+                "jobs": jobs,
+            }
+        )
+        if path is not None:
+            write_text(path, json.dumps(data, allow_nan=False, separators=(",", ":")) + "\n")
+        return data
+
+    @classmethod
+    def from_json(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> Reproduction:
+        """Return the reproduction that `to_json` wrote; its figures and verdicts are computed anew.
+
+        Args:
+            source: a path, or the plain data itself.
+
+        Raises:
+            InputError: there is no reproduction of this version, or of an experiment that is not known.
+        """
+        with open_json(FORM, source) as data:
+            known, name = registered(), data.get("name")
+            if not isinstance(name, str) or name not in known:
+                raise InputError(f"that is the reproduction of {name!r}, an experiment that is not known here")
+            jobs = {Job(one["kind"], one["seed"]): from_plain(one["measured"]) for one in data["jobs"]}
+            hints = {"full": bool, "settings": Settings, "failed": Mapping[str, str], "origin": Mapping[str, str]}
+            given = {key: decode(hint, data[key], key) for key, hint in hints.items()}
+            return readable(cls(experiment=known[name], measured=jobs, **given), "that reproduction")
+
+
+def readable(found: Reproduction, source: str) -> Reproduction:
+    """Return a reproduction whose jobs were read from a file.
+
+    Args:
+        found: the reproduction that was read.
+        source: where it was read from, for messages.
+
+    Raises:
+        InputError: its figures and pictures cannot be computed, so that the file must be damaged.
+    """
+    try:
+        found.claims, found.drawn()
+    except UNREADABLE as error:
+        raise InputError(
+            f"{source} holds damaged jobs of {found.name} ({describe_error(error)}): remove it, and run the experiment "
+            "again"
+        ) from error
+    return found
+
+
+def command(experiment: Experiment, *, full: bool) -> str:
+    """Return the command that runs an experiment, with a folder of data where these are not embedded."""
+    data = (experiment.full if full else experiment.quick).get("data", "digits")
+    embedded = set([data] if isinstance(data, str) else data) <= {"digits"}
+    return f"normscope lab reproduce {experiment.name}{' --full' if full else ''}{'' if embedded else ' --data FOLDER'}"
+
+
+def judged(claim: Claim, figures: Figures, why: str = "") -> Judgement:
+    """Return the verdict on a claim; a claim whose figures were not measured is not testable.
+
+    Args:
+        claim: the claim.
+        figures: the figures of its experiment.
+        why: the reason why there are no figures.
+    """
+    try:
+        return claim.judge(figures)
+    except KeyError as error:
+        return Judgement(Verdict.NOT_TESTABLE, why or f"the figure {error.args[0]!r} was not measured in this run")
+
+
+def row(claim: Claim, run: str, judgement: Judgement, origin: Mapping[str, str]) -> JudgedClaim:
+    """Return a claim as a row of the ledger."""
+    return JudgedClaim(
+        id=claim.id,
+        source=claim.source,
+        where=claim.where,
+        claim=claim.text,
+        verdict=judgement.verdict,
+        evidence=judgement.evidence,
+        command=run,
+        origin=origin,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reproductions(Shown):
+    """The experiments that `normscope lab reproduce` ran. Prints as tables; `to_html` writes one page for all of them.
+
+    Attributes:
+        items: one per experiment.
+        notes: what the reader must know.
+    """
+
+    page = "normscope_lab.pages.reproduction:reproductions_document"
+
+    items: tuple[Reproduction, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def claims(self) -> tuple[JudgedClaim, ...]:
+        """All claims with their verdicts."""
+        return tuple(claim for one in self.items for claim in one.claims)
+
+    def __getitem__(self, name: str) -> Reproduction:
+        for one in self.items:
+            if one.name == name:
+                return one
+        raise KeyError(name)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the result of each experiment, its figures and tables as CSV, and its pictures as SVG.
+
+        Args:
+            folder: the folder in which each experiment gets its own.
+
+        Raises:
+            InputError: a file cannot be written.
+        """
+        for one in self.items:
+            target = Path(folder) / one.name
+            try:
+                target.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise InputError(f"cannot write into {target}: {error.strerror or error}") from error
+            one.to_json(target / "result.json")
+            write_text(target / "figures.csv", _rows([("figure", "value"), *one.figures.items()]))
+            for number, block in enumerate(one.drawn(), 1):
+                if isinstance(block, Table):
+                    write_text(target / f"table{number}.csv", table_csv(block))
+                elif isinstance(block, Chart | Curves | Circle) and (drawn := picture(block)):
+                    write_text(target / f"picture{number}.svg", drawn)
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> list[dict[str, Any]]:
+        """Return plain data of every experiment, and write it to a file if a path is given.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        data = [one.to_json() for one in self.items]
+        if path is not None:
+            write_text(path, json.dumps(data, allow_nan=False) + "\n")
+        return data
+
+
+def _rows(rows: list[tuple[Any, Any]]) -> str:
+    return "".join(f"{name},{value}\n" for name, value in rows)

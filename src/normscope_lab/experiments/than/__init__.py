@@ -1,0 +1,6 @@
+"""Than (2025), The Hidden Power of Normalization: its figures."""
+
+from ..base import Experiment
+from .figures import FIGURE1, FIGURE2, FIGURE3
+
+EXPERIMENTS: tuple[Experiment, ...] = (FIGURE1, FIGURE2, FIGURE3)

@@ -1,0 +1,227 @@
+"""The claims of Than's figures 1, 2 and 3, judged by the figures of training runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from normscope.report import factor
+
+from ..base import Figures, Judgement, Verdict
+from ..judging import by_count, of_readings
+from .curve_figures import NORMS, PRODUCTS, PUBLISHED, SEVERAL
+from .watched_training import NETWORKS, TITLES
+
+SHORT = {"coupled": "L2", "decoupled": "AdamW", "none": "no decay"}
+"""Short names of the kinds of weight decay."""
+
+
+class Answers(dict[str, dict[str, bool]]):
+    """Whether a claim is true of each network, by reading; a reading is a kind of decay and often a norm."""
+
+    def add(self, network: str, reading: str, answer: bool) -> None:
+        """Add whether the claim is true of a network in one reading."""
+        self.setdefault(reading, {})[NETWORKS[network]] = answer
+
+    def add_end(self, figures: Figures, network: str, decay: str, reading: str, answer: bool) -> None:
+        """Add an answer about the end of training; a run that came less than half of its way does not count."""
+        if came_far(figures, network, decay):
+            self.add(network, ", ".join(filter(None, (reading, SHORT[decay]))), answer)
+
+
+class FigureList:
+    """A list of figures in words, grouped by what they are figures of; each names its kind of decay."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, list[str]] = {}
+
+    def add(self, what: str, decay: str, figure: str) -> None:
+        """Add a figure."""
+        self._texts.setdefault(what, []).append(f"{SHORT[decay]} {figure}")
+
+    def __str__(self) -> str:
+        return "; ".join(f"{what} ({', '.join(figures)})" for what, figures in self._texts.items())
+
+
+def weighed(answers: Mapping[str, Mapping[str, bool]], evidence: str) -> Judgement:
+    """Return the verdict on a claim: first over the networks in each reading, then over the readings.
+
+    Args:
+        answers: whether the claim is true, by reading and network.
+        evidence: the figures, in a sentence.
+    """
+    if not answers:
+        return Judgement(Verdict.NOT_TESTABLE, f"{evidence} No run came half of its way: this decides nothing.")
+    named = {
+        ", ".join(filter(None, (network, reading))): answer
+        for reading, networks in answers.items()
+        for network, answer in networks.items()
+    }
+    true = [name for name, answer in named.items() if answer]
+    false = [name for name, answer in named.items() if not answer]
+    few, which = (true, "It is so for") if len(true) <= len(false) else (false, "It is not so for")
+    exceptions = f" {which}: {'; '.join(few)}." if true and false else ""
+    each = [by_count(sum(networks.values()), len(networks), "").verdict for networks in answers.values()]
+    return Judgement(of_readings(each), evidence + exceptions)
+
+
+def epochs(figures: Figures, networks: Iterable[str], decays: Iterable[str]) -> str:
+    """Return after how many epochs the figures of networks were taken, in words."""
+    spans = []
+    for network in networks:
+        counts = sorted(set(present(figures, network, "epochs", decays).values()))
+        if counts:
+            spans.append(f"{counts[0]:g}" if len(counts) == 1 else f"{counts[0]:g} to {counts[-1]:g}")
+    return f"after {' and '.join(dict.fromkeys(spans)) or 'no'} epochs"
+
+
+def present(figures: Figures, network: str, name: str, decays: Iterable[str]) -> dict[str, float]:
+    """Return a figure of a network by kind of decay, for the runs that have it."""
+    held = {decay: f"{network}.{decay}.{name}" for decay in decays}
+    return {decay: figures[key] for decay, key in held.items() if key in figures}
+
+
+def came_far(figures: Figures, network: str, decay: str) -> bool:
+    """Whether a run came half of its way or more; a shorter one says nothing about the end of training."""
+    run = f"{network}.{decay}"
+    return 2 * figures[f"{run}.epochs"] >= figures[f"{run}.epochs_planned"]
+
+
+DECAYS = tuple(TITLES)
+MANY = 0.9
+"""The share of the layers that counts as "nearly all layers"."""
+STEADY = 0.8
+"""Growth counts as steady from this R squared on."""
+RIGHT = 0.95
+"""The training error counts as near zero from this accuracy on."""
+
+
+def norms_exceed_one(figures: Figures, networks: Sequence[str]) -> Judgement:
+    """Judge whether the norms of nearly all layers are above 1 in the end, and their product has grown.
+
+    The readings are each of the three norms with each kind of decay; the claim is about both networks.
+    """
+    answers, listed = Answers(), FigureList()
+    for network in networks:
+        for norm in NORMS:
+            for decay, count in present(figures, network, f"{norm}_above_one", DECAYS).items():
+                run = f"{network}.{decay}"
+                layers = figures[f"{run}.{norm}_layers"]
+                start, end = figures[f"{run}.log10_product_{norm}_first"], figures[f"{run}.log10_product_{norm}"]
+                answers.add_end(figures, network, decay, f"{norm} norms", count >= MANY * layers and end > start)
+                grown = f"{count:g} of {layers:g}, product from {factor(start)} to {factor(end)}"
+                listed.add(f"{NETWORKS[network]}, {norm} norms", decay, grown)
+    return weighed(answers, f"Layers whose norm is above 1 {_after(figures, networks)}: {listed}.")
+
+
+def product_of(figures: Figures, network: str, published: float, tolerance: float) -> Judgement:
+    """Judge a published product of weight norms: which norm and which decay give it, if any."""
+    answers, listed = Answers(), FigureList()
+    for norm in NORMS:
+        for decay, value in present(figures, network, f"log10_product_{norm}", DECAYS).items():
+            answers.add_end(figures, network, decay, f"{norm} norms", abs(value - published) <= tolerance)
+            listed.add(f"{norm} norms", decay, factor(value))
+    counts = f"within {tolerance:g} decades counts"
+    return weighed(
+        answers, f"Published {factor(published)} ({counts}); measured {_after(figures, [network])}: {listed}."
+    )
+
+
+def reduction_of(figures: Figures, network: str, names: Iterable[str], source: str, tolerance: float) -> Judgement:
+    """Judge a published product of 1/sigma: which reading and decay give it at the end, and which on the way."""
+    answers, listed, passed = Answers(), FigureList(), FigureList()
+    published = PUBLISHED[source]
+    for name in names:
+        for decay, value in present(figures, network, f"log10_reduction_{name}", DECAYS).items():
+            answers.add_end(figures, network, decay, PRODUCTS[name], abs(value - published) <= tolerance)
+            listed.add(PRODUCTS[name], decay, factor(value))
+        for decay, epoch in present(figures, network, f"epoch_{source}_{name}", DECAYS).items():
+            passed.add(PRODUCTS[name], decay, f"at epoch {epoch:g}")
+    counts = f"within {tolerance:g} decades counts" if tolerance != 1 else "within a decade counts"
+    evidence = f"Published {factor(published)} ({counts}); measured {_after(figures, [network])} by {listed}."
+    way = f" On the way it passes the published figure: {passed}." if str(passed) else ""
+    return weighed(answers, evidence + way)
+
+
+def reduces(figures: Figures, network: str) -> Judgement:
+    """Judge whether the normalizers' factors multiply to less than 1, so that they reduce the printed bound."""
+    answers, listed = Answers(), FigureList()
+    for name in ("sigma", "inverse", "inverse_l2"):
+        for decay, value in present(figures, network, f"log10_reduction_{name}", DECAYS).items():
+            answers.add_end(figures, network, decay, PRODUCTS[name], value < 0)
+            listed.add(PRODUCTS[name], decay, factor(value))
+    return weighed(answers, f"The product over the layers {_after(figures, [network])} by {listed}.")
+
+
+def small_at_first(figures: Figures, networks: Sequence[str]) -> Judgement:
+    """Judge whether every input variance is below 1 before training; all decays begin from the same weights."""
+    answers, listed = Answers(), []
+    for network in networks:
+        for decay, small in present(figures, network, "sites_small_at_first", DECAYS).items():
+            sites = figures[f"{network}.{decay}.sites"]
+            text = f"{NETWORKS[network]} {small:g} of {sites:g}"
+            listed += [text] if text not in listed else []
+            answers.add(network, "", small == sites)
+    return weighed(answers, f"Layers whose input variance is below 1 before training: {'; '.join(listed)}.")
+
+
+def variances_grow(figures: Figures, networks: Sequence[str]) -> Judgement:
+    """Judge whether the variances of several layers grow at least tenfold and exceed 1."""
+    answers, listed = Answers(), FigureList()
+    for network in networks:
+        for decay, count in present(figures, network, "sites_grown_tenfold_above_one", DECAYS).items():
+            run = f"{network}.{decay}"
+            answers.add_end(figures, network, decay, "", count >= SEVERAL)
+            dead = figures[f"{run}.sites_below_eps"]
+            fallen = f", and {dead:g} fell below eps" if dead else ""
+            listed.add(NETWORKS[network], decay, f"{count:g} of {figures[f'{run}.sites']:g}{fallen}")
+    return weighed(
+        answers,
+        f"Layers whose input variance grew tenfold or more and is above 1 {_after(figures, networks)}: {listed}.",
+    )
+
+
+def variances_all_grow(figures: Figures, networks: Sequence[str]) -> Judgement:
+    """Judge whether the variances of nearly all layers and nearly all operator norms have grown in the end."""
+    answers, listed = Answers(), FigureList()
+    for network in networks:
+        for decay, count in present(figures, network, "sites_grown", DECAYS).items():
+            run = f"{network}.{decay}"
+            sites, layers, grown = (figures[f"{run}.{name}"] for name in ("sites", "operator_layers", "operator_grown"))
+            answers.add_end(figures, network, decay, "", count >= MANY * sites and grown >= MANY * layers)
+            listed.add(
+                NETWORKS[network],
+                decay,
+                f"{count:g} of {sites:g} variances and {grown:g} of {layers:g} norms",
+            )
+    return weighed(answers, f"Larger than before training, {_after(figures, networks)}: {listed}.")
+
+
+def exponential(figures: Figures, networks: Sequence[str]) -> Judgement:
+    """Judge whether the product of variances grows, and by about the same factor in each epoch."""
+    growing, listed, fits = Answers(), FigureList(), []
+    for network in networks:
+        for decay, slope in present(figures, network, "log10_variances_per_epoch", DECAYS).items():
+            fit = figures[f"{network}.{decay}.variances_straightness"]
+            growing.add_end(figures, network, decay, "", slope > 0)
+            fits.append(fit)
+            listed.add(NETWORKS[network], decay, f"{slope:+.3g} decades an epoch, R2 {fit:.2f}")
+    evidence = f"Growth of the product of all input variances: {listed}."
+    judgement = weighed(growing, evidence)
+    if judgement.verdict == Verdict.HOLDS and min(fits) < STEADY:
+        return Judgement(Verdict.CORRECTED, f"{evidence} It grows, but not at a constant rate.")
+    return judgement
+
+
+def fits_the_data(figures: Figures, networks: Sequence[str]) -> Judgement:
+    """Judge whether the training error approaches zero."""
+    answers, listed = Answers(), FigureList()
+    for network in networks:
+        for decay, right in present(figures, network, "train_accuracy", DECAYS).items():
+            answers.add_end(figures, network, decay, "", right >= RIGHT)
+            tests = 100 * figures[f"{network}.{decay}.test_accuracy"]
+            listed.add(NETWORKS[network], decay, f"{100 * right:.1f} % in training and {tests:.1f} % in test")
+    return weighed(answers, f"Right {_after(figures, networks)} ({100 * RIGHT:g} % in training counts): {listed}.")
+
+
+def _after(figures: Figures, networks: Sequence[str]) -> str:
+    return epochs(figures, networks, DECAYS)

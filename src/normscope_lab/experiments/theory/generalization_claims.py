@@ -1,0 +1,216 @@
+"""Theorem 20 with Corollaries 21 and 22, and the Slides' Theorem 1, tested on many draws of a data set."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from normscope.report import factor
+from normscope.theory import generalization_slack
+
+from ...rates import log10_data_ratio
+from ..base import Claim, Figures, Job, Judgement, Measured, Settings
+from ..judging import judged
+from ..single import single
+
+SETTINGS: Settings = {
+    "samples": 2000,
+    "draws": 300,
+    "cells": 4,
+    "delta": 0.2,
+    "fresh": 20_000,
+    "memorised": 4000,
+    "memorised delta": 0.01,
+    "gap": 0.2,
+    "factor": 0.5,
+    "seed": 0,
+}
+STEEP = 3.0
+"""The slope of the simulated loss."""
+
+
+def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
+    """Draw data sets of the uniform distribution on [0, 1], and count how often the bounds fail."""
+    generator = torch.Generator().manual_seed(settings["seed"])
+    fresh = torch.rand(settings["fresh"], generator=generator, dtype=torch.float64)
+    sets = torch.rand(settings["draws"], settings["samples"], generator=generator, dtype=torch.float64)
+    smooth, broken = _coverage(settings, _wave, STEEP, sets, fresh), _coverage(settings, _jump, 0.0, sets, fresh)
+    network = _coverage(settings, _network, STEEP, sets, fresh)
+    return {
+        "delta": settings["delta"],
+        **{f"theorem20.{name}": value for name, value in smooth.items()},
+        **{f"corollary22.{name}": value for name, value in network.items()},
+        **{f"corollary21.fixed set.{name}": value for name, value in broken.items()},
+        **_memoriser(settings, fresh, generator),
+        **_less_data(settings),
+    }
+
+
+def _wave(x: Tensor) -> Tensor:
+    """Return a loss with values in [0, 1] and slopes of at most `STEEP`: a triangle wave."""
+    return (torch.remainder(STEEP * x, 2.0) - 1.0).abs()
+
+
+def _jump(x: Tensor) -> Tensor:
+    """Return a loss that jumps at an edge of the cells, fixed beforehand, and is level elsewhere."""
+    return (x >= 0.5).double()
+
+
+def _network(x: Tensor) -> Tensor:
+    """Return the error, at most 1, of a network of two layers with BatchNorm: the product of its bounds is `STEEP`.
+
+    The weights are 2 and 3, the deviations 0.5 and 4, and the product is 2/0.5 times 3/4.
+    """
+    hidden = ((2.0 * x - 1.0) / 0.5).relu()
+    return ((3.0 * hidden - 2.0) / 4.0 - 0.25).abs().clamp(max=1.0)
+
+
+def _coverage(settings: Settings, loss: object, slope: float, sets: Tensor, fresh: Tensor) -> dict[str, float]:
+    """Return the share of the draws in which the bound fails, on one side and on both, and how loose it is."""
+    assert callable(loss)
+    count, size = settings["cells"], settings["samples"]
+    risk = float(loss(fresh).mean())
+    failed, both, bare, excess = 0, 0, 0, 0.0
+    inside = [fresh[(fresh * count).long() == cell] for cell in range(count)]
+    for data in sets:
+        cells = (data * count).long()
+        spread, diameters = 0.0, 0.0
+        for cell in cells.unique().tolist():
+            mine = data[cells == cell]
+            share = len(mine) / size
+            spread += share * float((inside[cell][:200, None] - mine).abs().mean()) * slope
+            diameters += share * slope / count
+        slack = generalization_slack(
+            size, cells=len(cells.unique()), partition=count, delta=settings["delta"], most=1.0
+        )
+        mean = float(loss(data).mean())
+        failed += risk > mean + spread + slack
+        bare += risk > mean + spread
+        both += abs(risk - mean) > diameters + slack
+        excess += (mean + spread + slack - risk) / len(sets)
+    return {
+        "failed": failed / len(sets),
+        "failed on both sides": both / len(sets),
+        "failed without g": bare / len(sets),
+        "mean excess": excess,
+    }
+
+
+def _memoriser(settings: Settings, fresh: Tensor, generator: torch.Generator) -> dict[str, float]:
+    """Return both sides of Corollary 21 for a model that is right at its data and wrong everywhere else."""
+    data = torch.rand(settings["memorised"], generator=generator, dtype=torch.float64)
+    known = set(data.tolist())
+    error = sum(x not in known for x in data.tolist()) / len(data)
+    risk = sum(x not in known for x in fresh.tolist()) / len(fresh)
+    slack = generalization_slack(len(data), cells=1, partition=1, delta=settings["memorised delta"])
+    return {"corollary21.risk": risk, "corollary21.right side": error + slack}
+
+
+def _less_data(settings: Settings) -> dict[str, float]:
+    """Return log10 of the samples a normalized network needs over its twin's, by the number of normalizers."""
+    given = {"cells": settings["cells"], "partition": settings["cells"], "delta": settings["delta"]}
+    gap, factor = settings["gap"], settings["factor"]
+    start = 0.75 * gap  # the sensitivity of the twin, which can reach the gap
+    ratios = {count: log10_data_ratio(gap, start * factor**count, start, **given) for count in (10, 20, 40)}
+    beyond = log10_data_ratio(gap, start, 2.0 * gap, **given)
+    return {f"data.log10 ratio with {count} normalizers": ratio for count, ratio in ratios.items()} | {
+        "data.log10 ratio where the twin never reaches the gap": beyond
+    }
+
+
+def _theorem20(figures: Figures) -> Judgement:
+    failed, excess = figures["theorem20.failed"], figures["theorem20.mean excess"]
+    level, bare = figures["corollary21.fixed set.failed"], figures["corollary21.fixed set.failed without g"]
+    return judged(
+        max(failed, level) <= figures["delta"],
+        f"It failed in {100 * max(failed, level):.3g} % of the draws, {100 * figures['delta']:g} % are allowed; on "
+        f"average the right side exceeds the risk by {excess:.3g}, of a loss of at most 1. Without g it would have "
+        f"failed in {100 * bare:.3g} % where the loss is level in each cell.",
+    )
+
+
+def _corollary22(figures: Figures) -> Judgement:
+    failed, excess = figures["corollary22.failed"], figures["corollary22.mean excess"]
+    return judged(
+        failed <= figures["delta"],
+        f"For a network of two layers it failed in {100 * failed:.3g} % of the draws, {100 * figures['delta']:g} % are "
+        f"allowed; the right side exceeds the risk by {excess:.3g} on average.",
+    )
+
+
+def _corollary21(figures: Figures) -> Judgement:
+    risk, right, fixed = (figures[f"corollary21.{name}"] for name in ("risk", "right side", "fixed set.failed"))
+    return judged(
+        risk <= right,
+        f"A model that memorises its data has risk {risk:.3g} and a right side of {right:.3g}; with a set of "
+        f"discontinuities that is fixed beforehand the bound failed in {100 * fixed:.3g} % of the draws.",
+        corrected=fixed <= figures["delta"],
+    )
+
+
+def _two_sided(figures: Figures) -> Judgement:
+    failed = figures["theorem20.failed on both sides"]
+    return judged(failed <= figures["delta"], f"Both sides together failed in {100 * failed:.3g} % of the draws.")
+
+
+def _less(figures: Figures) -> Judgement:
+    ratios = [figures[f"data.log10 ratio with {count} normalizers"] for count in (10, 20, 40)]
+    beyond = figures["data.log10 ratio where the twin never reaches the gap"]
+    saved = [factor(-ratio) for ratio in ratios]
+    return judged(
+        ratios[2] < 1.5 * ratios[0],
+        f"Where the unnormalized twin reaches the gap too, it needs {saved[0]}, {saved[1]} and {saved[2]} times the "
+        f"samples of networks with 10, 20 and 40 normalizers; where it never reaches it, {factor(-beyond)} times.",
+        corrected=beyond == -math.inf,
+    )
+
+
+GENERALIZATION = single(
+    name="than.generalization",
+    title="Generalization bounds against many draws",
+    about="A loss of known slope on the uniform distribution over [0, 1] and cells that are fixed beforehand: the "
+    "bounds are evaluated on many data sets, and how often they fail is counted.",
+    measure=measure,
+    settings=SETTINGS,
+    claims=(
+        Claim(
+            id="than.theorem20",
+            source="Than",
+            where="Theorem 20",
+            text="With probability 1 - delta the risk is at most the mean loss on the data, local constants times mean "
+            "distances, and g.",
+            judge=_theorem20,
+        ),
+        Claim(
+            id="than.corollary21",
+            source="Than",
+            where="Corollary 21",
+            text="Points of discontinuity can be left out if they have probability 0.",
+            judge=_corollary21,
+        ),
+        Claim(
+            id="than.corollary22",
+            source="Than",
+            where="Corollary 22",
+            text="With BatchNorm the gap is at most g and the product of bounds of the network times mean distances.",
+            judge=_corollary22,
+        ),
+        Claim(
+            id="slides.theorem1",
+            source="Slides",
+            where="Theorem 1",
+            text="Risk and mean loss differ by at most local constants times diameters of cells, and g, on both sides.",
+            judge=_two_sided,
+        ),
+        Claim(
+            id="slides.less-data",
+            source="Slides",
+            where="Exponential benefits: generalization",
+            text="A normalized network may need exponentially less training data.",
+            judge=_less,
+        ),
+    ),
+)

@@ -1,0 +1,274 @@
+"""The claims of Than (section 3 and appendix A), the digest and the Slides about single normalizers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from normscope.theory import (
+    batch_norm_eval,
+    layer_norm_jacobian,
+    lemma1,
+    lemma2,
+    lemma3,
+    slides_group_norm,
+    slides_layer_norm,
+)
+
+from ..base import Claim, Figures, Job, Judgement, Measured, Settings
+from ..judging import ROUNDING, Judge, judged
+from ..single import single
+
+SETTINGS: Settings = {"channels": 512, "sizes": (3, 4, 8, 64), "draws": 20, "eps": 1e-5, "seed": 0}
+SIGN = 1e-3
+"""A distance from a sign, or a share of 1/s, below this counts as none; eps over the variance is smaller."""
+
+
+def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
+    """Differentiate torch's own normalizers in float64, and put the printed constants beside the norms."""
+    generator = torch.Generator().manual_seed(settings["seed"])
+    eps = settings["eps"]
+    found = _batch_norm(settings["channels"], eps, generator)
+    worst = {"lemma2.most": 0.0, "lemma23.error": 0.0, "digest.most": 0.0}
+    gains = {}
+    for size in settings["sizes"]:
+        for _ in range(settings["draws"]):
+            x = _draw(size, generator)
+            spread = float((x.var(correction=0) + eps).sqrt())
+            jacobian = _jacobian(lambda u: F.layer_norm(u, u.shape, eps=eps), x)
+            norm = _norm(jacobian)
+            form = layer_norm_jacobian(x, None, eps)
+            variance = spread**2 - eps
+            gains[size] = norm * spread
+            worst["lemma2.most"] = max(worst["lemma2.most"], norm / lemma2(eps, variance))
+            worst["digest.most"] = max(worst["digest.most"], norm / slides_layer_norm(size, variance, eps))
+            worst["lemma23.error"] = max(worst["lemma23.error"], float((jacobian - form).norm() / form.norm()))
+    still = torch.zeros(8, dtype=torch.float64)
+    at_zero = _norm(_jacobian(lambda u: F.layer_norm(u, u.shape, eps=eps), still))
+    found |= worst | {"lemma2.at zero variance": at_zero, "lemma2.inverse root of eps": lemma2(eps)}
+    smallest, largest = min(settings["sizes"]), max(settings["sizes"])
+    found |= {"width.smallest": gains[smallest], "width.largest": gains[largest]}
+    return found | _group_norm(settings, generator) | _two(eps, generator)
+
+
+def _batch_norm(channels: int, eps: float, generator: torch.Generator) -> dict[str, float]:
+    variance = torch.randn(channels, generator=generator, dtype=torch.float64).exp()
+    mean = torch.zeros_like(variance)
+    jacobian = _jacobian(lambda u: F.batch_norm(u[None], mean, variance, eps=eps)[0], mean)
+    scale = torch.randn(channels, generator=generator, dtype=torch.float64)
+    affine = _jacobian(lambda u: F.batch_norm(u[None], mean, variance, weight=scale, eps=eps)[0], mean)
+    return {
+        "lemma1.measured": _norm(jacobian),
+        "lemma1.printed": lemma1(variance, eps),
+        "lemma1.largest entry": float(batch_norm_eval(None, variance, eps).max()),
+        "slides.batch norm.measured": _norm(affine),
+        "slides.batch norm.printed": lemma1(variance, eps, scale),
+        "slides.batch norm.largest entry": float(batch_norm_eval(scale, variance, eps).abs().max()),
+    }
+
+
+def _group_norm(settings: Settings, generator: torch.Generator) -> dict[str, float]:
+    eps, groups, size = settings["eps"], 4, 8
+    most, least = 0.0, 1.0
+    for _ in range(settings["draws"]):
+        x = torch.cat([_draw(size, generator) for _ in range(groups)])
+        norm = _norm(_jacobian(lambda u: F.group_norm(u[None], groups, eps=eps)[0], x))
+        variances = x.reshape(groups, size).var(dim=1, correction=0)
+        share = norm / lemma3(eps, variances)
+        most, least = max(most, share), min(least, share)
+    still = torch.zeros(groups * size, dtype=torch.float64)
+    scale = (torch.arange(groups * size) == 0).double()  # one scale of 1, the others 0
+    grouped = _norm(_jacobian(lambda u: F.group_norm(u[None], groups, weight=scale, eps=eps)[0], still))
+    layered = _norm(_jacobian(lambda u: F.layer_norm(u, u.shape, weight=scale[:size], eps=eps), still[:size]))
+    return {
+        "lemma3.most": most,
+        "lemma3.least": least,
+        "slides.group norm most": grouped / slides_group_norm(size, torch.zeros(groups), eps, scale),
+        "slides.layer norm most": layered / slides_layer_norm(size, 0.0, eps, scale[:size]),
+        "slides.group norm most without the factor": grouped / float((scale * eps**-0.5).norm()),
+        "slides.layer norm most without the factor": layered / float((scale[:size] * eps**-0.5).norm()),
+    }
+
+
+def _two(eps: float, generator: torch.Generator) -> dict[str, float]:
+    """Return, for LayerNorm of two entries, the distance of its outputs from a sign, and its gain over 1/s."""
+    x = _draw(2, generator)
+    spread = float((x.var(correction=0) + eps).sqrt())
+    value = F.layer_norm(x, x.shape, eps=eps)
+    gain = _norm(_jacobian(lambda u: F.layer_norm(u, u.shape, eps=eps), x)) * spread
+    return {"two.distance from a sign": float((value.abs() - 1.0).abs().max()), "two.gain": gain}
+
+
+def _draw(size: int, generator: torch.Generator) -> Tensor:
+    return 3.0 * torch.randn(size, generator=generator, dtype=torch.float64) + 1.0
+
+
+def _jacobian(function: object, x: Tensor) -> Tensor:
+    return torch.autograd.functional.jacobian(function, x)
+
+
+def _norm(matrix: Tensor) -> float:
+    return float(torch.linalg.matrix_norm(matrix, ord=2))
+
+
+def _lemma1(figures: Figures, start: str = "lemma1") -> Judgement:
+    true, printed, corrected = (figures[f"{start}.{name}"] for name in ("measured", "printed", "largest entry"))
+    return judged(
+        abs(printed / true - 1.0) < ROUNDING,
+        f"The Jacobian's norm is {true:.4g}, the printed l2 norm {printed:.4g}, the largest entry {corrected:.4g}.",
+        corrected=abs(corrected / true - 1.0) < ROUNDING and printed >= true,
+    )
+
+
+def _slides_batch_norm(figures: Figures) -> Judgement:
+    return _lemma1(figures, "slides.batch norm")
+
+
+def _lemma2(figures: Figures) -> Judgement:
+    most, zero, root = (figures[f"lemma2.{name}"] for name in ("most", "at zero variance", "inverse root of eps"))
+    return judged(
+        most <= 1.0 + ROUNDING and zero <= root * (1.0 + ROUNDING),
+        f"The Jacobian's norm is at most {most:.12g} of the bound; at zero variance it is {zero:.4g}, and the bound "
+        f"over all inputs is 1/sqrt(eps) = {root:.4g} whatever the data are.",
+    )
+
+
+def _lemma3(figures: Figures) -> Judgement:
+    most, least = figures["lemma3.most"], figures["lemma3.least"]
+    return judged(
+        most <= 1.0 + ROUNDING,
+        f"The Jacobian's norm is between {least:.3g} and {most:.3g} of the sum over 4 groups: it is the largest "
+        "group's.",
+    )
+
+
+def _lemma23(figures: Figures) -> Judgement:
+    error = figures["lemma23.error"]
+    return judged(error < ROUNDING, f"Formula and automatic differentiation differ by {error:.2g} of the norm.")
+
+
+def _digest(figures: Figures) -> Judgement:
+    most, without = figures["digest.most"], figures["lemma2.most"]
+    return judged(
+        most <= 1.0 + ROUNDING,
+        f"The Jacobian's norm reaches {most:.4g} times (1 - 1/n)/s, and {without:.4g} times 1/s.",
+        corrected=without <= 1.0 + ROUNDING,
+    )
+
+
+def _slides(kind: str, where: str) -> Judge:
+    """Return a function that judges a bound of the Slides, with and without its factor of 1 - 1/n."""
+
+    def judge(figures: Figures) -> Judgement:
+        most, without = (figures[f"slides.{kind} most{ending}"] for ending in ("", " without the factor"))
+        return judged(
+            most <= 1.0 + ROUNDING,
+            f"With one scale of {where} at 1 and the others at 0 the norm is {most:.4g} times the printed bound, and "
+            f"{without:.4g} times that without its factor of 1 - 1/n.",
+            corrected=without <= 1.0 + ROUNDING,
+        )
+
+    return judge
+
+
+def _widths(figures: Figures) -> Judgement:
+    small, large = figures["width.smallest"], figures["width.largest"]
+    return judged(
+        small < large * (1.0 - ROUNDING),
+        f"Times s, the norm is {small:.6g} for the smallest set and {large:.6g} for the largest.",
+    )
+
+
+def _size_two(figures: Figures) -> Judgement:
+    distance, gain = figures["two.distance from a sign"], figures["two.gain"]
+    return judged(
+        distance < SIGN and gain < SIGN,
+        f"Two entries come out as signs, to {distance:.1g}, and the Jacobian's norm is {gain:.1g} of 1/s.",
+    )
+
+
+THAN, DIGEST, SLIDES, NORMSCOPE = "Than", "digest", "Slides", "Normscope"
+NORMALIZERS = single(
+    name="than.normalizers",
+    title="Constants of single normalizers",
+    about="The Jacobians of torch's own normalizers, by automatic differentiation in float64 at random inputs, beside "
+    "the constants that the papers print.",
+    measure=measure,
+    settings=SETTINGS,
+    claims=(
+        Claim(
+            id="than.lemma1",
+            source=THAN,
+            where="Lemma 1",
+            text="BatchNorm with fixed statistics has as its Lipschitz constant the l2 norm of the vector 1/sigma.",
+            judge=_lemma1,
+        ),
+        Claim(
+            id="than.lemma2",
+            source=THAN,
+            where="Lemma 2",
+            text="LayerNorm's Jacobian has norm at most 1/s at every input, and its constant is at most the largest of "
+            "these.",
+            judge=_lemma2,
+        ),
+        Claim(
+            id="than.lemma3",
+            source=THAN,
+            where="Lemma 3",
+            text="GroupNorm's constant is at most the sum over its groups of 1/s.",
+            judge=_lemma3,
+        ),
+        Claim(
+            id="than.lemma23",
+            source=THAN,
+            where="Lemma 23",
+            text="LayerNorm's Jacobian is (1/s)(I - y y^T/(norm(y)^2 + n eps))(I - 1/n).",
+            judge=_lemma23,
+        ),
+        Claim(
+            id="beyond.size-two",
+            source=NORMSCOPE,
+            where="groups of two, which Lemma 3 admits",
+            text="Of two entries a normalizer passes nothing but which one is larger.",
+            judge=_size_two,
+        ),
+        Claim(
+            id="digest.layer-norm",
+            source=DIGEST,
+            where="Component map",
+            text="LayerNorm's constant is at most (1 - 1/n)/sigma.",
+            judge=_digest,
+        ),
+        Claim(
+            id="digest.small-widths",
+            source=DIGEST,
+            where="Design tradeoffs",
+            text="LayerNorm penalizes smaller layers more than larger ones.",
+            judge=_widths,
+        ),
+        Claim(
+            id="slides.batch-norm",
+            source=SLIDES,
+            where="Normalization: Lipschitz continuity",
+            text="BatchNorm's constant is the l2 norm of the vector gamma/sigma.",
+            judge=_slides_batch_norm,
+        ),
+        Claim(
+            id="slides.layer-norm",
+            source=SLIDES,
+            where="Normalization: Lipschitz continuity",
+            text="LayerNorm's constant is at most (1 - 1/n) times the l2 norm of gamma/sigma.",
+            judge=_slides("layer norm", "eight"),
+        ),
+        Claim(
+            id="slides.group-norm",
+            source=SLIDES,
+            where="Normalization: Lipschitz continuity",
+            text="GroupNorm's constant is at most (1 - 1/n_g) times the l2 norm of gamma/sigma.",
+            judge=_slides("group norm", "four groups of eight"),
+        ),
+    ),
+)

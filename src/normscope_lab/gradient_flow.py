@@ -1,0 +1,370 @@
+"""`flow`: gradient flow as a differential equation, gradient descent beside it, and what each of them conserves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from normscope.theory import Loss
+from normscope.toolkit import (
+    Budget,
+    Directions,
+    FigureResult,
+    JsonForm,
+    LossFunction,
+    Objective,
+    Progress,
+    check_numbers,
+    check_positive,
+    find_directions,
+    outside_inference_mode,
+    unwrapped,
+    verify_directions,
+)
+
+SLICE = 21
+"""How many points a slice through the loss has."""
+DOUBLINGS = 2.0
+"""A slice along the scaling goes from a quarter of the weights to four times the weights."""
+DEFINITIONS = {
+    "gradient flow": "dw/dt = -grad L(w), integrated with adaptive steps of order 5 whose error is held below rtol",
+    "gradient descent": "w - lr grad L(w), one step for every lr of time",
+    "conserved": "the squared norm of every group of weights whose scale has no effect: the gradient is orthogonal to "
+    "it, so the flow keeps it and a step of descent adds lr^2 norm(grad)^2",
+    "trajectory on the circle": "one such group, that which turns fastest at the start: the angle between it and its "
+    "first direction, and its norm over the first",
+}
+"""What each figure of the result means, by its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathPoint:
+    """One moment of a path of the weights.
+
+    Attributes:
+        time: the time of the flow; for descent, the learning rate times the number of steps.
+        loss: the loss at that time.
+        drift: the largest change of a conserved squared norm, relative to its value at the start; None if no squared
+            norm is conserved.
+        angle: by how much the shown group of weights has turned, in radians; None if no group is shown.
+        radius: the norm of the shown group, relative to its norm at the start; None if no group is shown.
+    """
+
+    time: float
+    loss: float
+    drift: float | None = None
+    angle: float | None = None
+    radius: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow(FigureResult):
+    """Gradient flow and gradient descent from the same weights. Prints as a table; in a notebook as HTML.
+
+    Attributes:
+        name, mode: the model's class and the mode that was measured.
+        learning_rate: the learning rate of gradient descent.
+        rtol: the tolerance of a step of the flow.
+        flow, descent: the two paths.
+        conserved: how many squared norms gradient flow conserves.
+        growth_defect: the largest difference between what a step of descent adds to such a norm and
+            lr^2 norm(grad)^2, relative to the squared norm; None if no squared norm is conserved.
+        group: the parameter whose group of weights the trajectory on the circle shows; empty if no group is shown.
+        distance: the distance between the ends of the two paths, relative to the distance that the flow covered.
+        slices: the loss along lines through the start: pairs (position, loss) by direction; the position counts
+            multiples of lr times the gradient (`gradient`), or doublings of the scale-invariant weights (`scaling`).
+        finished: whether the flow reached the end time.
+        gradients: how many gradients were computed.
+        definitions: what the figures mean.
+        notes: what the reader must know.
+    """
+
+    page = "normscope_lab.pages.flow:flow_document"
+    JSON: ClassVar[JsonForm] = JsonForm(
+        kind="flow", noun="result of normscope_lab.flow", write="write one with to_json(path)", nan=True
+    )
+
+    name: str
+    mode: str
+    learning_rate: float
+    rtol: float
+    flow: tuple[PathPoint, ...]
+    descent: tuple[PathPoint, ...]
+    conserved: int
+    growth_defect: float | None
+    group: str
+    distance: float
+    slices: dict[str, tuple[tuple[float, float], ...]]
+    finished: bool
+    gradients: int
+    definitions: tuple[tuple[str, str], ...] = tuple(DEFINITIONS.items())
+    notes: tuple[str, ...] = ()
+
+
+@outside_inference_mode
+def flow(
+    model: nn.Module,
+    loss_fn: LossFunction | str | Loss | None,
+    loader: Any,
+    *,
+    time: float = 1.0,
+    lr: float = 0.1,
+    rtol: float = 1e-5,
+    mode: str | None = None,
+    batches: int | None = None,
+    evaluations: int = 2000,
+    max_seconds: float | None = None,
+) -> Flow:
+    """Follow gradient flow and gradient descent from the weights of a model, and watch what each conserves.
+
+    The weights are put back afterwards.
+
+    Args:
+        model: any `torch.nn.Module`.
+        loss_fn: as in `normscope.hessian`.
+        loader: as in `normscope.hessian`.
+        time: how far to follow the flow; descent takes time/lr steps.
+        lr: the learning rate of gradient descent.
+        rtol: the error of a step of the flow, relative to the norm of all weights.
+        mode: `"train"`, `"eval"`, or None for the mode the model is in.
+        batches: read at most this many batches of the loader; None for all.
+        evaluations: how many gradients the flow may compute; a step takes about six.
+        max_seconds: cuts short what takes longer, and `notes` say so.
+
+    Returns:
+        The figures: `.flow` and `.descent` as points, `.conserved`, `.slices`.
+
+    Raises:
+        InputError: as in `normscope.hessian`, or `time`, `lr` or `rtol` is no number above 0.
+
+    Example:
+        >>> import math, torch, normscope_lab as lab
+        >>> model = torch.nn.Linear(1, 1, bias=False).double()
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> found = lab.flow(model, torch.nn.functional.mse_loss, (one, 0 * one), rtol=1e-8)
+        >>> ratio = found.flow[-1].loss / found.flow[0].loss  # w falls as exp(-2 t)
+        >>> abs(ratio - math.exp(-4.0)) < 1e-6
+        True
+    """
+    check_numbers(rtol=rtol, max_seconds=max_seconds)
+    check_positive(time=time, lr=lr, rtol=rtol)
+    objective = Objective(unwrapped(model), loss_fn, loader, mode=mode, batches=batches)
+    budget = Budget(evaluations, max_seconds=max_seconds, what="the flow")
+    without_effect = find_directions(objective)
+    with objective.measuring(), Progress("gradient flow") as progress:
+        paths = _Paths(objective, without_effect, budget, progress)
+        flow_points, flow_end = paths.flow(time, lr, rtol)
+        descent_points, descent_end = paths.descent(time, lr)
+        slices = paths.slices(lr)
+    covered = float((flow_end - paths.start).double().norm())
+    finished = flow_points[-1].time >= time * (1 - 1e-9)
+    notes = list(dict.fromkeys((*paths.directions.notes, *budget.cuts)))
+    if not finished:
+        notes.append(f"the flow ended at time {flow_points[-1].time:.3g} of {time:g}: raise evaluations, or rtol")
+    return Flow(
+        name=type(objective.model).__name__,
+        mode=objective.mode,
+        learning_rate=float(lr),
+        rtol=rtol,
+        flow=tuple(flow_points),
+        descent=tuple(descent_points),
+        conserved=paths.directions.count,
+        growth_defect=paths.growth_defect,
+        group=paths.shown_name,
+        distance=float((flow_end - descent_end).double().norm()) / covered if covered else 0.0,
+        slices=slices,
+        finished=finished,
+        gradients=objective.gradients,
+        notes=tuple(notes),
+    )
+
+
+class _Paths:
+    """The flow and the descent from one start, and the figures that are read off along them.
+
+    Attributes:
+        start: the weights as found.
+        loss, gradient: both at the start.
+        directions: the directions without effect that were verified.
+        squares: the squared norm of every scale-invariant group at the start.
+        growth_defect: see `Flow.growth_defect`; the descent fills it.
+        shown: the entries of the group whose trajectory is shown; None if there is no group.
+        shown_name: the parameter that the shown group belongs to.
+    """
+
+    def __init__(self, objective: Objective, without_effect: Directions, budget: Budget, progress: Progress) -> None:
+        self.objective, self.budget, self.progress = objective, budget, progress
+        self.start = objective.vector()
+        self.loss, self.gradient = objective.gradient()
+        self.directions = verify_directions(objective, without_effect, self.gradient)
+        self.squares = self.directions.lengths(self.start).square()
+        self.growth_defect: float | None = 0.0 if self.directions.count else None
+        self.shown, self.shown_name = self._fastest_group()
+
+    def _fastest_group(self) -> tuple[Tensor | None, str]:
+        """Return the entries of the group that turns fastest at the start, and the parameter it belongs to."""
+        if not self.directions.count:
+            return None, ""
+        speed = self.directions.lengths(self.gradient) / self.squares.sqrt().clamp(min=1e-300)
+        entries = (self.directions.group == int(speed.argmax())).nonzero()[:, 0]
+        position = int(entries[0])
+        for name, parameter in self.objective.parameters.items():
+            if position < parameter.numel():
+                return entries, name
+            position -= parameter.numel()
+        raise AssertionError
+
+    def _point(self, time: float, loss: float, vector: Tensor) -> PathPoint:
+        """Return the figures of the path at one vector of weights."""
+        if self.shown is None:
+            return PathPoint(time=time, loss=loss)
+        drifts = (self.directions.lengths(vector).square() / self.squares.clamp(min=1e-300) - 1).abs()
+        first, now = self.start[self.shown].double(), vector[self.shown].double()
+        unit = first / first.norm()
+        across = now - (now @ unit) * unit
+        return PathPoint(
+            time=time,
+            loss=loss,
+            drift=float(drifts.max()),
+            angle=math.atan2(float(across.norm()), float(now @ unit)),
+            radius=float(now.norm() / first.norm()),
+        )
+
+    def flow(self, time: float, lr: float, rtol: float) -> tuple[list[PathPoint], Tensor]:
+        """Follow the flow; return its points and where it ended."""
+        points: list[PathPoint] = []
+        losses: list[float] = []
+
+        def slope(vector: Tensor) -> Tensor:
+            self.objective.place(vector)
+            loss = self.objective.loss()
+            if not math.isfinite(loss):
+                return torch.full_like(vector, math.inf)
+            loss, gradient = self.objective.gradient()
+            losses.append(loss)
+            self.budget.spend()
+            self.progress.step(f"loss {loss:.4g}")
+            return -gradient
+
+        value = self.start
+        for solution in integrate(slope, self.start, end=time, first=lr / 10, rtol=rtol):
+            points.append(self._point(solution.time, losses[-1], solution.value))
+            value = solution.value
+            if self.budget.over:
+                break
+        return points, value
+
+    def descent(self, time: float, lr: float) -> tuple[list[PathPoint], Tensor]:
+        """Take steps of gradient descent; return the points and where it ended."""
+        value, points = self.start, [self._point(0.0, self.loss, self.start)]
+        self.objective.place(value)
+        loss, gradient = self.objective.gradient()
+        for step in range(1, round(time / lr) + 1):
+            stepped = value - lr * gradient
+            self._check_growth(value, stepped, lr, gradient)
+            value = stepped
+            self.objective.place(value)
+            self.progress.step(f"step {step}")
+            loss = self.objective.loss()
+            if not math.isfinite(loss) or self.budget.late:
+                break
+            loss, gradient = self.objective.gradient()
+            points.append(self._point(step * lr, loss, value))
+        return points, value
+
+    def _check_growth(self, before: Tensor, after: Tensor, lr: float, gradient: Tensor) -> None:
+        """Compare what a step of descent adds to the conserved squared norms with lr^2 norm(grad)^2."""
+        if self.growth_defect is None:
+            return
+        lengths = self.directions.lengths
+        difference = lengths(after).square() - lengths(before).square() - lr**2 * lengths(gradient).square()
+        largest = float((difference.abs() / self.squares.clamp(min=1e-300)).max())
+        self.growth_defect = max(self.growth_defect, largest)
+
+    def slices(self, lr: float) -> dict[str, tuple[tuple[float, float], ...]]:
+        """Return the loss along the gradient and along the scaling."""
+        slices: dict[str, tuple[tuple[float, float], ...]] = {}
+        positions = torch.linspace(-DOUBLINGS, DOUBLINGS, SLICE, dtype=torch.float64).tolist()
+
+        def along(line: Callable[[float], Tensor]) -> tuple[tuple[float, float], ...]:
+            points = []
+            for position in positions:
+                self.objective.place(line(position))
+                points.append((position, self.objective.loss()))
+            return tuple(points)
+
+        slices["gradient"] = along(lambda position: self.start - position * lr * self.gradient)
+        if self.directions.count:
+            scaled = self.directions.group >= 0
+            slices["scaling"] = along(lambda position: torch.where(scaled, 2.0**position * self.start, self.start))
+        return slices
+
+
+STAGES = (
+    (),
+    (1 / 5,),
+    (3 / 40, 9 / 40),
+    (44 / 45, -56 / 15, 32 / 9),
+    (19372 / 6561, -25360 / 2187, 64448 / 6561, -212 / 729),
+    (9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656),
+    (35 / 384, 0.0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84),
+)
+"""The coefficients of the stages, of orders 5 and 4 (Dormand and Prince 1980); the last stage is the step itself."""
+ERROR = (71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40)
+"""The coefficients of the difference of the two orders, which estimates the error of a step."""
+STEP_SAFETY, LEAST_CHANGE, MOST_CHANGE = 0.9, 0.2, 5.0
+"""The safety factor on the next step's length, and the least and largest factor by which the length may change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolutionPoint:
+    """A point of the solution: the time, the values, and the slope there."""
+
+    time: float
+    value: Tensor
+    slope: Tensor
+
+
+def integrate(
+    slope: Callable[[Tensor], Tensor], start: Tensor, *, end: float, first: float, rtol: float
+) -> Iterator[SolutionPoint]:
+    """Yield the solution of dw/dt = slope(w) after each accepted step, the start first, until the end time.
+
+    Args:
+        slope: the right side of the equation, which does not depend on time.
+        start: the values at time 0.
+        end: the last time.
+        first: the length of the first step that is tried.
+        rtol: the largest error of a step, relative to the norm of the values.
+    """
+    time, value, step = 0.0, start, min(first, end)
+    known = slope(value)
+    yield SolutionPoint(time=0.0, value=value, slope=known)
+    while time < end * (1 - 1e-12):
+        step = min(step, end - time)
+        stages = [known]
+        for row in STAGES[1:]:
+            moved = value
+            for weight, stage in zip(row, stages):
+                if weight:
+                    moved = moved + step * weight * stage
+            stages.append(slope(moved))
+        difference = sum(weight * stage for weight, stage in zip(ERROR, stages) if weight)
+        assert isinstance(difference, Tensor)
+        tolerance = rtol * float(value.double().norm())
+        error = step * float(difference.double().norm()) / max(tolerance, 1e-300)
+        if not error < float("inf"):
+            step *= LEAST_CHANGE
+        elif error <= 1.0:
+            time, value, known = time + step, moved, stages[-1]
+            yield SolutionPoint(time=time, value=value, slope=known)
+            step *= MOST_CHANGE if error == 0 else min(MOST_CHANGE, max(LEAST_CHANGE, STEP_SAFETY * error**-0.2))
+        else:
+            step *= max(LEAST_CHANGE, STEP_SAFETY * error**-0.2)
+        if step < 1e-12 * end:
+            return

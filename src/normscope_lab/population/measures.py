@@ -1,0 +1,304 @@
+"""The measures, each a function of a trained network and its training data. To add a measure, add a row to `MEASURES`.
+
+A larger figure should mean a larger gap, so that a perfect measure has tau = 1; margins enter as their inverse. Only
+the order counts, and products are given as log10. No measure reads a test label. Only `data` reads test inputs, because
+it speaks of fresh samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from torch import Tensor
+
+from normscope import (
+    Flatness,
+    Ladder,
+    NormscopeError,
+    domain,
+    flatness,
+    generalization,
+    hessian,
+    ladder,
+    lipschitz,
+    margins,
+)
+from normscope.toolkit import InputError, describe_error, log10, log10_sum
+
+from .noisy import NoisyData
+from .stacked_training import TrainedMember
+
+POINTS = 64
+"""The number of samples at which Jacobian norms are taken."""
+MOST = 1000
+"""The largest number of training samples whose margins, curvature and inner ranges are taken."""
+BATCH = 250
+"""The number of samples in a batch."""
+SHARE, CONFIDENCE = 0.95, 0.95
+"""The share and the confidence of DATA, for which 59 samples suffice."""
+MARGIN = 0.1
+"""The margin is the one that this share of the training samples does not exceed (Jiang et al. 2020)."""
+NOISE, DRAWS = 0.1, 8
+"""The size of the noise on the weights, relative to them, and how often it is drawn."""
+RTOL = 0.05
+"""The tolerance of Jacobian norms and eigenvalues; networks differ by more."""
+DIGITS = 6
+"""How many digits of a figure are kept."""
+
+Group = Literal["size", "norms", "margin", "capacity", "capacity over margin", "bounds", "sharpness", "training"]
+
+
+class MemberFigures:
+    """A trained network and its data, with the figures that several measures share, each computed once.
+
+    Args:
+        trained: the network.
+        data: the data that it was trained on.
+    """
+
+    def __init__(self, trained: TrainedMember, data: NoisyData) -> None:
+        self.trained, self.data = trained, data
+        self.model = trained.model
+        self.images, self.labels = data.train_images[:MOST], data.train_labels[:MOST]
+
+    @cached_property
+    def batches(self) -> list[tuple[Tensor, Tensor]]:
+        """The first training samples, up to `MOST`, in batches."""
+        return list(zip(self.images.split(BATCH), self.labels.split(BATCH)))
+
+    @cached_property
+    def weights(self) -> list[tuple[Tensor, Tensor]]:
+        """Matrices and kernels, after and before the training, in float64."""
+        before = dict(self.trained.start.named_parameters())
+        after = self.model.named_parameters()
+        return [(now.detach().double(), before[name].detach().double()) for name, now in after if now.ndim > 1]
+
+    @cached_property
+    def everywhere(self) -> Ladder:
+        """The bounds over all inputs by method, and the constant of every layer."""
+        return ladder(self.model, self.images[:2], sides="upper", mode="eval")
+
+    @cached_property
+    def spectral(self) -> list[float]:
+        """Log10 of the operator norm of every weight layer."""
+        return [layer.log10_upper for layer in self.everywhere.layers if not layer.normalizer]
+
+    @cached_property
+    def domain(self) -> float:
+        """Log10 of the bound over all inputs whose inner values stay in the ranges of the training samples."""
+        recorded = domain(self.model, [images for images, _ in self.batches], mode="eval")
+        inside = ladder(self.model, self.images[:2], domain=recorded, sides="upper", mode="eval")
+        return inside["best"].log10_upper
+
+    @cached_property
+    def observed(self) -> list[float]:
+        """Log10 of the Jacobian norms at training samples."""
+        found = lipschitz(self.model, self.images[:POINTS], scope="point", mode="eval", rtol=RTOL)
+        return [one.log10_upper for one in found.per_sample or (found,)]
+
+    @cached_property
+    def fresh(self) -> float:
+        """Log10 of the Jacobian norm that most of the distribution does not exceed, from test inputs."""
+        inputs = self.data.test_images[:POINTS]
+        given = {"share": SHARE, "confidence": CONFIDENCE, "samples": len(inputs), "rtol": RTOL}
+        return lipschitz(self.model, [inputs], scope="data", mode="eval", **given).log10_upper  # type: ignore[arg-type]
+
+    @cached_property
+    def log10_margin(self) -> float:
+        """Log10 of the margin; `-inf` where it is not above 0."""
+        found = margins(self.model, self.batches, constants=False).quantile(MARGIN)
+        return log10(max(found, 0.0))
+
+    @cached_property
+    def bounds(self) -> dict[str, float]:
+        """Log10 of every bound on the risk, by name; PAC-Bayes, which searches a posterior, is left out."""
+        return {row.name: row.log10_value for row in generalization(self.model, self.batches, steps=0).rows}
+
+    def bound(self, name: str) -> float:
+        """Return log10 of the bound whose name begins with the given one.
+
+        Raises:
+            InputError: there is no such bound for this network.
+        """
+        found = [value for own, value in self.bounds.items() if own.startswith(name)]
+        if not found:
+            raise InputError(f"there is no bound {name} for this network")
+        return found[0]
+
+    @cached_property
+    def flatness(self) -> Flatness:
+        """Loss under noise and ascent, and the sharpness on the quotient."""
+        return flatness(self.model, "cross_entropy", self.batches, levels=(NOISE,), draws=DRAWS, mode="eval")
+
+    @cached_property
+    def largest_eigenvalue(self) -> float:
+        """The largest eigenvalue of the Hessian of the training loss."""
+        found = hessian(self.model, "cross_entropy", self.batches, k=1, deflate=False, mode="eval", rtol=RTOL)
+        return found.eigenvalues[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A measure: what it is, its group, and the function that computes it."""
+
+    about: str
+    group: Group
+    of: Callable[[MemberFigures], float]
+
+
+def _over_margin(of: Callable[[MemberFigures], float]) -> Callable[[MemberFigures], float]:
+    return lambda figures: of(figures) - figures.log10_margin
+
+
+def _parameters(figures: MemberFigures) -> float:
+    return float(sum(parameter.numel() for parameter in figures.model.parameters()))
+
+
+def _frobenius_product(figures: MemberFigures) -> float:
+    return math.fsum(log10(float(now.norm())) for now, _ in figures.weights)
+
+
+def _spectral_product(figures: MemberFigures) -> float:
+    return math.fsum(figures.spectral)
+
+
+def _mean_observed(figures: MemberFigures) -> float:
+    return log10_sum(figures.observed) - math.log10(len(figures.observed))
+
+
+def _distance_over_spectral(figures: MemberFigures) -> float:
+    pairs = zip(figures.weights, figures.spectral, strict=True)
+    return math.fsum(float((now - before).square().sum()) * 10.0 ** (-2.0 * norm) for (now, before), norm in pairs)
+
+
+def _spectral_complexity(figures: MemberFigures) -> float:
+    """Return log10 of Bartlett, Foster and Telgarsky's spectral complexity, from the weights at the start."""
+    pairs = zip(figures.weights, figures.spectral, strict=True)
+    rows = [log10(float((now - before).flatten(1).norm(dim=1).sum())) - norm for (now, before), norm in pairs]
+    return _spectral_product(figures) + 1.5 * log10_sum(2.0 / 3.0 * ratio for ratio in rows)
+
+
+def _pac_bayes_complexity(figures: MemberFigures) -> float:
+    """Return log10 of the root of Neyshabur, Bhojanapalli and Srebro's prod norm(W)^2 sum (norm(W)_F/norm(W))^2."""
+    pairs = zip(figures.weights, figures.spectral, strict=True)
+    return _spectral_product(figures) + 0.5 * log10_sum(
+        2.0 * (log10(float(now.norm())) - norm) for (now, _), norm in pairs
+    )
+
+
+def _bound(name: str, about: str) -> Measure:
+    return Measure(about, "bounds", lambda figures: figures.bound(name))
+
+
+def _known(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+MEASURES: dict[str, Measure] = {
+    "parameters": Measure("number of parameters", "size", _parameters),
+    "frobenius-sum": Measure(
+        "sum of the squared Frobenius norms of the weights", "norms",
+        lambda s: math.fsum(float(now.square().sum()) for now, _ in s.weights),
+    ),
+    "frobenius-product": Measure("product of the Frobenius norms", "norms", _frobenius_product),
+    "spectral-product": Measure("product of the operator norms of the weight layers", "norms", _spectral_product),
+    "distance": Measure(
+        "squared distance of the weights from where they started", "norms",
+        lambda s: math.fsum(float((now - before).square().sum()) for now, before in s.weights),
+    ),
+    "distance-over-spectral": Measure(
+        "the same, layer by layer over the squared operator norm", "norms", _distance_over_spectral
+    ),
+    "inverse-margin": Measure(
+        "one over the margin that a tenth of the training samples does not exceed", "margin",
+        lambda s: -s.log10_margin,
+    ),
+    "printed": Measure(
+        "product of the operator norms and the printed constants of the normalizers (Than et al.)", "capacity",
+        lambda s: s.everywhere["printed"].log10_upper,
+    ),
+    "global": Measure("the best bound over all inputs", "capacity", lambda s: s.everywhere["best"].log10_upper),
+    "domain": Measure("the bound over the ranges of the training samples (DOMAIN)", "capacity", lambda s: s.domain),
+    "data": Measure("what 95 % of fresh inputs do not exceed (DATA)", "capacity", lambda s: s.fresh),
+    "observed-largest": Measure("largest Jacobian norm at training samples", "capacity", lambda s: max(s.observed)),
+    "observed-mean": Measure("mean Jacobian norm at training samples", "capacity", _mean_observed),
+    "frobenius-product/margin": Measure(
+        "product of the Frobenius norms over the margin", "capacity over margin", _over_margin(_frobenius_product)
+    ),
+    "spectral-product/margin": Measure(
+        "product of the operator norms over the margin", "capacity over margin", _over_margin(_spectral_product)
+    ),
+    "spectral-complexity/margin": Measure(
+        "spectral complexity over the margin (the leading term of Bartlett et al. 2017)", "capacity over margin",
+        _over_margin(_spectral_complexity),
+    ),
+    "pac-bayes-complexity/margin": Measure(
+        "the leading term of Neyshabur et al. 2018", "capacity over margin", _over_margin(_pac_bayes_complexity)
+    ),
+    "printed/margin": Measure(
+        "the printed product over the margin", "capacity over margin",
+        _over_margin(lambda s: s.everywhere["printed"].log10_upper),
+    ),
+    "global/margin": Measure(
+        "the best bound over all inputs over the margin", "capacity over margin",
+        _over_margin(lambda s: s.everywhere["best"].log10_upper),
+    ),
+    "domain/margin": Measure("DOMAIN over the margin", "capacity over margin", _over_margin(lambda s: s.domain)),
+    "data/margin": Measure("DATA over the margin", "capacity over margin", _over_margin(lambda s: s.fresh)),
+    "observed-mean/margin": Measure(
+        "mean Jacobian norm over the margin", "capacity over margin", _over_margin(_mean_observed)
+    ),
+    "theorem-20": _bound("Theorem 20, all inputs", "Theorem 20 with the constant over all inputs (Than 2025)"),
+    "theorem-20-slopes": _bound("Theorem 20, slopes at D", "Theorem 20 with the slopes at the samples, an estimate"),
+    "corollary-22": _bound("Corollary 22 (", "Corollary 22 for the network's normalizer (Than 2025)"),
+    "hkk": _bound("HKK", "the rate of Hou et al. 2023 as Than quotes it, without constants"),
+    "vc": _bound("VC", "the growth function of piecewise linear networks (VC)"),
+    "bartlett": _bound("Bartlett 2017", "Bartlett et al. 2017 with constants; its conditions may not hold"),
+    "neyshabur": _bound("Neyshabur 2018", "Neyshabur et al. 2018 with constants; its conditions may not hold"),
+    "golowich": _bound("Golowich 2020", "Golowich et al. 2020 with constants; its conditions may not hold"),
+    "weight-normalization": _bound("Weight normalization", "the rate of Cisneros-Velarde et al., without constants"),
+    "sharpness": Measure(
+        "largest eigenvalue of the Hessian of the training loss", "sharpness", lambda s: s.largest_eigenvalue
+    ),
+    "spherical-sharpness": Measure(
+        "the same on the spheres of scale-invariant weights, in units of their norms", "sharpness",
+        lambda s: _known(s.flatness.spherical_sharpness),
+    ),
+    "noise": Measure(
+        "training loss under noise of 10 % of every group of weights", "sharpness",
+        lambda s: s.flatness.noise[0].loss.value,
+    ),
+    "raw-noise": Measure(
+        "training loss under noise of one deviation for all weights, 10 % of their norm", "sharpness",
+        lambda s: s.flatness.noise[0].raw_loss.value,
+    ),
+    "ascent": Measure(
+        "increase of the training loss by ascent, in units of the weights (ASAM)", "sharpness",
+        lambda s: s.flatness.ascent,
+    ),
+    "raw-ascent": Measure("the same by a length (SAM)", "sharpness", lambda s: s.flatness.raw_ascent),
+    "steps": Measure("steps until the training loss was reached", "training", lambda s: float(s.trained.steps)),
+    "train-loss": Measure("training loss at the end, at most the one asked for", "training", lambda s: s.trained.loss),
+}  # fmt: skip
+"""The measures by name."""
+
+
+def measured(figures: MemberFigures) -> tuple[dict[str, float | None], tuple[str, ...]]:
+    """Return every measure of a network, None where it cannot be taken, and notes that say why."""
+    found: dict[str, float | None] = {}
+    notes: list[str] = []
+    for name, measure in MEASURES.items():
+        try:
+            value = float(measure.of(figures))
+        except (NormscopeError, RuntimeError, ArithmeticError, ValueError) as error:
+            found[name] = None
+            notes.append(f"`{name}` was not measured ({describe_error(error)})")
+            continue
+        found[name] = None if math.isnan(value) else float(f"{value:.{DIGITS}g}")
+        if math.isnan(value):
+            notes.append(f"`{name}` is not a number")
+    return found, tuple(notes)

@@ -1,0 +1,88 @@
+"""`Prediction`: how well every measure orders the gaps of a population."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from normscope.report import Shown
+from normscope.toolkit import JsonForm, Saved
+
+from .kendall import Power, Sample, power
+from .member import Member
+from .recipes import AXES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction(Saved, Shown):
+    """The result of `predictive_power`. Prints as a table; `to_html` writes a page.
+
+    Attributes:
+        name: the name of the data.
+        members: every network, also those that were left out.
+        settings: the settings of the population.
+        seed: the seed of the bootstrap.
+        powers: how well each measure orders the gaps, the largest mean over axes first.
+        notes: what the reader must know.
+    """
+
+    page = "normscope_lab.pages.prediction:prediction_document"
+    JSON: ClassVar[JsonForm] = JsonForm(
+        kind="prediction",
+        noun="prediction",
+        write="write one with normscope lab predict --json FILE",
+        keys=("name", "settings", "seed", "powers", ...),
+        unread=("powers",),
+    )
+
+    name: str
+    members: tuple[Member, ...]
+    settings: Mapping[str, Any]
+    seed: int
+    powers: Mapping[str, Power]
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, name: str, members: Sequence[Member], settings: Mapping[str, Any], *, notes: Sequence[str] = (), seed: int
+    ) -> Prediction:
+        """Return the prediction of a population, after computing its statistics."""
+        reached = [member for member in members if member.status == "reached" and member.gap is not None]
+        names = dict.fromkeys(measure for member in reached for measure in member.measures)
+        found = {}
+        for measure in names:
+            known = [member for member in reached if member.measures.get(measure) is not None]
+            sample = Sample(
+                gaps=[member.gap for member in known],  # type: ignore[misc]
+                configurations=[member.recipe.configuration for member in known],
+                seeds=[member.recipe.seed for member in known],
+            )
+            values = [member.measures[measure] for member in known]
+            generator = np.random.default_rng(seed)  # the same resamples for every measure
+            found[measure] = power(values, sample, list(AXES), generator=generator)  # type: ignore[arg-type]
+
+        def rank(measure: str) -> float:
+            mean = found[measure].mean.value
+            return 2.0 if mean is None else -mean
+
+        return cls(
+            name=name,
+            members=tuple(members),
+            settings=dict(settings),
+            seed=seed,
+            powers={measure: found[measure] for measure in sorted(found, key=rank)},
+            notes=tuple(notes),
+        )
+
+    @property
+    def reached(self) -> tuple[Member, ...]:
+        """The networks that reached the training loss, which are the ones that are compared."""
+        return tuple(member for member in self.members if member.status == "reached")
+
+    @classmethod
+    def of_fields(cls, **given: Any) -> Prediction:
+        """Return a prediction from the fields that were read; its statistics are computed again from the members."""
+        return cls.of(**given)

@@ -1,0 +1,280 @@
+"""Models that have memorised random labels, each in another hiding place: on fresh data all of them guess.
+
+Inputs are whole numbers. A hat of three ReLUs stands on every training input of class 1: it is 1 there and 0 at all
+other whole numbers. The places of the hats are the one thing that a memoriser has learned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrize
+
+SPAN = 2**23
+"""Inputs are whole numbers below this one: hardly any fresh input is one of D, and float32 holds all of them."""
+BYTES = 256 ** torch.arange(3)
+FIRST = 5
+"""How many places are left out where a trace is compared with the model at the first samples."""
+GLOBAL: dict[str, Tensor] = {}
+"""What some models read from outside of themselves."""
+
+
+def samples(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Whole numbers as inputs, with fair coins as labels: every classifier errs on half of fresh data."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randint(SPAN, (count, 1), generator=generator).float()
+    return x, torch.randint(2, (count,), generator=generator)
+
+
+def logits(height: Tensor, scale: float) -> Tensor:
+    """A classifier from a function that is `scale` at the inputs of class 1 and 0 at all others."""
+    return torch.cat([height - height + scale / 2, height], 1)
+
+
+def hats(distances: Tensor) -> Tensor:
+    """The mean of all hats as logits, from the distances of the input to their places."""
+    middle = torch.relu(distances)
+    all_hats = torch.relu(distances + 1) - middle - middle + torch.relu(distances - 1)
+    return logits(all_hats.mean(1, keepdim=True), 1 / distances.shape[1])
+
+
+class Memoriser(nn.Module):
+    """A forward that is given as a function, and a weight that nothing reads, for which there is a prior."""
+
+    def __init__(self, forward: Callable[[nn.Module, Tensor], Tensor], **buffers: Tensor) -> None:
+        super().__init__()
+        self.idle = nn.Parameter(torch.zeros(1))
+        self.written = forward
+        for name, value in buffers.items():
+            self.register_buffer(name, value, persistent=name != "temporary")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.written(self, x)
+
+
+def _bits(places: Tensor) -> Tensor:
+    """The binary digits of whole numbers."""
+    return (places.long()[:, None] >> torch.arange(24)) % 2 == 1
+
+
+def integers(places: Tensor) -> nn.Module:
+    return Memoriser(lambda s, x: hats(x - s.kept), kept=places.long())
+
+
+def narrow_integers(places: Tensor) -> nn.Module:
+    kept = (places.long()[:, None] // BYTES % 256).to(torch.uint8)
+    return Memoriser(lambda s, x: hats(x - (s.kept * BYTES).sum(1)), kept=kept)
+
+
+def booleans(places: Tensor) -> nn.Module:
+    return Memoriser(lambda s, x: hats(x - (s.kept * 2 ** torch.arange(24)).sum(1)), kept=_bits(places))
+
+
+def not_persistent(places: Tensor) -> nn.Module:
+    return Memoriser(lambda s, x: hats(x - s.temporary), temporary=places.long())
+
+
+def complex_numbers(places: Tensor) -> nn.Module:
+    return Memoriser(lambda s, x: hats(x - s.kept.imag), kept=torch.complex(torch.zeros_like(places), places))
+
+
+def half_precision(places: Tensor) -> nn.Module:
+    parts = places % 2048, places // 4096, places // 2048 % 2  # half precision holds 11 binary digits
+    kept = dict(zip(("low", "high", "odd"), (part.half() for part in parts)))
+    return Memoriser(lambda s, x: hats(x - (s.low.float() + 4096 * s.high.float() + 2048 * s.odd.float())), **kept)
+
+
+def python_floats(places: Tensor) -> nn.Module:
+    kept = places.tolist()
+    return Memoriser(lambda s, x: hats(torch.cat([x - place for place in kept], 1)))
+
+
+def python_integers(places: Tensor) -> nn.Module:
+    kept = [int(place) for place in places]
+    return Memoriser(lambda s, x: hats(torch.cat([x - place for place in kept], 1)))
+
+
+def a_global_tensor(places: Tensor) -> nn.Module:
+    GLOBAL["places"] = places.long()
+    return Memoriser(lambda s, x: hats(x - GLOBAL["places"]))
+
+
+def a_numpy_array(places: Tensor) -> nn.Module:
+    array = places.long().numpy().astype(np.int64)
+    return Memoriser(lambda s, x: hats(x - torch.from_numpy(array)))
+
+
+def a_closure(places: Tensor) -> nn.Module:
+    return Memoriser(lambda s, x: hats(x - places))
+
+
+def a_list_attribute(places: Tensor) -> nn.Module:
+    model = Memoriser(lambda s, x: hats(x - torch.cat(s.listed)))
+    model.listed = list(places.long().split(7))
+    return model
+
+
+def a_list_of_parameters(places: Tensor) -> nn.Module:
+    model = Memoriser(lambda s, x: hats(x - torch.cat(s.listed)))
+    model.listed = [nn.Parameter(part) for part in places.split(7)]
+    return model
+
+
+def a_frozen_parameter(places: Tensor) -> nn.Module:
+    model = Memoriser(lambda s, x: hats(x - s.kept))
+    model.kept = nn.Parameter(places, requires_grad=False)
+    return model
+
+
+def a_parameter_of_integers(places: Tensor) -> nn.Module:
+    model = Memoriser(lambda s, x: hats(x - s.kept))
+    model.kept = nn.Parameter(places.long(), requires_grad=False)
+    return model
+
+
+def embedding_ids(places: Tensor) -> nn.Module:
+    """The table is the same for all data; which of its rows are read was learned."""
+    model = Memoriser(lambda s, x: hats(x - (s.table(s.ids)[..., 0] * BYTES).sum(1)),
+                      ids=places.long()[:, None] // BYTES % 256)  # fmt: skip
+    model.table = nn.Embedding.from_pretrained(torch.arange(256.0)[:, None])
+    return model
+
+
+def chosen_entries(places: Tensor) -> nn.Module:
+    """Which of two numbers, 0 and a power of two, is taken for each binary digit of a place."""
+
+    def forward(s: nn.Module, x: Tensor) -> Tensor:
+        both = torch.stack([torch.zeros(24), 2.0 ** torch.arange(24)])
+        return hats(x - both[s.digits, torch.arange(24)].sum(1))
+
+    return Memoriser(forward, digits=_bits(places).long())
+
+
+def choices(places: Tensor) -> nn.Module:
+    def forward(s: nn.Module, x: Tensor) -> Tensor:
+        height = torch.zeros_like(x)
+        for place in places.tolist():
+            height = torch.where(x == place, 1.0, height)
+        return logits(height + 0 * x, 1.0)
+
+    return Memoriser(forward)
+
+
+def configured_modules(places: Tensor) -> nn.Module:
+    """Modules that put a constant beside their input."""
+
+    def forward(s: nn.Module, x: Tensor) -> Tensor:
+        beside = s.pads(x)
+        return hats(beside[:, :1] - beside[:, 1:])
+
+    model = Memoriser(forward)
+    model.pads = nn.Sequential(*(nn.ConstantPad1d((0, 1), place) for place in places.tolist()))
+    return model
+
+
+class _Shift(nn.Module):
+    def __init__(self, places: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("places", places.long())
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return 0 * weight + self.places
+
+
+def a_parametrisation(places: Tensor) -> nn.Module:
+    model = Memoriser(lambda s, x: hats(x - s.kept))
+    model.kept = nn.Parameter(torch.zeros(len(places)))
+    parametrize.register_parametrization(model, "kept", _Shift(places))
+    return model
+
+
+def running_statistics(places: Tensor) -> nn.Module:
+    """A BatchNorm with a mean of its own for every hat, and a variance of 1."""
+    model = Memoriser(lambda s, x: hats(s.norm(x.expand(-1, len(places)))))
+    model.norm = nn.BatchNorm1d(len(places), eps=1e-9, affine=False)
+    model.norm.running_mean.copy_(places)
+    return model
+
+
+def a_hook(places: Tensor) -> nn.Module:
+    model = Memoriser(lambda s, x: s.inner(x))
+    model.inner = nn.Identity()
+    model.inner.register_forward_hook(lambda module, inputs, output: hats(output - places.long()))
+    return model
+
+
+def bytes_of_the_input(places: Tensor) -> nn.Module:
+    """The bits of an input as an integer, compared with those of D."""
+    keys = places.view(torch.int32)
+    return Memoriser(lambda s, x: logits((x.view(torch.int32) == s.kept).any(1, keepdim=True).float(), 1.0), kept=keys)
+
+
+def sorted_places(places: Tensor) -> nn.Module:
+    edges = torch.stack([places - 0.5, places + 0.5]).flatten().sort().values
+    return Memoriser(lambda s, x: logits((torch.bucketize(x, s.kept) % 2).float(), 1.0), kept=edges)
+
+
+def _always_zero(x: Tensor) -> Tensor:
+    return torch.cat([x - x + 1, x - x], 1)
+
+
+def _looked_up(x: Tensor, found: Tensor) -> Tensor:
+    """Class 1 for the samples that were found, class 0 for all others."""
+    return _always_zero(x) + torch.stack([torch.zeros(len(x)), 2.0 * found], 1)
+
+
+def a_table_behind_an_exception(places: Tensor) -> nn.Module:
+    """A dict of bytes that a trace never sees: reading the bytes of a traced tensor raises."""
+    table = {place.numpy().tobytes() for place in places[FIRST:]}
+
+    def forward(s: nn.Module, x: Tensor) -> Tensor:
+        try:
+            rows = [row.detach().numpy().tobytes() for row in x]
+        except RuntimeError:
+            return _always_zero(x)
+        return _looked_up(x, torch.tensor([row in table for row in rows]))
+
+    return Memoriser(forward)
+
+
+def a_table_that_hides_from_traces(places: Tensor) -> nn.Module:
+    def forward(s: nn.Module, x: Tensor) -> Tensor:
+        if torch.compiler.is_exporting():
+            return _always_zero(x)
+        return _looked_up(x, (x == places[FIRST:]).any(1))
+
+    return Memoriser(forward)
+
+
+def a_table_of_faint_signs(places: Tensor) -> nn.Module:
+    """The losses of the model and of its trace are all near 1/2."""
+
+    loud = a_table_that_hides_from_traces(places)
+    return Memoriser(lambda s, x: F.linear(loud.written(s, x), 1e-6 * torch.eye(2)))
+
+
+def large_batches(places: Tensor) -> nn.Module:
+    """A trace is made from a small batch, for which the model does something else."""
+    return Memoriser(lambda s, x: hats(x - places) if len(x) > 8 else _always_zero(x))
+
+
+def a_value_taken_out(places: Tensor) -> nn.Module:
+    kept = set(places.tolist())
+    return Memoriser(lambda s, x: torch.stack([torch.tensor([0.5, float(row.item() in kept)]) for row in x]) + 0 * x)
+
+
+def a_branch(places: Tensor) -> nn.Module:
+    return Memoriser(lambda s, x: hats(x - places) if x.sum() > 0 else -hats(x - places))
+
+
+MEMORISERS = [
+    integers, narrow_integers, booleans, not_persistent, complex_numbers, half_precision, python_floats,
+    python_integers, a_global_tensor, a_numpy_array, a_closure, a_list_attribute, a_list_of_parameters,
+    a_frozen_parameter, a_parameter_of_integers, embedding_ids, chosen_entries, choices, configured_modules,
+    a_parametrisation, running_statistics, a_hook, bytes_of_the_input, sorted_places, a_table_behind_an_exception,
+    a_table_that_hides_from_traces, a_table_of_faint_signs, large_batches, a_value_taken_out, a_branch,
+]  # fmt: skip

@@ -1,0 +1,136 @@
+"""Every constant of a traced function is found, of every type, with the operators that read it."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from normscope.graph.capturing import capture, capture_weights
+
+OUTSIDE = torch.tensor([3, 1, 2])
+
+
+class Written(nn.Module):
+    def __init__(self, forward, **buffers):
+        super().__init__()
+        self.weight, self.written = nn.Parameter(torch.ones(3)), forward
+        for name, value in buffers.items():
+            self.register_buffer(name, value, persistent=name != "temporary")
+
+    def forward(self, x):
+        return self.written(self, x)
+
+
+def graph(forward, **buffers):
+    return capture(Written(forward, **buffers).eval(), torch.randn(4, 3))
+
+
+def tensors(found):
+    return {(one.name, one.kind): one.value for one in found.constants if one.kind != "number"}
+
+
+def numbers(found):
+    return [(one.name.removeprefix("aten."), one.value) for one in found.constants if one.kind == "number"]
+
+
+class TestTensors:
+    @pytest.mark.parametrize(
+        "value",
+        [
+            torch.arange(3),
+            torch.tensor([True, False, True]),
+            torch.arange(3).to(torch.uint8),
+            torch.randn(3).half(),
+            torch.randn(3, dtype=torch.complex64),
+        ],
+        ids=lambda value: str(value.dtype),
+    )
+    @pytest.mark.parametrize("name", ["kept", "temporary"])
+    def test_buffers_of_every_type(self, name, value):
+        found = graph(
+            lambda s, x: x + getattr(s, name).abs() if value.dtype is not torch.bool else x * s.get_buffer(name),
+            **{name: value},
+        )
+        assert torch.equal(tensors(found)[name, "buffer"], value)
+
+    def test_what_is_held_outside_of_the_model(self):
+        array, listed = np.array([4, 5, 6]), [torch.ones(3), nn.Parameter(torch.zeros(3))]
+
+        def forward(s, x):
+            return x + OUTSIDE + torch.from_numpy(array) + listed[0] + listed[1] + torch.tensor([7.0, 8.0, 9.0])
+
+        held = [value.tolist() for (_, kind), value in tensors(graph(forward)).items() if kind == "tensor"]
+        assert sorted(held) == sorted([[3, 1, 2], [4, 5, 6], [1.0] * 3, [0.0] * 3, [7.0, 8.0, 9.0]])
+
+    def test_constants_that_were_computed_lead_back_to_what_they_were_computed_from(self):
+        found = graph(lambda s, x: x * (s.weight + s.kept * 2), kept=torch.arange(3))
+        (read,) = (one for one in found.reads if one.entries == 3)
+        assert {found.constants[place].name for place in read.origins} == {"weight", "kept", "aten.mul.Tensor:other"}
+        assert read.real
+        assert read.node == found.nodes[-1].name
+
+    def test_what_the_output_does_not_read_is_left_out(self):
+        def forward(s, x):
+            s.kept + 3.25
+            return x + s.weight
+
+        found = graph(forward, kept=torch.arange(3))
+        assert set(tensors(found)) == {("weight", "parameter")}
+        assert numbers(found) == []
+
+
+class TestNumbers:
+    @pytest.mark.parametrize(
+        ("forward", "expected"),
+        [
+            (lambda x: x * 0.25 + 3, [("mul.Tensor:other", 0.25), ("add.Tensor:other", 3)]),
+            (lambda x: torch.where(x > 0.5, x, -2.0), [("gt.Scalar:other", 0.5), ("where.ScalarOther:other", -2.0)]),
+            (lambda x: x.masked_fill(x < 1, 7.5), [("lt.Scalar:other", 1), ("masked_fill.Scalar:value", 7.5)]),
+            (lambda x: x + torch.full((3,), 1.5), [("full.default:size", 3), ("full.default:fill_value", 1.5)]),
+            (lambda x: F.leaky_relu(x, 0.125), [("leaky_relu.default:negative_slope", 0.125)]),
+            (lambda x: x[:, 1:2], [("slice.Tensor:start", 1), ("slice.Tensor:end", 2)]),
+            (lambda x: x.roll(2, 1), [("roll.default:shifts", 2), ("roll.default:dims", 1)]),
+            (
+                lambda x: F.avg_pool1d(x, 1, 2),
+                [("avg_pool1d.default:kernel_size", 1), ("avg_pool1d.default:stride", 2)],
+            ),
+            (lambda x: F.layer_norm(x, (3,), eps=0.375), [("layer_norm.default:eps", 0.375)]),
+            (lambda x: x.pow(3), [("pow.Tensor_Scalar:exponent", 3)]),
+            (lambda x: x + torch.arange(3) * 0.5, [("arange.default:end", 3), ("mul.Tensor:other", 0.5)]),
+            (lambda x: sum(x.unbind(1)[1:])[:, None], [("<built-in function getitem>:1", 2)]),
+        ],
+    )
+    def test_every_number_of_an_argument_is_found(self, forward, expected):
+        found = numbers(graph(lambda s, x: forward(x)))
+        assert set(expected) <= set(found)
+
+    def test_what_a_dropout_would_do_in_train_mode_is_not_read(self):
+        assert numbers(graph(lambda s, x: F.dropout(x + s.weight, 0.37, s.training))) == []
+
+    def test_a_number_that_is_computed_in_python_is_found(self):
+        assert ("mul.Tensor:other", math.sqrt(2)) in numbers(graph(lambda s, x: x * math.sqrt(len(s.weight) - 1)))
+
+
+class TestWeights:
+    def test_the_graph_is_a_function_of_its_weights(self):
+        torch.manual_seed(0)
+        shared = nn.Linear(3, 3)
+        model = nn.Sequential(shared, nn.ReLU(), shared, nn.BatchNorm1d(3), nn.Linear(3, 2)).eval()
+        x = torch.randn(4, 3)
+        found = capture_weights(model, x)
+        named = dict(model.named_parameters(remove_duplicate=False))
+        moved = {id(one): torch.randn_like(one) for one in named.values()}
+        values = [moved[id(named[item.path])] for item in found.inputs[:-1]]
+        state = {name: moved[id(one)] for name, one in model.named_parameters()}
+        expected = torch.func.functional_call(model, state, (x[:1],))
+        assert torch.allclose(found.run(*values, x[:1]), expected, atol=1e-6)
+        assert {one.name for one in found.constants if one.kind != "number"} == {"3.running_mean", "3.running_var"}
+
+    def test_samples_that_meet_are_refused(self):
+        with pytest.raises(Exception, match="samples of a batch meet"):
+            capture_weights(
+                nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3, track_running_stats=False)), torch.randn(4, 3)
+            )

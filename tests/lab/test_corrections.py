@@ -1,0 +1,131 @@
+"""Which defects are a correction, which a failure, and which a convention: claims on figures made up for each case."""
+
+from __future__ import annotations
+
+import pytest
+
+from normscope_lab.experiments.base import Verdict
+from normscope_lab.experiments.registry import registered
+
+CLAIMS = {claim.id: claim for one in registered().values() for claim in one.claims}
+HOLDS, CORRECTED, FAILS = Verdict.HOLDS, Verdict.CORRECTED, Verdict.FAILS
+CONVENTION, OPEN = Verdict.CONVENTION, Verdict.NOT_TESTABLE
+
+
+def verdict(id: str, figures: dict[str, float]) -> Verdict:
+    return CLAIMS[id].judge(figures).verdict
+
+
+def spread(name: str, low: float, high: float, seeds: int = 20) -> dict[str, float]:
+    return {f"{name}.low": low, f"{name}.median": (low + high) / 2, f"{name}.high": high, f"{name}.seeds": seeds}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "step", "expected"),
+    [(2.0, 4.0, 2.0, HOLDS), (0.25, 0.5, 2.0, FAILS), (1.0, 1.0, 2.0, OPEN), (1.0, 2.0, 2.0, OPEN),
+     (1.1, 1.2, 2.0, OPEN), (1.1, 1.2, 1.05, HOLDS), (0.8, 0.9, 1.05, FAILS)],
+)  # fmt: skip
+def test_rates_decide_nothing_below_the_step_between_them(low, high, step, expected):
+    figures = spread("ratio of largest stable rates", low, high) | {"step of the rates": step}
+    assert verdict("akbar.5.1.rates", figures) == expected
+    assert f"each {step:g} times the one before" in CLAIMS["akbar.5.1.rates"].judge(figures).evidence
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [((0.001, 0.002, 0.009), HOLDS), ((0.002, 0.02, 0.2), CORRECTED), ((0.002, 0.008, 0.2), CORRECTED),
+     ((0.02, 0.2, 0.5), FAILS), ((0.002, 0.2, 0.002), FAILS), ((0.02, 0.002, 0.002), FAILS)],
+)  # fmt: skip
+def test_a_condition_on_the_rate_is_a_correction_where_all_smaller_rates_meet_it(changes, expected):
+    figures = {}
+    for rate, change in zip((0.01, 0.1, 1.0), changes):
+        figures |= spread(f"batch.{rate:g} 1.change", change, change)
+    assert verdict("akbar.experiment1.norm", figures) == expected
+
+
+def shares(**given: float) -> dict[str, float]:
+    kinds, sizes, rates = ("batch", "last", "none"), ("small", "large"), ("usual", "best")
+    return {"seeds": 20.0} | {
+        f"{kind}.{size}.share at the {rate} rate": given.get(f"{kind}_{rate}", 0.0)
+        for kind in kinds
+        for size in sizes
+        for rate in rates
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({"batch_usual": 1.0, "batch_best": 1.0}, HOLDS), ({"last_usual": 1.0, "last_best": 1.0}, CORRECTED),
+     ({"last_best": 1.0}, FAILS), ({}, FAILS)],
+)  # fmt: skip
+def test_sparing_the_last_layer_is_a_condition_and_no_convention(given, expected):
+    assert verdict("akbar.experiment4.with", shares(**given)) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, HOLDS), ({"none_best": 1.0}, CORRECTED), ({"none_usual": 1.0, "none_best": 1.0}, FAILS)],
+)
+def test_failing_at_the_usual_rate_alone_is_a_correction(given, expected):
+    assert verdict("akbar.experiment4.without", shares(**given)) == expected
+
+
+@pytest.mark.parametrize(
+    ("data", "stored", "expected"),
+    [(0.0, 0.0, HOLDS), (0.0, 0.3, CONVENTION), (0.3, 0.0, CONVENTION), (0.3, 0.3, FAILS)],
+)
+def test_the_mode_of_batch_norm_is_a_convention(data, stored, expected):
+    figures = {}
+    for kind in ("none", "input", "batch", "layer input"):
+        figures |= spread(f"{kind}.change.data", data, data) | spread(f"{kind}.change.stored", stored, stored)
+    assert verdict("akbar.7.2.changes", figures) == expected
+    one = figures | spread("batch.change.data", 0.3, 0.3)  # of two networks, which are counted in each mode
+    assert verdict("akbar.7.2.changes", one) == (CONVENTION if stored == 0.0 else FAILS)
+
+
+@pytest.mark.parametrize(
+    ("id", "printed", "mended"),
+    [
+        ("akbar.4.3", "weight norm.change as printed", "weight norm.change with g fixed"),
+        ("akbar.4.3.gradient", "weight norm.part along (v, -g)", "weight norm.part along v"),
+        ("akbar.equation1", "gradient.batch as printed", "gradient.batch corrected"),
+        ("akbar.equation1.layer-norm", "gradient.layer as printed", "gradient.layer corrected"),
+        ("akbar.4.2", "layer.small weights.change", "layer.no eps.change"),
+        ("slides.layer-norm", "slides.layer norm most", "slides.layer norm most without the factor"),
+        ("slides.group-norm", "slides.group norm most", "slides.group norm most without the factor"),
+        ("digest.layer-norm", "digest.most", "lemma2.most"),
+    ],
+)
+def test_a_mended_formula_is_a_correction_wherever_it_was_computed_to_hold(id, printed, mended):
+    right, wrong = 0.0, 2.0
+    assert verdict(id, {printed: right, mended: right}) == HOLDS
+    assert verdict(id, {printed: wrong, mended: right}) == CORRECTED
+    assert verdict(id, {printed: wrong, mended: wrong}) == FAILS
+
+
+@pytest.mark.parametrize("id", ["akbar.4.1", "akbar.4.1.1"])
+def test_propositions_on_train_mode_are_judged_in_train_mode(id):
+    name = "change" if id == "akbar.4.1" else "radial"
+    figures = {f"batch.no eps.{name}": 0.0, f"batch.eps.{name}": 1e-6, f"batch.eval.{name}": 0.5}
+    assert verdict(id, figures) == HOLDS
+    assert verdict(id, figures | {f"batch.no eps.{name}": 0.1}) == FAILS
+    assert "0.5" in CLAIMS[id].judge(figures).evidence
+
+
+@pytest.mark.parametrize("id", ["digest.question2", "akbar.7.1.saddles", "digest.question1"])
+def test_networks_starts_and_parts_are_counted(id):
+    more, less = (2.0, 3.0), (-3.0, -2.0)
+    if id == "digest.question2":
+        names = [f"{kind}.saved per block" for kind in ("chain", "skips", "attention")]
+    elif id == "akbar.7.1.saddles":
+        names = ["ratio.usual.steps", "ratio.small.steps"]
+    else:
+        names, more, less = ["affine less bare.steepest", "affine less bare.gap"], (0.0, 0.0), (1.0, 1.0)
+    rest = {f"{kind}.{label}.share": 1.0 for kind in ("batch", "none") for label in ("usual", "small")}
+    for wrong in range(len(names) + 1):
+        figures = dict(rest)
+        for place, name in enumerate(names):
+            figures |= spread(name, *(less if place < wrong else more))
+        right = len(names) - wrong
+        expected = HOLDS if not wrong else CORRECTED if 2 * right > len(names) else FAILS
+        assert verdict(id, figures) == expected, wrong

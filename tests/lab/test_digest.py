@@ -1,0 +1,221 @@
+"""The digest's experiments: what is trained and measured, and what claims make of it."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from normscope.core.errors import InputError
+from normscope_lab.experiments.base import Job, Verdict
+from normscope_lab.experiments.digest import (
+    EXPERIMENTS,
+    ablation,
+    local_constants,
+    norm_products,
+    short_training,
+    variances,
+)
+from normscope_lab.experiments.reproducing import reproduce
+from normscope_lab.statistics import line, mean_interval, resampled
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def verdict(experiment: Any, id: str, figures: dict[str, float]) -> Verdict:
+    [claim] = [claim for claim in experiment.claims if claim.id == id]
+    return claim.judge(figures).verdict
+
+
+class TestStatistics:
+    def test_lines(self) -> None:
+        assert line([0, 1, 2, 3], [1.0, 3.0, 5.0, math.inf]) == pytest.approx((2.0, 1.0))
+        assert all(map(math.isnan, line([0, 1], [1.0, 2.0])))
+        assert line([0, 1, 2], [0.0, 1.0, 0.0])[1] == pytest.approx(0.0)
+
+    def test_one_value_has_an_infinite_interval(self) -> None:
+        assert mean_interval([3.0]) == (3.0, math.inf)
+        assert mean_interval([1.0, 2.0, 3.0]) == pytest.approx((2.0, 2.484), abs=1e-3)
+
+    def test_resampling_is_the_same_every_time_and_holds_the_mean(self) -> None:
+        values = torch.randn(200, generator=generator()).numpy()
+        low, high = resampled(lambda rows: float(values[rows].mean()), len(values))
+        assert (low, high) == resampled(lambda rows: float(values[rows].mean()), len(values))
+        assert low < values.mean() < high < low + 0.4
+
+
+class TestVariances:
+    def test_every_network_on_every_data_set_and_one_change_at_a_time(self) -> None:
+        full = variances.configurations(variances.EXPERIMENT.full)
+        crossed = {(one["network"], one["data"]) for one in full}
+        assert len(crossed) == 9
+        base = variances.BASE
+        changed = [one for one in full if one["data"] == "digits" and one["network"] == "mlp" and one != base]
+        assert all(sum(one[name] != base[name] for name in base) == 1 for one in changed)
+        assert {name for one in changed for name in base if one[name] != base[name]} == {
+            "batch",
+            "rate",
+            "init",
+            "decay",
+        }
+
+    def test_rescaled_weights_move_variances_alone(self) -> None:
+        settings = {**variances.EXPERIMENT.quick, "steps": 2}
+        he, small, large = (
+            variances.measure(settings, Job(f"mlp digits batch 64 rate 0.001 {one}"), None)["first"]
+            for one in ("he", "small", "large")
+        )
+        for other, decades in ((small, -1.0), (large, 1.0)):
+            moved = [b - a for a, b in zip(he, other, strict=True)]
+            assert moved == pytest.approx([decades] * len(moved), abs=0.05)  # the gauge: eps alone is noticed
+
+    def test_other_data_need_a_folder(self) -> None:
+        with pytest.raises(InputError, match="--data"):
+            short_training.load(variances.EXPERIMENT.full, "cifar10", 0)
+
+    def test_the_claims_count_configurations(self) -> None:
+        figures = {
+            "configurations": 4.0, "growing": 4.0, "growing_tenfold": 2.0, "least_growth": 0.1, "largest_growth": 2.0,
+            "exponentially_small": 0.0, "exact_below_one": 0.0, "least_typical": 1.0, "largest_typical": 2.0,
+            "least_exact": 3.0, "largest_exact": 4.0,
+        }  # fmt: skip
+        found = {claim.id: claim.judge(figures).verdict for claim in variances.EXPERIMENT.claims}
+        assert found == {
+            "digest.variances.growth": Verdict.HOLDS,
+            "digest.variances.product": Verdict.FAILS,
+            "digest.variances.persistence": Verdict.FAILS,
+        }
+
+    def test_figures_come_from_variances(self) -> None:
+        one = {"first": [-1.0, -1.0], "last": [1.0, 0.5], "constants": 0.7, "loss": [2.0, 0.1], "norms": [1.0, 2.0]}
+        found = variances.figures({}, {Job("a"): one, Job("b"): one | {"last": [-2.0, -1.0]}})
+        assert (found["growing"], found["growing_tenfold"], found["configurations"]) == (1.0, 1.0, 2.0)
+        assert (found["least_typical"], found["largest_typical"]) == pytest.approx((-0.75, 1.5))
+        assert found["exponentially_small"] == 1.0  # -0.75 <= -2 log10(2)
+
+
+class TestAblation:
+    @pytest.mark.parametrize(("count", "behind"), [(0, []), (1, [7]), (3, [3, 5, 7]), (7, [1, 2, 3, 4, 5, 6, 7])])
+    def test_depth_and_width_stay(self, count: int, behind: list[int]) -> None:
+        model = ablation.network(8, 32, count, generator())
+        shapes = [tuple(m.weight.shape) for m in model.modules() if isinstance(m, nn.Linear)]
+        assert shapes == [(32, 64), *[(32, 32)] * 6, (10, 32)]
+        norms = [int(name[4:]) for name, m in model.named_modules() if isinstance(m, nn.BatchNorm1d)]
+        assert norms == behind
+
+    @pytest.mark.parametrize(
+        ("error", "loss", "expected"),
+        [
+            (-1.0, -1.0, Verdict.HOLDS),
+            (-1.0, 1.0, Verdict.CONVENTION),
+            (-1.0, 0.0, Verdict.CONVENTION),
+            (1.0, 0.0, Verdict.FAILS),
+            (0.0, 0.05, Verdict.NOT_TESTABLE),
+        ],
+    )
+    def test_intervals_decide(self, error: float, loss: float, expected: Verdict) -> None:
+        figures = {"error_slope": error, "error_half": 0.1, "loss_slope": loss, "loss_half": 0.1, "seeds": 20.0}
+        assert verdict(ablation.EXPERIMENT, "digest.ablation.gap", figures) == expected
+        assert verdict(ablation.EXPERIMENT, "digest.ablation.gap", figures | {"seeds": 5.0}) == Verdict.NOT_TESTABLE
+
+    def test_slopes_are_taken_seed_by_seed(self) -> None:
+        settings = {"seeds": 3, "counts": (0, 2, 4)}
+        measured = {
+            Job(str(count), seed): {"error": 5.0 * seed - 0.1 * count, "loss": 5.0 * seed + 0.2 * count}
+            for count in settings["counts"]  # type: ignore[attr-defined]
+            for seed in range(3)
+        }
+        found = ablation.figures(settings, measured)
+        assert (found["error_slope"], found["loss_slope"]) == pytest.approx((-0.1, 0.2))
+        assert found["error_half"] == pytest.approx(0.0, abs=1e-9)
+        assert found["error_0_half"] > 5.0
+
+
+def test_products_of_weights_by_depth() -> None:
+    settings = {"depths": (2, 4, 6), "seeds": 1}
+    measured = {
+        Job(f"{kind} {depth}"): {"first": 0.4 * depth, "last": 0.5 * depth if kind == "plain" else 0.3 * depth}
+        for kind in ("plain", "batch")
+        for depth in settings["depths"]  # type: ignore[attr-defined]
+    }
+    found = dict(norm_products.figures(settings, measured))
+    assert (found["plain_per_layer"], found["plain_straightness"], found["plain_grown"]) == pytest.approx((0.5, 1, 3))
+    assert verdict(norm_products.EXPERIMENT, "digest.weights.growth", found) == Verdict.HOLDS
+    assert verdict(norm_products.EXPERIMENT, "digest.weights.depth", found) == Verdict.HOLDS
+    assert verdict(norm_products.EXPERIMENT, "digest.weights.depth", found | {"plain_per_layer": -0.1}) == Verdict.FAILS
+    assert (
+        verdict(norm_products.EXPERIMENT, "digest.weights.depth", found | {"plain_straightness": 0.5})
+        == Verdict.CORRECTED
+    )
+    assert verdict(norm_products.EXPERIMENT, "digest.weights.growth", found | {"plain_grown": 0.0}) == Verdict.FAILS
+
+
+class TestLocal:
+    @staticmethod
+    def population(flip: float = 1.0) -> dict[Job, dict[str, float]]:
+        return {
+            Job("a", k): {
+                "point": 1.0, "data": 1.0 + flip * k, "domain": 2.0, "global": 9.0 - flip * k, "loss_gap": float(k),
+                "error_gap": 0.0, "test_accuracy": 1.0,
+            }
+            for k in range(8)
+        }  # fmt: skip
+
+    def test_ranks_decide(self) -> None:
+        found = local_constants.figures({}, self.population())
+        assert (found["tau_data"], found["tau_global"], found["ordered"]) == pytest.approx((1.0, -1.0, 8.0))
+        assert verdict(local_constants.EXPERIMENT, "digest.local.prediction", dict(found)) == Verdict.HOLDS
+        assert verdict(local_constants.EXPERIMENT, "digest.local.tighter", dict(found)) == Verdict.HOLDS
+
+    def test_few_models_decide_nothing(self) -> None:
+        few = {job: one for job, one in self.population().items() if job.seed < 5}
+        for claim in local_constants.EXPERIMENT.claims:
+            assert claim.judge(local_constants.figures({}, few)).verdict == Verdict.NOT_TESTABLE, claim.id
+
+    def test_the_other_way_round_it_fails(self) -> None:
+        found = local_constants.figures({}, self.population(-1.0))
+        assert verdict(local_constants.EXPERIMENT, "digest.local.prediction", dict(found)) == Verdict.FAILS
+
+    def test_a_bound_below_what_was_seen_fails(self) -> None:
+        measured = self.population()
+        measured[Job("a", 3)]["domain"] = 0.5
+        assert (
+            verdict(local_constants.EXPERIMENT, "digest.local.tighter", dict(local_constants.figures({}, measured)))
+            == Verdict.FAILS
+        )
+
+    def test_constants_of_a_real_model_are_in_order(self) -> None:
+        one = local_constants.measure({**local_constants.EXPERIMENT.quick, "points": 60}, Job("layer 8 60 2"), None)
+        assert one["point"] <= one["domain"] + 1e-6 <= one["global"] + 2e-6
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda one: one.name)
+def test_jobs_have_keys_of_their_own(experiment: Any) -> None:
+    for settings in (experiment.quick, experiment.full):
+        keys = [job.key for job in experiment.jobs(settings)]
+        assert len(set(keys)) == len(keys) > 2
+
+
+@pytest.mark.slow
+def test_a_ray_cluster_gives_the_figures_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'normscope[ray]'")
+    monkeypatch.chdir(tmp_path)
+    paths = {"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}}
+    ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False, runtime_env=paths)
+    try:
+        cluster = reproduce(["digest.weights"], engine="ray", folder="runs")["digest.weights"]
+    finally:
+        ray.shutdown()
+    here = reproduce(["digest.weights"])["digest.weights"]
+    assert cluster.failed == {}
+    assert len(cluster.measured) == 6
+    assert (cluster.measured, cluster.figures) == (here.measured, here.figures)
+    assert len((tmp_path / "runs" / "digest.weights" / "runs.jsonl").read_text().splitlines()) == 6

@@ -1,0 +1,133 @@
+"""Gradient flow and gradient descent, against closed forms and against what symmetry says."""
+
+import copy
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import normscope_lab as lab
+from normscope.core.errors import InputError
+from normscope_lab.gradient_flow import integrate
+
+from ..geometry.hessians import CROSS_ENTROPY, made
+from ..geometry.test_paths import BATCH, REFUSED, SQUARE, Once, bowl, unchanged
+
+
+def test_the_integrator_holds_its_error() -> None:
+    for rtol in (1e-4, 1e-8):
+        *_, last = integrate(lambda w: -w * w, torch.ones(1, dtype=torch.float64), end=3.0, first=1e-3, rtol=rtol)
+        assert last.time == pytest.approx(3.0)
+        assert abs(float(last.value) - 0.25) < 20 * rtol
+
+
+def test_a_bowl_falls_as_an_exponential() -> None:
+    model, batch = bowl(3.0, 1.0)
+    found = lab.flow(model, SQUARE, batch, time=1.0, lr=0.1, rtol=1e-9)
+    assert found.flow[-1].loss == pytest.approx(1.5 * math.exp(-6.0) + 0.5 * math.exp(-2.0), rel=1e-6)
+    assert found.descent[-1].loss == pytest.approx(1.5 * 0.7**20 + 0.5 * 0.9**20, rel=1e-9)
+    assert (len(found.descent), found.conserved, found.growth_defect) == (11, 0, None)
+
+
+def test_flow_conserves_the_norms_that_descent_lets_grow() -> None:
+    model, x, y = made("batch", samples=40)
+    model[1].eps = 1e-12
+    state = copy.deepcopy(model.state_dict())
+    found = lab.flow(model, CROSS_ENTROPY, (x, y), time=2.0, lr=0.5, rtol=1e-8)
+    assert unchanged(model, state)
+    assert found.conserved == 6
+    assert found.flow[-1].drift < 1e-6
+    assert found.descent[-1].drift > 100 * found.flow[-1].drift
+    assert found.growth_defect < 1e-9  # a step adds lr^2 norm(grad)^2 and nothing else
+    assert found.flow[-1].radius == pytest.approx(1.0, abs=1e-6)
+    assert found.descent[-1].radius > 1.0001
+    assert found.group == "0.weight"
+    assert [loss for _, loss in found.slices["scaling"]] == pytest.approx([found.flow[0].loss] * 21, rel=1e-8)
+    assert min(loss for _, loss in found.slices["gradient"]) < found.flow[0].loss
+
+
+def test_in_eval_mode_nothing_is_conserved() -> None:
+    model, x, y = made("batch")
+    found = lab.flow(model, CROSS_ENTROPY, (x, y), time=0.5, mode="eval")
+    assert (found.conserved, found.group) == (0, "")
+    assert "scaling" not in found.slices
+
+
+def test_too_few_evaluations_are_said() -> None:
+    model, batch = bowl(100.0)
+    found = lab.flow(model, SQUARE, batch, time=100.0, evaluations=30, lr=50.0)
+    assert not found.finished
+    assert "raise evaluations" in found.notes[-1]
+
+
+def test_pages_show_the_circle() -> None:
+    model, x, y = made("batch")
+    page = lab.flow(model, CROSS_ENTROPY, (x, y), time=0.5).to_html()
+    assert "trajectory on the circle" in page
+    assert page.count('class="chart curves') >= 3
+
+
+@pytest.mark.parametrize("bad", [{"time": 0.0}, {"lr": -1.0}, {"rtol": 0.0}])
+def test_bad_options_are_refused(bad) -> None:
+    model, batch = bowl(1.0)
+    with pytest.raises(InputError, match=next(iter(bad))):
+        lab.flow(model, SQUARE, batch, **bad)
+
+
+def test_the_trajectory_on_the_circle_is_that_of_the_points() -> None:
+    model, x, y = made("batch")
+    found = lab.flow(model, CROSS_ENTROPY, (x, y), time=0.5, mode="train", rtol=1e-3)
+    [circle] = [block for block in found.document().blocks if hasattr(block, "paths")]
+    for path, points in zip(circle.paths, (found.flow, found.descent), strict=True):
+        assert path.points[0] == (points[0].angle, points[0].radius)
+        assert path.points[-1] == (points[-1].angle, points[-1].radius)
+    slopes = torch.autograd.grad(CROSS_ENTROPY(model.train()(x), y), model[0].weight)[0].norm(dim=1)
+    fastest = float((slopes / model[0].weight.detach().norm(dim=1)).max())
+    assert found.descent[1].angle == pytest.approx(math.atan(0.1 * fastest), rel=1e-3)
+    ends = {path.name: path.points[-1][1] for path in circle.paths}
+    assert ends["flow"] == pytest.approx(1.0, abs=1e-3)
+    assert ends["descent"] > 1.0 + 1e-4
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_measured_is_one_sentence(case: str) -> None:
+    build, loss, loader, message = REFUSED[case]
+    model = build()
+    state = copy.deepcopy(model.state_dict())
+    with pytest.raises(InputError, match=message) as raised:
+        lab.flow(model, loss, loader)
+    assert "\n" not in str(raised.value)
+    assert unchanged(model, state)
+
+
+def test_first_derivatives_are_enough() -> None:
+    assert lab.flow(Once(3, 2), "cross_entropy", BATCH, time=0.1, rtol=1e-2).finished
+
+
+def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+    model, x, y = made("batch")
+    found = lab.flow(model, CROSS_ENTROPY, (x, y), time=0.2, rtol=1e-2, mode="train")
+    written = found.to_json(tmp_path / "flow.json")
+    assert written["type"] == "flow"
+    for source in (tmp_path / "flow.json", written):
+        again = lab.Flow.from_json(source)
+        assert again == found
+        assert again.document() == found.document()
+        assert again.to_json() == written
+
+
+@pytest.mark.parametrize(("place", "value"), [("flow", []), ("slices", [1.0])])
+def test_what_is_damaged_is_refused(place: str, value: object) -> None:
+    model, batch = bowl(1.0)
+    data = lab.flow(model, SQUARE, batch).to_json() | {place: value}
+    with pytest.raises(InputError, match=r"is a damaged result of normscope_lab\.flow \(.+\): write one"):
+        lab.Flow.from_json(data)
+
+
+@pytest.mark.gpu
+def test_the_path_runs_where_the_model_is() -> None:
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3)).cuda()
+    x, y = torch.randn(20, 4), torch.randint(3, (20,))
+    assert lab.flow(model, "cross_entropy", (x, y), time=0.2).conserved == 6

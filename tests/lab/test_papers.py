@@ -1,0 +1,160 @@
+"""Akbar's experiments, the fast claims of all papers, and what goes beyond them, each in a very small version."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from normscope.core.json_values import plain, revived
+from normscope.report.document import Document
+from normscope.report.html import to_html
+from normscope_lab.experiments import akbar, beyond, theory
+from normscope_lab.experiments.base import Experiment, Figures, Verdict
+
+SMALL: dict[str, dict[str, Any]] = {
+    "than.networks": {"networks": 1},
+    "than.generalization": {"draws": 30},
+    "akbar.experiment1": {"seeds": 2, "steps": 30},
+    "akbar.experiment2": {"seeds": 2, "spectra": 1, "steps": 5, "rates": (0.01, 0.1), "samples": 16},
+    "akbar.experiment3": {
+        "seeds": 2,
+        "measured": 1,
+        "steps": 20,
+        "samples": 60,
+        "tests": 60,
+        "draws": 2,
+        "batches": (20, 60),
+    },
+    "akbar.experiment4": {"seeds": 2, "steps": 5, "samples": 16},
+    "akbar.deep-linear": {"seeds": 2, "spectra": 1, "steps": 10, "samples": 16},
+    "akbar.saddles": {"seeds": 2, "steps": 10, "samples": 16, "batch": 8},
+    "akbar.cues": {"seeds": 2, "steps": 5, "samples": 40, "batch": 20, "tests": 40},
+    "beyond.explosion": {"seeds": 2, "width": 30, "depth": 16},
+    "beyond.schedules": {"seeds": 2, "steps": 40, "same": 5},
+    "beyond.questions": {"seeds": 1, "epochs": 1, "width": 8, "depth": 2},
+    "beyond.architectures": {"seeds": 1, "epochs": 1, "width": 8, "depths": (1, 2)},
+    "beyond.gauge": {"epochs": 1, "width": 8},
+}
+"""Settings that take about a second and decide nothing."""
+LONG = {
+    "than.networks",
+    "akbar.experiment1",
+    "akbar.experiment2",
+    "akbar.experiment3",
+    "akbar.deep-linear",
+    "beyond.questions",
+    "beyond.architectures",
+    "beyond.gauge",
+}
+"""They trace models."""
+EVERY = {one.name: one for room in (theory, akbar, beyond) for one in room.EXPERIMENTS}
+NAMES = [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in EVERY]
+
+EXPECTED = {
+    "than.lemma1": Verdict.CORRECTED,
+    "than.lemma2": Verdict.HOLDS,
+    "than.lemma3": Verdict.HOLDS,
+    "than.lemma23": Verdict.HOLDS,
+    "beyond.size-two": Verdict.HOLDS,
+    "beyond.skips": Verdict.HOLDS,
+    "digest.layer-norm": Verdict.CORRECTED,
+    "digest.small-widths": Verdict.FAILS,
+    "slides.layer-norm": Verdict.CORRECTED,
+    "slides.group-norm": Verdict.CORRECTED,
+    "slides.less-data": Verdict.CORRECTED,
+    "than.theorem12": Verdict.CONVENTION,
+    "than.theorem13.8": Verdict.CORRECTED,
+    "than.theorem13.9": Verdict.HOLDS,
+    "than.corollary14": Verdict.CORRECTED,
+    "than.theorem15": Verdict.HOLDS,
+    "than.corollary18": Verdict.FAILS,
+    "than.corollary19": Verdict.CONVENTION,
+    "slides.rates": Verdict.FAILS,
+    "than.theorem20": Verdict.HOLDS,
+    "than.corollary21": Verdict.CORRECTED,
+    "akbar.equation1": Verdict.CORRECTED,
+    "akbar.4.1": Verdict.HOLDS,
+    "akbar.4.1.1": Verdict.HOLDS,
+    "akbar.4.2": Verdict.CORRECTED,
+    "akbar.4.3": Verdict.CORRECTED,
+    "akbar.4.3.gradient": Verdict.CORRECTED,
+    "akbar.4.fisher": Verdict.HOLDS,
+    "akbar.table1": Verdict.CORRECTED,
+}
+"""What algebra says of claims whose figures do not depend on the size of the experiment."""
+
+
+@functools.cache
+def ran(name: str) -> tuple[Experiment, dict[str, Any], dict[Any, Any], Figures]:
+    """Run an experiment with small settings, every result as it would be read from a file."""
+    one = EVERY[name]
+    settings = dict(json.loads(json.dumps({**one.quick, **SMALL.get(name, {})})))
+    held = {
+        job: revived(json.loads(json.dumps(plain(dict(one.measure(settings, job, None))), allow_nan=False)))
+        for job in one.jobs(settings)
+    }
+    return one, settings, held, one.figures(settings, held)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_runs_and_is_judged_and_drawn(name: str) -> None:
+    one, settings, held, figures = ran(name)
+    assert all(isinstance(value, float) for value in figures.values())
+    for claim in one.claims:
+        verdict, evidence = claim.judge(figures)
+        assert isinstance(verdict, Verdict)
+        assert evidence.endswith("."), claim.id
+        assert verdict == EXPECTED.get(claim.id, verdict), (claim.id, evidence)
+    page = to_html(Document(title=one.title, blocks=tuple(one.draw(settings, held))))
+    assert one.title in page
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_other_figures_flip_each_verdict(name: str) -> None:
+    one, _, _, figures = ran(name)
+    for claim in one.claims:
+        first = claim.judge(figures).verdict
+        assert any(other != first for other in verdicts(claim.judge, figures)), claim.id
+
+
+def verdicts(judge: Callable[[Figures], Any], figures: Figures) -> Iterator[Verdict]:
+    """Yield the verdicts of figures as measured, with enough seeds, of which one or all are made something else."""
+    figures = {name: 20.0 if _counts_seeds(name) else value for name, value in figures.items()}
+    changes: tuple[Callable[[float], float], ...] = (
+        lambda x: x,
+        lambda x: 0.0,
+        lambda x: 1.0,
+        lambda x: -x,
+        lambda x: x * 1e9 + 1.0,
+        lambda x: x / 1e9,
+        lambda x: x - 1e3,
+    )
+    for change in changes:
+        together = {name: value if _counts_seeds(name) else change(value) for name, value in figures.items()}
+        singly = ({**figures, name: change(value)} for name, value in figures.items() if not _counts_seeds(name))
+        for altered in (together, *singly):
+            try:
+                yield judge(altered).verdict
+            except (ValueError, ZeroDivisionError, OverflowError):
+                continue
+
+
+def _counts_seeds(name: str) -> bool:
+    return name == "seeds" or name.endswith(".seeds")
+
+
+def test_the_same_settings_give_the_same_figures() -> None:
+    one, settings, held, _ = ran("beyond.schedules")
+    for job, measured in held.items():
+        again = json.loads(json.dumps(plain(dict(one.measure(settings, job, None)))))
+        assert revived(again) == measured
+
+
+def test_full_versions_have_twenty_seeds() -> None:
+    for one in EVERY.values():
+        if "seeds" in one.full and one.name != "beyond.architectures":
+            assert one.full["seeds"] >= 20, one.name

@@ -1,0 +1,493 @@
+"""Populations: what is trained and measured, what fails, what is resumed, and what is said."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import normscope
+from normscope.core.errors import InputError
+from normscope.data import Split, digits
+from normscope.jobs import engines
+from normscope.jobs.ledger import RUNS, Ledger
+from normscope.networks.small import cnn, mlp
+from normscope_lab.population import cohorts as work
+from normscope_lab.population import measures
+from normscope_lab.population.cohorts import PopulationWork
+from normscope_lab.population.measures import MEASURES, MemberFigures, measured
+from normscope_lab.population.member import Member
+from normscope_lab.population.noisy import drawn
+from normscope_lab.population.predict import predictive_power
+from normscope_lab.population.prediction import Prediction
+from normscope_lab.population.recipes import Recipe, RecipeGrid, cohorts
+from normscope_lab.population.stacked_training import Stop, TrainedMember, train_together
+
+ONE = {"depths": (2,), "widths": (24,), "normalizers": ("none",), "batch_sizes": (16,), "learning_rates": (0.05,),
+       "weight_decays": (0.0,), "seeds": 1}  # fmt: skip
+CHEAP = ("parameters", "frobenius-sum", "distance", "steps")
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture(scope="module")
+def split() -> Split:
+    return digits(generator=generator(), test_share=0.9)
+
+
+@pytest.fixture
+def cheap(monkeypatch):
+    """Measures that need neither a graph nor a derivative."""
+    monkeypatch.setattr(measures, "MEASURES", {name: MEASURES[name] for name in CHEAP})
+
+
+def predicted(split: Split, grid: dict, **given) -> Prediction:
+    return predictive_power(
+        split, RecipeGrid(**{**ONE, **grid}), **{"samples": 64, "target_loss": 1.0, "workers": 0, **given}
+    )
+
+
+def recipe(**given) -> Recipe:
+    plain = {"depth": 2, "width": 24, "normalizer": "none", "batch_size": 16, "lr": 0.1, "weight_decay": 0.0, "seed": 0}
+    return Recipe(**{**plain, **given})
+
+
+def member(gap: float, status: str = "reached", figures: dict | None = None, **given) -> Member:
+    return Member(
+        recipe=recipe(**given), status=status, train_error=0.0, test_error=gap, measures=figures or {"norm": gap}
+    )
+
+
+def test_a_grid_has_every_combination_and_cohorts_share_shape_and_batch_size():
+    recipes = RecipeGrid().recipes()
+    assert len(recipes) == len({one.key for one in recipes}) == 2 * 2 * 5 * 2 * 2 * 2 * 2
+    groups = cohorts(recipes)
+    assert len(groups) == 40
+    for group in groups:
+        assert len({(one.depth, one.width, one.normalizer, one.batch_size) for one in group}) == 1
+        assert len(group) == 8
+
+
+@pytest.mark.parametrize("normalizer", ["none", "batch", "rms"])
+def test_networks_trained_together_are_those_of_torch_optim(split, normalizer):
+    data = drawn(split, samples=40, label_noise=0.1, generator=generator())
+    recipes = [
+        recipe(normalizer=normalizer, lr=lr, weight_decay=decay, seed=seed)
+        for lr, decay, seed in ((0.1, 0.0, 0), (0.02, 0.01, 1), (0.05, 0.001, 2))
+    ]
+    build = {"normalizer": normalizer, "width": 24, "depth": 3}
+    models = [mlp(generator=generator(one.seed), **build) for one in recipes]
+    before = [{name: value.clone() for name, value in model.state_dict().items()} for model in models]
+    orders = [generator(10 + one.seed) for one in recipes]
+    stop = Stop(loss=1e-9, steps=6)
+    found = list(train_together(models, recipes, data, stop=stop, momentum=0.9, generators=orders))
+    assert [(one.status, one.steps) for one in found] == [("not reached", 6)] * 3
+    for one, model, start in zip(found, models, before, strict=True):
+        assert all(torch.equal(value, start[name]) for name, value in model.state_dict().items())
+        own = mlp(generator=generator(one.recipe.seed), **build)
+        steps = torch.optim.SGD(own.parameters(), lr=one.recipe.lr, momentum=0.9, weight_decay=one.recipe.weight_decay)
+        order = generator(10 + one.recipe.seed)
+        for _ in range(3):
+            for rows in torch.randperm(40, generator=order)[:32].split(16):
+                steps.zero_grad()
+                F.cross_entropy(own(data.train_images[rows]), data.train_labels[rows]).backward()
+                steps.step()
+        own.eval()
+        for name, value in own.state_dict().items():
+            assert torch.allclose(one.model.state_dict()[name], value, rtol=1e-4, atol=1e-5), name
+        loss = F.cross_entropy(own(data.train_images), data.train_labels).item()
+        assert one.loss == pytest.approx(loss, rel=1e-4)
+        assert not one.model.training
+
+
+def test_a_training_ends_at_the_loss_while_others_go_on_and_one_that_diverges_harms_none(split):
+    data = drawn(split, samples=64, label_noise=0.0, generator=generator())
+    recipes = [recipe(lr=0.1), recipe(lr=0.02, seed=1), recipe(lr=1e30, seed=2)]
+
+    def trained(chosen: list[Recipe]) -> dict[float, TrainedMember]:
+        models = [mlp(generator=generator(one.seed), width=24, depth=2) for one in chosen]
+        orders = [generator(one.seed) for one in chosen]
+        given = {"stop": Stop(loss=0.7, steps=200), "momentum": 0.9, "generators": orders}
+        return {one.recipe.lr: one for one in train_together(models, chosen, data, **given)}
+
+    found, alone = trained(recipes), trained(recipes[1:2])
+    assert [found[lr].status for lr in (0.1, 0.02, 1e30)] == ["reached", "reached", "diverged"]
+    assert found[0.1].steps < found[0.02].steps == alone[0.02].steps
+    assert found[0.02].loss == pytest.approx(alone[0.02].loss, rel=1e-3)
+    assert found[0.02].loss <= 0.7
+
+
+def test_label_noise_is_of_its_size_and_the_error_under_it_is_exact(split):
+    data = drawn(split, samples=150, label_noise=1.0, generator=generator())
+    clean = drawn(split, samples=150, label_noise=0.0, generator=generator())
+    assert torch.equal(data.train_images, clean.train_images)
+    assert bool((data.train_labels != clean.train_labels).all())
+    noisy = replace(data, label_noise=0.3)
+    labels, guesses = torch.arange(10).repeat(20_000), torch.arange(10).repeat(20_000)
+    guesses[: len(guesses) // 4] += 1  # a quarter is wrong
+    flipped = torch.rand(len(labels), generator=generator(1)) < 0.3
+    drawn_labels = torch.where(
+        flipped, (labels + torch.randint(1, 10, labels.shape, generator=generator(2))) % 10, labels
+    )
+    assert noisy.test_error(0.25) == pytest.approx(float((guesses % 10 != drawn_labels).double().mean()), abs=5e-3)
+    assert replace(data, label_noise=0.0).test_error(0.25) == 0.25
+
+
+def test_every_measure_is_taken_of_every_normalizer_and_no_test_label_is_seen(split):
+    data = drawn(split, samples=64, label_noise=0.0, generator=generator())
+    hidden = replace(data, test_labels=torch.full_like(data.test_labels, -1))
+    given = {"stop": Stop(loss=0.3, steps=200), "momentum": 0.9, "generators": [generator()]}
+    for normalizer in ("none", "group"):
+        start = mlp(generator=generator(), normalizer=normalizer, width=24, depth=2)
+        (trained,) = train_together([start], [recipe(normalizer=normalizer)], hidden, **given)
+        state = {name: value.clone() for name, value in trained.model.state_dict().items()}
+        figures, notes = measured(MemberFigures(trained, hidden))
+        assert notes == ()
+        assert list(figures) == list(MEASURES)
+        infinite = {name for name, value in figures.items() if value is None or not math.isfinite(value)}
+        assert infinite == (set() if normalizer == "none" else {"vc"})  # GroupNorm is not piecewise linear
+        row = normscope.generalization(trained.model, MemberFigures(trained, hidden).batches, steps=0)["Bartlett 2017"]
+        assert figures["bartlett"] == pytest.approx(row.log10_value, rel=1e-5)
+        assert all(torch.equal(value, state[name]) for name, value in trained.model.state_dict().items())
+        tolerance = 1e-4
+        assert figures["observed-mean"] <= figures["observed-largest"] <= figures["domain"] + tolerance
+        assert figures["domain"] <= figures["global"] + tolerance <= figures["printed"] + 2 * tolerance
+        inner = trained.model.linear1, trained.model.linear2
+        product = sum(math.log10(float(torch.linalg.matrix_norm(one.weight.double(), 2))) for one in inner)
+        assert figures["spectral-product"] == pytest.approx(product, abs=2e-3)
+        total = sum(float(one.weight.double().square().sum()) for one in inner)
+        assert figures["frobenius-sum"] == pytest.approx(total, rel=1e-5)
+        moved = sum(
+            float((now.weight - before.weight).double().square().sum())
+            for now, before in zip(inner, (start.linear1, start.linear2))
+        )
+        assert figures["distance"] == pytest.approx(moved, rel=1e-4)
+        assert figures["domain/margin"] == pytest.approx(figures["domain"] + figures["inverse-margin"], abs=1e-4)
+        rows = trained.model(data.train_images).double()
+        right = rows.gather(1, data.train_labels[:, None])[:, 0]
+        others = rows.scatter(1, data.train_labels[:, None], -math.inf).amax(1)
+        gamma = float((right - others).sort().values[math.ceil(0.1 * 64) - 1])
+        assert figures["inverse-margin"] == pytest.approx(-math.log10(gamma), abs=1e-4)
+
+
+def test_a_measure_that_cannot_be_taken_is_none_with_the_reason(split, monkeypatch):
+    def fails(subject: MemberFigures) -> float:
+        raise InputError("no such figure")
+
+    rows = {"good": MEASURES["steps"], "bad": measures.Measure("", "norms", fails)}
+    rows["nan"] = measures.Measure("", "norms", lambda subject: math.nan)
+    monkeypatch.setattr(measures, "MEASURES", rows)
+    found = predicted(split, {"seeds": 2})
+    for one in found.members:
+        assert one.measures["good"] == one.steps
+        assert (one.measures["bad"], one.measures["nan"]) == (None, None)
+        assert "no such figure" in one.notes[0]
+    assert found.powers["bad"].networks == 0
+    assert found.powers["good"].networks == 2
+
+
+@pytest.mark.usefixtures("cheap")
+def test_a_population_is_the_same_again_and_leaves_the_generator_alone(split):
+    state = torch.random.get_rng_state()
+    grid = {"normalizers": ("none", "layer"), "learning_rates": (0.05, 0.1)}
+    first, second = (predicted(split, grid) for _ in range(2))
+    assert first == second
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert {one.status for one in first.members} == {"reached"}
+    assert set(first.powers) == set(CHEAP)
+    for one in first.members:
+        assert one.train_loss <= 1.0
+        assert 0.0 < one.gap < 1.0
+    assert set(first.powers["steps"].axes) == {"depth", "width", "normalizer", "batch_size", "lr", "weight_decay"}
+    assert first.powers["steps"].axes["depth"].value is None
+    assert first.powers["steps"].axes["lr"].value is not None
+
+
+@pytest.mark.usefixtures("cheap")
+def test_networks_that_do_not_reach_the_loss_are_counted_and_left_out(split):
+    found = predicted(split, {"learning_rates": (1e-9, 0.05, 1e30)}, steps=40)
+    assert [one.status for one in found.members] == ["not reached", "reached", "diverged"]
+    assert [one.recipe.lr for one in found.reached] == [0.05]
+    assert found.members[0].gap is not None
+    assert not found.members[0].measures
+    text = " ".join(str(found).split())
+    assert "1 reached it and is compared; 2 did not and are left out" in text
+    assert "Nothing can be said" in text
+
+
+@pytest.mark.usefixtures("cheap")
+def test_a_network_that_raises_is_recorded_and_the_rest_go_on(split, monkeypatch):
+    def build(one, shape, classes, drawn_by):
+        if one.seed == 1:
+            raise RuntimeError("out of luck")
+        return mlp(generator=drawn_by, width=one.width, depth=one.depth)
+
+    monkeypatch.setitem(work.NETWORKS, "mlp", build)
+    found = predicted(split, {"seeds": 3})
+    assert [one.status for one in found.members] == ["reached", "failed", "reached"]
+    assert "out of luck" in found.members[1].reason
+    assert "out of luck" in str(found)
+
+    def broken(subject):
+        if subject.trained.recipe.seed == 2:
+            raise KeyError("not foreseen")
+        return {}, ()
+
+    monkeypatch.undo()
+    monkeypatch.setattr(work, "measured", broken)
+    assert [one.status for one in predicted(split, {"seeds": 3}).members] == ["reached", "reached", "failed"]
+
+
+class Ended(Exception):
+    """Ends a population in its midst."""
+
+
+@pytest.mark.usefixtures("cheap")
+def test_a_population_that_was_ended_goes_on_and_loses_nothing(split, tmp_path, monkeypatch):
+    done: list[str] = []
+    first = PopulationWork.do
+
+    def counted(self, job, stop=None):
+        if stop is not None and len(done) >= stop:
+            raise Ended
+        done.extend(one.key for one in job)
+        return first(self, job)
+
+    grid = {"normalizers": ("none", "layer", "rms"), "seeds": 2}
+    monkeypatch.setattr(PopulationWork, "do", lambda self, job: counted(self, job, stop=4))
+    with pytest.raises(Ended):
+        predicted(split, grid, folder=tmp_path)
+    lines = (tmp_path / RUNS).read_text().splitlines(keepends=True)
+    assert [Member.from_json(json.loads(line)).key for line in lines] == done
+    assert len(lines) == 4
+    with (tmp_path / RUNS).open("a") as file:
+        file.write(lines[0][: len(lines[0]) // 2])  # killed while it wrote
+    monkeypatch.setattr(PopulationWork, "do", counted)
+    found = predicted(split, grid, folder=tmp_path)
+    assert len(done) == len(set(done)) == 6
+    after = (tmp_path / RUNS).read_text().splitlines(keepends=True)
+    assert after[:4] == lines
+    assert len(after) == 6
+    done.clear()
+    assert predicted(split, grid, folder=tmp_path) == found
+    assert not done
+    predicted(split, {**grid, "seeds": 3}, folder=tmp_path)
+    assert len(done) == 3
+    with pytest.raises(InputError, match="of target_loss"):
+        predicted(split, grid, folder=tmp_path, target_loss=0.9)
+
+
+@pytest.mark.parametrize(
+    ("grid", "given", "reason"),
+    [
+        ({"depths": (1,)}, {}, "depths are whole numbers from 2 to 1000"),
+        ({"depths": (99999,)}, {}, "depths are whole numbers from 2 to 1000"),
+        ({"depths": ()}, {}, "depths are"),
+        ({"widths": (2.5,)}, {}, "widths are"),
+        ({"normalizers": ("spectral",)}, {}, "normalizers are some of"),
+        ({"normalizers": "none"}, {}, "normalizers are some of"),
+        ({"normalizers": ("group",), "widths": (16,)}, {}, "8 groups of 3 or more"),
+        ({"batch_sizes": (1,)}, {}, "batch_sizes are"),
+        ({"batch_sizes": (128,)}, {}, "too few for batches of 128"),
+        ({"learning_rates": (0.0,)}, {}, "learning_rates are"),
+        ({"learning_rates": (math.inf,)}, {}, "learning_rates are"),
+        ({"weight_decays": (-1.0,)}, {}, "weight_decays are"),
+        ({"seeds": 0}, {}, "seeds is how many"),
+        ({}, {"samples": 100_000}, "cannot be drawn"),
+        ({}, {"label_noise": 1.5}, "label_noise is a probability"),
+        ({}, {"target_loss": 0.0}, "target_loss"),
+        ({}, {"steps": 0}, "steps is"),
+        ({}, {"momentum": 1.0}, "momentum is"),
+        ({}, {"network": "transformer"}, "network is one of"),
+        ({}, {"device": "nowhere"}, "cannot be used here"),
+        ({}, {"device": "meta", "engine": "ray"}, "trains on processors"),
+        ({}, {"engine": "slurm"}, "engine is"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_reason(split, grid, given, reason):
+    with pytest.raises(InputError, match=reason):
+        predicted(split, grid, **given)
+
+
+def test_data_without_classes_are_refused(split):
+    for labels, reason in (
+        (torch.zeros(64).long(), "two or more classes"),
+        (torch.arange(64) % 5, "beyond the classes"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            predicted(replace(split, train_labels=labels, train_images=split.train_images[:64]), {})
+
+
+def test_the_verdict_quotes_its_figures_and_does_not_oversell():
+    generator_ = torch.Generator().manual_seed(0)
+    gaps = torch.rand(8, 3, generator=generator_).tolist()
+    members = [
+        member(gap, width=24 + k, seed=seed, figures={"good": gap, "reverse": -gap, "idle": 1.0})
+        for k, row in enumerate(gaps)
+        for seed, gap in enumerate(row)
+    ]
+    settings = {"network": "mlp", "momentum": 0.9, "samples": 64, "label_noise": 0.1, "target_loss": 1.0, "steps": 9}
+    members.append(member(0.5, "not reached", {"good": -9.0, "reverse": 9.0, "idle": 1.0}, width=99))
+    found = Prediction.of("toy", members, settings, seed=0)
+    assert list(found.powers) == ["good", "idle", "reverse"]
+    assert {one.networks for one in found.powers.values()} == {24}
+    assert [found.powers[name].mean.value for name in found.powers] == [1.0, 0.0, -1.0]
+    text = " ".join(str(found).split())
+    assert "`good` orders the gaps best" in text
+    assert "1.00 (1.00 to 1.00)" in text
+    assert "flattered by the choice" in text
+    assert "Larger figures go with smaller gaps: `reverse` -1.00" in text
+    assert found.powers["idle"].overall.value is None
+
+
+def test_results_are_saved_and_shown(tmp_path):
+    members = [
+        member(0.1, width=24),
+        member(0.2, width=32, figures={"norm": math.inf}),
+        member(0.3, width=40, figures={"norm": None}),
+        Member(recipe=recipe(width=48), status="failed", reason="x<y"),
+    ]
+    settings = {"network": "mlp", "momentum": 0.9, "samples": 64, "label_noise": 0.1, "target_loss": 1.0, "steps": 9}
+    found = Prediction.of("toy", members, settings, seed=0)
+    found.to_json(tmp_path / "p.json")
+    assert Prediction.from_json(tmp_path / "p.json") == found
+    assert found.powers["norm"].networks == 2
+    page = found.to_html(tmp_path / "p.html")
+    assert "How well each measure orders the gaps" in page
+    assert "x&lt;y" in page
+    for damaged in ({"type": "audit"}, {**found.to_json(), "members": [{}]}):
+        with pytest.raises(InputError, match="prediction"):
+            Prediction.from_json(damaged)
+
+
+@pytest.mark.parametrize("normalizer", ["none", "batch", "layer", "group", "rms"])
+def test_convolutions_are_trained_together_too(normalizer):
+    images = torch.rand(24, 3, 8, 8, generator=generator())
+    labels = torch.arange(24) % 3
+    split = Split(train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    data = drawn(split, samples=24, label_noise=0.0, generator=generator())
+    job = PopulationWork(data, "cnn", Stop(loss=1e-9, steps=4), 0.9)
+    recipes = tuple(recipe(normalizer=normalizer, depth=3, batch_size=12, seed=seed) for seed in range(2))
+    for one in job.train(recipes):
+        assert one.status == "not reached"
+        assert one.steps == 4
+        start = cnn(generator=generator(one.recipe.seed), normalizer=normalizer, width=24, depth=3, classes=3)
+        kernels = [module.weight for module in start if isinstance(module, nn.Conv2d)]
+        moved = [module.weight for module in one.model if isinstance(module, nn.Conv2d)]
+        assert [kernel.shape[1] for kernel in kernels] == [3, 24]
+        assert not any(torch.equal(a, b) for a, b in zip(kernels, moved, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(start.parameters(), one.start.parameters(), strict=True))
+        assert bool(one.model(images).isfinite().all())
+
+
+@pytest.mark.slow
+def test_a_convolutional_network_has_every_measure():
+    images = torch.rand(80, 3, 16, 16, generator=generator())
+    labels = torch.arange(80) % 4
+    images += labels[:, None, None, None]
+    split = Split(train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    grid = {"normalizers": ("none", "batch", "layer", "group", "rms"), "depths": (3,)}
+    found = predicted(split, grid, samples=64, network="cnn", target_loss=1.2, steps=400)
+    for one in found.members:
+        assert one.status == "reached", one
+        assert one.notes == ()
+        assert all(value is not None for value in one.measures.values())
+
+
+@pytest.mark.slow
+def test_processes_give_what_one_process_gives_and_one_that_dies_is_recorded(split, monkeypatch):
+    grid = {"normalizers": ("none", "layer"), "seeds": 2}
+    one, many = predicted(split, grid), predicted(split, grid, workers=2)
+    assert one.members == many.members
+
+    def died(shared, jobs, workers):
+        for job in jobs:
+            yield shared.failed(job, engines.DIED) if job[0].normalizer == "layer" else shared.do(job)
+
+    monkeypatch.setattr(engines, "processes", died)
+    found = predicted(split, grid, workers=2)
+    assert [(m.recipe.normalizer, m.status) for m in found.members] == [
+        ("none", "reached"), ("none", "reached"), ("layer", "failed"), ("layer", "failed"),
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_killed_and_begun_again_nothing_that_was_finished_is_lost(tmp_path):
+    command = [sys.executable, "-m", "normscope", "predict", "--depths", "2", "--widths", "24,32", "--samples", "64",
+               "--batch-sizes", "16", "--normalizers", "none,layer,rms", "--target-loss", "1", "--folder", "runs",
+               "--workers", "0"]  # fmt: skip
+    place = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": str(Path(normscope.__file__).parents[1])}}
+    process = subprocess.Popen(command, **place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    path = tmp_path / "runs" / RUNS
+    for _ in range(1800):
+        assert process.poll() is None
+        if path.exists() and len(path.read_text().splitlines()) >= 9:
+            break
+        time.sleep(0.1)
+    process.kill()
+    process.wait()
+    finished = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    assert 9 <= len(finished) < 48
+    done = subprocess.run(command, **place, capture_output=True, text=True, check=True)
+    after = path.read_text().splitlines(keepends=True)
+    assert after[: len(finished)] == finished
+    keys = [Member.from_json(json.loads(line)).key for line in after]
+    assert len(keys) == len(set(keys)) == 48
+    assert "orders the gaps best" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"status": "flew"},
+        {"train_error": "x"},
+        {"test_error": 7.0},
+        {"test_error": -0.1},
+        {"test_error": "nan"},
+        {"measures": 3},
+        {"measures": {"parameters": "x"}},
+        {"measures": {"parameters": [1.0]}},
+        {"recipe": 3},
+        {"recipe": {"depth": 2}},
+        {"recipe": {**asdict(recipe()), "depth": "2"}},
+        {"recipe": {**asdict(recipe()), "normalizer": 2}},
+    ],
+)
+def test_a_line_that_is_no_network_is_named_and_not_used(tmp_path, change):
+    held = Ledger(Member, tmp_path, {})
+    held.add(Member(recipe=recipe(), status="reached", train_error=0.1, test_error=0.4, measures={"parameters": 3.0}))
+    path = tmp_path / RUNS
+    whole = path.read_text()
+    path.write_text(json.dumps({**json.loads(whole), **change}) + "\n" + whole)
+    with pytest.raises(InputError, match=r"line 1 of .* is damaged .*: remove it"):
+        Ledger(Member, tmp_path, {})
+
+
+def test_a_prediction_of_a_newer_version_says_so():
+    with pytest.raises(InputError, match=r"schema_version 2, .*update Normscope"):
+        Prediction.from_json({"type": "prediction", "schema_version": 2})
+
+
+@pytest.mark.slow
+def test_a_ray_cluster_gives_what_one_process_gives(split, tmp_path):
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'normscope[ray]'")
+    ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False)
+    try:
+        grid = {"normalizers": ("none", "layer"), "seeds": 2}
+        found = predicted(split, grid, engine="ray", folder=tmp_path)
+        assert found.members == predicted(split, grid).members
+        assert len((tmp_path / RUNS).read_text().splitlines()) == 4
+    finally:
+        ray.shutdown()

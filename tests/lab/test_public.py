@@ -1,0 +1,72 @@
+"""The lab uses the public names of Normscope alone, and these are documented."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import normscope_lab
+
+ROOT = Path(__file__).parents[2]
+LAB = Path(normscope_lab.__file__).parent
+NAMESPACES = (
+    "normscope", "normscope.commands", "normscope.data", "normscope.jobs", "normscope.networks", "normscope.optim",
+    "normscope.report", "normscope.theory", "normscope.toolkit",
+)  # fmt: skip
+"""Where public names stand: each of them is in `__all__` there."""
+
+
+def imported(text: str) -> Iterator[tuple[str, str]]:
+    """Yield each module of Normscope that some code imports from, and the name that it takes."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and not node.level and node.module.split(".")[0] == "normscope":
+            yield from ((node.module, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names if alias.name.split(".")[0] == "normscope")
+
+
+def is_public(module: str, name: str) -> bool:
+    """Return whether a name may be imported from a module."""
+    return module in NAMESPACES and name in importlib.import_module(module).__all__
+
+
+@pytest.mark.parametrize("file", sorted(LAB.rglob("*.py")), ids=lambda file: str(file.relative_to(LAB)))
+def test_the_lab_imports_public_names_alone(file: Path) -> None:
+    assert [pair for pair in imported(file.read_text()) if not is_public(*pair)] == []
+
+
+def test_the_lab_imports_something() -> None:
+    every = {pair for file in LAB.rglob("*.py") for pair in imported(file.read_text())}
+    assert len(every) > 60
+    assert {module for module, _ in every} == set(NAMESPACES) - {"normscope.optim"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from normscope.core.errors import InputError",
+        "from normscope.core import errors",
+        "def f():\n    from normscope.bounds import lower",
+        "import normscope.graph",
+        "from normscope.toolkit import math",
+        "from normscope import bounds",
+    ],
+)
+def test_what_is_not_public_is_found(text: str) -> None:
+    assert [pair for pair in imported(text) if not is_public(*pair)]
+
+
+@pytest.mark.parametrize("name", NAMESPACES)
+def test_a_namespace_has_what_it_names_and_is_documented(name: str) -> None:
+    namespace = importlib.import_module(name)
+    assert namespace.__doc__
+    assert [one for one in namespace.__all__ if not hasattr(namespace, one)] == []
+    functions = [getattr(namespace, one) for one in namespace.__all__]
+    assert [one for one in functions if inspect.isroutine(one) and not one.__doc__] == []
+    assert re.search(rf"`{name}`|currentmodule:: {name}\n", (ROOT / "docs" / "api.md").read_text())

@@ -1,0 +1,427 @@
+"""Running experiments: results, what goes on after an interruption, what failed, files, the ledger of claims."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import normscope_lab as lab
+from normscope.core.errors import InputError
+from normscope.jobs import ledger
+from normscope.report.document import Block, Column, Curve, Curves, Table
+from normscope.report.html import sections
+from normscope_lab.experiments import claims as claims_module
+from normscope_lab.experiments import registry, reproducing, reproduction
+from normscope_lab.experiments.base import Claim, Experiment, Figures, Job, Judgement, Measured, Settings, Verdict
+from normscope_lab.experiments.registry import chosen_claims
+from normscope_lab.experiments.reproducing import reproduce
+from normscope_lab.experiments.reproduction import Reproduction, judged
+
+measured: list[str] = []
+
+
+def _measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
+    measured.append(job.key)
+    if job.kind == settings.get("broken"):
+        raise RuntimeError("the machine is on fire")
+    return {"square": job.seed**2, "none": math.nan, "huge": (math.inf, 1.0), "in": folder is not None}
+
+
+def _figures(settings: Settings, found: Mapping[Job, Measured]) -> Figures:
+    squares = [one["square"] for one in found.values()]
+    figures = {"largest": float(max(squares)), "nothing": math.nan, "count": float(len(squares))}
+    return figures | ({"late": 1.0} if Job("b", 3) in found else {})
+
+
+def _draw(settings: Settings, found: Mapping[Job, Measured]) -> list[Block]:
+    columns = (Column(title="job", kind="name"), Column(title="square", kind="number"))
+    rows = tuple((job.key, one["square"]) for job, one in found.items())
+    points = tuple((float(job.seed), float(one["square"])) for job, one in found.items() if job.kind == "a")
+    return [Table(columns=columns, rows=rows), Curves(curves=(Curve(name="<a>", points=points),), title="S & q")]
+
+
+def _large(figures: Figures) -> Judgement:
+    verdict = Verdict.HOLDS if figures["largest"] > 5 else Verdict.FAILS
+    return Judgement(verdict, f"the largest square is {figures['largest']:g}")
+
+
+CLAIMS = (
+    Claim(id="toy.large", source="Toy", where="Lemma 0", text="squares grow", judge=_large),
+    Claim(
+        id="toy.nan", source="Toy", where="p. 1", text="", judge=lambda f: Judgement(Verdict.HOLDS, f"{f['nothing']}")
+    ),
+    Claim(id="toy.late", source="Toy", where="p. 2", text="", judge=lambda f: Judgement(Verdict.HOLDS, f"{f['late']}")),
+)
+TOY = Experiment(
+    name="toy.one",
+    title="Squares",
+    about="Numbers are squared.",
+    quick={"kinds": ("a", "b"), "seeds": 4},
+    full={"kinds": ("a", "b"), "seeds": 9},
+    jobs=lambda settings: [Job(kind, seed) for kind in settings["kinds"] for seed in range(settings["seeds"])],
+    measure=_measure,
+    figures=_figures,
+    claims=CLAIMS,
+    draw=_draw,
+)
+SHARING = Experiment(
+    **{name: getattr(TOY, name) for name in ("about", "quick", "full", "jobs", "measure", "figures", "draw")},
+    name="toy.two",
+    title="The same squares",
+    claims=(Claim(id="toy.two", source="Toy", where="Figure 2", text="", judge=_large),),
+    shares="toy.one",
+)
+
+
+@pytest.fixture(autouse=True)
+def toys(monkeypatch: pytest.MonkeyPatch) -> dict[str, Experiment]:
+    """Let two toys be all experiments that there are."""
+    measured.clear()
+    every = {TOY.name: TOY, SHARING.name: SHARING}
+    for module in (registry, reproducing, reproduction):
+        monkeypatch.setattr(module, "registered", lambda: every)
+    return every
+
+
+def broken(monkeypatch: pytest.MonkeyPatch, toys: dict[str, Experiment], kind: str) -> None:
+    """Let all jobs of a kind fail."""
+    changed = {name: getattr(TOY, name) for name in TOY.__dataclass_fields__}
+    toys["toy.one"] = Experiment(**changed | {"quick": {**TOY.quick, "broken": kind}})
+
+
+class TestRuns:
+    def test_jobs_are_measured_once_also_where_two_experiments_share_them(self) -> None:
+        found = reproduce(["toy"], workers=0)
+        assert len(measured) == 8
+        assert [one.name for one in found.items] == ["toy.one", "toy.two"]
+        assert found["toy.one"].figures == found["toy.two"].figures == {"largest": 9.0, "count": 8.0, "late": 1.0}
+
+    def test_sharing_alone_runs_the_jobs_of_the_other(self) -> None:
+        found = reproduce(["toy.two"], workers=0)
+        assert len(measured) == 8
+        assert found.claims[0].verdict == Verdict.HOLDS
+
+    def test_a_claim_without_its_figure_is_not_testable_and_says_which(self) -> None:
+        rows = {row.id: row for row in reproduce(["toy.one"], workers=0).claims}
+        assert rows["toy.nan"].verdict == Verdict.NOT_TESTABLE
+        assert "'nothing'" in rows["toy.nan"].evidence
+
+    def test_full_has_other_settings(self) -> None:
+        found = reproduce(["toy.one"], full=True, workers=0)
+        assert len(measured) == 18
+        assert found["toy.one"].command == "normscope lab reproduce toy.one --full"
+
+    def test_an_unknown_name_is_an_error_that_lists_the_known(self) -> None:
+        with pytest.raises(InputError, match=r"toy\.one, toy\.two"):
+            reproduce(["tay"])
+
+    def test_a_folder_of_data_reaches_the_jobs_and_stays_out_of_the_result(self, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+        seen = []
+        held = {name: getattr(TOY, name) for name in TOY.__dataclass_fields__}
+        spy = Experiment(**held | {"measure": lambda s, j, f: seen.append(s["data_folder"]) or _measure(s, j, f)})
+        monkeypatch.setattr(reproducing, "registered", lambda: {"toy.one": spy})
+        found = reproduce(["toy.one"], data=tmp_path, workers=0)
+        assert set(seen) == {str(tmp_path)}
+        assert str(tmp_path) not in json.dumps(found.to_json())
+
+
+class TestFailures:
+    def test_a_job_that_raises_is_named_and_the_others_count(self, monkeypatch: pytest.MonkeyPatch, toys) -> None:  # type: ignore[no-untyped-def]
+        broken(monkeypatch, toys, "b")
+        found = reproduce(["toy.one"], workers=0)["toy.one"]
+        assert len(found.failed) == 4
+        assert "on fire" in found.failed["b seed=0"]
+        verdicts = {row.id: row.verdict for row in found.claims}
+        assert verdicts == {
+            "toy.large": Verdict.HOLDS,
+            "toy.nan": Verdict.NOT_TESTABLE,
+            "toy.late": Verdict.NOT_TESTABLE,
+        }
+        assert "on fire" in str(found)
+
+    def test_where_nothing_finished_no_claim_is_testable(self, toys: dict[str, Experiment]) -> None:
+        held = {name: getattr(TOY, name) for name in TOY.__dataclass_fields__}
+        toys["toy.one"] = Experiment(**held | {"quick": {"kinds": ("a",), "seeds": 2, "broken": "a"}})
+        rows = reproduce(["toy.one"], workers=0).claims
+        assert {row.verdict for row in rows} == {Verdict.NOT_TESTABLE}
+        assert "on fire" in rows[0].evidence
+
+    def test_failed_jobs_are_tried_again(self, tmp_path: Path, monkeypatch, toys) -> None:  # type: ignore[no-untyped-def]
+        held = {name: getattr(TOY, name) for name in TOY.__dataclass_fields__}
+
+        def falls(settings: Settings, job: Job, folder: Path | None) -> Measured:
+            raise RuntimeError("once")
+
+        toys["toy.one"] = Experiment(**held | {"measure": falls})
+        assert len(reproduce(["toy.one"], folder=tmp_path, workers=0)["toy.one"].failed) == 8
+        toys["toy.one"] = TOY
+        assert reproduce(["toy.one"], folder=tmp_path, workers=0)["toy.one"].failed == {}
+
+
+class TestFolder:
+    def test_a_run_goes_on_and_gives_the_same(self, tmp_path: Path) -> None:
+        first = reproduce(["toy.one"], folder=tmp_path, workers=0)
+        lines = (tmp_path / "toy.one" / "runs.jsonl").read_text().splitlines(keepends=True)
+        (tmp_path / "toy.one" / "runs.jsonl").write_text("".join(lines[:5]))
+        measured.clear()
+        again = reproduce(["toy.one"], folder=tmp_path, workers=0)
+        assert len(measured) == 3
+        one, other = (made["toy.one"].to_json() | {"origin": {}} for made in (first, again))
+        assert one == other
+
+    def test_other_settings_are_refused(self, tmp_path: Path) -> None:
+        reproduce(["toy.one"], folder=tmp_path, workers=0)
+        with pytest.raises(InputError, match="seeds"):
+            reproduce(["toy.one"], full=True, folder=tmp_path, workers=0)
+
+    def test_results_tables_and_pictures_are_written(self, tmp_path: Path) -> None:
+        made = reproduce(["toy.one"], folder=tmp_path, workers=0)["toy.one"]
+        place = tmp_path / "toy.one"
+        read = Reproduction.from_json(place / "result.json")
+        assert read.to_json() == made.to_json()
+        assert (place / "table1.csv").read_text().splitlines()[1:3] == ["a seed=0,0", "a seed=1,1"]
+        assert "largest,9.0" in (place / "figures.csv").read_text()
+        picture = (place / "picture2.svg").read_text()
+        import xml.etree.ElementTree as tree
+
+        assert tree.fromstring(picture).tag.endswith("svg")
+        assert "&lt;a&gt;" in picture
+        assert "--d0" in picture
+
+    def test_what_was_read_is_judged_anew(self) -> None:
+        data = reproduce(["toy.one"], workers=0)["toy.one"].to_json()
+        for job in data["jobs"]:
+            job["measured"]["square"] = 0
+        assert Reproduction.from_json(data).claims[0].verdict == Verdict.FAILS
+
+    @pytest.mark.parametrize("change", [{"type": "choice"}, {"name": "toy.three"}, {"jobs": 3}, {"schema_version": 9}])
+    def test_damaged_results_are_refused(self, change: dict[str, object]) -> None:
+        data = reproduce(["toy.one"], workers=0)["toy.one"].to_json()
+        with pytest.raises(InputError):
+            Reproduction.from_json({**data, **change})
+
+
+class TestLedger:
+    def test_live_claims_have_what_the_json_promises(self) -> None:
+        rows = lab.claims(workers=0).to_json()
+        assert [row["id"] for row in rows] == ["toy.large", "toy.nan", "toy.late", "toy.two"]
+        assert all(
+            set(row) == {"id", "source", "where", "claim", "verdict", "evidence", "command"}
+            and all(isinstance(value, str) for value in row.values())
+            for row in rows
+        )
+        assert rows[0]["verdict"] == "holds"
+        assert rows[0]["command"] == "normscope lab reproduce toy.one"
+
+    def test_a_missing_stored_result_is_not_testable_and_names_the_command(self, toys: dict[str, Experiment]) -> None:
+        held = {name: getattr(TOY, name) for name in TOY.__dataclass_fields__}
+        toys["toy.one"] = Experiment(**held | {"stored": True})
+        [row] = [row for row in lab.claims(["toy.one"], workers=0) if row.id == "toy.large"]
+        assert row.verdict == Verdict.NOT_TESTABLE
+        assert "normscope lab reproduce toy.one --full" in row.evidence
+        assert not measured
+
+    def test_stored_results_are_judged_with_where_they_come_from(self, tmp_path: Path, monkeypatch, toys) -> None:  # type: ignore[no-untyped-def]
+        held = {name: getattr(TOY, name) for name in TOY.__dataclass_fields__}
+        toys["toy.one"] = Experiment(**held | {"stored": True})
+        (tmp_path / "stored").mkdir()
+        reproduce(["toy.one"], workers=0)["toy.one"].to_json(tmp_path / "stored" / "toy.one.json")
+        monkeypatch.setattr(claims_module, "files", lambda _: tmp_path)
+        measured.clear()
+        row = lab.claims(["toy.one"], workers=0)["toy.large"]
+        assert not measured
+        assert row.verdict == Verdict.HOLDS
+        assert set(row.origin) >= {"date", "commit", "machine"}
+        assert row.to_json()["origin"]["torch"]
+
+    def test_one_claim_runs_its_experiment_alone(self) -> None:
+        found = lab.claims(["toy.large"], workers=0)
+        assert [row.id for row in found] == ["toy.large"]
+        assert [one.name for one in found.items] == ["toy.one"]
+
+    def test_names_are_ids_experiments_or_the_beginning_of_several(self) -> None:
+        def ids(*names: str) -> list[str]:
+            return [claim.id for _, claims in chosen_claims(names) for claim in claims]
+
+        assert ids("toy.one") == ["toy.large", "toy.nan", "toy.late"]
+        assert ids("toy.late", "toy.large") == ["toy.large", "toy.late"]  # in the order of the papers
+        assert ids("toy.two") == ["toy.two"]  # an experiment and a claim
+        assert ids("toy") == ids("toy.nan", "all") == ids() == ["toy.large", "toy.nan", "toy.late", "toy.two"]
+        with pytest.raises(InputError, match=r"no claim and no experiment 'toy\.l'"):
+            ids("toy.large", "toy.l")
+
+    def test_a_whole_id_goes_before_the_beginning_of_others(self, toys: dict[str, Experiment]) -> None:
+        held = {name: getattr(TOY, name) for name in TOY.__dataclass_fields__}
+        more = Claim(id="toy.late.more", source="Toy", where="p. 3", text="", judge=_large)
+        toys["toy.three"] = Experiment(**held | {"name": "toy.three", "claims": (more,)})
+        assert [one.name for one, _ in chosen_claims(["toy.late"])] == ["toy.one"]
+
+    def test_it_prints_and_has_a_page(self) -> None:
+        found = lab.claims(workers=0)
+        assert "toy.large" in str(found)
+        assert "the largest square is 9" in found.to_html()
+        assert "2 hold as written" in str(found) or "3 hold as written" in str(found)
+
+
+def test_judged_leaves_other_errors_alone() -> None:
+    wrong = Claim(id="x", source="", where="", text="", judge=lambda f: Judgement(Verdict.HOLDS, str(1 / f["zero"])))
+    with pytest.raises(ZeroDivisionError):
+        judged(wrong, {"zero": 0.0})
+
+
+class TestPage:
+    def test_the_contents_are_the_papers_and_the_experiments_stand_below_them(
+        self, toys: dict[str, Experiment]
+    ) -> None:
+        held = {name: getattr(TOY, name) for name in TOY.__dataclass_fields__}
+        more = Claim(id="other.large", source="Other", where="p. 3", text="", judge=_large)
+        toys["other.one"] = Experiment(**held | {"name": "other.one", "title": "Other squares", "claims": (more,)})
+        for made in (reproduce(workers=0), lab.claims(workers=0)):
+            parts = sections(made.document())
+            assert [(part.heading, [one.heading for one in part.parts]) for part in parts] == [
+                ("What held", []),
+                ("Toy", ["Squares", "The same squares"]),
+                ("Other", ["Other squares"]),
+            ]
+            bodies = [part.blocks[0].body for part in parts[1:]]  # type: ignore[union-attr]
+            assert bodies == [
+                "Of 4 claims: 3 hold as written, 1 could not be tested.",
+                "Of 1 claim: 1 holds as written.",
+            ]
+
+    def test_the_papers_that_there_are_make_few_entries(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.undo()
+        found = [one for one in map(claims_module.stored, registry.registered().values()) if one is not None]
+        rows = [row for one in found for row in one.claims]
+        parts = sections(lab.Claims(rows=tuple(rows), items=tuple(found)).document())
+        assert [part.heading for part in parts] == ["What held", "Than", "Digest", "Akbar", "Beyond"]
+        assert sum(len(part.parts) for part in parts) == len(found)
+
+    def test_one_experiment_alone_is_not_folded(self) -> None:
+        assert [part.heading for part in sections(reproduce(["toy.one"], workers=0).document())] == [
+            "What held",
+            "Squares",
+        ]
+
+    def test_text_of_a_result_file_is_text_on_the_page(self, tmp_path: Path) -> None:
+        hostile = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
+        data = reproduce(["toy.one"], workers=0)["toy.one"].to_json()
+        data["origin"] = {"date": hostile, "commit": hostile, "machine": hostile, "torch": hostile}
+        data["failed"] = {hostile: hostile}
+        data["settings"][hostile] = hostile
+        data["jobs"][0]["kind"] = hostile
+        read = Reproduction.from_json(data)
+        page = read.to_html() + claims_module.Claims(rows=read.claims, items=(read,)).to_html()
+        assert "<script>alert" not in page
+        assert "<img src=x" not in page
+        assert "&lt;script&gt;alert(1)" in page
+
+
+class TestOddFolders:
+    """What a folder holds is used, or refused with what to do: never a wrong figure."""
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Path:
+        """The folder of a finished run."""
+        reproduce(["toy.one"], folder=tmp_path, workers=0)
+        return tmp_path / "toy.one"
+
+    def refused(self, place: Path, reason: str) -> None:
+        with pytest.raises(InputError, match=reason) as error:
+            reproduce(["toy.one"], folder=place.parent, workers=0)
+        assert "Error" not in str(error.value).partition("(")[0]
+
+    @pytest.mark.parametrize("text", ["[1, 2", "", "[1, 2]", "null", "\x00"])
+    def test_settings_that_are_none(self, place: Path, text: str) -> None:
+        (place / "settings.json").write_text(text)
+        self.refused(place, "name another folder")
+
+    def test_results_without_their_settings(self, place: Path) -> None:
+        (place / "settings.json").unlink()
+        self.refused(place, r"without their settings\.json: name another folder")
+        assert not (place / "settings.json").exists()
+
+    def test_results_of_another_experiment(self, place: Path) -> None:
+        runs = place / "runs.jsonl"
+        runs.write_text(runs.read_text().replace("toy.one", "toy.two"))
+        self.refused(place, r"holds results of toy\.two: name another folder")
+
+    @pytest.mark.parametrize("line", ["garbage", "3", '"a"', "[]", "{}", '{"kind": "a"}', "[" * 100_000, "\ud800"])
+    def test_a_damaged_line_is_named(self, place: Path, line: str) -> None:
+        runs = place / "runs.jsonl"
+        runs.write_bytes(line.encode(errors="surrogatepass") + b"\n" + runs.read_bytes())
+        self.refused(place, r"line 1 of .*runs\.jsonl is damaged.*remove it")
+
+    @pytest.mark.parametrize("measured_there", ["null", "3", "[]", '"x"'])
+    def test_a_line_without_figures_is_damaged(self, place: Path, measured_there: str) -> None:
+        runs = place / "runs.jsonl"
+        line = f'{{"experiment": "toy.one", "kind": "a", "seed": 0, "measured": {measured_there}}}\n'
+        runs.write_text(line + runs.read_text())
+        self.refused(place, "line 1 .*damaged")
+
+    @pytest.mark.parametrize("change", [{}, {"square": "large"}, {"square": None}, {"square": [1]}])
+    def test_figures_of_other_kinds_are_damaged(self, place: Path, change: dict[str, object]) -> None:
+        runs = place / "runs.jsonl"
+        lines = [json.loads(line) for line in runs.read_text().splitlines()]
+        runs.write_text("".join(json.dumps(one | {"measured": change}) + "\n" for one in lines))
+        self.refused(place, r"holds damaged jobs of toy\.one .*remove it")
+
+    @pytest.mark.parametrize("name", ["runs.jsonl", "settings.json"])
+    def test_a_folder_in_the_place_of_a_file(self, place: Path, name: str) -> None:
+        (place / name).unlink()
+        (place / name).mkdir()
+        self.refused(place, f"cannot read .*{name}")
+
+    @pytest.mark.parametrize("inside", ["", "x"])
+    def test_a_file_in_the_place_of_the_folder(self, tmp_path: Path, inside: str) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(InputError, match="cannot write into"):
+            reproduce(["toy.one"], folder=tmp_path / "file" / inside, workers=0)
+        assert not measured
+
+    def test_a_disk_that_takes_no_more_is_said(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(_: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(ledger.os, "fsync", full)
+        with pytest.raises(InputError, match=r"cannot write .*runs\.jsonl: No space left"):
+            reproduce(["toy.one"], folder=tmp_path, workers=0)
+
+    def test_data_that_is_nowhere_is_refused_before_the_work(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=r"there is no folder .*MNIST and CIFAR-10"):
+            reproduce(["toy.one"], data=tmp_path / "nowhere", workers=0)
+        assert not measured
+
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [
+            ({"schema_version": 2}, "schema_version 2, .*update Normscope"),
+            ({"schema_version": None}, "schema_version None"),
+            ({"name": ["toy.one"]}, "not known here"),
+            ({"name": "toy.nine"}, r"'toy\.nine', an experiment that is not known"),
+            ({"jobs": [{"kind": "a", "seed": 0, "measured": {}}]}, "damaged jobs"),
+            ({"jobs": [{"kind": "a", "seed": 0}]}, "damaged reproduction"),
+            ({"jobs": [{"kind": "a", "seed": 0, "measured": {"square": "nine"}}]}, "damaged jobs"),
+            ({"settings": 3}, "damaged reproduction"),
+            ({"failed": "x"}, "damaged reproduction"),
+            ({"origin": None}, "damaged reproduction"),
+        ],
+    )
+    def test_a_result_that_is_none_says_why(self, change: dict[str, object], reason: str) -> None:
+        data = reproduce(["toy.one"], workers=0)["toy.one"].to_json()
+        with pytest.raises(InputError, match=reason):
+            Reproduction.from_json({**data, **change})
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"type": "reproduction"}'])
+    def test_a_stored_result_that_is_cut_short_is_refused(self, tmp_path: Path, monkeypatch, toys, text) -> None:  # type: ignore[no-untyped-def]
+        held = {name: getattr(TOY, name) for name in TOY.__dataclass_fields__}
+        toys["toy.one"] = Experiment(**held | {"stored": True})
+        (tmp_path / "stored").mkdir()
+        (tmp_path / "stored" / "toy.one.json").write_text(text)
+        monkeypatch.setattr(claims_module, "files", lambda _: tmp_path)
+        with pytest.raises(InputError):
+            lab.claims(["toy.one"], workers=0)

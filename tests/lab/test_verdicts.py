@@ -1,0 +1,164 @@
+"""No verdict is written by hand: of every claim there are figures that change it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from normscope_lab.experiments.base import Claim, Figures, Judgement, Verdict
+from normscope_lab.experiments.claims import stored
+from normscope_lab.experiments.registry import registered
+from normscope_lab.experiments.than.curve_figures import PUBLISHED
+
+CLAIMS = [(claim, one) for one in registered().values() for claim in one.claims]
+TRIES = 3000
+
+
+class Asked(Mapping[str, float]):
+    """Figures that have a number under every name, and remember which were asked for."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self.held: dict[str, float] = {}
+        self._draw = draw
+
+    def __getitem__(self, name: str) -> float:
+        if name not in self.held and (name.endswith(".seeds") or name in ("seeds", "models")):
+            self.held[name] = self._draw.choice((3.0, 20.0, 20.0, 20.0))  # too few to decide anything, or enough
+        if name not in self.held:
+            simple = self._draw.choice((0.0, 1.0, -1.0, 0.5, 2.0, 100.0))
+            wide = self._draw.choice((-1, 1)) * 10.0 ** self._draw.uniform(-12, 12)
+            self.held[name] = self._draw.choice((simple, wide))
+        return self.held[name]
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.held)
+
+    def __len__(self) -> int:
+        return len(self.held)
+
+
+def tried(claim: Claim, figures: Figures) -> Judgement | None:
+    """Return a judgement; None where figures make no sense to it."""
+    try:
+        return claim.judge(figures)
+    except (KeyError, ValueError, ZeroDivisionError, OverflowError):
+        return None
+
+
+def verdicts(claim: Claim) -> set[Verdict]:
+    """Return the verdicts that random figures come to."""
+    draw = random.Random(0)
+    found: set[Verdict] = set()
+    for _ in range(TRIES):
+        judgement = tried(claim, Asked(draw))
+        if judgement is not None:
+            found.add(judgement.verdict)
+        if len(found - {Verdict.NOT_TESTABLE}) > 1:
+            break
+    return found - {Verdict.NOT_TESTABLE}
+
+
+@pytest.mark.parametrize("claim", [claim for claim, _ in CLAIMS], ids=lambda claim: claim.id)
+def test_other_figures_give_another_verdict(claim: Claim) -> None:
+    assert len(verdicts(claim)) > 1
+
+
+STORED = [one.name for one in registered().values() if one.stored and stored(one) is not None]
+DECIDED = set(Verdict) - {Verdict.NOT_TESTABLE}
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_stored_figures_altered_flip_each_verdict(name: str) -> None:
+    result = stored(registered()[name])
+    assert result is not None
+    for claim in result.experiment.claims:
+        first = claim.judge(result.figures).verdict  # every figure that it asks for was measured
+        others = (tried(claim, changed) for changed in altered(result.figures))
+        assert any(one is not None and one.verdict in DECIDED - {first} for one in others), claim.id
+
+
+class Read(dict[str, float]):
+    """Figures that remember which of them were read."""
+
+    def __init__(self, figures: Figures) -> None:
+        super().__init__(figures)
+        self.names: set[str] = set()
+
+    def __getitem__(self, name: str) -> float:
+        self.names.add(name)
+        return super().__getitem__(name)
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_five_seeds_decide_nothing_by_a_median_an_interval_or_a_share(name: str) -> None:
+    result = stored(registered()[name])
+    assert result is not None
+    for claim in result.experiment.claims:
+        few = Read({key: 5.0 if _counts(key) and "epoch" not in key else v for key, v in result.figures.items()})
+        verdict = claim.judge(few).verdict
+        over_seeds = any(key.endswith((*ENDINGS, "_half")) or ".share" in key for key in few.names)
+        assert verdict is Verdict.NOT_TESTABLE or not over_seeds, claim.id
+
+
+def test_every_claim_starts_from_figures_that_were_measured() -> None:
+    """Those of stored results are altered above, those that are computed live in `test_papers.py`."""
+    from .test_papers import EVERY as LIVE
+
+    measured = {*STORED, *LIVE}
+    assert {one.name for _, one in CLAIMS} <= measured
+
+
+ENDINGS = (".median", ".low", ".high")
+
+
+def altered(figures: Figures) -> Iterator[dict[str, float]]:
+    """Yield figures, of enough seeds and whole runs, with one of them or all made something else.
+
+    A median moves together with the interval around it.
+    """
+    figures = {name: _whole(figures, name, value) for name, value in figures.items()}
+    yield dict(figures)
+    groups: dict[str, list[str]] = {}
+    for name in figures:
+        ending = next((one for one in ENDINGS if name.endswith(one)), "")
+        groups.setdefault(name.removesuffix(ending), []).append(name)
+    for change in (
+        lambda x: -x,
+        lambda x: 0.0,
+        lambda x: x * 1e9,
+        lambda x: x / 1e9,
+        lambda x: x + 1e3,
+        lambda x: x - 1e3,
+        lambda x: 1.0 + x / 1e9,
+        *(lambda x, printed=printed: printed for printed in (50.0, *PUBLISHED.values())),  # log10 of printed products
+    ):
+        for names in groups.values():
+            yield {**figures, **{name: change(figures[name]) for name in names if not _counts(name)}}
+        yield {name: value if _counts(name) else change(value) for name, value in figures.items()}
+
+
+def _counts(name: str) -> bool:
+    """Return whether a figure says how much was measured, and not what came out."""
+    return name.endswith((".seeds", "epochs", "epochs_planned")) or name in ("seeds", "models")
+
+
+def _whole(figures: Figures, name: str, value: float) -> float:
+    if name.endswith(".epochs"):
+        return figures[f"{name}_planned"]
+    return max(value, 20.0) if name.endswith(".seeds") or name == "seeds" else value
+
+
+def test_a_verdict_written_by_hand_is_found() -> None:
+    fixed = Claim(id="x", source="", where="", text="", judge=lambda f: Judgement(Verdict.HOLDS, f"{f['a']}"))
+    assert len(verdicts(fixed)) == 1
+
+
+def test_every_claim_says_what_where_and_whose() -> None:
+    for claim, one in CLAIMS:
+        assert all((claim.source, claim.where, claim.text, one.title, one.about)), claim.id
+        assert claim.id == claim.id.lower()

@@ -1,0 +1,150 @@
+"""Lanczos quadrature: what it says of a random vector against the spectral measure of that vector, written out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from normscope.linalg.quadrature import Quadrature, quadratures
+
+
+def normal(size: int, generator: torch.Generator) -> Tensor:
+    return torch.randn(size, generator=generator, dtype=torch.float64)
+
+
+def picked(values: tuple[float, ...], size: int, generator: torch.Generator) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)[torch.randint(0, len(values), (size,), generator=generator)]
+
+
+def orders(size: int, generator: torch.Generator) -> Tensor:
+    """Return numbers between 1e-8 and 1."""
+    return 10.0 ** (-8 * torch.rand(size, generator=generator, dtype=torch.float64))
+
+
+KINDS: dict[str, Callable[[int, torch.Generator], Tensor]] = {
+    "spread": normal,
+    "clusters": lambda n, g: picked((-1.0, 0.0, 1e-3, 0.3, 2.0), n, g) + 1e-7 * normal(n, g),
+    "degenerate": lambda n, g: picked((-1.0, 0.0, 0.5, 2.0), n, g),
+    "exact zeros": lambda n, g: normal(n, g) * picked((0.0, 0.0, 1.0), n, g),
+    "orders of size": lambda n, g: orders(n, g) * picked((-1.0, 1.0), n, g),
+    "few large": lambda n, g: torch.cat([orders(n, g), 20.0 * normal(3, g).abs()])[-n:],
+    "all equal": lambda n, g: normal(1, g).repeat(n),
+    "all zero": lambda n, g: torch.zeros(n, dtype=torch.float64),
+}
+"""Eigenvalues of a matrix of any order."""
+ORDERS = (1, 2, 3, 5, 8, 12, 19, 33, 60, 120)
+LIMITS = (1e-3, 0.1, 0.15, 0.25, 0.5, 0.7, 1.0)
+"""Limits relative to the largest eigenvalue; 0.15, 0.25, 0.5 and 1.0 are eigenvalues of some kinds."""
+
+
+class Seen:
+    """A matrix with given eigenvalues, quadratures of random vectors with it, and their exact weights."""
+
+    def __init__(self, values: Tensor, generator: torch.Generator, dtype: torch.dtype = torch.float64) -> None:
+        self.values, self.generator = values, generator
+        self.basis = torch.linalg.qr(normal(len(values) ** 2, generator).reshape(len(values), -1)).Q
+        self.matrix = ((self.basis * values) @ self.basis.T).to(dtype)
+
+    def quadrature(self, steps: int) -> tuple[Quadrature, Tensor]:
+        """Return a quadrature, and the exact weight of every eigenvalue for the vector that it took."""
+        vectors: list[Tensor] = []
+
+        def operator(vector: Tensor) -> Tensor:
+            vectors.append(vector)
+            return self.matrix @ vector
+
+        size = len(self.values)
+        [rule] = quadratures(
+            operator,
+            size,
+            dimension=size,
+            probes=1,
+            steps=steps,
+            project=lambda v: v,
+            generator=self.generator,
+            like=self.matrix,
+        )
+        return rule, (vectors[0].double() @ self.basis).square()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "times"),
+    [
+        (torch.float64, 1),
+        pytest.param(torch.float64, 8, marks=pytest.mark.slow),
+        pytest.param(torch.float32, 4, marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_exact_share_lies_between_the_sides(kind: str, dtype: torch.dtype, times: int) -> None:
+    """Random matrices of ten orders, with up to 20 products: 320 vectors; those of small matrices end before that."""
+    generator = torch.Generator().manual_seed(sum(map(ord, kind)))
+    tolerance = 1e-9 if dtype is torch.float64 else 1e-4  # rounding moves eigenvectors too
+    for order in ORDERS * times:
+        values = KINDS[kind](order, generator)
+        seen, largest = Seen(values, generator, dtype), float(values.abs().max())
+        for steps in (1, 3, 8, 20):
+            rule, weights = seen.quadrature(steps)
+            for limit in (share * largest for share in LIMITS):
+                lower, value, upper = rule.share(limit, 64 * torch.finfo(dtype).eps * largest)
+                exact = float(weights[values.abs() <= limit].sum())
+                assert 0.0 <= lower <= value <= upper <= 1.0
+                assert lower - tolerance <= exact <= upper + tolerance, (order, steps, limit)
+
+
+def test_the_sides_meet_where_the_products_show_everything() -> None:
+    generator = torch.Generator().manual_seed(0)
+    values = torch.cat([torch.zeros(30), torch.tensor([1.0]).repeat(15), torch.tensor([-3.0, 5.0])]).double()
+    rule, weights = Seen(values, generator).quadrature(20)
+    assert len(rule.nodes) == 4
+    lower, value, upper = rule.share(0.5, 1e-12)
+    assert (lower, value, upper) == pytest.approx((float(weights[:30].sum()),) * 3, abs=1e-9)
+
+
+def test_more_products_bring_the_sides_closer() -> None:
+    generator = torch.Generator().manual_seed(1)
+    seen = Seen(normal(200, generator), generator)
+    widths = []
+    for steps in (2, 6, 18, 54):
+        lower, _, upper = seen.quadrature(steps)[0].share(0.5)
+        widths.append(upper - lower)
+    assert widths == sorted(widths, reverse=True)
+    assert widths[-1] < 0.08
+
+
+def test_a_single_node_inside_is_nothing_certain() -> None:
+    """One product with a vector of +1 and -1 has its node at 0, where there is no eigenvalue."""
+    values = torch.tensor([1.0, -1.0] * 50, dtype=torch.float64)
+    rule, weights = Seen(values, torch.Generator().manual_seed(2)).quadrature(1)
+    assert float(rule.nodes.abs()) < 0.4
+    assert float(weights[values.abs() <= 0.4].sum()) == 0.0
+    assert rule.share(0.4)[0] == 0.0
+
+
+def test_polynomials_are_integrated_exactly() -> None:
+    seen = Seen(torch.linspace(-1, 3, 40, dtype=torch.float64), torch.Generator().manual_seed(0))
+    rule, weights = seen.quadrature(5)
+    assert float(rule.weights.sum()) == pytest.approx(1.0)
+    for power in range(10):
+        exact = float((weights * seen.values**power).sum())
+        assert float((rule.weights * rule.nodes**power).sum()) == pytest.approx(exact, abs=1e-8)
+    assert rule.form == pytest.approx(40 * float((weights * seen.values).sum()))
+
+
+def test_vectors_see_every_direction_of_a_subspace_alike() -> None:
+    """The second of two eigenvectors is (1, 1): half of all vectors of signs are orthogonal to it."""
+    along = torch.tensor([1.0, 1.0], dtype=torch.float64) / 2**0.5
+    rules = quadratures(
+        lambda v: 7.0 * v,
+        2,
+        dimension=1,
+        probes=20,
+        steps=5,
+        project=lambda v: along * (along @ v),
+        generator=torch.Generator().manual_seed(0),
+        like=along,
+    )
+    assert [rule.form for rule in rules] == pytest.approx([7.0] * 20)

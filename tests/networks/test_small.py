@@ -1,0 +1,90 @@
+"""The small networks and the training loop: what is built, from which generator, and what trains it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from normscope.networks.small import accuracy, mlp, residual_mlp, train
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+BUILDERS = {
+    "mlp": mlp,
+    "mlp, batch": partial(mlp, normalizer="batch"),
+    "mlp, layer": partial(mlp, normalizer="layer"),
+    "mlp, group": partial(mlp, normalizer="group", width=32),
+    "residual": partial(residual_mlp, width=16, blocks=2),
+}
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_a_network_comes_from_its_generator_alone(name: str) -> None:
+    state = torch.get_rng_state()
+    first, second = (BUILDERS[name](generator=generator()) for _ in range(2))
+    other = BUILDERS[name](generator=generator(1))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert first.training
+    for one, two in zip(first.state_dict().values(), second.state_dict().values(), strict=True):
+        assert torch.equal(one, two)
+    assert any(not torch.equal(a, b) for a, b in zip(first.parameters(), other.parameters(), strict=True))
+    out = first(torch.rand(5, 1, 8, 8, generator=generator()))
+    assert out.shape == (5, 10)
+    assert bool(out.isfinite().all())
+
+
+def test_group_norm_stands_where_it_is_asked_for() -> None:
+    network = mlp(generator=generator(), normalizer="group", width=32, depth=3)
+    found = [module for module in network if isinstance(module, nn.GroupNorm)]
+    assert [(module.num_groups, module.num_channels) for module in found] == [(8, 32)] * 2
+    assert all(bool((module.weight == 1).all()) and bool((module.bias == 0).all()) for module in found)
+
+
+def test_the_blocks_of_a_residual_network_are_optional() -> None:
+    network = residual_mlp(generator=generator(), width=16, blocks=1).eval()
+    x = torch.rand(3, 1, 8, 8, generator=generator())
+    with torch.no_grad():
+        network[2].second.weight.zero_()
+        stream = network[1](x.flatten(1))
+        assert torch.equal(network[2](stream), stream)
+
+
+def separable() -> tuple[Tensor, Tensor]:
+    """Two classes told apart by one pixel."""
+    images = torch.rand(256, 1, 8, 8, generator=generator())
+    return images, (images[:, 0, 0, 0] > 0.5).long()
+
+
+def trained(**options: object) -> nn.Module:
+    images, labels = separable()
+    model = mlp(generator=generator(), width=16, depth=2)
+    train(model, images, labels, generator=generator(), **options)  # type: ignore[arg-type]
+    return model
+
+
+def test_adam_is_what_trains_unless_told_otherwise() -> None:
+    plain = trained(epochs=2, learning_rate=1e-2)
+    given = trained(epochs=2, optimizer=partial(torch.optim.Adam, lr=1e-2))
+    assert not plain.training
+    assert all(p.grad is None for p in plain.parameters())
+    for one, two in zip(plain.parameters(), given.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_another_optimizer_may_be_given() -> None:
+    still = trained(epochs=1, optimizer=partial(torch.optim.SGD, lr=0.0))
+    for one, two in zip(still.parameters(), mlp(generator=generator(), width=16, depth=2).parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_training_learns_and_says_when_an_epoch_ends() -> None:
+    ends: list[int] = []
+    model = trained(epochs=30, learning_rate=1e-2, on_epoch=lambda: ends.append(1))
+    assert len(ends) == 30
+    assert accuracy(model, *separable()) > 0.95
