@@ -17,15 +17,14 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError, said
+from ..core.file_limits import MAX_TABLE_BYTES, SMALL_BYTES
 from ..core.files import read_json
-from ..core.npz import SMALL_BYTES, open_zip, unpacked_limit
+from ..core.npz import open_zip, unpacked_limit
 from ..core.threads import ignored_warnings
 from ..diagnosis.bare_weights import Stored
 
 PICKLES = (".pt", ".pth", ".bin", ".ckpt")
 INDEX = ".safetensors.index.json"
-MAX_TABLE_BYTES = 16 << 20
-"""The directory of a file of weights: that of 100,000 tensors takes 10 MB."""
 NESTED = ("state_dict", "model_state_dict", "model", "module")
 """The keys under which training scripts store the weights in a checkpoint."""
 

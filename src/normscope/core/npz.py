@@ -8,7 +8,6 @@ reader of its own with the same limits (`tools/verify/normscope_verify/reading.p
 from __future__ import annotations
 
 import io
-import json
 import math
 import os
 import re
@@ -21,20 +20,17 @@ from typing import IO, Any
 import numpy as np
 
 from .errors import said
-
-MAX_UNPACKED_BYTES = 1 << 30
-"""All arrays of a file together; its reader may allow more."""
-SMALL_BYTES = 64 << 20
-"""Up to this size arrays may be packed as tightly as they can be."""
-MAX_RATIO = 100
-"""Arrays above `SMALL_BYTES` may unpack to this many times the size of the file. Weights unpack to about twice."""
-MAX_MEMBERS = 10_000
-MAX_READ_BYTES = 1 << 20
-"""Bytes that are read at a time. zipfile reads the directory of an archive at once: this is also its largest size."""
-MAX_ARRAY_HEADER_BYTES = 10_000
-MAX_DIMENSIONS = 32
-MAX_JSON_BYTES = 16 << 20
-"""JSON in an array of bytes; as objects of Python it takes up to twenty times as much memory."""
+from .file_limits import (
+    MAX_ARCHIVE_JSON_BYTES,
+    MAX_ARRAY_HEADER_BYTES,
+    MAX_DIMENSIONS,
+    MAX_MEMBERS,
+    MAX_RATIO,
+    MAX_READ_BYTES,
+    MAX_UNPACKED_BYTES,
+    SMALL_BYTES,
+)
+from .files import parse_json
 
 PLAIN_NAME = re.compile(r"\w+", re.ASCII)
 NUMBERS = "biuf"
@@ -163,14 +159,14 @@ def read_json_array(value: np.ndarray) -> Any:
     """Return the JSON that an array of bytes holds.
 
     Raises:
-        ValueError: it is too long, nested too deeply, or no JSON.
+        ValueError: it exceeds a limit, or is no JSON.
     """
-    if value.nbytes > MAX_JSON_BYTES:
-        raise ValueError(f"its header takes {_megabytes(value.nbytes)}, more than {_megabytes(MAX_JSON_BYTES)}")
+    if value.nbytes > MAX_ARCHIVE_JSON_BYTES:
+        raise ValueError(f"its header takes {_megabytes(value.nbytes)}, more than {_megabytes(MAX_ARCHIVE_JSON_BYTES)}")
     try:
-        return json.loads(value.tobytes().decode())
-    except RecursionError:
-        raise ValueError("its header is nested too deeply") from None
+        return parse_json(value.tobytes())
+    except ValueError as error:
+        raise ValueError(f"its header {error}") from None
 
 
 def open_zip(file: io.FileIO, *, max_directory_bytes: int = MAX_READ_BYTES) -> zipfile.ZipFile:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError, said
-from ..core.files import bounded_lines, read_json, write_text
+from ..core.files import bounded_lines, parse_json, read_json, write_text
 from ..core.json_values import plain
 
 RUNS, SETTINGS = "runs.jsonl", "settings.json"
@@ -115,8 +115,8 @@ class Ledger(Generic[Result]):
                     try:
                         if not line.endswith(b"\n"):
                             raise ValueError("it has no end")
-                        result = self._kind.from_json(json.loads(line))
-                    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+                        result = self._kind.from_json(parse_json(line))
+                    except (AttributeError, KeyError, TypeError, ValueError) as error:
                         damage = error
                         continue
                     kept += len(line)

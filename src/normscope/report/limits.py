@@ -18,14 +18,22 @@ MAX_CURVES = 300
 MAX_BLOCKS = 1000
 MAX_LETTERS = 10_000
 """Letters of one text, name or cell."""
+MAX_PAGE_LETTERS = 1_000_000
+"""Letters of a page; the names of 1,000 layers in nine tables and charts take 0.3 million."""
+CUT_LETTERS, CUT_CAPTION_LETTERS = 60, 1000
+"""On a page with more letters than that: letters of each cell or name, and of each heading, caption or text."""
 
 
 def within_limits(document: Document) -> Document:
     """Return a document that can be shown: where it is too long, its first parts, with a sentence on the others."""
-    blocks = tuple(_shortened(_cut(block)) for block in document.blocks[:MAX_BLOCKS])
+    blocks = [_shortened(_cut(block), MAX_LETTERS, MAX_LETTERS) for block in document.blocks[:MAX_BLOCKS]]
     if len(document.blocks) > MAX_BLOCKS:
-        blocks += (Text(body=left_out(len(document.blocks), MAX_BLOCKS, "part")),)
-    return Document(title=_shortened(document.title), blocks=blocks)
+        blocks.append(Text(body=left_out(len(document.blocks), MAX_BLOCKS, "part")))
+    letters = sum(map(_letters, blocks))
+    if letters > MAX_PAGE_LETTERS:
+        note = f"The texts of this page have {letters:,} letters: of long names and cells only the beginning is shown."
+        blocks = [Text(body=note), *(_shortened(block, CUT_CAPTION_LETTERS, CUT_LETTERS) for block in blocks)]
+    return Document(title=cut_text(document.title, MAX_LETTERS), blocks=tuple(blocks))
 
 
 def _cut(block: Block) -> Block:
@@ -71,20 +79,37 @@ def left_out(total: int, shown: int, noun: str) -> str:
     """Return the sentence on what a page leaves out; empty if that is nothing."""
     if total <= shown:
         return ""
-    return f"Only the first {shown:,} of {counted(total, noun)} are shown here; the result's `to_json` has them all."
+    return f"Only the first {shown:,} of {counted(total, noun)} are shown here; the result itself has them all."
 
 
 def _joined(*sentences: str) -> str:
     return " ".join(filter(None, sentences))
 
 
-def _shortened(value: Any) -> Any:
-    """Return a block, or anything in it, with its endless texts cut."""
+def _shortened(block: Any, own: int, inner: int) -> Any:
+    """Return a block with at most so many letters of its own texts, and of those of its rows, curves and items."""
+    values = {item.name: getattr(block, item.name) for item in fields(block)}
+    cut = {name: cut_text(value, own if isinstance(value, str) else inner) for name, value in values.items()}
+    return replace(block, **cut)
+
+
+def cut_text(value: Any, most: int) -> Any:
+    """Return a text, or anything that holds texts, with at most so many letters of each, and how many are left out."""
     if isinstance(value, str):
-        left = len(value) - MAX_LETTERS
-        return value if left <= 0 else f"{value[:MAX_LETTERS]}... ({counted(left, 'letter')} left out)"
+        left = len(value) - most
+        return value if left <= 0 else f"{value[:most]}... ({counted(left, 'letter')} left out)"
     if isinstance(value, tuple):
-        return value if all(isinstance(item, int | float) for item in value) else tuple(map(_shortened, value))
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{item.name: _shortened(getattr(value, item.name)) for item in fields(value)})
-    return value
+        numbers = all(isinstance(item, int | float) for item in value)
+        return value if numbers else tuple(cut_text(item, most) for item in value)
+    return _shortened(value, most, most) if is_dataclass(value) else value
+
+
+def _letters(value: Any) -> int:
+    """Return how many letters the texts of a block, or of anything in it, have together."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, tuple):
+        return sum(map(_letters, value))
+    if is_dataclass(value):
+        return sum(_letters(getattr(value, item.name)) for item in fields(value))
+    return 0
