@@ -119,23 +119,37 @@ def bounded_lines(file: IO[bytes], name: str | os.PathLike[str], *, already_read
     Raises:
         InputError: the log, or a line of it, exceeds a limit.
     """
-    size = os.fstat(file.fileno()).st_size
-    if size > MAX_LOG_BYTES:
-        raise InputError(
-            f"{os.fspath(name)} takes {size / 1e9:.1f} GB, more than the {MAX_LOG_BYTES / 1e9:.1f} GB that are read: "
-            f"{LOG_ADVICE}"
-        )
-    number = already_read + 1
+    number, lines = already_read, None
     while line := file.readline(MAX_LINE_BYTES + 1):
-        if number > MAX_LOG_LINES:
-            raise InputError(f"{os.fspath(name)} has more than the {MAX_LOG_LINES:,} lines that are read: {LOG_ADVICE}")
+        number += 1
         if len(line) > MAX_LINE_BYTES:
             raise InputError(
                 f"line {number} of {os.fspath(name)} takes more than the {MAX_LINE_BYTES >> 20} MiB that a line may "
                 f"take: {ADVICE}"
             )
         yield line
-        number += 1
+        if lines is None:  # after the first line, which tells what the file is: whoever wants that alone gets it
+            lines = number + _lines_behind(file, os.fspath(name))
+        if max(number, lines) > MAX_LOG_LINES:
+            raise InputError(f"{os.fspath(name)} has more than the {MAX_LOG_LINES:,} lines that are read: {LOG_ADVICE}")
+
+
+def _lines_behind(file: IO[bytes], name: str) -> int:
+    """Return how many lines follow in a log, which are counted and not read; 0 for a pipe.
+
+    Raises:
+        InputError: the log is too large.
+    """
+    if not file.seekable():
+        return 0
+    size, place = os.fstat(file.fileno()).st_size, file.tell()
+    if size > MAX_LOG_BYTES:
+        raise InputError(
+            f"{name} takes {size / 1e9:.1f} GB, more than the {MAX_LOG_BYTES / 1e9:.1f} GB that are read: {LOG_ADVICE}"
+        )
+    lines = sum(file.read(1 << 20).count(b"\n") for _ in range(place, size, 1 << 20))
+    file.seek(place)
+    return lines
 
 
 def file_mode(path: str | os.PathLike[str]) -> int | None:
