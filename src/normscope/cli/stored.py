@@ -66,7 +66,9 @@ def _opened(path: Path) -> Any:
         with path.open("rb") as file:
             header = int.from_bytes(file.read(8), "little")  # a file begins with the size of its table of tensors
         if header > MAX_TABLE_BYTES:
-            raise ValueError(f"its table of tensors takes {header / 1e6:,.1f} MB, more than {MAX_TABLE_BYTES / 1e6} MB")
+            raise ValueError(
+                f"its table of tensors takes {header / 1e6:,.1f} MB, more than {MAX_TABLE_BYTES / 1e6:,.1f} MB"
+            )
         return safe_open(path, framework="pt")
     except Exception as error:
         raise InputError(f"{path} is no safetensors file, or is cut short ({said(error)})") from error
