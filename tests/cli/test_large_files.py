@@ -16,7 +16,6 @@ from torch import nn
 import normscope as ns
 from normscope.core import files
 from normscope.core.errors import InputError
-from normscope.core.files import bounded_lines, read_json
 from normscope.diagnosis.audit_result import Audit
 from normscope.jobs.ledger import RUNS, SETTINGS, Ledger
 from normscope.monitor.log import FILE, LogWriter, read_log
@@ -120,27 +119,6 @@ def test_endless_files_are_refused_in_bounded_memory():
     assert done.stdout.count("takes more than") == 2
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"type": ' + "[" * 100_000,
-        "[" * 100_000 + "]" * 100_000,
-        '{"type": "audit", "schema_version": 1, "name": ' + '{"a":' * 900 + "1" + "}" * 900 + "}",
-        '{"type": "audit", "schema_version": ' + "9" * 100_000 + "}",
-        '{"type": "audit", "schema_version": 1, "parameters": ' + "9" * 4000 + "}",
-        '{"type": "audit", "schema_version": 1, "parameters": 1e999999}',
-        '{"type": "' + "a" * 1_000_000 + '"}',
-        '{"type": "audit", "schema_version": "' + "a" * 1_000_000 + '"}',
-    ],
-    ids=["open", "nested", "nested in a field", "long version", "long number", "vast number", "long type", "long text"],
-)
-def test_odd_json_is_refused_in_a_short_sentence(text, tmp_path):
-    (tmp_path / "odd.json").write_text(text)
-    with pytest.raises(InputError) as raised:
-        ns.Audit.from_json(tmp_path / "odd.json")
-    assert len(str(raised.value)) < 1000
-
-
 DEEP = b"[" * 70 + b"]" * 70
 TOO_MUCH = {
     "values": (b"[" + b"[]," * 1_000_000 + b"[]]", r"holds 2,000,\d{3} values, more than the 2,000,000"),
@@ -166,11 +144,11 @@ def test_every_reader_of_json_has_the_same_limits(kind, tmp_path, audited):
         assert len(str(raised.value)) < 600
 
 
-def test_endless_names_and_values_are_quoted_in_part(audited, tmp_path):
-    for place, value in (("layers", [{"a" * 10**6: 1}]), ("name", ["a" * 10**6]), ("cost", {"a" * 10**6: "b"})):
-        with pytest.raises(InputError) as raised:
-            ns.Audit.from_json({**audited, place: value})
-        assert len(str(raised.value)) < 2500
+def test_endless_names_are_quoted_in_part(audited):
+    finding = {"code": "c", "severity": "info", "where": "", "seen": "", "why": "", "advice": ""}
+    with pytest.raises(InputError) as raised:
+        ns.Audit.from_json({**audited, "findings": [{**finding, "numbers": {"a" * 10**6: "b"}}]})
+    assert len(str(raised.value)) < 500
 
 
 def test_an_endless_name_makes_no_endless_page(audited):
@@ -262,22 +240,6 @@ def test_metrics_of_a_step_that_is_done_again_replace_later_ones(tmp_path):
     assert "<svg" in run.to_html()
 
 
-def test_a_live_page_does_not_redraw_for_half_a_line(tmp_path):
-    logs.write(tmp_path, count=2, steps=30, findings=())
-    followed = Followed(tmp_path)
-    version = followed.version
-    with (tmp_path / FILE).open("a") as file:
-        file.write('{"type": "metrics", ')
-        file.flush()
-        followed.refresh()
-        followed.refresh()
-        assert followed.version == version
-        file.write('"step": 9, "metrics": {"a": 1.0}}\n')
-    followed.refresh()
-    assert followed.version == version + 1
-    assert followed.run.metrics[-1] == (9, {"a": 1.0})
-
-
 class Line:
     """A result of one number."""
 
@@ -308,14 +270,3 @@ def test_the_ledger_of_a_sweep_reads_line_by_line(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"line 4 of .* takes more than"):
         Ledger(Line, tmp_path, {})
     assert (tmp_path / SETTINGS).exists()
-
-
-def test_lines_are_those_of_the_file(tmp_path):
-    (tmp_path / "a").write_bytes(b"one\n\ntwo\r\nthree")
-    with (tmp_path / "a").open("rb") as file:
-        assert list(bounded_lines(file, "a")) == [b"one\n", b"\n", b"two\r\n", b"three"]
-
-
-def test_json_may_begin_with_a_mark(tmp_path):
-    (tmp_path / "a.json").write_bytes(b"\xef\xbb\xbf" + json.dumps({"a": "ä"}).encode())
-    assert read_json(tmp_path / "a.json") == {"a": "ä"}
