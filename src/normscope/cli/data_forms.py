@@ -243,12 +243,7 @@ def _is_iterable(source: Any) -> bool:
 
 
 class UserBatches:
-    """The batches of the user's loader; its exceptions become an `InputError` of one sentence.
-
-    Args:
-        source: yields batches.
-        name: the name of the loader in errors.
-    """
+    """The batches of the user's loader; its exceptions become an `InputError` of one sentence."""
 
     def __init__(self, source: Iterable[Any], name: str) -> None:
         self.source, self.name = source, name

@@ -29,17 +29,7 @@ def looks_like_an_id(text: str) -> bool:
 
 
 def load_folder(folder: Path) -> tuple[nn.Module, tuple[str, ...]]:
-    """Load the model of a folder with `config.json` and safetensors, without asking the hub for anything.
-
-    Args:
-        folder: a folder as `save_pretrained` writes it.
-
-    Returns:
-        The model in eval mode and float32, and notes for the report.
-
-    Raises:
-        InputError: the folder holds no such model, or one that can only be loaded by running code.
-    """
+    """Load the model of a folder with `config.json` and safetensors, without asking the hub for anything."""
     if not (folder / "config.json").is_file():
         raise InputError(
             f"{folder} holds no config.json: no Hugging Face model (name a *.safetensors file for weights alone)"
@@ -55,17 +45,7 @@ def load_folder(folder: Path) -> tuple[nn.Module, tuple[str, ...]]:
 
 
 def load_id(name: str) -> tuple[nn.Module, tuple[str, ...]]:
-    """Load a model by its id, from the local cache or else from the hub.
-
-    Args:
-        name: the id of the model, e.g. `google/vit-base-patch16-224`.
-
-    Returns:
-        The model in eval mode and float32, and notes for the report.
-
-    Raises:
-        InputError: there is no such model, or it can only be loaded by running code.
-    """
+    """Load a model by its id, from the local cache or else from the hub."""
     try:
         return _loaded(name, local=True)
     except InputError as error:
@@ -162,19 +142,7 @@ def _hub_answers() -> bool:
 
 
 def noise(model: nn.Module, samples: int, *, generator: torch.Generator) -> dict[str, Tensor]:
-    """Return a batch of random values of the sizes that a model's config names: pixels, sound or token ids.
-
-    Args:
-        model: a model of transformers.
-        samples: how many samples the batch has.
-        generator: draws the values.
-
-    Returns:
-        The arguments of the model by name.
-
-    Raises:
-        InputError: the config does not say what the model takes.
-    """
+    """Return a batch of random values of the sizes that a model's config names: pixels, sound or token ids."""
     config: Any = model.config
     main = str(getattr(model, "main_input_name", ""))
     arguments: dict[str, Tensor] = {}

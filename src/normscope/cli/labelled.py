@@ -29,17 +29,7 @@ class Labelled:
 
 
 def open_labelled(text: str | None, given: GivenModel, *, samples: int, seed: int) -> Labelled:
-    """Turn `--data` into samples with classes: the test part of named data sets, else the user's data.
-
-    Args:
-        text: DATA as given on the command line.
-        given: the model.
-        samples: take at most this many.
-        seed: the seed of the order of the digits, and of noise.
-
-    Raises:
-        InputError: the data are missing, damaged, empty or of no known form.
-    """
+    """Turn `--data` into samples with classes: the test part of named data sets, else the user's data."""
     name, colon, rest = (text or "").partition(":")
     if text == "digits":
         split = data_sets.digits(generator=torch.Generator().manual_seed(seed))

@@ -23,9 +23,6 @@ def one_line(text: str) -> str:
     File names, JSON and the errors of others may hold anything: an escape sequence or a line break in one must not
     reach the terminal.
 
-    Args:
-        text: any string.
-
     Example:
         >>> one_line("no file a\x1b[31mb\n  c")
         'no file a\\x1b[31mb c'

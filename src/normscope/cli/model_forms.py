@@ -54,15 +54,7 @@ class GivenModel:
 
 
 def open_model(text: str, *, trust: bool) -> GivenModel:
-    """Open MODEL, whatever its form.
-
-    Args:
-        text: MODEL as given on the command line.
-        trust: whether files that can run code may be loaded.
-
-    Raises:
-        InputError: MODEL has none of the forms, is missing or damaged, raises, or would run code.
-    """
+    """Open MODEL, whatever its form."""
     path = Path(text)
     if text.endswith(".pt2"):
         return _program(path, trust)

@@ -20,15 +20,6 @@ def load_object(reference: str) -> Any:
     """Import the object that `package.module:name` or `path/to/file.py:name` names.
 
     Modules are looked for in the current folder first, as `python -m` does.
-
-    Args:
-        reference: the module, a colon, and the name in it (dots reach into objects).
-
-    Returns:
-        The object itself; it is not called.
-
-    Raises:
-        InputError: the module is missing or its code raises, or it has no such name.
     """
     source, _, name = reference.rpartition(":")
     module = _file_module(Path(source)) if source.endswith(".py") else _module(source)
@@ -42,11 +33,7 @@ def load_object(reference: str) -> Any:
 
 
 def call_object(function: Any, reference: str) -> Any:
-    """Call an object of the user's without arguments; errors name it by its reference.
-
-    Raises:
-        InputError: the object needs arguments, or raises.
-    """
+    """Call an object of the user's without arguments; errors name it by its reference."""
     try:
         inspect.signature(function).bind()
     except TypeError as error:

@@ -30,18 +30,7 @@ NESTED = ("state_dict", "model_state_dict", "model", "module")
 
 
 def stored_weights(path: Path) -> Stored:
-    """Open a file of weights: `*.safetensors`, `*.safetensors.index.json`, or a pickle of tensors alone.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The tensors by name, in natural order for safetensors (`layer.2` before `layer.10`); those of a safetensors
-        file are read one by one.
-
-    Raises:
-        InputError: the file is missing or damaged, is no state dict, or would run code.
-    """
+    """Open a file of weights: `*.safetensors` (read one by one), its `*.index.json`, or a pickle of tensors alone."""
     if not os.path.isfile(path):
         raise InputError(f"no file {path}")
     if path.name.endswith(INDEX):
@@ -173,11 +162,7 @@ def _unpickled(path: Path) -> Any:
 
 
 def _check_unpacked(path: Path) -> None:
-    """Refuse an archive that unpacks to far more than it is: torch.save packs nothing, but torch unpacks in memory.
-
-    Raises:
-        ValueError: members are packed too tightly, or overlap, or the directory is vast; others are those of zipfile.
-    """
+    """Refuse an archive that unpacks to far more than it is: torch.save packs nothing, but torch unpacks in memory."""
     if not zipfile.is_zipfile(path):
         return
     with io.FileIO(path) as file:

@@ -34,14 +34,7 @@ class _Undropped(TorchFunctionMode):
 
 
 def without_dropout(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run a torch function, or return what it returns where nothing is dropped.
-
-    Args:
-        func: the function.
-        name: the function's name, without its overload.
-        args: what it is called with, by position.
-        kwargs: what it is called with, by name.
-    """
+    """Run a torch function, or return what it returns where nothing is dropped."""
     if name in DROPOUTS:
         return args[0] if args else kwargs["input"]
     if name == "native_dropout":  # it returns its mask as well

@@ -39,12 +39,8 @@ def outside_inference_mode(function: Callable[P, R]) -> Callable[P, R]:
 def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False) -> Iterator[None]:
     """Run a block on `model` in the given mode and put everything back afterwards.
 
-    In train mode modules that only drop (Dropout, DropPath, ...) are switched off: dropout counts as off.
-
-    Args:
-        model: the user's model.
-        mode: `"train"`, `"eval"`, or None for the mode the model is in.
-        traced: whether the block traces the model instead of running it: a trace writes into no weight.
+    In train mode modules that only drop (Dropout, DropPath, ...) are switched off: dropout counts as off. A block that
+    only traces the model (`traced`) writes into no weight, so that weights need no copies.
     """
     flags = [(module, module.training) for module in model.modules()]
     reached = Reached(model)

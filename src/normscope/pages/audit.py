@@ -48,16 +48,7 @@ READING_THE_LAYERS = "In the order they run. Gains and variances are exponents o
 
 
 def audit_document(audit: Audit, *, brief: bool = False) -> Document:
-    """Return the report of an audit: the verdict, what explains it and what to do first; everything else folded.
-
-    Args:
-        audit: what `normscope.audit` or `Audit.from_json` returned; nothing is measured again.
-        brief: whether to make the short form for a terminal: the verdict, the findings, the bounds and one
-            table of layers.
-
-    Returns:
-        Plain blocks. A part for which nothing was measured is left out.
-    """
+    """Return the report of an audit: the verdict, what explains it and what to do first; everything else folded."""
     blocks = _brief(audit) if brief else _full(audit)
     return Document(title=f"Audit of {audit.name}", blocks=tuple(blocks))
 
@@ -142,14 +133,7 @@ def _brief(audit: Audit) -> list[Block]:
 
 
 def part(heading: str, *blocks: Block | None, term: str = "", folded: bool = False) -> list[Block]:
-    """Return blocks under a heading, or nothing at all where every block is None.
-
-    Args:
-        heading: the heading, in plain words.
-        blocks: the blocks under it.
-        term: the term of the papers for what the heading says.
-        folded: whether the part shows its heading alone at first.
-    """
+    """Return blocks under a heading, or nothing at all where every block is None."""
     shown = [block for block in blocks if block is not None]
     return [Text(heading=heading, term=term, folded=folded), *shown] if shown else []
 
@@ -159,11 +143,7 @@ def _findings(audit: Audit) -> list[Block]:
 
 
 def cut_short(audits: Mapping[str, Audit]) -> list[Notice]:
-    """Return a notice of the audits that `max_seconds` cut short, and of what was cut in each; or nothing.
-
-    Args:
-        audits: audits by name.
-    """
+    """Return a notice of the audits that `max_seconds` cut short, and of what was cut in each; or nothing."""
     cut = {name: found for name, audit in audits.items() if (found := cuts(audit))}
     if not cut:
         return []
@@ -176,11 +156,7 @@ def cut_short(audits: Mapping[str, Audit]) -> list[Notice]:
 
 
 def not_measured(audits: Mapping[str, Audit]) -> list[Notice]:
-    """Return one line for each audit in which something was not measured, with the reasons folded behind it.
-
-    Args:
-        audits: audits by name.
-    """
+    """Return one line for each audit in which something was not measured, with the reasons folded behind it."""
     return [
         Notice(
             level="info",
@@ -223,15 +199,7 @@ def _numbers(cells: Iterable[Cell]) -> tuple[float | None, ...]:
 
 
 def growth_chart(audit: Audit) -> Chart | None:
-    """Return how much a change of the input has grown at each layer: at the data, and at most.
-
-    Args:
-        audit: any audit.
-
-    Returns:
-        Lines by depth, with parallel branches beside the main line; None where neither was measured. The line of the
-        bound ends at the first layer where it is useless, and the caption says so.
-    """
+    """Return the growth of a change by layer, seen and at most; the line of the bound ends where it is useless."""
     rows = audit.layers
     seen, bound = _seen_lines(rows), _bound_line(rows)
     return _row_chart(

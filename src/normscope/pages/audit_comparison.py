@@ -136,14 +136,7 @@ def _problems(audits: Mapping[str, Audit]) -> list[Block]:
 
 
 def matched(audits: Mapping[str, Audit]) -> dict[Key, dict[str, Row]]:
-    """Return every row of any audit by its path, in the order of each audit as far as these agree.
-
-    Args:
-        audits: the audits by name.
-
-    Returns:
-        For each path (and each of its runs) the rows by the name of their audit; audits without it are absent.
-    """
+    """Return every row of any audit by its path, in the order of each audit as far as these agree."""
     keyed = {name: _keyed(audit.layers) for name, audit in audits.items()}
     by_key: dict[Key, dict[str, Row]] = {
         key: {} for key in merged_order([[key for key, _ in rows] for rows in keyed.values()])

@@ -15,11 +15,7 @@ from .cards import NAMED, next_steps, notices
 
 
 def compared_verdict(audits: Mapping[str, Audit]) -> str:
-    """Return in one sentence in which audit a change at the data grows most, and in which problems were found.
-
-    Args:
-        audits: audits by name.
-    """
+    """Return in one sentence in which audit a change at the data grows most, and in which problems were found."""
     growth = {name: audit.observed.log10_upper for name, audit in audits.items() if audit.observed is not None}
     clauses = []
     if len(growth) > 1:

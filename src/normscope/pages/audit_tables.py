@@ -23,17 +23,7 @@ class RowColumn:
 
 
 def row_table(rows: Sequence[Row], columns: Sequence[RowColumn], *, title: str = "", caption: str = "") -> Table | None:
-    """Return a table over rows, without the columns in which nothing was measured.
-
-    Args:
-        rows: the rows, one line each.
-        columns: the columns in order; the first is always kept.
-        title: the text above the table.
-        caption: the text below it.
-
-    Returns:
-        The table, or None if there are no rows.
-    """
+    """Return a table over rows, without the columns in which nothing was measured."""
     if not rows:
         return None
     read = [(column, [column.value(row) for row in rows]) for column in columns]
@@ -49,11 +39,7 @@ def row_table(rows: Sequence[Row], columns: Sequence[RowColumn], *, title: str =
 
 
 def cost_table(cost: Cost | None) -> Table | None:
-    """Return the cost of an audit by part, with the sum; None where it was not counted.
-
-    Args:
-        cost: the cost of an audit; one from a file has no seconds.
-    """
+    """Return the cost of an audit by part, with the sum; None where it was not counted."""
     if cost is None:
         return None
     kinds: list[tuple[str, Kind, Mapping[str, float], str]] = [

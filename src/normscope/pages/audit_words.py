@@ -35,14 +35,7 @@ TILE = 64
 
 
 def headline(audit: Audit) -> list[str]:
-    """Return what an audit says about the model as a whole, in a few plain sentences.
-
-    Args:
-        audit: any audit. Where no useful bound over all inputs exists, the figures at the data come first, then why.
-
-    Returns:
-        Sentences in reading order; the first says what was audited.
-    """
+    """Return what an audit says about the model as a whole, in a few plain sentences."""
     overall, observed = audit.lipschitz, audit.observed
     at_data = [_at_data(audit, observed)] if observed is not None else []
     at_data += curve_sentences(audit.curve)
@@ -58,11 +51,7 @@ def headline(audit: Audit) -> list[str]:
 
 
 def why_useless(audit: Audit) -> str | None:
-    """Return why the bound over all inputs is infinite or a million times what was seen; None where it is useful.
-
-    Args:
-        audit: an audit with a bound over all inputs.
-    """
+    """Return why the bound over all inputs is infinite or a million times what was seen; None where it is useful."""
     overall, observed = audit.lipschitz, audit.observed
     if overall is None:
         return None
@@ -76,11 +65,7 @@ def why_useless(audit: Audit) -> str | None:
 
 
 def briefly_useless(audit: Audit) -> str:
-    """Return in a few words why an audit has no useful bound over all inputs; `why_useless` says it in full.
-
-    Args:
-        audit: an audit whose bound over all inputs is infinite, or far above what was seen.
-    """
+    """Return in a few words why an audit has no useful bound over all inputs; `why_useless` says it in full."""
     named = [clause(group) for group in groups(audit.findings) if group[0].code in UNBOUNDED]
     causes = [f.why.removeprefix(BECAUSE).removesuffix(".") for f in audit.findings if f.code == LOOSE]
     infinite = audit.lipschitz is not None and audit.lipschitz.log10_upper == math.inf

@@ -24,12 +24,7 @@ _NAME = re.compile(r"(`[^`]+`)")
 
 
 def notices(findings: Sequence[Finding], rows: Sequence[Row] = ()) -> list[Notice]:
-    """Return findings as one notice per code and severity, the most serious first; infos are one line each.
-
-    Args:
-        findings: the findings, in any order.
-        rows: the rows of the audit, which tell how many normalizers there are.
-    """
+    """Return findings as one notice per code and severity, the most serious first; infos are one line each."""
     return [_card(group, rows) for group in groups(findings)]
 
 
@@ -71,10 +66,6 @@ def advice(group: Sequence[Finding]) -> str:
 
 def merged(texts: Sequence[str], where: Sequence[str] = ()) -> str:
     """Return several sentences, merged into one where they differ in names between backticks alone.
-
-    Args:
-        texts: the sentences.
-        where: the layer of each sentence, which is put before sentences that differ in more than names.
 
     Example:
         >>> merged(["The bias of `1` takes its place.", "The bias of `4` takes its place."])

@@ -15,12 +15,7 @@ def curvature_document(whole: Curvature, *, brief: bool = False) -> Document:
 
 
 def joined(documents: Sequence[Document], *, brief: bool = False) -> Document:
-    """Return several documents as one: the first as it is, each other one under its own heading.
-
-    Args:
-        documents: one document or more.
-        brief: whether to make the short form for a terminal: nothing is folded away, and there is no glossary.
-    """
+    """Return several documents as one: the first as it is, each other one under its own heading."""
     first, *others = documents
     blocks = _without_words(first)
     for document in others:

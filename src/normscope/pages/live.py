@@ -52,16 +52,10 @@ AXES = {
 class Followed:
     """The log of a run in progress; `refresh` reads what was added to it.
 
-    Args:
-        folder: the folder of the run, or the log in it.
-
     Attributes:
         run: the run, as far as its log has been read.
         broken: why the log cannot be read any further; None if it can.
         version: a number that grows with every change.
-
-    Raises:
-        InputError: there is no log, or it is damaged.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -101,15 +95,7 @@ class Followed:
 def live_data(
     runs: Sequence[Followed], names: Sequence[str], parts: Collection[str], low: float, high: float
 ) -> dict[str, Any]:
-    """Return what the page shows, as plain data.
-
-    Args:
-        runs: the runs that are followed.
-        names: the name of each run.
-        parts: the parts of the page whose charts are wanted.
-        low: the first step that is shown.
-        high: the last step that is shown.
-    """
+    """Return what the page shows, as plain data."""
     shown = [followed.run.between(low, high) for followed in runs]
     return {
         "version": version(runs),

@@ -16,12 +16,7 @@ MEANING = (
 
 
 def quantile_document(found: DataBracket, *, brief: bool = False) -> Document:
-    """Return the report: the statement, limits by share, and the samples with the largest norms.
-
-    Args:
-        found: what `normscope.lipschitz(scope="data")` returned; nothing is computed again.
-        brief: whether to make the short form for a terminal: without the chart.
-    """
+    """Return the report: the statement, limits by share, and the samples with the largest norms."""
     blocks: list[Block] = [Text(body=headline(found)), *_advice(found)]
     if not brief:
         blocks += [_figures(found), _chart(found)]

@@ -40,14 +40,7 @@ READING_THE_SAMPLES = (
 
 
 def radii_document(radii: Radii, *, brief: bool = False, at: Sequence[float] | None = None) -> Document:
-    """Return the report of certified radii: the curve first, then every sample.
-
-    Args:
-        radii: what `normscope.certified_radius` or `Radii.from_json` returned; nothing is computed again.
-        brief: whether to make the short form for a terminal: the headline, the accuracies by radius, and
-            the samples if they are few.
-        at: the radii of the table of accuracies; round numbers if not given.
-    """
+    """Return the report of certified radii: the curve first, then every sample."""
     blocks = _brief(radii, at) if brief else _full(radii, at)
     return Document(title=f"Certified radii of {radii.name}", blocks=tuple(blocks))
 
@@ -78,13 +71,7 @@ def headline(radii: Radii) -> str:
 
 
 def accuracy_table(radii: Radii, at: Sequence[float] | None = None, *, title: str = "Accuracy by radius") -> Table:
-    """Return certified accuracy and accuracy under attack at several radii.
-
-    Args:
-        radii: the certified radii.
-        at: the radii; round numbers if not given.
-        title: the text above the table.
-    """
+    """Return certified accuracy and accuracy under attack at several radii."""
     points = radii.curve(at)
     columns = [
         Column(title="radius", kind="number", help="l2 distance in the units of the model's input"),
@@ -108,9 +95,7 @@ def _kept(radii: Radii) -> str:
 def compared_radii(radii: Mapping[str, Radii], at: Sequence[float] | None = None) -> Table:
     """Return one row per network: its accuracy, what is certified at several radii, and what the attack leaves there.
 
-    Args:
-        radii: radii of the same samples, by the name of the network.
-        at: the radii; if not given, round numbers just below the median of what is certified, and of what attacks find.
+    Without `at` these are round numbers just below the median of what is certified, and of what attacks find.
     """
     at = _instructive(radii) if at is None else at
     columns = [Column(title="network")]

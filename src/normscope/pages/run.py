@@ -39,16 +39,7 @@ READING_THE_PRODUCTS = (
 
 
 def run_document(run: Run, *, brief: bool = False) -> Document:
-    """Return the report of a run: what went wrong first, then the run as curves, then its layers and settings.
-
-    Args:
-        run: the run that `normscope.Run` read.
-        brief: whether to make the short form for a terminal: the headline, the alarms, and the courses of
-            the totals, the variances and the norms.
-
-    Returns:
-        Plain blocks. A part for which nothing was measured is left out.
-    """
+    """Return the report of a run: what went wrong first, then the run as curves, then its layers and settings."""
     blocks = _brief(run) if brief else _full(run)
     return Document(title=f"Run {run.name}", blocks=tuple(blocks))
 
@@ -168,13 +159,7 @@ def marks(run: Run) -> tuple[Mark, ...]:
 
 
 def view_curves(run: Run, view: LayerPicture, *, span: tuple[float, float] | None = None) -> Curves | None:
-    """Return one quantity as a picture with a curve per layer, or None where it was not measured.
-
-    Args:
-        run: the run.
-        view: the quantity, and how to read it.
-        span: a range that the value axis covers at least.
-    """
+    """Return one quantity as a picture with a curve per layer, or None where it was not measured."""
     course = run.course(view.kind, view.quantity)
     if not course or (view.quantity == "dead" and not any(value for points in course.values() for _, value in points)):
         return None
@@ -199,14 +184,7 @@ def view_curves(run: Run, view: LayerPicture, *, span: tuple[float, float] | Non
 
 
 def curve(name: str, points: Points, *, of: int = 1, depth: float | None = None) -> Curve:
-    """Return a curve with as many points as its picture has room for.
-
-    Args:
-        name: the name in the legend.
-        points: pairs (step, value).
-        of: how many curves the picture has.
-        depth: the position of its layer in the network, from 0 to 1.
-    """
+    """Return a curve with as many points as its picture has room for."""
     return Curve(name=name, points=thinned(points, points_each(of)), depth=depth)
 
 
@@ -275,17 +253,7 @@ def total_curves(
     found: tuple[Mark, ...] = (),
     logarithmic: bool = False,
 ) -> Curves | None:
-    """Return figures of the whole network as curves, or None where there is none.
-
-    Args:
-        courses: pairs (step, value) by name.
-        title: the text above the picture.
-        axis: what the values are.
-        caption: the text below the picture.
-        term: the term of the papers for what the title says in plain words.
-        found: marks on the axis of the steps.
-        logarithmic: whether to take logarithms if all values are positive and span two powers of ten.
-    """
+    """Return figures of the whole network as curves, or None where there is none."""
     courses = {name: points for name, points in courses.items() if points}
     if not courses:
         return None

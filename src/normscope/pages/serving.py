@@ -54,11 +54,7 @@ class LiveServer(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_port}/{self.word}/"
 
     def data(self, query: str) -> bytes | None:
-        """Return the data that the page asks for; None if it has them already.
-
-        Raises:
-            ValueError: the page makes no such query.
-        """
+        """Return the data that the page asks for; None if it has them already."""
         asked = {key: values[-1] for key, values in parse_qs(query).items()}
         low, high = float(asked.get("low", -math.inf)), float(asked.get("high", math.inf))
         with self._lock:

@@ -19,12 +19,7 @@ MEANING = (
 
 
 def curve_document(curve: ShareCurve, *, brief: bool = False) -> Document:
-    """Return the report of a curve.
-
-    Args:
-        curve: what `normscope.curve` returned; nothing is computed again.
-        brief: whether to make the short form for a terminal: without the chart.
-    """
+    """Return the report of a curve."""
     blocks: list[Block] = [*(Text(body=line) for line in statements(curve)), *curve_blocks(curve, brief=brief)]
     blocks += [Text(body=f"{note[0].upper()}{note[1:]}.") for note in curve.notes]
     return Document(title="How much a small change grows, by the share of the data", blocks=tuple(blocks))
@@ -41,12 +36,7 @@ def curve_blocks(curve: ShareCurve, *, brief: bool = False) -> list[Block]:
 
 
 def statements(curve: ShareCurve, share: float = 0.99) -> list[str]:
-    """Return a curve in sentences: one at the samples, one inside a domain and one over all inputs.
-
-    Args:
-        curve: any curve.
-        share: the share of the data that the first sentence speaks of.
-    """
+    """Return a curve in sentences: one at the samples, one inside a domain and one over all inputs."""
     found = []
     if curve.data is not None:
         high = curve.limits(share)[0]

@@ -53,16 +53,7 @@ _BRIEF = ("layer", "kind", "mean", "deviation", "least", "greatest", "gradient",
 
 
 def signal_table(signal: Signal | None, *, brief: bool = False, title: str = "") -> Table | None:
-    """Return the signal as a table, one line per input and layer; columns in which nothing was measured are left out.
-
-    Args:
-        signal: the signal of a check or an audit; None if it was not measured.
-        brief: whether to make the short form for a terminal: fewer columns, and of a long network fewer lines.
-        title: the text above the table.
-
-    Returns:
-        The table, or None without rows.
-    """
+    """Return the signal as a table, one line per input and layer, without columns in which nothing was measured."""
     if signal is None or not signal.rows:
         return None
     rows = _few(signal.rows) if brief else signal.rows

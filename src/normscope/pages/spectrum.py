@@ -39,12 +39,7 @@ DRAWN = (
 
 
 def spectrum_document(found: Spectrum, *, brief: bool = False) -> Document:
-    """Return the report of a spectrum.
-
-    Args:
-        found: what `normscope.hessian` returned; nothing is computed again.
-        brief: whether to make the short form for a terminal: without charts.
-    """
+    """Return the report of a spectrum."""
     blocks: list[Block] = [Text(body=headline(found), lead=True), *_unsettled(found)]
     if not brief:
         blocks += [Figures(items=tuple(_figures(found))), _chart(found)]

@@ -29,12 +29,7 @@ READING = (
 
 
 def symmetries_document(found: Symmetries, *, brief: bool = False) -> Document:
-    """Return the report: a verdict, the table by kind, every symmetry with its evidence, and what does not hold.
-
-    Args:
-        found: what `normscope.symmetries` returned; nothing is computed again.
-        brief: whether to make the short form for a terminal: without the evidence of every row.
-    """
+    """Return the report: a verdict, the table by kind, every symmetry with its evidence, and what does not hold."""
     blocks: list[Block] = [Text(body=verdict(found), lead=True)]
     if found.rows:
         blocks.append(_kinds(found))

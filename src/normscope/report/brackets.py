@@ -40,15 +40,7 @@ class Rung:
 
 
 def rungs(brackets: Mapping[str, Bracket]) -> list[Rung]:
-    """Return brackets by method, with one rung for those that agree.
-
-    Args:
-        brackets: brackets by name, from the crudest to the best.
-
-    Returns:
-        Rungs in the order given. A method joins the first that it agrees with; the bracket named `best`, or the one
-        with the strongest evidence, is shown for all of them.
-    """
+    """Return brackets by method; those that agree share a rung, which shows `best` or the one of strongest evidence."""
     found: list[list[str]] = []
     for name, bracket in brackets.items():
         alike = next((names for names in found if _agree(brackets[names[0]], bracket)), None)
@@ -69,16 +61,7 @@ def _shown_name(names: Sequence[str], brackets: Mapping[str, Bracket]) -> str:
 
 
 def bracket_table(brackets: Mapping[str, Bracket], *, title: str = "", caption: str = "") -> Table:
-    """Return one row per bracket: its methods, both sides as exponents of ten, the evidence and remarks.
-
-    Args:
-        brackets: brackets by name.
-        title: the text above the table.
-        caption: the text below it.
-
-    Returns:
-        A table of exponents, unformatted.
-    """
+    """Return one row per bracket: its methods, both sides as exponents of ten, the evidence and remarks."""
     shown = rungs(brackets)
     return Table(
         title=title,
@@ -108,16 +91,7 @@ def bracket_table(brackets: Mapping[str, Bracket], *, title: str = "", caption: 
 
 
 def bracket_chart(brackets: Mapping[str, Bracket], *, title: str = "", caption: str = "") -> Chart | None:
-    """Return brackets as bars from the lower to the upper side, and formulas that are no bound as marks, in log10.
-
-    Args:
-        brackets: brackets by the name of their method.
-        title: the text above the chart.
-        caption: the text below it.
-
-    Returns:
-        A sideways chart, or None without brackets.
-    """
+    """Return brackets as bars from the lower to the upper side, and formulas that are no bound as marks, in log10."""
     shown = rungs(brackets)
     if not shown:
         return None

@@ -11,13 +11,6 @@ NOT_MEASURED = "-"
 def format_cell(value: Cell, kind: Kind) -> str:
     """Return `value` as a reader sees it.
 
-    Args:
-        value: a plain value; `None` stands for a value that was not measured, which is not zero.
-        kind: the kind of the column. `log10` values stay exponents: 5.67 stands for 10^5.67.
-
-    Returns:
-        A short string without surrounding space.
-
     Example:
         >>> format_cell(5.6721, "log10"), format_cell(None, "log10"), format_cell(0.973, "percent")
         ('5.67', '-', '97.3 %')

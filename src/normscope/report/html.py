@@ -79,12 +79,6 @@ def to_fragment(document: Document) -> str:
     """Return a document as a piece of HTML for another page, such as a notebook's output.
 
     It has no script and no ids, and its styles change nothing outside it, so that several can share a page.
-
-    Args:
-        document: the document to show.
-
-    Returns:
-        A `<div>` with its own style sheet.
     """
     document = within_limits(document)
     environment = _environment()
@@ -98,9 +92,6 @@ def live_page(title: str) -> tuple[str, str]:
 
     The page is empty at first: its script asks the server for the charts. The policy allows that script, requests to
     the server that the page came from, and nothing else.
-
-    Args:
-        title: the title of the page.
     """
     environment = _environment()
     script = _source(environment, "live.js")

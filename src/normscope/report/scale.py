@@ -27,25 +27,13 @@ class AxisScale:
 
 
 def scale(chart: Chart) -> AxisScale | None:
-    """Return the range that holds every value and rule of a chart, or None if no value was measured.
-
-    Args:
-        chart: the chart, whose values may be None (not measured) or infinite.
-
-    Returns:
-        A range with some margin; never empty.
-    """
+    """Return the range that holds every value and rule of a chart, or None if no value was measured."""
     values = [value for series in chart.series for value in measured(series)]
     return scale_of(values, also=[value for _, value in chart.rules]) if values else None
 
 
 def scale_of(values: Sequence[float], *, also: Sequence[float] = ()) -> AxisScale:
-    """Return the range that holds some values, with some margin; never empty.
-
-    Args:
-        values: numbers, some of them perhaps infinite.
-        also: finite values that the range holds as well.
-    """
+    """Return the range that holds some values, with some margin; never empty."""
     finite = [value for value in (*values, *also) if math.isfinite(value)] or [0.0]
     low, high = min(finite), max(finite)
     room = MARGIN * (high - low) or 0.5
@@ -60,14 +48,6 @@ def measured(series: Series) -> Iterator[float]:
 
 def ticks(low: float, high: float, *, about: int = 6) -> tuple[float, ...]:
     """Return round values in `[low, high]`: multiples of 1, 2 or 5 times a power of ten.
-
-    Args:
-        low: the lower end.
-        high: the upper end, above `low`.
-        about: how many are wanted; there may be a few more or fewer.
-
-    Returns:
-        Ascending values.
 
     Example:
         >>> ticks(-0.3, 4.2, about=5)

@@ -42,13 +42,6 @@ def chart_svg(chart: Chart, *, narrow: bool = False) -> str:
 
     Every label has a group of class `place` with a `<title>`: browsers show it when the pointer rests there, and the
     page's script turns it into a quicker tooltip that arrow keys reach as well. Names are escaped.
-
-    Args:
-        chart: the chart to draw.
-        narrow: whether to draw it for the screen of a telephone; there is no pointer then, and there are no titles.
-
-    Returns:
-        Markup without ids, styles or scripts; empty if no value of the chart was measured.
     """
     extent = scale(chart)
     if extent is None or not chart.labels:
@@ -78,12 +71,7 @@ def chart_svg(chart: Chart, *, narrow: bool = False) -> str:
 
 
 def swatch(series: Series, number: int) -> str:
-    """Return the legend's small picture of a series: its colour and its shape.
-
-    Args:
-        series: the series of the legend's entry.
-        number: its position among the series of the chart.
-    """
+    """Return the legend's small picture of a series: its colour and its shape."""
     drawn: str
     if series.style == "spans":
         drawn = tag("rect", class_="span", x=7, y=1, width=8, height=12, rx=2)

@@ -43,15 +43,7 @@ class PlaneView:
 
 
 def circle_svg(circle: Circle, *, narrow: bool = False) -> str:
-    """Return paths around a circle as one `<svg>` element with equal axes, as large as there is room for.
-
-    Args:
-        circle: the paths to draw.
-        narrow: whether to draw it for the screen of a telephone.
-
-    Returns:
-        Markup without ids, styles or scripts; empty if no path has a point.
-    """
+    """Return paths around a circle as one `<svg>` element with equal axes, as large as there is room for."""
     if not any(path.points for path in circle.paths):
         return ""
     low, high = _ends(circle)

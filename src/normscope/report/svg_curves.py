@@ -49,15 +49,7 @@ class Plot:
 
 
 def curves_svg(curves: Curves, *, narrow: bool = False) -> str:
-    """Return curves as one `<svg>` element with groups of class `place` for the pointer, as in `chart_svg`.
-
-    Args:
-        curves: the curves to draw.
-        narrow: whether to draw them for the screen of a telephone; there is no pointer then, and there are no places.
-
-    Returns:
-        Markup without ids, styles or scripts; empty if no curve has a value.
-    """
+    """Return curves as one `<svg>` element with groups of class `place` for the pointer, as in `chart_svg`."""
     if narrow:
         few = (replace(curve, points=thinned(curve.points, NARROW_POINTS)) for curve in curves.curves)
         curves = replace(curves, curves=tuple(few))
@@ -85,12 +77,7 @@ def curves_svg(curves: Curves, *, narrow: bool = False) -> str:
 
 
 def curve_swatch(curve: Curve, number: int) -> str:
-    """Return the legend's small picture of a curve: its colour.
-
-    Args:
-        curve: the curve of the legend's entry.
-        number: its position among the curves.
-    """
+    """Return the legend's small picture of a curve: its colour."""
     line = tag("path", class_="line", d="M1 7H21")
     return tag(
         "svg",
