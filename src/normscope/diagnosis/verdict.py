@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Protocol
 
-from ..core.finding import Finding, Severity
-from ..core.finding_kinds import KINDS
+from ..core.finding import KINDS, Finding, Severity
 from ..report.words import counted, listed
 
 MOST = 3
