@@ -12,7 +12,7 @@ from ..diagnosis.audit_result import Audit, Row
 from ..diagnosis.findings.loose import useful
 from ..report.brackets import PLAIN
 from ..report.cells import format_cell
-from ..report.document import Block, Cell, Chart, Column, Document, Series, Table, Text
+from ..report.document import Block, Cell, Chart, Column, Document, ReadColumn, Series, Table, Text, tabulate
 from ..report.glossary import glossary
 from ..report.words import counted, listed
 from .audit import cut_short, not_measured, part, useful_bound
@@ -203,24 +203,21 @@ def _left_out(audits: Mapping[str, Audit]) -> str:
 
 
 def _about_table(audits: Mapping[str, Audit]) -> Table:
-    columns: list[tuple[Column, Callable[[str, Audit], Cell]]] = [
-        (Column(title="audit"), lambda name, audit: name),
-        (Column(title="parameters", kind="count"), lambda _, audit: audit.parameters),
-        (Column(title="layers", kind="count"), lambda _, audit: len(audit.layers)),
-        (Column(title="mode", kind="name"), lambda _, audit: audit.mode or "weights only"),
-        (Column(title="samples", kind="count"), lambda _, audit: audit.samples),
-        (
-            Column(title="lower", kind="log10", help="log10 of the growth between two inputs that were found."),
-            lambda _, audit: None if audit.lipschitz is None else audit.lipschitz.log10_lower,
+    columns: list[ReadColumn[tuple[str, Audit]]] = [
+        ReadColumn("audit", "text", lambda named: named[0]),
+        ReadColumn("parameters", "count", lambda named: named[1].parameters),
+        ReadColumn("layers", "count", lambda named: len(named[1].layers)),
+        ReadColumn("mode", "name", lambda named: named[1].mode or "weights only"),
+        ReadColumn("samples", "count", lambda named: named[1].samples),
+        ReadColumn(
+            "lower",
+            "log10",
+            lambda named: None if named[1].lipschitz is None else named[1].lipschitz.log10_lower,
+            "log10 of the growth between two inputs that were found.",
         ),
-        (Column(title="notes"), lambda _, audit: "; ".join(audit.notes) or None),
+        ReadColumn("notes", "text", lambda named: "; ".join(named[1].notes) or None),
     ]
-    return Table(
-        title="What was audited",
-        caption=READING,
-        columns=tuple(column for column, _ in columns),
-        rows=tuple(tuple(read(name, audit) for _, read in columns) for name, audit in audits.items()),
-    )
+    return tabulate(audits.items(), columns, title="What was audited", caption=READING)
 
 
 def _ladder_table(audits: Mapping[str, Audit]) -> Table | None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from ..diagnosis.audit_result import Audit
 from ..diagnosis.scope_shares import SHARE
-from ..report.document import Cell, Column, Table
+from ..report.document import Cell, ReadColumn, Table, tabulate
 from .audit_words import tally, why_useless
 
 INSIDE = "in the data's ranges"
@@ -16,48 +16,35 @@ INSIDE = "in the data's ranges"
 
 def headline_table(audits: Mapping[str, Audit], accuracy: Mapping[str, float]) -> Table:
     """Return how much a change grows in each audited network, at the data, near it and anywhere, and what was found."""
-    columns: list[tuple[Column, Callable[[str, Audit], Cell]]] = [
-        (Column(title="audit"), lambda name, audit: name),
-        (
-            Column(title="accuracy", kind="percent", help="Share of correct answers."),
-            lambda name, _: accuracy.get(name),
+    columns: list[ReadColumn[tuple[str, Audit]]] = [
+        ReadColumn("audit", "text", lambda named: named[0]),
+        ReadColumn("accuracy", "percent", lambda named: accuracy.get(named[0]), "Share of correct answers."),
+        ReadColumn(
+            "growth at the data",
+            "log10",
+            lambda named: None if named[1].observed is None else named[1].observed.log10_upper,
+            "log10 of how much a small change of the data grows at most: the largest Jacobian norm seen.",
         ),
-        (
-            Column(
-                title="growth at the data",
-                kind="log10",
-                help="log10 of how much a small change of the data grows at most: the largest Jacobian norm seen.",
-            ),
-            lambda _, audit: None if audit.observed is None else audit.observed.log10_upper,
+        ReadColumn(
+            INSIDE,
+            "log10",
+            lambda named: _inside(named[1]),
+            "log10 of how much a small change grows at most at any input whose values lie in the ranges of "
+            "the data, a little widened. Where that was not measured, what holds for any input.",
         ),
-        (
-            Column(
-                title=INSIDE,
-                kind="log10",
-                help="log10 of how much a small change grows at most at any input whose values lie in the ranges of "
-                "the data, a little widened. Where that was not measured, what holds for any input.",
-            ),
-            lambda _, audit: _inside(audit),
+        ReadColumn(
+            "for any input",
+            "log10",
+            lambda named: _any_input(named[1]),
+            "log10 of how much any change of any input grows at most: the upper side of the Lipschitz "
+            "constant. 'none' is a bound of no use, more than a millionfold above the data.",
         ),
-        (
-            Column(
-                title="for any input",
-                kind="log10",
-                help="log10 of how much any change of any input grows at most: the upper side of the Lipschitz "
-                "constant. 'none' is a bound of no use, more than a millionfold above the data.",
-            ),
-            lambda _, audit: _any_input(audit),
-        ),
-        (Column(title="findings"), lambda _, audit: tally(audit.findings)),
+        ReadColumn("findings", "text", lambda named: tally(named[1].findings)),
     ]
     absent = {"accuracy"} if not accuracy else set()
     absent |= set() if any(_domain(audit) is not None for audit in audits.values()) else {INSIDE}
-    kept = [(column, read) for column, read in columns if column.title not in absent]
-    return Table(
-        title="Side by side (log10: 1 is ten times)",
-        columns=tuple(column for column, _ in kept),
-        rows=tuple(tuple(read(name, audit) for _, read in kept) for name, audit in audits.items()),
-    )
+    kept = [column for column in columns if column.title not in absent]
+    return tabulate(audits.items(), kept, title="Side by side (log10: 1 is ten times)")
 
 
 def _domain(audit: Audit) -> float | None:

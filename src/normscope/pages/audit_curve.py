@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ..bounds.curve.shares import ShareCurve
 from ..diagnosis.scope_shares import SHARE
+from ..diagnosis.verdict import sentence
 from ..report.document import Block, Figure, Text
 from ..report.words import counted, factor
 from .share_curve import curve_blocks, statements
@@ -48,8 +49,4 @@ def curve_sentences(curve: ShareCurve | None) -> list[str]:
 
 def curve_part(curve: ShareCurve | None) -> list[Block]:
     """Return the chart and the tables, or nothing without a curve."""
-    return (
-        []
-        if curve is None
-        else [*curve_blocks(curve), *(Text(body=f"{note[0].upper()}{note[1:]}.") for note in curve.notes)]
-    )
+    return [] if curve is None else [*curve_blocks(curve), *(Text(body=sentence(note)) for note in curve.notes)]

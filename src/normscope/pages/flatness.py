@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ..diagnosis.verdict import sentence
 from ..geometry.flatness import Flatness
 from ..geometry.spectrum import Estimate
 from ..report.document import Block, Column, Curve, Curves, Document, Figure, Figures, Table, Text
@@ -50,8 +51,8 @@ def flatness_document(found: Flatness, *, brief: bool = False) -> Document:
             f"(raw {found.raw_ascent:.3g})."
         )
         blocks.append(Text(body=text))
-    blocks += [Text(body=f"{name[0].upper()}{name[1:]}: {what}.") for name, what in found.definitions]
-    blocks += [Text(body=f"{note[0].upper()}{note[1:]}.") for note in found.notes]
+    blocks += [Text(body=sentence(f"{name}: {what}")) for name, what in found.definitions]
+    blocks += [Text(body=sentence(note)) for note in found.notes]
     return Document(title=f"Flatness of {found.name}", blocks=tuple(blocks))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from ..core.log10 import log10_sum
+from ..diagnosis.verdict import sentence
 from ..generalize.bound import CERTIFIED, RATE, BoundRow
 from ..generalize.generalization_table import Generalization
 from ..report.document import Block, Chart, Column, Curve, Curves, Document, Figure, Figures, Series, Table, Text
@@ -24,7 +25,7 @@ def generalization_document(found: Generalization, *, brief: bool = False) -> Do
     if not brief:
         blocks += [_summands(found)]
     blocks += [_parts(found)]
-    blocks += [Text(body=f"{note[0].upper()}{note[1:]}.") for note in found.notes]
+    blocks += [Text(body=sentence(note)) for note in found.notes]
     return Document(title=f"Generalization of {found.name}", blocks=tuple(blocks))
 
 

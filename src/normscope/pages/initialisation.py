@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..networks.initialise import Initialisation
-from ..report.document import Block, Column, Document, Table, Text
+from ..networks.initialise import Initialisation, Scaled
+from ..report.document import Block, Document, ReadColumn, Text, tabulate
 from ..report.words import counted
 
 
@@ -15,27 +15,20 @@ def initialisation_document(done: Initialisation, *, brief: bool = False) -> Doc
         f"{counted(changed, 'weight layer')} of {len(done.layers)} rescaled ({done.mode} mode). Before, what "
         f"layers hand on had deviations from {min(deviations):.3g} to {max(deviations):.3g}."
     )
-    columns = (
-        Column(title="layer", kind="name"),
-        Column(title="deviation before", kind="number"),
-        Column(title="after", kind="number"),
-        Column(title="factor", kind="number", help="by which weight and bias were multiplied"),
-        Column(title="gradient before", kind="log10", help="as a multiple of that at the output"),
-        Column(title="after", kind="log10"),
-        Column(title="left alone because"),
-    )
-    rows = tuple(
-        (
-            layer.path,
-            layer.before,
-            layer.after,
-            layer.factor,
-            layer.log10_gradient_before,
-            layer.log10_gradient_after,
-            layer.reason,
-        )
-        for layer in done.layers
+    columns: tuple[ReadColumn[Scaled], ...] = (
+        ReadColumn("layer", "name", lambda layer: layer.path),
+        ReadColumn("deviation before", "number", lambda layer: layer.before),
+        ReadColumn("after", "number", lambda layer: layer.after),
+        ReadColumn("factor", "number", lambda layer: layer.factor, "by which weight and bias were multiplied"),
+        ReadColumn(
+            "gradient before",
+            "log10",
+            lambda layer: layer.log10_gradient_before,
+            "as a multiple of that at the output",
+        ),
+        ReadColumn("after", "log10", lambda layer: layer.log10_gradient_after),
+        ReadColumn("left alone because", "text", lambda layer: layer.reason),
     )
     notes = tuple(Text(body=f"Note: {note}.") for note in done.notes)
-    blocks: tuple[Block, ...] = (Text(body=head, lead=True), Table(columns=columns, rows=rows), *notes)
+    blocks: tuple[Block, ...] = (Text(body=head, lead=True), tabulate(done.layers, columns), *notes)
     return Document(title=f"Initialisation of {type(done.model).__name__}", blocks=blocks)

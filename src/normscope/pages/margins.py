@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ..diagnosis.verdict import sentence
 from ..geometry.margins import Margins
 from ..report.document import Block, Chart, Column, Document, Figure, Figures, Series, Table, Text
 from ..report.words import counted
@@ -40,8 +41,8 @@ def margins_document(found: Margins, *, brief: bool = False) -> Document:
     rows = tuple((s, ordered[p], *(values[p] for values in scaled)) for s, p in zip(SHARES, ranks))
     blocks.append(Table(title="Quantiles of the margins", columns=columns, rows=rows))
     used = ("margin", *(f"margin over {scope.upper()}" for scope in found.log10_constants))
-    blocks += [Text(body=f"{name[0].upper()}{name[1:]}: {what}.") for name, what in found.definitions if name in used]
-    blocks += [Text(body=f"{note[0].upper()}{note[1:]}.") for note in found.notes]
+    blocks += [Text(body=sentence(f"{name}: {what}")) for name, what in found.definitions if name in used]
+    blocks += [Text(body=sentence(note)) for note in found.notes]
     return Document(title=f"Margins of {found.name}", blocks=tuple(blocks))
 
 

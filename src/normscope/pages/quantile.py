@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from ..bounds.data.quantile import SHARES, DataBracket
+from ..diagnosis.verdict import sentence
 from ..report.document import Block, Chart, Column, Document, Figure, Figures, Notice, Series, Table, Text
 from ..report.words import counted, factor
 
@@ -23,7 +24,7 @@ def quantile_document(found: DataBracket, *, brief: bool = False) -> Document:
     blocks += [_shares(found), _largest(found)]
     blocks += [_parts(found.per_class, "By class", "class")] if found.per_class else []
     blocks += [_parts(found.per_layer, "By layer", "layer")] if found.per_layer else []
-    blocks += [Text(body=f"{note[0].upper()}{note[1:]}.") for note in found.notes]
+    blocks += [Text(body=sentence(note)) for note in found.notes]
     return Document(title="How much a small change of the input grows, over the data", blocks=tuple(blocks))
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ..core.errors import InputError
 from ..core.finding import Severity
 from ..diagnosis.verdict import sentence
 from ..monitor.run import Run
-from ..report.document import Block, Cell, Column, Curves, Document, Table, Text
+from ..report.document import Block, Column, Curves, Document, Kind, ReadColumn, Table, Text, tabulate
 from ..report.glossary import glossary
 from ..report.words import counted, listed
 from .audit import part
@@ -79,34 +79,33 @@ def _summary(runs: Mapping[str, Run]) -> str:
 
 
 def _headline_table(runs: Mapping[str, Run]) -> Table:
-    columns: list[tuple[Column, Callable[[str, Run], Cell]]] = [
-        (Column(title="run"), lambda name, run: name),
-        (Column(title="model", kind="name"), lambda _, run: run.metadata.get("model")),
-        (Column(title="steps", kind="count"), lambda _, run: steps_taken(run)),
-        (Column(title="first loss", kind="number"), lambda _, run: _end(run.total("loss"), 0)),
-        (Column(title="last loss", kind="number"), lambda _, run: _end(run.total("loss"), -1)),
-        (
-            Column(title="norms, first", kind="log10", help="log10 of the product of the operator norms."),
-            lambda _, run: _end(run.total("log10_printed"), 0),
-        ),
-        (Column(title="norms, last", kind="log10"), lambda _, run: _end(run.total("log10_printed"), -1)),
-        (
-            Column(title="folded, first", kind="log10", help="log10 of the product with the normalizers folded in."),
-            lambda _, run: _end(run.total("log10_folded"), 0),
-        ),
-        (Column(title="folded, last", kind="log10"), lambda _, run: _end(run.total("log10_folded"), -1)),
-        (Column(title="alarms", kind="name"), lambda _, run: tally(run.findings)),
-        (
-            Column(title="overhead", kind="percent", help="Share of the time that watching took."),
-            lambda _, run: None if run.ended is None else run.ended.overhead,
-        ),
-        (Column(title="end", kind="name"), lambda _, run: None if run.ended is None else run.ended.how),
-    ]
-    return Table(
-        title="Headline figures",
-        columns=tuple(column for column, _ in columns),
-        rows=tuple(tuple(read(name, run) for _, read in columns) for name, run in runs.items()),
+    def total(title: str, kind: Kind, quantity: str, index: int, help: str = "") -> ReadColumn[tuple[str, Run]]:
+        return ReadColumn(title, kind, lambda named: _end(named[1].total(quantity), index), help)
+
+    norms, folded = (
+        "log10 of the product of the operator norms.",
+        "log10 of the product with the normalizers folded in.",
     )
+    columns: list[ReadColumn[tuple[str, Run]]] = [
+        ReadColumn("run", "text", lambda named: named[0]),
+        ReadColumn("model", "name", lambda named: named[1].metadata.get("model")),
+        ReadColumn("steps", "count", lambda named: steps_taken(named[1])),
+        total("first loss", "number", "loss", 0),
+        total("last loss", "number", "loss", -1),
+        total("norms, first", "log10", "log10_printed", 0, norms),
+        total("norms, last", "log10", "log10_printed", -1),
+        total("folded, first", "log10", "log10_folded", 0, folded),
+        total("folded, last", "log10", "log10_folded", -1),
+        ReadColumn("alarms", "name", lambda named: tally(named[1].findings)),
+        ReadColumn(
+            "overhead",
+            "percent",
+            lambda named: None if named[1].ended is None else named[1].ended.overhead,
+            "Share of the time that watching took.",
+        ),
+        ReadColumn("end", "name", lambda named: None if named[1].ended is None else named[1].ended.how),
+    ]
+    return tabulate(runs.items(), columns, title="Headline figures")
 
 
 def _end(points: Points, index: int) -> float | None:

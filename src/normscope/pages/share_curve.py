@@ -6,7 +6,8 @@ import math
 
 from ..bounds.curve.shares import DomainPoint, ShareCurve
 from ..bounds.data.quantile import SHARES
-from ..report.document import Block, Chart, Column, Document, Notice, Series, Table, Text
+from ..diagnosis.verdict import sentence
+from ..report.document import Block, Chart, Column, Document, Notice, ReadColumn, Series, Table, Text, tabulate
 from ..report.words import counted, factor
 
 USELESS = 6.0
@@ -21,7 +22,7 @@ MEANING = (
 def curve_document(curve: ShareCurve, *, brief: bool = False) -> Document:
     """Return the report of a curve."""
     blocks: list[Block] = [*(Text(body=line) for line in statements(curve)), *curve_blocks(curve, brief=brief)]
-    blocks += [Text(body=f"{note[0].upper()}{note[1:]}.") for note in curve.notes]
+    blocks += [Text(body=sentence(note)) for note in curve.notes]
     return Document(title="How much a small change grows, by the share of the data", blocks=tuple(blocks))
 
 
@@ -121,28 +122,35 @@ def _shares(curve: ShareCurve) -> Table | None:
 def _domains(curve: ShareCurve) -> Table | None:
     if not curve.domains:
         return None
-    return Table(
-        title="Domains, each inside the next",
-        columns=(
-            Column(title="ranges", kind="text", help="how wide they are, beside what was seen at the samples"),
-            Column(title="growth, at most", kind="log10", help="of a small change, at every input inside"),
-            Column(title="fresh samples inside", kind="percent", help="of those that did not define it"),
-            Column(title="at least", kind="text", help="of the distribution, with that confidence"),
-            Column(title="method", kind="name"),
+    columns: tuple[ReadColumn[DomainPoint], ...] = (
+        ReadColumn(
+            "ranges", "text", lambda point: point.width, "how wide they are, beside what was seen at the samples"
         ),
-        rows=tuple(
-            (
-                point.width,
-                point.bracket.log10_upper,
-                None if point.coverage is None else point.coverage.share,
-                None if point.coverage is None else point.coverage.at_least,
-                point.bracket.method,
-            )
-            for point in curve.domains
+        ReadColumn(
+            "growth, at most",
+            "log10",
+            lambda point: point.bracket.log10_upper,
+            "of a small change, at every input inside",
         ),
-        caption=f"Recorded over {_recorded(curve)}. A domain need not be convex: between two "
-        "inputs the bound holds if the whole segment lies inside.",
+        ReadColumn(
+            "fresh samples inside",
+            "percent",
+            lambda point: None if point.coverage is None else point.coverage.share,
+            "of those that did not define it",
+        ),
+        ReadColumn(
+            "at least",
+            "text",
+            lambda point: None if point.coverage is None else point.coverage.at_least,
+            "of the distribution, with that confidence",
+        ),
+        ReadColumn("method", "name", lambda point: point.bracket.method),
     )
+    caption = (
+        f"Recorded over {_recorded(curve)}. A domain need not be convex: between two inputs the bound holds if the "
+        "whole segment lies inside."
+    )
+    return tabulate(curve.domains, columns, title="Domains, each inside the next", caption=caption)
 
 
 def _recorded(curve: ShareCurve) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ..diagnosis.signal import FLOAT16_LARGEST, INPUT, Signal, SignalRow
-from ..report.document import Cell, Chart, Column, Kind, Series, Table
+from ..report.document import Chart, ReadColumn, Series, Table, tabulate
 from ..report.words import shape
 
 READING = (
@@ -19,35 +19,39 @@ BRIEF_ROWS = 40
 """A longer table shows only the input, the weight layers and the output in a terminal."""
 WEIGHTS = (INPUT, "linear", "convolution", "embedding")
 
-_COLUMNS: tuple[tuple[str, Kind, Callable[[SignalRow], Cell], str], ...] = (
-    ("layer", "name", lambda row: row.path or "(model)", ""),
-    ("kind", "name", lambda row: row.kind, "The family of the function, or the module's class."),
-    ("mean", "number", lambda row: row.mean, "Mean of all values."),
-    ("deviation", "number", lambda row: row.deviation, "Standard deviation of all values."),
-    ("least", "number", lambda row: row.least, "Smallest value."),
-    ("greatest", "number", lambda row: row.greatest, "Largest value."),
-    ("gradient", "log10", lambda row: row.log10_gradient, "log10 of the gradient here against that at the output."),
-    (
+_COLUMNS: tuple[ReadColumn[SignalRow], ...] = (
+    ReadColumn("layer", "name", lambda row: row.path or "(model)"),
+    ReadColumn("kind", "name", lambda row: row.kind, "The family of the function, or the module's class."),
+    ReadColumn("mean", "number", lambda row: row.mean, "Mean of all values."),
+    ReadColumn("deviation", "number", lambda row: row.deviation, "Standard deviation of all values."),
+    ReadColumn("least", "number", lambda row: row.least, "Smallest value."),
+    ReadColumn("greatest", "number", lambda row: row.greatest, "Largest value."),
+    ReadColumn(
+        "gradient", "log10", lambda row: row.log10_gradient, "log10 of the gradient here against that at the output."
+    ),
+    ReadColumn(
         "saturated",
         "percent",
         lambda row: row.saturated,
         "Sigmoid, tanh: share of values within 1 % of the limits; softmax: share of rows that are one-hot.",
     ),
-    ("dead", "percent", lambda row: row.dead, "ReLU: share of channels that were positive for no sample of the data."),
-    (
+    ReadColumn(
+        "dead", "percent", lambda row: row.dead, "ReLU: share of channels that were positive for no sample of the data."
+    ),
+    ReadColumn(
         "float16 room",
         "log10",
         lambda row: row.log10_room_float16,
         "log10 of 65504 over the largest absolute value: below 0 float16 overflows.",
     ),
-    (
+    ReadColumn(
         "below float16",
         "percent",
         lambda row: row.below_float16,
         "Share of values, not zero, below the smallest normal float16.",
     ),
-    ("shape", "name", lambda row: shape(row.shape), "Shape of the values."),
-    ("dtype", "name", lambda row: row.dtype, "In which they are stored."),
+    ReadColumn("shape", "name", lambda row: shape(row.shape), "Shape of the values."),
+    ReadColumn("dtype", "name", lambda row: row.dtype, "In which they are stored."),
 )
 _BRIEF = ("layer", "kind", "mean", "deviation", "least", "greatest", "gradient", "saturated", "dead", "float16 room")
 
@@ -57,15 +61,9 @@ def signal_table(signal: Signal | None, *, brief: bool = False, title: str = "")
     if signal is None or not signal.rows:
         return None
     rows = _few(signal.rows) if brief else signal.rows
-    columns = [column for column in _COLUMNS if not brief or column[0] in _BRIEF]
-    read = [(column, [column[2](row) for row in rows]) for column in columns]
-    kept = [(column, cells) for column, cells in read if any(cell is not None for cell in cells)]
-    return Table(
-        title=title,
-        caption="" if brief else READING.format(samples=f"{signal.samples:,}", of=signal.gradient_of),
-        columns=tuple(Column(title=name, kind=kind, help=text) for (name, kind, _, text), _ in kept),
-        rows=tuple(zip(*(cells for _, cells in kept))),
-    )
+    columns = [column for column in _COLUMNS if not brief or column.title in _BRIEF]
+    caption = "" if brief else READING.format(samples=f"{signal.samples:,}", of=signal.gradient_of)
+    return tabulate(rows, columns, title=title, caption=caption, drop_empty=True)
 
 
 def signal_chart(signal: Signal | None) -> Chart | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ..diagnosis.verdict import sentence
 from ..geometry.smoothness import Smoothness
 from ..report.document import Block, Column, Curve, Curves, Document, Figure, Figures, Table, Text
 
@@ -38,8 +39,8 @@ def smoothness_document(found: Smoothness, *, brief: bool = False) -> Document:
     )
     title = f"Along gradient descent with learning rate {found.learning_rate:.3g}"
     blocks.append(Table(title=title, columns=columns, rows=rows))
-    blocks += [Text(body=f"{name[0].upper()}{name[1:]}: {what}.") for name, what in found.definitions]
-    blocks += [Text(body=f"{note[0].upper()}{note[1:]}.") for note in found.notes]
+    blocks += [Text(body=sentence(f"{name}: {what}")) for name, what in found.definitions]
+    blocks += [Text(body=sentence(note)) for note in found.notes]
     return Document(title=f"Smoothness of {found.name}", blocks=tuple(blocks))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ..diagnosis.verdict import sentence
 from ..geometry.spectrum import Spectrum
 from ..report.document import (
     Block,
@@ -45,7 +46,7 @@ def spectrum_document(found: Spectrum, *, brief: bool = False) -> Document:
         blocks += [Figures(items=tuple(_figures(found))), _chart(found)]
     blocks += [_eigenvalues(found), *_density(found, brief), *_blocks(found), *_invariants(found)]
     blocks.append(Text(heading="" if brief else "About these figures", body=definition(found), folded=not brief))
-    blocks += [Text(body=f"{note[0].upper()}{note[1:]}.") for note in found.notes]
+    blocks += [Text(body=sentence(note)) for note in found.notes]
     return Document(title=f"Curvature of {found.name}", blocks=(*blocks, *(() if brief else glossary(blocks))))
 
 

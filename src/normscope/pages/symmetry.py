@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..geometry.candidate import KINDS
 from ..geometry.symmetry import Symmetries, Symmetry
-from ..report.document import Block, Cell, Column, Document, Notice, Table, Text
+from ..report.document import Block, Cell, Column, Document, Notice, ReadColumn, Table, Text, tabulate
 from ..report.words import counted
 
 MEANING = {
@@ -34,7 +34,8 @@ def symmetries_document(found: Symmetries, *, brief: bool = False) -> Document:
     if found.rows:
         blocks.append(_kinds(found))
     if found.verified and not brief:
-        blocks.append(_rows("Every symmetry and its evidence", found.verified, READING))
+        title = "Every symmetry and its evidence"
+        blocks.append(tabulate(found.verified, EVIDENCE_COLUMNS, title=title, caption=READING))
     unverified = [row for row in found.rows if row.status != "verified"]
     blocks += [
         Notice(
@@ -109,25 +110,18 @@ def _kinds(found: Symmetries) -> Table:
     )
 
 
-def _rows(title: str, rows: tuple[Symmetry, ...], caption: str) -> Table:
-    def cells(row: Symmetry) -> tuple[Cell, ...]:
-        evidence = row.evidence
-        return (
-            row.kind, row.path, row.normalizer or None, row.form, row.units, row.dof, evidence.output_change,
-            evidence.output_change_no_eps, evidence.output_change_chance, evidence.radial, evidence.radial_error,
-            evidence.hessian, evidence.fisher_no_eps,
-        )  # fmt: skip
-
-    names = ("kind", "layer", "undone by", "action")
-    numbers = ("change", "without eps", "by chance", "gradient", "off the formula", "Hessian", "Fisher")
-    return Table(
-        title=title,
-        columns=(
-            *(Column(title=name, kind="name" if name != "action" else "text") for name in names),
-            Column(title="units", kind="count"),
-            Column(title="degrees of freedom", kind="count"),
-            *(Column(title=name, kind="number") for name in numbers),
-        ),
-        rows=tuple(map(cells, rows)),
-        caption=caption,
-    )
+EVIDENCE_COLUMNS: tuple[ReadColumn[Symmetry], ...] = (
+    ReadColumn("kind", "name", lambda row: row.kind),
+    ReadColumn("layer", "name", lambda row: row.path),
+    ReadColumn("undone by", "name", lambda row: row.normalizer or None),
+    ReadColumn("action", "text", lambda row: row.form),
+    ReadColumn("units", "count", lambda row: row.units),
+    ReadColumn("degrees of freedom", "count", lambda row: row.dof),
+    ReadColumn("change", "number", lambda row: row.evidence.output_change),
+    ReadColumn("without eps", "number", lambda row: row.evidence.output_change_no_eps),
+    ReadColumn("by chance", "number", lambda row: row.evidence.output_change_chance),
+    ReadColumn("gradient", "number", lambda row: row.evidence.radial),
+    ReadColumn("off the formula", "number", lambda row: row.evidence.radial_error),
+    ReadColumn("Hessian", "number", lambda row: row.evidence.hessian),
+    ReadColumn("Fisher", "number", lambda row: row.evidence.fisher_no_eps),
+)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ..bounds.weights.sensitivity import WeightRow, WeightSensitivity
-from ..report.document import Block, Cell, Column, Document, Kind, Table, Text
+from ..report.document import Block, Column, Document, ReadColumn, Table, Text, tabulate
 from ..report.words import counted, shape
 
 READING = (
@@ -34,30 +32,27 @@ def weight_sensitivity_document(found: WeightSensitivity, *, brief: bool = False
 
 
 def _table(found: WeightSensitivity) -> Table:
-    columns: list[tuple[str, Kind, Callable[[WeightRow], Cell]]] = [
-        ("layer", "name", lambda row: row.path or "(model)"),
-        ("operator", "name", lambda row: row.operator),
-        ("weight", "name", lambda row: shape(row.weight_shape)),
-        ("norm(H)", "log10", lambda row: row.log10_read),
-        ("behind", "log10", lambda row: row.log10_behind),
-        ("norm(h, W), lower", "log10", lambda row: row.bracket_h.log10_lower),
-        ("upper", "log10", lambda row: row.bracket_h.log10_upper),
-        ("relative", "log10", lambda row: row.log10_relative),
-        ("norm(f, W), lower", "log10", lambda row: None if row.bracket_f is None else row.bracket_f.log10_lower),
-        ("upper", "log10", lambda row: None if row.bracket_f is None else row.bracket_f.log10_upper),
-        ("printed", "log10", lambda row: row.printed_h.log10_upper),
-        ("is a bound", "name", lambda row: "yes" if row.printed_h.holds else "no"),
-        ("remarks", "text", _remarks),
+    columns: list[ReadColumn[WeightRow]] = [
+        ReadColumn("layer", "name", lambda row: row.path or "(model)"),
+        ReadColumn("operator", "name", lambda row: row.operator),
+        ReadColumn("weight", "name", lambda row: shape(row.weight_shape)),
+        ReadColumn("norm(H)", "log10", lambda row: row.log10_read),
+        ReadColumn("behind", "log10", lambda row: row.log10_behind),
+        ReadColumn("norm(h, W), lower", "log10", lambda row: row.bracket_h.log10_lower),
+        ReadColumn("upper", "log10", lambda row: row.bracket_h.log10_upper),
+        ReadColumn("relative", "log10", lambda row: row.log10_relative),
     ]
-    kept = [c for c in columns if found.loss is not None or not c[0].startswith("norm(f")]
-    if found.loss is None:
-        kept.remove(columns[9])
-    return Table(
-        title="norm(h, W) by weight (log10)",
-        caption=READING,
-        columns=tuple(Column(title=title, kind=kind) for title, kind, _ in kept),
-        rows=tuple(tuple(read(row) for *_, read in kept) for row in found.rows),
-    )
+    if found.loss is not None:
+        columns += [
+            ReadColumn("norm(f, W), lower", "log10", lambda row: row.bracket_f and row.bracket_f.log10_lower),
+            ReadColumn("upper", "log10", lambda row: row.bracket_f and row.bracket_f.log10_upper),
+        ]
+    columns += [
+        ReadColumn("printed", "log10", lambda row: row.printed_h.log10_upper),
+        ReadColumn("is a bound", "name", lambda row: "yes" if row.printed_h.holds else "no"),
+        ReadColumn("remarks", "text", _remarks),
+    ]
+    return tabulate(found.rows, columns, title="norm(h, W) by weight (log10)", caption=READING)
 
 
 def _remarks(row: WeightRow) -> str | None:
