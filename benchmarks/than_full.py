@@ -20,7 +20,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from normscope.core.json_values import plain, revived
+from normscope.core.codec import plain, revived
 from normscope_lab.experiments.base import Job
 from normscope_lab.experiments.origin import origin
 from normscope_lab.experiments.registry import registered

@@ -10,11 +10,11 @@ from .core.budget import Budget
 from .core.codec import JsonForm, Part, Saved
 from .core.codec import decoded as decode
 from .core.codec import opened as open_json
+from .core.codec import plain as to_plain
+from .core.codec import revived as from_plain
 from .core.errors import InputError
 from .core.errors import said as describe_error
 from .core.files import write_text
-from .core.json_values import plain as to_plain
-from .core.json_values import revived as from_plain
 from .core.log10 import log10, log10_sum
 from .core.options import check_numbers, check_positive
 from .core.progress import Progress

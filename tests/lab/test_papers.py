@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from normscope.core.json_values import plain, revived
+from normscope.core.codec import plain, revived
 from normscope.report.document import Document
 from normscope.report.html import to_html
 from normscope_lab.experiments import akbar, beyond, theory

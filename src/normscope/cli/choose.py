@@ -19,8 +19,7 @@ from ..choosing.task import MOST_SAMPLES
 from ..core.errors import InputError
 from ..report.terminal import print_document
 from ..theory.losses import LOSSES
-from .data_forms import converted, dtype_of, folder_split
-from .labelled import open_labelled
+from .data_forms import converted, dtype_of, folder_split, open_labelled
 from .messages import say_written, write_result
 from .model_forms import FORMS, GivenModel, open_model
 from .objects import load_object, staying

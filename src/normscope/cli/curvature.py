@@ -16,7 +16,7 @@ from ..geometry.hessian import hessian
 from ..geometry.margins import margins
 from ..geometry.smoothness import smoothness
 from ..report.terminal import print_document
-from .labelled import Labelled, open_labelled
+from .data_forms import Labelled, open_labelled
 from .messages import say_written, write_result
 from .model_forms import FORMS, open_runnable, placed
 from .objects import load_object, staying

@@ -14,8 +14,7 @@ from ..core.errors import InputError
 from ..generalize.bounding import CELLS
 from ..generalize.bounding import generalization as bounded
 from ..report.terminal import print_document
-from .data_forms import UNIT, converted, dtype_of, folder_split
-from .labelled import open_labelled
+from .data_forms import UNIT, converted, dtype_of, folder_split, open_labelled
 from .messages import say_written, write_result
 from .model_forms import FORMS, GivenModel, open_runnable, placed
 from .objects import staying

@@ -20,8 +20,7 @@ from ..core.files import write_text
 from ..report.brackets import bracket_table
 from ..report.document import Document
 from ..report.terminal import print_document
-from .data_forms import open_data
-from .labelled import open_labelled
+from .data_forms import open_data, open_labelled
 from .messages import say_written
 from .model_forms import FORMS, GivenModel, open_runnable, placed
 from .objects import staying

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Protocol, TextIO, cast
 
 import typer
 
-from ..report.cells import visible
+from ..report.words import visible
 
 
 def one_line(text: str) -> str:

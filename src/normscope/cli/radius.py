@@ -11,7 +11,7 @@ from ..bounds.radius.radius import certified_radius
 from ..core.errors import InputError
 from ..pages.radii import radii_document
 from ..report.terminal import print_document
-from .labelled import open_labelled
+from .data_forms import open_labelled
 from .messages import say_written, write_result
 from .model_forms import FORMS, open_runnable, placed
 from .objects import staying

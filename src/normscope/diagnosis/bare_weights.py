@@ -17,8 +17,7 @@ from ..core.log10 import log10
 from ..core.progress import Progress
 from ..core.provenance import provenance
 from ..linalg.operator_norms import BOUNDING
-from ..report.cells import visible
-from ..report.words import counted, shape
+from ..report.words import counted, shape, visible
 from ..theory.lemmas import lemma1
 from ..theory.normalizers import batch_norm_eval_global
 from .audit_result import Audit, Row

@@ -47,7 +47,7 @@ class Margins(FigureResult):
         notes: what the reader must know.
     """
 
-    page = "margins:margins_document"
+    page = "curvature:margins_document"
     JSON: ClassVar[JsonForm] = figures_form("margins", "margins")
 
     name: str

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from ..core.cost import count
-from ..core.dropout import dropping_nothing
 from ..core.errors import InputError, NotFiniteError, said
 from ..core.torch_settings import full_precision, math_attention, without_cudnn
-from ..core.untouched import ProtectedParameters, mode_of, on_copies, untouched
+from ..core.untouched import ProtectedParameters, dropping_nothing, mode_of, on_copies, untouched
 from ..graph.call import quantized
 from ..theory.losses import Loss
 from .batches import Batch, LossFunction, kept_batches, loss_function, loss_of, outputs_of

@@ -12,9 +12,9 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
+from ..core.codec import plain
 from ..core.errors import InputError, said
 from ..core.files import bounded_lines, parse_json, read_json, write_text
-from ..core.json_values import plain
 
 RUNS, SETTINGS = "runs.jsonl", "settings.json"
 

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.untouched import random_as_found
-from ..report.cells import format_cell, visible
 from ..report.curves import sparkline
-from ..report.words import counted
+from ..report.words import counted, format_cell, visible
 from .history import History
 from .record import Kind, Record
 from .schedule import PATIENCE_RECORDS

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from ..core.codec import JsonForm, Part
-from ..core.json_values import revived
+from ..core.codec import JsonForm, Part, revived
 
 Kind = Literal["weight", "normalizer", "block", "units", "operator"]
 KINDS: tuple[Kind, ...] = ("weight", "normalizer", "block", "units", "operator")

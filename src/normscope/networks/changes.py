@@ -39,7 +39,7 @@ class Twin(Shown):
         notes: what the reader must know.
     """
 
-    page = "twin:twin_document"
+    page = "networks:twin_document"
     JSON: ClassVar[JsonForm] = JsonForm(left_out=("model",))
 
     model: nn.Module = field(repr=False)

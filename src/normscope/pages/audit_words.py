@@ -14,8 +14,8 @@ from ..diagnosis.verdict import clause, groups
 from ..graph.ir import HELD
 from ..report.document import Figure
 from ..report.words import LEVELS, counted, factor, shape
-from .audit_curve import curve_figures, curve_sentences
 from .cards import next_steps
+from .share_curve import curve_figures, curve_sentences
 
 EVIDENCE = {
     Evidence.PROVEN: "proven, rounding included",

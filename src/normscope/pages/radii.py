@@ -8,11 +8,10 @@ from dataclasses import replace
 from statistics import median
 
 from ..bounds.radius.radii import COLUMNS, Radii
-from ..report.cells import format_cell
 from ..report.document import Block, Cell, Chart, Column, Document, Figure, Figures, Notice, Series, Table, Text
+from ..report.drawing import tick_text, ticks
 from ..report.glossary import glossary
-from ..report.scale import tick_text, ticks
-from ..report.words import counted, listed, shape
+from ..report.words import counted, format_cell, listed, shape
 
 STEPS = 36
 """The curve is drawn at about this many radii."""

@@ -16,8 +16,18 @@ from ..report.words import counted, listed
 from .audit import part
 from .audit_comparison import difference, merged_order
 from .audit_words import tally
-from .run import PRODUCTS, Points, alarm_notices, settings, steps_taken, total_curves, view_curves
-from .run_views import NORM, VARIANCE, LayerPicture
+from .run import (
+    NORM,
+    PRODUCTS,
+    VARIANCE,
+    LayerPicture,
+    Points,
+    alarm_notices,
+    settings,
+    steps_taken,
+    total_curves,
+    view_curves,
+)
 
 NOT_SETTINGS = ("began",)
 """Entries that differ between any two runs, and that a comparison leaves out."""

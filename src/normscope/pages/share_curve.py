@@ -1,13 +1,28 @@
-"""`curve_document`: the growth of small changes against the share of the data, as the report a person reads."""
+"""How much a small change grows over the data: by share of the data, as a quantile, and as an audit shows it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 
 from ..bounds.curve.shares import DomainPoint, ShareCurve
-from ..bounds.data.quantile import SHARES
+from ..bounds.data.quantile import SHARES, DataBracket
+from ..diagnosis.scope_shares import SHARE
 from ..diagnosis.verdict import sentence
-from ..report.document import Block, Chart, Column, Document, Notice, ReadColumn, Series, Table, Text, tabulate
+from ..report.document import (
+    Block,
+    Chart,
+    Column,
+    Document,
+    Figure,
+    Figures,
+    Notice,
+    ReadColumn,
+    Series,
+    Table,
+    Text,
+    tabulate,
+)
 from ..report.words import counted, factor
 
 USELESS = 6.0
@@ -170,3 +185,148 @@ def _percent(share: float) -> str:
 
 def _times(exponent: float) -> str:
     return "without a known bound" if exponent == math.inf else f"at most {factor(exponent)} times"
+
+
+QUANTILE_MEANING = (
+    "It speaks of fresh independent draws from the distribution that these samples come from; it says nothing about "
+    "shifted or adversarial inputs, nor about two inputs far apart."
+)
+
+
+def quantile_document(found: DataBracket, *, brief: bool = False) -> Document:
+    """Return the report: the statement, limits by share, and the samples with the largest norms."""
+    blocks: list[Block] = [Text(body=quantile_headline(found)), *_warn_unconverged(found)]
+    if not brief:
+        blocks += [_quantile_figures(found), _quantile_chart(found)]
+    blocks += [_quantile_table(found), _largest_table(found)]
+    blocks += [_part_table(found.per_class, "By class", "class")] if found.per_class else []
+    blocks += [_part_table(found.per_layer, "By layer", "layer")] if found.per_layer else []
+    blocks += [Text(body=sentence(note)) for note in found.notes]
+    return Document(title="How much a small change of the input grows, over the data", blocks=tuple(blocks))
+
+
+def quantile_headline(found: DataBracket) -> str:
+    """Return the statement, and what it does not say."""
+    samples = counted(found.samples, "sample")
+    if found.log10_upper == math.inf:
+        return f"No statement: {found.reason}."
+    return (
+        f"With confidence {found.confidence:.4g}, at {100 * found.share:.6g} % of inputs or more a small change grows "
+        f"at most {factor(found.log10_upper)} times (from {samples}). {QUANTILE_MEANING}"
+    )
+
+
+def _warn_unconverged(found: DataBracket) -> list[Block]:
+    return [] if found.converged else [Notice(level="warning", heading="what to do", lines=(("", f"{found.advice}"),))]
+
+
+def _quantile_figures(found: DataBracket) -> Figures:
+    return Figures(
+        items=(
+            Figure(label="samples", value=found.samples, kind="count"),
+            Figure(label=f"{100 * found.share:g} % quantile, at most", value=found.log10_upper, kind="log10"),
+            Figure(label="largest norm seen", value=found.largest[0][1], kind="log10"),
+        )
+    )
+
+
+def _quantile_points(found: DataBracket) -> list[tuple[float, float, float]]:
+    shares = sorted({*SHARES, found.share})
+    points = [(share, *found.limits(share)) for share in shares]
+    return [point for point in points if point[2] < math.inf or point[0] == found.share]
+
+
+def _quantile_table(found: DataBracket) -> Table:
+    return Table(
+        title="By share of the data",
+        columns=(
+            Column(title="share", kind="text", help="of the distribution"),
+            Column(title="at least", kind="log10", help="the quantile is no smaller, with that confidence"),
+            Column(title="at most", kind="log10", help="the quantile is no larger, with that confidence"),
+        ),
+        rows=tuple((f"{100 * share:.6g} %", low, high) for share, low, high in _quantile_points(found)),
+        caption=f"Each side holds with confidence {found.confidence:g}, one at a time. Exponents of ten of the norm.",
+    )
+
+
+def _quantile_chart(found: DataBracket) -> Chart:
+    points = [point for point in _quantile_points(found) if math.isfinite(point[2])]
+    return Chart(
+        title="Jacobian norm by share of the data",
+        labels=tuple(f"{100 * share:.6g} %" for share, _, _ in points),
+        series=(Series(name="at most", style="line", values=tuple(high for _, _, high in points)),),
+        axis="log10 of the norm",
+        caption="The larger the share, the larger the norm that it does not exceed; more samples reach larger shares.",
+    )
+
+
+def _part_table(parts: Mapping[str, DataBracket], title: str, what: str) -> Table:
+    """Return one line per class or layer."""
+    one = next(iter(parts.values()))
+    return Table(
+        title=title,
+        columns=(
+            Column(title=what, kind="name"),
+            Column(title="samples", kind="count"),
+            Column(title="median, at most", kind="log10", help="half of the data do not exceed it"),
+            Column(title=f"{100 * one.share:g} %, at most", kind="log10", help="with that confidence"),
+            Column(title="largest seen", kind="log10"),
+        ),
+        rows=tuple(
+            (name, part.samples, *(_known(part.limits(share)[1]) for share in (0.5, part.share)), part.largest[0][1])
+            for name, part in parts.items()
+        ),
+        caption="Exponents of ten, each with its own confidence; a dash stands for too few samples."
+        + (" The product of the layers' gains bounds that of the network." if what == "layer" else ""),
+    )
+
+
+def _largest_table(found: DataBracket) -> Table:
+    return Table(
+        title="Samples with the largest norms",
+        columns=(
+            Column(title="sample", kind="count", help="its index in the order of the data, from 0"),
+            Column(title="norm", kind="log10", help="of the Jacobian there, at most"),
+        ),
+        rows=found.largest,
+        caption="Look at these first: outliers, broken samples and inputs close to a jump of the function are here.",
+    )
+
+
+def curve_figures(curve: ShareCurve | None) -> Iterator[Figure]:
+    """Yield the headline values: at a share of the data (DATA), and inside a domain with its coverage (DOMAIN)."""
+    share = None if curve is None else curve.reach(SHARE)
+    if curve is not None and curve.data is not None and share is not None:
+        yield Figure(
+            label=f"At {100 * share:g} % of data like yours a small change grows at most",
+            value=f"{factor(curve.limits(share)[0])} times",
+            note=f"with confidence {100 * curve.confidence:g} %, from {counted(curve.data.samples, 'sample')}",
+            term="Jacobian norm",
+        )
+    point = None if curve is None else curve.domain(SHARE)
+    if point is not None and point.bracket.log10_upper < math.inf:
+        cover = point.coverage
+        seen = (
+            "its coverage was not measured"
+            if cover is None
+            else f"{cover.inside} of {cover.samples} fresh samples are inside: at least {cover.at_least} of the data"
+        )
+        yield Figure(
+            label="At any input in the ranges of your data a small change grows at most",
+            value=f"{factor(point.bracket.log10_upper)} times",
+            note=f"{point.width}; {seen}",
+            term="domain",
+        )
+
+
+def curve_sentences(curve: ShareCurve | None) -> list[str]:
+    """Return the sentences about DATA and DOMAIN, or nothing without a curve."""
+    if curve is None:
+        return []
+    share = curve.reach(SHARE)
+    return statements(curve, SHARE if share is None else share)[:-1]  # the last speaks of all inputs
+
+
+def curve_part(curve: ShareCurve | None) -> list[Block]:
+    """Return the chart and the tables, or nothing without a curve."""
+    return [] if curve is None else [*curve_blocks(curve), *(Text(body=sentence(note)) for note in curve.notes)]

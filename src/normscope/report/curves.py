@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy
 
-from .cells import format_cell
 from .document import Circle, Column, Curve, Curves, Table
+from .words import format_cell
 
 Point = tuple[float, float]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from ..core.json_values import plain
+from ..core.codec import plain
 
 Kind = Literal["text", "sentence", "name", "count", "number", "log10", "percent", "seconds"]
 """The kind of values in a column; renderers format cells by it, so that cells stay plain values.

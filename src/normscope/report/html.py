@@ -11,13 +11,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..core.markup import escaped, visible
-from .cells import format_cell
 from .document import Block, Cell, Chart, Circle, Curves, Document, Glossary, Kind, Table, Text
 from .limits import within_limits
 from .svg import chart_svg, swatch
-from .svg_circle import circle_svg
-from .svg_curves import curve_swatch, curves_svg, depth_ramp, mark_swatch
-from .words import LEVELS
+from .svg_curves import circle_svg, curve_swatch, curves_svg, depth_ramp, mark_swatch
+from .words import LEVELS, format_cell
 
 if TYPE_CHECKING:
     import jinja2

@@ -7,10 +7,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..core.markup import escaped
-from .cells import format_cell
 from .document import Chart, Series
-from .drawing import Frame, arrow, beginning, grid_lines, is_finite, number_text, rule_lines, shortened, tag
-from .scale import AxisScale, scale
+from .drawing import (
+    AxisScale,
+    Frame,
+    arrow,
+    beginning,
+    grid_lines,
+    is_finite,
+    number_text,
+    rule_lines,
+    scale,
+    shortened,
+    tag,
+)
+from .words import format_cell
 
 COLOURS = 6
 """Classes `s0` to `s5` of the style sheet; a seventh series starts over, with another shape."""

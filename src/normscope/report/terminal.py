@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from ..core.untouched import random_as_found
-from .cells import format_cell, visible
 from .curves import as_table, path_ends
 from .document import (
     Block,
@@ -25,9 +24,9 @@ from .document import (
     Table,
     Text,
 )
+from .drawing import AxisScale, scale, tick_text
 from .limits import within_limits
-from .scale import AxisScale, scale, tick_text
-from .words import LEVELS
+from .words import LEVELS, format_cell, visible
 
 if TYPE_CHECKING:
     import rich.console

@@ -12,7 +12,7 @@ from torch import Tensor
 from ...core.bracket import Evidence
 from ...core.codec import JsonForm, Saved
 from ...core.errors import InputError, SoundnessError
-from ...report.scale import ticks
+from ...report.drawing import ticks
 from ...report.shown import Shown
 
 if TYPE_CHECKING:
