@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.core.codec import decoded, encoded
+from normscope.core.codec import decode, encode
 from normscope.core.errors import InputError
 from normscope.geometry.curvature import KINDS, Curvature
 
@@ -130,9 +130,9 @@ def test_plain_data_of_each_kind_is_decoded() -> None:
     class Point:
         x: float
 
-    assert decoded(Point, encoded(Point(1.0))) == Point(1.0)
-    assert decoded(tuple[Point, ...], [{"x": "-inf"}]) == (Point(-math.inf),)
-    assert decoded(Mapping[str, int | None], {"a": None}) == {"a": None}
+    assert decode(Point, encode(Point(1.0))) == Point(1.0)
+    assert decode(tuple[Point, ...], [{"x": "-inf"}]) == (Point(-math.inf),)
+    assert decode(Mapping[str, int | None], {"a": None}) == {"a": None}
     for hint, value in (
         (int, 1.5),
         (int, True),
@@ -142,4 +142,4 @@ def test_plain_data_of_each_kind_is_decoded() -> None:
         (tuple[float, float], [1.0]),
     ):
         with pytest.raises((TypeError, ValueError)):
-            decoded(hint, value)
+            decode(hint, value)

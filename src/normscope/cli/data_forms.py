@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from .. import data as data_sets
-from ..core.errors import InputError, said
+from ..core.errors import InputError, describe_error
 from ..core.npz import open_npz
-from ..report.words import counted, listed
+from ..report.words import listed, pluralise
 from .model_forms import GivenModel
 from .objects import call_object, load_object
 
@@ -140,7 +140,7 @@ def _in_batches(samples: Tensor, model: nn.Module | None, size: int | None, sour
     if kept.is_floating_point():
         kept = converted(kept, dtype_of(model), source)
     batches = kept[: max(len(kept) - len(kept) % size, min(size, len(kept)))].split(size)
-    note = f"data: {source}, {counted(len(batches), 'batch', 'batches')} of {len(batches[0]):,}"
+    note = f"data: {source}, {pluralise(len(batches), 'batch', 'batches')} of {len(batches[0]):,}"
     return Batches(first=batches[0], loader=batches, notes=(note,))
 
 
@@ -227,7 +227,7 @@ def _from_loader(source: Any, name: str) -> Batches:
     try:
         first = next(iter(source), None)
     except (Exception, SystemExit) as error:
-        raise InputError(f"{name} raises {said(error)} while it yields its first batch") from error
+        raise InputError(f"{name} raises {describe_error(error)} while it yields its first batch") from error
     if first is None:
         raise InputError(f"{name} yields no batch: there is nothing to audit with")
     if isinstance(source, Iterator):  # An iterator can be read only once.
@@ -252,7 +252,7 @@ class UserBatches:
         try:
             yield from self.source
         except (Exception, SystemExit) as error:
-            raise InputError(f"{self.name} raises {said(error)} while it yields batches") from error
+            raise InputError(f"{self.name} raises {describe_error(error)} while it yields batches") from error
 
     def __length_hint__(self) -> int:
         return operator.length_hint(self.source)

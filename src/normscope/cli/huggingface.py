@@ -15,7 +15,7 @@ from urllib.request import getproxies
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import InputError, said
+from ..core.errors import InputError, describe_error
 
 SEQUENCE = 32
 """How many tokens a synthetic sample has."""
@@ -74,7 +74,9 @@ def _loaded(source: str, *, local: bool) -> tuple[nn.Module, tuple[str, ...]]:
             config = transformers.AutoConfig.from_pretrained(source, local_files_only=local, trust_remote_code=False)
         except Exception as error:
             cause = _NotCached() if local and not os.path.isdir(source) else error
-            raise InputError(f"{source} is no Hugging Face model that transformers can read ({said(error)})") from cause
+            raise InputError(
+                f"{source} is no Hugging Face model that transformers can read ({describe_error(error)})"
+            ) from cause
         build = _class_of(config, source, transformers)
         try:
             model, loading = build.from_pretrained(
@@ -82,7 +84,8 @@ def _loaded(source: str, *, local: bool) -> tuple[nn.Module, tuple[str, ...]]:
             )
         except Exception as error:
             raise InputError(
-                f"the weights of {source} cannot be loaded ({said(error)}); only safetensors are read, since pickles "
+                f"the weights of {source} cannot be loaded ({describe_error(error)}); only safetensors are read, "
+                "since pickles "
                 "can run code"
             ) from error
     notes = ["a Hugging Face model in float32"]

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from .errors import said
+from .errors import describe_error
 from .file_limits import (
     MAX_ARCHIVE_JSON_BYTES,
     MAX_ARRAY_HEADER_BYTES,
@@ -112,7 +112,7 @@ def open_npz(path: str | os.PathLike[str], *, max_bytes: int = MAX_UNPACKED_BYTE
         except ValueError:
             raise
         except Exception as error:  # zipfile, zlib and NumPy raise many kinds for a damaged file
-            raise ValueError(f"it is not an npz archive, or is damaged: {said(error)}") from error
+            raise ValueError(f"it is not an npz archive, or is damaged: {describe_error(error)}") from error
 
 
 def read_arrays(path: str | os.PathLike[str], dtypes: Collection[str]) -> dict[str, np.ndarray]:

@@ -27,7 +27,7 @@ class _MessagesOfThread(logging.Filter):
 
 
 @contextlib.contextmanager
-def ignored_warnings(pattern: str = "") -> Iterator[None]:
+def ignore_warnings(pattern: str = "") -> Iterator[None]:
     """Run a block in which warnings of this thread are ignored; those of other threads are shown.
 
     `warnings.catch_warnings` would hide them for all threads. Where two of its blocks overlap, the later end puts
@@ -48,7 +48,7 @@ def ignored_warnings(pattern: str = "") -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def silenced(*loggers: str) -> Iterator[None]:
+def silence_loggers(*loggers: str) -> Iterator[None]:
     """Run a block in which some loggers drop what this thread logs."""
     of_thread = _MessagesOfThread("")
     for name in loggers:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..bounds.domain.domain import Domain
-from ..core.errors import InputError, NormscopeError, said
+from ..core.errors import InputError, NormscopeError, describe_error
 from ..core.log10 import log10
 from ..core.options import check_counts, check_numbers
 from ..core.untouched import mode_of, outside_inference_mode, unwrapped
@@ -235,7 +235,7 @@ def _known_constants(
     try:
         return over_all_inputs(model, reading.example, output, max_seconds, reading.traced.graph)
     except NormscopeError as error:
-        notes.append(f"no bound over all inputs: {said(error)}")
+        notes.append(f"no bound over all inputs: {describe_error(error)}")
         return None
 
 
@@ -283,7 +283,7 @@ def _sharpness_rows(
             model, loss, train, k=1, mode="eval", metric="quotient", batches=1, max_seconds=max_seconds, seed=seed
         )
     except NormscopeError as error:
-        notes.append(f"no spherical sharpness: {said(error)}")
+        notes.append(f"no spherical sharpness: {describe_error(error)}")
         return []
     notes.append("the sharpness is that of the first batch")
     return [families.lla_row(setting, max(0.0, spectrum.eigenvalues[0]))]
@@ -315,7 +315,7 @@ def _by_architecture(
             captured=None if known is None else known.captured,
         )
     except NormscopeError as error:
-        notes.append(f"no bounds by norms of weights: {said(error)}")
+        notes.append(f"no bounds by norms of weights: {describe_error(error)}")
         return []
     radius = None
     if plan.input_range is not None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import InputError, NormscopeError, said
+from ..core.errors import InputError, NormscopeError, describe_error
 from ..core.progress import Progress
 from ..core.untouched import untouched
 from ..theory.losses import Loss
@@ -172,7 +172,7 @@ def _traced(trace: Callable[[Tensor], TracedModel] | None, example: Tensor) -> t
     try:
         return (trace(example), "") if trace is not None else (None, "the model was not traced")
     except NormscopeError as error:
-        return None, said(error)
+        return None, describe_error(error)
 
 
 def _open(model: nn.Module, train: Any, held_out: Any, count: int) -> _Sources:

@@ -26,7 +26,7 @@ from torch import Tensor
 from ..core.errors import InputError
 from ..graph.ir import Graph
 from ..graph.origins import Constant
-from ..report.words import counted
+from ..report.words import pluralise
 from .bound import Condition, condition
 
 ALL, NUMBERS = "all", "numbers"
@@ -72,7 +72,7 @@ class Description:
         parts = [_listed([name for name, _ in self.charged])] if self.charged else []
         if self.numbers:
             where = f" (at {_listed(self.sources)})" if self.sources else ""
-            parts.append(f"{counted(self.numbers, 'number')} in the code{where}")
+            parts.append(f"{pluralise(self.numbers, 'number')} in the code{where}")
         if not math.isfinite(self.nats):
             why = f"{' and '.join(parts)}: some of this is neither a tensor nor a number, and cannot be counted"
             return condition(what, False, why + declared)

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from ..bounds.domain.domain import Domain
-from ..core.errors import NormscopeError, said
+from ..core.errors import NormscopeError, describe_error
 from . import families
 from .bound import BoundRow, condition
 from .constants import CONVEX, Constants, over_balls, over_domain
@@ -64,7 +64,7 @@ def _ball_rows(setting: Setting, known: Constants, notes: list[str]) -> list[Loc
     try:
         constants, steep = over_balls(known, setting.train.tallies)
     except NormscopeError as error:
-        notes.append(f"no constants over balls: {said(error)}")
+        notes.append(f"no constants over balls: {describe_error(error)}")
         return []
     of_loss = [setting.log10_loss + one for one in constants]
     return [families.theorem20_row(setting, AT_BALLS, of_loss, steep, distances="reach")]

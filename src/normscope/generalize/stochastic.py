@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import NormscopeError, said
+from ..core.errors import NormscopeError, describe_error
 from ..core.untouched import untouched
 from ..graph.capturing import capture_weights
 from .bound import BoundRow, Condition, condition, row, term
@@ -142,6 +142,10 @@ def _described(
         traced.measured(weights.vector(), inputs)
     except (NormscopeError, RuntimeError, NotImplementedError, TypeError) as error:
         beside = Description()
-        return weights, beside, condition(beside.condition.what, None, f"the model cannot be traced: {said(error)}")
+        return (
+            weights,
+            beside,
+            condition(beside.condition.what, None, f"the model cannot be traced: {describe_error(error)}"),
+        )
     beside = describe(graph, range(len(graph.constants)), fixed)
     return traced, beside, beside.condition

@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import InputError, said
+from ..core.errors import InputError, describe_error
 from ..graph.ir import Node, Unit
 from .actions import Scaling
 from .candidate import Candidate
@@ -25,7 +25,7 @@ def canonical_copy(model: nn.Module, scales: tuple[Candidate, ...]) -> nn.Module
         copied = copy.deepcopy(model)
     except Exception as error:
         raise InputError(
-            f"the model cannot be copied ({said(error)}): replace torch.nn.utils.weight_norm by "
+            f"the model cannot be copied ({describe_error(error)}): replace torch.nn.utils.weight_norm by "
             "torch.nn.utils.parametrizations.weight_norm, and keep only modules and parameters in it"
         ) from error
     parameters = dict(copied.named_parameters())

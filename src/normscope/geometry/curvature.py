@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.codec import JsonForm, decoded, opened, save_json
+from ..core.codec import JsonForm, decode, open_json, save_json
 from ..report.shown import Shown
 from .figure_result import FigureResult
 from .flatness import Flatness
@@ -44,6 +44,6 @@ class Curvature(Shown):
         Raises:
             InputError: the file is missing, is no JSON, holds no curvature of this version, or is damaged.
         """
-        with opened(FORM, source) as data:
+        with open_json(FORM, source) as data:
             kinds = [kind for name, kind in KINDS.items() if name in data or kind is Spectrum]
-            return cls(results=tuple(decoded(kind, data.get(kind.JSON.kind), kind.JSON.kind) for kind in kinds))
+            return cls(results=tuple(decode(kind, data.get(kind.JSON.kind), kind.JSON.kind) for kind in kinds))

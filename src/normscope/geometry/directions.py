@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.errors import NormscopeError, said
+from ..core.errors import NormscopeError, describe_error
 from ..graph.capturing import capture
 from ..graph.ir import Node, Unit
 from ..graph.memory import overlap
@@ -149,7 +149,7 @@ def directions(objective: Objective) -> Directions:
         feeding_layers = feeds(graph)
     except NormscopeError as error:
         return no_directions(
-            objective, f"no symmetry direction is taken out, as the model is not traced: {said(error)}"
+            objective, f"no symmetry direction is taken out, as the model is not traced: {describe_error(error)}"
         )
     collected = _CollectedDirections(group=torch.full((objective.size,), -1))
     for feed in (layer for layer in feeding_layers if layer.scale_invariant):

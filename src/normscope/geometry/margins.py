@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..bounds.domain.domain import Domain
 from ..bounds.lipschitz import lipschitz
 from ..core.codec import JsonForm
-from ..core.errors import InputError, NormscopeError, said
+from ..core.errors import InputError, NormscopeError, describe_error
 from ..core.options import check_numbers
 from ..core.progress import Progress
 from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
@@ -178,7 +178,7 @@ def _log10_constant(
     try:
         bracket = lipschitz(model, batch.call.args or batch.call.kwargs, scope=scope, **options)
     except NormscopeError as error:
-        return None, f"no constant of scope {scope}: {said(error)}"
+        return None, f"no constant of scope {scope}: {describe_error(error)}"
     note = f"the constant of scope {scope} is infinite: {bracket.reason}" if bracket.reason else None
     return bracket.log10_upper, note
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.errors import InputError, said
+from ..core.errors import InputError, describe_error
 from ..core.progress import Progress
 from ..graph.ir import Graph
 from .actions import State, blank
@@ -175,7 +175,8 @@ class _Point:
             found = torch.autograd.grad(total, variables, retain_graph=True, allow_unused=True, materialize_grads=True)
         except RuntimeError as error:
             raise InputError(
-                f"the model cannot be differentiated twice ({said(error)}), which the check of symmetries does: write "
+                f"the model cannot be differentiated twice ({describe_error(error)}), which the check of "
+                "symmetries does: write "
                 "that operator out in others, or measure the part of the model without it"
             ) from error
         return dict(zip(self._leaves, found[1:], strict=True)), found[0]

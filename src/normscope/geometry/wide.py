@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from ..core.cost import count
-from ..core.errors import InputError, said
+from ..core.errors import InputError, describe_error
 from ..core.torch_settings import math_attention
 from ..graph.call import Call, select
 from .actions import State, laid_out
@@ -98,7 +98,8 @@ class Function:
                 result = functional_call(self.model, {**state, **buffers}, args, kwargs)
         except Exception as error:
             raise InputError(
-                f"the model raises {said(error)}, when its parameters are in float64, in which symmetries are checked: "
+                f"the model raises {describe_error(error)}, when its parameters are in float64, in which "
+                "symmetries are checked: "
                 "make tensors with the dtype of the input"
             ) from error
         return select(result, self.call.output)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.errors import InputError
 from ..core.finding import Finding
 from ..report.shown import Shown
-from ..report.words import counted
+from ..report.words import pluralise
 from .log import FILE, Ended, LogReading
 from .record import KINDS, Kind, LayerRecord, Numbers, Record
 
@@ -207,7 +207,7 @@ class Run(Shown):
     def __repr__(self) -> str:
         reached = f"step {self.records[-1].step:,}" if self.records else "nothing measured"
         how = "no end logged" if self.ended is None else self.ended.how
-        counts = f"{counted(len(self.layers), 'layer')}, {counted(len(self.findings), 'alarm')}"
+        counts = f"{pluralise(len(self.layers), 'layer')}, {pluralise(len(self.findings), 'alarm')}"
         return f"<Run {self.path}: {reached}, {counts}, {how}>"
 
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from ..core.codec import JsonForm, encoded
+from ..core.codec import JsonForm, encode
 from ..report.shown import Shown
 
 
@@ -50,4 +50,4 @@ class Twin(Shown):
 
     def to_json(self) -> dict[str, Any]:
         """Return the changes as plain data, without the weights."""
-        return dict(encoded(self))
+        return dict(encode(self))

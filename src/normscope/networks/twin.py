@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.utils._pytree import tree_map
 
-from ..core.errors import CaptureError, InputError, said
+from ..core.errors import CaptureError, InputError, describe_error
 from ..core.untouched import mode_of, outside_inference_mode, unwrapped
 from ..graph.call import Call, arguments
 from ..graph.capturing import capture
@@ -318,7 +318,7 @@ def copied(model: nn.Module) -> nn.Module:
     try:
         return copy.deepcopy(model)
     except Exception as error:
-        raise InputError(f"the model cannot be copied ({said(error)})") from error
+        raise InputError(f"the model cannot be copied ({describe_error(error)})") from error
 
 
 def call_of(model: nn.Module, batch: Any) -> Call:

@@ -18,7 +18,7 @@ from ..diagnosis.verdict import groups, places, sentence
 from ..report.brackets import PLAIN
 from ..report.document import Block, Cell, Chart, Column, Document, ReadColumn, Series, Table, Text, tabulate
 from ..report.glossary import glossary
-from ..report.words import counted, factor, format_cell, listed
+from ..report.words import factor, format_cell, listed, pluralise
 from .audit import cut_short, not_measured, own_gain, part, sensitivity_lower, sensitivity_upper, useful_bound
 from .audit_words import tally, to_see_more, why_useless
 from .cards import NAMED, next_steps, notices, steps
@@ -176,7 +176,7 @@ def compare_document(
         InputError: fewer than two audits are given.
     """
     if len(audits) < 2:
-        raise InputError(f"{counted(len(audits), 'audit')} given: a comparison needs at least two")
+        raise InputError(f"{pluralise(len(audits), 'audit')} given: a comparison needs at least two")
     title = title or f"Comparison of {listed(list(audits), most=4)}"
     rows = matched(audits)
     owned = {name: audit.radii for name, audit in audits.items() if audit.radii is not None}
@@ -297,7 +297,7 @@ def _summary(audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]])
     names = list(audits)
     common = sum(len(found) == len(names) for found in rows.values())
     return Text(
-        body=f"{counted(len(names), 'audit')}, compared with {names[0]}: {counted(len(rows), 'layer')} by path, of "
+        body=f"{pluralise(len(names), 'audit')}, compared with {names[0]}: {pluralise(len(rows), 'layer')} by path, of "
         f"which {common:,} in every audit."
     )
 

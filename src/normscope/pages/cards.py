@@ -9,7 +9,7 @@ from ..core.finding import Finding, Severity
 from ..diagnosis.audit_result import Row
 from ..diagnosis.verdict import clause, groups, place, places, sentence
 from ..report.document import Notice, Steps
-from ..report.words import counted, listed
+from ..report.words import listed, pluralise
 
 SHOWN = 3
 """A card quotes up to this many findings of a group that differ; for the others it only names the layers."""
@@ -51,7 +51,7 @@ def next_steps(findings: Sequence[Finding], rows: Sequence[Row] = ()) -> list[st
     serious = [group for group in groups(findings) if group[0].severity > Severity.INFO]
     wanted = [f"{sentence(clause(group, rows))} {advice(group)}" for group in serious if advice(group)]
     left = len(wanted) - NEXT
-    return [*wanted[:NEXT], *([f"{counted(left, 'more kind')} of findings, above."] if left > 0 else [])]
+    return [*wanted[:NEXT], *([f"{pluralise(left, 'more kind')} of findings, above."] if left > 0 else [])]
 
 
 def steps(items: Sequence[str]) -> list[Steps]:

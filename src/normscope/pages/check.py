@@ -8,17 +8,18 @@ from collections.abc import Sequence
 from ..diagnosis.checked import Check
 from ..diagnosis.signal import FLOAT16_LARGEST, INPUT, Signal, SignalRow
 from ..report.document import Block, Chart, Column, Document, ReadColumn, Series, Table, Text, tabulate
-from ..report.words import counted, shape
+from ..report.words import pluralise, shape
 from .cards import next_steps, notices, steps
 
 
 def check_document(check: Check, *, brief: bool = False) -> Document:
     """Return the report, in a short form for a terminal if `brief`."""
-    went = f"{counted(check.samples, 'sample')} in {counted(check.batches, 'batch', 'batches')}"
+    went = f"{pluralise(check.samples, 'sample')} in {pluralise(check.batches, 'batch', 'batches')}"
     about = (
-        f"{check.name} holds {counted(check.parameters, 'parameter')}. It was checked in {check.mode} mode on {went}, "
-        f"with {counted(check.cost.forwards, 'forward pass', 'forward passes')} and "
-        f"{counted(check.cost.backwards, 'backward pass', 'backward passes')}. No bounds were taken: "
+        f"{check.name} holds {pluralise(check.parameters, 'parameter')}. It was checked in {check.mode} mode on "
+        f"{went}, "
+        f"with {pluralise(check.cost.forwards, 'forward pass', 'forward passes')} and "
+        f"{pluralise(check.cost.backwards, 'backward pass', 'backward passes')}. No bounds were taken: "
         "normscope.audit takes them."
     )
     skipped = Table(columns=(Column(title="not measured"), Column(title="why")), rows=check.skipped)

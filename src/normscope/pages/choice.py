@@ -9,7 +9,7 @@ from ..choosing.choice import Choice
 from ..choosing.recommendation import NAMES, by_batch_size, figured
 from ..choosing.run_outcome import WENT, RunOutcome
 from ..report.document import Block, Chart, Column, Document, ReadColumn, Series, Steps, Table, Text, tabulate
-from ..report.words import counted
+from ..report.words import pluralise
 
 CAPTION = (
     "Each line is the best learning rate of a normalizer at a batch size; plain is without any. A run trains if the "
@@ -24,7 +24,7 @@ def choice_document(choice: Choice, *, brief: bool = False) -> Document:
     """Return the report of a choice: the recommendation, a table, a chart, and what did not run."""
     went = sum(outcome.status in WENT for outcome in choice.outcomes)
     about = (
-        f"{counted(went, 'run')} of {counted(choice.settings.get('steps', 0), 'step')} each of the twins of "
+        f"{pluralise(went, 'run')} of {pluralise(choice.settings.get('steps', 0), 'step')} each of the twins of "
         f"{choice.name}, with SGD (momentum {choice.settings.get('momentum', 0):g})."
     )
     blocks: list[Block] = [

@@ -28,7 +28,7 @@ from ..report.document import (
     Text,
 )
 from ..report.glossary import glossary
-from ..report.words import counted
+from ..report.words import pluralise
 
 
 def curvature_document(whole: Curvature, *, brief: bool = False) -> Document:
@@ -99,7 +99,7 @@ def spectrum_headline(found: Spectrum) -> str:
 
 def definition(found: Spectrum) -> str:
     """Say of which matrix, loss and data these are the eigenvalues."""
-    data = f"{counted(found.samples, 'sample')} in {counted(found.batches, 'batch', 'batches')}"
+    data = f"{pluralise(found.samples, 'sample')} in {pluralise(found.batches, 'batch', 'batches')}"
     quotient = (
         " In the metric of the quotient: on the unit spheres of weights whose scale has no effect."
         if found.metric == "quotient"
@@ -109,7 +109,7 @@ def definition(found: Spectrum) -> str:
     return (
         f"These are eigenvalues of {MATRIX[found.matrix]} of the mean loss ({found.loss:.4g}) over {data}, in "
         f"{found.mode} mode (batch norm by {statistics}; dropout off), from "
-        f"{counted(found.num_products, 'product')}.{projected(found)}{quotient}"
+        f"{pluralise(found.num_products, 'product')}.{projected(found)}{quotient}"
     )
 
 
@@ -149,7 +149,7 @@ def _spectrum_figures(found: Spectrum) -> list[Figure]:
         note = f"± {found.trace.error:.2g}"
         items.append(Figure(label="Sum of all curvatures", value=found.trace.value, kind="number", note=note))
     if found.condition_number is not None:
-        note = f"without {counted(found.zero_modes or 0, 'zero')}"
+        note = f"without {pluralise(found.zero_modes or 0, 'zero')}"
         items.append(Figure(label="Condition number", value=found.condition_number, kind="number", note=note))
     return items
 
@@ -203,7 +203,7 @@ def _density_blocks(found: Spectrum, brief: bool) -> list[Block]:
     if found.trace is not None:
         text += f" The trace is {found.trace.value:.4g} with a standard error of {found.trace.error:.2g}."
     if found.probes:
-        text += f" Both are means over {counted(found.probes, 'random vector')}."
+        text += f" Both are means over {pluralise(found.probes, 'random vector')}."
     if brief:
         return [Text(body=text)]
     finite = [math.log10(value) for value in density.values if value > 0]
@@ -386,7 +386,7 @@ def margins_document(found: Margins, *, brief: bool = False) -> Document:
     """Return the report, in a short form for a terminal if `brief`."""
     who = "are classified correctly" if found.labelled else "have a class that wins"
     head = (
-        f"{100 * found.accuracy:.3g} % of {counted(len(found), 'sample')} {who}; half of all margins are above "
+        f"{100 * found.accuracy:.3g} % of {pluralise(len(found), 'sample')} {who}; half of all margins are above "
         f"{found.quantile(0.5):.3g}."
     )
     blocks: list[Block] = [Text(body=head, lead=True)]

@@ -9,7 +9,7 @@ from ..diagnosis.verdict import sentence
 from ..generalize.bound import CERTIFIED, RATE, BoundRow
 from ..generalize.generalization_table import Generalization
 from ..report.document import Block, Chart, Column, Curve, Curves, Document, Figure, Figures, Series, Table, Text
-from ..report.words import counted
+from ..report.words import pluralise
 from ..theory.sample_sizes import generalization_slack
 
 SHOWN = 6.0
@@ -41,12 +41,12 @@ def _verdict(found: Generalization) -> str:
             head += " No certified bound from the training samples alone says anything."
         elif trained is not best:
             head += f" From the training samples alone, {trained.speaks_of} is at most {trained.value:.4g}."
-    seen = f" On {counted(found.samples, 'sample')} of D the {found.loss} is {found.train_loss:.4g}"
+    seen = f" On {pluralise(found.samples, 'sample')} of D the {found.loss} is {found.train_loss:.4g}"
     if found.test_loss is not None and found.gap is not None:
-        seen += f", on {counted(found.tested or 0, 'test sample')} {found.test_loss:.4g}: a gap of {found.gap:.4g}"
+        seen += f", on {pluralise(found.tested or 0, 'test sample')} {found.test_loss:.4g}: a gap of {found.gap:.4g}"
     whole = [one for one in found.rows if one.evidence != RATE]
     empty = sum(one.vacuous for one in whole)
-    return f"{head}{seen}. {empty} of {counted(len(whole), 'row')} with constants are vacuous."
+    return f"{head}{seen}. {empty} of {pluralise(len(whole), 'row')} with constants are vacuous."
 
 
 def _figures(found: Generalization) -> Figures:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from ..networks.changes import Twin
 from ..networks.initialise import Initialisation, Scaled
 from ..report.document import Block, Column, Document, ReadColumn, Table, Text, tabulate
-from ..report.words import counted
+from ..report.words import pluralise
 
 
 def twin_document(twin: Twin, *, brief: bool = False) -> Document:
     """Return the report: every module that was changed, before and after."""
     what = "no normalizer" if twin.normalizer is None else f"{twin.normalizer} normalization"
     ran = "It ran on the batch." if twin.checked else "It was not run: pass a batch to have it checked."
-    body = f"The twin has {what}: {counted(len(twin.changes), 'place')} changed. {ran}"
+    body = f"The twin has {what}: {pluralise(len(twin.changes), 'place')} changed. {ran}"
     columns = (Column(title="module", kind="name"), Column(title="was"), Column(title="now"), Column(title="note"))
     rows = tuple((change.path, change.was, change.now, change.note) for change in twin.changes)
     table = (Table(columns=columns, rows=rows),) if rows else ()
@@ -25,7 +25,7 @@ def initialisation_document(done: Initialisation, *, brief: bool = False) -> Doc
     changed = len(done.factors)
     deviations = [layer.before for layer in done.layers]
     head = (
-        f"{counted(changed, 'weight layer')} of {len(done.layers)} rescaled ({done.mode} mode). Before, what "
+        f"{pluralise(changed, 'weight layer')} of {len(done.layers)} rescaled ({done.mode} mode). Before, what "
         f"layers hand on had deviations from {min(deviations):.3g} to {max(deviations):.3g}."
     )
     columns: tuple[ReadColumn[Scaled], ...] = (

@@ -11,7 +11,7 @@ from ..bounds.radius.radii import COLUMNS, Radii
 from ..report.document import Block, Cell, Chart, Column, Document, Figure, Figures, Notice, Series, Table, Text
 from ..report.drawing import tick_text, ticks
 from ..report.glossary import glossary
-from ..report.words import counted, format_cell, listed, shape
+from ..report.words import format_cell, listed, pluralise, shape
 
 STEPS = 36
 """The curve is drawn at about this many radii."""
@@ -60,8 +60,8 @@ def headline(radii: Radii) -> str:
     first = f"{first} " if radii.labelled else ""
     own = [radius for radius, kept in zip(radii.radius, radii.right, strict=True) if kept]
     if not own:
-        return first.strip() or f"The class of {counted(count, 'sample')} was examined; none is decided."
-    whose = "those" if radii.labelled else counted(count, "sample")
+        return first.strip() or f"The class of {pluralise(count, 'sample')} was examined; none is decided."
+    whose = "those" if radii.labelled else pluralise(count, "sample")
     second = f"For half of {whose} the class provably cannot change within {median(own):.3g}"
     found = [at for at, kept in zip(radii.attacked, radii.right, strict=True) if kept and at is not None]
     if found and math.isfinite(median(found)):
@@ -181,10 +181,10 @@ def _brief(radii: Radii, at: Sequence[float] | None) -> list[Block]:
 def _figures(radii: Radii) -> list[Figure]:
     own = [radius for radius, kept in zip(radii.radius, radii.right, strict=True) if kept]
     found = [at for at, kept in zip(radii.attacked, radii.right, strict=True) if kept and at is not None]
-    of = "of the samples that are right" if radii.labelled else f"of {counted(len(radii), 'sample')}"
+    of = "of the samples that are right" if radii.labelled else f"of {pluralise(len(radii), 'sample')}"
     items = []
     if radii.labelled:
-        note = counted(len(radii), "sample")
+        note = pluralise(len(radii), "sample")
         items.append(Figure(label="Accuracy", value=radii.clean_accuracy, kind="percent", note=note))
     if own:
         label, term = "No change up to this size can change the class", "certified radius"

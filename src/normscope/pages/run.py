@@ -32,7 +32,7 @@ from ..report.document import (
 )
 from ..report.glossary import glossary
 from ..report.limits import MAX_CURVES, left_out
-from ..report.words import counted
+from ..report.words import pluralise
 from .audit import part
 from .audit_words import tally
 from .cards import next_steps, notices, steps
@@ -209,7 +209,7 @@ def verdict_of(run: Run) -> str:
     """Return the verdict on a run in one sentence."""
     if not run.records:
         return "Nothing has been measured yet."
-    return verdict(run.findings) if run.findings else f"No alarm was raised in {counted(steps_taken(run), 'step')}."
+    return verdict(run.findings) if run.findings else f"No alarm was raised in {pluralise(steps_taken(run), 'step')}."
 
 
 def headline(run: Run) -> list[str]:
@@ -218,14 +218,14 @@ def headline(run: Run) -> list[str]:
     if not known:
         return ["Nothing has been measured yet: the log ends before the first forward."]
     every = known.get("every") or {}
-    how = ", ".join(f"{tier} every {counted(interval, 'step')}" for tier, interval in every.items())
-    subject = f"{known.get('model', 'A model')} with {counted(known.get('parameters', 0), 'parameter')}"
+    how = ", ".join(f"{tier} every {pluralise(interval, 'step')}" for tier, interval in every.items())
+    subject = f"{known.get('model', 'A model')} with {pluralise(known.get('parameters', 0), 'parameter')}"
     first = f"{subject}, trained by {known.get('optimizer', 'an optimizer')}; measured: {how or 'at no interval'}."
     if run.ended is None:
         end = "No end is logged: the run goes on, or it was killed."
     else:
         ended = "It finished" if run.ended.how == "finished" else f"It was {run.ended.how}"
-        end = f"{ended} after {counted(run.ended.step, 'step')}."
+        end = f"{ended} after {pluralise(run.ended.step, 'step')}."
     again = [f"It was resumed at step {', '.join(f'{step:,}' for step in run.resumed)}."] if run.resumed else []
     return [first, end, *again]
 
@@ -233,7 +233,7 @@ def headline(run: Run) -> list[str]:
 def figures(run: Run) -> Iterator[Figure]:
     """Yield the headline values of a run: steps, loss, products, alarms, overhead."""
     yield Figure(
-        label="Steps", value=steps_taken(run), kind="count", note=f"{counted(len(run.records), 'step')} measured"
+        label="Steps", value=steps_taken(run), kind="count", note=f"{pluralise(len(run.records), 'step')} measured"
     )
     loss = run.total("loss")
     if loss:
@@ -265,8 +265,8 @@ def alarm_notices(findings: Sequence[Finding]) -> list[Notice]:
 def _alarms(run: Run) -> list[Block]:
     if run.findings:
         return [*alarm_notices(run.findings)]
-    layers = counted(len(run.layers), "layer")
-    return [Text(body=f"No alarm was raised. Looked at: {layers} at {counted(len(run.records), 'step')}.")]
+    layers = pluralise(len(run.layers), "layer")
+    return [Text(body=f"No alarm was raised. Looked at: {layers} at {pluralise(len(run.records), 'step')}.")]
 
 
 def marks(run: Run) -> tuple[Mark, ...]:

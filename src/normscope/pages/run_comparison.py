@@ -12,7 +12,7 @@ from ..diagnosis.verdict import sentence
 from ..monitor.run import Run
 from ..report.document import Block, Column, Curves, Document, Kind, ReadColumn, Table, Text, tabulate
 from ..report.glossary import glossary
-from ..report.words import counted, listed
+from ..report.words import listed, pluralise
 from .audit import part
 from .audit_comparison import difference, merged_order
 from .audit_words import tally
@@ -47,7 +47,7 @@ def compare_runs_document(runs: Mapping[str, Run], *, brief: bool = False) -> Do
         InputError: fewer than two runs.
     """
     if len(runs) < 2:
-        raise InputError(f"{counted(len(runs), 'run')} given: a comparison needs at least two")
+        raise InputError(f"{pluralise(len(runs), 'run')} given: a comparison needs at least two")
     loss = _overlaid(runs, "loss", "Loss by step", "loss")
     products = [_overlaid(runs, key, f"Product: {name}", "log10 of the product") for key, name in PRODUCTS]
     gradient = _overlaid(runs, "log10_gradient", "Size of the whole gradient", "log10 of the norm")
@@ -82,7 +82,8 @@ def _verdict(runs: Mapping[str, Run]) -> str:
 def _summary(runs: Mapping[str, Run]) -> str:
     known = [{(layer.kind, layer.name) for layer in run.layers} for run in runs.values()]
     return (
-        f"{counted(len(runs), 'run')}, compared with {next(iter(runs))}: {counted(len(set.union(*known)), 'layer')} by "
+        f"{pluralise(len(runs), 'run')}, compared with {next(iter(runs))}: "
+        f"{pluralise(len(set.union(*known)), 'layer')} by "
         f"name, of which {len(set.intersection(*known)):,} in every run. Figures are exponents of ten (log10) unless "
         "their heading says otherwise; a dash is not measured."
     )

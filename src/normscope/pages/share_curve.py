@@ -23,7 +23,7 @@ from ..report.document import (
     Text,
     tabulate,
 )
-from ..report.words import counted, factor
+from ..report.words import factor, pluralise
 
 USELESS = 6.0
 """The bound over all inputs is not drawn if it lies more than this many decades above the other figures."""
@@ -56,7 +56,7 @@ def statements(curve: ShareCurve, share: float = 0.99) -> list[str]:
     found = []
     if curve.data is not None:
         high = curve.limits(share)[0]
-        samples = counted(curve.data.samples, "sample")
+        samples = pluralise(curve.data.samples, "sample")
         found.append(
             f"{samples} are too few to speak of {100 * share:g} % of the data."
             if high == math.inf
@@ -172,7 +172,7 @@ def _recorded(curve: ShareCurve) -> str:
     """Say over how many samples or batches the domains were recorded."""
     shape = curve.everywhere.input_shape or (1,)
     whole = curve.mode == "train" or shape[0] > 1
-    return counted(curve.samples, *(("whole batch", "whole batches") if whole else ("sample",)))
+    return pluralise(curve.samples, *(("whole batch", "whole batches") if whole else ("sample",)))
 
 
 def _known(value: float) -> float | None:
@@ -207,7 +207,7 @@ def quantile_document(found: DataBracket, *, brief: bool = False) -> Document:
 
 def quantile_headline(found: DataBracket) -> str:
     """Return the statement, and what it does not say."""
-    samples = counted(found.samples, "sample")
+    samples = pluralise(found.samples, "sample")
     if found.log10_upper == math.inf:
         return f"No statement: {found.reason}."
     return (
@@ -300,7 +300,7 @@ def curve_figures(curve: ShareCurve | None) -> Iterator[Figure]:
         yield Figure(
             label=f"At {100 * share:g} % of data like yours a small change grows at most",
             value=f"{factor(curve.limits(share)[0])} times",
-            note=f"with confidence {100 * curve.confidence:g} %, from {counted(curve.data.samples, 'sample')}",
+            note=f"with confidence {100 * curve.confidence:g} %, from {pluralise(curve.data.samples, 'sample')}",
             term="Jacobian norm",
         )
     point = None if curve is None else curve.domain(SHARE)

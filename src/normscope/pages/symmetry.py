@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..geometry.candidate import KINDS
 from ..geometry.symmetry import Symmetries, Symmetry
 from ..report.document import Block, Cell, Column, Document, Notice, ReadColumn, Table, Text, tabulate
-from ..report.words import counted
+from ..report.words import pluralise
 
 MEANING = {
     "channel scale": "A BatchNorm or InstanceNorm divides each channel by its size: the length of its filter is lost.",
@@ -64,7 +64,7 @@ def verdict(found: Symmetries) -> str:
         return f"No symmetry was found among the {found.num_parameters:,} parameters, in {found.mode} mode."
     share = found.dof / max(found.num_parameters, 1)
     text = (
-        f"{counted(len(found.verified), 'symmetry', 'symmetries')} in {found.mode} mode: "
+        f"{pluralise(len(found.verified), 'symmetry', 'symmetries')} in {found.mode} mode: "
         f"{found.dof:,} of {found.num_parameters:,} degrees of freedom ({100 * share:.2g} %) change nothing. "
     )
     text += (

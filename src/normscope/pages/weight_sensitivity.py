@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..bounds.weights.sensitivity import WeightRow, WeightSensitivity
 from ..report.document import Block, Column, Document, ReadColumn, Table, Text, tabulate
-from ..report.words import counted, shape
+from ..report.words import pluralise, shape
 
 READING = (
     "Every figure is an exponent of ten (log10). norm(h, W) bounds how far the output moves per unit (Frobenius) of "
@@ -17,10 +17,12 @@ READING = (
 
 def weight_sensitivity_document(found: WeightSensitivity, *, brief: bool = False) -> Document:
     """Return the report: a sentence, the table, and what was not measured; the same for a terminal."""
-    where = f"at {counted(found.samples, 'sample')}" if found.mode == "eval" else "at the batch, as one input"
+    where = f"at {pluralise(found.samples, 'sample')}" if found.mode == "eval" else "at the batch, as one input"
     of = "" if found.loss is None else f" and of the loss ({found.loss})"
     blocks: list[Block] = [
-        Text(body=f"Sensitivity of the output{of} to {counted(len(found.rows), 'weight')}, {found.mode} mode, {where}.")
+        Text(
+            body=f"Sensitivity of the output{of} to {pluralise(len(found.rows), 'weight')}, {found.mode} mode, {where}."
+        )
     ]
     if found.rows:
         blocks.append(_table(found))

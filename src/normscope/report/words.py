@@ -64,7 +64,7 @@ LEVELS = {"info": "note", "warning": "warning", "error": "error"}
 """How pages name the severities of findings; JSON and the command line keep the severities' own names."""
 
 
-def counted(number: int, noun: str, plural: str = "") -> str:
+def pluralise(number: int, noun: str, plural: str = "") -> str:
     """Return a number with its noun: `1 layer`, `1,200 layers`.
 
     Args:

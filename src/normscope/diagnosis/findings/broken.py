@@ -8,7 +8,7 @@ import torch
 
 from ...core.finding import Finding, Severity
 from ...graph.call import broken_tensors
-from ...report.words import counted
+from ...report.words import pluralise
 from ..examined import Examined
 from .finding_words import figures
 
@@ -29,7 +29,7 @@ def non_finite_weights(examined: Examined) -> Iterator[Finding]:
     bad = int((~torch.isfinite(values)).sum())
     nans = int(torch.isnan(values).sum())
     shown = f" Of its {values.numel():,} values {nans:,} are NaN and {bad - nans:,} infinite." if bad else ""
-    others = f" {counted(len(broken) - 1, 'other tensor')} of the model are broken too." if len(broken) > 1 else ""
+    others = f" {pluralise(len(broken) - 1, 'other tensor')} of the model are broken too." if len(broken) > 1 else ""
     yield Finding(
         code="non-finite-weights",
         severity=Severity.ERROR,
