@@ -46,8 +46,10 @@ def _table(found: WeightSensitivity) -> Table:
     ]
     if found.loss is not None:
         columns += [
-            ReadColumn("norm(f, W), lower", "log10", lambda row: row.bracket_f and row.bracket_f.log10_lower),
-            ReadColumn("upper", "log10", lambda row: row.bracket_f and row.bracket_f.log10_upper),
+            ReadColumn(
+                "norm(f, W), lower", "log10", lambda row: None if row.bracket_f is None else row.bracket_f.log10_lower
+            ),
+            ReadColumn("upper", "log10", lambda row: None if row.bracket_f is None else row.bracket_f.log10_upper),
         ]
     columns += [
         ReadColumn("printed", "log10", lambda row: row.printed_h.log10_upper),
