@@ -25,12 +25,7 @@ def figured(cell: Cell) -> str:
 
 
 def recommended(cells: Sequence[Cell], best: Cell | None) -> str:
-    """Return the recommendation, and how certain it is.
-
-    Args:
-        cells: the cells of the choice.
-        best: the cell to recommend; None if none trained with every seed.
-    """
+    """Return the recommendation, and how certain it is."""
     if best is None:
         return (
             "Nothing can be recommended: no twin trained with every seed, at any of the batch sizes and learning "

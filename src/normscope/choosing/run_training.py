@@ -73,13 +73,7 @@ class Training:
 
 
 def train_run(task: TrainingTask, run: TrainingRun, *, first: bool) -> RunOutcome:
-    """Train one twin and return its outcome; an exception becomes part of the outcome.
-
-    Args:
-        task: what all runs share; its model is left as found.
-        run: the run.
-        first: whether this is the run that measures the largest stable learning rate.
-    """
+    """Train one twin and return its outcome; an exception becomes part of the outcome."""
     kind = None if run.normalizer == "none" else run.normalizer
     try:
         with ignored_warnings():

@@ -125,11 +125,7 @@ class TrainingTask:
 
 
 def built_model(source: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Return the model of a seed; a function that builds it is called with torch's generator at that seed.
-
-    Raises:
-        InputError: the function raises or builds no model.
-    """
+    """Return the model of a seed; a function that builds it is called with torch's generator at that seed."""
     if isinstance(source, nn.Module):
         return unwrapped(source)
     if not callable(source):
@@ -146,17 +142,7 @@ def built_model(source: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Mo
 
 
 def gather(model: nn.Module, loader: Any, *, own_loss: bool, samples: int | None = None) -> Samples:
-    """Read a loader's samples, so that they can be put into batches of other sizes.
-
-    Args:
-        model: the model that takes the inputs, on whose device they are kept.
-        loader: batches `(inputs, targets)`, or dicts with `labels`.
-        own_loss: whether the model itself takes the targets and returns the loss.
-        samples: read at most this many; None for 4,096.
-
-    Raises:
-        InputError: there is no batch, or the batches cannot be put together.
-    """
+    """Read a loader's samples, so that they can be put into batches of other sizes."""
     limit = samples or MOST_SAMPLES
     kept: list[Batch] = []
     for batch_of_loader in _batches(loader):

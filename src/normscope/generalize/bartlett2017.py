@@ -32,22 +32,6 @@ def margin_bound(
 ) -> tuple[float, float]:
     """Return log10 of the complexity term, and the confidence term; the bound adds both to the margin loss on D.
 
-    Args:
-        log10_spectral: log10 of upper bounds on `norm(A_i)`.
-        log10_rows: log10 of upper bounds on `norm(A_i^T)_(2,1)`.
-        square_norms: the squared Frobenius norm of all inputs together.
-        width: W, the largest dimension.
-        samples: n, the number of samples.
-        margin: gamma, any number above 0, which may be chosen after the data are seen.
-        delta: the probability of failure.
-        nats: what constants cost that may have been taken from D (`description.py`).
-
-    Example:
-        >>> sizes = {"square_norms": 1e4, "width": 2, "samples": 10_000, "margin": 1.0, "delta": 0.01}
-        >>> complexity, confidence = margin_bound([0.0], [0.0], **sizes)
-        >>> round(10**complexity, 3), round(confidence, 3)  # 72 * 100 * sqrt(ln 8) * ln(1e4)/1e4 + 8e-6
-        (9.563, 0.059)
-
     Reference: Bartlett, Foster and Telgarsky 2017, Theorem 3.3, Lemmas A.5 and A.8.
     """
     layers, log2 = len(log10_spectral), math.log10(2.0)

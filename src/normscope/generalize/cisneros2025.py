@@ -10,12 +10,7 @@ UNIT = 1e-4
 
 
 def rate(log10_last: float, samples: int) -> float:
-    """Return log10 of `rho_1^2/sqrt(m)`: the order of the bound; rho_1 is the norm of the last layer's weights.
-
-    Example:
-        >>> round(10 ** rate(math.log10(2.0), 10_000), 6)
-        0.04
-    """
+    """Return log10 of `rho_1^2/sqrt(m)`: the order of the bound; rho_1 is the norm of the last layer's weights."""
     return 2.0 * log10_last - 0.5 * math.log10(samples)
 
 

@@ -67,9 +67,6 @@ def over_all_inputs(
     """Bound the Lipschitz constant of a model over all inputs, and compute its printed products.
 
     `graph` is that of the model in eval mode, where it was captured already.
-
-    Raises:
-        NormscopeError: the model cannot be traced, or has operators without a rule.
     """
     bounding = Bounding.within(max_seconds)
     captured = Captured.of(model, example[:CAPTURED], bounding, mode="eval", output=output, graph=graph)
@@ -125,9 +122,6 @@ def over_balls(known: Constants, tallies: tuple[Tally, ...]) -> tuple[list[Tenso
 
     The cell of points outside of all balls has the constant over all inputs, and so have all but the `MOST_BALLS` cells
     with the most samples.
-
-    Raises:
-        NormscopeError: there is no certificate over balls for this model.
     """
     largest = tallies[-1]
     partition = largest.partition

@@ -85,23 +85,7 @@ def read(
     seed: int,
     trace: Callable[[Tensor], TracedModel] | None = None,
 ) -> DataReading:
-    """Stream all parts of the data once.
-
-    Args:
-        model: the model, in any mode; it runs in eval mode.
-        train: D, and the samples set aside if `held_out` is None.
-        test: fresh samples, or None.
-        held_out: samples for the partition and for distances, or None.
-        plan: how the cells are fixed.
-        loss: a loss with a largest value.
-        output: which output of the model to take.
-        duplicates: how many samples may be in two parts.
-        seed: the seed of the partition.
-        trace: traces the model at a few inputs; its graphs then run beside it.
-
-    Raises:
-        InputError: parts share samples, labels are no classes, or something is missing.
-    """
+    """Stream all parts of the data once."""
     set_aside = held_out is None
     generator = torch.Generator().manual_seed(seed)
     with untouched(model, "eval"):
@@ -334,11 +318,7 @@ def _check_range(plan: CellPlan, **entries: tuple[float, float] | None) -> None:
 
 
 def rereader(model: nn.Module, train: Any, held_out: Any) -> Callable[[], Iterator[SampleBatch]]:
-    """Return a function that reads D once more, without the samples that were set aside.
-
-    Raises:
-        InputError: the loader can be read once only.
-    """
+    """Return a function that reads D once more, without the samples that were set aside."""
     if isinstance(train, Iterator):
         raise InputError("train can be read once only, and PAC-Bayes reads it many times: pass a list or a DataLoader")
     if held_out is not None:
@@ -347,11 +327,7 @@ def rereader(model: nn.Module, train: Any, held_out: Any) -> Callable[[], Iterat
 
 
 def endless(read_again: Callable[[], Iterator[SampleBatch]], size: int) -> Iterator[SampleBatch]:
-    """Yield batches of at most `size` samples, reading D again and again without end.
-
-    Raises:
-        InputError: D holds no sample when it is read again.
-    """
+    """Yield batches of at most `size` samples, reading D again and again without end."""
     while True:
         empty = True
         for batch in read_again():

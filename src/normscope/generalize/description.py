@@ -94,16 +94,7 @@ class Fixed:
 
     @classmethod
     def of(cls, declared: str | Iterable[str], graph: Graph, names: Collection[str] = ()) -> Fixed:
-        """Return what a user declares of a model.
-
-        Args:
-            declared: names or patterns (`"*.position_ids"`), `"numbers"` or `"all"`.
-            graph: the graph of the model.
-            names: further names that exist and that the graph does not read.
-
-        Raises:
-            InputError: an entry is not a text, or fits no name; parameters cannot be declared.
-        """
+        """Return what a user declares of a model."""
         entries = (declared,) if isinstance(declared, str) else tuple(declared)
         tensors = {one.name: one.value for one in graph.constants if one.kind in ("buffer", "tensor")}
         for one in entries:
@@ -163,11 +154,6 @@ def number_bits(numbers: Sequence[tuple[str, Any]]) -> float:
 
     At each name a number is either one that stood there before, which costs `log2((n+1)/k)` bits for the k-th
     repetition among n, or a new one, which costs `log2(n+1)` bits and its own code.
-
-    Example:
-        >>> few, many = [("slope", 0.01)] * 20, [("slope", 0.01 * step) for step in range(20)]
-        >>> round(number_bits(few)), round(number_bits(many)) > 500
-        (27, True)
     """
     bits = 0.0
     read: defaultdict[str, Counter[tuple[type, str]]] = defaultdict(Counter)

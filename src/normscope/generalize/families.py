@@ -96,18 +96,7 @@ def theorem20_row(
     distances: str,
     two_sided: bool = False,
 ) -> LocalRow:
-    """Return Theorem 20 with constants of one kind, at the best of the declared partitions.
-
-    Args:
-        setting: what all rows share.
-        name: the name of the row.
-        constants: log10 of the loss's Lipschitz constant, per partition: one number, or one for every cell.
-        steep: the condition that these constants bound the loss's slope over the cells.
-        distances: `"mean"` estimates lambda_i from held-out samples, `"limit"` bounds it with half of delta,
-            `"reach"` bounds it by the radius of the cells, `"diameter"` by their diameter, as the Slides do.
-        two_sided: whether the row bounds the gap on both sides (the Slides), each with half of delta. The side that the
-            theorem does not have follows from `p - P <= sqrt(2 p ln(N/delta)/m)` for the share p of every cell.
-    """
+    """Return Theorem 20 with constants of one kind, at the best of the declared partitions."""
     tallies, count = setting.train.tallies, len(setting.train.tallies)
     delta = setting.delta / 2.0 if distances == "limit" or two_sided else setting.delta
     by_partition = [_cell_distances(setting, index, distances) for index in range(count)]
@@ -171,12 +160,7 @@ def _distance_condition(setting: Setting, index: int, distances: str, values: Te
 
 
 def corollary21_row(like: BoundRow, continuous: bool | None) -> BoundRow:
-    """Return Corollary 21: the figure of a row of Theorem 20, with one condition more.
-
-    Args:
-        like: the row of Theorem 20.
-        continuous: whether the model is continuous; None where that is not known.
-    """
+    """Return Corollary 21: the figure of a row of Theorem 20, with one condition more."""
     why = {
         True: "the model is continuous, so that the set is empty, and the corollary is Theorem 20",
         None: "nothing is known of where the loss is not continuous: a set that depends on D, as that of a network "
@@ -204,15 +188,7 @@ def corollary22_rows(
     chain: Condition,
     with_local: LocalRow,
 ) -> list[BoundRow]:
-    """Return Corollary 22: the BN or LN form for the model, and the form without normalizers.
-
-    Args:
-        setting: what the rows share with Theorem 20.
-        log10_product: log10 of P_w, the product of the weights' norms.
-        normalizers: the kind of each normalizer and log10 of its printed constant over all inputs.
-        chain: the condition that the network is of the kind that the corollary is about.
-        with_local: the row of Theorem 20 whose partition is used.
-    """
+    """Return Corollary 22: the BN or LN form for the model, and the form without normalizers."""
     slack = with_local.over[with_local.chosen].slack
     mean_distance, left_out = _mean_distance(setting, with_local.chosen)
     near = condition(
@@ -310,14 +286,7 @@ def lla_row(setting: Setting, sharpness: float) -> BoundRow:
 
 
 def fresh_row(setting: Setting, fresh: SamplesSeen, what: str, independent: Condition) -> BoundRow:
-    """Return the bound from fresh samples alone (Hoeffding), with which every bound from D can be compared.
-
-    Args:
-        setting: what the rows share.
-        fresh: the fresh samples.
-        what: which samples they are, as the name of the row begins.
-        independent: the condition that the model was not trained on them.
-    """
+    """Return the bound from fresh samples alone (Hoeffding), with which every bound from D can be compared."""
     return row(
         f"{what} {ALONE}",
         source="Hoeffding's inequality",

@@ -14,10 +14,6 @@ def fingerprints(points: Tensor, keys: Tensor) -> Tensor:
 
     Sums of integers do not depend on their order, so that batches of other sizes give the same integer. Two different
     rows have the same integer with a probability of about 2^-40.
-
-    Args:
-        points: the samples as flat rows, `[B, n]`.
-        keys: random int64 numbers, `[n]`, the same for all rows that are compared.
     """
     words = points.contiguous().view(WORDS[points.element_size()]).long()
     mixed = words * -7046029254386353131

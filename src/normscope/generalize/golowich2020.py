@@ -27,22 +27,6 @@ def margin_bound(
 ) -> tuple[float, float]:
     """Return log10 of the complexity term, and the confidence term; the bound adds both to the margin loss on D.
 
-    Args:
-        log10_frobenius: log10 of the product of the Frobenius norms.
-        depth: d, the number of weight layers.
-        classes: K, the number of classes.
-        square_norms: the squared Frobenius norm of all inputs together.
-        samples: m, the number of samples.
-        margin: gamma, any number above 0, which may be chosen after the data are seen.
-        delta: the probability of failure.
-        nats: what constants cost that may have been taken from D (`description.py`).
-
-    Example:
-        >>> sizes = {"square_norms": 1e4, "samples": 10_000, "margin": 1.0, "delta": 0.01}
-        >>> complexity, confidence = margin_bound(0.0, depth=1, classes=2, **sizes)
-        >>> round(10**complexity, 4), round(confidence, 4)  # 2 * 2 * 2 * (sqrt(2 ln 2) + 1) * 100/1e4
-        (0.1742, 0.0537)
-
     Reference: Golowich, Rakhlin and Shamir 2020, Theorem 1; Maurer 2016, Corollary 4.
     """
     scale, factor = power_of_two(log10_frobenius - math.log10(margin))

@@ -29,21 +29,6 @@ def margin_bound(
 ) -> tuple[float, float]:
     """Return log10 of KL, and log10 of the complexity term; the bound adds the latter to the margin loss on D.
 
-    Args:
-        log10_spectral: log10 of upper bounds on `norm(W_i)`.
-        log10_frobenius: log10 of `norm(W_i)_F`.
-        radius: B, the largest norm of an input.
-        width: h, the largest number of units of a layer.
-        samples: m, the number of samples.
-        margin: gamma, any number above 0.
-        delta: the probability of failure.
-        nats: what constants cost that may have been taken from D (`description.py`).
-
-    Example:
-        >>> kl, complexity = margin_bound([0.0], [0.0], radius=1.0, width=2, samples=10_000, margin=1.0, delta=0.01)
-        >>> round(10**kl), round(10**complexity, 2)  # 42^2 * 2 * ln(8) * e^2/2
-        (27104, 6.59)
-
     Reference: Neyshabur, Bhojanapalli and Srebro 2018, Theorem 1 and its proof, Lemmas 1 and 2.
     """
     depth = len(log10_spectral)

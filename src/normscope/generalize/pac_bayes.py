@@ -37,25 +37,14 @@ AT_ONCE = 64
 
 
 def binary_kl(q: float, p: float) -> float:
-    """Return kl(q, p) between two Bernoulli distributions; infinite where p is 0 or 1 and q is not.
-
-    Example:
-        >>> round(binary_kl(0.0, 0.5), 6)  # ln 2
-        0.693147
-    """
+    """Return kl(q, p) between two Bernoulli distributions; infinite where p is 0 or 1 and q is not."""
     first = 0.0 if q == 0.0 else math.inf if p == 0.0 else q * math.log(q / p)
     second = 0.0 if q == 1.0 else math.inf if p == 1.0 else (1.0 - q) * math.log((1.0 - q) / (1.0 - p))
     return first + second
 
 
 def kl_inverse(q: float, limit: float) -> float:
-    """Return the largest p with `kl(q, p) <= limit`, rounded up.
-
-    Example:
-        >>> p = kl_inverse(0.1, 0.05)
-        >>> round(p, 4), round(binary_kl(0.1, p), 6)
-        (0.2201, 0.05)
-    """
+    """Return the largest p with `kl(q, p) <= limit`, rounded up."""
     if not 0.0 <= q <= 1.0 or not limit >= 0.0:
         raise InputError(f"kl has an inverse for a share and a limit from 0 on, not {q!r} and {limit!r}")
     low, high = q, 1.0
@@ -66,15 +55,7 @@ def kl_inverse(q: float, limit: float) -> float:
 
 
 def complexity(kl: float, samples: int, delta: float, number: int, nats: float = 0.0) -> float:
-    """Return the right side of the bound: `(KL + ln(2 sqrt(m)/delta_j))/m` with `delta_j = 6 delta/(pi^2 j^2)`.
-
-    Args:
-        kl: the KL divergence of the posterior from the prior.
-        samples: m, the number of samples of D.
-        delta: the probability of failure over all priors together.
-        number: j, the number of the prior's variance in its list.
-        nats: what constants cost that may have been taken from D (`description.py`).
-    """
+    """Return the right side of the bound: `(KL + ln(2 sqrt(m)/delta_j))/m` with `delta_j = 6 delta/(pi^2 j^2)`."""
     share = math.log(math.pi**2 * number**2 / 6.0)
     return (kl + math.log(2.0 * math.sqrt(samples) / delta) + share + nats) / samples
 
@@ -123,12 +104,7 @@ class Posterior:
 
 
 class TracedInWeights(Logits):
-    """The graph of one sample as a function of many samples and of the weights.
-
-    Args:
-        graph: with the parameters as inputs before the sample.
-        names: the names of the parameters in the order of these inputs.
-    """
+    """The graph of one sample as a function of many samples and of the weights."""
 
     def __init__(self, graph: Graph, names: Sequence[str]) -> None:
         super().__init__(graph)
@@ -173,11 +149,7 @@ class WeightVector:
         return cls(model, tuple(named), tuple(one.shape for one in named.values()), output, traced)
 
     def vector(self, given: dict[str, Tensor] | None = None) -> Tensor:
-        """Return the given parameters, or those of the model, as one vector.
-
-        Raises:
-            InputError: there are no parameters, or one is missing, of another shape or not finite.
-        """
+        """Return the given parameters, or those of the model, as one vector."""
         if not self.names:
             raise InputError("the model has no parameters, and a posterior is one over parameters")
         state = dict(self.model.named_parameters()) if given is None else given
@@ -218,20 +190,6 @@ def optimise(
 
     The surrogate is the cross entropy divided by ln K, which is at least the error. Each step draws the weights once;
     the learning rates fall tenfold for the last quarter of the steps.
-
-    Args:
-        weights: the weights of the model, where the mean starts.
-        source: batches of D, without end.
-        start: w_0, the mean of the prior.
-        samples: m, the number of samples of D.
-        classes: K, the number of classes.
-        steps: how many steps to take.
-        rates: the learning rates of the means, and of the logarithms of the deviations.
-        delta: the probability of failure.
-        generator: draws the weights, on their device.
-
-    Raises:
-        InputError: the search ends at weights that are not finite.
     """
     mean = weights.vector().requires_grad_(True)
     deviation = torch.full_like(mean, 0.5 * math.log(START)).detach().requires_grad_(True)
@@ -277,14 +235,6 @@ def averaged_error(
 
     Each draw classifies a few samples. The mean over whole passes, weighted by these numbers of samples, has the error
     of the posterior on D as its expectation; with weights of at most 1/n it is as concentrated as n equal draws.
-
-    Args:
-        weights: the weights of the model.
-        posterior: the distribution of the weights.
-        read: reads D.
-        samples: m, the number of samples of D.
-        draws: about how many draws to take, in as many passes over D as they need.
-        generator: draws the weights, on their device.
     """
     share = max(1, min(AT_ONCE, samples), samples // draws)
     passes = math.ceil(draws * share / samples)
@@ -304,9 +254,5 @@ def certified_error(error: float, draws: int, delta: float) -> float:
     """Return an upper bound on the error of the posterior on D, with probability 1 - delta over the draws.
 
     It is Chernoff's bound in its kl form for independent variables in [0, 1]: `kl(average, mean) <= ln(1/delta)/n`.
-
-    Example:
-        >>> round(certified_error(0.03, 1000, 0.01), 4)
-        0.0493
     """
     return kl_inverse(error, math.log(1.0 / delta) / draws)

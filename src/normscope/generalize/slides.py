@@ -31,16 +31,6 @@ def decomposition(
     `F(P, h) - F(P, y*) = [F(D, h) - F(D, h_D)] + [F(P, h) - F(D, h)] + rest`, for a loss from 0 to `most`; h_D is the
     best member of the family on D. No data show the family's best member, so that only ranges are known of the first
     and the last term.
-
-    Args:
-        train_loss: F(D, h), the loss on D.
-        test_loss: the loss on fresh samples, or None.
-        bound: the best certified bound on F(P, h), or None.
-        most: the largest loss.
-
-    Example:
-        >>> [(p.name, p.low, p.high) for p in decomposition(0.1, 0.3, None, 1.0)][1]
-        ('generalization error', 0.2, 0.2)
     """
     gap = None if test_loss is None else round(test_loss - train_loss, 12)
     limit = most if bound is None else min(most, bound)

@@ -59,24 +59,7 @@ def pac_bayes_row(
     seed: int,
     fixed: Fixed | None = None,
 ) -> tuple[BoundRow, dict[str, Any]]:
-    """Optimise a Gaussian around the weights; return its PAC-Bayes row, and the figures behind the row.
-
-    Args:
-        model: the model, at whose weights the search starts; they stay as they are.
-        read_again: reads D.
-        search: how to search.
-        samples: m, the number of samples of D.
-        classes: K, the number of classes.
-        delta: the probability of failure; half is for the bound and half for the draws.
-        output: which output of the model to take.
-        traced: the conditions that the loss of a sample depends on that sample alone, and that the model gives what its
-            graph gives.
-        seed: the seed of the draws.
-        fixed: the constants that are declared as fixed before D was seen.
-
-    Raises:
-        InputError: the weights or the prior are no finite parameters of the model, or the search fails.
-    """
+    """Optimise a Gaussian around the weights; return its PAC-Bayes row, and the figures behind the row."""
     source = endless(read_again, search.batch)
     first = next(source)
     weights, beside, counted = _described(model, first.inputs[:EXAMPLE], output, fixed or Fixed())

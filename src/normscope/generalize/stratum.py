@@ -9,11 +9,6 @@ def power_of_two(log10_value: float) -> tuple[float, float]:
     """Return log10 of the next power of two 2^k above a value, and the inverse of its share of delta.
 
     The shares `1/(1.5 (|k|+1)(|k|+2))` add up to 1 over all integers k.
-
-    Example:
-        >>> exponent, factor = power_of_two(math.log10(3.0))
-        >>> round(10**exponent), round(factor, 6)
-        (4, 18.0)
     """
     if math.isinf(log10_value):
         return log10_value, 1.0

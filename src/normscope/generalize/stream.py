@@ -45,12 +45,7 @@ class SampleBatch:
 
 
 def sample_batches(model: nn.Module, loader: Any) -> Iterator[SampleBatch]:
-    """Yield the samples of a loader, at most `CHUNK` at a time, on the model's device.
-
-    Raises:
-        InputError: the inputs are not one tensor of floats, or of several shapes, or the samples do not have one label
-            each.
-    """
+    """Yield the samples of a loader, at most `CHUNK` at a time, on the model's device."""
     shapes: tuple[Shape, ...] = ()
     for batch in placed_batches(model, loader):
         inputs, labels = _checked(batch)
@@ -296,11 +291,7 @@ class Collector:
         self.extremes = extremes if self.extremes is None else torch.maximum(self.extremes, extremes)
 
     def finish(self, what: str) -> SamplesSeen:
-        """Read the sums back; `what` names the part of the data in errors.
-
-        Raises:
-            InputError: there is no sample, a label is no class, or a loss is not finite or not in its range.
-        """
+        """Read the sums back; `what` names the part of the data in errors."""
         if self.sums is None or self.extremes is None:
             raise InputError(f"{what} holds no sample")
         loss, wrong, worst_loss, worst_error, squares, *differences = self.sums.tolist()
@@ -386,11 +377,7 @@ class HeldOutCollector:
             tally.add(points, labels.clamp(0, self.classes - 1), fresh=True)
 
     def finish(self, what: str) -> tuple[tuple[Tally, ...], Tensor]:
-        """Read back the sums by cell and the fingerprints; `what` names the part of the data in errors.
-
-        Raises:
-            InputError: there is no sample, a label is no class, or an input is not finite.
-        """
+        """Read back the sums by cell and the fingerprints; `what` names the part of the data in errors."""
         if self.extremes is None:
             raise InputError(f"{what} hold no sample")
         label, minus_label, entry, minus_entry = self.extremes.tolist()

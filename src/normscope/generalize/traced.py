@@ -81,11 +81,7 @@ class TracedModel:
 
 
 def trace(model: nn.Module, batch: Tensor, output: str | int | None) -> TracedModel:
-    """Trace a model in eval mode, and its twin with folded BatchNorms.
-
-    Raises:
-        NormscopeError: the model cannot be traced, or its graph does not run.
-    """
+    """Trace a model in eval mode, and its twin with folded BatchNorms."""
     graph = capture(model, batch, mode="eval", output=output)
     traced = TracedModel(graph=graph, folded_model=model, folded=graph)
     if any(isinstance(module, _BatchNorm) for module in model.modules()):

@@ -118,21 +118,7 @@ def read_network(
     traced: TracedModel | None = None,
     captured: Captured | None = None,
 ) -> NetworkNorms:
-    """Return what the norm-based bounds need of a model in eval mode.
-
-    Args:
-        model: the model.
-        batch: some of its inputs.
-        classes: how many outputs it has.
-        output: which output to take.
-        max_seconds: how long the bounds on norms may take.
-        fixed: the constants that are declared as fixed before D was seen.
-        traced: the traced model, where it was traced already.
-        captured: its graph with its segments, where these were made already.
-
-    Raises:
-        NormscopeError: the model cannot be traced, or has operators without a rule.
-    """
+    """Return what the norm-based bounds need of a model in eval mode."""
     traced, fixed = traced or trace(model, batch[:CAPTURED], output), fixed or Fixed()
     bounding = Bounding.within(max_seconds)
     if captured is None or traced.folded is not traced.graph:

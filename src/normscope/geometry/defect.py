@@ -15,17 +15,9 @@ from .normalized import joined
 
 
 def defects(graph: Graph, candidates: list[Candidate], weights: Tensor, output: Tensor) -> dict[int, Tensor]:
-    """Return what the formula gives for <w_k, grad_k> of every unit of every scaling in front of a normalizer.
+    """Return what the formula gives for <w_k, grad_k> of each unit, by the index of each scaling before a normalizer.
 
-    Args:
-        graph: the graph of the whole batch, in float64.
-        candidates: the candidates; those without feeds are skipped.
-        weights: the loss is the sum of the outputs times these.
-        output: the output of the model; if that of the graph differs, because the model drops values by itself,
-            nothing is returned.
-
-    Returns:
-        One tensor per such candidate, by its index in the list.
+    Nothing is returned if the graph gives another output than the model, which may drop values by itself.
     """
     inputs = [item.value.detach().clone().requires_grad_() for item in graph.inputs]
     values = graph.values(*inputs)

@@ -65,13 +65,7 @@ def spread(
 
 
 def _density(rules: list[Quadrature], ends: Ends, rest: int) -> Density:
-    """Return the density of all eigenvalues.
-
-    Args:
-        rules: the quadrature that each random vector gave, for the eigenvalues that are not known.
-        ends: the known eigenvalues.
-        rest: how many eigenvalues are not known.
-    """
+    """Return the density of all eigenvalues."""
     sharp = torch.tensor([*ends.top, *ends.bottom], dtype=torch.float64)
     nodes = torch.cat([sharp, *(rule.nodes for rule in rules)])
     low, high = float(nodes.min()), float(nodes.max())

@@ -268,12 +268,6 @@ def _scores(objective: Objective) -> tuple[float, float | None]:
 class _Perturbation:
     """Moves the weights away from where they were found, and measures loss and accuracy there.
 
-    Args:
-        objective: the loss, being measured.
-        group: the group of every weight.
-        seed: the seed of the noise.
-        progress: the progress bar.
-
     Attributes:
         start: the weights as found.
         norms: for every weight, the norm of its group.

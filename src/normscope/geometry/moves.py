@@ -27,10 +27,6 @@ def with_moves(objective: Objective, found: Directions) -> Directions:
     """Return the directions with how far each layer's scalings, and all shifts, move the outputs of the first batch.
 
     It takes seven forward passes, and four more per layer if the scalings of all layers together move the outputs.
-
-    Args:
-        objective: the model and its batches, being measured.
-        found: the directions; each layer has as many groups in them as its `kept` says.
     """
     mover, layers, start = _Mover(objective), [], 0
     together, random = mover.scalings(found, found.group >= 0)

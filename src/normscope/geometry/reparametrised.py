@@ -50,11 +50,6 @@ def gains(model: nn.Module, node: Node, parts: Tensor) -> tuple[list[UnitEntries
     """Return the parameters that scale the output channels of a layer with `weight_norm`: g and the bias.
 
     The second value is the part of the model that is changed at random for comparison. Return None for other layers.
-
-    Args:
-        model: the user's model.
-        node: the weight layer in the graph.
-        parts: which unit each output channel belongs to.
     """
     normed = next((one for one in _weights(model) if one.path == node.path and one.argument == "weight"), None)
     if normed is None or normed.g is None or normed.g.shape[:1] != parts.shape or normed.g.numel() != len(parts):

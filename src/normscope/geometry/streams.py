@@ -64,13 +64,7 @@ class Stream:
 
 
 def follow(graph: Graph, node: Node, numbers: Tensor) -> Stream:
-    """Follow the channels of a node's output to every operator that does not commute with scaling one of them.
-
-    Args:
-        graph: the whole graph.
-        node: the node whose output is followed.
-        numbers: the channel of each entry, in the output's shape, as floats.
-    """
+    """Follow the channels of a node's output to every operator that does not commute with scaling one of them."""
     readers: dict[str, list[Node]] = {}
     for other in graph:
         for name in dict.fromkeys(other.refs):

@@ -80,14 +80,7 @@ class SymmetryEvidence:
 def verify(
     function: Function, graph: Graph, candidates: list[Candidate], generator: torch.Generator
 ) -> list[SymmetryEvidence]:
-    """Measure the evidence for every candidate.
-
-    Args:
-        function: the model's output as a function of its parameters.
-        graph: the graph of the same batch.
-        candidates: the symmetries that the graph suggests.
-        generator: draws the random group elements, losses and directions.
-    """
+    """Measure the evidence for every candidate."""
     if not candidates:
         return []
     as_found = _Point(function, function.start, generator)

@@ -25,9 +25,6 @@ class Wide(TorchFunctionMode):
 
     Two functions are corrected: `_weight_norm`, whose second derivative torch 2.13 gets wrong, is written out; an
     RMSNorm without an eps of its own takes the default of the model's dtype, as it would without widening.
-
-    Args:
-        dtype: the floating-point dtype of the model as found.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
@@ -65,10 +62,6 @@ def _widened(leaf: Any) -> Any:
 class Function:
     """The output of a model at one batch, as a function of a state of its parameters.
 
-    Args:
-        model: the user's model, in the mode that is measured; the caller keeps it untouched.
-        call: how the model is called.
-
     Attributes:
         start: the parameters as found, in float64.
     """
@@ -81,11 +74,7 @@ class Function:
         self._buffers = {name: _widened(buffer) for name, buffer in model.named_buffers()}
 
     def __call__(self, state: State) -> Tensor:
-        """Return the output, which can be differentiated twice.
-
-        Raises:
-            InputError: the model does not run in float64.
-        """
+        """Return the output, which can be differentiated twice."""
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
         args, kwargs = tree_map(
             lambda leaf: _widened(leaf.clone()) if isinstance(leaf, Tensor) else leaf,

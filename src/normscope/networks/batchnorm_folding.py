@@ -18,11 +18,7 @@ from .normalizer_modules import ChannelAffine, place_of
 
 
 def coefficients(norm: nn.Module) -> tuple[Tensor, Tensor]:
-    """Return the scale and shift per channel, in float64, that a BatchNorm applies in eval mode.
-
-    Raises:
-        InputError: the module is no BatchNorm, or has no running statistics.
-    """
+    """Return the scale and shift per channel, in float64, that a BatchNorm applies in eval mode."""
     if not isinstance(norm, _BatchNorm):
         kind = getattr(place_of(norm), "kind", None)
         raise InputError(f"only BatchNorm folds: {kind or type(norm).__name__} normalization divides by what it sees")

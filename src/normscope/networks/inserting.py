@@ -16,11 +16,7 @@ ACTIVATIONS = {
 
 
 def hidden_layers(graph: Graph, model: nn.Module) -> list[str]:
-    """Return the paths of linear layers and convolutions whose output an activation reads, in order.
-
-    Raises:
-        InputError: there is no such layer.
-    """
+    """Return the paths of linear layers and convolutions whose output an activation reads, in order."""
     readers: dict[str, list[str]] = {}
     for node in graph:
         for name in node.refs:

@@ -152,11 +152,7 @@ def original_of(module: nn.Module) -> nn.Module | None:
 
 
 def place_of(module: nn.Module) -> NormalizerPlace | None:
-    """Return what a module normalizes; None if it is no normalizer.
-
-    Raises:
-        InputError: the module looks like a normalizer, but is none that is known.
-    """
+    """Return what a module normalizes; None if it is no normalizer."""
     if isinstance(module, Absent):
         original = original_of(module)
         place = None if original is None else place_of(original)
@@ -233,11 +229,7 @@ KNOWN_PLACES: dict[type[nn.Module], Callable[[Any], NormalizerPlace]] = {
 
 
 def _written(module: nn.Module) -> NormalizerPlace:
-    """Return the place of a normalizer with a forward of its own, if it computes what a known one computes.
-
-    Raises:
-        InputError: it does not.
-    """
+    """Return the place of a normalizer with a forward of its own, if it computes what a known one computes."""
     weight = getattr(module, "weight", None)
     eps = next((float(value) for name in ("eps", "variance_epsilon") if (value := getattr(module, name, None))), EPS)
     if isinstance(weight, Tensor) and weight.ndim == 1 and len(weight) > 1:
@@ -268,17 +260,7 @@ def _agrees(module: nn.Module, form: Callable[[Tensor], Tensor], shape: tuple[in
 
 
 def build(kind: Kind, place: NormalizerPlace, shape: tuple[int, ...] | None, groups: int | None) -> nn.Module:
-    """Return a normalizer of a kind for a place, with the scale and shift of the normalizer at that place.
-
-    Args:
-        kind: the kind of the new normalizer.
-        place: the place that it is for.
-        shape: the shape of its input, where that is known.
-        groups: the number of groups of a GroupNorm; None for about sixteen channels each, or two smaller groups.
-
-    Raises:
-        InputError: that kind would normalize sets of one or two entries there, or needs a shape to be built.
-    """
+    """Return a normalizer of a kind for a place, with the scale and shift of the normalizer at that place."""
     number = groups_of(place.features, groups) if kind == "group" else 1
     if shape is not None:
         _check_sets(kind, place, shape, number)
@@ -297,15 +279,7 @@ def build(kind: Kind, place: NormalizerPlace, shape: tuple[int, ...] | None, gro
 
 
 def groups_of(features: int, groups: int | None) -> int:
-    """Return the number of groups of a GroupNorm.
-
-    Raises:
-        InputError: the number that was asked for does not divide the features.
-
-    Example:
-        >>> [groups_of(features, None) for features in (64, 96, 48, 10, 7)]
-        [4, 6, 3, 2, 1]
-    """
+    """Return the number of groups of a GroupNorm."""
     if groups is None:
         least = min(CHANNELS_A_GROUP, -(-features // 2))
         return features // next(size for size in range(least, features + 1) if features % size == 0)

@@ -310,11 +310,7 @@ class _TwinBuilder:
 
 
 def copied(model: nn.Module) -> nn.Module:
-    """Return a copy of a model, with tensors of its own.
-
-    Raises:
-        InputError: the model cannot be copied.
-    """
+    """Return a copy of a model, with tensors of its own."""
     try:
         return copy.deepcopy(model)
     except Exception as error:

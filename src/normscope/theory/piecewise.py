@@ -140,13 +140,6 @@ def activation_of(function: PiecewiseLinear) -> Activation | None:
     """Return a continuous piecewise linear function with a bend as an activation; also hardshrink, which jumps.
 
     The slopes are exact, so that the function need not be a known one; a known function gets its name.
-
-    Example:
-        >>> x = PiecewiseLinear.identity()
-        >>> leaky = x.compared("gt", PiecewiseLinear.constant(Fraction(0))).chosen(
-        ...     x, x * PiecewiseLinear.constant(Fraction(1, 4)))
-        >>> activation_of(leaky).name
-        'leaky_relu(0.25)'
     """
     function = function.simplified()
     if not function.knots:
