@@ -19,8 +19,7 @@ from torch import nn
 import normscope as ns
 from normscope.choosing import choose as front
 from normscope.choosing import run_training
-from normscope.choosing.cell import half_width
-from normscope.choosing.run_outcome import RunOutcome
+from normscope.choosing.choice import RunOutcome, half_width
 from normscope.choosing.run_training import train_run
 from normscope.choosing.task import TrainingRun, gather
 from normscope.core.errors import InputError

@@ -9,10 +9,10 @@ from torch import nn
 import normscope as ns
 from normscope.core.errors import InputError
 from normscope.generalize.bound import BoundRow, Condition, condition, row, term
-from normscope.generalize.constants import over_all_inputs, over_balls
+from normscope.generalize.generalization_table import decomposition
 from normscope.generalize.partition import Voronoi
-from normscope.generalize.slides import decomposition
 from normscope.generalize.stream import Tally
+from normscope.generalize.theorem20_rows import over_all_inputs, over_balls
 from normscope.theory import losses
 
 
@@ -147,6 +147,7 @@ class TestKinds:
         found = ns.generalization(network(), data(), partition=kind, input_range=(0.0, 1.0), steps=0, cells=(1, 9))
         assert found["Theorem 20, all inputs"].evidence == "certified"
         assert found.courses[0].sizes == (2, 18)
+        assert found.courses[0].delta == 0.01 / 2 / 2  # half for distances, shared by the two partitions
 
     def test_batch_norm_has_its_form_and_its_twin(self):
         found = ns.generalization(network(nn.BatchNorm1d(8)), data(), steps=0, cells=(1,))
@@ -253,7 +254,7 @@ class TestRefused:
             ({"loss": "nonsense"}, "nonsense"),
             ({"delta": 0.0}, "delta"),
             ({"delta": 1.5}, "delta"),
-            ({"cells": (0,)}, "cells"),
+            *(({"cells": wrong}, "cells are whole numbers") for wrong in ((), (0,), (2.0,), (True,), "12", 3)),
             ({"partition": "kmeans"}, "partition is one of"),
             ({"radius": -1.0}, "radius"),
             ({"radius": 0.0}, "radius is above 0"),

@@ -117,3 +117,5 @@ class TestFixed:
     def test_names_of_no_constant_are_refused(self, declared):
         with pytest.raises(InputError, match=r"no such buffer.*`b`"):
             Fixed.of(declared, graph_of(("w", "parameter", torch.ones(3)), ("b", "buffer", torch.ones(3))))
+        with pytest.raises(InputError, match="names of buffers"):
+            Fixed.of([3], graph_of())

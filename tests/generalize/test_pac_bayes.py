@@ -15,14 +15,15 @@ from normscope.generalize.pac_bayes import (
     LARGEST,
     PRECISION,
     Posterior,
+    PosteriorSearch,
     WeightVector,
     averaged_error,
     binary_kl,
     certified_error,
     complexity,
     kl_inverse,
+    pac_bayes_row,
 )
-from normscope.generalize.stochastic import PosteriorSearch, pac_bayes_row
 from normscope.generalize.stream import SampleBatch
 from normscope.graph.capturing import capture
 

@@ -15,11 +15,19 @@ from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 import normscope as ns
 from normscope.core.errors import InputError
-from normscope.geometry.actions import Mixing, ParameterPart, RowMixing, Scaling, ShiftAction, UnitEntries
-from normscope.geometry.candidate import Candidate, Layers
+from normscope.geometry.candidate import (
+    Candidate,
+    Layers,
+    Mixing,
+    ParameterPart,
+    RowMixing,
+    Scaling,
+    ShiftAction,
+    UnitEntries,
+)
 from normscope.geometry.symmetry import Symmetries
+from normscope.geometry.verification import Function as Wide
 from normscope.geometry.verification import verify
-from normscope.geometry.wide import Function as Wide
 from normscope.graph.call import prepare
 from normscope.graph.capturing import capture_batch
 

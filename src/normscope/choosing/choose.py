@@ -17,9 +17,7 @@ from ..geometry.batches import LossFunction, loss_function
 from ..jobs.engines import runner
 from ..jobs.ledger import Ledger
 from ..theory.losses import Loss
-from .choice import Choice
-from .recommendation import NAMES
-from .run_outcome import RunOutcome
+from .choice import NAMES, Choice, RunOutcome
 from .run_training import Job, Training
 from .task import Samples, TrainingRun, TrainingTask, built_model, gather
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import torch
@@ -24,8 +23,8 @@ from ..graph.call import select
 from ..monitor.schedule import Clock
 from ..monitor.watching import watch
 from ..networks.twin import twin
-from .run_outcome import RunOutcome, Status
-from .task import TrainingRun, TrainingTask
+from .choice import RunOutcome, Status
+from .task import TrainingRun, TrainingTask, built_model
 
 CALIBRATED = 128
 """How many samples the first running statistics of new BatchNorms come from."""
@@ -37,7 +36,7 @@ TRIAL_STEPS = 10
 """How many steps each trial of a learning rate has."""
 SHARE, CONFIDENCE = 0.95, 0.95
 """The share of the data and the confidence of a DATA bound: with 59 samples, the largest norm is the limit."""
-MOST = 64
+MAX_JACOBIANS = 64
 """The largest number of held-out samples whose Jacobian norms are computed."""
 BATCHES = 8
 """How many batches the noise of variances and the last findings are measured over."""
@@ -49,11 +48,7 @@ Job = tuple[TrainingRun, bool]
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """The runs of a choice as jobs of an engine.
-
-    Attributes:
-        task: what all runs share.
-    """
+    """The runs of a choice as jobs of an engine."""
 
     task: TrainingTask
 
@@ -77,7 +72,7 @@ def train_run(task: TrainingTask, run: TrainingRun, *, first: bool) -> RunOutcom
     kind = None if run.normalizer == "none" else run.normalizer
     try:
         with ignored_warnings():
-            model = task.built(run.seed)
+            model = built_model(task.model, run.seed)
             inputs = _inputs(task.samples.batch(torch.arange(min(CALIBRATED, task.samples.count))))
             trained_twin = twin(model, inputs, normalizer=kind, groups=task.groups).model  # type: ignore[arg-type]
     except NormscopeError as error:
@@ -209,7 +204,7 @@ def _checked(task: TrainingTask, run: TrainingRun, model: nn.Module, notes: list
 
 def _noise(task: TrainingTask, run: TrainingRun, model: nn.Module) -> dict[str, Any]:
     """Return how much the variances of BatchNorms change from batch to batch, and the smallest possible change."""
-    batches = [_inputs(batch) for batch in islice(task.samples.steps(run.batch_size, BATCHES, run.seed), BATCHES)]
+    batches = [_inputs(batch) for batch in task.samples.steps(run.batch_size, BATCHES, run.seed)]
     norms = [norm for norm in watch_data(model, batches, mode="train").normalizers.values() if norm.kind == "batch"]
     spreads = [norm.batch_spread for norm in norms if norm.batch_spread is not None]
     if not spreads:
@@ -220,7 +215,7 @@ def _noise(task: TrainingTask, run: TrainingRun, model: nn.Module) -> dict[str, 
 
 def _capacity(task: TrainingTask, model: nn.Module, notes: list[str]) -> dict[str, Any]:
     """Return the three figures of how much a small change of the input grows, in eval mode."""
-    samples, count = task.samples, min(task.samples.held_out, MOST)
+    samples, count = task.samples, min(task.samples.held_out, MAX_JACOBIANS)
     held_out = _inputs(samples.batch(torch.arange(samples.count - count, samples.count)))
     rows = torch.arange(samples.count - samples.held_out)[:256]
     training = [_inputs(samples.batch(some)) for some in rows.split(128)]

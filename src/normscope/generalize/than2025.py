@@ -8,7 +8,6 @@ at most C, so that no cell contributes more than `(m_i/m) C`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -61,27 +60,14 @@ def theorem20(
     spread = torch.where((distances[held] == 0) | (exponents == -math.inf), -math.inf, spread)
     share = counts[held] / m
     capped = torch.where(spread >= math.log10(most), most, 10.0**spread)
-    top = float(spread.max())
-    printed = top if math.isinf(top) else top + math.log10(float((share * 10.0 ** (spread - top)).sum()))
     cells = int(held.sum())
     return Theorem20(
         size=len(counts),
         cells=cells,
         local=float((share * capped).sum()),
-        log10_local_as_printed=printed,
+        log10_local_as_printed=log10_sum((spread + share.log10()).tolist()),
         slack=generalization_slack(m, cells=cells, partition=len(counts), delta=delta, most=most),
     )
-
-
-def over_grid(
-    count: int, terms_of: Callable[[int, float], Theorem20], delta: float
-) -> tuple[int, tuple[Theorem20, ...]]:
-    """Return the index of the declared partition with the smallest gap, and the terms of all, each at `delta/count`.
-
-    By a union bound all hold together with probability 1 - delta, so that the smallest may be taken.
-    """
-    terms = tuple(terms_of(index, delta / count) for index in range(count))
-    return min(range(count), key=lambda index: terms[index].gap), terms
 
 
 def mean_distances(train: Tally, held: Tally) -> Tensor:
@@ -115,17 +101,6 @@ def limited_distances(train: Tally, held: Tally, reach: Tensor, delta: float) ->
     return train.distances / train.counts.clamp(min=1.0) + fresh
 
 
-def memoriser(samples: int, delta: float) -> tuple[float, float]:
-    """Return the true risk and the right side of Corollary 21 for a model that has memorised D.
-
-    The loss is 0 on D and 1 elsewhere, the distribution has no atoms, N = 1. The set where the loss is not continuous
-    is D, which has probability 0, and the loss is constant around every other point: the corollary as printed drops
-    the set and says that the risk is at most g, but it is 1. Theorem 20 needs a set that does not depend on D.
-    """
-    found = theorem20(torch.tensor([float(samples)]), torch.ones(1), -math.inf, delta=delta, most=1.0)
-    return 1.0, found.gap
-
-
 def corollary22(
     log10_product: float, log10_loss: float, mean_distance: float, slack: float, log10_normalizers: float = 0.0
 ) -> tuple[float, float]:
@@ -151,9 +126,7 @@ def hkk(
     if not bool(known.any()):
         return math.inf, math.inf, 0.5 * math.log10(len(counts) / m)
     exponents = torch.as_tensor(log10_constants, dtype=torch.float64).expand(len(counts))[known]
-    steep = exponents.clamp(min=0.0) + spread.log10()
-    top = float(steep.max())
-    mean = top if math.isinf(top) else top + log10(float((counts[known] / m * 10.0 ** (steep - top)).sum()))
+    mean = log10_sum((exponents.clamp(min=0.0) + spread.log10() + (counts[known] / m).log10()).tolist())
     worst = float((exponents + spread.log10()).max()) + 0.5 * math.log10(math.log(4.0 / delta) / m)
     return mean, worst, 0.5 * math.log10(len(counts) / m)
 
@@ -169,11 +142,3 @@ def lla(sharpness: float, samples: int) -> tuple[float, float, float]:
     order = math.log(samples) / math.sqrt(samples)
     mu = (order / sharpness) ** (1.0 / 3.0)
     return sharpness * mu**2 / 2.0, order / mu, mu
-
-
-def sizes_of(cells: Sequence[int]) -> tuple[int, ...]:
-    """Return the declared numbers of cells, ascending and without repeats."""
-    several = isinstance(cells, Sequence) and not isinstance(cells, str) and len(cells) > 0
-    if not several or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in cells):
-        raise InputError(f"cells are whole numbers from 1 on, declared before the data are seen, not {cells!r}")
-    return tuple(sorted(set(cells)))

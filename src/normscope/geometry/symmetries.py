@@ -13,15 +13,11 @@ from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapp
 from ..graph.call import prepare
 from ..graph.capturing import capture_batch
 from ..graph.ir import Graph
-from .attention_symmetries import attention
 from .candidate import KINDS, SPHERICAL, Candidate, Layers
-from .canonical import canonical_copy
-from .normalized import normalized
-from .pairs import pairs
-from .reparametrised import reparametrised
-from .symmetry import Symmetries, Symmetry
-from .verification import SymmetryEvidence, verify
-from .wide import Function
+from .normalized import normalized, reparametrised
+from .pairs import attention, pairs
+from .symmetry import Symmetries, Symmetry, canonical_copy
+from .verification import Function, SymmetryEvidence, verify
 
 
 @outside_inference_mode

@@ -9,17 +9,172 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
+from ..core.cost import count
 from ..core.errors import InputError, said
 from ..core.progress import Progress
-from ..graph.ir import Graph
-from .actions import State, blank
-from .candidate import Candidate
-from .defect import defects
-from .wide import Function
+from ..core.torch_settings import math_attention
+from ..graph.call import Call, select
+from ..graph.channels import channel_numbers
+from ..graph.ir import Graph, Node, Unit
+from ..graph.regions import SAME
+from ..rules.invariance import MOVES, FeedingLayer, weight_layer
+from ..rules.registry import sets_of
+from .candidate import Candidate, State, blank, laid_out
+from .normalized import joined
+
+NARROW = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
+
+
+class Wide(TorchFunctionMode):
+    """Runs everything in float64: tensors that would be cast to a narrower float, or made in one, are widened.
+
+    Two functions are corrected: `_weight_norm`, whose second derivative torch 2.13 gets wrong, is written out; an
+    RMSNorm without an eps of its own takes the default of the model's dtype, as it would without widening.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a function with float64 in place of any narrower float."""
+        kwargs = kwargs or {}
+        if func is torch._weight_norm:
+            func = _weight_norm
+        elif func is F.rms_norm and len(args) < 4 and kwargs.get("eps") is None:
+            kwargs = {**kwargs, "eps": torch.finfo(self.dtype).eps}
+        elif func is F.rms_norm and len(args) == 4 and args[3] is None:
+            args = (*args[:3], torch.finfo(self.dtype).eps)
+        if not func.__name__.endswith("_"):  # An in-place function must write into the given tensor, not a wide copy.
+            args, kwargs = tree_map(_widened, (args, kwargs))
+        else:
+            args, kwargs = tree_map(lambda leaf: leaf if isinstance(leaf, Tensor) else _widened(leaf), (args, kwargs))
+        return tree_map(_widened, (torch.Tensor.double if func in NARROW else func)(*args, **kwargs))
+
+
+def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    return v * (g / torch.norm_except_dim(v, 2, dim))
+
+
+def _widened(leaf: Any) -> Any:
+    if isinstance(leaf, torch.dtype):
+        return torch.float64 if leaf.is_floating_point else leaf
+    if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dtype != torch.float64:
+        return leaf.double()
+    return leaf
+
+
+class Function:
+    """The output of a model at one batch, as a function of a state of its parameters.
+
+    Attributes:
+        start: the parameters as found, in float64.
+    """
+
+    def __init__(self, model: nn.Module, call: Call) -> None:
+        self.model, self.call = model, call
+        self._dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+        self.start: State = {name: laid_out(p.detach(), p) for name, p in model.named_parameters()}
+        self._random = torch.get_rng_state()
+        self._buffers = {name: _widened(buffer) for name, buffer in model.named_buffers()}
+
+    def __call__(self, state: State) -> Tensor:
+        """Return the output, which can be differentiated twice."""
+        buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
+        args, kwargs = tree_map(
+            lambda leaf: _widened(leaf.clone()) if isinstance(leaf, Tensor) else leaf,
+            (self.call.args, self.call.kwargs),
+        )
+        count("passes", self.call.count)
+        torch.set_rng_state(self._random)  # The model draws the same random numbers in every run.
+        try:
+            with math_attention(), Wide(self._dtype):
+                result = functional_call(self.model, {**state, **buffers}, args, kwargs)
+        except Exception as error:
+            raise InputError(
+                f"the model raises {said(error)}, when its parameters are in float64, in which symmetries are checked: "
+                "make tensors with the dtype of the input"
+            ) from error
+        return select(result, self.call.output)
+
+
+def defects(graph: Graph, candidates: list[Candidate], weights: Tensor, output: Tensor) -> dict[int, Tensor]:
+    """Return what the formula gives for <w_k, grad_k> of each unit, by the index of each scaling before a normalizer.
+
+    Nothing is returned if the graph gives another output than the model, which may drop values by itself.
+    """
+    inputs = [item.value.detach().clone().requires_grad_() for item in graph.inputs]
+    values = graph.values(*inputs)
+    if not torch.allclose(values[graph.output], output, rtol=1e-6, atol=1e-6 * float(output.abs().amax())):
+        return {}
+    scalings = {index: candidate for index, candidate in enumerate(candidates) if candidate.feeds}
+    nodes = [feed.normalizer for candidate in scalings.values() for feed in candidate.feeds]
+    outputs = [values[node.name] for node in nodes]
+    if not outputs:
+        return {}
+    gradients = torch.autograd.grad((values[graph.output] * weights).sum(), outputs, allow_unused=True)
+    slopes = {
+        node.name: torch.zeros_like(value) if g is None else g for node, value, g in zip(nodes, outputs, gradients)
+    }
+    with torch.no_grad():
+        return {index: _summed(graph, candidate, values, slopes) for index, candidate in scalings.items()}
+
+
+def _summed(graph: Graph, candidate: Candidate, values: dict[str, Tensor], slopes: dict[str, Tensor]) -> Tensor:
+    """Return the formula of one candidate, summed over each unit.
+
+    `slopes` are the derivatives of the loss with respect to the normalizers' outputs, by node.
+    """
+    parts = joined(list(candidate.feeds))
+    total = torch.zeros(int(parts.amax()) + 1, dtype=torch.float64)
+    for feed in candidate.feeds:
+        node = graph.node(feed.normalizer.name)
+        normal, share = normalized_value(node, values[node.refs[0]])
+        terms = share * normal * slopes[node.name] * _gamma(node, normal)
+        units = parts[_numbers(feed)].expand(terms.shape)
+        total = total.index_add(0, units.reshape(-1), terms.cpu().reshape(-1))
+    return total
+
+
+def _numbers(feed: FeedingLayer) -> Tensor:
+    """Return the output channel of the layer that each entry of the normalizer's input comes from."""
+    layer = weight_layer(feed.weight)
+    assert layer is not None
+    return channel_numbers(feed.weight, layer.axis, tuple(n for n in feed.between if n.op in MOVES | SAME))
+
+
+def normalized_value(node: Node, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the normalized value before gamma and beta are applied, and eps/(var + eps)."""
+    found = sets_of(node)
+    assert found is not None
+    normal, share = _over(value.reshape(found.view), found.axes, found.eps, found.centred)
+    return normal.reshape(value.shape), share.expand(found.view).reshape(value.shape)
+
+
+def _over(value: Tensor, dims: tuple[int, ...], eps: float, centred: bool) -> tuple[Tensor, Tensor]:
+    """Return a value normalized over some dimensions, and eps/(var + eps)."""
+    centre = value - value.mean(dims, keepdim=True) if centred else value
+    variance = centre.square().mean(dims, keepdim=True)
+    return centre * torch.rsqrt(variance + eps), eps / (variance + eps)
+
+
+def _gamma(node: Node, value: Tensor) -> Tensor:
+    """Return a normalizer's gamma, in a shape that broadcasts to its input; 1 without one."""
+    arguments = {} if isinstance(node.op, Unit) else node.bound()
+    gamma = arguments.get("weight")
+    if not isinstance(gamma, Tensor):
+        return torch.ones((), dtype=torch.float64, device=value.device)
+    return gamma if "normalized_shape" in arguments else gamma.reshape(1, -1, *(1,) * (value.ndim - 2))
+
 
 RAISED = 1e6
 """The factor on all scale-invariant weights at the point where eps plays no part."""

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..choosing.cell import Cell
-from ..choosing.choice import Choice
-from ..choosing.recommendation import NAMES, by_batch_size, figured
-from ..choosing.run_outcome import WENT
+from ..choosing.choice import NAMES, WENT, Cell, Choice, by_batch_size, figured
 from ..report.document import Block, Chart, Column, Document, Series, Steps, Table, Text
 from ..report.words import counted
 

@@ -1,19 +1,137 @@
-"""The rows of Theorem 20 and of the bounds that the paper compares it with, each with its conditions."""
+"""The rows of Theorem 20 with every kind of constant, and of the bounds that the paper compares it with."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
+from ..bounds.balls.ball import Balls
+from ..bounds.bounding import Bounding
+from ..bounds.captured import Captured
+from ..bounds.domain.domain import Domain
+from ..bounds.domain.domain_bounds import domain_sides
+from ..bounds.printed import is_normalizer, is_weight, printed, printed_constant
+from ..bounds.rungs import upper_sides
+from ..core.bracket import Evidence
+from ..core.errors import NormscopeError, said
 from ..core.log10 import log10_sum
-from .bound import BoundRow, BoundTerm, Condition, condition, row, term
-from .partition import Partition
-from .slides import diameters
-from .stream import SamplesSeen, Tally
-from .than2025 import Theorem20, corollary22, hkk, limited_distances, lla, mean_distances, over_grid, theorem20
+from ..core.progress import Progress
+from ..graph.ir import Graph
+from ..rules.effects import Linear
+from .bound import CAPTURED, MET, BoundRow, BoundTerm, Condition, alone, condition, row, term
+from .data_reading import CellPlan
+from .partition import Partition, Voronoi
+from .stream import SamplesSeen, Tally, sample_batches
+from .than2025 import Theorem20, corollary22, hkk, limited_distances, lla, mean_distances, theorem20
+
+MOST_BALLS = 64
+"""Only this many balls, those with the most samples, are certified; the others get the constant over all inputs."""
+AT_ONCE = 16
+"""How many balls are certified at a time."""
+CONVEX = "L_i bounds the slope of the loss over the cell and all segments inside it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constants:
+    """What is known of a model over all inputs.
+
+    Attributes:
+        log10_global: log10 of its Lipschitz constant over all inputs, from above.
+        reason: why that is infinite; None where it is finite.
+        steep: the condition of Theorem 20 that this constant bounds the slope over the cells.
+        alone: the condition that samples do not influence each other.
+        log10_product: log10 of P_w, the product of the weights' norms.
+        normalizers: the operator of each normalizer and log10 of its printed constant.
+        chain: the condition that the printed product bounds this network.
+        captured: the captured model.
+        bounding: what its bounds may cost.
+    """
+
+    log10_global: float
+    reason: str | None
+    steep: Condition
+    alone: Condition
+    log10_product: float
+    normalizers: tuple[tuple[str, float], ...]
+    chain: Condition
+    captured: Captured
+    bounding: Bounding
+
+
+def over_all_inputs(
+    model: nn.Module,
+    example: Tensor,
+    output: str | int | None,
+    max_seconds: float | None,
+    graph: Graph | None = None,
+) -> Constants:
+    """Bound the Lipschitz constant of a model over all inputs, and compute its printed products.
+
+    `graph` is that of the model in eval mode, where it was captured already.
+    """
+    bounding = Bounding.within(max_seconds)
+    captured = Captured.of(model, example[:CAPTURED], bounding, mode="eval", output=output, graph=graph)
+    best = upper_sides(captured, bounding, proofs=False)["best"]
+    formula = printed(captured.segments, captured.norm, exact=False)
+    product, normalizers = 0.0, []
+    for node in captured.segments.graph:
+        effect = captured.segments.effects[node.name]
+        if is_weight(node) and isinstance(effect, Linear):
+            product += captured.norm(effect.maps[0]).log10
+        elif is_normalizer(node):
+            kind = "batch_norm" if node.is_batch_norm else node.operator
+            normalizers.append((kind, printed_constant(node, effect)))
+    why = f"the constant over all inputs, {best.evidence.name} ({best.method})"
+    if best.log10_upper == math.inf:
+        why = f"no finite constant ({best.reason}): every cell counts with the largest loss"
+    return Constants(
+        log10_global=best.log10_upper,
+        reason=best.reason,
+        steep=condition(CONVEX, best.log10_upper == math.inf or best.evidence > Evidence.SAMPLED, why),
+        alone=alone(captured.graph, model, example, output),
+        log10_product=product,
+        normalizers=tuple(normalizers),
+        chain=condition(
+            "a chain of layers with slopes of at most 1 (Definition 8)",
+            formula.holds,
+            formula.reason or "read off the graph",
+        ),
+        captured=captured,
+        bounding=bounding,
+    )
+
+
+def over_balls(known: Constants, tallies: tuple[Tally, ...]) -> tuple[list[Tensor], Condition]:
+    """Return log10 of the model's constant over the ball of every cell, for every label; one tensor per partition.
+
+    The cell of points outside of all balls has the constant over all inputs, and so have all but the `MOST_BALLS` cells
+    with the most samples.
+    """
+    largest = tallies[-1]
+    partition = largest.partition
+    assert isinstance(partition, Voronoi)
+    assert partition.radius is not None
+    classes = len(largest.counts) // partition.size
+    samples = largest.counts.view(classes, partition.size)[:, :-1].sum(0)
+    chosen = samples.argsort(descending=True)[: min(MOST_BALLS, int((samples > 0).sum()))]
+    regions = torch.full((len(partition.centres),), known.log10_global, dtype=torch.float64)
+    with Progress("certifying balls", math.ceil(len(chosen) / AT_ONCE)) as progress:
+        for some in chosen.split(AT_ONCE):
+            centres = partition.centres[some.to(partition.centres.device)]
+            balls = Balls(known.captured, centres, known.bounding)
+            bounds = balls.over(partition.radius).constant.double().cpu().log10() + 1e-12
+            regions[some] = torch.minimum(bounds, regions[some])
+            progress.step()
+    outside = torch.tensor([known.log10_global], dtype=torch.float64)
+    by_cell = [torch.cat([regions[: one.partition.size - 1], outside]).repeat(classes) for one in tallies]
+    why = f"certified over the balls of radius {partition.radius:g} around {len(chosen)} centres, else over all inputs"
+    return by_cell, condition(CONVEX, known.steep.status == MET, why)
+
 
 THAN = "Than 2025"
 IID = condition(
@@ -100,13 +218,11 @@ def theorem20_row(
     tallies, count = setting.train.tallies, len(setting.train.tallies)
     delta = setting.delta / 2.0 if distances == "limit" or two_sided else setting.delta
     by_partition = [_cell_distances(setting, index, distances) for index in range(count)]
-    chosen, over = over_grid(
-        count,
-        lambda index, share: theorem20(
-            tallies[index].counts, by_partition[index], constants[index], delta=share, most=setting.most
-        ),
-        delta,
+    over = tuple(  # By a union bound all hold together, so that the smallest may be taken.
+        theorem20(tally.counts, spread, exponents, delta=delta / count, most=setting.most)
+        for tally, spread, exponents in zip(tallies, by_partition, constants, strict=True)
     )
+    chosen = min(range(count), key=lambda index: over[index].gap)
     best = over[chosen]
     conditions = [*setting.common, _distance_condition(setting, chosen, distances, by_partition[chosen]), steep]
     if distances in ("mean", "limit"):
@@ -138,7 +254,7 @@ def _cell_distances(setting: Setting, index: int, distances: str) -> Tensor:
     if distances == "limit":
         return limited_distances(train, held, reach, setting.delta / 2.0 / len(setting.train.tallies))
     if distances == "diameter":
-        return diameters(reach, setting.train.classes)
+        return 2.0 * reach.repeat(setting.train.classes)
     return train.distances / train.counts.clamp(min=1.0) + reach.repeat(setting.train.classes)
 
 
@@ -190,12 +306,15 @@ def corollary22_rows(
 ) -> list[BoundRow]:
     """Return Corollary 22: the BN or LN form for the model, and the form without normalizers."""
     slack = with_local.over[with_local.chosen].slack
-    mean_distance, left_out = _mean_distance(setting, with_local.chosen)
+    counts = setting.train.tallies[with_local.chosen].counts
+    distances = mean_distances(setting.train.tallies[with_local.chosen], setting.held_tallies[with_local.chosen])
+    limited = (counts > 0) & distances.isfinite()
+    mean_distance = float((counts[limited] * distances[limited]).sum() / counts.sum())
     near = condition(
         "lambda_i bounds the mean distance in each cell", None, "estimated from held-out samples, from above"
     )
     conditions = [*setting.common, near, chain, setting.independent]
-    if left_out:
+    if bool((counts[~limited] > 0).any()):
         conditions.append(
             condition("every cell that holds samples holds held-out ones", False, "some do not and are left out")
         )
@@ -216,15 +335,6 @@ def corollary22_rows(
             )
         )
     return rows
-
-
-def _mean_distance(setting: Setting, index: int) -> tuple[float, bool]:
-    """Return the mean of lambda_i over the samples of D, and whether cells without held-out samples are left out."""
-    counts = setting.train.tallies[index].counts
-    distances = mean_distances(setting.train.tallies[index], setting.held_tallies[index])
-    known = (counts > 0) & distances.isfinite()
-    mean = float((counts[known] * distances[known]).sum() / counts.sum())
-    return mean, bool((counts[~known] > 0).any())
 
 
 def _normalizer_forms(normalizers: Sequence[tuple[str, float]]) -> list[tuple[str, float, str]]:
@@ -298,3 +408,64 @@ def fresh_row(setting: Setting, fresh: SamplesSeen, what: str, independent: Cond
         ],
         conditions=(IID, setting.alone, fresh.traced, independent),
     )
+
+
+def local_rows(
+    model: nn.Module,
+    setting: Setting,
+    known: Constants | None,
+    domain: Domain | None,
+    plan: CellPlan,
+    held_out: Any,
+    notes: list[str],
+) -> list[LocalRow]:
+    """Return Theorem 20 with every kind of constant; the last row is that of the slopes at the samples of D."""
+    rows, partitions = [], len(setting.held_tallies)
+    if known is not None:
+        if known.reason:
+            notes.append(f"the constant over all inputs is infinite: {known.reason}")
+        constants: Sequence[Tensor | float] = [setting.log10_loss + known.log10_global] * partitions
+        distances = "reach" if plan.radius is not None else "limit" if plan.input_range is not None else "mean"
+        rows.append(theorem20_row(setting, "Theorem 20, all inputs", constants, known.steep, distances=distances))
+        if distances != "mean":
+            rows.append(
+                theorem20_row(
+                    setting, "Slides' Theorem 1", constants, known.steep, distances="diameter", two_sided=True
+                )
+            )
+    if known is not None and plan.radius is not None:
+        try:
+            by_ball, steep = over_balls(known, setting.train.tallies)
+            constants = [setting.log10_loss + one for one in by_ball]
+            rows.append(theorem20_row(setting, "Theorem 20, balls", constants, steep, distances="reach"))
+        except NormscopeError as error:
+            notes.append(f"no constants over balls: {said(error)}")
+    if known is not None and domain is not None:
+        why = "no proof that whole cells lie inside the domain"
+        if held_out is not None:
+            share = domain.coverage(batch.inputs for batch in sample_batches(model, held_out)).share
+            why += f"; {100 * share:.3g} % of the held-out samples are"
+        steep = condition(CONVEX, None, f"{why}. The ball certificate (radius=) has one")
+        inside = domain_sides(known.captured, domain, known.bounding)["best"].log10_upper
+        constants = [setting.log10_loss + min(inside, known.log10_global)] * partitions
+        rows.append(theorem20_row(setting, "Theorem 20, domain", constants, steep, distances="mean"))
+    sampled = condition(CONVEX, None, "the longest gradient of the loss at a sample of the cell: a maximum over points")
+    slopes = [one.slopes.log10() for one in setting.train.tallies]
+    return [*rows, theorem20_row(setting, "Theorem 20, slopes at D", slopes, sampled, distances="mean")]
+
+
+def corollary_rows(setting: Setting, known: Constants | None, local: list[LocalRow]) -> list[BoundRow]:
+    """Return Corollaries 21 and 22, and the bound of Hou et al."""
+    sampled = local[-1]
+    finite = known is not None and math.isfinite(known.log10_global)
+    rows = [corollary21_row(local[0].bound, True if finite else None)]
+    if known is not None:
+        rows += corollary22_rows(
+            setting,
+            log10_product=known.log10_product,
+            normalizers=known.normalizers,
+            chain=known.chain,
+            with_local=sampled,
+        )
+    slopes = [one.slopes.log10() for one in setting.train.tallies]
+    return [*rows, hkk_row(setting, slopes, sampled)]
