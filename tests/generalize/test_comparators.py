@@ -16,7 +16,6 @@ from normscope.generalize.weight_rows import (
     bartlett2017,
     golowich2020,
     growth_row,
-    is_normalized,
     margin_rows,
     neyshabur2018,
     power_of_two,
@@ -245,25 +244,6 @@ class TestMargins:
         assert quantiles([-2.0, -1.0]) == []
         assert all(margin > 0 for margin in quantiles(torch.linspace(-1, 5, 100).tolist()))
 
-    @pytest.mark.parametrize("planted", ["spectral", "rows", "margin"])
-    def test_norms_that_are_too_small_show(self, planted):
-        """Every figure that goes in moves the bound by its own power: none is left out."""
-        base = {"spectral": [1.0, 1.0], "rows": [2.0, 2.0], "margin": 1.0}
-        changed = base | {planted: 0.125 if planted == "margin" else [value + 1.0 for value in base[planted]]}
-        values = [
-            bartlett2017(
-                one["spectral"],
-                one["rows"],
-                square_norms=1e3,
-                width=10**4,
-                samples=1000,
-                margin=one["margin"],
-                delta=0.1,
-            )[0]
-            for one in (base, changed)
-        ]
-        assert values[1] > values[0] + 0.5
-
 
 class TestWeightNorm:
     def test_the_rate_and_its_condition(self):
@@ -276,11 +256,6 @@ class TestWeightNorm:
         with torch.no_grad():
             model[0].weight.div_(model[0].weight.norm())
         assert not weight_norm_row(read_network(model, torch.randn(2, 3), 2, None, None), seen()).missing
-
-    def test_unit_norms_are_told_from_others(self):
-        assert is_normalized([0.0, 5.0])
-        assert not is_normalized([0.01, 5.0])
-        assert not is_normalized([0.0])
 
 
 def test_all_pairs_of_classes_are_counted():
@@ -329,10 +304,8 @@ class _Nameless(nn.Module):
     ("operation", "condition", "named"),
     [
         (lambda x: x + 1.0, "homogeneous", "add"),
-        (lambda x: torch.tanh(x), "homogeneous", "tanh"),
         (lambda x: torch.sigmoid(x), "piecewise", "sigmoid"),
         (lambda x: nn.functional.max_pool1d(x[:, None], 2).flatten(1), "entrywise", "max_pool1d"),
-        (lambda x: nn.functional.avg_pool1d(x[:, None], 2).flatten(1), "entrywise", "avg_pool1d"),
         (lambda x: nn.functional.layer_norm(x, (16,)), "chain", "layer_norm"),
     ],
 )
@@ -355,8 +328,8 @@ class _Indexed(nn.Module):
         self.first, self.last = nn.Linear(2, 64), nn.Linear(64, 2)
 
     def forward(self, x):
-        held = dict(self.named_buffers())
-        inner = torch.relu(self.first(x) + held.get("table", 0.0))
+        held, inner = dict(self.named_buffers()), self.first(x)
+        inner = torch.relu(inner + held["table"] if "table" in held else inner)
         return self.last(inner[:, held["order"]] if "order" in held else inner)
 
 

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from ..bounds.domain.domain import Domain
 from ..core.errors import InputError, NormscopeError, said
-from ..core.log10 import log10
 from ..core.options import check_counts, check_numbers
 from ..core.untouched import mode_of, outside_inference_mode, unwrapped
 from ..geometry.hessian import hessian
@@ -148,21 +147,16 @@ def generalization(
             lambda: over_all_inputs(model, reading.example, output, max_seconds, traced.graph),
         )
     setting = Setting(
-        train=reading.train,
-        held_tallies=reading.held_tallies,
-        reaches=tuple(one.partition.reach(*(plan.input_range or (None, None))) for one in reading.train.tallies),
-        loss_name=bounded.name,
-        log10_loss=log10(bounded.constant(reading.train.classes)),
-        most=bounded.most,
+        reading=reading,
+        plan=plan,
+        loss=bounded,
         delta=delta,
-        fixed=reading.fixed,
-        independent=reading.independent,
         alone=condition("the loss of a sample depends on that sample alone", None, "the model could not be traced")
         if known is None
         else known.alone,
     )
     rows = [] if reading.test is None else [fresh_row(setting, reading.test, "Test", reading.unseen)]
-    local = local_rows(model, setting, known, domain, plan, held_out, notes)
+    local = local_rows(model, setting, known, domain, held_out, notes)
     rows += [*(one.bound for one in local), *corollary_rows(setting, known, local)]
     if sharpness and output is not None:
         notes.append("the sharpness is taken of models with one output")

@@ -43,12 +43,8 @@ LARGEST_INT = 2**63 - 1
 class Description:
     """The constants that a bound must pay for.
 
-    Attributes:
-        charged: the tensors and objects with their costs in nats, the largest first.
-        numbers: how many numbers in the code there are.
-        sources: the lines of the code with these numbers.
-        numbers_nats: what they cost.
-        declared: the names of those that were declared as fixed before D was seen.
+    `charged` are tensors and objects with their costs in nats, the largest first; `sources` are the lines of the code
+    with the `numbers`; `declared` names those that were declared as fixed before D was seen.
     """
 
     charged: tuple[tuple[str, float], ...] = ()
@@ -82,12 +78,7 @@ class Description:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fixed:
-    """What is declared as fixed before D was seen.
-
-    Attributes:
-        tensors: the values of buffers and other tensors, by name.
-        numbers: whether all numbers in the code are.
-    """
+    """What is declared as fixed before D was seen: buffers and other tensors by name, and all numbers in the code."""
 
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     numbers: bool = False

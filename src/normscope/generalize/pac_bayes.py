@@ -70,13 +70,7 @@ def complexity(kl: float, samples: int, delta: float, number: int, nats: float =
 
 @dataclass(slots=True)
 class Posterior:
-    """A Gaussian over all weights as vectors, with the mean and the variance of its prior.
-
-    Attributes:
-        mean, log_deviation: the means of the posterior, and the logarithms of its standard deviations.
-        start: w_0, the mean of the prior.
-        log_prior: half the logarithm of lambda, the variance of the prior.
-    """
+    """A Gaussian over all weights as vectors; `start` is w_0 and `log_prior` half of ln lambda, those of its prior."""
 
     mean: Tensor
     log_deviation: Tensor

@@ -23,12 +23,8 @@ from .stream import Tally
 class Theorem20:
     """The terms of Theorem 20 for one partition.
 
-    Attributes:
-        size: N, the number of cells of the partition, with labels counted.
-        cells: |T|, the number of cells that hold samples of D.
-        local: the mean over the samples of `min(lambda_i L_i, C)`.
-        log10_local_as_printed: log10 of the same mean without the minimum.
-        slack: g, the confidence term.
+    `size` is N, the number of its cells with labels counted; `cells` is |T|; `local` is the mean over the samples of
+    `min(lambda_i L_i, C)`, and `log10_local_as_printed` is without the minimum; `slack` is g, the confidence term.
     """
 
     size: int

@@ -19,13 +19,14 @@ from ..bounds.printed import is_normalizer, is_weight, printed, printed_constant
 from ..bounds.rungs import upper_sides
 from ..core.bracket import Evidence
 from ..core.errors import NormscopeError, said
-from ..core.log10 import log10_sum
+from ..core.log10 import log10, log10_sum
 from ..core.progress import Progress
 from ..graph.ir import Graph
 from ..rules.effects import Linear
+from ..theory.losses import Loss
 from .bound import CAPTURED, MET, BoundRow, BoundTerm, Condition, alone, condition, row, term
-from .data_reading import CellPlan
-from .partition import Partition, Voronoi
+from .data_reading import CellPlan, DataReading
+from .partition import Voronoi
 from .stream import SamplesSeen, Tally, sample_batches
 from .than2025 import Theorem20, corollary22, hkk, limited_distances, lla, mean_distances, theorem20
 
@@ -41,15 +42,13 @@ class Constants:
     """What is known of a model over all inputs.
 
     Attributes:
-        log10_global: log10 of its Lipschitz constant over all inputs, from above.
-        reason: why that is infinite; None where it is finite.
+        log10_global, reason: log10 of its Lipschitz constant from above, and why that is infinite.
         steep: the condition of Theorem 20 that this constant bounds the slope over the cells.
         alone: the condition that samples do not influence each other.
         log10_product: log10 of P_w, the product of the weights' norms.
         normalizers: the operator of each normalizer and log10 of its printed constant.
         chain: the condition that the printed product bounds this network.
-        captured: the captured model.
-        bounding: what its bounds may cost.
+        captured, bounding: the captured model, and what its bounds may cost.
     """
 
     log10_global: float
@@ -146,36 +145,23 @@ ALONE = "samples alone"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What the rows of Theorem 20 share.
+    """What the rows of Theorem 20 share: the data, the loss, and that the loss of a sample depends on it alone."""
 
-    Attributes:
-        train: D.
-        held_tallies: the held-out samples by cell, one tally per partition.
-        reaches: how far from its centre a point of each region can be, one tensor per partition.
-        loss_name: the name of the loss.
-        log10_loss: log10 of the Lipschitz constant of the loss in the outputs.
-        most: C, the largest loss.
-        delta: the probability of failure.
-        fixed: the condition that the partition does not depend on D.
-        independent: the condition that the held-out samples are independent of D.
-        alone: the condition that the loss of a sample depends on that sample alone.
-    """
-
-    train: SamplesSeen
-    held_tallies: tuple[Tally, ...]
-    reaches: tuple[Tensor, ...]
-    loss_name: str
-    log10_loss: float
-    most: float
+    reading: DataReading
+    plan: CellPlan
+    loss: Loss
     delta: float
-    fixed: Condition
-    independent: Condition
     alone: Condition
 
     @property
-    def partitions(self) -> list[Partition]:
-        """The declared partitions."""
-        return [tally.partition for tally in self.train.tallies]
+    def train(self) -> SamplesSeen:
+        """D."""
+        return self.reading.train
+
+    @property
+    def log10_loss(self) -> float:
+        """Log10 of the Lipschitz constant of the loss in the outputs."""
+        return log10(self.loss.constant(self.train.classes))
 
     @property
     def common(self) -> tuple[Condition, ...]:
@@ -183,20 +169,16 @@ class Setting:
         bounded = condition(
             "the loss is bounded by C over all inputs, and its label is part of the cell",
             True,
-            f"the {self.loss_name} is at most {self.most:g}; cells are split by label",
+            f"the {self.loss.name} is at most {self.loss.most:g}; cells are split by label",
         )
-        return (IID, self.fixed, bounded, self.alone, self.train.traced)
+        return (IID, self.reading.fixed, bounded, self.alone, self.train.traced)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalRow:
-    """A row of Theorem 20, with its terms for every declared partition.
+    """A row of Theorem 20 for the partition with the smallest gap, `chosen`, and the terms `over` every partition.
 
-    Attributes:
-        bound: the row, for the partition with the smallest gap.
-        over: the terms for each partition.
-        chosen: the index of the partition with the smallest gap.
-        delta: the probability of failure for each partition.
+    `delta` is the probability of failure for each partition.
     """
 
     bound: BoundRow
@@ -219,14 +201,14 @@ def theorem20_row(
     delta = setting.delta / 2.0 if distances == "limit" or two_sided else setting.delta
     by_partition = [_cell_distances(setting, index, distances) for index in range(count)]
     over = tuple(  # By a union bound all hold together, so that the smallest may be taken.
-        theorem20(tally.counts, spread, exponents, delta=delta / count, most=setting.most)
+        theorem20(tally.counts, spread, exponents, delta=delta / count, most=setting.loss.most)
         for tally, spread, exponents in zip(tallies, by_partition, constants, strict=True)
     )
     chosen = min(range(count), key=lambda index: over[index].gap)
     best = over[chosen]
     conditions = [*setting.common, _distance_condition(setting, chosen, distances, by_partition[chosen]), steep]
     if distances in ("mean", "limit"):
-        conditions.append(setting.independent)
+        conditions.append(setting.reading.independent)
     # A two-sided row bounds the gap alone; the others bound the loss on fresh data, of which the loss on D is a part.
     on_d = [] if two_sided else [term("loss on D", setting.train.worst_loss)]
     slack = term("confidence", best.slack)
@@ -236,8 +218,8 @@ def theorem20_row(
         source="Slides, Theorem 1" if two_sided else f"{THAN}, Theorem 20",
         speaks_of="the gap between the losses on D and on fresh data, either way"
         if two_sided
-        else f"the {setting.loss_name} of the model on fresh data",
-        most=setting.most,
+        else f"the {setting.loss.name} of the model on fresh data",
+        most=setting.loss.most,
         terms=[*on_d, term("cells", best.local), slack],
         conditions=conditions,
         log10_as_printed=log10_sum((*(one.log10 for one in on_d), best.log10_local_as_printed, slack.log10)),
@@ -248,7 +230,8 @@ def theorem20_row(
 
 def _cell_distances(setting: Setting, index: int, distances: str) -> Tensor:
     """Return lambda_i of every cell of one partition, in one of the ways of `theorem20_row`."""
-    train, held, reach = setting.train.tallies[index], setting.held_tallies[index], setting.reaches[index]
+    train, held = setting.train.tallies[index], setting.reading.held_tallies[index]
+    reach = train.partition.reach(*(setting.plan.input_range or (None, None)))
     if distances == "mean":
         return mean_distances(train, held)
     if distances == "limit":
@@ -261,9 +244,9 @@ def _cell_distances(setting: Setting, index: int, distances: str) -> Tensor:
 def _distance_condition(setting: Setting, index: int, distances: str, values: Tensor) -> Condition:
     """Return the condition that the distances of a partition's cells bound lambda_i."""
     unlimited = int(((setting.train.tallies[index].counts > 0) & ~values.isfinite()).sum())
+    held = int(setting.reading.held_tallies[index].counts.sum())
     why = {
-        "mean": f"estimated from {int(setting.held_tallies[index].counts.sum()):,} held-out samples, from above by the "
-        "root of the mean square",
+        "mean": f"estimated from {held:,} held-out samples, from above by the root of the mean square",
         "limit": "Hoeffding's limit over held-out samples in the declared input range, with half of delta",
         "reach": "no point of a cell is further from its centre than the radius",
         "diameter": "the diameter of each cell",
@@ -306,14 +289,14 @@ def corollary22_rows(
 ) -> list[BoundRow]:
     """Return Corollary 22: the BN or LN form for the model, and the form without normalizers."""
     slack = with_local.over[with_local.chosen].slack
-    counts = setting.train.tallies[with_local.chosen].counts
-    distances = mean_distances(setting.train.tallies[with_local.chosen], setting.held_tallies[with_local.chosen])
+    train = setting.train.tallies[with_local.chosen]
+    counts, distances = train.counts, mean_distances(train, setting.reading.held_tallies[with_local.chosen])
     limited = (counts > 0) & distances.isfinite()
     mean_distance = float((counts[limited] * distances[limited]).sum() / counts.sum())
     near = condition(
         "lambda_i bounds the mean distance in each cell", None, "estimated from held-out samples, from above"
     )
-    conditions = [*setting.common, near, chain, setting.independent]
+    conditions = [*setting.common, near, chain, setting.reading.independent]
     if bool((counts[~limited] > 0).any()):
         conditions.append(
             condition("every cell that holds samples holds held-out ones", False, "some do not and are left out")
@@ -326,8 +309,8 @@ def corollary22_rows(
             row(
                 name,
                 source=f"{THAN}, Corollary 22",
-                speaks_of=f"the {setting.loss_name} of {network} on fresh data, less that on D",
-                most=setting.most,
+                speaks_of=f"the {setting.loss.name} of {network} on fresh data, less that on D",
+                most=setting.loss.most,
                 terms=[BoundTerm(name="omega and normalizers", log10=omega), term("confidence", slack)],
                 conditions=conditions,
                 log10_value=gap,
@@ -354,7 +337,7 @@ def hkk_row(setting: Setting, constants: Sequence[Tensor | float], with_local: L
     """Return the bound of Hou et al. as Than quotes it."""
     index = with_local.chosen
     train = setting.train.tallies[index]
-    distances = mean_distances(train, setting.held_tallies[index])
+    distances = mean_distances(train, setting.reading.held_tallies[index])
     mean, worst, size = hkk(train.counts, distances, constants[index], delta=setting.delta)
     terms = [
         term("loss on D", setting.train.loss),
@@ -368,8 +351,8 @@ def hkk_row(setting: Setting, constants: Sequence[Tensor | float], with_local: L
     return row(
         "HKK",
         source=f"Hou et al. 2023, as {THAN} quotes it",
-        speaks_of=f"the {setting.loss_name} of the model on fresh data",
-        most=setting.most,
+        speaks_of=f"the {setting.loss.name} of the model on fresh data",
+        most=setting.loss.most,
         terms=terms,
         conditions=(*setting.common, everywhere),
         rate=True,
@@ -386,8 +369,8 @@ def lla_row(setting: Setting, sharpness: float) -> BoundRow:
     return row(
         "LLA",
         source=f"Lyu et al. 2022, as {THAN} quotes it",
-        speaks_of=f"the {setting.loss_name} under noise on the weights, on fresh data",
-        most=setting.most,
+        speaks_of=f"the {setting.loss.name} under noise on the weights, on fresh data",
+        most=setting.loss.most,
         terms=[term("loss on D", setting.train.loss), term("sharpness", first), term("noise", second)],
         conditions=(IID, smoothed),
         rate=True,
@@ -400,11 +383,11 @@ def fresh_row(setting: Setting, fresh: SamplesSeen, what: str, independent: Cond
     return row(
         f"{what} {ALONE}",
         source="Hoeffding's inequality",
-        speaks_of=f"the {setting.loss_name} of the model on fresh data",
-        most=setting.most,
+        speaks_of=f"the {setting.loss.name} of the model on fresh data",
+        most=setting.loss.most,
         terms=[
             term("loss on them", fresh.worst_loss),
-            term("confidence", setting.most * math.sqrt(math.log(1.0 / setting.delta) / (2.0 * fresh.samples))),
+            term("confidence", setting.loss.most * math.sqrt(math.log(1.0 / setting.delta) / (2.0 * fresh.samples))),
         ],
         conditions=(IID, setting.alone, fresh.traced, independent),
     )
@@ -415,12 +398,11 @@ def local_rows(
     setting: Setting,
     known: Constants | None,
     domain: Domain | None,
-    plan: CellPlan,
     held_out: Any,
     notes: list[str],
 ) -> list[LocalRow]:
     """Return Theorem 20 with every kind of constant; the last row is that of the slopes at the samples of D."""
-    rows, partitions = [], len(setting.held_tallies)
+    rows, plan, partitions = [], setting.plan, len(setting.reading.held_tallies)
     if known is not None:
         if known.reason:
             notes.append(f"the constant over all inputs is infinite: {known.reason}")

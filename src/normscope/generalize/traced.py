@@ -59,13 +59,9 @@ def _shaken(node: Node, generator: torch.Generator) -> Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedModel:
-    """The graphs that bounds are about.
+    """The graph of a model in eval mode, and the model with BatchNorms folded into the layers before them, if any.
 
-    Attributes:
-        graph: of the model in eval mode.
-        folded_model: the model with its BatchNorms folded into the layers before them; the model itself without any.
-        folded: its graph.
-        why_not_folded: why BatchNorms are left, in brackets, or nothing.
+    `why_not_folded` says why BatchNorms are left, in brackets.
     """
 
     graph: Graph

@@ -79,8 +79,8 @@ class UnitEntries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Scaling:
-    """The action w -> c^power w with one factor c > 0 per unit."""
+class _UnitAction:
+    """An action with one number per unit, on the entries of some parts of parameters."""
 
     terms: tuple[UnitEntries, ...]
     units: int
@@ -96,8 +96,13 @@ class Scaling:
         return tuple(dict.fromkeys(term.piece.name for term in self.terms))
 
     def draw(self, state: State, generator: torch.Generator) -> Tensor:
-        """Return a random element of the Lie algebra: the logarithm of a factor per unit."""
+        """Return a random element of the Lie algebra, one number per unit."""
         return _normal((self.units,), state, self.names, generator)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scaling(_UnitAction):
+    """The action w -> c^power w with one factor c > 0 per unit; the Lie algebra holds the logarithms of factors."""
 
     def apply(self, state: State, element: Tensor) -> dict[str, Tensor]:
         """Return the state moved by the group element whose logarithm is given."""
@@ -126,22 +131,10 @@ class Scaling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ShiftAction:
+class ShiftAction(_UnitAction):
     """The action w -> w + u with one number u per unit; `size` is the standard deviation of a random u."""
 
-    terms: tuple[UnitEntries, ...]
-    units: int
     size: float = 1.0
-
-    @property
-    def dof(self) -> int:
-        """Dimensions of the group."""
-        return self.units
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The parameters that move."""
-        return tuple(dict.fromkeys(term.piece.name for term in self.terms))
 
     def draw(self, state: State, generator: torch.Generator) -> Tensor:
         """Return a random shift per unit."""

@@ -104,7 +104,7 @@ class Directions:
         if not self.dimensions:
             return vector
         vector = self.without_shifts(vector)
-        return vector - self.radial * _spread(self.along(vector), self.group)
+        return vector - self.radial * by_entry(self.along(vector), self.group)
 
     def lengths(self, vector: Tensor) -> Tensor:
         """Return the norm of each group's part of a vector, `[count]`, in float64."""
@@ -112,14 +112,14 @@ class Directions:
 
     def scaled(self, vector: Tensor) -> Tensor:
         """Return a vector with each group's part times the norm of its weight: the metric of the quotient."""
-        return vector * _spread(self.norms.to(vector), self.group, otherwise=1.0)
+        return vector * by_entry(self.norms.to(vector), self.group, otherwise=1.0)
 
     def without_shifts(self, vector: Tensor) -> Tensor:
         """Return a vector without the mean of each set that can be shifted."""
         if not self.shifts:
             return vector
         sizes = _sums(torch.ones_like(vector), self.shift, self.shifts)
-        return vector - _spread(_sums(vector, self.shift, self.shifts) / sizes, self.shift)
+        return vector - by_entry(_sums(vector, self.shift, self.shifts) / sizes, self.shift)
 
 
 def _sums(vector: Tensor, number: Tensor, count: int) -> Tensor:
@@ -127,7 +127,7 @@ def _sums(vector: Tensor, number: Tensor, count: int) -> Tensor:
     return vector.new_zeros(count + 1).index_add(0, number + 1, vector)[1:]
 
 
-def _spread(values: Tensor, number: Tensor, otherwise: float = 0.0) -> Tensor:
+def by_entry(values: Tensor, number: Tensor, otherwise: float = 0.0) -> Tensor:
     """Return for every entry the value of its number."""
     return torch.cat([values.new_full((1,), otherwise), values])[number + 1]
 
@@ -166,7 +166,7 @@ def directions(objective: Objective) -> Directions:
     group, count = _numbered(objective, scales)
     shift, shifts = _numbered(objective, [one for one in movable if isinstance(one.action, ShiftAction)])
     # An entry that can be shifted on its own, as a bias before a BatchNorm, has no part in a scaling.
-    alone = (shift >= 0) & (_spread(_sums(torch.ones_like(shift), shift, shifts), shift) == 1)
+    alone = (shift >= 0) & (by_entry(_sums(torch.ones_like(shift), shift, shifts), shift) == 1)
     shown = replace(
         no_directions(
             objective,
@@ -191,7 +191,7 @@ def directions(objective: Objective) -> Directions:
     weights = objective.vector()
     tangent = shown.without_shifts(weights).double()
     lengths = shown.lengths(tangent).clamp(min=1e-300)
-    radial = torch.where(shown.group >= 0, tangent / _spread(lengths, shown.group, otherwise=1.0), 0.0)
+    radial = torch.where(shown.group >= 0, tangent / by_entry(lengths, shown.group, otherwise=1.0), 0.0)
     return replace(shown, radial=radial.to(weights.dtype), norms=shown.lengths(weights), shown=shown.dimensions)
 
 
@@ -272,7 +272,7 @@ def _orthogonal(shown: Directions, gradient: Tensor) -> Directions:
 
 def _only(shown: Directions, kept: Tensor) -> Directions:
     """Return the directions with the scalings of the kept groups alone."""
-    group = _spread(torch.where(kept, torch.cumsum(kept, 0) - 1, -1), shown.group, otherwise=-1)
+    group = by_entry(torch.where(kept, torch.cumsum(kept, 0) - 1, -1), shown.group, otherwise=-1)
     return replace(
         shown,
         group=group,
@@ -321,7 +321,7 @@ class _Mover:
     def shifted(self, shown: Directions) -> Tensor:
         """Return the weights moved along all shifts, by about their size."""
         amounts = torch.randn(shown.shifts, generator=self.generator).to(self.start)
-        return self.start + self.start.square().mean().sqrt() * _spread(amounts, shown.shift)
+        return self.start + self.start.square().mean().sqrt() * by_entry(amounts, shown.shift)
 
     def change(self, before: Tensor, after: Tensor) -> float:
         """Return by how much the outputs differ between two states of the weights, relative to their largest entry."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -11,18 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from ..core.codec import JsonForm, Saved
-from ..core.errors import InputError, said
+from ..core.errors import InputError
 from ..core.untouched import unwrapped
 from ..graph.ir import Node, Unit
+from ..networks.twin import copied
 from ..report.shown import Shown
 from .candidate import SPHERICAL, Candidate, Kind, Scaling
 from .verification import SymmetryEvidence
 
 if TYPE_CHECKING:
     import pandas
-
-    from .candidate import Candidate
-
 
 Status = Literal["verified", "failed", "unseen"]
 ELSEWHERE = "these symmetries were read from a file and know no model: measure them with normscope.symmetries"
@@ -138,8 +135,6 @@ class Symmetries(Saved, Shown):
         Raises:
             InputError: the symmetries come from a file and no model is given, or it has other parameters.
         """
-        from .symmetry import canonical_copy
-
         return canonical_copy(self._owner(model), self._scales())
 
     def param_groups(self, model: nn.Module | None = None) -> list[dict[str, Any]]:
@@ -157,8 +152,6 @@ class Symmetries(Saved, Shown):
         Raises:
             InputError: the symmetries come from a file and no model is given, or it has other parameters.
         """
-        from .symmetry import sphere_groups
-
         return sphere_groups(self._owner(model), self._scales())
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -201,14 +194,8 @@ def canonical_copy(model: nn.Module, scales: tuple[Candidate, ...]) -> nn.Module
 
     Running statistics are rescaled accordingly, and so is eps where a normalizer serves a single unit.
     """
-    try:
-        copied = copy.deepcopy(model)
-    except Exception as error:
-        raise InputError(
-            f"the model cannot be copied ({said(error)}): replace torch.nn.utils.weight_norm by "
-            "torch.nn.utils.parametrizations.weight_norm, and keep only modules and parameters in it"
-        ) from error
-    parameters = dict(copied.named_parameters())
+    canonical = copied(model)
+    parameters = dict(canonical.named_parameters())
     with torch.no_grad():
         for scale in scales:
             assert isinstance(scale.action, Scaling)
@@ -220,8 +207,8 @@ def canonical_copy(model: nn.Module, scales: tuple[Candidate, ...]) -> nn.Module
                 view = part.piece.of(parameters)
                 view.copy_(view.double() / part.pick(norms))
             for feed in scale.feeds:
-                _rescale_normalizer(copied, feed.normalizer, norms)
-    return copied
+                _rescale_normalizer(canonical, feed.normalizer, norms)
+    return canonical
 
 
 def _rescale_normalizer(model: nn.Module, node: Node, norms: Tensor) -> None:

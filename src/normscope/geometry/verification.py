@@ -24,13 +24,21 @@ from ..core.progress import Progress
 from ..core.torch_settings import math_attention
 from ..graph.call import Call, select
 from ..graph.channels import channel_numbers
-from ..graph.ir import Graph, Node, Unit
+from ..graph.ir import Graph, Unit
 from ..graph.regions import SAME
-from ..rules.invariance import MOVES, FeedingLayer, weight_layer
+from ..rules.invariance import MOVES, weight_layer
 from ..rules.registry import sets_of
 from .candidate import Candidate, State, blank, laid_out
 from .normalized import joined
 
+RAISED = 1e6
+"""The factor on all scale-invariant weights at the point where eps plays no part."""
+HOLDS = 1e-6
+"""How large the effect of a symmetry may be, relative to a random change: float64 rounds so much in deep networks."""
+CURVED = 1e-4
+"""The same limit for H X w + X^T grad: a second derivative loses twice as many digits."""
+SEEN = 1e-9
+"""If a random change moves the output by less than this share of its size, the check shows nothing."""
 NARROW = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
 
 
@@ -74,10 +82,9 @@ def _widened(leaf: Any) -> Any:
 
 
 class Function:
-    """The output of a model at one batch, as a function of a state of its parameters.
+    """The output of a model at one batch, as a function of a state of its parameters, in float64.
 
-    Attributes:
-        start: the parameters as found, in float64.
+    `start` is the state as found; buffers stay as they are.
     """
 
     def __init__(self, model: nn.Module, call: Call) -> None:
@@ -126,64 +133,37 @@ def defects(graph: Graph, candidates: list[Candidate], weights: Tensor, output: 
         node.name: torch.zeros_like(value) if g is None else g for node, value, g in zip(nodes, outputs, gradients)
     }
     with torch.no_grad():
-        return {index: _summed(graph, candidate, values, slopes) for index, candidate in scalings.items()}
+        return {index: _defect(graph, candidate, values, slopes) for index, candidate in scalings.items()}
 
 
-def _summed(graph: Graph, candidate: Candidate, values: dict[str, Tensor], slopes: dict[str, Tensor]) -> Tensor:
-    """Return the formula of one candidate, summed over each unit.
+def _defect(graph: Graph, candidate: Candidate, values: dict[str, Tensor], slopes: dict[str, Tensor]) -> Tensor:
+    """Return eps/(var + eps) sum (dL/dzhat) zhat for each unit of a candidate, zhat the normalized value.
 
     `slopes` are the derivatives of the loss with respect to the normalizers' outputs, by node.
     """
     parts = joined(list(candidate.feeds))
     total = torch.zeros(int(parts.amax()) + 1, dtype=torch.float64)
     for feed in candidate.feeds:
-        node = graph.node(feed.normalizer.name)
-        normal, share = normalized_value(node, values[node.refs[0]])
-        terms = share * normal * slopes[node.name] * _gamma(node, normal)
-        units = parts[_numbers(feed)].expand(terms.shape)
+        node, layer = graph.node(feed.normalizer.name), weight_layer(feed.weight)
+        sets = sets_of(node)
+        assert sets is not None
+        assert layer is not None
+        value, slope = values[node.refs[0]], slopes[node.name]
+        arguments = {} if isinstance(node.op, Unit) else node.bound()
+        gamma = arguments.get("weight")
+        if isinstance(gamma, Tensor):
+            slope = slope * (
+                gamma if "normalized_shape" in arguments else gamma.reshape(1, -1, *(1,) * (value.ndim - 2))
+            )
+        centre = value.reshape(sets.view)
+        centre = centre - centre.mean(sets.axes, keepdim=True) if sets.centred else centre
+        square = centre.square().mean(sets.axes, keepdim=True) + sets.eps
+        terms = (sets.eps * centre * square**-1.5).reshape(value.shape) * slope
+        # The output channel of the layer that each entry of the normalizer's input comes from.
+        moves = tuple(between for between in feed.between if between.op in MOVES | SAME)
+        units = parts[channel_numbers(feed.weight, layer.axis, moves)].expand(terms.shape)
         total = total.index_add(0, units.reshape(-1), terms.cpu().reshape(-1))
     return total
-
-
-def _numbers(feed: FeedingLayer) -> Tensor:
-    """Return the output channel of the layer that each entry of the normalizer's input comes from."""
-    layer = weight_layer(feed.weight)
-    assert layer is not None
-    return channel_numbers(feed.weight, layer.axis, tuple(n for n in feed.between if n.op in MOVES | SAME))
-
-
-def normalized_value(node: Node, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the normalized value before gamma and beta are applied, and eps/(var + eps)."""
-    found = sets_of(node)
-    assert found is not None
-    normal, share = _over(value.reshape(found.view), found.axes, found.eps, found.centred)
-    return normal.reshape(value.shape), share.expand(found.view).reshape(value.shape)
-
-
-def _over(value: Tensor, dims: tuple[int, ...], eps: float, centred: bool) -> tuple[Tensor, Tensor]:
-    """Return a value normalized over some dimensions, and eps/(var + eps)."""
-    centre = value - value.mean(dims, keepdim=True) if centred else value
-    variance = centre.square().mean(dims, keepdim=True)
-    return centre * torch.rsqrt(variance + eps), eps / (variance + eps)
-
-
-def _gamma(node: Node, value: Tensor) -> Tensor:
-    """Return a normalizer's gamma, in a shape that broadcasts to its input; 1 without one."""
-    arguments = {} if isinstance(node.op, Unit) else node.bound()
-    gamma = arguments.get("weight")
-    if not isinstance(gamma, Tensor):
-        return torch.ones((), dtype=torch.float64, device=value.device)
-    return gamma if "normalized_shape" in arguments else gamma.reshape(1, -1, *(1,) * (value.ndim - 2))
-
-
-RAISED = 1e6
-"""The factor on all scale-invariant weights at the point where eps plays no part."""
-HOLDS = 1e-6
-"""How large the effect of a symmetry may be, relative to a random change: float64 rounds so much in deep networks."""
-CURVED = 1e-4
-"""The same limit for H X w + X^T grad: a second derivative loses twice as many digits."""
-SEEN = 1e-9
-"""If a random change moves the output by less than this share of its size, the check shows nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,13 +246,17 @@ def _evidence(
     element = action.draw(as_found.state, generator)
     random = _random_direction(candidate, state, generator)
     radial = action.inner(as_found.state, as_found.gradient)
-    size, size_without_eps = (_size(candidate, point.state, point.gradient) for point in (as_found, without_eps))
+    names = dict.fromkeys((*action.names, *(piece.name for piece in candidate.weights)))
+    size, size_without_eps = (
+        _weighted(point.state, {name: point.gradient[name] for name in names}) for point in (as_found, without_eps)
+    )
     hessian_along, jacobian_along = without_eps.products(action.direction(state, element))
     hessian_random, jacobian_random = without_eps.products(random)
     adjoint = action.adjoint(gradient, element)
     residual = {name: value + adjoint.get(name, 0.0) for name, value in hessian_along.items()}
-    as_found_along = as_found.moved(action.direction(as_found.state, element))
-    as_found_random = as_found.moved(random, relative_to=without_eps)
+    _, as_found_along = as_found.products(action.direction(as_found.state, element))
+    ratios = {name: torch.where(state[name] != 0, as_found.state[name] / state[name], 0.0) for name in random}
+    _, as_found_random = as_found.products({name: value * ratios[name] for name, value in random.items()})
     return SymmetryEvidence(
         output_change=as_found.change(action.apply(as_found.state, element)),
         output_change_no_eps=without_eps.change(action.apply(state, element)),
@@ -328,12 +312,6 @@ class _Point:
             ) from error
         return dict(zip(self._leaves, found[1:], strict=True)), found[0]
 
-    def moved(self, direction: State, relative_to: _Point | None = None) -> Tensor:
-        """Return the Jacobian of the output times a direction, which may be given at another point."""
-        if relative_to is not None:
-            direction = {name: _rescaled(v, relative_to.state[name], self.state[name]) for name, v in direction.items()}
-        return self.products(direction)[1]
-
     def change(self, state: State) -> float:
         """Return by how much the output differs at another state, relative to its largest entry."""
         with torch.no_grad():
@@ -355,18 +333,6 @@ def _random_direction(candidate: Candidate, state: State, generator: torch.Gener
         random = torch.randn(part.shape, dtype=torch.float64, generator=generator).to(part.device)
         piece.of(direction).copy_(0.5 * random * part)
     return direction
-
-
-def _rescaled(direction: Tensor, there: Tensor, here: Tensor) -> Tensor:
-    """Return a direction at `here` that has the same size, relative to the tensor, as the given one has at `there`."""
-    factor = torch.where(there != 0, here / there, 0.0)
-    return direction * factor
-
-
-def _size(candidate: Candidate, state: State, gradient: State) -> Tensor:
-    """Return the sum of norm(w) norm(grad) over the parameters of a candidate."""
-    names = dict.fromkeys((*candidate.action.names, *(piece.name for piece in candidate.weights)))
-    return torch.stack([state[name].norm() * gradient[name].norm() for name in names]).sum()
 
 
 def _weighted(state: State, values: Mapping[str, Tensor]) -> Tensor:

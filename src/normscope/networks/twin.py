@@ -360,7 +360,10 @@ def copied(model: nn.Module) -> nn.Module:
     try:
         return copy.deepcopy(model)
     except Exception as error:
-        raise InputError(f"the model cannot be copied ({said(error)})") from error
+        raise InputError(
+            f"the model cannot be copied ({said(error)}): replace torch.nn.utils.weight_norm by "
+            "torch.nn.utils.parametrizations.weight_norm, and keep only modules and parameters in it"
+        ) from error
 
 
 def call_of(model: nn.Module, batch: Any) -> Call:
