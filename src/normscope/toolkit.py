@@ -23,9 +23,7 @@ from .core.threads import ignored_warnings as ignore_warnings
 from .core.untouched import outside_inference_mode, unwrapped
 from .diagnosis.audit_result import Row
 from .geometry.batches import LossFunction
-from .geometry.directions import Directions
-from .geometry.directions import directions as find_directions
-from .geometry.directions import verified as verify_directions
+from .geometry.directions import Directions, find_directions, verify_directions
 from .geometry.figure_result import FigureResult
 from .geometry.objective import Objective
 from .monitor.record import Record

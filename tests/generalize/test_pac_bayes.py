@@ -17,9 +17,9 @@ from normscope.generalize.pac_bayes import (
     Posterior,
     PosteriorSearch,
     WeightVector,
-    averaged_error,
+    average_error,
     binary_kl,
-    certified_error,
+    bound_error,
     complexity,
     kl_inverse,
     pac_bayes_row,
@@ -73,7 +73,7 @@ class TestFormulas:
 
     def test_the_prior_is_taken_from_its_list(self):
         found = posterior()
-        kl, right, place = found.settled(500, 0.05)
+        kl, right, place = found.choose_prior(500, 0.05)
         assert kl == pytest.approx(float(found.kl(LARGEST * math.exp(-place / PRECISION))))
         assert right == pytest.approx(complexity(kl, 500, 0.05, place))
         beside = [
@@ -88,7 +88,7 @@ class TestFormulas:
         generator = torch.Generator().manual_seed(0)
         chances = (truth * torch.tensor([0.5, 1.5]).repeat(50)).clamp(max=1)
         failed = sum(
-            certified_error(float(torch.bernoulli(chances, generator=generator).mean()), 100, 0.1) < truth
+            bound_error(float(torch.bernoulli(chances, generator=generator).mean()), 100, 0.1) < truth
             for _ in range(300)
         )
         assert failed <= 0.1 * 300 + 3 * math.sqrt(300 * 0.09)
@@ -115,7 +115,7 @@ class TestWeights:
         weights = WeightVector.of(model)
         x, y = torch.randn(3 * AT_ONCE + 10, 2), torch.zeros(3 * AT_ONCE + 10, dtype=torch.long)
         own = Posterior(weights.vector(), torch.full((6,), -50.0), weights.vector(), torch.tensor(-1.0))
-        share, draws = averaged_error(
+        share, draws = average_error(
             weights,
             own,
             lambda: iter([SampleBatch(x, y)]),

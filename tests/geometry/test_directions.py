@@ -168,13 +168,13 @@ def test_which_entries_are_scaled_shifted_or_dead() -> None:
     """Before a BatchNorm a bias is dead and scaled with nothing; before a LayerNorm it is scaled and centred."""
     x, y = X[:, 0, 0, :4], Y
     batch = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
-    shown = room.directions(Objective(batch, CROSS_ENTROPY, (x, y), mode="train"))
+    shown = room.find_directions(Objective(batch, CROSS_ENTROPY, (x, y), mode="train"))
     assert shown.shift.tolist() == [*[-1] * 24, *range(6), *[-1] * 33]
     assert shown.group[:30].tolist() == [*torch.arange(6).repeat_interleave(4).tolist(), *[-1] * 6]
     assert torch.allclose(shown.norms, batch[0].weight.detach().double().norm(dim=1))
     assert (shown.shifts, shown.dimensions, shown.shown) == (6, 12, 12)
     layer = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, 3))
-    shown = room.directions(Objective(layer, CROSS_ENTROPY, (x, y)))
+    shown = room.find_directions(Objective(layer, CROSS_ENTROPY, (x, y)))
     assert shown.group[:30].tolist() == [0] * 30
     assert sorted(shown.shift[:30].bincount().tolist()) == [6] * 5
     assert (shown.shifts, shown.dimensions) == (5, 6)
@@ -193,6 +193,6 @@ class Twice(nn.Module):
 
 
 def test_the_weight_of_a_layer_that_runs_twice_is_scaled_once() -> None:
-    shown = room.directions(Objective(Twice(), CROSS_ENTROPY, (X[:, 0, 0, :4], Y)))
+    shown = room.find_directions(Objective(Twice(), CROSS_ENTROPY, (X[:, 0, 0, :4], Y)))
     assert [(layer.name, layer.groups) for layer in shown.layers] == [("layer.weight", 1)]
     assert shown.count == 1

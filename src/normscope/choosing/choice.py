@@ -178,13 +178,13 @@ NAMES = {
 }
 
 
-def figured(cell: Cell) -> str:
+def format_loss(cell: Cell) -> str:
     """Return a cell's loss with its interval, in words."""
     width = cell.half_width
     return f"{cell.mean:.3g}" + ("" if width is None else f" ± {width:.2g}")
 
 
-def recommended(cells: Sequence[Cell], best: Cell | None) -> str:
+def describe_recommendation(cells: Sequence[Cell], best: Cell | None) -> str:
     """Return the recommendation, and how certain it is."""
     if best is None:
         return (
@@ -197,7 +197,7 @@ def recommended(cells: Sequence[Cell], best: Cell | None) -> str:
     what = "no normalizer" if best.normalizer == "none" else NAMES[best.normalizer]
     text = (
         f"Use {what} with batches of {best.batch_size} and a learning rate of {best.lr:g}: its held-out loss after "
-        f"{best.outcomes[0].steps} steps is {figured(best)}{right} ({seeds})."
+        f"{best.outcomes[0].steps} steps is {format_loss(best)}{right} ({seeds})."
     )
     return f"{text} {_compared(cells, best)}"
 
@@ -212,7 +212,7 @@ def _compared(cells: Sequence[Cell], best: Cell) -> str:
     if not rivals:
         return "No other normalizer gave a finite loss at this batch size."
     rival = min(rivals, key=lambda cell: cell.mean)
-    against = f"{NAMES[rival.normalizer]}, the next, has {figured(rival)}"
+    against = f"{NAMES[rival.normalizer]}, the next, has {format_loss(rival)}"
     rival_losses = {one.run.seed: one.loss for one in rival.outcomes if one.loss is not None}
     differences = [
         rival_losses[one.run.seed] - one.loss
@@ -234,7 +234,9 @@ def by_batch_size(cells: Sequence[Cell]) -> list[str]:
     sentences = []
     for size in sorted({cell.batch_size for cell in cells}):
         same = [cell for cell in cells if cell.batch_size == size]
-        trained = [f"{NAMES[cell.normalizer]} ({figured(cell)})" for cell in same if cell.trained == len(cell.outcomes)]
+        trained = [
+            f"{NAMES[cell.normalizer]} ({format_loss(cell)})" for cell in same if cell.trained == len(cell.outcomes)
+        ]
         parts = [NAMES[c.normalizer] for c in same if c.lr is not None and 0 < c.trained < len(c.outcomes)]
         fails = [NAMES[cell.normalizer] for cell in same if cell.lr is not None and not cell.trained]
         sentence = f"Batches of {size}: " + (
@@ -299,4 +301,4 @@ class Choice(Saved, Shown):
     @property
     def recommendation(self) -> str:
         """What to use, with its figures and how certain that is."""
-        return recommended(self.cells, self.best)
+        return describe_recommendation(self.cells, self.best)

@@ -100,7 +100,7 @@ class TrainingTask:
 
     def settings(self) -> dict[str, Any]:
         """Return everything that decides the figures; runs are continued only where it is the same."""
-        model = built_model(self.model, 0)
+        model = build_seeded_model(self.model, 0)
         loss = self.loss if isinstance(self.loss, str) else getattr(self.loss, "__name__", type(self.loss).__name__)
         data = tree_leaves((self.samples.call.args, self.samples.call.kwargs, self.samples.targets))
         return {
@@ -114,7 +114,7 @@ class TrainingTask:
         }
 
 
-def built_model(source: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
+def build_seeded_model(source: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
     """Return the model of a seed; a function that builds it is called with torch's generator at that seed."""
     if isinstance(source, nn.Module):
         return unwrapped(source)

@@ -120,10 +120,7 @@ def read(
             if beside:  # A model that differs from its graph on some samples is another function.
                 apart = max(read_train.difference or 0.0, read_test.difference or 0.0)
                 read_train, read_test = (dataclasses.replace(one, difference=apart) for one in (read_train, read_test))
-    if (
-        sum(int(cells_of_label.any()) for cells_of_label in read_train.tallies[0].counts.view(read_train.classes, -1))
-        < 2
-    ):
+    if int(read_train.tallies[0].counts.view(read_train.classes, -1).any(1).sum()) < 2:
         raise InputError("all samples of train have one label: a bound on a classifier needs two classes or more")
     tested_entries = None if read_test is None else read_test.entries
     _check_range(plan, train=read_train.entries, held_out=held.entries, test=tested_entries)

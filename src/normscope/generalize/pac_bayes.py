@@ -94,7 +94,7 @@ class Posterior:
         noise = torch.randn(self.mean.shape, generator=generator, device=self.mean.device, dtype=self.mean.dtype)
         return self.mean + self.log_deviation.exp() * noise
 
-    def settled(self, samples: int, delta: float, nats: float = 0.0) -> tuple[float, float, int]:
+    def choose_prior(self, samples: int, delta: float, nats: float = 0.0) -> tuple[float, float, int]:
         """Return KL, the right side of the bound and j for the member of the list of priors that makes it smallest."""
         between = PRECISION * math.log(LARGEST / math.exp(2.0 * float(self.log_prior)))
         tried, exact = [], self.double()
@@ -224,7 +224,7 @@ def optimise(
     return Posterior(mean.detach(), deviation.detach(), start, prior.detach())
 
 
-def averaged_error(
+def average_error(
     weights: WeightVector,
     posterior: Posterior,
     read: Callable[[], Iterator[SampleBatch]],
@@ -252,7 +252,7 @@ def averaged_error(
     return float(wrong) / total, total // largest
 
 
-def certified_error(error: float, draws: int, delta: float) -> float:
+def bound_error(error: float, draws: int, delta: float) -> float:
     """Return an upper bound on the error of the posterior on D, with probability 1 - delta over the draws.
 
     It is Chernoff's bound in its kl form for independent variables in [0, 1]: `kl(average, mean) <= ln(1/delta)/n`.
@@ -316,11 +316,11 @@ def pac_bayes_row(
             delta=delta / 2.0,
             generator=generator,
         )
-        error, draws = averaged_error(
+        error, draws = average_error(
             weights, posterior, read_again, samples=samples, draws=search.draws, generator=generator
         )
-    kl, right, number = posterior.settled(samples, delta / 2.0, beside.nats)
-    at_most = certified_error(error, draws, delta / 2.0)
+    kl, right, number = posterior.choose_prior(samples, delta / 2.0, beside.nats)
+    at_most = bound_error(error, draws, delta / 2.0)
     value = kl_inverse(at_most, right)
     untrained_prior = search.prior is None or not bool((start == weights.vector()).all())
     bound = row(

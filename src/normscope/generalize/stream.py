@@ -247,7 +247,12 @@ class Collector:
         """Run the model on a batch and add what is measured; `slopes` says whether to take gradients of the loss."""
         inputs = batch.inputs.detach().requires_grad_(slopes)
         with torch.set_grad_enabled(slopes):
-            logits = self._logits(inputs, len(batch.labels))
+            logits = run(self.model, Call(args=(inputs,), kwargs={}, output=self.output))
+            if logits.ndim != 2 or logits.shape[1] < 2 or len(logits) != len(batch.labels):
+                raise InputError(
+                    f"the output has shape {tuple(logits.shape)}: a classifier gives a row of 2 or more, one output "
+                    "for each of two or more classes"
+                )
             labels = batch.labels.clamp(0, logits.shape[1] - 1)  # Labels out of range are refused in `finish`.
             rows = self.loss.rows(logits, labels)
             lengths = _slopes(self.model, rows, inputs) if slopes else None
@@ -292,16 +297,6 @@ class Collector:
             worst = torch.maximum(worst, rows)
             margin = torch.minimum(margin, logit_margins(logits.double(), labels).nan_to_num(-math.inf))
         return worst, margin, differences
-
-    def _logits(self, inputs: Tensor, samples: int) -> Tensor:
-        """Run the model, and refuse outputs that are not those of a classifier."""
-        logits = run(self.model, Call(args=(inputs,), kwargs={}, output=self.output))
-        if logits.ndim != 2 or logits.shape[1] < 2 or len(logits) != samples:
-            raise InputError(
-                f"the output has shape {tuple(logits.shape)}: a classifier gives a row of 2 or more, one output "
-                "for each of two or more classes"
-            )
-        return logits
 
     def finish(self, what: str) -> SamplesSeen:
         """Read the sums back; `what` names the part of the data in errors."""

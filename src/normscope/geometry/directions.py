@@ -144,7 +144,7 @@ def no_directions(objective: Objective, *notes: str) -> Directions:
     )
 
 
-def directions(objective: Objective) -> Directions:
+def find_directions(objective: Objective) -> Directions:
     """Return the directions without effect that the graph of the model shows, before they are verified.
 
     A model that cannot be traced has no known directions, and a note says so.
@@ -210,7 +210,7 @@ def _numbered(objective: Objective, candidates: list[Candidate]) -> tuple[Tensor
     return number, count
 
 
-def verified(objective: Objective, shown: Directions, gradient: Tensor) -> Directions:
+def verify_directions(objective: Objective, shown: Directions, gradient: Tensor) -> Directions:
     """Return the directions that move neither the loss nor the outputs; notes name those that were left out.
 
     The gradient is checked first, group by group; then the model is run with the remaining groups scaled.

@@ -19,7 +19,7 @@ from ..core.untouched import outside_inference_mode, unwrapped
 from ..graph.call import select
 from ..theory.losses import Loss
 from .batches import LossFunction, loss_of
-from .directions import directions
+from .directions import find_directions
 from .figure_result import FigureResult, figures_form
 from .hessian import Wanted, spectrum_of
 from .objective import Objective
@@ -162,7 +162,7 @@ def flatness(
     check_positive(rho=rho)
     objective = Objective(unwrapped(model), loss_fn, loader, mode=mode, batches=batches)
     budget = Budget(max_seconds=max_seconds, what="the noise")
-    without_effect = directions(objective)
+    without_effect = find_directions(objective)
     with objective.measuring(), Progress("flatness", total=len(levels) * draws) as progress:
         loss, accuracy = _scores(objective)
         perturbation = _Perturbation(objective, grouped(objective, without_effect.group), seed, progress)

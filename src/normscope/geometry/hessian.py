@@ -20,7 +20,7 @@ from ..linalg.extremes import Ends, extreme_eigenpairs
 from ..linalg.quadrature import Quadrature, quadratures
 from ..theory.losses import Loss
 from .batches import LossFunction
-from .directions import Directions, by_entry, directions, no_directions, verified
+from .directions import Directions, by_entry, find_directions, no_directions, verify_directions
 from .objective import Objective
 from .spectrum import Density, Estimate, ParameterBlock, Share, Spectrum, standard_errors
 
@@ -138,7 +138,7 @@ def hessian(
         )
     return spectrum_of(
         objective,
-        directions(objective) if deflate or metric == "quotient" else no_directions(objective),
+        find_directions(objective) if deflate or metric == "quotient" else no_directions(objective),
         Wanted(
             k=k,
             bottom=bottom,
@@ -209,7 +209,7 @@ class _SpectrumSearch:
         self.loss, self.gradient = objective.gradient()
         if not bool(torch.isfinite(self.gradient).all()):
             raise NotFiniteError("the gradient of the loss holds NaN or infinite values: there is no curvature here")
-        self.directions = verified(objective, without_effect, self.gradient)
+        self.directions = verify_directions(objective, without_effect, self.gradient)
         if matrix == "hessian":
             random = torch.randn(objective.size, generator=self.generator).to(self.gradient)
             objective.check_custom(random / random.norm())

@@ -44,7 +44,7 @@ AVERAGES = {
 }  # fmt: skip
 """Linear operators without negative coefficients."""
 NUMBERS = {aten.mul.Tensor, aten.div.Tensor, aten.mul.Scalar, aten.div.Scalar}
-NONE = -1.0
+NO_CHANNEL = -1.0
 """The number of an entry that belongs to no channel."""
 
 
@@ -56,15 +56,15 @@ class End:
         node: the operator.
         operand: which of its operands holds the channels.
         numbers: the channel of each entry of that operand, in its shape.
-        bent: whether a ReLU or a maximum lies on the way, so that only positive factors pass.
-        turned: the rotary embedding on the way; None without one.
+        through_relu: whether a ReLU or a maximum lies on the way, so that only positive factors pass.
+        rotary: the rotary embedding on the way; None without one.
     """
 
     node: Node
     operand: int
     numbers: Tensor
-    bent: bool = False
-    turned: Node | None = None
+    through_relu: bool = False
+    rotary: Node | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class Stream:
     """All operators at which a layer's channels end, and whether the channels reach the output of the graph."""
 
     ends: tuple[End, ...]
-    escapes: bool
+    reaches_output: bool
 
 
 def follow(graph: Graph, node: Node, numbers: Tensor) -> Stream:
@@ -81,21 +81,24 @@ def follow(graph: Graph, node: Node, numbers: Tensor) -> Stream:
     for other in graph:
         for name in dict.fromkeys(other.refs):
             readers.setdefault(name, []).append(other)
-    reader, ends, escapes = Reader(graph), [], False
+    reader, ends, reaches_output = Reader(graph), [], False
     waiting: list[tuple[Node, Tensor, bool, Node | None]] = [(node, numbers, False, None)]
     while waiting:
-        current, channels, bent, turned = waiting.pop()
-        escapes |= current.name == graph.output
+        current, channels, through_relu, rotary = waiting.pop()
+        reaches_output |= current.name == graph.output
         for other in readers.get(current.name, []):
             passed = _through(reader, other, channels)
             if passed is not None:
-                waiting.append((other, passed, bent or other.op in HOMOGENEOUS | LARGEST, turned))
-            elif isinstance(other.op, Unit) and other.op.name == "rotary" and turned is None:
-                waiting.append((other, channels, bent, other))
+                waiting.append((other, passed, through_relu or other.op in HOMOGENEOUS | LARGEST, rotary))
+            elif isinstance(other.op, Unit) and other.op.name == "rotary" and rotary is None:
+                waiting.append((other, channels, through_relu, other))
             else:
                 operands = [operand for operand, name in enumerate(other.refs) if name == current.name]
-                ends += [End(node=other, operand=i, numbers=channels, bent=bent, turned=turned) for i in operands]
-    return Stream(ends=tuple(ends), escapes=escapes)
+                ends += [
+                    End(node=other, operand=i, numbers=channels, through_relu=through_relu, rotary=rotary)
+                    for i in operands
+                ]
+    return Stream(ends=tuple(ends), reaches_output=reaches_output)
 
 
 def along(shape: tuple[int, ...], axis: int) -> Tensor:
@@ -138,7 +141,7 @@ def _averaged(node: Node, numbers: Tensor) -> Tensor | None:
         return None
     shares, first, second = (node.evaluate([value]) for value in (torch.ones_like(numbers), numbers, numbers**2))
     taken = shares > 0
-    mean = torch.where(taken, first / shares, NONE)
+    mean = torch.where(taken, first / shares, NO_CHANNEL)
     whole = mean.round()
     spread = torch.where(taken, second / shares - mean**2, 0.0)
     alone = (whole - mean).abs().amax() < 1e-6 and spread.abs().amax() < 1e-9 * (1 + float(whole.amax()) ** 2)
@@ -163,17 +166,17 @@ def _pair(layers: Layers, node: Node) -> Candidate | None:
         return None
     terms, numbers = maker
     stream = follow(layers.graph, node, numbers)
-    if stream.escapes or not stream.ends or any(end.turned is not None for end in stream.ends):
+    if stream.reaches_output or not stream.ends or any(end.rotary is not None for end in stream.ends):
         return None
     found = [_reader(layers, end) for end in stream.ends]
     readers = [reader for reader in found if reader is not None]
     if len(readers) < len(found):
         return None
-    bent = any(end.bent for end in stream.ends)
+    through_relu = any(end.through_relu for end in stream.ends)
     after = " and ".join(dict.fromkeys(end.node.path for end in stream.ends))
     own = "w, b" if len(terms) > 1 else "w"
     return Candidate(
-        kind="relu pair" if bent else "linear pair",
+        kind="relu pair" if through_relu else "linear pair",
         path=f"{node.path} -> {after}",
         form=f"{own} -> {own.replace('w', 'a w').replace('b', 'a b')}, W -> W/a for each channel",
         action=Scaling(terms=(*terms, *readers), units=int(numbers.amax()) + 1),
@@ -268,12 +271,12 @@ class _Heads:
     Attributes:
         layer: the layer.
         channels: `[heads, width]`, the output channel of the layer for every head and index.
-        turned: the rotary embedding between them; None without one.
+        rotary: the rotary embedding between them; None without one.
     """
 
     layer: ParametrisedLayer
     channels: Tensor
-    turned: Node | None
+    rotary: Node | None
 
 
 def attention(layers: Layers) -> list[Candidate]:
@@ -301,18 +304,16 @@ def _heads(layers: Layers, streams: dict[str, Stream], node: Node, operand: int)
     """Return the layer whose output is an operand of an attention, if no other operator reads these channels."""
     for name, stream in streams.items():
         here = [end for end in stream.ends if end.node.name == node.name and end.operand == operand]
-        if len(here) != 1 or here[0].bent or layers.by_name[name].rows is None:
+        if len(here) != 1 or here[0].through_relu or layers.by_name[name].rows is None:
             continue
         channels = _per_head(here[0].numbers)
-        if channels is None or stream.escapes or not _unread_elsewhere(channels, here[0], stream):
+        if channels is None or stream.reaches_output:
             return None
-        return _Heads(layer=layers.by_name[name], channels=channels, turned=here[0].turned)
+        others = [end.numbers for end in stream.ends if end is not here[0]]
+        if any(bool(torch.isin(other, channels.to(other)).any()) for other in others):
+            return None
+        return _Heads(layer=layers.by_name[name], channels=channels, rotary=here[0].rotary)
     return None
-
-
-def _unread_elsewhere(channels: Tensor, here: End, stream: Stream) -> bool:
-    others = [end.numbers for end in stream.ends if end is not here]
-    return not any(bool(torch.isin(other, channels.to(other)).any()) for other in others)
 
 
 def _per_head(numbers: Tensor) -> Tensor | None:
@@ -326,7 +327,7 @@ def _per_head(numbers: Tensor) -> Tensor | None:
 
 def _scores(node: Node, query: _Heads, key: _Heads) -> list[Candidate]:
     """Return the mixing of queries against keys; heads that share their keys share one matrix."""
-    if (query.turned is None) != (key.turned is None) or query.channels.shape[1] != key.channels.shape[1]:
+    if (query.rotary is None) != (key.rotary is None) or query.channels.shape[1] != key.channels.shape[1]:
         return []
     heads, width = query.channels.shape
     repeated = key.channels.repeat_interleave(heads // len(key.channels), 0)
@@ -338,9 +339,9 @@ def _scores(node: Node, query: _Heads, key: _Heads) -> list[Candidate]:
         return []
     members = torch.stack([query.channels[[i for i, row in enumerate(groups) if row == one]] for one in order])
     turn = None
-    if key.turned is not None and query.turned is not None:
-        turn = _plane(key.turned, width)
-        if turn is None or _plane(query.turned, width) is None:
+    if key.rotary is not None and query.rotary is not None:
+        turn = _plane(key.rotary, width)
+        if turn is None or _plane(query.rotary, width) is None:
             return []
     rows = [*_rows(key.layer, torch.tensor(order)[:, None], False), *_rows(query.layer, members, True)]
     return [
@@ -361,7 +362,7 @@ def _key_bias(node: Node, key: _Heads) -> list[Candidate]:
     width, first = len(rows[0]), rows[0][0]
     apart = rows[1][0] - first if len(rows) > 1 else width
     regular = [tuple(first + i * apart + k for k in range(width)) for i in range(len(rows))]
-    if bias is None or key.turned is not None or rows != regular or apart < width:
+    if bias is None or key.rotary is not None or rows != regular or apart < width:
         return []
     [step] = bias.stride
     part = ParameterPart(
@@ -386,17 +387,17 @@ def _key_bias(node: Node, key: _Heads) -> list[Candidate]:
 def _values(layers: Layers, node: Node, value: _Heads) -> list[Candidate]:
     """Return the mixing of values against the layer that reads the attention's output."""
     heads, width = node.shape[-3], node.shape[-1]
-    if value.turned is not None or tuple(value.channels.shape) != (heads, width) or len(node.shape) < 4:
+    if value.rotary is not None or tuple(value.channels.shape) != (heads, width) or len(node.shape) < 4:
         return []
     if value.channels.unique().numel() != heads * width:  # Some heads share their values.
         return []
     numbers = torch.arange(heads * width, dtype=torch.float64).reshape(heads, 1, width).expand(node.shape)
     stream = follow(layers.graph, node, numbers)
-    if stream.escapes or len(stream.ends) != 1 or stream.ends[0].bent:
+    if stream.reaches_output or len(stream.ends) != 1 or stream.ends[0].through_relu:
         return []
     [end] = stream.ends
     layer, own = layers.by_name.get(end.node.name), weight_layer(end.node)
-    if layer is None or own is None or not layers.only_here(layer) or end.turned is not None:
+    if layer is None or own is None or not layers.only_here(layer) or end.rotary is not None:
         return []
     read, axis = read_channels(end.node, own)
     channel = by_axis(end.numbers, axis)

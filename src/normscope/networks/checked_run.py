@@ -63,7 +63,7 @@ class _NormalizingCalls(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def calibrated(model: nn.Module, call: Call, norms: Sequence[_BatchNorm]) -> list[str]:
+def calibrate_batch_norms(model: nn.Module, call: Call, norms: Sequence[_BatchNorm]) -> list[str]:
     """Set the running statistics of new BatchNorms to those of the batch; return notes for the reader."""
     norms = [norm for norm in norms if norm.track_running_stats]
     if not norms:

@@ -161,23 +161,12 @@ def place_of(module: nn.Module) -> NormalizerPlace | None:
         place = place_of(module.norm)
         return None if place is None else dataclasses.replace(place, last=True, ranks=UNKNOWN)
     for base, known_place in KNOWN_PLACES.items():
-        if isinstance(module, base) and _keeps_forward(module, base):
+        # A subclass may do more, such as an activation. A SyncBatchNorm has a forward of its own and does no more.
+        if isinstance(module, base) and (type(module).forward is base.forward or type(module) is nn.SyncBatchNorm):
             return known_place(module)
-    return _written(module) if _is_called_norm(module) else None
-
-
-def _keeps_forward(module: nn.Module, base: type[nn.Module]) -> bool:
-    """Whether a module runs the forward of a known class: a subclass may do more, such as an activation.
-
-    A SyncBatchNorm has a forward of its own and computes what a BatchNorm computes.
-    """
-    return type(module).forward is base.forward or type(module) is nn.SyncBatchNorm
-
-
-def _is_called_norm(module: nn.Module) -> bool:
-    """Whether the class of a single module with parameters is named like a normalizer."""
-    named = "norm" in type(module).__name__.lower() and not type(module).__module__.startswith("torch.nn.utils")
-    return named and not any(module.children()) and next(module.parameters(), None) is not None
+    called_norm = "norm" in type(module).__name__.lower() and not type(module).__module__.startswith("torch.nn.utils")
+    single = not any(module.children()) and next(module.parameters(), None) is not None
+    return _written(module) if called_norm and single else None
 
 
 def _place(module: Any, kind: Kind, features: int, *, last: bool, eps: float | None = None) -> NormalizerPlace:
@@ -320,14 +309,11 @@ def _built(kind: Kind, place: NormalizerPlace, groups: int) -> nn.Module:
     if kind in ("layer", "group"):
         norm = nn.GroupNorm(groups, features, affine=affine, eps=eps)
     else:
-        norm = _class_by_rank(kind, place)(features, affine=affine, eps=eps)
+        by_rank: dict[int, Any] = BATCH_NORMS if kind == "batch" else INSTANCE_NORMS
+        classes = {by_rank.get(rank) for rank in ((3,) if place.last else place.ranks)}
+        if len(classes) > 1 or None in classes:
+            raise InputError(
+                f"how many axes its tensor has is not known, which {kind} normalization needs: pass a batch"
+            )
+        norm = classes.pop()(features, affine=affine, eps=eps)
     return FeaturesLast(norm, tokens=kind == "group") if place.last and not flat else norm
-
-
-def _class_by_rank(kind: Kind, place: NormalizerPlace) -> Any:
-    """Return the class of a BatchNorm or InstanceNorm for the number of axes of its tensor."""
-    by_rank = BATCH_NORMS if kind == "batch" else INSTANCE_NORMS
-    classes = {by_rank.get(rank) for rank in ((3,) if place.last else place.ranks)}
-    if len(classes) > 1 or None in classes:
-        raise InputError(f"how many axes its tensor has is not known, which {kind} normalization needs: pass a batch")
-    return classes.pop()

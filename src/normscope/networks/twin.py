@@ -23,7 +23,7 @@ from ..graph.capturing import capture
 from ..graph.ir import Graph
 from ..report.shown import Shown
 from ..rules.invariance import MOVES, feeds, weight_layer
-from .checked_run import calibrated, check_run, module_shapes
+from .checked_run import calibrate_batch_norms, check_run, module_shapes
 from .normalizer_modules import (
     KINDS,
     Absent,
@@ -212,7 +212,7 @@ class _TwinBuilder:
         """Check the twin and return it."""
         _without_fast_path(self.model)
         if self.call is not None and self.changes:
-            self.notes += calibrated(self.model, self.call, self.new_norms)
+            self.notes += calibrate_batch_norms(self.model, self.call, self.new_norms)
             self.notes += check_run(self.model, self.call, self.replacements.values())
         return Twin(
             model=self.model,
