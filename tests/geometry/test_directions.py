@@ -196,3 +196,15 @@ def test_the_weight_of_a_layer_that_runs_twice_is_scaled_once() -> None:
     shown = room.find_directions(Objective(Twice(), CROSS_ENTROPY, (X[:, 0, 0, :4], Y)))
     assert [(layer.name, layer.groups) for layer in shown.layers] == [("layer.weight", 1)]
     assert shown.count == 1
+
+
+def test_weights_in_another_layout_and_norms_of_weights_are_scaled_too() -> None:
+    """Entries of channels-last weights are found in the flat vector, and `weight_norm` has a scale of its own."""
+    plain, other = Residual(), Residual().to(memory_format=torch.channels_last)
+    other.load_state_dict(plain.state_dict())
+    groups = [room.find_directions(Objective(m, CROSS_ENTROPY, (X, Y), mode="train")).group for m in (plain, other)]
+    assert torch.equal(*groups)
+    normed = nn.utils.parametrizations.weight_norm(nn.Linear(4, 6))
+    model = nn.Sequential(normed, nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, 3))
+    found = ns.hessian(model, CROSS_ENTROPY, (X[:, 0, 0, :4], Y), k=1, products=1)
+    assert [(one.name, one.verified) for one in found.invariants] == [("0.parametrizations.weight.original0", True)]
