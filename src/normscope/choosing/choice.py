@@ -17,6 +17,16 @@ from .task import TrainingRun
 Status = Literal["trained", "not trained", "diverged", "refused", "failed"]
 WENT = ("trained", "not trained", "diverged")
 """The statuses of runs that took place; the others have a reason instead of figures."""
+LEVEL = 0.95
+"""The confidence level of intervals."""
+NAMES = {
+    "none": "plain",
+    "batch": "BatchNorm",
+    "layer": "LayerNorm",
+    "group": "GroupNorm",
+    "instance": "InstanceNorm",
+    "rms": "RMSNorm",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +80,6 @@ class RunOutcome(Part):
     def key(self) -> str:
         """The name of the run in files."""
         return self.run.key
-
-
-LEVEL = 0.95
-"""The confidence level of intervals."""
 
 
 def half_width(values: Sequence[float]) -> float | None:
@@ -166,16 +172,6 @@ def best_rate(normalizer: str, size: int, outcomes: Sequence[RunOutcome]) -> Cel
         for lr, at_rate in rates.items()
     ]
     return min(cells, key=lambda cell: (cell.mean, cell.lr or 0.0))
-
-
-NAMES = {
-    "none": "plain",
-    "batch": "BatchNorm",
-    "layer": "LayerNorm",
-    "group": "GroupNorm",
-    "instance": "InstanceNorm",
-    "rms": "RMSNorm",
-}
 
 
 def format_loss(cell: Cell) -> str:

@@ -42,6 +42,10 @@ ROUNDING = 1e-15
 """The largest rounding error of kl where it is small."""
 AT_ONCE = 64
 """How many samples share one draw of the weights when the error is averaged; more where D has many samples."""
+BATCH = 128
+"""How many samples a step of the search takes."""
+EXAMPLE = 8
+"""How many samples the model is traced at."""
 
 
 def binary_kl(q: float, p: float) -> float:
@@ -258,12 +262,6 @@ def bound_error(error: float, draws: int, delta: float) -> float:
     It is Chernoff's bound in its kl form for independent variables in [0, 1]: `kl(average, mean) <= ln(1/delta)/n`.
     """
     return kl_inverse(error, math.log(1.0 / delta) / draws)
-
-
-BATCH = 128
-"""How many samples a step of the search takes."""
-EXAMPLE = 8
-"""How many samples the model is traced at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,14 @@ from .partition import Partition
 
 WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """The integer dtype by its number of bytes."""
+CHUNK = 1024
+"""Larger batches are split, so that at most this many samples go through the model at once."""
+ROUNDING = 1e-6
+"""A difference of losses that is not worth a number."""
+SAME = 0.01
+"""By how much the losses of a model and of its graph may differ in the mean, as a share of the largest loss."""
+VECTORS = 2**26
+"""How many entries the sums of vectors by cell may have; with more, distances are bounded through the centres."""
 
 
 def fingerprints(points: Tensor, keys: Tensor) -> Tensor:
@@ -49,16 +57,6 @@ def random_keys(features: int, generator: torch.Generator) -> Tensor:
 def identical(first: Tensor, second: Tensor) -> int:
     """Return how many entries of `first` are also in `second`."""
     return int(torch.isin(first, second).sum())
-
-
-CHUNK = 1024
-"""Larger batches are split, so that at most this many samples go through the model at once."""
-ROUNDING = 1e-6
-"""A difference of losses that is not worth a number."""
-SAME = 0.01
-"""By how much the losses of a model and of its graph may differ in the mean, as a share of the largest loss."""
-VECTORS = 2**26
-"""How many entries the sums of vectors by cell may have; with more, distances are bounded through the centres."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,15 @@ MOST_BALLS = 64
 AT_ONCE = 16
 """How many balls are certified at a time."""
 CONVEX = "L_i bounds the slope of the loss over the cell and all segments inside it"
+THAN = "Than 2025"
+IID = condition(
+    "the samples are independent draws from one distribution",
+    True,
+    "declared by passing them; no test can show it",
+)
+"""The condition of every bound that no computation can check."""
+ALONE = "samples alone"
+"""The end of the names of rows that need fresh samples and no D."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,17 +139,6 @@ def over_balls(known: Constants, tallies: tuple[Tally, ...]) -> tuple[list[Tenso
     by_cell = [torch.cat([regions[: one.partition.size - 1], outside]).repeat(classes) for one in tallies]
     why = f"certified over the balls of radius {partition.radius:g} around {len(chosen)} centres, else over all inputs"
     return by_cell, condition(CONVEX, known.steep.status == MET, why)
-
-
-THAN = "Than 2025"
-IID = condition(
-    "the samples are independent draws from one distribution",
-    True,
-    "declared by passing them; no test can show it",
-)
-"""The condition of every bound that no computation can check."""
-ALONE = "samples alone"
-"""The end of the names of rows that need fresh samples and no D."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -179,7 +180,7 @@ def margin_rows(network: NetworkNorms, seen: SamplesSeen, delta: float, input_ra
     radius = math.hypot(input_radius if input_radius is not None else seen.largest_norm, constant)
     spectral = [layer.log10_spectral for layer in network.layers]
     frobenius = [layer.log10_frobenius for layer in network.layers]
-    sizes = {"samples": seen.samples, "delta": delta, "nats": network.beside_layers.nats}
+    sizes: dict[str, Any] = {"samples": seen.samples, "delta": delta, "nats": network.beside_layers.nats}
 
     def bartlett(margin: float) -> list[BoundTerm]:
         rows = [layer.log10_rows for layer in network.layers]

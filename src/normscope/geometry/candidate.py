@@ -1,4 +1,10 @@
-"""`Candidate`: a symmetry that the graph suggests, before it is verified numerically."""
+"""`Candidate`: a symmetry that the graph suggests, before it is verified numerically, and its action on the parameters.
+
+A state is a dict of tensors by parameter name, each laid out in memory like its parameter. An action (a scaling, a
+shift or a mixing of rows) moves a state by a group element; at every state, an element of its Lie algebra gives a
+direction. All three kinds are linear or affine, so <X w, grad> = 0 everywhere implies H (X w) = -X^T grad, and for a
+shift d: <d, grad> = 0 and H d = 0.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +22,14 @@ from ..rules.invariance import FeedingLayer, WeightLayer, is_convolution, weight
 State = Mapping[str, Tensor]
 SPREAD = 0.5
 """The standard deviation of the logarithms of random factors, and of random mixings about the identity."""
+aten = torch.ops.aten
+Kind = Literal[
+    "channel scale", "group scale", "layer scale", "row shift", "redundant bias", "weight norm", "spectral norm",
+    "relu pair", "linear pair", "query-key pair", "value-output pair",
+]  # fmt: skip
+KINDS: tuple[Kind, ...] = Kind.__args__  # type: ignore[attr-defined]
+SPHERICAL: tuple[Kind, ...] = ("channel scale", "group scale", "layer scale", "weight norm", "spectral norm")
+"""The kinds under which the length of a weight has no effect, so that the weight can be kept on a sphere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,17 +290,6 @@ def _normal(shape: tuple[int, ...], state: State, names: tuple[str, ...], genera
     """Return random normal numbers on the device of the parameters."""
     numbers = torch.randn(shape, dtype=torch.float64, generator=generator)
     return numbers.to(state[names[0]].device)
-
-
-aten = torch.ops.aten
-
-Kind = Literal[
-    "channel scale", "group scale", "layer scale", "row shift", "redundant bias", "weight norm", "spectral norm",
-    "relu pair", "linear pair", "query-key pair", "value-output pair",
-]  # fmt: skip
-KINDS: tuple[Kind, ...] = Kind.__args__  # type: ignore[attr-defined]
-SPHERICAL: tuple[Kind, ...] = ("channel scale", "group scale", "layer scale", "weight norm", "spectral norm")
-"""The kinds under which the length of a weight has no effect, so that the weight can be kept on a sphere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

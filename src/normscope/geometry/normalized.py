@@ -1,4 +1,7 @@
-"""Symmetries in front of normalizers: scales of channels, groups and layers, shifts of rows, redundant biases."""
+"""Symmetries in front of normalizers: scales of channels, groups and layers, shifts of rows, redundant biases.
+
+Reparametrised weights have one of their own: `weight_norm` (v -> a v with g fixed) and `spectral_norm` (W -> a W).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Pairs of layers that trade a factor a per channel, through a ReLU or directly: (a W_i, a b_i) and W_{i+1}/a."""
+"""Pairs of layers that trade a factor a per channel, (a W_i, a b_i) and W_{i+1}/a, or in an attention a matrix per head.
+
+Channels are followed from the layer that computes them, through a ReLU or directly, to every operator that reads them.
+In an attention the scores q^T k are the same for (A^-T W_Q, A W_K) with any invertible A per head; behind rotary
+embeddings only for those A that commute with the rotations of the planes. The mean of the values is linear, so that
+(A W_V, W_O A^-1) gives the same output. A bias of the keys adds one number to all scores of a query, which does not
+change the softmax.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +53,11 @@ AVERAGES = {
 NUMBERS = {aten.mul.Tensor, aten.div.Tensor, aten.mul.Scalar, aten.div.Scalar}
 NO_CHANNEL = -1.0
 """The number of an entry that belongs to no channel."""
+NORMALIZERS = {
+    "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "instance_norm", "group_norm", "layer_norm",
+    "rms_norm",
+}  # fmt: skip
+ATTENTION = aten.scaled_dot_product_attention.default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -146,12 +158,6 @@ def _averaged(node: Node, numbers: Tensor) -> Tensor | None:
     spread = torch.where(taken, second / shares - mean**2, 0.0)
     alone = (whole - mean).abs().amax() < 1e-6 and spread.abs().amax() < 1e-9 * (1 + float(whole.amax()) ** 2)
     return whole if bool(alone) else None
-
-
-NORMALIZERS = {
-    "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "instance_norm", "group_norm", "layer_norm",
-    "rms_norm",
-}  # fmt: skip
 
 
 def pairs(layers: Layers) -> list[Candidate]:
@@ -259,9 +265,6 @@ def _factor(layers: Layers, node: Node, scale: Tensor, numbers: Tensor) -> UnitE
     if not torch.equal(low, high) or bool((low < 0).any()):
         return None
     return UnitEntries(piece=piece, units=low.reshape(scale.shape).long(), power=-1)
-
-
-ATTENTION = aten.scaled_dot_product_attention.default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

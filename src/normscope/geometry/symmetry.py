@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Status = Literal["verified", "failed", "unseen"]
 ELSEWHERE = "these symmetries were read from a file and know no model: measure them with normscope.symmetries"
+EPS = ("eps", "variance_epsilon", "epsilon")
+"""The names that modules use for their eps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,10 +185,6 @@ class Symmetries(Saved, Shown):
         """Return the verified scalings under which one tensor alone is scale invariant."""
         pairs = zip(self.rows, self._candidates, strict=True)
         return tuple(one for row, one in pairs if row.status == "verified" and one.kind in SPHERICAL)
-
-
-EPS = ("eps", "variance_epsilon", "epsilon")
-"""The names that modules use for their eps."""
 
 
 def canonical_copy(model: nn.Module, scales: tuple[Candidate, ...]) -> nn.Module:

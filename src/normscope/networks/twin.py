@@ -38,6 +38,12 @@ from .normalizer_modules import (
     remember,
 )
 
+Where = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
+ACTIVATIONS = {
+    "relu", "relu6", "leaky_relu", "prelu", "rrelu", "elu", "selu", "celu", "gelu", "silu", "mish", "tanh", "sigmoid",
+    "softplus", "hardtanh", "hardswish", "hardsigmoid", "clamp_min", "softsign",
+}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
@@ -79,9 +85,6 @@ class Twin(Shown):
     def to_json(self) -> dict[str, Any]:
         """Return the changes as plain data, without the weights."""
         return dict(encoded(self))
-
-
-Where = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
 
 
 @outside_inference_mode
@@ -427,12 +430,6 @@ def _without_fast_path(model: nn.Module) -> None:
             module.use_nested_tensor = module.use_nested_tensor and all(
                 getattr(layer, "activation_relu_or_gelu", 0) for layer in module.layers
             )
-
-
-ACTIVATIONS = {
-    "relu", "relu6", "leaky_relu", "prelu", "rrelu", "elu", "selu", "celu", "gelu", "silu", "mish", "tanh", "sigmoid",
-    "softplus", "hardtanh", "hardswish", "hardsigmoid", "clamp_min", "softsign",
-}  # fmt: skip
 
 
 def hidden_layers(graph: Graph, model: nn.Module) -> list[str]:
