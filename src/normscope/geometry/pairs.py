@@ -1,4 +1,4 @@
-"""Pairs of layers that trade a factor a per channel, (a W_i, a b_i) and W_{i+1}/a, or in an attention a matrix per head.
+"""Pairs of layers that trade a factor a per channel, (a W_i, a b_i) and W_{i+1}/a, or a matrix per attention head.
 
 Channels are followed from the layer that computes them, through a ReLU or directly, to every operator that reads them.
 In an attention the scores q^T k are the same for (A^-T W_Q, A W_K) with any invertible A per head; behind rotary
