@@ -309,8 +309,8 @@ def _built(kind: Kind, place: NormalizerPlace, groups: int) -> nn.Module:
     if kind in ("layer", "group"):
         norm = nn.GroupNorm(groups, features, affine=affine, eps=eps)
     else:
-        by_rank: dict[int, Any] = BATCH_NORMS if kind == "batch" else INSTANCE_NORMS
-        classes = {by_rank.get(rank) for rank in ((3,) if place.last else place.ranks)}
+        by_rank = BATCH_NORMS if kind == "batch" else INSTANCE_NORMS
+        classes: set[Any] = {by_rank.get(rank) for rank in ((3,) if place.last else place.ranks)}
         if len(classes) > 1 or None in classes:
             raise InputError(
                 f"how many axes its tensor has is not known, which {kind} normalization needs: pass a batch"
