@@ -189,8 +189,8 @@ def _stable(task: TrainingTask, run: TrainingRun, model: nn.Module, notes: list[
     samples = (_inputs(batch), batch.targets) if task.loss is not None else _inputs(batch)
 
     def measured() -> float:
-        found = smoothness(model, task.loss, [samples], steps=0, trial_steps=TRIAL_STEPS, mode="train")
-        return found.stable if found.unstable < math.inf else math.inf  # Every learning rate was stable.
+        descent = smoothness(model, task.loss, [samples], steps=0, trial_steps=TRIAL_STEPS, mode="train")
+        return descent.stable if descent.unstable < math.inf else math.inf  # Every learning rate was stable.
 
     return _attempt("the largest stable learning rate", measured, notes)
 

@@ -334,10 +334,10 @@ def _slopes(model: nn.Module, rows: Tensor, inputs: Tensor) -> Tensor:
     """
     try:
         refuse_lost_gradients(model, rows)
-        found = torch.autograd.grad(rows.sum(), inputs, allow_unused=True)[0] if rows.requires_grad else None
+        slope = torch.autograd.grad(rows.sum(), inputs, allow_unused=True)[0] if rows.requires_grad else None
     except (InputError, RuntimeError, NotImplementedError):
         return torch.full_like(rows, math.inf, dtype=torch.float64)
-    gradient = torch.zeros_like(inputs) if found is None else found
+    gradient = torch.zeros_like(inputs) if slope is None else slope
     return gradient.flatten(1).double().norm(dim=1)
 
 

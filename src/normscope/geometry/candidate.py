@@ -359,8 +359,8 @@ class Layers:
             (node.name, leaf) for node in graph for leaf in leaves((node.args, node.kwargs)) if isinstance(leaf, Tensor)
         ]
         self._tables = [m.weight for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
-        found = ((node.name, self._layer(node)) for node in graph)
-        self.by_name: dict[str, ParametrisedLayer] = {name: layer for name, layer in found if layer is not None}
+        named_layers = ((node.name, self._layer(node)) for node in graph)
+        self.by_name: dict[str, ParametrisedLayer] = {name: layer for name, layer in named_layers if layer is not None}
 
     def piece(self, tensor: Tensor | None) -> ParameterPart | None:
         """Return where a tensor lies among the parameters."""

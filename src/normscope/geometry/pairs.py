@@ -174,9 +174,8 @@ def _pair(layers: Layers, node: Node) -> Candidate | None:
     stream = follow(layers.graph, node, numbers)
     if stream.reaches_output or not stream.ends or any(end.rotary is not None for end in stream.ends):
         return None
-    found = [_reader(layers, end) for end in stream.ends]
-    readers = [reader for reader in found if reader is not None]
-    if len(readers) < len(found):
+    readers = [reader for end in stream.ends if (reader := _reader(layers, end)) is not None]
+    if len(readers) < len(stream.ends):
         return None
     through_relu = any(end.through_relu for end in stream.ends)
     after = " and ".join(dict.fromkeys(end.node.path for end in stream.ends))

@@ -304,13 +304,15 @@ class _Point:
             return zero
         variables = [self.loss, *self._leaves.values()]
         try:
-            found = torch.autograd.grad(total, variables, retain_graph=True, allow_unused=True, materialize_grads=True)
+            products = torch.autograd.grad(
+                total, variables, retain_graph=True, allow_unused=True, materialize_grads=True
+            )
         except RuntimeError as error:
             raise InputError(
                 f"the model cannot be differentiated twice ({said(error)}), which the check of symmetries does: write "
                 "that operator out in others, or measure the part of the model without it"
             ) from error
-        return dict(zip(self._leaves, found[1:], strict=True)), found[0]
+        return dict(zip(self._leaves, products[1:], strict=True)), products[0]
 
     def change(self, state: State) -> float:
         """Return by how much the output differs at another state, relative to its largest entry."""

@@ -227,16 +227,16 @@ class _TwinBuilder:
 
     def _places(self) -> Iterator[tuple[str, tuple[nn.Module, NormalizerPlace]]]:
         """Yield every normalizer, and every module that replaces one that was taken out, by path."""
-        found: set[str] = set()
+        normalizers: set[str] = set()
         for path, module in self.model.named_modules(remove_duplicate=False):
-            if any(path.startswith(f"{outer}.") for outer in found):
+            if any(path.startswith(f"{outer}.") for outer in normalizers):
                 continue
             try:
                 place = place_of(module)
             except InputError as error:
                 raise InputError(f"`{path}`: {error}: a twin cannot be built") from error
             if place is not None:
-                found.add(path)
+                normalizers.add(path)
                 yield path, (module, place)
 
     def _graph(self, purpose: str, mode: str | None = None) -> Graph:
@@ -447,8 +447,8 @@ def hidden_layers(graph: Graph, model: nn.Module) -> list[str]:
         return False
 
     modules = dict(model.named_modules())
-    found = [node.path for node in graph if weight_layer(node) is not None and activated(node.name)]
-    paths = [path for path in dict.fromkeys(found) if isinstance(modules.get(path), nn.Linear | _ConvNd)]
+    activated_paths = [node.path for node in graph if weight_layer(node) is not None and activated(node.name)]
+    paths = [path for path in dict.fromkeys(activated_paths) if isinstance(modules.get(path), nn.Linear | _ConvNd)]
     if not paths:
         raise InputError("no linear layer or convolution of the model feeds an activation: name the places with where=")
     return paths
