@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.bounds.domain.attention_treatment import gains
 from normscope.bounds.domain.coverage import covered
-from normscope.bounds.domain.slopes import sloped
-from normscope.bounds.domain.small_matrices import above_norm
+from normscope.bounds.domain.derivative import slopes_as_scale
+from normscope.bounds.domain.gains import CLOSE
 from normscope.core.bracket import Evidence, Scope
 from normscope.core.errors import InputError
 
@@ -400,31 +399,22 @@ def test_evidence() -> None:
     assert any("12 samples" in note for note in rungs["best"].notes)
 
 
-def test_gains_of_attention_are_above_dense_jacobians() -> None:
-    generator = torch.Generator().manual_seed(0)
-    for trial in range(40):
-        n, m, d, e = torch.randint(1, 7, (4,), generator=generator).tolist()
-        size = 10.0 ** float(2 * torch.rand((), generator=generator) - 1)
-        sizes = ((n, d), (m, d), (m, e), (n, m))
-        q, k, v, bias = (torch.randn(s, generator=generator, dtype=torch.float64) for s in sizes)
-        q, k = size * q, size * k
+@pytest.mark.parametrize(("queries", "keys", "width"), [(1, 3, 2), (5, 4, 7)])
+def test_gains_of_attention_are_those_of_dense_jacobians(queries: int, keys: int, width: int) -> None:
+    class Attention(nn.Module):
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(q, k, v)
 
-        def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-            return ((0.7 * q @ k.T + bias).softmax(-1) @ v).reshape(-1)
-
-        weights = (0.7 * q @ k.T + bias).softmax(-1)
-        bounds = gains(q[None], k.T[None], weights[None], v[None], 0.7)[0]
-        for bound, part in zip(bounds, torch.autograd.functional.jacobian(attend, (q, k, v, bias)), strict=True):
-            assert float(torch.linalg.matrix_norm(part.reshape(n * e, -1), ord=2)) <= float(bound), trial
-
-
-def test_norms_from_above() -> None:
-    generator = torch.Generator().manual_seed(0)
-    for size in (1.0, 1e-200, 1e150):
-        matrices = size * torch.randn(20, 5, 3, generator=generator, dtype=torch.float64)
-        true = torch.linalg.matrix_norm(matrices / size, ord=2) * size
-        assert bool((true <= above_norm(matrices)).all())
-        assert bool((above_norm(matrices) <= 1.1 * true).all())
+    lengths = {"q": queries, "k": keys, "v": keys}
+    given = {name: 2.0 * data(6, 1, n, width, seed=i).double() for i, (name, n) in enumerate(lengths.items())}
+    limits = list(ns.domain(Attention().eval(), [given]).limits.values())
+    exact = torch.zeros(6, 3, dtype=torch.float64)
+    for i in range(6):
+        operands = tuple(value[i : i + 1] for value in given.values())
+        for j, part in enumerate(torch.autograd.functional.jacobian(Attention(), operands)):
+            exact[i, j] = torch.linalg.matrix_norm(part.reshape(queries * width, -1), ord=2)
+    for limit, largest in zip(limits, exact.amax(0).tolist(), strict=True):
+        assert largest <= float(limit[0]) <= largest * (1 + 2 * CLOSE)
 
 
 def test_slopes_are_split_without_loss() -> None:
@@ -433,7 +423,7 @@ def test_slopes_are_split_without_loss() -> None:
         a = torch.randn(50, generator=generator, dtype=torch.float64) * 0.3 + shift
         b = a + torch.rand(50, generator=generator, dtype=torch.float64) * 0.2
         a[:5], b[:5] = 0.0, 0.0
-        core, scale = sloped(a, b, exact=True)
+        core, scale = slopes_as_scale(a, b, exact=True)
         assert core is not None
         assert scale is not None
         low, high = core.slope

@@ -12,7 +12,7 @@ from ...core.errors import InputError
 from ...graph.capturing import capture
 from ..captured import float64_graph
 from ..domain.feed import Feed
-from ..domain.part_gains import block_gains
+from ..domain.gains import block_gains
 from ..domain.range_recording import Watcher
 from ..segments import segment
 from ..unrolled import GraphSteps

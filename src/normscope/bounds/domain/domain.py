@@ -19,11 +19,10 @@ from ...core.progress import Progress
 from ...core.untouched import mode_of, outside_inference_mode
 from ...graph.call import batches_of
 from ...graph.ir import Graph
-from .conditions import DomainCondition
+from .conditions import DomainCondition, Enough
 from .coverage import Coverage, covered
 from .feed import Feed
 from .identity import digests
-from .jacobians import Enough
 from .range_recording import Extremes, Watcher, prepared, samples_of, stream
 from .storage import read_domain, write_domain
 

@@ -12,9 +12,9 @@ from ..bounding import Bounding
 from ..captured import Captured
 from ..rungs import Rungs, bracket_of, upper_sides
 from ..unrolled import GraphSteps
-from .derivative_graph import derivative
+from .derivative import derivative
 from .domain import Domain
-from .part_gains import product
+from .gains import product
 from .steep_points import steepest
 
 

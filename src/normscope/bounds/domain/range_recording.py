@@ -18,11 +18,10 @@ from ...graph.capturing import capture
 from ..captured import float64_graph
 from ..segments import segment
 from ..unrolled import GraphSteps
-from .conditions import DomainCondition
+from .conditions import DomainCondition, Enough
+from .derivative import treatments
 from .feed import Feed, chunks, walk
-from .jacobians import Enough
-from .part_gains import block_gains
-from .treatments import treatments
+from .gains import block_gains
 
 
 class Watcher:
