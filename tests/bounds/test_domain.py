@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.bounds.domain.coverage import covered
 from normscope.bounds.domain.derivative import slopes_as_scale
+from normscope.bounds.domain.domain import covered
 from normscope.bounds.domain.gains import CLOSE
 from normscope.core.bracket import Evidence, Scope
 from normscope.core.errors import InputError

@@ -24,11 +24,9 @@ from ..captured import Captured, check_option
 from ..data.order import draws_needed
 from ..data.quantile import DataBracket, check_shares
 from ..data.streaming import INDEPENDENT, SampleNorms
-from ..domain.coverage import Coverage, covered
-from ..domain.domain import RECORDS, Domain
+from ..domain.domain import RECORDS, Coverage, Domain, conditions_of, covered
 from ..domain.domain_bounds import domain_sides
-from ..domain.feed import Feed
-from ..domain.range_recording import Extremes, watcher_of
+from ..domain.recording import Extremes, Recorder
 from ..point import first_samples
 from ..rungs import upper_sides
 from ..unrolled import GraphSteps
@@ -209,8 +207,10 @@ class _Pass:
     ) -> None:
         self.captured, self.bounding = captured, bounding
         self.widths, self.samples, self.needed, self.record = widths, samples, norms, record
-        self.feed = Feed(captured.model, captured.graph, captured.mode, captured.output)
-        self.watcher = watcher_of(GraphSteps(captured.double, captured.segments.effects), record)
+        with torch.no_grad():
+            steps = GraphSteps(captured.double, captured.segments.effects)
+            conditions = conditions_of(steps, record)
+        self.recorder = Recorder(captured.model, captured.graph, steps, captured.mode, captured.output, conditions)
         self.extremes = Extremes(max(quantile for quantile, _ in widths) * samples)
         self.fresh: list[tuple[Tensor, Tensor]] = []
         self.read = 0
@@ -238,7 +238,7 @@ class _Pass:
         """Record the samples of a batch."""
         device = self.captured.graph.inputs[0].value.device
         batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch)
-        found = self.feed.points(batch)
+        found = self.recorder.points(batch)
         if found is None:  # of another size, where the function is that of a whole batch
             return
         points, expected = found
@@ -246,8 +246,8 @@ class _Pass:
         held = (place % HELD_OUT == HELD_OUT - 1) & (place < self.samples)
         used = ~held & (place < self.samples)
         if bool(used.any()):
-            figures, computed = self.watcher.figures(points[used], self.extremes.enough(self.watcher.conditions))
-            self.feed.check(computed, expected[used])
+            asked = self.extremes.enough(self.recorder.conditions)
+            figures = self.recorder.checked_figures(points[used], expected[used], asked)
             count("passes", int(used.sum()))
             self.extremes.add(figures, int(used.sum()))
         if bool(held.any()):
@@ -269,14 +269,19 @@ class _Pass:
         """Return the domains with their bounds and coverages; a bound is also one for every narrower domain."""
         if not self.extremes.samples:
             raise InputError("every sample was kept aside to measure the coverage: pass more than one")
-        base: Domain | None = None
         found: list[tuple[Domain, Bracket]] = []
         for quantile, margin in reversed(self.widths):
             if found and self.bounding.budget.late:
                 break
-            limits = self.extremes.settled(self.watcher.conditions, margin, quantile)
-            base = base or Domain(self.feed, self.watcher, limits, samples=self.extremes.samples, record=self.record)
-            domain = base.resized(limits, margin=margin, quantile=quantile)
+            limits = self.extremes.settled(self.recorder.conditions, margin, quantile)
+            domain = Domain(
+                self.recorder,
+                limits,
+                samples=self.extremes.samples,
+                margin=margin,
+                quantile=quantile,
+                record=self.record,
+            )
             bracket = domain_sides(self.captured, domain, self.bounding, effort, everywhere=everywhere)["best"]
             if found and found[-1][1].log10_upper < bracket.log10_upper:
                 bracket = found[-1][1]
@@ -306,8 +311,7 @@ class _Pass:
         inside, total = [0] * len(domains), 0
         narrowest = min(domains, key=lambda domain: (-domain.quantile, domain.margin))
         for points, expected in self.fresh:
-            figures, computed = self.watcher.figures(points.double(), narrowest.enough)
-            self.feed.check(computed, expected)
+            figures = self.recorder.checked_figures(points.double(), expected, narrowest.enough)
             count("passes", len(points))
             total += len(points)
             for i, domain in enumerate(domains):

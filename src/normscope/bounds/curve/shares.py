@@ -11,7 +11,7 @@ from ...core.codec import JsonForm, Part, Saved
 from ...core.errors import InputError
 from ...report.shown import Shown
 from ..data.quantile import SHARES, DataBracket, check_shares
-from ..domain.coverage import Coverage
+from ..domain.domain import Coverage
 
 if TYPE_CHECKING:
     import pandas

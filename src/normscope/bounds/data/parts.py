@@ -9,13 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ...core.errors import InputError
-from ...graph.capturing import capture
-from ..captured import float64_graph
-from ..domain.feed import Feed
 from ..domain.gains import block_gains
-from ..domain.range_recording import Watcher
-from ..segments import segment
-from ..unrolled import GraphSteps
+from ..domain.recording import Recorder
 from .quantile import DataBracket, quantile
 
 PER = ("class", "layer")
@@ -89,11 +84,7 @@ class LayerNorms:
     """
 
     def __init__(self, model: nn.Module, batch: Any, mode: str | None, output: str | int | None) -> None:
-        graph = capture(model, batch, mode=mode, output=output)
-        with torch.no_grad():
-            double = float64_graph(graph)
-            steps = GraphSteps(double, segment(double).effects)
-        self._feed, self._watcher = Feed(model, graph, mode, output), Watcher(steps, block_gains(steps))
+        self._recorder = Recorder.of(model, batch, mode, output, None, block_gains)
         self._gains: list[Tensor] = []
 
     def add(self, batch: Any) -> None:
@@ -102,12 +93,11 @@ class LayerNorms:
         Raises:
             InputError: its samples have another form than those of the first.
         """
-        found = self._feed.points(batch)
-        if found is None:
+        taken = self._recorder.points(batch)
+        if taken is None:
             raise InputError('per="layer" needs batches of one form: these are whole batches of several sizes')
-        figures, computed = self._watcher.figures(found[0])
-        self._feed.check(computed, found[1])
-        self._gains.append(torch.cat([figures[c.key] for c in self._watcher.conditions], dim=1).cpu())
+        figures = self._recorder.checked_figures(*taken)
+        self._gains.append(torch.cat([figures[c.key] for c in self._recorder.conditions], dim=1).cpu())
 
     def brackets(self, found: DataBracket) -> dict[str, DataBracket]:
         """Return the quantiles of each layer's gain, by the module that it ends with.
@@ -117,7 +107,7 @@ class LayerNorms:
         """
         columns = torch.cat(self._gains).log10().T.tolist()
         parts: dict[str, DataBracket] = {}
-        for condition, uppers in zip(self._watcher.conditions, columns, strict=True):
+        for condition, uppers in zip(self._recorder.conditions, columns, strict=True):
             name = condition.node.path or condition.node.operator
             runs = sum(known.partition("#")[0] == name for known in parts)
             below = [-float("inf")] * len(uppers)

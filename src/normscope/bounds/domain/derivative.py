@@ -24,7 +24,7 @@ from ...graph.ir import Node, Ref, Unit
 from ...linalg.linear_map import Diagonal, Identity
 from ...rules.effects import UNKNOWN, Effect, Elementwise, Gain, Linear, Range, Unbounded
 from ...rules.local.entry_sets import Normalize, Softmax
-from ...rules.local.local import Affine, Enclosure, OperandShare, Primitive, UnrolledStep
+from ...rules.local.local import Affine, Enclosure, OperandShare, Primitive, Shape, UnrolledStep
 from ...rules.local.products import MatrixProduct, Multiply
 from ...rules.local.scalar import Scalar
 from ...rules.registry import effect_of, sets_of
@@ -135,8 +135,8 @@ class StepByStep(Treatment):
     """An operator as its steps, each of which is asked what it does between the limits of its operands."""
 
     def __init__(
-        self, node: Node, steps: Sequence[UnrolledStep], shapes: Mapping[str, tuple[int, ...]], axis: int | None
-    ):
+        self, node: Node, steps: Sequence[UnrolledStep], shapes: Mapping[str, Shape], axis: int | None
+    ) -> None:
         self.constants: dict[str, Tensor] = {}
         self.steps: list[UnrolledStep] = []
         self.by_operand: dict[tuple[str, int], Interval | LeastMeanSquare] = {}
@@ -199,25 +199,49 @@ class StepByStep(Treatment):
         return Enclosure.box(constant, constant)
 
 
+class Normalizer(StepByStep):
+    """A normalizer with a positive eps, in the shape of its operator: its centring and scale fold with what is around.
+
+    Its steps in the shape of its sets would hide from other methods that all tokens are treated alike.
+    """
+
+    def __init__(self, node: Node, effect: Gain, steps: Sequence[UnrolledStep], shapes: Mapping[str, Shape]) -> None:
+        super().__init__(node, steps, shapes, None)
+        self.effect = effect
+
+    def pieces(self, limits: Limits) -> list[DerivativeValue]:
+        """Fold one factor per group or channel into the scale behind the core; a single one into the gain."""
+        ((place, condition),) = self.by_operand.items()
+        (step,) = [step for step in self.steps if step.name == place[0]]
+        assert isinstance(condition, LeastMeanSquare)
+        assert isinstance(step.operation, Normalize)
+        share = step.operation.local([condition.enclosure(limits[condition.key])]).parts[0]
+        assert share.set_gains is not None
+        gains = share.set_gains[0, : condition.classes]
+        if len(gains) == 1:
+            gain = Upper.of(float(gains[0]), Evidence.PROVEN, "least variance")
+            return self.whole(replace(self.effect, gains=(gain,), whole=None))
+        factors = gains.repeat_interleave(self.node.shape[1] // len(gains))
+        scale = factors.reshape(-1, *(1,) * (len(self.node.shape) - 2))
+        if isinstance(self.effect.after, Diagonal):
+            scale = self.effect.after.scale.to(scale) * scale
+        return self.whole(replace(self.effect, gains=(ONE,), after=Diagonal(scale, self.node.shape), whole=None))
+
+
 def _share(name: str, operand: str, step: UnrolledStep, share: OperandShare, reason: str) -> list[DerivativeValue]:
-    """Return one operand's share in the change of a step: entries with slopes, or sets with gains, and a scale behind.
+    """Return one operand's share in the change of a step: entries with slopes and a scale behind, or a gain.
 
     `reason` is said where there is no finite one.
     """
     core: Effect | None
     if share.slopes is not None:
         low, high = (side[0] for side in share.slopes)
-        if bool((low.isfinite() & high.isfinite()).all()):
-            core, scale = slopes_as_scale(low, high, exact=_by_formula(step.operation))
-        else:
-            core, scale = Unbounded(reason=reason), None
+        finite = bool((low.isfinite() & high.isfinite()).all())
+        core, scale = slopes_as_scale(low, high, exact=_by_formula(step.operation)) if finite else (None, None)
     else:
-        assert share.set_gains is not None
-        gains = share.set_gains[0]
-        scale = None if bool((gains == gains[0]).all()) else gains[:, None]
-        core = Gain(gains=(ONE if scale is not None else Upper.of(float(gains[0]), Evidence.PROVEN, "least variance"),))
-        if not bool(gains.isfinite().all()):
-            core, scale = Unbounded(reason=reason), None
+        gain, scale = float(share.gain[0]), None
+        finite, core = math.isfinite(gain), Gain(gains=(numerical(gain),))
+    core = core if finite else Unbounded(reason=reason)
     if scale is None:
         effect = Linear(maps=(Identity(step.shape),)) if core is None else core
         return [DerivativeValue(name, (operand,), step.shape, effect)]
@@ -284,13 +308,15 @@ def treatments(steps: GraphSteps) -> tuple[dict[str, Treatment], set[str]]:
     }
     found: dict[str, Treatment] = {}
     for node in steps.graph:
-        own = kinds[node.name]
-        if isinstance(steps.effects[node.name], Linear) or node.name in found:
+        own, effect = kinds[node.name], steps.effects[node.name]
+        if isinstance(effect, Linear) or node.name in found:
             continue
         treated: Treatment
         if node.op is aten.scaled_dot_product_attention.default and own == [MatrixProduct, Softmax, MatrixProduct]:
             refs, part = _attention(node, steps, producers, kinds)
             treated = MeasuredPart(part[-1], refs, [step for other in part for step in by_node[id(other)]])
+        elif own == [Normalize] and isinstance(effect, Gain) and len(effect.gains) == 1:
+            treated = Normalizer(node, effect, by_node[id(node)], steps.shapes)
         elif own and all(issubclass(kind, Scalar | Multiply | MatrixProduct | Normalize | Softmax) for kind in own):
             treated = StepByStep(node, by_node[id(node)], steps.shapes, channel_axis(node, producers))
         else:
