@@ -140,8 +140,8 @@ def steep(model: nn.Module, x: Tensor) -> Callable[[], None]:
 
 
 def _first_only(self: Any, figures: Any, samples: int) -> None:
-    if not self.seen:
-        self.seen = {key: rows[:1] for key, rows in figures.items()}
+    if not self.largest:
+        self.largest = {key: rows[:1] for key, rows in figures.items()}
     self.samples += samples
 
 

@@ -14,8 +14,7 @@ import normscope as ns
 from normscope.bounds import rungs as engine
 from normscope.bounds.captured import Captured
 from normscope.bounds.domain import recording
-from normscope.bounds.domain.domain_bounds import domain_sides
-from normscope.bounds.domain.steep_points import steepest
+from normscope.bounds.domain.domain_bounds import domain_sides, steepest
 from normscope.bounds.ellipsoids.optimised import optimise
 from normscope.core.budget import Budget
 from normscope.core.errors import SoundnessError

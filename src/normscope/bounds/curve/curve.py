@@ -172,22 +172,22 @@ def measured_curve(
     Jacobian norms are taken at `norms` samples, by default at as many as it takes to speak of the share.
     """
     reading = bounding.budget.share(PASS_SHARE).search("the pass over the data")
-    seen = _Pass(captured, bounding, widths, samples, norms or draws_needed(share, confidence), record, seed)
+    over_data = _Pass(captured, bounding, widths, samples, norms or draws_needed(share, confidence), record, seed)
     with Progress("recording domains") as progress:
         for batch in batches:
-            seen.add(batch)
-            progress.step(f"sample {seen.read} of {samples}")
-            if seen.enough or reading.over:
+            over_data.add(batch)
+            progress.step(f"sample {over_data.read} of {samples}")
+            if over_data.enough or reading.over:
                 break
-    domains = seen.domains(confidence, everywhere, effort)
+    domains = over_data.domains(confidence, everywhere, effort)
     return ShareCurve(
         mode=captured.graph.mode,
-        samples=seen.extremes.samples,
+        samples=over_data.extremes.samples,
         confidence=confidence,
-        data=seen.data(share, confidence),
+        data=over_data.data(share, confidence),
         domains=domains,
         everywhere=everywhere,
-        skipped=tuple(seen.skipped.items()),
+        skipped=tuple(over_data.skipped.items()),
         notes=tuple(dict.fromkeys((INDEPENDENT, *captured.graph.notes, *bounding.budget.cuts))),
     )
 
@@ -238,10 +238,10 @@ class _Pass:
         """Record the samples of a batch."""
         device = self.captured.graph.inputs[0].value.device
         batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch)
-        found = self.recorder.points(batch)
-        if found is None:  # of another size, where the function is that of a whole batch
+        taken = self.recorder.points(batch)
+        if taken is None:  # of another size, where the function is that of a whole batch
             return
-        points, expected = found
+        points, expected = taken
         place = torch.arange(self.read, self.read + len(points), device=points.device)
         held = (place % HELD_OUT == HELD_OUT - 1) & (place < self.samples)
         used = ~held & (place < self.samples)
@@ -269,9 +269,9 @@ class _Pass:
         """Return the domains with their bounds and coverages; a bound is also one for every narrower domain."""
         if not self.extremes.samples:
             raise InputError("every sample was kept aside to measure the coverage: pass more than one")
-        found: list[tuple[Domain, Bracket]] = []
+        bounded: list[tuple[Domain, Bracket]] = []
         for quantile, margin in reversed(self.widths):
-            if found and self.bounding.budget.late:
+            if bounded and self.bounding.budget.late:
                 break
             limits = self.extremes.settled(self.recorder.conditions, margin, quantile)
             domain = Domain(
@@ -283,10 +283,10 @@ class _Pass:
                 record=self.record,
             )
             bracket = domain_sides(self.captured, domain, self.bounding, effort, everywhere=everywhere)["best"]
-            if found and found[-1][1].log10_upper < bracket.log10_upper:
-                bracket = found[-1][1]
-            found.append((domain, bracket))
-        covers = self._coverages([domain for domain, _ in found], confidence)
+            if bounded and bounded[-1][1].log10_upper < bracket.log10_upper:
+                bracket = bounded[-1][1]
+            bounded.append((domain, bracket))
+        covers = self._coverages([domain for domain, _ in bounded], confidence)
         points = [
             DomainPoint(
                 quantile=domain.quantile,
@@ -294,7 +294,7 @@ class _Pass:
                 bracket=replace(bracket, log10_lower=-math.inf if domain.quantile > 0 else self._steepest()),
                 coverage=coverage,
             )
-            for (domain, bracket), coverage in zip(found, covers, strict=True)
+            for (domain, bracket), coverage in zip(bounded, covers, strict=True)
         ]
         return tuple(reversed(points))
 
@@ -303,8 +303,8 @@ class _Pass:
 
         It is no figure of its own: a bound below it would be a bug, and a bracket says so.
         """
-        known = [] if self.norms is None else [low for low, own in zip(self.norms.lowers, self.defining) if own]
-        return max(known, default=-math.inf)
+        lowers = [] if self.norms is None else [low for low, own in zip(self.norms.lowers, self.defining) if own]
+        return max(lowers, default=-math.inf)
 
     def _coverages(self, domains: Sequence[Domain], confidence: float) -> list[Coverage | None]:
         """Return the share of the fresh samples in each domain."""

@@ -165,7 +165,7 @@ class StepByStep(Treatment):
 
     def pieces(self, limits: Limits) -> list[DerivativeValue]:
         """Turn every step into pieces."""
-        found: list[DerivativeValue] = []
+        pieces: list[DerivativeValue] = []
         for step in self.steps:
             operands = [(i, name) for i, name in enumerate(step.operands) if name not in self.constants]
             refs = tuple(name for _, name in operands)
@@ -183,12 +183,12 @@ class StepByStep(Treatment):
                 reason = (local.reason or f"an unbounded factor in {self.node.where}").replace("the ball", "the domain")
                 names = [step.name] if len(operands) == 1 else [f"{step.name}~{i}" for i, _ in operands]
                 for (i, operand), name in zip(operands, names, strict=True):
-                    found += _share(name, operand, step, local.parts[i], reason)
+                    pieces += _share(name, operand, step, local.parts[i], reason)
                 if len(operands) == 1:
                     continue
                 refs, effect = tuple(names), Linear(maps=tuple(Identity(step.shape) for _ in names))
-            found.append(DerivativeValue(step.name, refs, step.shape, effect))
-        return found
+            pieces.append(DerivativeValue(step.name, refs, step.shape, effect))
+        return pieces
 
     def _enclosure(self, step: UnrolledStep, i: int, limits: Limits) -> Enclosure:
         """Return where an operand of a step lies inside the domain."""
@@ -306,10 +306,10 @@ def treatments(steps: GraphSteps) -> tuple[dict[str, Treatment], set[str]]:
         node.name: [type(step.operation) for step in by_node[id(node)] if not isinstance(step.operation, Affine)]
         for node in steps.graph
     }
-    found: dict[str, Treatment] = {}
+    by_name: dict[str, Treatment] = {}
     for node in steps.graph:
         own, effect = kinds[node.name], steps.effects[node.name]
-        if isinstance(effect, Linear) or node.name in found:
+        if isinstance(effect, Linear) or node.name in by_name:
             continue
         treated: Treatment
         if node.op is aten.scaled_dot_product_attention.default and own == [MatrixProduct, Softmax, MatrixProduct]:
@@ -321,14 +321,14 @@ def treatments(steps: GraphSteps) -> tuple[dict[str, Treatment], set[str]]:
             treated = StepByStep(node, by_node[id(node)], steps.shapes, channel_axis(node, producers))
         else:
             treated = GivenRule(node)
-        found[treated.node.name] = treated
+        by_name[treated.node.name] = treated
     read, waiting = {steps.output}, [steps.output]
     while waiting:
         name = waiting.pop()
-        refs = found[name].refs if name in found else producers[name].refs if name in producers else ()
+        refs = by_name[name].refs if name in by_name else producers[name].refs if name in producers else ()
         waiting += [ref for ref in refs if ref not in read]
         read.update(refs)
-    return {name: treatment for name, treatment in found.items() if name in read}, read
+    return {name: treatment for name, treatment in by_name.items() if name in read}, read
 
 
 def _attention(

@@ -202,14 +202,14 @@ class Domain:
         The first violation of a sample names the first operator that leaves its range.
         """
         figures, samples = self._figures(batch)
-        found = []
+        violations = []
         for sample in range(samples):
             for condition in self.conditions:
                 limits, row = self.limits[condition.key], figures[condition.key][sample]
                 excess, index = condition.excess(row, limits).max(0)
                 if float(excess) > 0:
                     i = int(index)
-                    found.append(
+                    violations.append(
                         Violation(
                             sample=sample,
                             path=condition.node.path,
@@ -220,7 +220,7 @@ class Domain:
                             excess=float(excess),
                         )
                     )
-        return tuple(found)
+        return tuple(violations)
 
     def coverage(self, loader: Iterable[Any], *, confidence: float = 0.95) -> Coverage:
         """Measure the share of data that lies inside, on data that did not define the domain.
@@ -472,7 +472,7 @@ def read_domain(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str,
         why = str(error) if type(error) is ValueError else said(error)
         raise InputError(f"{where} is no domain that can be read ({why}): write one with Domain.save") from None
     sound = all(limit.dtype is torch.float64 and limit.ndim == 1 for limit in limits.values())
-    known = all(isinstance(header.get(name), kind) for name, kind in FIELDS.items())
-    if not (sound and known) or any(bool(limit.isnan().any()) for limit in limits.values()):
+    complete = all(isinstance(header.get(name), kind) for name, kind in FIELDS.items())
+    if not (sound and complete) or any(bool(limit.isnan().any()) for limit in limits.values()):
         raise InputError(f"{where} is a damaged domain: its header or its limits are not what Domain.save writes")
     return header, limits

@@ -71,11 +71,11 @@ class LocalGain(LargestQuantity):
         shapes = [values[name].shape[1:] for name in self.reads]
         rows = torch.cat([values[name].detach().flatten(1) for name in self.reads], 1)
         group = max(1, ENTRIES // (self.iterations * max(rows.shape[1], 1)))
-        found = rows.new_zeros(0, 1)
+        norms = rows.new_zeros(0, 1)
         for part in rows.split(group):
-            asked = None if enough is None else partial(_beside, enough, found)
-            found = torch.cat([found, self._norms(part, shapes, asked)[:, None] + VANISHED])
-        return found
+            asked = None if enough is None else partial(_beside, enough, norms)
+            norms = torch.cat([norms, self._norms(part, shapes, asked)[:, None] + VANISHED])
+        return norms
 
     def said(self, index: int) -> str:
         """Name the quantity."""
@@ -112,17 +112,17 @@ def blocks(graph: Graph, effects: Mapping[str, Effect]) -> list[list[int]]:
     last = {ref: i for i, node in enumerate(graph) for ref in node.refs}
     last[graph.output] = len(graph)
     live = {item.name for item in graph.inputs if item.name in last}
-    found: list[list[int]] = [[]]
+    groups: list[list[int]] = [[]]
     for i, node in enumerate(graph):
         live = {name for name in live | {node.name} if last.get(name, -1) > i}
-        found[-1].append(i)
-        bends = any(not isinstance(effects[graph.nodes[j].name], Linear) for j in found[-1])
+        groups[-1].append(i)
+        bends = any(not isinstance(effects[graph.nodes[j].name], Linear) for j in groups[-1])
         if live == {node.name} and bends and i + 1 < len(graph) and _ends(node, graph.nodes[i + 1]):
-            found.append([])
-    if len(found) > 1 and all(isinstance(effects[graph.nodes[j].name], Linear) for j in found[-1]):
-        tail = found.pop()
-        found[-1] += tail
-    return found
+            groups.append([])
+    if len(groups) > 1 and all(isinstance(effects[graph.nodes[j].name], Linear) for j in groups[-1]):
+        tail = groups.pop()
+        groups[-1] += tail
+    return groups
 
 
 def _ends(node: Node, following: Node) -> bool:
@@ -134,14 +134,14 @@ def block_gains(steps: GraphSteps) -> tuple[LocalGain, ...]:
     """Return the conditions on the gains of a network's blocks."""
     graph, by_node = steps.graph, steps.by_node()
     entry = tuple(item.name for item in graph.inputs)
-    found = []
+    conditions = []
     for number, places in enumerate(blocks(graph, steps.effects), 1):
         inner = tuple(step for i in places for step in by_node.get(id(graph.nodes[i]), []))
         end = graph.nodes[places[-1]]
-        said = f"the gain of block {number}, which ends there,"
-        found.append(LocalGain(f"{BLOCK} {number}", end, entry[-1], entry, inner, said))
+        name = f"the gain of block {number}, which ends there,"
+        conditions.append(LocalGain(f"{BLOCK} {number}", end, entry[-1], entry, inner, name))
         entry = (end.name,)
-    return tuple(found)
+    return tuple(conditions)
 
 
 def product(conditions: Sequence[DomainCondition], limits: Mapping[str, Tensor]) -> Upper | None:

@@ -47,7 +47,7 @@ class Recorder:
         conditions: Sequence[DomainCondition],
     ) -> None:
         self.model, self.graph, self.steps, self.mode, self.output = model, graph, steps, mode, output
-        self.conditions = tuple(conditions)
+        self.conditions, self.digests = tuple(conditions), digests(steps.graph)
         self._traces = Traces(model, mode=mode, output=output)
 
     @classmethod
@@ -68,11 +68,6 @@ class Recorder:
                 double = copy.deepcopy(double)  # it holds the model's own weights, and a domain outlives them
             steps = GraphSteps(double, segment(double).effects)
             return cls(model, graph, steps, mode, output, conditions(steps))
-
-    @cached_property
-    def digests(self) -> dict[str, str]:
-        """One digest for every operator."""
-        return digests(self.steps.graph)
 
     @outside_inference_mode
     def points(self, batch: Any) -> tuple[Tensor, Tensor] | None:
@@ -156,9 +151,9 @@ class Recorder:
         """Return the graph's inputs at a call, and the model's output: the call's floats, or the token embeddings."""
         if call.variables:
             return [tensor for _, tensor in call.variables], fresh(self.model, call)
-        seen: dict[str, list[Tensor]] = {item.path: [] for item in self.graph.inputs}
+        entered: dict[str, list[Tensor]] = {item.path: [] for item in self.graph.inputs}
         with ExitStack() as hooks:
-            for path, values in seen.items():
+            for path, values in entered.items():
                 try:
                     module = self.model.get_submodule(path)
                 except AttributeError:  # it is the name of a float input
@@ -174,7 +169,7 @@ class Recorder:
 
                 hooks.callback(module.register_forward_hook(keep).remove)
             value = fresh(self.model, call)
-        ran = {path: iter(values) for path, values in seen.items()}
+        ran = {path: iter(values) for path, values in entered.items()}
         try:
             return [next(ran[item.path]) for item in self.graph.inputs], value
         except StopIteration:
@@ -232,8 +227,8 @@ class Recorder:
             if step is not None:
                 values[name] = evaluate(step, [values[operand] for operand in step.operands], len(points))
             for condition in self._by_step.get(name, ()):
-                found = condition.figures(values, enough.get(condition.key))
-                figures[condition.key] = found.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
+                raw = condition.figures(values, enough.get(condition.key))
+                figures[condition.key] = raw.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
             for read in used[i]:
                 if last[read] == i and read != self.steps.output:
                     del values[read]
@@ -242,10 +237,10 @@ class Recorder:
     @cached_property
     def _by_step(self) -> dict[str, list[DomainCondition]]:
         """The conditions by the step after which they can be computed."""
-        found: dict[str, list[DomainCondition]] = {}
+        groups: dict[str, list[DomainCondition]] = {}
         for condition in self.conditions:
-            found.setdefault(condition.at, []).append(condition)
-        return found
+            groups.setdefault(condition.at, []).append(condition)
+        return groups
 
 
 def _has_few_digits(graph: Graph) -> bool:
@@ -261,7 +256,7 @@ def _enough_beside(enough: Enough, earlier: Sequence[Tensor], least: Tensor) -> 
 
 def digests(graph: Graph) -> dict[str, str]:
     """Return a digest of every operator of a float64 graph: what it is, what it reads, its constants."""
-    found = {item.name: hashlib.sha256(f"input {item.shape}".encode()).hexdigest() for item in graph.inputs}
+    by_name = {item.name: hashlib.sha256(f"input {item.shape}".encode()).hexdigest() for item in graph.inputs}
     for node in graph:
         digest = hashlib.sha256(f"{node.op} {node.index} {node.shape} {list(node.kwargs)}".encode())
         for leaf in leaves((node.args, node.kwargs, node.op.data if isinstance(node.op, Unit) else {})):
@@ -273,8 +268,8 @@ def digests(graph: Graph) -> dict[str, str]:
                 digest.update(f"ref {leaf.name}".encode())
             elif isinstance(leaf, int | float | str | bool | None | torch.dtype):
                 digest.update(repr(leaf).encode())
-        found[node.name] = digest.hexdigest()
-    return found
+        by_name[node.name] = digest.hexdigest()
+    return by_name
 
 
 class Extremes:
@@ -287,14 +282,14 @@ class Extremes:
     def __init__(self, dropped: float) -> None:
         self.kept = 1 + math.floor(dropped)
         self.samples = 0
-        self.seen: dict[str, Tensor] = {}
+        self.largest: dict[str, Tensor] = {}
 
     def add(self, figures: Mapping[str, Tensor], samples: int) -> None:
         """Take the figures of some samples into account."""
         self.samples += samples
         for key, rows in figures.items():
-            known = torch.cat([self.seen[key], rows]) if key in self.seen else rows
-            self.seen[key] = known.topk(min(self.kept, len(known)), dim=0).values
+            candidates = torch.cat([self.largest[key], rows]) if key in self.largest else rows
+            self.largest[key] = candidates.topk(min(self.kept, len(candidates)), dim=0).values
 
     def enough(self, conditions: Sequence[DomainCondition]) -> dict[str, Enough]:
         """Return how closely the next figures are asked for: one that cannot be among the largest needs no more."""
@@ -302,12 +297,12 @@ class Extremes:
 
     def _least(self, key: str, figures: Tensor) -> Tensor:
         """Return the least of the figures that would be kept if these were added."""
-        known = torch.cat([self.seen[key], figures]) if key in self.seen else figures
-        if len(known) < self.kept:
-            return known.new_full((known.shape[1],), -torch.inf)
-        return known.topk(self.kept, dim=0).values[-1]
+        candidates = torch.cat([self.largest[key], figures]) if key in self.largest else figures
+        if len(candidates) < self.kept:
+            return candidates.new_full((candidates.shape[1],), -torch.inf)
+        return candidates.topk(self.kept, dim=0).values[-1]
 
     def settled(self, conditions: Sequence[DomainCondition], margin: float, quantile: float) -> dict[str, Tensor]:
         """Return the limits of every condition, widened, each of which leaves out a share of the samples."""
         dropped = min(math.floor(quantile * self.samples), self.kept - 1)
-        return {c.key: c.settled(self.seen[c.key][dropped], float(margin)) for c in conditions}
+        return {c.key: c.settled(self.largest[c.key][dropped], float(margin)) for c in conditions}
