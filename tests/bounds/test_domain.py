@@ -7,7 +7,6 @@ import math
 import pathlib
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 import torch
 from scipy.stats import binom
@@ -39,6 +38,16 @@ def data(*shape: int, seed: int = 1) -> Tensor:
 def normed() -> nn.Module:
     """A small network with a LayerNorm of tiny eps."""
     return drawn(nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3)))
+
+
+Recorded = tuple[nn.Module, Tensor, ns.Domain]
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Recorded:
+    """The small network, twenty samples, and the domain that they define."""
+    model, x = normed(), data(20, 4)
+    return model, x, ns.domain(model, [x[:7], x[7:]])
 
 
 class Gate(nn.Module):
@@ -82,18 +91,16 @@ def jacobian_norm(model: nn.Module, x: Tensor) -> float:
     return float(torch.linalg.matrix_norm(jacobian.reshape(jacobian.shape[0], -1), ord=2))
 
 
-def test_recorded_data_lies_inside_and_far_inputs_do_not() -> None:
-    model, x = normed(), data(20, 4)
-    domain = ns.domain(model, [x[:7], x[7:]])
+def test_recorded_data_lies_inside_and_far_inputs_do_not(recorded: Recorded) -> None:
+    _, x, domain = recorded
     assert domain.samples == 20
     assert domain.contains(x).all()
     assert domain.contains(x[3:4]).all()  # alone as in a batch
     assert int(domain.contains(100 * x).sum()) < 5  # the LayerNorm forgets the size, but not the bias before it
 
 
-def test_the_order_of_the_scopes() -> None:
-    model, x = normed(), data(20, 4)
-    domain = ns.domain(model, [x])
+def test_the_order_of_the_scopes(recorded: Recorded) -> None:
+    model, x, domain = recorded
     rungs = ns.ladder(model, x[:5], domain=domain)
     largest = max(jacobian_norm(model, row) for row in x)
     assert rungs["best"].scope is Scope.DOMAIN
@@ -105,9 +112,8 @@ def test_the_order_of_the_scopes() -> None:
     assert abs(float(direction.norm()) - 1) < 1e-9
 
 
-def test_a_violation_names_the_operator_and_the_distance() -> None:
-    model, x = normed(), data(20, 4)
-    domain = ns.domain(model, [x])
+def test_a_violation_names_the_operator_and_the_distance(recorded: Recorded) -> None:
+    _, x, domain = recorded
     flat = torch.zeros(1, 4)  # the bias alone: another variance, other units
     found = domain.violations(torch.cat([x[:1], 50 * x[:1], flat]))
     assert {violation.sample for violation in found} <= {1, 2}
@@ -272,14 +278,13 @@ def test_coverage_and_its_limit() -> None:
         assert binom.sf(inside - 1, 200, lower) == pytest.approx(0.05, abs=1e-9) if inside else lower == 0.0
 
 
-def test_saved_and_loaded(tmp_path: pathlib.Path) -> None:
-    model, x = normed(), data(20, 4)
-    domain = ns.domain(model, [x], margin=0.1)
+def test_saved_and_loaded(recorded: Recorded, tmp_path: pathlib.Path) -> None:
+    model, x, domain = recorded
     domain.save(tmp_path / "d.npz")
     again = ns.Domain.load(tmp_path / "d.npz", model, x[:2])
     assert again.limits.keys() == domain.limits.keys()
     assert all(torch.equal(again.limits[key], limit) for key, limit in domain.limits.items())
-    assert (again.samples, again.margin) == (20, 0.1)
+    assert repr(again) == repr(domain)
     assert again.contains(x).all()
     other = copy.deepcopy(model)
     with torch.no_grad():
@@ -288,11 +293,6 @@ def test_saved_and_loaded(tmp_path: pathlib.Path) -> None:
         ns.Domain.load(tmp_path / "d.npz", other, x[:2])
     with pytest.raises(InputError, match="another network"):
         ns.lipschitz(other, x[:2], scope="domain", domain=domain)
-    np.savez(tmp_path / "bad.npz", header=np.frombuffer(b"{}", np.uint8))
-    (tmp_path / "text").write_text("no archive")
-    for name in ("bad.npz", "text", "none"):
-        with pytest.raises(InputError):
-            ns.Domain.load(tmp_path / name, model, x[:2])
 
 
 def test_data_are_streamed_once_and_the_model_is_left_as_found() -> None:
@@ -368,9 +368,8 @@ def test_known_constants_are_part_of_the_network() -> None:
             ns.lipschitz(model, x[:2], scope="domain", domain=domain, known=known)
 
 
-def test_options_are_checked() -> None:
-    model, x = normed(), data(4, 4)
-    domain = ns.domain(model, [x])
+def test_options_are_checked(recorded: Recorded) -> None:
+    model, x, domain = recorded
     for options in ({"margin": -1.0}, {"quantile": 1.0}, {"record": "all"}, {"mode": "both"}):
         with pytest.raises(InputError):
             ns.domain(model, [x], **options)

@@ -65,9 +65,9 @@ class DomainCondition(ABC):
         """Return the size that tolerances are relative to."""
         return limits.abs()
 
-    def settled(self, seen: Tensor, margin: float) -> Tensor:
+    def settled(self, largest: Tensor, margin: float) -> Tensor:
         """Return the limits for the largest figures seen."""
-        limits = self.widened(seen, margin)
+        limits = self.widened(largest, margin)
         return limits + 2 * TOLERANCE * self.scale(limits)
 
     def inner(self, limits: Tensor) -> Tensor:
@@ -155,9 +155,9 @@ class LeastMeanSquare(DomainCondition):
         """Let the variance be smaller by a factor 1 + margin."""
         return limits / (1.0 + margin)
 
-    def settled(self, seen: Tensor, margin: float) -> Tensor:
+    def settled(self, largest: Tensor, margin: float) -> Tensor:
         """Return the limits for the least variances seen; a variance is never below 0."""
-        limits = self.widened(seen, margin)
+        limits = self.widened(largest, margin)
         return (limits + 2 * TOLERANCE * limits.abs()).clamp(max=0.0)
 
     def enclosure(self, limits: Tensor) -> Enclosure:

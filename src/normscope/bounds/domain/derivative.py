@@ -219,8 +219,12 @@ class Normalizer(StepByStep):
         assert share.set_gains is not None
         gains = share.set_gains[0, : condition.classes]
         if len(gains) == 1:
-            gain = Upper.of(float(gains[0]), Evidence.PROVEN, "least variance")
-            return self.whole(replace(self.effect, gains=(gain,), whole=None))
+            gain = Upper.of(float(gains[0]), Evidence.PROVEN, "least variance", allowance=1e-15)
+            around = self.effect.whole
+            if around is not None and math.isfinite(around.log10):  # it speaks of zero variance
+                root = Upper.of(math.sqrt(step.operation.eps), Evidence.PROVEN, allowance=1e-15)
+                around = around.times(root, gain).named("least variance")
+            return self.whole(replace(self.effect, gains=(gain,), whole=around))
         factors = gains.repeat_interleave(self.node.shape[1] // len(gains))
         scale = factors.reshape(-1, *(1,) * (len(self.node.shape) - 2))
         if isinstance(self.effect.after, Diagonal):
