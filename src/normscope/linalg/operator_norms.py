@@ -326,7 +326,7 @@ def bracket(
     Args:
         linear: any linear map.
         rtol: close the bracket to `upper/lower - 1 <= rtol`.
-        budget: refining stops once it is over (the result is still sound).
+        budget: of the searches, behind the closed forms: refining stops once it is over (the result is still sound).
         seed: for the start of the search from below.
         steps: at most this many Lanczos steps.
 
@@ -339,13 +339,15 @@ def bracket(
     if inner is not None and known is None:
         return _lifted(linear, inner, bracket(inner, rtol=rtol, budget=budget, seed=seed, steps=steps))
     budget = Budget(what=BOUNDING) if budget is None else budget.share(1.0)
-    found = known if known is not None else _within(linear, rtol, budget)
+    closed = budget.closed_forms(budget.what)
+    found = known if known is not None else _within(linear, rtol, closed)
     log10_lower, witness, settled = budget.attempt(
         lambda: _lower(linear, found, rtol, budget, seed, steps), lambda: (-math.inf, None, False)
     )
     loose = found.upper.log10 > log10_lower + math.log10(1.0 + rtol)
     if loose and known is not None and not tightened:  # what tightening needs was let go
-        found = _within(linear, rtol, budget)
+        again = _within(linear, rtol, closed)
+        found = NormBound(smallest([known.upper, again.upper]), known.start, again.tighten)
     tighten = found.tighten
     if loose and tighten is not None:
         tighter = budget.attempt(lambda: tighten(log10_lower), lambda: found.upper)

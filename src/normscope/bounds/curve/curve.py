@@ -85,7 +85,7 @@ def curve(
         output: which output to measure, for models with several.
         known: constants for modules nobody can see into, by module path.
         rtol: how tight the norms of single layers are asked to be.
-        max_seconds: cuts short what takes longer, and `notes` say what was cut.
+        max_seconds: cuts short what takes longer, closed forms last (see `lipschitz`); `notes` say what was cut.
         seed: of the starts of Lanczos.
 
     Returns:
@@ -271,7 +271,7 @@ class _Pass:
             raise InputError("every sample was kept aside to measure the coverage: pass more than one")
         bounded: list[tuple[Domain, Bracket]] = []
         for quantile, margin in reversed(self.widths):
-            if bounded and self.bounding.budget.late:
+            if bounded and self.bounding.closed_forms.late:
                 break
             limits = self.extremes.settled(self.recorder.conditions, margin, quantile)
             domain = Domain(
