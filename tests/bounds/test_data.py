@@ -367,13 +367,6 @@ class Sentence(nn.Module):
         return self.last(self.words(tokens).tanh().sum(1))
 
 
-class Moments(nn.Module):
-    """Takes rows of any width."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.stack([x.sum(-1), x.square().sum(-1)], -1)
-
-
 def words(length: int) -> Tensor:
     return torch.randint(0, 20, (20, length))
 
@@ -408,7 +401,3 @@ class TestShapes:
         audit = ns.audit(model, data[0], loader=data, effort="thorough")
         assert audit.curve is None
         assert any("(1, 1, 10, 10)" in why for _, why in audit.skipped)
-
-    def test_a_last_batch_of_fewer_samples_is_taken(self) -> None:
-        data = torch.randn(23, 6).split(20)
-        assert ns.lipschitz(Moments().eval(), list(data), scope="data", share=0.5, samples=23).samples == 23

@@ -173,10 +173,10 @@ class StepByStep(Treatment):
                 maps = tuple(step.operation.maps[i] for i, _ in operands)
                 effect: Effect = Linear(maps=maps, disjoint=step.operation.disjoint)
             elif step.name in self.by_step:
-                gains = limits[self.by_step[step.name].key]
-                effect = Gain(gains=tuple(numerical(float(gains[i])) for i, _ in operands))
-                if not bool(gains.isfinite().all()):
-                    effect = Unbounded(reason=f"no finite gain over the domain in {self.node.where}")
+                gains = [float(limits[self.by_step[step.name].key][i]) for i, _ in operands]
+                effect = Unbounded(reason=f"no finite gain over the domain in {self.node.where}")
+                if all(map(math.isfinite, gains)):
+                    effect = Gain(gains=tuple(map(numerical, gains)))
             else:
                 boxes = [self._enclosure(step, i, limits) for i in range(len(step.operands))]
                 local = step.operation.local(boxes)
@@ -244,7 +244,8 @@ def _share(name: str, operand: str, step: UnrolledStep, share: OperandShare, rea
         core, scale = slopes_as_scale(low, high, exact=_by_formula(step.operation)) if finite else (None, None)
     else:
         gain, scale = float(share.gain[0]), None
-        finite, core = math.isfinite(gain), Gain(gains=(numerical(gain),))
+        finite = math.isfinite(gain)
+        core = Gain(gains=(numerical(gain),)) if finite else None
     core = core if finite else Unbounded(reason=reason)
     if scale is None:
         effect = Linear(maps=(Identity(step.shape),)) if core is None else core
