@@ -104,7 +104,7 @@ def test_coverage_of_a_real_network() -> None:
         held += limits(drawn, drawn, share, confidence)[1] >= truth
     assert kept(confidence, held)
     assert held < DRAWS  # and it is no bound for all draws
-    fresh = ns.lipschitz(model, torch.randn(2000, 6, dtype=torch.float64), scope="data", share=share, samples=2000)
+    fresh = ns.lipschitz(model, torch.randn(500, 6, dtype=torch.float64), scope="data", share=share, samples=500)
     assert fresh.log10_lower <= truth <= fresh.log10_upper
 
 
@@ -292,13 +292,14 @@ class TestParts:
             ns.lipschitz(network(), x, scope="point", per="class")
 
 
-class TestForms:
-    @pytest.fixture(scope="class")
-    def found(self) -> DataBracket:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            return ns.lipschitz(network(), Counted([30, 30]), scope="data", share=0.9)
+@pytest.fixture(scope="module")
+def found() -> DataBracket:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return ns.lipschitz(network(), Counted([30, 30]), scope="data", share=0.9)
 
+
+class TestForms:
     def test_json_and_back(self, found: DataBracket, tmp_path) -> None:
         found.to_json(tmp_path / "found.json")
         again = DataBracket.from_json(tmp_path / "found.json")

@@ -136,11 +136,7 @@ def curve(
 
 
 def checked_widths(quantiles: Sequence[float], margins: Sequence[float]) -> tuple[tuple[float, float], ...]:
-    """Return pairs (quantile, margin) from the narrowest domain to the widest.
-
-    Raises:
-        InputError: one of them is not what it can be, or there is none.
-    """
+    """Return pairs (quantile, margin) from the narrowest domain to the widest; refuse what cannot be one."""
     for name, values, top in (("quantiles", quantiles, 1.0), ("margins", margins, math.inf)):
         numbers = isinstance(values, Sequence) and all(isinstance(v, int | float) and 0.0 <= v < top for v in values)
         if isinstance(values, str) or not numbers:

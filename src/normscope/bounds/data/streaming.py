@@ -41,11 +41,7 @@ PROBABLE = "each norm by Lanczos is at most its upper side with probability 0.99
 
 
 class SampleNorms:
-    """Jacobian norms at samples that come batch by batch; `graph` is what was captured of the model, if it has been.
-
-    Raises:
-        InputError: the model is in train mode, which mixes samples.
-    """
+    """Jacobian norms at samples that come batch by batch; `graph` is what was captured of the model, if it has been."""
 
     def __init__(
         self,
@@ -73,12 +69,7 @@ class SampleNorms:
         return len(self.uppers)
 
     def add(self, batch: Any) -> int:
-        """Take the norms at the samples of a batch; return how many there are.
-
-        Raises:
-            InputError: the samples are not independent, or have another shape than those before.
-            JacobianError: the model has no derivative at some sample.
-        """
+        """Take the norms at the samples of a batch; return how many there are."""
         call = arguments(self.model, batch, self.output)
         self._shapes = sample_shapes(call, self._shapes)
         if not self._started:
@@ -108,11 +99,7 @@ class SampleNorms:
         return count
 
     def quantile(self, share: float, confidence: float, *, advice: str | None = None) -> DataBracket:
-        """Return the limits of a quantile, from the norms so far; `advice` says what kept them few.
-
-        Raises:
-            InputError: there is no norm.
-        """
+        """Return the limits of a quantile, from the norms so far; `advice` says what kept them few."""
         if not self.uppers:
             raise InputError("the loader yields no batch: there is nothing to measure")
         if any("Lanczos" in method for method in self._methods):
@@ -152,20 +139,9 @@ def data_quantile(
     which the largest norm is then the limit. How many are read never depends on what they show, so that the confidence
     holds. One batch is in memory at a time.
 
-    Args:
-        model: any `torch.nn.Module` whose samples are independent, in eval mode.
-        loader: batches that the model takes: a DataLoader, a list or an iterator; or one batch: a tensor, a tuple or a
-            dict of arguments.
-        share: of the distribution.
-        confidence: of each side.
-        samples: how many to measure at least, if there are so many: more give a smaller limit.
-        mode: as for `normscope.lipschitz`; train mode is refused.
-        output: as for `normscope.lipschitz`.
-        rtol: of each norm.
-        max_seconds: no batch is begun after it.
-        seed: of the starts of Lanczos.
-        per: `"class"`: also the quantiles of the samples of each class, of all samples there are unless `samples` says
-            how many; `"layer"`: also those of the gains of each layer, which takes some 150 passes a sample.
+    Each side holds with the confidence. `per="class"` measures all samples unless `samples` says how many, `per="layer"`
+    takes some 150 passes a sample. No batch is begun after `max_seconds`. The other options are those of
+    `normscope.lipschitz`.
 
     Raises:
         InputError: there is no sample, or samples are not independent or have several shapes, or an option is not what
@@ -204,11 +180,7 @@ def data_quantile(
 
 
 def labels_of(batch: Any, count: int) -> list[int]:
-    """Return the class of each sample of a batch: the second entry of a pair, or the entry `labels` of a dict.
-
-    Raises:
-        InputError: there is none, or not one whole number for each sample.
-    """
+    """Return the class of each sample of a batch: the second entry of a pair, or the entry `labels` of a dict."""
     given = None
     if isinstance(batch, Mapping):
         given = next((batch[name] for name in LABEL_KEYS if name in batch), None)
@@ -255,11 +227,7 @@ class LayerGains:
         self._gains: list[Tensor] = []
 
     def add(self, batch: Any) -> None:
-        """Take the gains at the samples of a batch.
-
-        Raises:
-            InputError: its samples have another form than those of the first.
-        """
+        """Take the gains at the samples of a batch."""
         taken = self._recorder.points(batch)
         if taken is None:
             raise InputError('per="layer" needs batches of one form: these are whole batches of several sizes')

@@ -38,11 +38,7 @@ MAX_ROWS = 64
 
 
 def over_domain(captured: Captured, domain: Domain) -> Captured:
-    """Return a captured graph with the segments of its derivative at the points of a domain.
-
-    Raises:
-        InputError: the domain was recorded with another network.
-    """
+    """Return a captured graph with the segments of its derivative at the points of a domain, recorded with it."""
     domain.check(captured.double)
     with torch.no_grad():
         segments = derivative(GraphSteps(captured.double, captured.segments.effects), domain.limits)
@@ -60,9 +56,6 @@ def domain_sides(
     """Return the upper side of every method over a domain, of the blocks' gains, and of all inputs.
 
     `everywhere` is the bound over all inputs of the same effort, if it has been taken: no bound inside exceeds it.
-
-    Raises:
-        InputError: the domain was recorded with another network, or the effort is `"exact"`.
     """
     if effort == "exact":
         raise InputError('effort="exact" is for scope="global": domains take "fast" or "tight"')

@@ -153,19 +153,10 @@ def product(conditions: Sequence[DomainCondition], limits: Mapping[str, Tensor])
 
 
 def norms_above(function: Function, points: Tensor, steps: int, enough: Enough | None = None) -> Tensor:
-    """Bound the norm of the Jacobian at every point from above.
+    """Bound the norm of the Jacobian of a map of rows at every point `[B, n]` from above; it may be infinite.
 
-    Args:
-        function: maps rows `[b, n]` to rows `[b, m]`, each row for itself, and can be differentiated twice.
-        points: `[B, n]`, float64.
-        steps: Lanczos steps at most.
-        enough: as its type says, of one figure; None brings every point as close as it gets.
-
-    Returns:
-        Upper sides `[B]`; infinite where the derivative is not finite.
-
-    Raises:
-        RuntimeError, NotImplementedError: an operator that autograd differentiates only once.
+    Without `enough` every point is brought as close as it gets. An operator that autograd differentiates only once
+    raises RuntimeError or NotImplementedError.
     """
     size, most = points.shape[1], min(steps, points.shape[1])
     low, high = points.new_zeros(len(points)), points.new_full((len(points),), torch.inf)

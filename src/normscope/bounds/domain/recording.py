@@ -74,10 +74,6 @@ class Recorder:
         """Return the points `[samples, n]` of a batch and what the model returns there, one row per point.
 
         None for a batch of another size, where the captured function is that of a whole batch.
-
-        Raises:
-            InputError: the model does not take the batch, its samples have another shape than the captured ones or
-                other masks, or they hold NaN.
         """
         call = arguments(self.model, batch, self.output)
         self._refuse_other_masks(call)
@@ -91,11 +87,7 @@ class Recorder:
         return points, value.detach().double().reshape(len(points), -1)
 
     def _refuse_other_masks(self, call: Call) -> None:
-        """Refuse samples whose masks make them inputs of another function than the captured one.
-
-        Raises:
-            InputError: they do, even if the outputs do not show it.
-        """
+        """Refuse samples whose masks make them inputs of another function, even if the outputs do not show it."""
         held = {argument.place: argument.value for argument in self.graph.held if argument.in_constants}
         own = {place: call.leaves[place] for place in held}
         if not self.graph.per_sample and any(len(own[place]) != len(held[place]) for place in held):
@@ -125,11 +117,7 @@ class Recorder:
         return joined(graph, call.count + 1) is None
 
     def rows(self, given: Sequence[Tensor]) -> Tensor | None:
-        """Return float inputs as points `[samples, n]`, whatever their values; None as in `points`.
-
-        Raises:
-            InputError: there are other inputs, or of another shape, than the captured ones.
-        """
+        """Return float inputs as points `[samples, n]`, whatever their values; None as in `points`."""
         if len(given) != len(self.graph.inputs):
             raise InputError(
                 f"the batch holds {len(given)} float inputs and the captured model reads {len(self.graph.inputs)}: a "
@@ -178,12 +166,7 @@ class Recorder:
     def checked_figures(
         self, points: Tensor, expected: Tensor, enough: Mapping[str, Enough] | None = None
     ) -> dict[str, Tensor]:
-        """Return the figures at points where the model returns what is expected.
-
-        Raises:
-            InputError: the graph gives something else: the model treats the samples of a batch differently, or has
-                changed.
-        """
+        """Return the figures at points, and refuse those where the graph does not give what the model gives."""
         figures, computed = self.figures_at(points, enough)
         if not close(computed, expected, coarse=bool(self.graph.rounded) or _has_few_digits(self.graph)):
             raise InputError(
