@@ -139,9 +139,8 @@ def data_quantile(
     which the largest norm is then the limit. How many are read never depends on what they show, so that the confidence
     holds. One batch is in memory at a time.
 
-    Each side holds with the confidence. `per="class"` measures all samples unless `samples` says how many, `per="layer"`
-    takes some 150 passes a sample. No batch is begun after `max_seconds`. The other options are those of
-    `normscope.lipschitz`.
+    Each side holds with the confidence. `per="class"` measures all samples unless `samples` says how many;
+    `per="layer"` takes some 150 passes a sample. No batch is begun after `max_seconds`. The rest is as in `lipschitz`.
 
     Raises:
         InputError: there is no sample, or samples are not independent or have several shapes, or an option is not what

@@ -344,32 +344,31 @@ def _attention(
     Where all that it reads are linear maps of one value, that is the value: the maps, a normalizer before them and the
     linear maps behind the attention are part of it.
     """
-    source, part = common_source(node, steps)
+    source, part = common_source(node, steps, producers)
     if source is None:
-        return node.refs, [node]
+        return tuple(dict.fromkeys(node.refs)), [node]
     if kinds.get(source) == [Normalize] and len(producers[source].refs) == 1:
         source, part = producers[source].refs[0], [producers[source], *part]
-    readers: dict[str, list[Node]] = {}
-    for other in steps.graph:
-        for ref in other.refs:
-            readers.setdefault(ref, []).append(other)
     part.append(node)
-    while part[-1].name != steps.output and len(readers.get(part[-1].name, ())) == 1:
-        behind = readers[part[-1].name][0]
-        if not isinstance(steps.effects[behind.name], Linear) or len(behind.refs) != 1:
+    while part[-1].name != steps.output:
+        readers = [other for other in steps.graph if part[-1].name in other.refs]
+        if len(readers) != 1 or not isinstance(steps.effects[readers[0].name], Linear) or len(readers[0].refs) != 1:
             break
-        part.append(behind)
+        part += readers
     return (source,), part
 
 
-def common_source(node: Node, steps: GraphSteps) -> tuple[str | None, list[Node]]:
+def common_source(node: Node, steps: GraphSteps, producers: Mapping[str, Node]) -> tuple[str | None, list[Node]]:
     """Return the value that all operands of a node are linear maps of, the earliest there is, and the maps' nodes."""
-    nodes = {other.name: other for other in steps.graph}
+
+    def is_map(name: str) -> bool:
+        return name in producers and isinstance(steps.effects[name], Linear) and len(producers[name].refs) == 1
+
     chains = []
     for name in dict.fromkeys(node.refs):
         chain = [name]
-        while chain[-1] in nodes and isinstance(steps.effects[chain[-1]], Linear) and len(nodes[chain[-1]].refs) == 1:
-            chain.append(nodes[chain[-1]].refs[0])
+        while is_map(chain[-1]):
+            chain.append(producers[chain[-1]].refs[0])
         chains.append(chain)
     shared = [name for name in chains[0] if all(name in chain for chain in chains)]
     if not shared:
