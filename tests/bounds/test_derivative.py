@@ -404,7 +404,7 @@ class TestTeeth:
             test_without_a_graph_a_lie_is_an_error_that_names_the_module("wrong by a tenth", 4)
 
     def test_a_comparison_on_bends_alone_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(point, "MOVED", 0.0)
+        monkeypatch.setattr(autograd_check, "MOVED", 0.0)
         with pytest.raises(JacobianError):
             test_without_a_graph_an_input_on_a_bend_is_no_lie()
 

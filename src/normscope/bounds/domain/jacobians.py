@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...core.cost import count
 from ...linalg.lanczos import Krylov
-from ..jacobian_products import Tangents
+from ..derivative import Tangents
 
 Function = Callable[[Tensor], Tensor]
 Enough = Callable[[Tensor], Tensor]

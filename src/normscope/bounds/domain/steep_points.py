@@ -12,8 +12,8 @@ from ...core.rounding import inward
 from ...core.torch_settings import math_attention
 from ...graph.ir import Graph
 from ..autograd_check import differentiable
+from ..derivative import Tangents
 from ..global_attack import gradients
-from ..jacobian_products import Tangents
 from ..passes import passes
 from ..point import NOISES
 from .domain import Domain
