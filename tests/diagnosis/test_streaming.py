@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import normscope as ns
 from normscope.core.errors import InputError
 from normscope.diagnosis.data_pass import watch_data
 

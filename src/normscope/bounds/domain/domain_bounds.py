@@ -17,8 +17,8 @@ from ...graph.ir import Graph
 from ..autograd_check import differentiable
 from ..bounding import Bounding
 from ..captured import Captured
+from ..derivative import Tangents
 from ..global_attack import gradients
-from ..jacobian_products import Tangents
 from ..passes import passes
 from ..point import NOISES
 from ..rungs import Rungs, bracket_of, upper_sides

@@ -26,7 +26,7 @@ from ...graph.ir import Graph, Node
 from ...linalg.lanczos import Krylov
 from ...rules.effects import Effect, Linear
 from ...rules.local.local import UnrolledStep
-from ..jacobian_products import Tangents
+from ..derivative import Tangents
 from ..unrolled import GraphSteps, evaluate
 from .conditions import DomainCondition, Enough, LargestQuantity
 
