@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..choosing.cell import Cell
-from ..choosing.choice import Choice
-from ..choosing.recommendation import NAMES, by_batch_size, figured
-from ..choosing.run_outcome import WENT, RunOutcome
+from ..choosing.choice import NAMES, WENT, Cell, Choice, RunOutcome, by_batch_size, format_loss
 from ..report.document import Block, Chart, Column, Document, ReadColumn, Series, Steps, Table, Text, tabulate
 from ..report.words import pluralise
 
@@ -44,7 +41,7 @@ def choice_document(choice: Choice, *, brief: bool = False) -> Document:
 def _brief_table(choice: Choice) -> Table:
     """Return fewer, narrower columns, for a terminal."""
     narrow: dict[str, ReadColumn[Cell]] = {
-        "loss": ReadColumn("loss", "name", lambda cell: figured(cell) if cell.lr is not None else None),
+        "loss": ReadColumn("loss", "name", lambda cell: format_loss(cell) if cell.lr is not None else None),
         "observed": ReadColumn("log10 capacity", "name", _capacity),
     }
     kept = [column for column in CELL_COLUMNS if column.title not in ("±", "DATA", "DOMAIN")]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..networks.changes import Twin
 from ..networks.initialise import Initialisation, Scaled
+from ..networks.twin import Twin
 from ..report.document import Block, Column, Document, ReadColumn, Table, Text, tabulate
 from ..report.words import pluralise
 
