@@ -14,11 +14,10 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.bounds.balls import sweep
 from normscope.bounds.balls.ball import Balls
-from normscope.bounds.balls.ball_margins import LinearMargins
+from normscope.bounds.balls.ball_margins import LinearMargins, _shares, tilted
 from normscope.bounds.balls.enclosure import Enclosures, enclose
 from normscope.bounds.balls.relaxation import Relaxation
 from normscope.bounds.balls.sweep import Below, below
-from normscope.bounds.balls.tilted import _shares, tilted
 from normscope.bounds.captured import Captured
 from normscope.bounds.radius.stages import TiltedStage
 from normscope.core.budget import Budget

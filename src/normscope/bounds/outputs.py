@@ -17,8 +17,7 @@ from ..graph.ir import Graph, Node, Ref
 from .bounding import Bounding, cut_short
 from .captured import Captured
 from .ellipsoids.ellipsoid_plan import plan
-from .ellipsoids.optimised import optimise
-from .ellipsoids.rounded import accounted
+from .ellipsoids.optimised import accounted, optimise
 from .folded import Bounds
 from .global_attack import lower_bound
 from .lower import ATTACK_STEPS, ATTACK_WORK, BELOW, witness_of

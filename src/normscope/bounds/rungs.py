@@ -18,8 +18,7 @@ from .bounding import Bounding, cut_short
 from .captured import Captured
 from .certificate import ChainCertificate, ClosedForm, LipLT, State
 from .ellipsoids.ellipsoid_plan import WIDEST, EllipsoidPlan, plan
-from .ellipsoids.optimised import TIGHTENING, Certified, optimise
-from .ellipsoids.rounded import accounted, is_exact
+from .ellipsoids.optimised import TIGHTENING, Certified, accounted, is_exact, optimise
 from .folded import Bounds, Joints, propagate
 from .printed import printed
 from .proofs.multipliers import Multipliers

@@ -2,32 +2,22 @@
 
 The state is a matrix Q over the stacked *sources* still needed (inputs and primitives) with dg dg^T <= norm(dx)^2 Q for
 any two inputs of the ball. A primitive u with du = sum of M dv + dw, norm(dw/o) <= norm(dv) on every block, carries it
-on: with multipliers sigma per block, S = diag(sigma)^(1/2) and v = F g the stacked operands,
-
-    T = S (I - S Q_vv S)^-1 S,   Qhat = Q + Q_gv T Q_vg,   Q_uu = M Qhat_vv M^T + diag(o^2/sigma),   Q_gu = Qhat_gv M^T.
-
-Moves are kept, so that the state can be run again with other multipliers (`ball_ellipsoid_search.py`).
-
-Squares of values that cancel lose twice the digits that the values do: where a product is taken the diagonal is raised
-over what rounding may have taken. An error of at most c r_i r_j in entry (i, j) of n x n is below c n diag(r^2).
+on as one step of that engine: v are the stacked operands, the multipliers are one number per block, and dw adds the sum
+of o^2/sigma. Moves are kept, so that the state can be run again with other multipliers (`ball_ellipsoid_state.search`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ...core.rounding import gamma
 from ...rules.local.local import OperandShare, flat, wide
-from ..ellipsoids.ellipsoid import raised, reach, roots
+from ..ellipsoids.ellipsoid import SHRUNK, advance, image_above, join_blocks
 from .expansion import largest_eigenvalue
-
-SHRUNK = 1e-9
-"""How far below the edge of feasibility multipliers stay, relatively."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +56,6 @@ class EllipsoidOperand:
         ratio = (weight / (weight + steep).clamp(min=1e-300)).reshape(batch, blocks, -1).amax(-1)
         return cls(centre, weight, inner, outer, ratio)
 
-    def pushed(self, right: Tensor) -> Tensor:
-        """Return M times matrices `[B, n, k]`."""
-        return self.centre[..., None] * right if self.centre.ndim == 2 else self.centre @ right
-
 
 @dataclass(frozen=True, slots=True)
 class Carried:
@@ -78,6 +64,14 @@ class Carried:
     form: Tensor
     kept: Tensor
     pieces: tuple[EllipsoidOperand, ...]
+
+    @property
+    def centre(self) -> Tensor:
+        """The centre maps of all operands, side by side; one slope per entry if a single one is diagonal."""
+        if len(self.pieces) == 1:
+            return self.pieces[0].centre
+        maps = [torch.diag_embed(p.centre) if p.centre.ndim == 2 else p.centre for p in self.pieces]
+        return torch.cat(maps, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,45 +93,28 @@ class Forget:
 Move = Carried | Afresh | Forget
 
 
-def moved(q: Tensor, move: Move, sigmas: Sequence[Tensor] | None = None) -> Tensor:
-    """Return the state behind a move: `[B, N, N]`, NaN where the multipliers are not feasible.
+Choose = Callable[[Tensor, Carried], Sequence[Tensor]]
+"""Multipliers `[B, blocks]` for every piece of a primitive, from the ellipsoid of its operands."""
 
-    Args:
-        q: the state before.
-        move: what happens.
-        sigmas: multipliers `[B, blocks]` for every piece of a primitive; a good start (`multipliers`) if absent.
-    """
+
+def moved(q: Tensor, move: Move, choose: Choose | None = None) -> Tensor:
+    """Return the state behind a move: `[B, N, N]`, NaN where the multipliers (`multipliers` if absent) do not fit."""
+    kept = move.kept
     if isinstance(move, Forget):
-        return q[:, move.kept][:, :, move.kept]
+        return q[:, kept][:, :, kept]
     if isinstance(move, Afresh):
         eye = torch.eye(move.size, dtype=q.dtype, device=q.device) * move.constant.square()[:, None, None]
-        if not move.kept.numel():
-            return eye
         # two ellipsoids side by side hold together with shares that sum to 1
-        return _joined(2 * q[:, move.kept][:, :, move.kept], None, 2 * eye)
-    crossed = q @ move.form.mT
-    own = move.form @ crossed
-    kept, size = move.kept, move.kept.numel() + len(move.form)
-    rounded = size * gamma(2.0 * q.shape[-1] + 16.0)
-    own = raised((own + own.mT) / 2, rounded * reach(move.form, q).square())
-    before = raised(q[:, kept][:, :, kept], rounded * roots(q)[:, kept].square())
-    chosen = multipliers(own, move) if sigmas is None else sigmas
-    inner = torch.cat([s[:, p.inner] for s, p in zip(chosen, move.pieces, strict=True)], 1)
+        return join_blocks(2 * q[:, kept][:, :, kept], None, 2 * eye) if kept.numel() else eye
+    joint = image_above(q, move.form, kept)
+    own = joint[:, kept.numel() :, kept.numel() :]
+    pairs = list(zip((choose or multipliers)(own, move), move.pieces, strict=True))
+    sigma = torch.cat([chosen[:, piece.inner] for chosen, piece in pairs], 1)
     spreads = [
-        torch.where(p.weight > 0, p.weight.square() / s[:, p.outer].clamp(min=1e-300), 0.0)
-        for s, p in zip(chosen, move.pieces, strict=True)
+        torch.where(piece.weight > 0, piece.weight.square() / chosen[:, piece.outer].clamp(min=1e-300), 0.0)
+        for chosen, piece in pairs
     ]
-    middle = _middle(own, inner)
-    across, rounded = crossed[:, kept], size * gamma(2.0 * len(move.form) + 16.0)
-    hat = own + own @ middle @ own
-    hat = raised((hat + hat.mT) / 2, rounded * reach(own, middle).square())
-    rest = raised(before + across @ middle @ across.mT, rounded * reach(across, middle).square())
-    value = _pushed(move, _pushed(move, hat).mT) + torch.diag_embed(torch.stack(spreads).sum(0))
-    beside = _pushed(move, (across + across @ middle @ own).mT).mT
-    rounded = (kept.numel() + value.shape[-1]) * gamma(2.0 * len(move.form) + 16.0)
-    there = _pushed(move, roots(hat)[..., None], absolute=True)[..., 0]
-    value = raised((value + value.mT) / 2, rounded * there.square())
-    return _joined(raised(rest, rounded * roots(rest).square()), beside, value)
+    return advance(joint, kept.numel(), move.centre, sigma, torch.stack(spreads).sum(0))
 
 
 def multipliers(
@@ -171,37 +148,3 @@ def multipliers(
 def shares_of(move: Carried) -> list[Tensor]:
     """Return a good share in (0, 1] for every block; at its edge what is kept beside the value blows up."""
     return [piece.ratio.clamp(max=0.5 if move.kept.numel() else 1.0) for piece in move.pieces]
-
-
-def _middle(own: Tensor, inner: Tensor) -> Tensor:
-    """Return T, computed on the entries that are open for some centre."""
-    chosen = (inner > 0).any(0).nonzero()[:, 0]
-    root = torch.where(inner > 0, inner.clamp(min=1e-300).sqrt(), 0.0)[:, chosen]
-    pairs = root[:, :, None] * root[:, None, :]
-    eye = torch.eye(len(chosen), dtype=own.dtype, device=own.device)
-    factor, info = torch.linalg.cholesky_ex(eye - pairs * own[:, chosen][:, :, chosen])
-    safe = torch.where((info == 0)[:, None, None], factor, eye)
-    block = torch.where((info == 0)[:, None, None], pairs * torch.cholesky_inverse(safe), math.nan)
-    if len(chosen) == own.shape[-1]:
-        return block
-    whole = torch.zeros_like(own)
-    batch = torch.arange(len(own), device=own.device)[:, None, None]
-    return whole.index_put((batch, chosen[:, None], chosen[None, :]), block)
-
-
-def _pushed(move: Carried, right: Tensor, *, absolute: bool = False) -> Tensor:
-    """Return the centre maps of all operands, side by side, or their absolute values, times matrices `[B, n, k]`."""
-    start, total = 0, None
-    for piece in move.pieces:
-        piece = replace(piece, centre=piece.centre.abs()) if absolute else piece
-        part = piece.pushed(right[:, start : start + len(piece.inner)])
-        total = part if total is None else total + part
-        start += len(piece.inner)
-    assert total is not None
-    return total
-
-
-def _joined(first: Tensor, across: Tensor | None, second: Tensor) -> Tensor:
-    if across is None:
-        across = first.new_zeros(len(second), first.shape[-1], second.shape[-1])
-    return torch.cat([torch.cat([first, across], -1), torch.cat([across.mT, second], -1)], -2)

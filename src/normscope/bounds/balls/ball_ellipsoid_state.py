@@ -1,7 +1,11 @@
-"""The reachable ellipsoid beside the enclosures: fed primitive by primitive, it tightens every value that is read."""
+"""The reachable ellipsoid beside the enclosures: fed primitive by primitive, it tightens every value that is read.
+
+In the end a search improves its multipliers: Adam on shares and weights, every iterate feasible as it stands.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,15 +20,18 @@ from ...linalg.linear_map import Identity, LinearMap
 from ...linalg.writing import moderate, writable
 from ...rules.local.local import Affine, Enclosure, LocalForm, UnrolledStep
 from ..ellipsoids.ellipsoid import image_above, raised, reach
+from ..minimise import minimise
 from ..segments import Form
 from ..unrolled import UnrolledNetwork
-from .ball_ellipsoid import Afresh, Carried, EllipsoidOperand, Forget, Move, moved
+from .ball_ellipsoid import Afresh, Carried, EllipsoidOperand, Forget, Move, moved, multipliers, shares_of
 from .enclosure import Enclosures, tidy
 from .expansion import largest_eigenvalue
 
 _PAD = 1 + 1e-9
 """Room for the rounding of eigenvalues and Cholesky factorizations, which is not bounded: evidence is NUMERICAL."""
 
+RATE = 0.2
+"""The first step of Adam on the multipliers' logarithms and logits."""
 LEAST = 1e-140
 """Constants and coefficients from here to its inverse have squares that neither vanish nor overflow."""
 
@@ -115,7 +122,7 @@ class Reach:
                 matrices[seen[key]] = torch.cat([self._block(form.get(s), size, n) for s, n in self.inputs.items()], 1)
             self.stands[name] = seen[key]
         stacked = torch.cat(list(matrices.values()))
-        rounded = len(stacked) * gamma(4.0 * math.sqrt(stacked.shape[1]) + 16.0)
+        rounded = gamma(4.0 * math.sqrt(stacked.shape[1]) + 16.0)
         return raised(stacked @ stacked.mT, rounded * stacked.square().sum(-1))
 
     def _block(self, linear: LinearMap | None, rows: int, columns: int) -> Tensor:
@@ -246,3 +253,29 @@ def _writable(linear: LinearMap) -> bool:
 
 def _root(value: Tensor) -> Tensor:
     return (value.clamp(min=0.0).sqrt() * _PAD).nan_to_num(nan=torch.inf, posinf=torch.inf)
+
+
+def search(reach: Reach, budget: Budget) -> None:
+    """Run the moves of a state again with better multipliers, and leave in it the best state for every centre."""
+    form = reach.form(reach.unrolled.output)
+    carried = [move for move in reach.moves if isinstance(move, Carried)]
+    settled = not any(bool((piece.ratio > 0).any()) for move in carried for piece in move.pieces)
+    if form is None or settled or form.shape[0] > reach.widest:
+        return
+    starts = [torch.logit(share.clamp(1e-6, 1 - 1e-6)) for move in carried for share in shares_of(move)]
+    free = [start.clone().requires_grad_(True) for start in (*starts, *map(torch.zeros_like, starts))]
+
+    def evaluate() -> tuple[Tensor, Tensor]:
+        pairs = zip(free[: len(starts)], free[len(starts) :], strict=True)
+
+        def choose(own: Tensor, move: Carried) -> list[Tensor]:
+            shares, tilts = zip(*itertools.islice(pairs, len(move.pieces)), strict=True)
+            return multipliers(own, move, [torch.sigmoid(value) for value in shares], tilts)
+
+        q = reach.start
+        for move in reach.moves:
+            q = moved(q, move, choose)
+        return largest_eigenvalue(image_above(q, form)).log(), q
+
+    best = largest_eigenvalue(image_above(reach.q, form)).nan_to_num(nan=torch.inf).log(), reach.q
+    _, reach.q = minimise(free, evaluate, best, turns=iter(budget.spend, False), rate=RATE, betas=(0.9, 0.99))

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ...core.budget import check_time
 from ...core.log10 import power10
-from .ellipsoid import SHRUNK, advance, image
+from .ellipsoid import SHRUNK, advance, image, invert
 from .ellipsoid_plan import EllipsoidPlan, EllipsoidStep, StateChange
 
 PROBES = 4
@@ -53,7 +53,7 @@ class Passage:
     """One step of a run, with what its reverse needs."""
 
     step: EllipsoidStep
-    fq: Tensor
+    joint: Tensor
     root: Tensor
     inverse: Tensor
     spread: Tensor
@@ -114,21 +114,25 @@ class Smooth:
             check_time(operation.cost, self.plan.output.device)
             done: StateChange | Passage | Whole | None
             if isinstance(operation, StateChange):
-                q = operation.matrix @ operation.matrix.mT if q is None else image(q, operation.matrix)
-                done = operation
+                q, done = image(q, operation.matrix), operation
             else:
                 assert q is not None
-                fq = q if operation.form is None else operation.form @ q
-                qvv = q if operation.form is None else _even(fq @ operation.form.mT)
+                kept, known = operation.kept.numel(), operation.known
+                joint = q if operation.form is None else image(q, operation.form, operation.kept)
                 if _closed(operation):
-                    done, sigma = self._close(operation, qvv)
+                    done, sigma = self._close(operation, joint)
                 else:
+                    qvv = joint[kept:, kept:]
                     place = choose.place(operation, qvv) if isinstance(choose, Start) else choose[operation.name]
-                    done, sigma = self._pass(operation, place, fq, qvv)
+                    done, sigma = self._pass(operation, place, joint)
                 if done is None:
                     return None
-                q = _advanced(q, qvv, done, sigma)
-                walls += 0.0 if isinstance(done, Whole) else float((done.probed * done.probe).sum())
+                if isinstance(done, Whole):
+                    q = torch.eye(known.size, dtype=q.dtype, device=q.device) * done.spread
+                else:
+                    how = {"inverse": done.inverse, "short": known.everywhere}
+                    q = advance(joint, kept, known.centre, sigma, done.spread, rounded=False, **how)
+                    walls += float((done.probed * done.probe).sum())
                 sigmas[operation.name] = sigma.double() * power10(-2.0 * log / math.log(10.0))
             scale = float(q.diagonal().mean())
             if not math.isfinite(scale):
@@ -136,30 +140,23 @@ class Smooth:
             scale = scale if scale > 0 else 1.0
             q, log = q / scale, log + math.log(scale) / 2
             way.append((done, scale))
-        found = self._output(self.plan.output @ self.plan.output.mT if q is None else image(q, self.plan.output))
+        found = self._output(image(q, self.plan.output))
         if found is None:
             return None
         value, smooth, dyads = found
         return ReverseRun(value + log, smooth + log + self.wall * walls, sigmas, way, dyads)
 
-    def _pass(
-        self, step: EllipsoidStep, place: StepMultipliers, fq: Tensor, qvv: Tensor
-    ) -> tuple[Passage | None, Tensor]:
+    def _pass(self, step: EllipsoidStep, place: StepMultipliers, joint: Tensor) -> tuple[Passage | None, Tensor]:
         """Give a step the multipliers of its place; None if they are not feasible."""
+        qvv = joint[step.kept.numel() :, step.kept.numel() :]
         reference = float(place.scale_vector @ (qvv @ place.scale_vector))
         sigma = place.relative_log.exp() / max(reference, TINY)
         root = sigma.sqrt()
-        rest = qvv * -root[:, None] * root
-        rest.diagonal().add_(1.0)
-        factor, info = torch.linalg.cholesky_ex(rest)
-        if int(info) != 0 or not 0.0 < reference < math.inf:
+        inverse = invert(qvv * root[:, None] * root)
+        if bool(inverse[0, 0].isnan()) or not 0.0 < reference < math.inf:
             return None, sigma
-        inverse = torch.cholesky_inverse(factor)
-        radius = step.known.radius
-        missing = torch.where(radius > 0, math.inf, 0.0)  # no multiplier: nothing is known of dw
-        spread = torch.where(sigma > 0, radius.square() / sigma.clamp(min=TINY), missing)
-        probe = self._probe(step.name, qvv)
-        return Passage(step, fq, root, inverse, spread, place.scale_vector, reference, probe, inverse @ probe), sigma
+        probe, spread = self._probe(step.name, qvv), step.known.spread(sigma)
+        return Passage(step, joint, root, inverse, spread, place.scale_vector, reference, probe, inverse @ probe), sigma
 
     def _close(self, step: EllipsoidStep, qvv: Tensor) -> tuple[Whole | None, Tensor]:
         """Bound a step as a whole by the smoothed largest eigenvalue; None if it is not positive."""
@@ -242,9 +239,9 @@ class Smooth:
             moved = last.new_zeros(len(done.probe), last.shape[1])
         else:
             moved = known.centre.mT @ last if known.whole else known.centre[:, None] * last
+        w = done.inverse @ (done.root[:, None] * (done.joint[count:] @ torch.cat([z[:count], moved])))
         back = moved if step.form is None else step.form.mT @ moved
         back = back.index_add(0, step.kept, z[:count]) if count else back
-        w = done.inverse @ (done.root[:, None] * (done.fq @ back))
         pushed, held = w.square() @ c, (last.square() @ c) * done.spread
         walled = self.wall * (done.probed * (done.probed - done.probe)).sum(1)
         curve = (pushed.abs() + walled.abs()) * (2.0 * done.inverse.diagonal() - 1.0)
@@ -271,21 +268,3 @@ class Start(ABC):
 def _closed(step: EllipsoidStep) -> bool:
     """Say whether the best multiplier of a step is known."""
     return step.known.centre is None and step.kept.numel() == 0
-
-
-def _even(matrix: Tensor) -> Tensor:
-    return (matrix + matrix.mT) / 2
-
-
-def _advanced(q: Tensor, qvv: Tensor, done: Passage | Whole, sigma: Tensor) -> Tensor:
-    """Return the state behind a step."""
-    step, known = done.step, done.step.known
-    if isinstance(done, Whole):
-        return torch.eye(known.size, dtype=q.dtype, device=q.device) * done.spread
-    if step.kept.numel() == 0 and known.everywhere and known.centre is not None and not known.whole:
-        slopes = known.centre / done.root  # as in `advance`, with fewer passes over the matrix
-        own = done.inverse * slopes[:, None] * slopes
-        own.diagonal().add_(done.spread - slopes.square())
-        return own
-    form = q if step.form is None else step.form  # not read where nothing is kept
-    return advance(q, form, qvv, step.kept, known, sigma, done.inverse)

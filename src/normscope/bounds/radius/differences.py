@@ -13,8 +13,7 @@ from ...core.log10 import ceiling10
 from ..bounding import Bounding
 from ..captured import Captured
 from ..ellipsoids.ellipsoid_plan import plan
-from ..ellipsoids.optimised import Certified, optimise
-from ..ellipsoids.rounded import accounted
+from ..ellipsoids.optimised import Certified, accounted, optimise
 from ..folded import Bounds
 from ..outputs import directions
 from ..rungs import upper_sides
