@@ -30,14 +30,9 @@ STEPS = 4 * (POWERS + ASCENTS)
 
 
 def strongest_pairs(values: Values, centres: Tensor, radius: Tensor, *, budget: Budget, seed: int = 0) -> list[Secant]:
-    """Return per centre the largest secant slope found inside its ball, with its pair.
+    """Return per centre `[B, n]` the largest secant slope found inside its ball, with its pair; radius 0 holds none.
 
-    Args:
-        values: the network in float64, with rounding errors.
-        centres: `[B, n]`.
-        radius: `[B]`; a ball of radius 0 holds no pair.
-        budget: of the search; a step is one gradient of all balls together. One start is always tried.
-        seed: of the random starts.
+    A step of the budget is one gradient of all balls together. One start is always tried.
     """
     found = [Secant()] * len(centres)
     if not bool((radius > 0).any()) or centres.shape[1] == 0 or not values.can_prove:

@@ -34,22 +34,10 @@ def ball_bracket(
     global_upper: Upper | None = None,
     seed: int = 0,
 ) -> Bracket:
-    """Bracket the l2 constant of a captured model over the ball around every sample of its batch.
+    """Bracket the l2 constant of a captured model over the ball around every sample of its batch (`per_sample`).
 
-    Args:
-        captured: the model.
-        bounding: what it may cost; without limits if None.
-        radius: of the balls; 0 is the Jacobian at the sample.
-        effort: `"fast"` or `"tight"`.
-        global_upper: a bound over all inputs, where one is known: no ball exceeds it.
-        seed: of the search from below.
-
-    Returns:
-        A bracket of scope BALL that spans the largest over the samples, with one bracket per sample (`per_sample`);
-        the witness is a pair of inputs inside the ball (for radius 0 there is none).
-
-    Raises:
-        InputError: the radius is negative or not finite, or the effort is unknown.
+    The witness is a pair of inputs inside the ball (for radius 0 there is none). `global_upper` is a bound over all
+    inputs, where one is known: no ball exceeds it.
 
     Example:
         >>> import torch

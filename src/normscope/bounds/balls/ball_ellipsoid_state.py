@@ -48,12 +48,8 @@ class StatePlace:
 class Reach:
     """The state of the engine over the balls of B centres, fed while values are enclosed.
 
-    Args:
-        unrolled: the steps.
-        batch: the number of centres.
-        device: where to compute.
-        widest: largest state; what is wider starts afresh from its constant as soon as values get narrow.
-        budget: once its clock has run out the state is given up: it says nothing any more.
+    What is wider than `widest` starts afresh from its constant as soon as values get narrow. Once the clock of the
+    budget has run out the state is given up: it says nothing any more.
     """
 
     def __init__(

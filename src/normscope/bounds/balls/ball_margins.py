@@ -24,12 +24,7 @@ TILTS, RATE = 12, 0.25
 
 
 class LinearMargins:
-    """Bounds the margins of balls around centres from below by affine functions of the input.
-
-    Args:
-        balls: the centres.
-        tilt: whether the lower lines of kinks are searched for (`tilted`).
-    """
+    """Bounds margins over balls from below by affine functions of the input; `tilt` searches the lines of kinks."""
 
     def __init__(self, balls: Balls, *, tilt: bool = False) -> None:
         self.balls, self.tilt = balls, tilt
@@ -55,14 +50,7 @@ class LinearMargins:
         return self.balls.carried and cheap and not self.balls.vanishing
 
     def over(self, radius: Tensor, top: Tensor, gaps: Tensor, budget: Budget) -> RadiusOutcome:
-        """Test radii `[B]`.
-
-        Args:
-            radius: of the balls.
-            top: the label of every centre, `[B]`.
-            gaps: the margins at the centres, `[B, K]`, less their rounding errors; +inf at the label.
-            budget: nothing on the way is tightened any more once its clock has run out.
-        """
+        """Test radii `[B]`; nothing is tightened any more once the clock has run out. See `affine_outcome`."""
         found = self._below(radius, top, budget)
         offset, rates = torch.cat([item.offset for item in found]), torch.cat([item.rates for item in found])
         return affine_outcome(gaps, offset, rates, radius)

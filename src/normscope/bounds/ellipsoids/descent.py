@@ -36,14 +36,9 @@ EXACT, COLD, WARM = 96, 40, 8
 class Descent:
     """Minimises the bound of a plan; it starts from the best of the closed form and of weights that even out the units.
 
-    Args:
-        plan: what to run.
-        directions: rows d of the outputs d^T f whose constants are wanted, jointly; the whole output if absent.
-        budget: of the search; its first step are the starts, one of which is always tried, the others are moves.
-
-    Attributes:
-        value: natural logarithm of the best bound (its mean over the directions); infinite if no start is feasible.
-        sigma: its multipliers by node.
+    With `directions`, the bounds of d^T f for its rows d, jointly. The first step of the budget are the starts, one of
+    which is always tried. `value` is the natural logarithm of the best bound (its mean over the directions), infinite
+    if no start is feasible, and `sigma` are its multipliers by node.
     """
 
     def __init__(self, plan: EllipsoidPlan, directions: Tensor | None = None, *, budget: Budget | None = None) -> None:

@@ -174,18 +174,12 @@ def advance(
     rounded: bool = True,
     short: bool = False,
 ) -> Tensor:
-    """Return the state over (kept values, u) behind one nonlinear step; NaN where the multipliers are not feasible.
+    """Return the state over (K kept values, u) behind one nonlinear step; NaN where the multipliers are not feasible.
 
-    Args:
-        joint: the state over (kept values, v), `[*, K + n, K + n]`.
-        kept: K.
-        centre: M, one slope per entry `[*, n]` or a matrix `[*, m, n]`; None for zero.
-        sigma: the multipliers, `[*, n]`, or `[*, 1]` for all entries.
-        spread: what dw adds to the diagonal of Q_uu, `[*, m]`.
-        invert: gives (I - S Q_vv S)^-1 or a larger matrix, from S Q_vv S.
-        inverse: what it gives, if that is known.
-        rounded: whether the result is raised over its rounding.
-        short: whether the short cut without products may be taken if it is not.
+    `joint` is the state over (kept values, v), `centre` M with one slope per entry `[*, n]` or a matrix `[*, m, n]`,
+    `sigma` are the multipliers `[*, n]` or `[*, 1]`, and `spread` is what dw adds to the diagonal of Q_uu. `invert`
+    gives (I - S Q_vv S)^-1 or a larger matrix, if that `inverse` is not known. The result is raised over its rounding
+    unless `rounded` is False; then a `short` cut without products may be taken.
     """
     above = raised if rounded else _as_it_is
     root = torch.where(sigma > 0, sigma.clamp(min=torch.finfo(sigma.dtype).tiny).sqrt(), 0.0)
@@ -234,11 +228,7 @@ def balanced(known: Uncertain, *, alone: bool) -> tuple[Tensor, float]:
     """Return weights d and a factor such that sigma = factor d/lambda_max(Q_vv) is feasible and a good start.
 
     With all slopes alike, sigma = e/((e + abs(m)) lambda_max(Q_vv)) gives lambda_max(Q_uu) <= (e + abs(m))^2
-    lambda_max(Q_vv): the bound by a product of norms.
-
-    Args:
-        known: the step.
-        alone: nothing but u is needed afterwards.
+    lambda_max(Q_vv): the bound by a product of norms. `alone`: nothing but u is needed afterwards.
     """
     if known.centre is None:
         return torch.ones_like(known.radius), (1.0 - SHRUNK) if alone else 0.5

@@ -117,10 +117,7 @@ class EllipsoidPlan:
 def plan(segments: Segments, values: Mapping[str, Upper], *, widest: int = WIDEST) -> EllipsoidPlan | None:
     """Return the plan of a graph, or None where some step has no finite constant or the output is too wide.
 
-    Args:
-        segments: the float64 graph with its effects.
-        values: a bound on the map from the input to every node, for the values that start afresh.
-        widest: largest state.
+    Values that start afresh do so from `values`, bounds on the maps from the input to every node.
     """
     if any(isinstance(effect, Unbounded) for effect in segments.effects.values()):
         return None

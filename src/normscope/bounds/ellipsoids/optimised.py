@@ -72,11 +72,8 @@ def optimise(
 ) -> Certified | None:
     """Return the best certificate found; None if not even the start is feasible in float64.
 
-    Args:
-        plan: what to run.
-        steps: of the search, the starts are the first; `moves(plan)` if absent. The closed form is always evaluated.
-        budget: what the search is a part of; its deadline may cut the search short.
-        directions: rows d of the outputs d^T f whose constants are wanted, jointly; the whole output if absent.
+    There are `moves(plan)` steps if `steps` is absent, the starts are the first; the closed form is always evaluated.
+    With `directions`, the constants of d^T f for its rows d are wanted, jointly.
     """
     steps, whole = moves(plan) if steps is None else steps, budget or Budget()
     with torch.no_grad():

@@ -84,16 +84,9 @@ class ReverseRun:
 
 
 class Smooth:
-    """A plan as a function of the places of its free steps.
+    """A plan as a function of the places of its `free` steps, those with multipliers to choose.
 
-    Args:
-        plan: what to run.
-        directions: rows d of the outputs d^T f whose constants are wanted, jointly; the whole output if absent.
-
-    Attributes:
-        free: the steps with multipliers to choose.
-        power: p of the smoothed eigenvalues.
-        wall: weight of the walls.
+    `power` is p of the smoothed eigenvalues, `wall` the weight of the walls.
     """
 
     def __init__(self, plan: EllipsoidPlan, directions: Tensor | None = None) -> None:

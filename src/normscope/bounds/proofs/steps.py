@@ -39,13 +39,7 @@ def steps(
 ) -> list[dict[str, Any]]:
     """Return the steps that prove the bound on the output of a script, one after the other.
 
-    Args:
-        script: the network in the checker's words.
-        effects: of the nodes of its graph, by name.
-        archive: takes the multipliers.
-        method: by which the output was bounded.
-        multipliers: the certificates it rests on.
-        log10: of the bound that is claimed: where one certificate proves it from the input on, no other step is told.
+    Where one certificate proves the claimed bound `log10` from the input on, no other step is told.
     """
     by = SUMS.get(method, ("segments",))
     certificates: dict[str, list[dict[str, Any]]] = {}

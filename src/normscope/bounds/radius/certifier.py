@@ -62,19 +62,7 @@ class Columns:
 
 
 class Certifier:
-    """Certifies and attacks samples of one captured classifier.
-
-    Args:
-        captured: the model.
-        bounding: what its bounds may cost.
-        effort: `"fast"` or `"tight"`.
-        attack: whether to attack.
-        seed: of the attack.
-        values: the bounds of all nodes over all inputs, where they were taken already.
-
-    Raises:
-        InputError: the model is no classifier of single samples.
-    """
+    """Certifies and attacks samples of one captured classifier; `values` are bounds of its nodes, if known."""
 
     def __init__(
         self,
@@ -123,11 +111,7 @@ class Certifier:
         return self.captured.graph.samples.double()
 
     def outputs(self, inputs: Any) -> Tensor:
-        """Return what the model itself gives for a batch.
-
-        Raises:
-            NotFiniteError: the model gives NaN or infinite values.
-        """
+        """Return what the model itself gives for a batch; NotFiniteError for NaN or infinite values."""
         model = self.captured.model
         with untouched(model, self.captured.mode), torch.no_grad():
             own = run(model, arguments(model, inputs, self.captured.output)).double()
@@ -170,9 +154,8 @@ class Certifier:
     def check(self, rows: Tensor, own: Tensor) -> None:
         """Refuse samples on which the exact function is not what the model gives, and say why.
 
-        Raises:
-            InputError: rounding in the model's own precision makes another function of it, or samples of this batch are
-                treated differently, unlike those of the captured one.
+        Rounding in the model's own precision may make another function of it, or samples of this batch may be treated
+        differently, unlike those of the captured one.
         """
         if _alike(self.exact(rows), own, self.captured.graph):
             return
@@ -191,13 +174,9 @@ class Certifier:
         )
 
     def examine(self, rows: Tensor, labels: Tensor | None, budget: Budget, *, brief: bool = False) -> list[Columns]:
-        """Certify and attack samples, some at a time.
+        """Certify and attack flat samples at their labels (the predicted ones if None), some at a time.
 
-        Args:
-            rows: the samples, flat `[B, n]`.
-            labels: the class of each; the predicted one if None.
-            budget: for all of them; its deadline may cut searches short.
-            brief: whether searches through large networks take fewer steps, as an audit wants it.
+        A `brief` search through a large network takes fewer steps, as an audit wants it.
         """
         found = []
         _ = self._constants  # before the clocks of single samples start

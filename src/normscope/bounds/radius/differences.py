@@ -25,16 +25,10 @@ PAIRED = 12
 def difference_constants(
     captured: Captured, bounding: Bounding | None = None, *, effort: str = "fast", values: Bounds | None = None
 ) -> Tensor:
-    """Bound the constant of `out[a] - out[b]` over all inputs, for every pair of outputs.
+    """Bound the constants of all `out[a] - out[b]` over all inputs, `[K, K]`; `inf` where there is no finite bound.
 
-    Args:
-        captured: a model with one vector of K outputs.
-        bounding: what it may cost; without limits if None.
-        effort: `"fast"`: the closed forms; `"tight"`: the certificate optimised for the differences.
-        values: the bounds of all nodes over all inputs, where they were taken already.
-
-    Returns:
-        `[K, K]` in float64, symmetric, 0 on the diagonal; `inf` where there is no finite bound.
+    The effort `"tight"` optimises the certificate for the differences. `values` are the bounds of all nodes over all
+    inputs, where they were taken already.
 
     Example:
         >>> import torch

@@ -21,20 +21,7 @@ from .largest_radius import LEAST
 
 
 class RadiusStage(ABC):
-    """Tests radii of samples by one method.
-
-    Args:
-        balls: around all samples.
-        rows: the samples, flat `[B, n]`.
-        top: their labels `[B]`.
-        gaps: the margins at the samples `[B, K]`, less their rounding errors; +inf at the label.
-        budget: of all searches.
-        progress: told of every test.
-
-    Attributes:
-        method: how results name it.
-        effort: of the bounds over balls.
-    """
+    """Tests radii of samples by one method, which results name by `method`; see `affine_outcome` for the gaps."""
 
     method = "ball"
     effort = "fast"
