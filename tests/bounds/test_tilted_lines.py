@@ -19,7 +19,7 @@ from normscope.bounds.balls.enclosure import Enclosures, enclose
 from normscope.bounds.balls.relaxation import Relaxation
 from normscope.bounds.balls.sweep import Below, below
 from normscope.bounds.captured import Captured
-from normscope.bounds.radius.stages import TiltedStage
+from normscope.bounds.radius.certifier import TiltedStage
 from normscope.core.budget import Budget
 from normscope.rules.local.local import flat
 from normscope.rules.local.scalar import Scalar

@@ -16,7 +16,7 @@ from ..bounding import Bounding
 from ..captured import Captured
 from ..evaluation import CARRIED
 from ..passes import multiplications
-from .ball_ellipsoid_state import Reach, search
+from .ball_ellipsoid import Reach, search
 from .enclosure import Enclosures, Tightener, enclose
 from .expansion import Expansion, expand
 from .radius_outcome import RadiusOutcome, affine_outcome
