@@ -54,6 +54,14 @@ HIDDEN = 1e-2
 """How likely an error of products in the model's own precision is to hide from the one product that is compared."""
 LOST = 2.0**-36
 """How small a change of the output by the whole input may be, relative to it, where a unit saturates."""
+BESIDE = 1e-5
+"""How far, relative to the size of the input, a sample that stands on a bend is moved beside it."""
+BEND_STEP = 1e-7
+"""The length of the differences that show bends, relative to the size of the input, in float64."""
+BEND_SHARE = 0.02
+"""By how much of the larger a product and a difference disagree on a bend: a few units of many may bend in between."""
+BEND_ROUNDINGS = 64.0
+"""How many roundings of the output a difference may hold."""
 NOISES = 8.0
 """By how much of the difference of two products, rounded in different ways, a norm is widened."""
 
@@ -71,6 +79,7 @@ class JacobianNorms:
     products: int  # with the Jacobians of the whole batch
     notes: tuple[str, ...]
     values: Tensor  # the norm of the output at each sample
+    bends: Tensor  # at which samples differences of values disagree with the derivative, on one side or both
 
 
 @outside_inference_mode
@@ -177,10 +186,24 @@ def first_samples(batch: Any, samples: int) -> Any:
 def _norms_at(local: BatchFunction, rtol: float, steps: int, seed: int, search: Budget) -> JacobianNorms:
     """Return the Jacobian norms at the rows of a function, all at once."""
     inputs = local.point.shape[1]
-    if min(local.outputs, inputs) <= FEW:
-        norms = _take_whole(local)
-    else:
-        norms = _iterate(local, rtol, min(steps, inputs, local.outputs + 1), seed, search)
+
+    def measure(at: BatchFunction) -> JacobianNorms:
+        if min(at.outputs, inputs) <= FEW:
+            return _take_whole(at, seed)
+        return _iterate(at, rtol, min(steps, inputs, at.outputs + 1), seed, search)
+
+    norms = measure(local)
+    if local.doubted is None and bool(norms.bends.any()):
+        count, local = int(norms.bends.sum()), _beside(local, norms.bends, seed)
+        moved = measure(local)
+        if bool((norms.bends & moved.bends).any()):
+            _refuse_false_derivative(local, norms.directions, seed)
+        places = f"{count} of {local.samples} samples" if local.samples > 1 else "the sample"
+        note = (
+            f"the function bends right at {places} (a ReLU at 0, a tie of a maximum), where it has no derivative or "
+            f"torch gives another: measured beside, {BESIDE:g} of the size of the input away"
+        )
+        norms = replace(moved, products=norms.products + moved.products, notes=(*moved.notes, note))
     reach = norm(reach_of(local.point).double().reshape(local.samples, -1), 1).cpu()
     tiny = (norms.upper > 0) & (norms.upper * reach < LOST * norms.values)
     if bool(tiny.any()) and local.saturates():  # what rounding leaves of its derivative could be most of the norm
@@ -202,9 +225,59 @@ def _norms_at(local: BatchFunction, rtol: float, steps: int, seed: int, search: 
     return replace(norms, evidence=Evidence.SAMPLED, notes=(*norms.notes, note))
 
 
-def _take_whole(local: BatchFunction) -> JacobianNorms:
+def _beside(local: BatchFunction, rows: Tensor, seed: int) -> BatchFunction:
+    """Return the function at samples of which some rows are moved a little, at random."""
+    shift = torch.randn(local.point.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed + 1))
+    shift = (shift / shift.norm(dim=1, keepdim=True)).to(local.point) * BESIDE * reach_of(local.point).to(local.point)
+    moved = local.point + shift * rows.to(local.point)[:, None]
+    wide = local.wide
+    return replace(
+        local, point=moved, wide=None if wide is None else lambda: replace(wide(), point=moved.detach().double())
+    )
+
+
+def _refuse_false_derivative(local: BatchFunction, directions: Tensor, seed: int) -> None:
+    """Refuse operators whose backward is not their derivative, such as writes of two values to one entry."""
+    wide = local if local.wide is None else local.wide()
+    shares, _ = compare(wide.function, wide.point.detach(), along=directions.to(wide.point), seed=seed)
+    if not bool(shares.isnan().all()):
+        raise JacobianError(
+            "what torch gives as the derivative is not that of the function: along a direction in which it was "
+            "compared with a difference of values the two disagree. An operator that writes two values to one entry "
+            "(`scatter`, `index_put`, `index_copy` with repeated indices, a write through `as_strided`) can do this."
+        )
+
+
+def _find_bends(local: BatchFunction, value: Tensor, direction: Tensor, product: Tensor) -> Tensor:
+    """Return at which rows the product along a direction is not what the function changes by, ahead or back.
+
+    Of a smooth function the disagreement shrinks with the step, and is none.
+    """
+    value = value.detach().double()
+    bends = torch.zeros(len(value), dtype=torch.bool, device=value.device)
+    if local.point.dtype != torch.float64:
+        return bends
+    reach = reach_of(local.point)
+    noise = BEND_ROUNDINGS * torch.finfo(torch.float64).eps * norm(value, 1) / (BEND_STEP * reach[:, 0])
+
+    def disagreement(step: Tensor) -> tuple[Tensor, Tensor]:
+        change = (local.function(local.point + step * direction).double() - value) / step
+        return norm(change - product, 1), torch.maximum(norm(change, 1), norm(product, 1))
+
+    with torch.no_grad():
+        for step in (BEND_STEP * reach, -BEND_STEP * reach):
+            far, larger = disagreement(step)
+            off = far > BEND_SHARE * larger + noise
+            if bool(off.any()):
+                off = off & (disagreement(step / 16)[0] > far / 2)
+            bends = bends | off
+    return bends
+
+
+def _take_whole(local: BatchFunction, seed: int) -> JacobianNorms:
     """Take the whole Jacobian of each sample, by its rows or its columns; the norm of a few is exact up to rounding."""
-    products = Products(local if local.wide is None else local.wide())
+    wide = local if local.wide is None else local.wide()
+    products = Products(wide)
     by_rows = local.outputs <= local.point.shape[1]
     jacobian = products.rows() if by_rows else products.columns().mT
     _refuse_infinite(jacobian)
@@ -214,6 +287,10 @@ def _take_whole(local: BatchFunction) -> JacobianNorms:
     off = norm((jacobian * signs[:, :, None]).sum(dim=1) - again(signs * lift) / lift, 1)
     _refuse_vanished(off, norm(jacobian, (1, 2)), products)
     _refuse_false_zeros(top[:, 0, 0] == 0, lambda: other(_signs(jacobian[:, 0])))
+    start = _random_rows(local.point, seed)
+    bends = _find_bends(
+        wide, products.value, start, ((jacobian if by_rows else jacobian.mT) @ start[:, :, None])[:, :, 0]
+    )
     jacobian = jacobian / torch.where(top > 0, top, 1.0)
     values, vectors = torch.linalg.eigh((jacobian @ jacobian.mT).cpu())  # small: not worth a GPU solver's start
     size = values[:, -1].clamp(min=0.0).sqrt() * top[:, 0, 0].cpu()
@@ -222,7 +299,7 @@ def _take_whole(local: BatchFunction) -> JacobianNorms:
         directions = (jacobian.mT @ directions[:, :, None])[:, :, 0]
         directions = directions / directions.norm(dim=1, keepdim=True).clamp(min=1e-300)
     method, noise = "Jacobian, all rows" if by_rows else "Jacobian, all columns", NOISES * off.cpu()
-    norms = _widen(local, products, (size - noise).clamp(min=0.0), size + noise, directions, method)
+    norms = _widen(local, products, (size - noise).clamp(min=0.0), size + noise, directions, method, bends)
     return replace(norms, evidence=Evidence.NUMERICAL, settled=torch.ones(local.samples, dtype=torch.bool))
 
 
@@ -234,10 +311,11 @@ def _iterate(local: BatchFunction, rtol: float, steps: int, seed: int, budget: B
     direction by more than `slack` hides from a random direction.
     """
     own = Products(local)
-    exact = own if local.wide is None else Products(local.wide())
-    start = torch.randn(local.point.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    start = (start / start.norm(dim=1, keepdim=True)).to(local.point.device)
-    size = norm(exact.push(start), 1)
+    wide = local if local.wide is None else local.wide()
+    exact = own if local.wide is None else Products(wide)
+    start = _random_rows(local.point, seed)
+    along = exact.push(start)
+    size = norm(along, 1)
     _refuse_infinite(size)
     _refuse_false_zeros(size == 0, lambda: exact.pull(_signs(exact.value)))
     scale = torch.where(size > 0, size, 1.0)[:, None]
@@ -263,17 +341,24 @@ def _iterate(local: BatchFunction, rtol: float, steps: int, seed: int, budget: B
             break
     if ritz is None:
         raise JacobianError(INFINITE)
+    bends = _find_bends(wide, exact.value, start, along)
     image = exact.push(ritz.vectors)
     noise = NOISES * norm(image - exact.push(ritz.vectors * (4 / 3)) * (3 / 4), 1)
     lower = (norm(image, 1) - noise).clamp(min=0.0)
     upper = torch.maximum((ritz.above + slack).sqrt() * scale[:, 0], norm(image, 1) + noise)
-    norms = _widen(local, exact, lower, upper, ritz.vectors, "Lanczos on the Jacobian")
+    norms = _widen(local, exact, lower, upper, ritz.vectors, "Lanczos on the Jacobian", bends)
     taken = sum(products.taken for products in dict.fromkeys((own, exact)))
     return replace(norms, products=taken, settled=(upper <= lower * (1 + rtol)).cpu())
 
 
 def _widen(
-    local: BatchFunction, products: Products, lower: Tensor, upper: Tensor, directions: Tensor, method: str
+    local: BatchFunction,
+    products: Products,
+    lower: Tensor,
+    upper: Tensor,
+    directions: Tensor,
+    method: str,
+    bends: Tensor,
 ) -> JacobianNorms:
     """Return norms with both sides widened by what rounding is allowed for, not yet settled."""
     room, notes = max(ROUNDED, ROUNDINGS * torch.finfo(products.dtype).eps), local.notes
@@ -292,6 +377,7 @@ def _widen(
         products=products.taken,
         notes=tuple(dict.fromkeys(notes)),
         values=norm(products.value.detach().double(), 1).cpu(),
+        bends=bends,
     )
 
 
@@ -316,6 +402,12 @@ def _refuse_false_zeros(zero: Tensor, product: Callable[[], Tensor]) -> None:
         return
     if bool(image[zero].ne(0).any()):  # NaN is not zero either
         raise JacobianError(VANISHED)
+
+
+def _random_rows(like: Tensor, seed: int) -> Tensor:
+    """Return random directions, one a row, in float64."""
+    rows = torch.randn(like.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return (rows / rows.norm(dim=1, keepdim=True)).to(like.device)
 
 
 def _signs(like: Tensor) -> Tensor:
