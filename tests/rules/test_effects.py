@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.bounds.captured import Captured
-from normscope.bounds.layer_constants import layer_constants
+from normscope.bounds.ladder import layer_constants
 from normscope.core.bracket import Evidence
 from normscope.core.rounding import ONE, Upper
 from normscope.graph.ir import Node
