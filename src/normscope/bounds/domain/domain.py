@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.errors import InputError
+from ...core.markup import visible
 from ...core.progress import Progress
 from ...core.untouched import mode_of, outside_inference_mode
 from ...graph.call import batches_of
@@ -54,7 +55,8 @@ class Violation:
 
     def __str__(self) -> str:
         place = f"{self.operator} in `{self.path or 'the model'}`"
-        return f"sample {self.sample}: at {place} {self.what} is {self.value:.6g}, the domain ends at {self.limit:.6g}"
+        ends = f"{self.what} is {self.value:.6g}, the domain ends at {self.limit:.6g}"
+        return visible(f"sample {self.sample}: at {place} {ends}")
 
 
 class Domain:
