@@ -11,6 +11,7 @@ from torch import nn
 from ..core.bracket import Bracket, Evidence
 from ..core.codec import JsonForm, encoded
 from ..core.errors import InputError
+from ..core.markup import visible
 from ..core.untouched import outside_inference_mode
 from ..graph.ir import Graph, Shape
 from ..report.brackets import bracket_chart, bracket_table
@@ -66,7 +67,7 @@ class Ladder(Mapping[str, Bracket]):
             note = "" if bracket.reason is None else ("not a bound: " if not bracket.holds else "") + bracket.reason
             sides = f"{bracket.log10_upper:>12.4f}{bracket.log10_lower:>12.4f}"
             lines.append(f"{name:<14}{sides}  {bracket.evidence.name:<9}  {note}".rstrip())
-        return "\n".join(lines)
+        return visible("\n".join(lines))
 
     def document(self) -> Document:
         """Return the brackets as a chart and a table; methods that agree are one line."""

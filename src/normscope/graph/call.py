@@ -17,6 +17,7 @@ from torch.utils._pytree import SUPPORTED_NODES, keystr, tree_flatten_with_path,
 
 from ..core.cost import count
 from ..core.errors import InputError, NotFiniteError, RandomOperatorError, said
+from ..core.reached import plain_parts
 from ..core.untouched import on_copies, untouched
 from ..report.words import shape
 from .ir import Shape
@@ -236,12 +237,20 @@ def broken_tensors(model: nn.Module) -> dict[str, str]:
         if is_lazy(tensor) or tensor.is_meta or not tensor.is_floating_point():
             continue
         strict = isinstance(tensor, nn.Parameter) or id(tensor) in statistics
-        ends = torch.stack(tensor.detach().aminmax()) if tensor.numel() else tensor  # both are NaN if any entry is
-        if bool((~torch.isfinite(ends) if strict else torch.isnan(ends)).any()):
+        if not all(_is_whole(part, strict) for part in plain_parts(tensor.detach()) if part.is_floating_point()):
             found[name] = "holds NaN or infinite values"
         elif name.endswith("running_var") and bool((tensor < 0).any()):
             found[name] = "holds a negative variance"
     return found
+
+
+def _is_whole(tensor: Tensor, finite: bool) -> bool:
+    """Whether a tensor holds no NaN, nor, if asked, an infinite value."""
+    if not tensor.numel():
+        return True
+    wide = tensor.float() if tensor.itemsize == 1 else tensor  # torch compares no values of one byte
+    ends = torch.stack(wide.aminmax())  # both are NaN if any entry is
+    return bool((torch.isfinite(ends) if finite else ~torch.isnan(ends)).all())
 
 
 def quantized(model: nn.Module) -> str | None:

@@ -20,6 +20,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.nn.modules.batchnorm import _NormBase
 
 from ..core.errors import CaptureError
+from ..core.reached import same
 from .ir import Node, Ref
 
 aten = torch.ops.aten
@@ -169,7 +170,7 @@ def read_state(program: ExportedProgram, needed: set[torch.fx.Node]) -> dict[str
 
 def changed(before: dict[str, Tensor], now: dict[str, Tensor]) -> list[str]:
     """Return the names of the tensors whose values have changed."""
-    return [name for name, value in now.items() if not torch.equal(value, before[name])]
+    return [name for name, value in now.items() if not same(value, before[name])]
 
 
 def state_notes(program: ExportedProgram, needed: Iterable[torch.fx.Node]) -> list[str]:

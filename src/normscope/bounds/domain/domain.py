@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ...core.codec import JsonForm, Part
 from ...core.errors import InputError, said
 from ...core.files import write_bytes
+from ...core.markup import visible
 from ...core.npz import read_arrays, read_json_array
 from ...core.progress import Progress
 from ...core.untouched import mode_of, outside_inference_mode
@@ -129,7 +130,8 @@ class Violation:
 
     def __str__(self) -> str:
         place = f"{self.operator} in `{self.path or 'the model'}`"
-        return f"sample {self.sample}: at {place} {self.what} is {self.value:.6g}, the domain ends at {self.limit:.6g}"
+        ends = f"{self.what} is {self.value:.6g}, the domain ends at {self.limit:.6g}"
+        return visible(f"sample {self.sample}: at {place} {ends}")
 
 
 class Domain:
