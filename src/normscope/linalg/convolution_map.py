@@ -216,30 +216,22 @@ class Convolution(LinearMap):
     def _tuple(self, name: str) -> tuple[int, ...]:
         return tuple(getattr(axis, name) for axis in self.axes)
 
-    def dense(self) -> Tensor:
-        """Write the map out in float64; every entry is a tap, or a sum of taps that read one input through padding."""
-        weight = self.weight.double().flatten(2)
-        rows, columns, _ = weight.shape
-        per_group = rows // self.groups
-        small, large = math.prod(self._tuple("outputs")), math.prod(self._tuple("size"))
-        reads = self._placement()
-        matrix = torch.zeros(rows, columns * self.groups, small, large, dtype=torch.float64, device=self.device)
-        for group in range(self.groups):
-            out = slice(group * per_group, (group + 1) * per_group)
-            block = torch.tensordot(weight[out], reads, dims=([2], [0]))
-            matrix[out, group * columns : (group + 1) * columns] = block
-        matrix = matrix.permute(0, 2, 1, 3).reshape(rows * small, columns * self.groups * large)
-        return matrix.T if self.transposed else matrix
+    def blocks(self) -> Tensor:
+        """Write the groups of the plain convolution out in float64, one below the other: `[C_out O, C_in/groups n]`.
 
-    def _placement(self) -> Tensor:
-        """Return 0/1 entries `[taps, outputs, inputs]`: which input each tap reads for each output."""
+        Every entry is a tap, or a sum of taps that read one input through padding.
+        """
         reads = torch.ones(1, 1, 1, dtype=torch.float64, device=self.device)
         for axis in self.axes:
-            one = axis.placement(self.padding_mode, self.device)
-            reads = torch.einsum("aoi,bpj->abopij", reads, one)
-            a, b, o, p, i, j = reads.shape
-            reads = reads.reshape(a * b, o * p, i * j)
-        return reads
+            reads = torch.einsum("aoi,bpj->abopij", reads, axis.placement(self.padding_mode, self.device))
+            reads = reads.flatten(4).flatten(2, 3).flatten(0, 1)
+        spread = torch.tensordot(self.weight.double().flatten(2), reads, dims=1).permute(0, 2, 1, 3)
+        return spread.flatten(2).flatten(0, 1)
+
+    def dense(self) -> Tensor:
+        """Write the map out in float64."""
+        matrix = torch.block_diag(*self.blocks().chunk(self.groups))
+        return matrix.T if self.transposed else matrix
 
     def scaled_out(self, scale: Tensor) -> Convolution:
         """Return the convolution followed by one factor per output channel (a folded BatchNorm)."""

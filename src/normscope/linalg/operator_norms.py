@@ -40,11 +40,11 @@ from .writing import absolute_entries, cost, lost, writable, write_out
 
 @dataclass(frozen=True, slots=True)
 class NormBound:
-    """An upper bound, a vector that comes close to attaining it, and a way to tighten it given a log10 lower side."""
+    """An upper bound, a vector that comes close to attaining it, and what takes a tighter one, with its vector."""
 
     upper: Upper
     start: Tensor | None = None
-    tighten: Callable[[float], Upper] | None = None
+    tighten: Callable[[], tuple[Upper, Tensor | None]] | None = None
 
 
 ZERO_BOUND = NormBound(ZERO)
@@ -348,8 +348,10 @@ def bracket(
         found = _within(linear, rtol, budget)
     tighten = found.tighten
     if loose and tighten is not None:
-        tighter = budget.attempt(lambda: tighten(log10_lower), lambda: found.upper)
+        tighter, start = budget.attempt(tighten, lambda: (found.upper, None))
         found = NormBound(smallest([found.upper, _loosened(tighter, linear)]), found.start)
+        if start is not None and start.shape == linear.in_shape:
+            log10_lower, witness = max((log10_lower, witness), attained(linear, start), key=lambda pair: pair[0])
     if not budget.ended:
         taken(linear).keep(linear, rtol, True, found)
     result = Bracket(
