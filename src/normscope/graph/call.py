@@ -102,11 +102,9 @@ class Caller(nn.Module):
         self.output = output
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Run the model and pick the output that is measured.
+        """Run the model and pick the output that is measured; a `RuntimeError` becomes an `UntracedError`.
 
-        Raises:
-            UntracedError: the model raised a `RuntimeError`, which is the cause. Some of these make torch.export
-                print its unfinished graph; it lets an error of this class pass.
+        Some of these errors make torch.export print its unfinished graph; it lets an error of that class pass.
         """
         try:
             return select(self.model(*args, **kwargs), self.output)
@@ -197,11 +195,7 @@ def batches_of(loader: Any, *, model: nn.Module | None = None) -> Iterable[Any]:
 
 
 def sample_shapes(call: Call, earlier: tuple[Shape, ...] = ()) -> tuple[Shape, ...]:
-    """Return the shapes of the tensors of one sample, for figures that pool the samples of several batches.
-
-    Raises:
-        InputError: the samples of earlier batches had others.
-    """
+    """Return the shapes of the tensors of one sample, for figures that pool the samples of several batches."""
     shapes = tuple(tuple(leaf.shape[1:]) for leaf in call.leaves if isinstance(leaf, Tensor))
     if earlier and shapes != earlier:
         first, now = (" and ".join(shape(one) or "" for one in each) for each in (earlier, shapes))
@@ -308,9 +302,6 @@ def settle(model: nn.Module, call: Call, mode: str) -> Call:
     It may be the map of one sample if the first sample gives the same alone as in the batch, and all samples give the
     same at the next place of the batch. This is a necessary condition; `samples.joined` decides on the graph. It takes
     three passes over the batch, and two over a sample.
-
-    Raises:
-        RandomOperatorError: the same input gives two different outputs.
     """
     with torch.no_grad():
         with untouched(model):  # what a run changes must not show in the next

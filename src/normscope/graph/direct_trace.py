@@ -86,13 +86,7 @@ def _calls(program: ExportedProgram) -> list[torch.fx.Node]:
 
 
 def simpler(target: Any, args: tuple[Any, ...], value: Tensor) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
-    """Return an operator, with its arguments, as torch's rewriting would write it; None for one that stays as it is.
-
-    Args:
-        target: the operator as traced.
-        args: its arguments.
-        value: its value, of which only shape, dtype and device are read.
-    """
+    """Return an operator, with its arguments, as torch's rewriting would write it; None for one that stays as it is."""
     if target in VIEWS:
         return aten.reshape.default, (args[0], list(value.shape)), {}
     if target in CASTS:

@@ -70,12 +70,6 @@ def load_program(path: Path) -> Program:
     """Load a `.pt2` file. This can run code that the file holds.
 
     The file holds the graph of one mode: the attribute `training` of the module tells which, and dropout is off.
-
-    Args:
-        path: the path of the file.
-
-    Raises:
-        InputError: torch cannot load the file.
     """
     if not os.path.isfile(path):
         raise InputError(f"no file {path}")

@@ -62,15 +62,7 @@ def read_constants(
     varying: Collection[str],
     without_effect: Collection[Any],
 ) -> tuple[tuple[Constant, ...], tuple[ConstantRead, ...]]:
-    """Return every constant that the output depends on, and which operators of the graph read it.
-
-    Args:
-        program: the traced program.
-        needed: the traced values that the output depends on.
-        values: the values that do not depend on the input, by name.
-        varying: the names of those that do.
-        without_effect: operators whose numbers have no effect on the graph.
-    """
+    """Return every constant that the output depends on, and which operators of the graph read it."""
     specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
     constants: list[Constant] = []
     reads: list[ConstantRead] = []

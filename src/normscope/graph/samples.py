@@ -83,11 +83,9 @@ Meeting = Callable[[Node, Sequence[Entries]], Entries]
 
 
 def joined(graph: Graph, count: int) -> str | None:
-    """Return what keeps the samples of a batch from being measured one by one, in words; None if nothing does.
+    """Return what keeps the `count` samples of a batch from being measured one by one, in words; None if nothing does.
 
-    Args:
-        graph: the graph of the whole batch, before units are recognised; all tensors of the batch are its inputs.
-        count: the number of samples, along the first dimension of every input and of the output.
+    The graph is that of the whole batch, before units are recognised, with all tensors of the batch as its inputs.
     """
     shapes = [graph.output_shape, *(item.shape for item in graph.inputs)]
     if any(not shape or shape[0] != count for shape in shapes):
@@ -383,11 +381,8 @@ def _moved(
 ) -> Entries:
     """Return the entries of a value to which those of its operands were moved.
 
-    Args:
-        node: the operator; entries that come from no operand are known by it.
-        parts: the operands.
-        passing: dimensions of all operands along which nothing moves, each with that of the value.
-        move: moves numbers from the places of the operands to those of a value of a given shape.
+    Nothing moves along the pairs of dimensions `passing`, of all operands and of the value; `move` brings numbers from
+    the operands to a value of a given shape. Entries that come from no operand are known by the operator.
     """
     shape, implied = list(node.shape), set()
     for dim, there in passing:

@@ -255,11 +255,7 @@ def _shape(node: torch.fx.Node) -> tuple[int, ...]:
 
 
 def refuse_numbers(node: torch.fx.Node) -> None:
-    """Refuse a value of a tensor that is taken out as a Python number.
-
-    Raises:
-        CaptureError: the user's line is named.
-    """
+    """Refuse a value of a tensor that is taken out as a Python number."""
     if isinstance(node.meta.get("val"), torch.SymFloat | torch.SymInt | torch.SymBool):
         raise CaptureError(
             f"a value of a tensor is taken out as a number (.item(), float()) at "

@@ -31,11 +31,6 @@ _LOOK = 8
 class ConvolutionNorm:
     """The certified norm of one convolution, which can be tightened.
 
-    Args:
-        conv: the convolution.
-        rtol: how tight a bound to aim for.
-        budget: once it is over, only cheap bounds are taken.
-
     Attributes:
         upper: the bound so far.
         start: a vector that comes close to attaining it, or None.
@@ -209,16 +204,9 @@ def _twist(symbol: Symbol, peak: Tensor, axis: int, ring: Ring) -> Ring:
 
 
 def plane_wave(conv: Convolution, symbol: Symbol, certificate: EigenvalueCertificate, grid: Tensor) -> Tensor:
-    """Return the leading singular vector at a frequency as a tapered wave.
+    """Return the leading singular vector at a frequency of a plain (not transposed) convolution as a tapered wave.
 
-    Args:
-        conv: the plain (not transposed) convolution.
-        symbol: its symbol on some torus.
-        certificate: the certificate with the eigenvector of the symbol's Gram matrix.
-        grid: the frequency of that Gram matrix.
-
-    Returns:
-        `[1, *in_shape]` when the symbol's Gram matrices act on inputs, else `[1, *out_shape]`; float64.
+    It is `[1, *in_shape]` when the symbol's Gram matrices act on inputs, else `[1, *out_shape]`, in float64.
     """
     assert certificate.vector is not None
     assert certificate.label is not None

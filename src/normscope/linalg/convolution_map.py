@@ -72,12 +72,30 @@ class Axis:
         last = self.size - 1
         return last - (last - position.abs()).abs()
 
-    def placement(self, mode: str, device: torch.device) -> Tensor:
-        """Return 0/1 entries `[taps, outputs, inputs]`: which input each tap reads for each output."""
+    def reads(self, mode: str, device: torch.device) -> Tensor:
+        """Return which input each tap reads for each output, `[taps, outputs]`; -1 for a zero of the padding."""
         tap = torch.arange(self.kernel, device=device)[:, None] * self.dilation
-        covered = tap + torch.arange(self.outputs, device=device)[None, :] * self.stride
-        read = covered - self.left if mode == "zeros" else self.source(mode, device)[covered]
-        return (read[..., None] == torch.arange(self.size, device=device)).to(torch.float64)
+        covered = tap + torch.arange(self.outputs, device=device)[None] * self.stride
+        if mode != "zeros":
+            return self.source(mode, device)[covered]
+        read = covered - self.left
+        return torch.where((read >= 0) & (read < self.size), read, -1)
+
+    def reads_transposed(self, device: torch.device) -> Tensor:
+        """Return the same for the transpose: input p and a tap write output p stride - left + tap dilation."""
+        tap = torch.arange(self.kernel, device=device)[:, None] * self.dilation
+        ahead = torch.arange(self.size, device=device)[None] + self.left - tap
+        read = torch.div(ahead, self.stride, rounding_mode="floor")
+        return torch.where((ahead % self.stride == 0) & (read >= 0) & (read < self.outputs), read, -1)
+
+
+def combine_axes(places: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    """Return flat places `[a, b]` in a box from the places `[a_k, b_k]` along each of its axes; -1 stays -1."""
+    flat = torch.zeros(1, 1, dtype=torch.int64, device=places[0].device)
+    for along, size in zip(places, sizes, strict=True):
+        before, here = flat[:, None, :, None], along[None, :, None, :]
+        flat = torch.where((before < 0) | (here < 0), -1, before * size + here).flatten(2).flatten(0, 1)
+    return flat
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,11 +239,9 @@ class Convolution(LinearMap):
 
         Every entry is a tap, or a sum of taps that read one input through padding.
         """
-        reads = torch.ones(1, 1, 1, dtype=torch.float64, device=self.device)
-        for axis in self.axes:
-            reads = torch.einsum("aoi,bpj->abopij", reads, axis.placement(self.padding_mode, self.device))
-            reads = reads.flatten(4).flatten(2, 3).flatten(0, 1)
-        spread = torch.tensordot(self.weight.double().flatten(2), reads, dims=1).permute(0, 2, 1, 3)
+        reads = combine_axes([axis.reads(self.padding_mode, self.device) for axis in self.axes], self._tuple("size"))
+        placed = (reads[..., None] == torch.arange(math.prod(self._tuple("size")), device=self.device)).double()
+        spread = torch.tensordot(self.weight.double().flatten(2), placed, dims=1).permute(0, 2, 1, 3)
         return spread.flatten(2).flatten(0, 1)
 
     def dense(self) -> Tensor:

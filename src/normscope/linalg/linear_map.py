@@ -323,14 +323,7 @@ Found = TypeVar("Found")
 
 
 def kept(function: Callable[[LinearMap], Found]) -> Callable[[LinearMap], Found]:
-    """Let every map keep what a function finds out about it, so that this is worked out once.
-
-    Example:
-        >>> from normscope.linalg.linear_map import Identity
-        >>> entries, here = kept(lambda linear: [linear.in_size]), Identity((2, 3))
-        >>> entries(here), entries(here) is entries(here), entries(here) is entries(Identity((2, 3)))
-        ([6], True, False)
-    """
+    """Let every map keep what a function finds out about it, so that this is worked out once."""
 
     @wraps(function)
     def found(linear: LinearMap) -> Found:

@@ -34,12 +34,8 @@ class Kernel:
     """A convolution as one of stride 1 on phased channels, arranged so that its Gram matrices are small.
 
     The `s` inputs between two outputs become `s` channels (phases); phases that no tap reads are dropped, and so are
-    axes along which all taps fall on one entry.
-
-    Args:
-        conv: the plain (not transposed) convolution; for float32 its weights should not be much larger than 1.
-        strides: the stride to take out of each axis (a divisor of the convolution's own).
-        narrow: whether taps are multiplied in float32 (CPU only; not every kernel does so, see `narrow`).
+    axes along which all taps fall on one entry. With `narrow`, for which weights should not be much larger than 1,
+    taps are multiplied in float32 where that pays.
 
     Attributes:
         parts: tap positions `[t, axes]` and matrices `[t, groups, m, inner]`; the Gram matrix is the sum over parts.
@@ -206,10 +202,6 @@ def _zero_rings(axis: Axis) -> list[Ring]:
 
 class Symbol:
     """Gram matrices of a convolution on a torus, by frequency and group.
-
-    Args:
-        kernel: the convolution's taps, with the strides of the torus taken out.
-        torus: one ring per axis.
 
     Attributes:
         error: a bound on the norm of the rounding error of a Gram matrix.

@@ -123,20 +123,8 @@ class _Pair:
 def feeds(graph: Graph) -> tuple[FeedingLayer, ...]:
     """Return every pair of a weight layer and the normalizer it feeds, in the order of the normalizers.
 
-    Args:
-        graph: as `capture` returned it; `graph.double()` copies tensors, and then shared ones are not seen to be.
-
-    Returns:
-        One feed per pair. Weight layers behind activations, sums, pooling or anything else that does more than move
-        entries feed nothing.
-
-    Example:
-        >>> import torch, normscope as ns
-        >>> from torch import nn
-        >>> model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
-        >>> [feed] = feeds(ns.capture(model, torch.rand(8, 1, 5, 5), mode="train"))
-        >>> feed.weight.path, feed.unit, feed.scale_invariant, feed.bias_redundant
-        ('0', 'channel', True, 'whole')
+    Weight layers behind activations, sums, pooling or anything else that does more than move entries feed nothing. The
+    graph must be as `capture` returned it: `graph.double()` copies tensors, and then shared ones are not seen to be.
     """
     reader = Reader(graph)
     pairs = [pair for node in graph if (pair := _pair(graph, reader, node)) is not None]
@@ -148,21 +136,10 @@ def feeds(graph: Graph) -> tuple[FeedingLayer, ...]:
 
 
 def parameter_names(model: nn.Module, node: Node) -> dict[str, str]:
-    """Return the qualified names of the parameters a weight layer or normalizer of the graph uses.
+    """Return the qualified names of the weight and the bias that a weight layer or normalizer of the graph uses.
 
-    Args:
-        model: the model the graph was captured from.
-        node: a node of that graph.
-
-    Returns:
-        A name for `"weight"` and `"bias"`, as far as they are found: the parameter whose memory the node reads (a
-        part of it counts, as in `in_proj_weight`), else the module's attribute of that name (reparametrised weights).
-
-    Example:
-        >>> import torch, normscope as ns
-        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2, bias=False))
-        >>> parameter_names(model, ns.capture(model, torch.zeros(1, 3)).nodes[0])
-        {'weight': '0.weight'}
+    Each is the parameter whose memory the node reads (a part of it counts, as in `in_proj_weight`), else the module's
+    attribute of that name (reparametrised weights).
     """
     names = {}
     modules = dict(model.named_modules())

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from ..core.bracket import Evidence
 from ..core.rounding import ONE, Upper
 from ..graph.ir import Node, Ref
+from ..linalg.convolution_map import combine_axes
 from ..linalg.linear_map import Averaging
 from .effects import Effect, Gain, Linear, Range, Unbounded
 from .local.local import Builder
@@ -58,12 +59,8 @@ def windows(node: Node) -> WindowsWord:
         ids = torch.arange(math.prod(shape)).reshape(shape)
         index = ids.permute(*kept, *dims).reshape(math.prod(shape[d] for d in kept), -1)
         return WindowsWord(index, 0, node.takes_smallest)
-    index = torch.zeros(1, 1, dtype=torch.int64)
-    for axis in range(-node.pooled_axes, 0):
-        taps = _taps(node, axis)
-        wide, missing = index[:, None, :, None] * shape[axis] + taps[None, :, None, :], index[:, None, :, None] < 0
-        wide = torch.where(missing | (taps[None, :, None, :] < 0), -1, wide)
-        index = wide.reshape(len(index) * len(taps), -1)
+    axes = range(-node.pooled_axes, 0)
+    index = combine_axes([_taps(node, axis) for axis in axes], [shape[axis] for axis in axes])
     return WindowsWord(index, len(shape) - node.pooled_axes)
 
 
