@@ -16,7 +16,7 @@ from normscope.core import reached
 from normscope.core.errors import NormscopeError
 from normscope.core.reached import Reached
 from normscope.core.untouched import ProtectedParameters
-from normscope.graph import call, capturing, memory, narrow_floats, samples, state, translate
+from normscope.graph import call, capturing, memory, samples, state, translate
 from normscope.graph.ir import Node
 
 from ..core import test_reached
@@ -241,7 +241,7 @@ BUGS = {
     "casts are not looked at": Bug(lambda patch: patch.setattr(translate, "rounded", lambda *_: ()), narrow("half")),
     "a float holds what it can reach": Bug(
         lambda patch: patch.setattr(
-            narrow_floats, "holds", lambda a, b: torch.finfo(a).max >= 0.9 * torch.finfo(b).max
+            translate, "holds", lambda a, b: torch.finfo(a).max >= 0.9 * torch.finfo(b).max
         ),
         narrow("through bfloat16"),
     ),

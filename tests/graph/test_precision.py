@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.core.bracket import Evidence
-from normscope.graph.narrow_floats import holds
+from normscope.graph.translate import holds
 
 from .attacked import Function
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,11 +60,17 @@ class Call:
 
     def sample(self, index: int = 0) -> Call:
         """Return the same call on one sample alone, in memory of its own."""
+        return self._with_tensors(lambda tensor: tensor[index].unsqueeze(0).clone())
 
-        def pick(value: Any) -> Any:
-            return value[index].unsqueeze(0).clone() if isinstance(value, Tensor) and value.ndim else value
+    def rolled(self) -> Call:
+        """Return the same call with every sample at the next place of the batch, the last one at the first."""
+        return self._with_tensors(lambda tensor: tensor.roll(1, 0))
 
-        args, kwargs = tree_map(pick, (self.args, self.kwargs))
+    def _with_tensors(self, change: Callable[[Tensor], Tensor]) -> Call:
+        """Return the call with all tensors changed that have a first dimension."""
+        args, kwargs = tree_map(
+            lambda v: change(v) if isinstance(v, Tensor) and v.ndim else v, (self.args, self.kwargs)
+        )
         return dataclasses.replace(self, args=args, kwargs=kwargs)
 
     def groups(self, places: Iterable[int]) -> list[list[int]]:
@@ -76,15 +82,6 @@ class Call:
             row = tuple(tensor[number].view(torch.uint8).numpy().tobytes() for tensor in held)
             alike.setdefault(row, []).append(number)
         return list(alike.values())
-
-    def rolled(self) -> Call:
-        """Return the same call with every sample at the next place of the batch, the last one at the first."""
-
-        def roll(value: Any) -> Any:
-            return value.roll(1, 0) if isinstance(value, Tensor) and value.ndim else value
-
-        args, kwargs = tree_map(roll, (self.args, self.kwargs))
-        return dataclasses.replace(self, args=args, kwargs=kwargs)
 
 
 def _name(path: Sequence[Any]) -> str:

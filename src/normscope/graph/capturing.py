@@ -21,9 +21,8 @@ from ..core.errors import CaptureError, InputError, NormscopeError, said
 from ..core.torch_settings import full_precision
 from ..core.untouched import drops, mode_of, outside_inference_mode, untouched
 from .call import Call, Caller, UntracedError, close, drawn, prepare, quantized, run, settle
-from .direct_trace import is_plain, writes_nothing
+from .direct_trace import is_plain, write_out_of_place, writes_nothing
 from .exported import one_thread_at_a_time, quiet
-from .in_place import write_out_of_place
 from .ir import Graph, same_constants
 from .leaves import recognise
 from .memory import AS_STRIDED, Strides, refuse_other_strides

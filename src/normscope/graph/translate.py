@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
@@ -18,7 +18,6 @@ from .call import Call
 from .direct_trace import BATCH_NORM, simpler
 from .ir import HELD, Graph, HeldArgument, Input, Node, Ref, leaves
 from .memory import AS_STRIDED, entries_read, overlap
-from .narrow_floats import rounded
 from .origins import read_constants
 from .state import (
     batch_norm_output,
@@ -141,7 +140,7 @@ class _Reader:
                 path = self.weights.get(node.name, node.name)
                 self.variables[node.name] = Input(name=node.name, value=self.constants[node.name], path=path)
         elif node.op == "get_attr":
-            self.constants[node.name] = _attribute(self.program.graph_module, str(node.target))
+            self.constants[node.name] = operator.attrgetter(str(node.target))(self.program.graph_module)
         elif node.op == "call_function":
             source = node.args[0] if node.target is operator.getitem else None
             if isinstance(source, torch.fx.Node) and source.name in self.multiple:
@@ -428,7 +427,27 @@ def _path(meta: dict[str, Any]) -> tuple[str, str]:
     return re.sub(r"^model\.?", "", path.split("@")[0]), kind.rsplit(".", 1)[-1]
 
 
-def _attribute(module: nn.Module, target: str) -> Any:
-    for part in target.split("."):
-        module = getattr(module, part)
-    return module
+def rounded(inputs: Iterable[Input], nodes: Iterable[Node]) -> tuple[str, ...]:
+    """Say where values that depend on an input are stored in a float that does not hold every value of that input.
+
+    A model in one float throughout counts as the real function of its stored weights, however narrow that float is.
+    """
+    reached = {item.name: {dtype} if (dtype := item.value.dtype).is_floating_point else set() for item in inputs}
+    narrow: set[str] = set()
+    found = []
+    for node in nodes:
+        reached[node.name] = set().union(*(reached[ref] for ref in node.refs))
+        if not narrow.isdisjoint(node.refs):
+            narrow.add(node.name)
+        elif (node.dtype.is_floating_point or node.dtype.is_complex) and not all(
+            holds(node.dtype, wide) for wide in reached[node.name]
+        ):
+            narrow.add(node.name)
+            found.append(f"values are rounded to {str(node.dtype).removeprefix('torch.')} in {node.where}")
+    return tuple(dict.fromkeys(found))
+
+
+def holds(dtype: torch.dtype, other: torch.dtype) -> bool:
+    """Whether a float, or each part of a complex number, holds every value of a float."""
+    mine, theirs = torch.finfo(dtype), torch.finfo(other)
+    return mine.eps <= theirs.eps and mine.max >= theirs.max and mine.smallest_normal <= theirs.smallest_normal

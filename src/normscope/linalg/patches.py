@@ -93,9 +93,7 @@ def patches(conv: Convolution, x: Tensor) -> Read:
     """
     channels = conv.in_shape[0]
     given = x.reshape(-1, channels, math.prod(conv.in_shape[1:]))
-    given = torch.cat(
-        [given, given.new_zeros(*given.shape[:2], 1)], dim=2
-    )  # entry -1: the zero of the padding
+    given = torch.cat([given, given.new_zeros(*given.shape[:2], 1)], dim=2)  # entry -1: the zero of the padding
     mode, device = conv.padding_mode, x.device
     axes = [axis.reads_transposed(device) if conv.transposed else axis.reads(mode, device) for axis in conv.axes]
     read = combine_axes(axes, conv.in_shape[1:])
