@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..graph.channels import channel_numbers
 from ..graph.ir import Graph, Node, Unit
 from ..graph.regions import SAME
-from ..rules.invariance import MOVES, FeedingLayer, weight_layer
+from ..rules.invariance import MOVES, FeedingLayer, channel_numbers, weight_layer
 from ..rules.registry import sets_of
 from .candidate import Candidate
 from .normalized import joined

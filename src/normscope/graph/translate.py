@@ -173,7 +173,7 @@ class _Reader:
         depends = _refers((args, kwargs))
         if node.target in DROPOUT:
             self._dropout(node, args, kwargs, depends)
-        elif not depends and not self.has_floats and self._starts_here(node):
+        elif not depends and not self.has_floats and node.target in EMBEDDINGS and self._from_tokens(node.args[1]):
             value = node.target(*args, **kwargs)  # type: ignore[operator]
             self.variables[node.name] = Input(name=node.name, value=value, path=_path(node.meta)[0])
         elif torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not _switched_off(node):
@@ -204,9 +204,11 @@ class _Reader:
         else:
             self.made[node.name] = _identity(node, args[0])
 
-    def _starts_here(self, node: torch.fx.Node) -> bool:
-        """Whether an operator is the embedding of the user's tokens."""
-        return node.target in EMBEDDINGS and _from_tokens(node.args[1], self.tokens)
+    def _from_tokens(self, node: Any) -> bool:
+        """Whether an argument is the user's tokens, perhaps moved about."""
+        while isinstance(node, torch.fx.Node) and node.op == "call_function" and node.target in MOVES:
+            node = node.args[0]
+        return isinstance(node, torch.fx.Node) and node.name in self.tokens
 
     def _written(self, node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
         """Return the node of an operator, in a form that rules know."""
@@ -338,12 +340,6 @@ def _token_inputs(program: ExportedProgram, constants: dict[str, Any]) -> set[st
     integer = [n for n in integer if not constants[n].is_floating_point() and "mask" not in n]
     named = [n for n in integer if "input_ids" in n]
     return set(named or integer)
-
-
-def _from_tokens(node: Any, tokens: set[str]) -> bool:
-    while isinstance(node, torch.fx.Node) and node.op == "call_function" and node.target in MOVES:
-        node = node.args[0]
-    return isinstance(node, torch.fx.Node) and node.name in tokens
 
 
 def output_of(program: ExportedProgram) -> torch.fx.Node:

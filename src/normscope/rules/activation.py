@@ -104,29 +104,13 @@ def called(node: Node) -> EntrywiseWord | None:
     return EntrywiseWord(*known.word)
 
 
-def _fixed(name: str) -> Callable[[dict[str, Any]], Activation]:
-    return lambda arguments: ACTIVATIONS[name]
-
-
-_FIXED: list[tuple[Any, str, Callable[[Tensor], Tensor]]] = [
-    (aten.relu.default, "relu", F.relu),
-    (aten.relu6.default, "relu6", F.relu6),
-    (aten.selu.default, "selu", F.selu),
-    (aten.silu.default, "silu", F.silu),
-    (aten.mish.default, "mish", F.mish),
-    (aten.hardswish.default, "hardswish", F.hardswish),
-    (aten.hardsigmoid.default, "hardsigmoid", F.hardsigmoid),
-    (aten.sigmoid.default, "sigmoid", torch.sigmoid),
-    (aten.log_sigmoid.default, "logsigmoid", F.logsigmoid),
-    (aten.tanh.default, "tanh", torch.tanh),
-    (aten.sin.default, "sin", torch.sin),
-    (aten.cos.default, "cos", torch.cos),
-    (aten.erf.default, "erf", torch.erf),
-    (aten.atan.default, "atan", torch.atan),
-    (aten.abs.default, "abs", torch.abs),
-]
-for _op, _name, _function in _FIXED:
-    entrywise(_op, _fixed(_name), _function)
+for _name, _function in {
+    "relu": F.relu, "relu6": F.relu6, "selu": F.selu, "silu": F.silu, "mish": F.mish, "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid, "sigmoid": torch.sigmoid, "log_sigmoid": F.logsigmoid, "tanh": torch.tanh,
+    "sin": torch.sin, "cos": torch.cos, "erf": torch.erf, "atan": torch.atan, "abs": torch.abs,
+}.items():  # fmt: skip
+    _activation = ACTIVATIONS[_name.replace("_", "")]
+    entrywise(getattr(aten, _name).default, lambda arguments, known=_activation: known, _function)
 
 entrywise(
     aten.gelu.default,
