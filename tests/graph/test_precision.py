@@ -13,13 +13,6 @@ from normscope.graph.translate import holds
 from .attacked import Function
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
-
-
 def autocast(x: Tensor) -> Tensor:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         return (x @ torch.eye(3)).float()

@@ -21,7 +21,7 @@ def family(values, *, complex_=False, seed=0):
 
 @pytest.mark.parametrize("complex_", [False, True])
 @pytest.mark.parametrize("rtol", [1e-4, 1e-10])
-@pytest.mark.parametrize("gap", [0.5, 1e-2, 1e-5, 1e-9, 0.0])
+@pytest.mark.parametrize("gap", [0.5, 1e-5, 0.0])
 def test_estimates_come_close_whatever_the_gap(gap, rtol, complex_):
     values = [1.0] * 3 + [1.0 - gap] * 40 + [0.3] * 20
     matrix, start = family(values, complex_=complex_)
