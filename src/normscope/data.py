@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import math
 import pickle
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from .core.errors import InputError
+from .core.npz import unpacked_limit
 
 __all__ = ["Split", "cifar10", "digits", "mnist"]
 
@@ -142,13 +144,16 @@ def _idx_path(root: Path, name: str, axes: int) -> Path:
 def _idx(path: Path, *, axes: int) -> np.ndarray:
     """Read an idx file of bytes: two zeros, the type 8, the number of axes, their sizes, the values."""
     try:
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, ValueError) as error:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            start = file.read(4 + 4 * axes)
+            sizes = [int.from_bytes(start[k : k + 4]) for k in range(4, len(start), 4)]
+            fits = math.prod(sizes) <= unpacked_limit(path.stat().st_size)
+            values = file.read(math.prod(sizes) + 1) if fits else b""
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise InputError(f"cannot read {path}: {error}") from error
-    sizes = np.frombuffer(raw[4 : 4 + 4 * axes], dtype=">u4").astype(int).tolist() if len(raw) >= 4 + 4 * axes else []
-    if raw[:4] != bytes((0, 0, 8, axes)) or len(raw) - 4 - 4 * axes != math.prod(sizes):
-        raise InputError(f"{path} is no idx file of bytes with {axes} axes, or is cut short")
-    return np.frombuffer(raw, dtype=np.uint8, offset=4 + 4 * axes).reshape(sizes)
+    if start[:4] != bytes((0, 0, 8, axes)) or len(sizes) != axes or len(values) != math.prod(sizes):
+        raise InputError(f"{path} is no idx file of bytes with {axes} axes, or is cut short or far too large")
+    return np.frombuffer(values, dtype=np.uint8).reshape(sizes)
 
 
 def _cifar_part(
@@ -183,8 +188,13 @@ def _cifar_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
     try:
         with path.open("rb") as file:
             content = _ArraysOnly(file, encoding="bytes").load()
-        images = np.asarray(content[b"data"], dtype=np.uint8).reshape(-1, 3 * 32 * 32)
-        labels = np.asarray(content[b"labels"], dtype=np.int64).reshape(len(images))
+        pixels, classes = content[b"data"], content[b"labels"]
+        if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.nbytes > path.stat().st_size:
+            raise InputError("its data are no array of bytes")
+        images = pixels.reshape(-1, 3 * 32 * 32)
+        if len(classes) != len(images) or not all(isinstance(label, int | np.integer) for label in classes):
+            raise InputError("its labels are no integers, one for each image")
+        labels = np.array(classes, dtype=np.int64)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     except Exception as error:  # a damaged pickle may raise anything
@@ -192,8 +202,11 @@ def _cifar_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return images, labels
 
 
-class _ArraysOnly(pickle.Unpickler):
-    """Reads pickles of plain data and NumPy arrays; refuses everything that could run code."""
+class _ArraysOnly(pickle._Unpickler):
+    """Reads pickles of plain data and NumPy arrays; refuses everything that could run code.
+
+    It is the reader that is written in Python: the other one makes room for as many objects as a file says it keeps.
+    """
 
     ALLOWED = frozenset({"_reconstruct", "ndarray", "dtype", "_frombuffer", "encode"})
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds import bounding, captured, lower
+from normscope.bounds import captured
 from normscope.bounds.certificate import _log_norm
 from normscope.core import budget as module
 from normscope.core import cost
@@ -24,83 +24,23 @@ from normscope.core.budget import Budget, OutOfTimeError, attempt, check_time, i
 from normscope.core.errors import CaptureError
 from normscope.diagnosis import audit_steps
 from normscope.graph import capturing
-from normscope.graph.capturing import capture, capture_within, expected_seconds
-from normscope.graph.ir import Graph
+from normscope.graph.capturing import capture_within, expected_seconds
 from normscope.linalg import operator_norms
 from normscope.linalg.convolution_map import Convolution
 from normscope.linalg.folding import add, compose
 from normscope.linalg.linear_map import Composite, Identity, LinearMap, Matrix, Sum
 from normscope.linalg.writing import write_out
 
-from .clocks import Clock, clocked
-
-
-class Skip(nn.Module):
-    """Two convolutions with a BatchNorm between them, around which the input is led, and a head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.enter, self.norm = nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3)
-        self.inner, self.head = nn.Conv2d(3, 3, 3, padding=1), nn.Linear(48, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return four outputs."""
-        x = self.enter(x)
-        x = x + self.inner(torch.relu(self.norm(x)))
-        return self.head(x.flatten(1))
-
-
-class Recurrent(nn.Module):
-    """An LSTM and a head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.memory, self.head = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return two outputs."""
-        return self.head(self.memory(x)[0][:, -1])
-
-
-MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "skip": (Skip, (4, 1, 4, 4)),
-    "normalized": (lambda: nn.Sequential(nn.Linear(5, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3)), (4, 5)),
-    "chain": (lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)), (4, 4)),
-    "many outputs": (lambda: nn.Sequential(nn.Linear(5, 48), nn.ReLU(), nn.Linear(48, 40)), (4, 5)),
-    "attention": (lambda: nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True), (2, 3, 6)),
-    "recurrent": (Recurrent, (3, 4, 3)),
-}
+from .clocks import MODELS, Clock, clocked, made, shorten
 
 
 @pytest.fixture(autouse=True)
 def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer steps and one trace of each model: what they give does not matter here."""
-    held: dict[Any, Graph] = {}
-
-    def once(model: nn.Module, batch: Tensor, **options: Any) -> Graph:
-        key = (id(model), model.training, tuple(batch.shape))
-        if key not in held:
-            held[key] = capture(model, batch, **options)
-        return held[key]
-
-    capturing.warmed(1.0)
-    monkeypatch.setattr(lower, "ATTACK_STEPS", 12)
-    monkeypatch.setattr(bounding, "TINY", 0)
+    """Short searches, and nothing that is done whatever the clock says: as if the networks were large."""
+    shorten(monkeypatch)
+    monkeypatch.setattr(module, "CLOSED_FORM_WORK", 0.0)
     monkeypatch.setattr(captured, "TINY_PASS", 0.0)
-    monkeypatch.setattr(captured, "capture", once)
-    monkeypatch.setattr(audit_steps, "capture_within", lambda _, *given, **options: once(*given, **options))
-    monkeypatch.setattr("normscope.bounds.radius.certifier.ATTACK_STEPS", 12)
-    monkeypatch.setattr("normscope.bounds.radius.certifier.MOST", 6)
-    monkeypatch.setattr("normscope.diagnosis.sensitivities.SEARCH_STEPS", 40)
-    monkeypatch.setattr("normscope.bounds.ellipsoids.optimised.STEPS", 12)
-
-
-def made(name: str, mode: str = "eval") -> tuple[nn.Module, Tensor]:
-    """Return a model and a batch, the same ones every time."""
-    build, shape = MODELS[name]
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        return build().train(mode == "train"), torch.randn(shape)
+    monkeypatch.setattr(audit_steps, "BRIEF_TRACE", -1.0)
 
 
 @contextmanager
@@ -352,7 +292,7 @@ class TestMaps:
         assert cheap.log10 >= operator_norms.upper(linear).log10
 
     def test_tiny_networks_are_bounded_tightly_whatever_the_clock_says(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(bounding, "TINY", 4096)
+        monkeypatch.setattr(module, "CLOSED_FORM_WORK", 1e10)
         monkeypatch.setattr(captured, "TINY_PASS", 1e5)
         model, batch = made("chain")
         whole, cut = ns.ladder(model, batch), ns.ladder(model, batch, max_seconds=0.0)

@@ -193,9 +193,8 @@ def test_budget_is_kept_and_the_result_is_still_sound() -> None:
     full = spectral_norm(layer, (16, 16, 16))
     assert not result.converged
     assert "max_seconds" in result.advice
-    assert result.lower <= full.upper
-    assert result.upper >= full.lower
-    assert full.upper < result.upper
+    assert result.lower < full.lower
+    assert result.upper == full.upper  # its closed form comes before the clock
 
 
 def test_a_loose_bracket_says_so() -> None:

@@ -255,7 +255,7 @@ def test_a_learning_rate_that_is_no_number_is_read_back(tmp_path: Path) -> None:
 
 def test_a_line_of_endless_brackets_is_told(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b'{"type":"step","a":' + b"[" * 200_000 + b"\n")
-    with pytest.raises(InputError, match="is no JSON"):
+    with pytest.raises(InputError, match="is nested too deeply"):
         list(read_log(tmp_path))
 
 

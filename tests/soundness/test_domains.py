@@ -40,6 +40,11 @@ def test_gains(seed: int) -> None:
 
 
 @pytest.mark.slow
+def test_a_certificate_that_begins_at_a_part_of_an_operator() -> None:
+    try_domain(network(220), effort="tight", record="gains", proposals=2, samples=2)
+
+
+@pytest.mark.slow
 def test_a_thousand_networks() -> None:
     """Writes `docs/results/domain_soundness.json` and `.md` after every few networks, and fails on any violation.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from normscope.core import file_limits as limits
 from normscope.core import npz
 
 from .hostile_archives import (
@@ -60,12 +61,18 @@ def test_both_readers_read(make, tmp_path):
 
 
 def test_the_limits_are_the_same():
-    ours = (npz.MAX_UNPACKED_BYTES, npz.SMALL_BYTES, npz.MAX_RATIO, npz.MAX_MEMBERS, npz.MAX_READ_BYTES)
+    ours = (
+        limits.MAX_UNPACKED_BYTES,
+        limits.SMALL_BYTES,
+        limits.MAX_RATIO,
+        limits.MAX_MEMBERS,
+        limits.MAX_READ_BYTES,
+    )
     assert ours == (
         *(reading.MOST_UNPACKED, reading.SMALL, reading.MOST_RATIO),
         *(reading.MOST_MEMBERS, reading.MOST_AT_ONCE),
     )
-    ours = (npz.MAX_ARRAY_HEADER_BYTES, npz.MAX_DIMENSIONS, npz.MAX_JSON_BYTES)
+    ours = (limits.MAX_ARRAY_HEADER_BYTES, limits.MAX_DIMENSIONS, limits.MAX_ARCHIVE_JSON_BYTES)
     assert ours == (reading.MOST_ARRAY_HEADER, reading.MOST_DIMENSIONS, reading.MOST_HEADER)
 
 

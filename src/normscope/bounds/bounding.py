@@ -10,10 +10,7 @@ from ..core.budget import Budget
 from ..core.rounding import Upper
 from ..graph.capturing import warmed
 from ..linalg.linear_map import LinearMap
-from ..linalg.operator_norms import BOUNDING, upper
-
-TINY = 4096
-"""Whatever the clock says, maps with at most this many matrix entries are bounded tightly: they take a millisecond."""
+from ..linalg.operator_norms import BOUNDING, bracket, upper
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,21 +32,29 @@ class Bounding:
 
     @cached_property
     def norms(self) -> Budget:
-        """The budget of the norms of single maps."""
-        return self.budget.search(BOUNDING)
+        """The budget of the norms of single maps, which come before the clock."""
+        return self.budget.closed_forms(BOUNDING)
 
     @cached_property
-    def chains(self) -> Budget:
-        """The budget of closed forms."""
-        return self.budget.search("the search for closed forms")
+    def closed_forms(self) -> Budget:
+        """The budget of everything else that takes no search: it comes before the clock, too."""
+        return self.budget.closed_forms("the evaluation of closed forms")
+
+    def efforts(self, effort: str) -> tuple[tuple[str, Budget], ...]:
+        """Return the efforts to make one after the other, each with its budget: closed forms, then searches.
+
+        So the clock leaves at least the closed forms, and no effort gives less than a smaller one.
+        """
+        closed = ("fast", self.closed_forms)
+        return (closed,) if effort == "fast" else (closed, (effort, self.budget))
 
     def norm(self, linear: LinearMap) -> Upper:
         """Bound the norm of one linear map, within the tolerance and the budget."""
-        return upper(linear, rtol=self.rtol, budget=self.share(linear, 0.7))
+        return upper(linear, rtol=self.rtol, budget=self.norms.share(0.7))
 
-    def share(self, linear: LinearMap, part: float) -> Budget | None:
-        """Return the budget of one norm, a share of the time that is left; None for maps that take none to speak of."""
-        return None if linear.in_size * linear.out_size <= TINY else self.norms.share(part)
+    def bracket(self, linear: LinearMap) -> Bracket:
+        """Bound the norm of one linear map from both sides."""
+        return bracket(linear, rtol=self.rtol, budget=self.budget.search(BOUNDING).share(1 / 3))
 
 
 def cut_short(bracket: Bracket, *budgets: Budget) -> Bracket:

@@ -100,7 +100,7 @@ class Captured:
         own = with_real_values(fill(traced, known or {}))
         if on_missing == "error":
             check(own)
-        with torch.no_grad(), first.budget.timing():
+        with torch.no_grad(), first.closed_forms.timing():
             double = float64_graph(traced, known)
             segments = segment(double, norm=first.norm)
         return cls(

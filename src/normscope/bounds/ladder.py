@@ -112,7 +112,7 @@ def ladder(
         on_missing: `"error"` or `"inf"`.
         known: constants of modules by path.
         rtol: tolerance of single norms.
-        max_seconds: cuts short what takes longer; every rung says what was cut of it.
+        max_seconds: cuts short what takes longer, closed forms last (see `lipschitz`); every rung says what was cut.
         seed: of the search from below.
 
     Returns:

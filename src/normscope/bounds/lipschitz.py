@@ -84,9 +84,11 @@ def lipschitz(
             of which the largest norm is the limit). More samples give a smaller limit.
         known: constants for modules nobody can see into, by module path.
         rtol: how tight the norms of single layers are asked to be.
-        max_seconds: of the whole call, but for the trace of the model, which every figure needs: what takes longer is
-            cut short, and then `converged` is False and `advice` says what was cut. Without it every search takes its
-            own number of steps, and the same call gives the same figures.
+        max_seconds: of the whole call, but for the trace of the model, which every figure needs, and for closed forms,
+            which come first: searches that take longer are cut short, and then `converged` is False and `advice` says
+            what was cut. No upper side is above that of `effort="fast"` without a limit, unless the closed forms of the
+            network alone take more than some seconds (5e10 multiplications). DATA has none: no batch is begun after the
+            limit. Without a limit every search takes its own number of steps, and the same call gives the same figures.
         seed: of the search from below.
 
     Returns:
@@ -128,7 +130,8 @@ def lipschitz(
         )
     bounding = Bounding.within(max_seconds, rtol=rtol)
     if scope is Scope.POINT:
-        return jacobian_norms(model, batch, mode=mode, output=output, rtol=rtol, seed=seed, budget=bounding.budget)
+        budget = bounding.closed_forms
+        return jacobian_norms(model, batch, mode=mode, output=output, rtol=rtol, seed=seed, budget=budget)
     captured = Captured.of(model, batch, bounding, mode=mode, output=output, on_missing=on_missing, known=known)
     if radius is not None:
         return _over_balls(captured, bounding, radius, effort, seed)

@@ -15,7 +15,7 @@ from .captured import Captured
 from .evaluation import ESTIMATED
 from .global_attack import lower_bound
 from .passes import multiplications, passes
-from .point import first_samples, jacobian_norms
+from .point import STEP_PASSES, first_samples, jacobian_norms
 from .secants import Secant
 
 ATTACK_STEPS, ATTACK_FEWEST = 600, 6
@@ -34,8 +34,8 @@ only the first is, where no search is asked for."""
 OBSERVED_SAMPLES, OBSERVED_STEPS, OBSERVED_FEWEST = 8, 60, 4
 """Jacobians are taken at so many samples of the batch, each in so many steps of Lanczos; large networks take fewer."""
 
-OBSERVED_WORK, OBSERVED_PASSES = 1.5e11, 5
-"""Multiplications for these Jacobians, and how many passes one step takes: forward, and backward twice."""
+OBSERVED_WORK = 1.5e11
+"""Multiplications for these Jacobians."""
 
 OBSERVED_SHARE, ATTACK_SHARE = 0.3, 0.7
 """Of the time that is left, where it is limited: what the Jacobians may take, and what the search from below may, whose
@@ -61,7 +61,7 @@ def observed(captured: Captured, seed: int, budget: Budget | None = None) -> Bra
     How many samples and steps there are is counted from shapes, so that `audit`, `ladder` and `lipschitz` see the
     same Jacobians and start the same search from them.
     """
-    graph, work = captured.graph, OBSERVED_WORK / OBSERVED_PASSES
+    graph, work = captured.graph, OBSERVED_WORK / STEP_PASSES
     samples = passes(graph, OBSERVED_SAMPLES, work=work / USUAL_STEPS)
     there = 1 if graph.samples is None else len(graph.samples)
     samples = there if 2 * samples > there else samples  # the graph of the whole batch exists already

@@ -67,9 +67,12 @@ def per_output(
         raise InputError(
             f"per= needs one row of outputs for each sample; the output has shape {captured.graph.output_shape}"
         )
-    along = bounding.budget.share(0.5).attempt(lambda: _along(captured, bounding, values, rows, effort), lambda: None)
-    if along is None:
-        along = torch.full((len(rows),), math.inf, dtype=torch.float64)
+    along = torch.full((len(rows),), math.inf, dtype=torch.float64)
+    for way, budget in bounding.efforts(effort):
+        nothing = partial(torch.full_like, along, math.inf)
+        along = torch.minimum(
+            along, budget.share(0.5).attempt(partial(_along, captured, budget, values, rows, way), nothing)
+        )
     whole = bracket.log10_upper + rows.norm(dim=1).log10() + 1e-10
     steps = passes(captured.graph, min(ATTACK_STEPS, STEPS // len(rows)), work=ATTACK_WORK / len(rows), least=FEWEST)
     below = bounding.budget.search(BELOW, steps * len(rows))
@@ -104,14 +107,16 @@ def _below(captured: Captured, row: Tensor, budget: Budget, seed: int, enough: f
     )
 
 
-def _along(captured: Captured, bounding: Bounding, values: Bounds, rows: Tensor, effort: str) -> Tensor | None:
-    """Return log10 of the constants along the rows by one certificate; None where there is none."""
+def _along(captured: Captured, budget: Budget, values: Bounds, rows: Tensor, effort: str) -> Tensor:
+    """Return log10 of the constants along the rows by one certificate; infinite where there is none."""
     written = plan(captured.segments, values)
-    if written is None:
-        return None
-    rows, steps = rows.to(written.output.device), 1 if effort == "fast" else None
-    dense = optimise(written, steps=steps, budget=bounding.budget.share(0.5), directions=rows)
-    return None if dense is None else (accounted(written, dense) or dense).along(rows).cpu() + 1e-10
+    dense = None
+    if written is not None:
+        rows, steps = rows.to(written.output.device), 1 if effort == "fast" else None
+        dense = optimise(written, steps=steps, budget=budget.share(0.5), directions=rows)
+    if written is None or dense is None:
+        return torch.full((len(rows),), math.inf, dtype=torch.float64)
+    return (accounted(written, dense) or dense).along(rows).cpu() + 1e-10
 
 
 def directed(graph: Graph, row: Tensor) -> Graph:

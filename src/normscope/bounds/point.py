@@ -29,6 +29,7 @@ from ..linalg.lanczos import Ritz, lanczos
 from .autograd_check import MOVED, disagrees, reach_of
 from .derivative import BatchFunction, candidates, captured
 from .jacobian_products import Products
+from .passes import multiplications
 
 FEW = 32
 """With up to this many outputs (or inputs) a sample the whole Jacobian is taken, and its norm is exact up to rounding.
@@ -39,6 +40,8 @@ LANCZOS = "the search for the largest gain of a Jacobian"
 """How messages name this search."""
 STEPS = 60
 """Lanczos takes at most this many steps, each of two products."""
+STEP_PASSES = 5
+"""How many passes one step takes: forward, and backward twice."""
 DIRECTIONS = 2
 """Random directions along which an unproven derivative is compared, beside the one with the largest gain."""
 ROUNDED = 2.0**-40
@@ -101,7 +104,7 @@ def jacobian_norms(
     In eval mode with independent samples there is one figure per sample (`per_sample`), and the bracket spans the
     largest; otherwise the batch is one input. The derivative is that of the captured graph. `products` counts the
     passes of the whole batch that were taken. `graph` is the captured graph if there is one already. Lanczos stops once
-    the budget is over.
+    the budget is over; in small networks it comes before the clock if the budget is one of closed forms.
 
     With few outputs or inputs a sample the Jacobian is taken whole, in float64, and the evidence is NUMERICAL.
     Otherwise Lanczos runs in the model's own precision. The lower side is the gain along the direction it found, in
@@ -163,11 +166,14 @@ def batch_norms(
     """Return the Jacobian norms at the samples of a batch as tensors: what `jacobian_norms` makes brackets of."""
     forced, mode = mode, mode_of(model, mode)
     graph = graph or captured(model, batch, forced, output)
+    search = (budget or Budget()).share(SEARCHED).search(LANCZOS)
+    one_step = math.inf if graph is None else STEP_PASSES * multiplications(graph)
     with math_attention(), torch.enable_grad():
         for local in candidates(model, batch, mode, forced, output, graph, traces):
+            search.free(steps * local.samples * one_step, local.point.device, begun=True)
             try:
                 with nullcontext() if local.doubted is None else untouched(model, forced):  # a graph writes nothing
-                    return norms_at(local, rtol=rtol, steps=steps, seed=seed, budget=budget)
+                    return _norms_at(local, rtol, steps, seed, search)
             except (RuntimeError, NotImplementedError) as error:  # an operator that autograd cannot differentiate
                 unfit = error
     raise JacobianError(f"this model cannot be differentiated: {said(unfit)}") from unfit
@@ -181,14 +187,11 @@ def first_samples(batch: Any, samples: int) -> Any:
     return tree_map(lambda v: v[:samples] if isinstance(v, Tensor) else v, batch)
 
 
-def norms_at(
-    local: BatchFunction, *, rtol: float = 1e-3, steps: int = STEPS, seed: int = 0, budget: Budget | None = None
-) -> JacobianNorms:
+def _norms_at(local: BatchFunction, rtol: float, steps: int, seed: int, search: Budget) -> JacobianNorms:
     """Return the Jacobian norms at the rows of a function, all at once."""
     inputs = local.point.shape[1]
     few = min(local.outputs, inputs) <= FEW
     steps = min(steps, inputs, local.outputs + 1)
-    search = (budget or Budget()).share(SEARCHED).search(LANCZOS)
     found = _whole(local) if few else _iterated(local, rtol, steps, seed, search)
     _refuse_lost(local, found)
     if local.doubted is None:

@@ -84,7 +84,7 @@ def upper_sides(
         uppers["tight"], known["tight"] = uppers[least], known[least]
     brackets = _formulas(captured, bounding) if everywhere else {}
     brackets |= _brackets(captured, bounding, uppers, known)
-    norms, chained, whole = bounding.norms, bounding.chains, bounding.budget
+    norms, chained, whole = bounding.norms, bounding.closed_forms, bounding.budget
     later = {"liplt": chained, "closed-form": chained, "tight": whole, "best": whole}
     brackets = {name: cut_short(rung, norms, later.get(name, norms)) for name, rung in brackets.items()}
     brackets = {name: replace(rung, notes=(*rung.notes, *tight.notes)) for name, rung in brackets.items()}
@@ -125,8 +125,8 @@ def _chained(
 ) -> tuple[Bounds, tuple[Multipliers, ...]]:
     """Return the bounds of all nodes by a certificate that follows chains, and its multipliers."""
     device = captured.double.inputs[0].value.device
-    chain = ChainCertificate(start, method, device, bounding.chains, terms=terms)
-    with bounding.chains.timing():
+    chain = ChainCertificate(start, method, device, bounding.closed_forms, terms=terms)
+    with bounding.closed_forms.timing():
         found = propagate(captured.segments, norm, fold=True, chain=chain, joints=joints)
     return found, chain.proof()
 
@@ -194,8 +194,10 @@ def _not_attempted(captured: Captured, written: EllipsoidPlan | None, inputs: se
     late = [name for name in written.start if name not in inputs]
     if not late:
         return ()
-    paths = dict.fromkeys(captured.graph.node(name).path or name for name in late)
-    places = " and ".join(f"`{path}`" for path in paths)
+    nodes = [name.partition("~")[0] for name in late]  # parts of an operator over a domain are named behind a tilde
+    places = " and ".join(
+        f"`{path}`" for path in dict.fromkeys(captured.graph.node(name).path or name for name in nodes)
+    )
     return (
         f"the optimised certificate begins behind {places}: values before that are out of its reach, {limit}; "
         "their bounds are those of the faster methods",

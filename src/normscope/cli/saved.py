@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from ..bounds.curve.shares import ShareCurve
 from ..bounds.data.quantile import DataBracket
 from ..bounds.radius.radii import Radii
 from ..core.errors import InputError
+from ..core.files import read_json
 from ..diagnosis.audit_result import Audit
 from ..diagnosis.checked import Check
 from ..generalize.generalization_table import Generalization
@@ -93,7 +93,7 @@ def open_audit(path: Path) -> Audit:
 def _type(path: Path) -> object:
     """Return the `type` in a file; None if there is none: opening the file will then raise the error."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8-sig")) if os.path.isfile(path) else None
-    except (OSError, ValueError, RecursionError):
+        data = read_json(path) if os.path.isfile(path) else None
+    except InputError:
         return None
     return data.get("type") if isinstance(data, dict) else None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import collections
+import io
 import os
 import pickle
 import pickletools
@@ -16,6 +17,9 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError, said
+from ..core.file_limits import MAX_TABLE_BYTES, SMALL_BYTES
+from ..core.files import read_json
+from ..core.npz import open_zip, unpacked_limit
 from ..core.threads import ignored_warnings
 from ..diagnosis.bare_weights import Stored
 
@@ -59,6 +63,12 @@ def _opened(path: Path) -> Any:
     except ImportError as error:
         raise InputError("safetensors files need the package safetensors: pip install 'normscope[hf]'") from error
     try:
+        with path.open("rb") as file:
+            header = int.from_bytes(file.read(8), "little")  # a file begins with the size of its table of tensors
+        if header > MAX_TABLE_BYTES:
+            raise ValueError(
+                f"its table of tensors takes {header / 1e6:,.1f} MB, more than {MAX_TABLE_BYTES / 1e6:,.1f} MB"
+            )
         return safe_open(path, framework="pt")
     except Exception as error:
         raise InputError(f"{path} is no safetensors file, or is cut short ({said(error)})") from error
@@ -81,9 +91,9 @@ def _reader(path: Path, name: str) -> Callable[[], Tensor]:
 def _indexed(path: Path) -> dict[str, Callable[[], Tensor]]:
     """Return the tensors of the safetensors files that an index names."""
     try:
-        shards = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        shards = read_json(path)["weight_map"]
         files = {name: path.parent / _plain_name(shard) for name, shard in shards.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (InputError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is no index of safetensors files ({said(error)})") from error
     tensors = {file: _tensor_names(file, path) for file in dict.fromkeys(files.values())}
     for name, file in files.items():
@@ -124,6 +134,13 @@ def _pickled(path: Path) -> dict[str, Callable[[], Tensor]]:
     tensors = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
     if not tensors:
         raise InputError(f"{path} holds no tensor by name: save model.state_dict()")
+    for name, tensor in tensors.items():
+        size = tensor.numel() * tensor.element_size() if tensor.layout is torch.strided else 0  # others are passed over
+        if size > SMALL_BYTES and size > tensor.untyped_storage().nbytes():
+            raise InputError(
+                f"tensor {name!r:.80} of {path} has shape {tuple(tensor.shape)!s:.80}, and fewer numbers are stored: "
+                "it would be written out in memory. Save tensor.contiguous() if it really is so large"
+            )
     return {name: lambda tensor=tensor: _detached(tensor) for name, tensor in tensors.items()}  # type: ignore[misc]
 
 
@@ -141,6 +158,7 @@ def _loaded(path: Path) -> Any:
 def _unpickled(path: Path) -> Any:
     """Return the content of a pickle of tensors and plain containers; refuse one that would run code."""
     try:
+        _check_unpacked(path)
         with ignored_warnings():
             return _loaded(path)
     except pickle.UnpicklingError as error:
@@ -152,6 +170,21 @@ def _unpickled(path: Path) -> Any:
         ) from error
     except Exception as error:
         raise InputError(f"{path} is no file of weights that torch can read ({said(error)})") from error
+
+
+def _check_unpacked(path: Path) -> None:
+    """Refuse an archive that unpacks to far more than it is: torch.save packs nothing, but torch unpacks in memory.
+
+    Raises:
+        ValueError: members are packed too tightly, or overlap, or the directory is vast; others are those of zipfile.
+    """
+    if not zipfile.is_zipfile(path):
+        return
+    with io.FileIO(path) as file:
+        members = open_zip(file, max_directory_bytes=MAX_TABLE_BYTES).infolist()
+    packed, unpacked = os.path.getsize(path), sum(member.file_size for member in members)
+    if unpacked > max(packed, unpacked_limit(packed)):
+        raise ValueError(f"it is packed, and would take {unpacked / 1e6:,.1f} MB: no file of torch.save is")
 
 
 def _is_pickle(path: Path) -> bool:
@@ -170,4 +203,5 @@ def _is_pickle(path: Path) -> bool:
 
 def _ends(stream: IO[bytes]) -> bool:
     """Whether a stream holds a pickle up to its last operation."""
-    return [operation.name for operation, _, _ in pickletools.genops(stream)][-1] == "STOP"
+    *_, (last, _, _) = collections.deque(pickletools.genops(stream), maxlen=1)
+    return last.name == "STOP"

@@ -17,6 +17,8 @@ GPU = 50.0
 """A GPU may do this many times the work that a CPU may do."""
 RATE = 2e9
 """A CPU is taken to make this many float64 multiplications a second, to tell what still fits before a deadline."""
+CLOSED_FORM_WORK = 5e10
+"""Multiplications of closed forms that a call makes whatever its clock says: those of some seconds."""
 Result = TypeVar("Result")
 
 
@@ -32,7 +34,8 @@ class Budget:
 
     Without `max_seconds` no clock decides anything: the same search takes the same steps in every run, whatever else
     the machine does. Budgets are parts of each other: what a part spends is spent of the whole, and what the clock cut
-    in a part was cut in the whole.
+    in a part was cut in the whole. Closed forms come before the clock (`closed_forms`): a deadline ends searches, and
+    makes no bound worse than one without a search.
 
     Args:
         steps: how many steps the search may take; None for work that ends by itself.
@@ -61,10 +64,22 @@ class Budget:
         self._deadline = math.inf if max_seconds is None else self._began + max_seconds
         self._whole: Budget | None = None
         self._cuts: dict[str, str] = {}
+        self._before_clock: bool | None = None  # None: as the whole
+        self._free = CLOSED_FORM_WORK
 
     def search(self, what: str, steps: float | None = None) -> Budget:
         """Return the budget of one search, with steps of its own and the same deadline."""
         return self._part(Budget(steps, what=what), self._deadline)
+
+    def closed_forms(self, what: str) -> Budget:
+        """Return the budget of work that is done before the clock counts.
+
+        All closed forms of a call have `CLOSED_FORM_WORK` multiplications in common, on a GPU `GPU` times as many. What
+        takes more than are left of them is work like any other, which the clock may cut.
+        """
+        part = self.search(what)
+        part._before_clock = True
+        return part
 
     def share(self, part: float) -> Budget:
         """Return the budget of a part of the steps, and of the time, that are left."""
@@ -106,7 +121,21 @@ class Budget:
     @property
     def late(self) -> bool:
         """Whether the clock has run out; it is then noted that it cut something short."""
-        return self.limited and time.monotonic() >= self._deadline and self._cut()
+        return self.limited and not self.free() and time.monotonic() >= self._deadline and self._cut()
+
+    def free(self, multiplications: float = 0.0, device: torch.device | str = "cpu", *, begun: bool = False) -> bool:
+        """Take so many multiplications of those that closed forms make before the clock; say whether they were left.
+
+        Where they were not, and are `begun` all the same, the clock may cut this budget from now on.
+        """
+        wholes, multiplications = list(self._wholes()), multiplications / _speed(device)
+        if not next((one._before_clock for one in wholes if one._before_clock is not None), False):
+            return False
+        if not 0.0 < wholes[-1]._free >= multiplications:
+            self._before_clock = False if begun else self._before_clock
+            return False
+        wholes[-1]._free -= multiplications
+        return True
 
     def _cut(self) -> bool:
         """Note that the clock cut this short."""
@@ -197,14 +226,13 @@ def _set(variable: ContextVar[Budget | None], budget: Budget | None) -> Iterator
 
 def in_time(multiplications: float = 0.0, device: torch.device | str = "cpu") -> bool:
     """Say whether so many multiplications end before the clock of the work that runs does; without a clock they do."""
-    return _fit(_timing.get(), multiplications, device)
+    return _fit(_timing.get(), multiplications, device, begun=False)
 
 
-def _fit(budget: Budget | None, multiplications: float, device: torch.device | str) -> bool:
-    if budget is None:
+def _fit(budget: Budget | None, multiplications: float, device: torch.device | str, *, begun: bool) -> bool:
+    if budget is None or budget.free(multiplications, device, begun=begun):
         return True
-    rate = RATE * (GPU if torch.device(device).type == "cuda" else 1.0)
-    return not budget.late and (multiplications == 0.0 or budget.time_for(multiplications, rate))
+    return not budget.late and (multiplications == 0.0 or budget.time_for(multiplications, RATE * _speed(device)))
 
 
 def check_time(multiplications: float = 0.0, device: torch.device | str = "cpu") -> None:
@@ -222,7 +250,7 @@ def check_time(multiplications: float = 0.0, device: torch.device | str = "cpu")
         >>> Budget(max_seconds=0.0).attempt(work, lambda: "cut short"), Budget().attempt(work, lambda: "cut short")
         ('cut short', 'done')
     """
-    if not _fit(_leaving.get(), multiplications, device):
+    if not _fit(_leaving.get(), multiplications, device, begun=True):
         raise OutOfTimeError
 
 
@@ -242,5 +270,9 @@ def affordable(most: int, cost: float, *, work: float, least: int = 1, device: t
         >>> affordable(300, 1e6, work=1e9), affordable(300, 1e8, work=1e9), affordable(300, 1e12, work=1e9, least=4)
         (300, 10, 4)
     """
-    work = work * GPU if torch.device(device).type == "cuda" else work
-    return max(least, min(most, int(work / max(cost, 1.0))))
+    return max(least, min(most, int(work * _speed(device) / max(cost, 1.0))))
+
+
+def _speed(device: torch.device | str) -> float:
+    """Return how many times the work of a CPU a device may do."""
+    return GPU if torch.device(device).type == "cuda" else 1.0

@@ -189,12 +189,12 @@ def decoded(hint: Any, value: Any, where: str = "", *, nan: bool = False) -> Any
         Traceback (most recent call last):
         ValueError: a[1] is '2'
     """
-    kind, inner = get_origin(hint) or hint, get_args(hint)
+    kind, inner, has_fields = _hint_parts(hint)
     if kind is Any:
         return revived(value)
     if kind in (Union, UnionType):
         return _either(inner, value, where, nan)
-    if is_dataclass(kind):
+    if has_fields:
         return _dataclass(kind, value, where, nan)
     if kind is Literal:
         return value if isinstance(value, str) and value in inner else _refuse(value, where)
@@ -211,6 +211,13 @@ def decoded(hint: Any, value: Any, where: str = "", *, nan: bool = False) -> Any
             for key, item in items.items()
         }
     return _single(kind, value, where, nan)
+
+
+@cache
+def _hint_parts(hint: Any) -> tuple[Any, tuple[Any, ...], bool]:
+    """Return the class of a type, its parameters, and whether it is a dataclass: asked for every value of a file."""
+    kind = get_origin(hint) or hint
+    return kind, get_args(hint), is_dataclass(kind)
 
 
 @cache
@@ -339,7 +346,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _inside(where: str, name: object) -> str:
-    return f"{where}.{name}" if where else str(name)
+    return f"{where}.{name!s:.80}" if where else f"{name!s:.80}"
 
 
 def _refuse(value: Any, where: str) -> NoReturn:

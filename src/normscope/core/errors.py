@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+LONGEST = 1000
+"""How many letters of another error are quoted: a file may hold a name of megabytes."""
+
 
 class NormscopeError(Exception):
     """Root of every error raised on purpose by Normscope."""
@@ -52,9 +55,9 @@ class MissingRuleError(NormscopeError):
 
 
 def said(error: BaseException) -> str:
-    """Return an error's class and the first line of what it says."""
+    """Return an error's class and the first line of what it says, or the beginning of a line that is endless."""
     try:
         lines = str(error).strip().splitlines()
     except Exception:  # an error of the user's that cannot even say what it is
         lines = []
-    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
+    return f"{type(error).__name__}: {lines[0].rstrip('.'):.{LONGEST}}" if lines else type(error).__name__

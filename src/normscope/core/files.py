@@ -1,4 +1,4 @@
-"""Write a file whole or not at all, and read JSON back."""
+"""Write a file whole or not at all; read JSON and lines back, of files that may come from anywhere."""
 
 from __future__ import annotations
 
@@ -6,10 +6,25 @@ import json
 import os
 import secrets
 import stat
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from .errors import InputError
+from .file_limits import (
+    MAX_JSON_BYTES,
+    MAX_JSON_DEPTH,
+    MAX_JSON_VALUES,
+    MAX_LINE_BYTES,
+    MAX_LOG_BYTES,
+    MAX_LOG_LINES,
+    MAX_TEXT_LETTERS,
+)
+
+ADVICE = "it is damaged, or Normscope did not write it"
+LOG_ADVICE = "copy its first lines into a file of their own (head -n), and measure or log less often next time"
+TOO_DEEP = f"is nested too deeply, more than {MAX_JSON_DEPTH} levels: {ADVICE}"
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -43,16 +58,98 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     """Return the content of a JSON file.
 
     Raises:
-        InputError: the file cannot be read or is no JSON.
+        InputError: the file cannot be read, is no JSON, or exceeds a limit.
     """
+    name = os.fspath(path)
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8-sig"))
+        with open(path, "rb") as file:
+            raw = file.read(MAX_JSON_BYTES + 1)
+        if len(raw) > MAX_JSON_BYTES:
+            raise ValueError(f"takes more than the {MAX_JSON_BYTES >> 20} MiB that a result may take: {ADVICE}")
+        return parse_json(raw)
     except OSError as error:
-        raise InputError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
+        raise InputError(f"cannot read {name}: {error.strerror or error}") from error
     except ValueError as error:
-        raise InputError(f"{os.fspath(path)} is no JSON: {error}") from error
-    except RecursionError as error:
-        raise InputError(f"{os.fspath(path)} is no JSON that can be read: it is nested too deeply") from error
+        raise InputError(f"{name} {error}") from error
+
+
+def parse_json(raw: bytes) -> Any:
+    """Return the content of JSON that is within the limits of `file_limits.py`.
+
+    The number of values is limited before they are made, by the characters that separate them; texts and nesting are
+    before anything is done with them.
+
+    Raises:
+        ValueError: it is no JSON or exceeds a limit; the message is a predicate, such as "is no JSON: ...".
+    """
+    values = raw.count(b",") + raw.count(b"[") + raw.count(b"{")
+    if values > MAX_JSON_VALUES:
+        raise ValueError(f"holds {values:,} values, more than the {MAX_JSON_VALUES:,} that are read: {ADVICE}")
+    try:
+        content = json.loads(raw.decode("utf-8-sig"))
+    except ValueError as error:
+        raise ValueError(f"is no JSON: {error}") from error
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+    level, depth = [content], 0
+    while level:
+        if depth > MAX_JSON_DEPTH:
+            raise ValueError(TOO_DEEP)
+        longest = max((len(value) for value in level if type(value) is str), default=0)
+        if longest > MAX_TEXT_LETTERS:
+            raise ValueError(
+                f"holds a text of {longest:,} letters, more than the {MAX_TEXT_LETTERS:,} that are read: {ADVICE}"
+            )
+        objects = [value for value in level if type(value) is dict]
+        lists = [value for value in level if type(value) is list]
+        level = [*chain.from_iterable(objects), *chain.from_iterable(value.values() for value in objects)]
+        level += chain.from_iterable(lists)
+        depth += 1
+    return content
+
+
+def bounded_lines(file: IO[bytes], name: str | os.PathLike[str], *, already_read: int = 0) -> Iterator[bytes]:
+    """Yield the lines of a log, each with its line break; the last one may have none.
+
+    Args:
+        file: the log, open for reading.
+        name: its name in errors.
+        already_read: how many lines lie before the place at which the file stands.
+
+    Raises:
+        InputError: the log, or a line of it, exceeds a limit.
+    """
+    number, lines = already_read, None
+    while line := file.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if len(line) > MAX_LINE_BYTES:
+            raise InputError(
+                f"line {number} of {os.fspath(name)} takes more than the {MAX_LINE_BYTES >> 20} MiB that a line may "
+                f"take: {ADVICE}"
+            )
+        yield line
+        if lines is None:  # after the first line, which tells what the file is: whoever wants that alone gets it
+            lines = number + _lines_behind(file, os.fspath(name))
+        if max(number, lines) > MAX_LOG_LINES:
+            raise InputError(f"{os.fspath(name)} has more than the {MAX_LOG_LINES:,} lines that are read: {LOG_ADVICE}")
+
+
+def _lines_behind(file: IO[bytes], name: str) -> int:
+    """Return how many lines follow in a log, which are counted and not read; 0 for a pipe.
+
+    Raises:
+        InputError: the log is too large.
+    """
+    if not file.seekable():
+        return 0
+    size, place = os.fstat(file.fileno()).st_size, file.tell()
+    if size > MAX_LOG_BYTES:
+        raise InputError(
+            f"{name} takes {size / 1e9:.1f} GB, more than the {MAX_LOG_BYTES / 1e9:.1f} GB that are read: {LOG_ADVICE}"
+        )
+    lines = sum(file.read(1 << 20).count(b"\n") for _ in range(place, size, 1 << 20))
+    file.seek(place)
+    return lines
 
 
 def file_mode(path: str | os.PathLike[str]) -> int | None:

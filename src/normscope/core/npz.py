@@ -8,7 +8,6 @@ reader of its own with the same limits (`tools/verify/normscope_verify/reading.p
 from __future__ import annotations
 
 import io
-import json
 import math
 import os
 import re
@@ -21,24 +20,26 @@ from typing import IO, Any
 import numpy as np
 
 from .errors import said
-
-MAX_UNPACKED_BYTES = 1 << 30
-"""All arrays of a file together; its reader may allow more."""
-SMALL_BYTES = 64 << 20
-"""Up to this size arrays may be packed as tightly as they can be."""
-MAX_RATIO = 100
-"""Arrays above `SMALL_BYTES` may unpack to this many times the size of the file. Weights unpack to about twice."""
-MAX_MEMBERS = 10_000
-MAX_READ_BYTES = 1 << 20
-"""Bytes that are read at a time. zipfile reads the directory of an archive at once: this is also its largest size."""
-MAX_ARRAY_HEADER_BYTES = 10_000
-MAX_DIMENSIONS = 32
-MAX_JSON_BYTES = 16 << 20
-"""JSON in an array of bytes; as objects of Python it takes up to twenty times as much memory."""
+from .file_limits import (
+    MAX_ARCHIVE_JSON_BYTES,
+    MAX_ARRAY_HEADER_BYTES,
+    MAX_DIMENSIONS,
+    MAX_MEMBERS,
+    MAX_RATIO,
+    MAX_READ_BYTES,
+    MAX_UNPACKED_BYTES,
+    SMALL_BYTES,
+)
+from .files import parse_json
 
 PLAIN_NAME = re.compile(r"\w+", re.ASCII)
 NUMBERS = "biuf"
 """The kinds of dtypes that hold plain real numbers: truth values, integers, floats."""
+
+
+def unpacked_limit(packed: int, max_bytes: int = MAX_UNPACKED_BYTES) -> int:
+    """Return to how many bytes a file of so many bytes may unpack."""
+    return min(max_bytes, max(SMALL_BYTES, MAX_RATIO * packed))
 
 
 class Npz:
@@ -56,7 +57,7 @@ class Npz:
     """
 
     def __init__(self, file: io.FileIO, max_bytes: int) -> None:
-        self._archive = zipfile.ZipFile(_BoundedReads(file))
+        self._archive = open_zip(file)
         members = self._archive.infolist()
         if len(members) > MAX_MEMBERS:
             raise ValueError(f"it has {len(members):,} members, more than {MAX_MEMBERS:,}")
@@ -68,7 +69,7 @@ class Npz:
             self._members[name] = member
         self.names = tuple(self._members)
         self._packed = os.fstat(file.fileno()).st_size
-        self._left = self._most = min(max_bytes, max(SMALL_BYTES, MAX_RATIO * self._packed))
+        self._left = self._most = unpacked_limit(self._packed, max_bytes)
 
     def array(self, name: str, *, rows: int | None = None, dtypes: Collection[str] | None = None) -> np.ndarray:
         """Return one array of plain numbers.
@@ -158,23 +159,40 @@ def read_json_array(value: np.ndarray) -> Any:
     """Return the JSON that an array of bytes holds.
 
     Raises:
-        ValueError: it is too long, nested too deeply, or no JSON.
+        ValueError: it exceeds a limit, or is no JSON.
     """
-    if value.nbytes > MAX_JSON_BYTES:
-        raise ValueError(f"its header takes {_megabytes(value.nbytes)}, more than {_megabytes(MAX_JSON_BYTES)}")
+    if value.nbytes > MAX_ARCHIVE_JSON_BYTES:
+        raise ValueError(f"its header takes {_megabytes(value.nbytes)}, more than {_megabytes(MAX_ARCHIVE_JSON_BYTES)}")
     try:
-        return json.loads(value.tobytes().decode())
-    except RecursionError:
-        raise ValueError("its header is nested too deeply") from None
+        return parse_json(value.tobytes())
+    except ValueError as error:
+        raise ValueError(f"its header {error}") from None
+
+
+def open_zip(file: io.FileIO, *, max_directory_bytes: int = MAX_READ_BYTES) -> zipfile.ZipFile:
+    """Open a zip archive; refuse one with a vast directory, which zipfile would read at once.
+
+    Args:
+        file: the file, open for reading.
+        max_directory_bytes: the largest size of the directory; in memory it takes ten times as much.
+
+    Raises:
+        ValueError: the directory is larger; other errors are those of zipfile.
+    """
+    reader = _BoundedReads(file)
+    reader.most = max_directory_bytes
+    return zipfile.ZipFile(reader)
 
 
 class _BoundedReads(io.BufferedReader):
-    """A file of which only so much is read at once: the directory of an archive is, before anything is known of it."""
+    """A file of which only so much is read at once, as zipfile reads the directory of an archive."""
+
+    most = MAX_READ_BYTES
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Read bytes; refuse to read more than the limit at once."""
-        if size is not None and size > MAX_READ_BYTES:
-            raise ValueError(f"its directory takes {_megabytes(size)}, more than {_megabytes(MAX_READ_BYTES)}")
+        if size is not None and size > self.most:
+            raise ValueError(f"its directory takes {_megabytes(size)}, more than {_megabytes(self.most)}")
         return super().read(size)
 
 

@@ -12,7 +12,6 @@ from ..bounds.radius.radii import Radii
 from ..bounds.radius.radius import audited_radii
 from ..bounds.rungs import Rungs
 from ..core.bracket import Bracket
-from ..linalg.operator_norms import BOUNDING, bracket
 from ..rules.invariance import FeedingLayer, feeds
 from .audit_steps import NOT_REACHED, AuditRequest, Skipped
 from .examined import DataSeen, ExaminedRow
@@ -49,11 +48,7 @@ class AuditBounds:
 def bounds_without_graph(request: AuditRequest, data: DataSeen, observed: Bracket | None) -> AuditBounds:
     """Return the norms of the layers that ran, of a model that was not traced."""
     with request.meter.part("norms"):
-        places = from_data(
-            request.model,
-            data,
-            lambda linear: bracket(linear, rtol=request.rtol, budget=request.budget.search(BOUNDING)),
-        )
+        places = from_data(request.model, data, request.bounding().bracket)
     return AuditBounds(places=places, rungs={} if observed is None else {"observed": observed})
 
 

@@ -36,6 +36,8 @@ TRACED = "bounds over all inputs, folded and cumulative gains, sensitivity to th
 """What needs a traced model."""
 CAPTURE_SHARE, DATA_SHARE, JACOBIAN_SHARE = 0.75, 0.3, 0.3
 """Shares of the time that is left, where it is limited, that the trace, the data and the Jacobians may take."""
+BRIEF_TRACE = 10.0
+"""Expected seconds below which a model is traced whatever the clock says, since no bound can be had without a trace."""
 SIGNAL_PASSES, BRIEF = 3, 0.1
 """Passes over the batch that values and gradients by depth take, and seconds below which they are taken anyway."""
 NOT_REACHED = "max_seconds left no time for it: raise max_seconds"
@@ -101,29 +103,25 @@ class AuditTrace:
 
 def trace(request: AuditRequest, skipped: Skipped) -> AuditTrace:
     """Capture the model, unless its weights are broken or the clock leaves no time for it."""
-    budget, broken = request.budget, request.broken
-    in_time = not budget.limited or _time_to_capture(request.model, request.batch, request.asked, budget)
-    if broken:
-        skipped += [("bounds and Jacobians", f"{name} {what}") for name, what in list(broken.items())[:1]]
+    seconds = expected_seconds(request.model, request.batch, request.asked) if request.budget.limited else 0.0
+    tracing = Budget() if seconds <= BRIEF_TRACE else request.budget.share(CAPTURE_SHARE)
+    in_time = tracing.time_for(seconds, 1.0)
+    if request.broken:
+        skipped += [("bounds and Jacobians", f"{name} {what}") for name, what in list(request.broken.items())[:1]]
         return AuditTrace(None, in_time)
     if not in_time:
         skipped.append((f"{TRACED}, Jacobians", NO_TIME))
         return AuditTrace(None, False)
     with request.meter.part("capture"):
-        captured = _captured(request, skipped)
+        captured = _captured(request, tracing, skipped)
     return AuditTrace(captured, (TRACED, NO_TIME) not in skipped)
 
 
-def _time_to_capture(model: nn.Module, batch: Any, mode: str | None, budget: Budget) -> bool:
-    """Say whether tracing a model leaves a share of the time that there is."""
-    return budget.share(CAPTURE_SHARE).time_for(expected_seconds(model, batch, mode), 1.0)
-
-
-def _captured(request: AuditRequest, skipped: Skipped) -> Captured | None:
+def _captured(request: AuditRequest, tracing: Budget, skipped: Skipped) -> Captured | None:
     """Capture the model and fold its segments, or say why not."""
-    model, batch, budget = request.model, request.batch, request.budget.share(CAPTURE_SHARE)
+    model, batch, folding = request.model, request.batch, request.budget.share(CAPTURE_SHARE)
     try:
-        graph = capture_within(budget, model, batch, mode=request.asked, output=request.output)
+        graph = capture_within(tracing, model, batch, mode=request.asked, output=request.output)
         return Captured.of(
             model,
             batch,
@@ -133,7 +131,7 @@ def _captured(request: AuditRequest, skipped: Skipped) -> Captured | None:
             on_missing="inf",
             known=request.known,
             graph=graph,
-            folding=budget,
+            folding=folding,
         )
     except CaptureError as error:
         skipped.append((TRACED, str(error)))

@@ -22,7 +22,6 @@ from ..core.progress import Progress
 from ..core.rounding import Upper
 from ..graph.ir import Node, Unit, leaves
 from ..linalg.layer_norms import linear_map
-from ..linalg.operator_norms import BOUNDING, bracket
 from ..listening.calls import NORMALIZERS, Site
 from ..listening.normalizer_seen import NormalizerSeen, rows_seen, set_count, set_positions
 from ..rules.effects import Linear
@@ -62,7 +61,7 @@ def weight_norms(captured: Captured, bounding: Bounding) -> dict[str, Bracket]:
     with Progress("bounding weights", total=len(maps)) as progress:
         for name, linear in maps.items():
             progress.step(captured.double.node(name).path)
-            found[name] = bracket(linear, rtol=bounding.rtol, budget=bounding.share(linear, 1 / 3))
+            found[name] = bounding.bracket(linear)
     return found
 
 
@@ -91,7 +90,7 @@ def from_graph(
     stand_ins = _at_the_batch(captured, bounding.budget, unwatched)
     stands = standings(captured.double, nodes)
     cumulative = {name: size.log10 for name, size in values.items()}
-    norm = _within(bounding)
+    norm = bounding.bracket
     measured: set[str] = set()  # recurrent modules whose matrices have rows
     places: list[ExaminedRow] = []
     with Progress("measuring layers", total=len(nodes)) as progress:
@@ -150,11 +149,6 @@ def _called(place: ExaminedRow, names: Mapping[str, str], folded: Mapping[str, s
     row, node = place.row, "" if place.node is None else place.node.name
     before = None if row.folded_with is None else folded.get(node, row.folded_with)
     return replace(place, row=replace(row, path=names.get(node, row.path), folded_with=before))
-
-
-def _within(bounding: Bounding) -> Norm:
-    """Return how norms are bracketed within the tolerance and the budget of an audit."""
-    return lambda linear: bracket(linear, rtol=bounding.rtol, budget=bounding.budget.search(BOUNDING))
 
 
 def _placed(nodes: Sequence[Node], places: Sequence[ExaminedRow]) -> tuple[ExaminedRow, ...]:

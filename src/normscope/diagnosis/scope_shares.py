@@ -15,8 +15,9 @@ from ..bounds.curve.shares import DomainPoint, ShareCurve
 from ..bounds.data.order import draws_needed
 from ..bounds.domain.domain import Domain
 from ..bounds.domain.domain_bounds import domain_sides
-from ..bounds.lower import OBSERVED_PASSES, USUAL_STEPS
+from ..bounds.lower import USUAL_STEPS
 from ..bounds.passes import multiplications, passes
+from ..bounds.point import STEP_PASSES
 from ..core.bracket import Bracket
 from ..core.errors import CaptureError, InputError, JacobianError
 from ..graph.call import arguments, batches_of
@@ -82,7 +83,7 @@ def audited_curve(
             [] if loader is None else batches_of(loader, model=captured.model),
             widths=BRIEF_WIDTHS if brief else checked_widths(QUANTILES, MARGINS),
             samples=samples,
-            norms=passes(captured.graph, needed, work=WORK / (OBSERVED_PASSES * USUAL_STEPS), least=FEWEST_NORMS),
+            norms=passes(captured.graph, needed, work=WORK / (STEP_PASSES * USUAL_STEPS), least=FEWEST_NORMS),
             share=SHARE,
             confidence=CONFIDENCE,
             everywhere=everywhere,

@@ -52,7 +52,7 @@ def sensitivities(
         samples=1 if large else SAMPLES,
         chain_cost=-1.0,
         side=SIDE,
-        norms=bounding.budget.share(0.5).search(BOUNDING, norms),
+        norms=bounding.norms.search(BOUNDING, norms),
         witnesses=False,
     )
     try:

@@ -44,7 +44,7 @@ def matrix_norm(weight: Tensor, *, rtol: float = 1e-2, budget: Budget | None = N
     Args:
         weight: a real floating-point matrix; float16, bfloat16 and float8 are converted exactly.
         rtol: close the bracket to `upper/lower - 1 <= rtol` where that is affordable.
-        budget: once it is over only cheap upper sides are taken.
+        budget: once it is over only cheap upper sides are taken, but for closed forms that take a moment.
 
     Returns:
         The bracket, PROVEN; `converged` and `advice` say if it is loose.
@@ -59,7 +59,7 @@ def matrix_norm(weight: Tensor, *, rtol: float = 1e-2, budget: Budget | None = N
     weight = _working(weight)
     if weight.numel() <= _SMALL or weight.dtype == torch.float64:
         return bracket(Matrix(weight), rtol=rtol, budget=budget)
-    own = (budget or Budget()).search(BOUNDING)
+    own = (budget or Budget()).closed_forms(BOUNDING)
     large = _Large(weight, own)
     bound, vector = large.certified(rtol)
     lower = large.attained(vector if vector is not None else large.searched(rtol, own))
@@ -84,7 +84,7 @@ def kernel_norm(kernel: Tensor, *, rtol: float = 1e-2, budget: Budget | None = N
     Args:
         kernel: a real floating-point tensor of 3 to 5 dimensions.
         rtol: the relative tolerance of the norms of the matrices.
-        budget: once it is over only cheap upper sides are taken.
+        budget: once it is over only cheap upper sides are taken, but for closed forms that take a moment.
 
     Returns:
         The bracket, PROVEN; never closed, since the convolutions it speaks of have different norms.
@@ -102,7 +102,7 @@ def kernel_norm(kernel: Tensor, *, rtol: float = 1e-2, budget: Budget | None = N
     rows = taps.reshape(out, -1)
     longest = rows[torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).argmax()]
     root = Upper.of(math.sqrt(count), Evidence.PROVEN, allowance=2.0**-52)
-    own = (budget or Budget()).search(BOUNDING)
+    own = (budget or Budget()).closed_forms(BOUNDING)
     bounds = [
         total([_upper(taps[:, :, tap], rtol, own) for tap in range(count)]).named("sum over taps"),
         root.times(_upper(rows, rtol, own)).named("windows"),
@@ -149,6 +149,7 @@ class _Large:
         self.tall = weight if weight.shape[0] >= weight.shape[1] else weight.T
         self.rows, self.columns = self.tall.shape
         cost = float(self.rows) * self.columns * self.columns
+        budget.free(cost, weight.device, begun=True)
         self.affordable = cost <= _AFFORDABLE and not budget.over
         self._read()
 

@@ -230,7 +230,7 @@ class Graph:
 
     def node(self, name: str) -> Node:
         """Return the node of that name."""
-        return next(node for node in self.nodes if node.name == name)
+        return {node.name: node for node in self.nodes}[name]
 
     @property
     def input_shape(self) -> Shape:

@@ -174,7 +174,7 @@ class _Reader:
         if node.target in DROPOUT:
             self._dropout(node, args, kwargs, depends)
         elif not depends and not self.has_floats and node.target in EMBEDDINGS and self._from_tokens(node.args[1]):
-            value = node.target(*args, **kwargs)  # type: ignore[operator]
+            value = node.target(*args, **kwargs)
             self.variables[node.name] = Input(name=node.name, value=value, path=_path(node.meta)[0])
         elif torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not _switched_off(node):
             raise RandomOperatorError(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError, said
-from ..core.files import read_json, write_text
+from ..core.files import bounded_lines, parse_json, read_json, write_text
 from ..core.json_values import plain
 
 RUNS, SETTINGS = "runs.jsonl", "settings.json"
@@ -104,23 +104,27 @@ class Ledger(Generic[Result]):
 
     def _read(self, path: Path) -> None:
         """Read the finished jobs; remove a last line that was cut short when a run was killed."""
+        if not path.exists():
+            return
+        kept, damage = 0, None
         try:
-            lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+            with path.open("rb") as file:
+                for number, line in enumerate(bounded_lines(file, path), start=1):
+                    if damage is not None:
+                        raise InputError(f"line {number - 1} of {path} is damaged ({said(damage)}): remove it")
+                    try:
+                        if not line.endswith(b"\n"):
+                            raise ValueError("it has no end")
+                        result = self._kind.from_json(parse_json(line))
+                    except (AttributeError, KeyError, TypeError, ValueError) as error:
+                        damage = error
+                        continue
+                    kept += len(line)
+                    self.done[result.key] = result
         except OSError as error:
             raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-        kept = 0
-        for number, line in enumerate(lines, start=1):
-            try:
-                if not line.endswith(b"\n"):
-                    raise ValueError("it has no end")
-                result = self._kind.from_json(json.loads(line))
-            except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-                if number < len(lines):
-                    raise InputError(f"line {number} of {path} is damaged ({said(error)}): remove it") from error
-                os.truncate(path, kept)
-                return
-            kept += len(line)
-            self.done[result.key] = result
+        if damage is not None:
+            os.truncate(path, kept)
 
 
 def hashed(tensors: Iterable[Tensor]) -> str:

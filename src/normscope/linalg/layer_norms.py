@@ -132,7 +132,8 @@ def spectral_norm(
         x: a matrix, `nn.Linear`, `nn.Conv1d/2d/3d`, `nn.ConvTranspose1d/2d/3d` or a `LinearMap`; left untouched.
         input_shape: `(C, *spatial)` for convolutions.
         rtol: the search goes on until `upper/lower - 1 <= rtol`.
-        max_seconds: the search ends after so many seconds; the result is still sound.
+        max_seconds: the search ends after so many seconds; the result is still sound, and the upper side not above its
+            closed form, which comes first (up to some seconds, see `lipschitz`).
         seed: the seed of the search from below.
 
     Returns:

@@ -310,20 +310,22 @@ def bracket(
 ) -> Bracket:
     """Return the spectral norm of a linear map between a witnessed lower side and a certified upper side.
 
-    The witness is a unit vector of `in_shape` in float64.
+    The budget is that of the searches, behind the closed forms. The witness is a unit vector of `in_shape` in float64.
     """
     known, tightened = taken(linear).within(rtol), taken(linear).tightened
     inner = _one_slice(linear)
     if inner is not None and known is None:
         return _lifted(linear, inner, bracket(inner, rtol=rtol, budget=budget, seed=seed, steps=steps))
     budget = Budget(what=BOUNDING) if budget is None else budget.share(1.0)
-    found = known if known is not None else _within(linear, rtol, budget)
+    closed = budget.closed_forms(budget.what)
+    found = known if known is not None else _within(linear, rtol, closed)
     log10_lower, witness, settled = budget.attempt(
         lambda: _lower(linear, found, rtol, budget, seed, steps), lambda: (-math.inf, None, False)
     )
     loose = found.upper.log10 > log10_lower + math.log10(1.0 + rtol)
     if loose and known is not None and not tightened:  # what tightening needs was let go
-        found = _within(linear, rtol, budget)
+        again = _within(linear, rtol, closed)
+        found = NormBound(smallest([known.upper, again.upper]), known.start, again.tighten)
     tighten = found.tighten
     if loose and tighten is not None:
         tighter, start = budget.attempt(tighten, lambda: (found.upper, None))

@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 from ..core.codec import decoded
 from ..core.errors import InputError, said
+from ..core.files import bounded_lines, parse_json
 from ..core.finding import Finding
 from .record import LayerRecord, Numbers, Record
 
@@ -135,13 +137,13 @@ def read_log(folder: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
         folder: the folder of the run, or the file in it.
 
     Raises:
-        InputError: there is no log, a line in it is no JSON object, or it has another `schema_version`.
+        InputError: there is no log, a line in it is no JSON object or too long, or it has another `schema_version`.
     """
     path = Path(folder)
     path = path / FILE if path.is_dir() else path
     try:
         with path.open("rb") as file:
-            for number, raw in enumerate(file, 1):
+            for number, raw in enumerate(bounded_lines(file, path), 1):
                 if raw.endswith(b"\n"):
                     yield read_line(raw, f"{path}, line {number}")
                 elif number == 1 and not raw.startswith(b'{"type"'[: len(raw)]):
@@ -157,14 +159,16 @@ def read_line(raw: bytes, where: str) -> dict[str, Any]:
         InputError: it is no JSON object, or has another `schema_version`.
     """
     try:
-        line = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where} is no JSON: the file is damaged") from error
+        line = parse_json(raw)
+    except ValueError as error:
+        raise InputError(f"{where} {error}") from error
     if not isinstance(line, dict) or "type" not in line:
         raise InputError(f"{where} is not a line of a run's log")
     version = line.get("schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
-        raise InputError(f"{where} has schema_version {version}; this version of Normscope reads {SCHEMA_VERSION}")
+        raise InputError(
+            f"{where} has schema_version {version!s:.40}; this version of Normscope reads {SCHEMA_VERSION}"
+        )
     return line
 
 
@@ -195,6 +199,7 @@ class LogReading:
         self.findings: list[Finding] = []
         self.resumed: list[int] = []
         self.ended: Ended | None = None
+        self._counts: Mapping[str, int] = {}
         self._steps: list[tuple[Record, tuple[LayerRecord, ...]]] = []
 
     @classmethod
@@ -228,18 +233,21 @@ class LogReading:
                 if self.metadata:
                     self.resumed.append(begun)
                 self._forget(begun)
-                self.metrics = [pair for pair in self.metrics if pair[0] <= begun]
+                self._forget_metrics(begun)
                 self.metadata = {key: value for key, value in line.items() if key not in ("type", "layers")}
-                self.layers = decoded(tuple[LayerRecord, ...], line["layers"], "layers")
+                layers = decoded(tuple[LayerRecord, ...], line["layers"], "layers")
+                if layers != self.layers:  # so that `is` tells records of other layers
+                    self.layers, self._counts = layers, Counter(layer.kind for layer in layers)
                 _check_beginning(self.metadata)
                 self.ended = None
             case "step":
                 record = Record.from_json({key: value for key, value in line.items() if key != "type"})
-                _check_record(record, self.layers)
+                _check_record(record, self._counts)
                 self._forget(record.step)
                 self._steps.append((record, self.layers))
             case "metrics":
                 figures = {str(key): float(value) for key, value in line["metrics"].items()}
+                self._forget_metrics(int(line["step"]))
                 self.metrics.append((int(line["step"]), figures))
             case "finding":
                 self.findings.append(Finding.from_json(line))
@@ -250,7 +258,7 @@ class LogReading:
     def records(self) -> tuple[Record, ...]:
         """Return the records by step, all with the layers of the last part of the run."""
         return tuple(
-            record if layers == self.layers else _reorder_record(record, layers, self.layers)
+            record if layers is self.layers else _reorder_record(record, layers, self.layers)
             for record, layers in self._steps
         )
 
@@ -258,6 +266,11 @@ class LogReading:
         """Drop the records from a step on: it is done again, and an abandoned end must not follow."""
         while self._steps and self._steps[-1][0].step >= step:
             self._steps.pop()
+
+    def _forget_metrics(self, step: int) -> None:
+        """Drop the metrics behind a step; at one step there may be several."""
+        while self.metrics and self.metrics[-1][0] > step:
+            self.metrics.pop()
 
 
 def _reorder_record(record: Record, old: Sequence[LayerRecord], new: Sequence[LayerRecord]) -> Record:
@@ -281,19 +294,17 @@ def _check_beginning(metadata: Mapping[str, Any]) -> None:
     _require(all(type(interval) is int for interval in metadata.get("every", {}).values()), "every")
 
 
-def _check_record(record: Record, layers: Sequence[LayerRecord]) -> None:
+def _check_record(record: Record, counts: Mapping[str, int]) -> None:
     """Raise ValueError where a record holds no numbers, or not one for each of its layers."""
     _require(_are_numbers((record.loss, *record.lr, *record.total.values())), "loss, lr or total")
     _require(_are_numbers(record.metrics.values()) and None not in record.metrics.values(), "metrics")
     _require(None not in record.lr, "lr")
     for kind, table in record.values.items():
-        count = sum(layer.kind == kind for layer in layers)
         for quantity, numbers in table.items():
-            _require(len(numbers) == count and _are_numbers(numbers), f"{kind} {quantity}")
-    count = sum(layer.kind == "weight" for layer in layers)
+            _require(len(numbers) == counts.get(kind, 0) and _are_numbers(numbers), f"{kind} {quantity}")
     for what, rows in record.histograms.items():
         right = all(row is None or (len(row) > 1 and None not in row and _are_numbers(row)) for row in rows)
-        _require(len(rows) == count and right, f"histogram of each {what}")
+        _require(len(rows) == counts.get("weight", 0) and right, f"histogram of each {what}")
 
 
 def _are_numbers(values: Iterable[Any]) -> bool:

@@ -127,6 +127,7 @@ def _details(audit: Audit) -> list[Block]:
 
 
 def _brief(audit: Audit) -> list[Block]:
+    shown_above = set(cuts(audit))
     blocks = [
         Text(body=audit.verdict, lead=True),
         *(Text(body=sentence) for sentence in headline(audit)),
@@ -135,7 +136,7 @@ def _brief(audit: Audit) -> list[Block]:
         _ladder(audit, "bounds (log10)"),
         row_table(audit.layers, BRIEF, title="layers (log10)"),
         _skipped(audit),
-        *(Text(body=f"Note: {note}") for note in audit.notes if note not in cuts(audit)),
+        *(Text(body=f"Note: {note}") for note in audit.notes if note not in shown_above),
     ]
     return [block for block in blocks if block is not None]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 from ..bounds.radius.radii import Radii
 from ..core.errors import InputError
@@ -24,6 +24,7 @@ from .radii import compared_curves, compared_radii
 
 Key = tuple[str, str, int]
 """A row among those of an audit: its path, its role, and which of its runs."""
+Name = TypeVar("Name", bound=Hashable)
 
 LEFT_OUT = "Bounds that are infinite or a millionfold above the data are not drawn; the table has them."
 
@@ -143,18 +144,35 @@ def matched(audits: Mapping[str, Audit]) -> dict[Key, dict[str, Row]]:
     Returns:
         For each path (and each of its runs) the rows by the name of their audit; audits without it are absent.
     """
-    order: list[Key] = []
-    by_key: dict[Key, dict[str, Row]] = {}
-    for name, audit in audits.items():
-        after = 0
-        for key, row in _keyed(audit.layers):
-            if key in by_key:
-                after = order.index(key) + 1
-            else:
-                order.insert(after, key)
-                after += 1
-            by_key.setdefault(key, {})[name] = row
-    return {key: by_key[key] for key in order}
+    keyed = {name: _keyed(audit.layers) for name, audit in audits.items()}
+    by_key: dict[Key, dict[str, Row]] = {
+        key: {} for key in merged_order([[key for key, _ in rows] for rows in keyed.values()])
+    }
+    for name, rows in keyed.items():
+        for key, row in rows:
+            by_key[key][name] = row
+    return by_key
+
+
+def merged_order(lists: Iterable[Iterable[Name]]) -> list[Name]:
+    """Return every name once, in an order that keeps the order of each list as far as the lists agree.
+
+    Example:
+        >>> merged_order([["a", "b", "d"], ["a", "c", "d", "e"]])
+        ['a', 'c', 'b', 'd', 'e']
+    """
+    following: dict[Name | None, Name | None] = {None: None}  # of each name the next; of None the first
+    for names in lists:
+        before = None
+        for name in names:
+            if name not in following:
+                following[name], following[before] = following[before], name
+            before = name
+    order, last = [], following[None]
+    while last is not None:
+        order.append(last)
+        last = following[last]
+    return order
 
 
 def _keyed(rows: Sequence[Row]) -> list[tuple[Key, Row]]:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
+from ..core.files import bounded_lines
 from ..monitor.log import FILE, LogReading, read_line
 from ..monitor.run import Run
 from ..report.cells import visible
 from ..report.document import Curve, Curves
+from ..report.limits import CUT_CAPTION_LETTERS, MAX_CURVES, MAX_ROWS, cut_text, left_out
 from .run import (
+    MOST,
     PRODUCTS,
     READING_THE_PRODUCTS,
     Points,
@@ -64,7 +68,7 @@ class Followed:
         path = Path(folder)
         self.run = Run(path)
         self._folder, self._file = self.run.path, path / FILE if path.is_dir() else path
-        self._reading, self._read, self._inode = LogReading(), 0, -1
+        self._reading, self._read, self._lines, self._inode = LogReading(), 0, 0, -1
         self.broken: str | None = None
         self.version = 0
         self.refresh()
@@ -75,15 +79,19 @@ class Followed:
             with self._file.open("rb") as file:
                 status = os.fstat(file.fileno())
                 if status.st_ino != self._inode or status.st_size < self._read:
-                    self._reading, self._read, self._inode, self.broken = LogReading(), 0, status.st_ino, None
+                    self._reading, self._read, self._lines = LogReading(), 0, 0
+                    self._inode, self.broken = status.st_ino, None
                 if self.broken is not None or status.st_size == self._read:
                     return
                 file.seek(self._read)
-                whole_lines = file.read(status.st_size - self._read).rpartition(b"\n")[0]
-            for line in whole_lines.splitlines():
-                self._reading.take_from(self._folder, read_line(line, str(self._file)))
-            self._read += len(whole_lines) + 1 if whole_lines else 0
-            self.version += bool(whole_lines)
+                before = self._lines
+                for line in bounded_lines(file, self._file, already_read=before):
+                    if not line.endswith(b"\n"):  # the run is writing it
+                        break
+                    self._reading.take_from(self._folder, read_line(line, str(self._file)))
+                    self._read += len(line)
+                    self._lines += 1
+                self.version += self._lines > before
         except (OSError, InputError) as error:
             self.version += self.broken is None
             self.broken = str(error)
@@ -106,16 +114,16 @@ def live_data(
     return {
         "version": version(runs),
         "runs": [
-            {"name": visible(name), "state": visible(f.broken or _state(f.run)), "verdict": visible(verdict_of(f.run))}
+            {"name": _text(name), "state": _text(f.broken or _state(f.run)), "verdict": _text(verdict_of(f.run))}
             for f, name in zip(runs, names, strict=True)
         ],
         "alarms": [
             {
-                "run": index, "step": finding.step, "level": finding.severity.value, "code": visible(finding.code),
-                "where": visible(finding.where), "seen": visible(finding.seen),
+                "run": index, "step": finding.step, "level": finding.severity.value, "code": _text(finding.code),
+                "where": _text(finding.where), "seen": _text(finding.seen),
             }
             for index, followed in enumerate(runs)
-            for finding in followed.run.findings
+            for finding in followed.run.findings[:MAX_ROWS]
         ],
         "parts": [*TOTALS, *(heading for heading, _, views in PARTS if _any(runs, views)), *_spread_part(runs)],
         "charts": [chart for part in parts for chart in _charts(shown, part)],
@@ -131,7 +139,13 @@ def version(runs: Sequence[Followed]) -> int:
 def _state(run: Run) -> str:
     said = headline(run)
     where = f"Step {run.records[-1].step:,}." if run.records else ""
-    return " ".join([where, *said[1:]]).strip()
+    cut = (
+        left_out(len(run.findings), MAX_ROWS, "alarm"),
+        left_out(len(run.resumed), MAX_ROWS, "resumption"),
+        left_out(len(metric_names(run)), MOST, "logged figure"),
+        left_out(len(run.of("weight")), MAX_CURVES, "layer"),
+    )
+    return " ".join(filter(None, (where, *cut, *said[1:])))
 
 
 def _any(runs: Sequence[Followed], views: Sequence[LayerPicture]) -> bool:
@@ -147,8 +161,8 @@ def _totals(runs: Sequence[Run], part: str) -> Iterator[tuple[str, str, Callable
     """Yield the charts of the whole network in a part of the page; the user's own figures are shown with the loss."""
     yield from TOTALS.get(part, ())
     if part == "Loss":
-        for name in dict.fromkeys(name for run in runs for name in metric_names(run)):
-            yield f"metric {visible(name)}", visible(name), lambda run, name=name: {name: run.total(name)}  # type: ignore[misc]
+        for name in dict.fromkeys(name for run in runs for name in metric_names(run)[:MOST]):
+            yield f"metric {_text(name)}", name, lambda run, name=name: {name: run.total(name)}  # type: ignore[misc]
 
 
 def _charts(runs: Sequence[Run], part: str) -> Iterator[dict[str, Any]]:
@@ -183,7 +197,9 @@ def _layer_chart(runs: Sequence[Run], part: str, view: LayerPicture) -> Iterator
     measured = [(index, curves) for index, curves in by_run if curves is not None]
     if measured:
         owned = [(index, curve.name, curve) for index, curves in measured for curve in curves.curves]
-        yield _chart(f"{view.kind}-{view.quantity}", part, measured[0][1], owned, runs)
+        captions = dict.fromkeys(curves.caption for _, curves in measured)
+        like = replace(measured[0][1], caption=" ".join(captions))
+        yield _chart(f"{view.kind}-{view.quantity}", part, like, owned, runs)
 
 
 def _chart(
@@ -193,23 +209,23 @@ def _chart(
     return {
         "id": key,
         "part": part,
-        "title": like.title,
-        "axis": like.axis,
+        "title": _text(like.title),
+        "axis": _text(like.axis),
         "caption": like.caption,
         "rules": [[name, value] for name, value in like.rules],
         "curves": [
             {
                 "run": index,
-                "name": visible(name),
+                "name": _text(name),
                 "depth": curve.depth,
                 "points": [[x, _plain(value)] for x, value in curve.points],
             }
             for index, name, curve in owned
         ],
         "marks": [
-            {"run": index, "x": mark.x, "level": mark.level, "name": visible(mark.name)}
+            {"run": index, "x": mark.x, "level": mark.level, "name": _text(mark.name)}
             for index, run in enumerate(runs)
-            for mark in marks(run)
+            for mark in marks(run)[:MAX_ROWS]
         ],
     }
 
@@ -219,11 +235,16 @@ def _histograms(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
     for index, run in enumerate(runs):
         record = next((record for record in reversed(run.records) if record.histograms), None)
         for what, rows in ({} if record is None else record.histograms).items():
-            for layer, row in zip(run.of("weight"), rows):
+            for layer, row in zip(run.of("weight")[:MAX_CURVES], rows):
                 if record is not None and row is not None:
                     shares = [_plain(value) for value in row if value is not None]
-                    header = {"run": index, "layer": visible(layer.name), "step": record.step}
+                    header = {"run": index, "layer": _text(layer.name), "step": record.step}
                     yield header | {"what": f"{what}s", "shares": shares}
+
+
+def _text(value: str) -> str:
+    """Return a text of a log as the page shows it: its beginning, with invisible characters made visible."""
+    return visible(cut_text(value, CUT_CAPTION_LETTERS))
 
 
 def _plain(value: float) -> float | str | None:

@@ -14,6 +14,7 @@ from ..monitor.run import Run
 from ..report.curves import points_each, thinned
 from ..report.document import Block, Cell, Column, Curve, Curves, Document, Figure, Figures, Mark, Notice, Table, Text
 from ..report.glossary import glossary
+from ..report.limits import MAX_CURVES, left_out
 from ..report.words import counted
 from .audit import part
 from .audit_words import tally
@@ -177,18 +178,20 @@ def view_curves(run: Run, view: LayerPicture, *, span: tuple[float, float] | Non
     course = run.course(view.kind, view.quantity)
     if not course or (view.quantity == "dead" and not any(value for points in course.values() for _, value in points)):
         return None
-    names = [layer.name for layer in run.of(view.kind)]
-    last = max(len(names) - 1, 1)
+    layers = run.of(view.kind)
+    last = max(len(layers) - 1, 1)
+    places = {layer.name: place for place, layer in reversed(list(enumerate(layers)))}  # of two of one name the first
+    shown = list(course.items())[:MAX_CURVES]
     curves = tuple(
-        curve(name, _log10(points) if view.log10 else points, of=len(course), depth=names.index(name) / last)
-        for name, points in course.items()
+        curve(name, _log10(points) if view.log10 else points, of=len(shown), depth=places[name] / last)
+        for name, points in shown
     )
     return Curves(
         title=view.title,
         term=view.term,
         curves=curves,
         axis=view.axis,
-        caption=view.caption,
+        caption=" ".join(filter(None, (view.caption, left_out(len(course), len(shown), "curve")))),
         marks=marks(run),
         rules=_near(view.rules, curves),
         span=span,
@@ -220,17 +223,20 @@ def loss_courses(run: Run) -> dict[str, Points]:
     return courses
 
 
-def metric_curves(run: Run) -> list[Curves | None]:
-    """Return a picture of every figure that the training loop logged beside the loss."""
+def metric_curves(run: Run) -> list[Block | None]:
+    """Return a picture of every figure that the training loop logged beside the loss, up to `MOST` of them."""
+    names = metric_names(run)
+    more = left_out(len(names), MOST, "logged figure")
     return [
-        total_curves({name: run.total(name)}, title=name, axis=name, found=marks(run)) for name in metric_names(run)
+        *(total_curves({name: run.total(name)}, title=name, axis=name, found=marks(run)) for name in names[:MOST]),
+        Text(body=more) if more else None,
     ]
 
 
 def metric_names(run: Run) -> list[str]:
-    """Return the names of the figures that the training loop logged beside the loss, up to `MOST` of them."""
+    """Return the names of the figures that the training loop logged beside the loss."""
     given = [record.metrics for record in run.records] + [figures for _, figures in run.metrics]
-    return list(dict.fromkeys(name for figures in given for name in figures if name not in OF_LOSSES))[:MOST]
+    return list(dict.fromkeys(name for figures in given for name in figures if name not in OF_LOSSES))
 
 
 def lr_curves(run: Run) -> Curves | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from ..core.errors import InputError
@@ -14,7 +14,7 @@ from ..report.document import Block, Cell, Column, Curves, Document, Table, Text
 from ..report.glossary import glossary
 from ..report.words import counted, listed
 from .audit import part
-from .audit_comparison import difference
+from .audit_comparison import difference, merged_order
 from .audit_words import tally
 from .run import PRODUCTS, Points, alarm_notices, settings, steps_taken, total_curves, view_curves
 from .run_views import NORM, VARIANCE, LayerPicture
@@ -161,7 +161,7 @@ def _layer_table(runs: Mapping[str, Run], view: LayerPicture) -> Table | None:
     lasts = [
         {name: points[-1][1] for name, points in run.course(view.kind, view.quantity).items()} for run in runs.values()
     ]
-    order = _merged([[layer.name for layer in run.of(view.kind)] for run in runs.values()])
+    order = merged_order([[layer.name for layer in run.of(view.kind)] for run in runs.values()])
     rows = []
     for name in order:
         values = [found.get(name) for found in lasts]
@@ -180,17 +180,3 @@ def _layer_table(runs: Mapping[str, Run], view: LayerPicture) -> Table | None:
         ),
         rows=tuple(rows),
     )
-
-
-def _merged(lists: Sequence[Sequence[str]]) -> list[str]:
-    """Return every name once, in an order that keeps the order of each list as far as the lists agree."""
-    order: list[str] = []
-    for names in lists:
-        after = 0
-        for name in names:
-            if name in order:
-                after = order.index(name) + 1
-            else:
-                order.insert(after, name)
-                after += 1
-    return order

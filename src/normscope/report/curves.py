@@ -58,6 +58,7 @@ def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> tuple[Point, ..
         return tuple(points)
     values = numpy.array([value for _, value in points], dtype=float)
     missing = numpy.isnan(values)
+    lows, highs = numpy.where(missing, math.inf, values), numpy.where(missing, -math.inf, values)
     stretches = max((most - 2) // (3 if missing.any() else 2), 1)
     inner = len(points) - 2
     kept = {0, len(points) - 1}
@@ -65,8 +66,8 @@ def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> tuple[Point, ..
         start, stop = 1 + stretch * inner // stretches, 1 + (stretch + 1) * inner // stretches
         gaps = missing[start:stop]
         if not gaps.all():
-            kept.add(start + int(numpy.nanargmin(values[start:stop])))
-            kept.add(start + int(numpy.nanargmax(values[start:stop])))
+            kept.add(start + int(lows[start:stop].argmin()))
+            kept.add(start + int(highs[start:stop].argmax()))
         if gaps.any():
             kept.add(start + int(gaps.argmax()))
     return tuple(points[index] for index in sorted(kept))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.markup import escaped, visible
 from .cells import format_cell
 from .document import Block, Cell, Chart, Circle, Curves, Document, Glossary, Kind, Table, Text
+from .limits import within_limits
 from .svg import chart_svg, swatch
 from .svg_circle import circle_svg
 from .svg_curves import curve_swatch, curves_svg, depth_ramp, mark_swatch
@@ -60,6 +61,7 @@ def to_html(document: Document) -> str:
     Returns:
         The page, in UTF-8 once written.
     """
+    document = within_limits(document)
     environment = _environment()
     script = _source(environment, "page.js")
     return environment.get_template("page.html").render(
@@ -84,6 +86,7 @@ def to_fragment(document: Document) -> str:
     Returns:
         A `<div>` with its own style sheet.
     """
+    document = within_limits(document)
     environment = _environment()
     return environment.get_template("fragment.html").render(
         title=document.title, sections=sections(document), words={}, **_styles(environment, OWN)

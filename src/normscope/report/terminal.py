@@ -25,6 +25,7 @@ from .document import (
     Table,
     Text,
 )
+from .limits import within_limits
 from .scale import AxisScale, scale, tick_text
 from .words import LEVELS
 
@@ -60,7 +61,7 @@ def print_document(document: Document, *, console: rich.console.Console | None =
     with random_as_found():
         from rich.console import Console
 
-    console = console or Console()
+    console, document = console or Console(), within_limits(document)
     if document.title:
         _say(console, document.title, "bold underline")
         console.print()

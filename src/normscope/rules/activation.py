@@ -104,13 +104,19 @@ def called(node: Node) -> EntrywiseWord | None:
     return EntrywiseWord(*known.word)
 
 
-for _name, _function in {
+_FIXED: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu, "relu6": F.relu6, "selu": F.selu, "silu": F.silu, "mish": F.mish, "hardswish": F.hardswish,
     "hardsigmoid": F.hardsigmoid, "sigmoid": torch.sigmoid, "log_sigmoid": F.logsigmoid, "tanh": torch.tanh,
     "sin": torch.sin, "cos": torch.cos, "erf": torch.erf, "atan": torch.atan, "abs": torch.abs,
-}.items():  # fmt: skip
-    _activation = ACTIVATIONS[_name.replace("_", "")]
-    entrywise(getattr(aten, _name).default, lambda arguments, known=_activation: known, _function)
+}  # fmt: skip
+
+
+def _fixed(known: Activation) -> Callable[[dict[str, Any]], Activation]:
+    return lambda arguments: known
+
+
+for _name, _function in _FIXED.items():
+    entrywise(getattr(aten, _name).default, _fixed(ACTIVATIONS[_name.replace("_", "")]), _function)
 
 entrywise(
     aten.gelu.default,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from ...core.bracket import Bracket, Evidence, Scope
-from ...core.budget import Budget
+from ...core.budget import Budget, check_time
 from ...core.errors import InputError
 from ...core.log10 import log10
 from ...core.rounding import Upper
@@ -16,6 +17,7 @@ from ..captured import Captured
 from ..evaluation import ESTIMATED
 from ..lower import ATTACK_WORK, BELOW, witness_of
 from ..passes import passes
+from ..secants import Secant
 from .ball import Balls, Over
 from .ball_attack import STEPS, strongest_pairs
 
@@ -58,10 +60,24 @@ def ball_bracket(
     if radius is None or isinstance(radius, bool) or not math.isfinite(float(radius)) or float(radius) < 0:
         raise InputError(f"a ball needs a radius, a finite number >= 0, not {radius!r}")
     size, limits = float(radius), bounding or Bounding()
-    return limits.budget.attempt(
-        lambda: _measured(captured, limits, size, effort, global_upper, seed),
-        lambda: _everywhere(captured, limits.budget, global_upper),
-    )
+    tried = [
+        budget.attempt(partial(_over, captured, limits, size, way), lambda: None)
+        for way, budget in limits.efforts(effort)
+    ]
+    overs = [over for over in tried if over is not None]
+    if not overs:
+        return _everywhere(captured, limits.budget, global_upper)
+    return _measured(captured, limits, size, overs, global_upper, seed)
+
+
+def _over(captured: Captured, bounding: Bounding, radius: float, effort: str) -> Over:
+    """Bound every ball from above."""
+    balls = Balls(captured, bounding=bounding)
+    if effort == "fast":
+        check_time(balls.cost, balls.centres.device)
+    over = balls.over(radius, effort=effort)
+    _ = over.constant, over.ellipsoid, over.reason  # nothing is left to be worked out later
+    return over
 
 
 def _everywhere(captured: Captured, budget: Budget, known: Upper | None) -> Bracket:
@@ -85,17 +101,19 @@ def _everywhere(captured: Captured, budget: Budget, known: Upper | None) -> Brac
 
 
 def _measured(
-    captured: Captured, bounding: Bounding, radius: float, effort: str, global_upper: Upper | None, seed: int
+    captured: Captured, bounding: Bounding, radius: float, overs: list[Over], global_upper: Upper | None, seed: int
 ) -> Bracket:
-    """Bound every ball from above, search pairs inside it, and join the two."""
-    balls = Balls(captured, bounding=bounding)
-    over = balls.over(radius, effort=effort)
-    steps = passes(captured.graph, STEPS, work=ATTACK_WORK, least=ATTACK_FEWEST, samples=len(balls.centres))
-    below = bounding.budget.share(0.3).search(BELOW, steps)  # the rest of the time is for the upper side
-    pairs = strongest_pairs(captured.certain, balls.centres, over.radius, budget=below, seed=seed)
+    """Search pairs inside every ball, and join them with the upper sides."""
+    over, centres = overs[-1], overs[-1].balls.centres
+    steps = passes(captured.graph, STEPS, work=ATTACK_WORK, least=ATTACK_FEWEST, samples=len(centres))
+    below = bounding.budget.share(0.3).search(BELOW, steps)
+    pairs = bounding.budget.attempt(
+        lambda: strongest_pairs(captured.certain, centres, over.radius, budget=below, seed=seed),
+        lambda: [Secant()] * len(centres),
+    )
     brackets = []
     for i, secant in enumerate(pairs):
-        upper, method = _upper(over, i, global_upper)
+        upper, method = min(_upper(one, i, global_upper) for one in overs)
         lower = secant.log10
         if radius == 0 and over.expanded is not None:
             lower = log10(float(over.expanded.least[i]))

@@ -87,7 +87,7 @@ def curve(
         output: which output to measure, for models with several.
         known: constants for modules nobody can see into, by module path.
         rtol: how tight the norms of single layers are asked to be.
-        max_seconds: cuts short what takes longer, and `notes` say what was cut.
+        max_seconds: cuts short what takes longer, closed forms last (see `lipschitz`); `notes` say what was cut.
         seed: of the starts of Lanczos.
 
     Returns:
@@ -272,7 +272,7 @@ class _Pass:
         base: Domain | None = None
         found: list[tuple[Domain, Bracket]] = []
         for quantile, margin in reversed(self.widths):
-            if found and self.bounding.budget.late:
+            if found and self.bounding.closed_forms.late:
                 break
             limits = self.extremes.settled(self.watcher.conditions, margin, quantile)
             base = base or Domain(self.feed, self.watcher, limits, samples=self.extremes.samples, record=self.record)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...core.bracket import Evidence
-from ...core.budget import Budget, affordable
+from ...core.budget import Budget, affordable, check_time
 from ...core.errors import InputError, NotFiniteError
 from ...core.progress import Progress
 from ...core.untouched import untouched
@@ -21,7 +21,7 @@ from ..balls.ball import Balls
 from ..bounding import Bounding
 from ..captured import Captured
 from ..folded import Bounds
-from ..passes import passes
+from ..passes import multiplications, passes
 from .differences import difference_constants
 from .largest_radius import LEAST, MOST, widest
 from .logits import Logits, margins
@@ -37,6 +37,8 @@ SEARCHES_SHARE = 0.8
 """Of the time that is left, where it is limited: what the searches may take; the rest ends what they have begun."""
 ATTACK_STEPS, ATTACK_FEWEST = 400, 12
 """Steps of a brief attack on each sample, gradients or values, through small networks and through the largest."""
+ERROR_PASSES = 4.0
+"""About how many passes the outputs at samples take with their rounding errors."""
 BRIEF_WORK = 4e9
 """Multiplications that a brief search for radii takes, and a brief attack: large networks get fewer steps."""
 
@@ -210,22 +212,26 @@ class Certifier:
     def _within(
         self, rows: Tensor, labels: Tensor | None, budget: Budget, progress: Progress, *, brief: bool
     ) -> Columns:
-        """Certify and attack some samples, or say nothing of them where the clock leaves no time for it."""
+        """Certify and attack some samples, without any search where the clock leaves no time for one."""
         searching = budget.share(SEARCHES_SHARE)
         return budget.attempt(
             lambda: self._some(rows, labels, searching, progress, brief=brief),
-            lambda: self._nothing(rows, labels, budget),
+            lambda: self._unsearched(rows, labels, budget),
         )
 
-    def _nothing(self, rows: Tensor, labels: Tensor | None, budget: Budget) -> Columns:
-        """Return radii of zero, which hold, and note what was not begun."""
+    def _unsearched(self, rows: Tensor, labels: Tensor | None, budget: Budget) -> Columns:
+        """Return the radii that take no search, or zero where those take too long, and note what was not begun."""
         budget.search("the attack").leave_out()
         logits = self.exact(rows)
         predicted = logits.argmax(1)
-        labels = predicted if labels is None else labels
-        zero = torch.zeros(len(rows), dtype=torch.float64)
-        nothing = ["none"] * len(rows)
-        return self._columns(labels, predicted, margins(logits, labels), zero, nothing, None, False)
+        classes = predicted if labels is None else labels
+
+        def over_all_inputs() -> Tensor:
+            check_time(ERROR_PASSES * len(rows) * multiplications(self.captured.graph), rows.device)
+            return self._over_all_inputs(Balls(self.captured, rows, self.bounding), classes)[1]
+
+        radius = self.bounding.closed_forms.attempt(over_all_inputs, lambda: torch.zeros_like(logits[:, 0]))
+        return self._columns(classes, predicted, margins(logits, classes), radius, _methods(radius), None, False)
 
     def _some(self, rows: Tensor, labels: Tensor | None, budget: Budget, progress: Progress, *, brief: bool) -> Columns:
         logits = self.exact(rows)
@@ -254,13 +260,8 @@ class Certifier:
         self, rows: Tensor, labels: Tensor, budget: Budget, progress: Progress, *, brief: bool
     ) -> tuple[Tensor, list[str], bool]:
         """Return the certified radii, what certified each, and whether the search ended."""
-        everything = Balls(self.captured, rows, self.bounding)
-        logits, errors = everything.values, everything.errors
-        own = logits.gather(1, labels[:, None])
-        gaps = own - logits - 1e-12 * (own.abs() + logits.abs()) - errors - errors.gather(1, labels[:, None])
-        gaps = gaps.scatter(1, labels[:, None], math.inf)
-        radius = torch.where(gaps > 0, gaps / self._constants[labels], 0.0).amin(1) * (1 - 1e-9)
-        methods = ["none" if own == 0 else "global" for own in radius.tolist()]
+        gaps, radius = self._over_all_inputs(Balls(self.captured, rows, self.bounding), labels)
+        methods = _methods(radius)
         kept = ((gaps.amin(1) > 0) & radius.isfinite()).nonzero()[:, 0]
         if not len(kept):
             return radius, methods, True
@@ -282,6 +283,14 @@ class Certifier:
             for index, better in zip(kept.tolist(), (found.radius > before).tolist(), strict=True):
                 methods[index] = stage.method if better else methods[index]
         return radius, methods, settled
+
+    def _over_all_inputs(self, balls: Balls, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the margins at the samples less their rounding errors, and the radii by constants over all inputs."""
+        logits, errors = balls.values, balls.errors
+        own = logits.gather(1, labels[:, None])
+        gaps = own - logits - 1e-12 * (own.abs() + logits.abs()) - errors - errors.gather(1, labels[:, None])
+        gaps = gaps.scatter(1, labels[:, None], math.inf)
+        return gaps, torch.where(gaps > 0, gaps / self._constants[labels], 0.0).amin(1) * (1 - 1e-9)
 
     def _stages(
         self, rows: Tensor, top: Tensor, gaps: Tensor, budget: Budget, progress: Progress, *, brief: bool
@@ -326,6 +335,11 @@ class Certifier:
             witness=tuple(witness),
             settled=settled,
         )
+
+
+def _methods(radius: Tensor) -> list[str]:
+    """Return how radii by constants over all inputs are named."""
+    return ["none" if one == 0 else "global" for one in radius.tolist()]
 
 
 def _alike(logits: Tensor, own: Tensor, graph: Graph) -> bool:

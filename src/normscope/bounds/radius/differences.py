@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from ...core.budget import Budget
 from ...core.log10 import ceiling10
 from ..bounding import Bounding
 from ..captured import Captured
@@ -48,12 +50,10 @@ def difference_constants(
     known = upper_sides(captured, limits, proofs=False).nodes if values is None else values
     whole = known[captured.graph.output].log10
     bound = torch.full((size, size), math.sqrt(2) * ceiling10(whole) * (1 + 1e-12), dtype=torch.float64, device=device)
-    found = None
-    if math.isfinite(whole):
-        found = limits.budget.share(0.5).attempt(
-            lambda: _certificate(captured, limits, known, effort, size), lambda: None
-        )
-    if found is not None:
+    for way, budget in limits.efforts(effort) if math.isfinite(whole) else ():
+        found = budget.share(0.5).attempt(partial(_certificate, captured, budget, known, way, size), lambda: None)
+        if found is None:
+            continue
         diagonal = found.q.diagonal()
         both = diagonal[:, None] + diagonal[None, :]
         # the sum cancels where two outputs move together: its rounding is added
@@ -62,7 +62,7 @@ def difference_constants(
     return bound.fill_diagonal_(0.0)
 
 
-def _certificate(captured: Captured, bounding: Bounding, values: Bounds, effort: str, size: int) -> Certified | None:
+def _certificate(captured: Captured, budget: Budget, values: Bounds, effort: str, size: int) -> Certified | None:
     """Return the ellipsoid of the output, or None where the graph is too wide for one, or time is up."""
     with torch.no_grad():
         steps = plan(captured.segments, values)
@@ -70,5 +70,5 @@ def _certificate(captured: Captured, bounding: Bounding, values: Bounds, effort:
         return None
     pairs = directions("difference", size).to(steps.output.device) if effort == "tight" and size <= PAIRED else None
     most = 1 if effort == "fast" else None
-    found = optimise(steps, steps=most, budget=bounding.budget.share(0.3), directions=pairs)
+    found = optimise(steps, steps=most, budget=budget.share(0.3), directions=pairs)
     return None if found is None else accounted(steps, found) or found

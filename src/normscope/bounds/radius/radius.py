@@ -78,7 +78,8 @@ def certified_radius(
         mode: `"eval"` to measure a model that is in train mode as it would be in eval mode.
         output: which output to take, for models with several.
         known: constants for modules nobody can see into, by module path.
-        max_seconds: cuts short what takes longer: radii stay certified but may be smaller, samples of a loader beyond
+        max_seconds: cuts short what takes longer: radii stay certified but may be smaller, though not smaller than by
+            constants over all inputs, whose closed forms come first (see `lipschitz`); samples of a loader beyond
             it are left out, and `advice` says so.
         seed: of the attack.
 

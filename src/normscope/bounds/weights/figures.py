@@ -133,7 +133,9 @@ class WeightFigures:
             for weight in self.weights:
                 progress.step(self.nodes[weight.nodes[0]].path)
                 if weight.name not in self.unknown:
-                    self.bounding.budget.attempt(partial(self._upper, weight, values), partial(self._unbounded, weight))
+                    self.bounding.closed_forms.attempt(
+                        partial(self._upper, weight, values), partial(self._unbounded, weight)
+                    )
         left = [weight for weight in self.weights if weight.name not in self.unknown]
         loss = None
         if self.plan.loss is not None:
@@ -195,7 +197,7 @@ class WeightFigures:
         chain = None
         if self._chained:
             device = segments.graph.inputs[0].value.device
-            chain = ChainCertificate(ClosedForm(), "closed-form", device, self.bounding.chains)
+            chain = ChainCertificate(ClosedForm(), "closed-form", device, self.bounding.closed_forms)
             if not particular:  # maps are shared between the networks behind the weights: write them out once
                 chain.blocks = self._blocks
         start = {item.name: ONE if item.name in names else ZERO for item in segments.graph.inputs}
@@ -270,7 +272,7 @@ class WeightFigures:
         advice = None
         if below.ended and not below.cut:
             advice = f"{below.what} ended after its {below.steps:,.0f} steps: some samples have no lower side"
-        for budget in (below, self.bounding.norms, self.bounding.chains):
+        for budget in (below, self.bounding.norms, self.bounding.closed_forms):
             advice = budget.advice(advice)
         common: dict[str, Any] = {
             "scope": Scope.POINT,

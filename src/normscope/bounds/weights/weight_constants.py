@@ -71,7 +71,8 @@ def weight_sensitivity(
         known: constants for modules nobody can see into, by module path.
         on_missing: `"error"`: operators without a rule raise one error that lists them; `"inf"`: go on with `+inf`.
         rtol: how tight the norms of single maps and the lower sides are asked to be.
-        max_seconds: cuts short what takes longer, which then has cheaper bounds or no lower side, and says so.
+        max_seconds: cuts short what takes longer, closed forms last (see `lipschitz`): what was cut has no lower side,
+            or a cheaper bound, and says so.
         seed: of the search from below.
 
     Returns:
@@ -119,7 +120,7 @@ def measure(captured: Captured, bounding: Bounding, plan: WeightPlan) -> tuple[W
             measured.add(point, goal, progress)
     found = {weight.name: measured.row(weight) for weight in weights if weight.name not in measured.unknown}
     constant = None if plan.loss is None else plan.loss.upper(rows.classes, rows.count).log10
-    cuts = [cut for budget in (plan.search.budget, bounding.norms, bounding.chains) for cut in budget.cuts]
+    cuts = [cut for budget in (plan.search.budget, bounding.norms, bounding.closed_forms) for cut in budget.cuts]
     result = WeightSensitivity(
         rows=tuple(found.values()),
         loss=None if plan.loss is None else plan.loss.name,

@@ -1,8 +1,8 @@
 """Functions of sets of entries near a point: normalizers, softmax, norms, log-sum-exp, the largest of a window.
 
-Every primitive here but the last takes `[B, sets, n]`. Its Jacobian is block diagonal, one block per set, symmetric and positive
-semidefinite for normalizers and softmax: there a block that can vary between 0 and g is within g/2 of g/2 times the
-identity, which is the better centre map once the ball is large.
+Every primitive here but the last takes `[B, sets, n]`. Its Jacobian is block diagonal, one block per set, symmetric and
+positive semidefinite for normalizers and softmax: there a block that can vary between 0 and g is within g/2 of g/2
+times the identity, which is the better centre map once the ball is large.
 """
 
 from __future__ import annotations

@@ -1,0 +1,272 @@
+"""Saved results and logs that were blown up: reading is bounded, pages stay small and say what they leave out."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import normscope as ns
+from normscope.core import files
+from normscope.core.errors import InputError
+from normscope.diagnosis.audit_result import Audit
+from normscope.jobs.ledger import RUNS, SETTINGS, Ledger
+from normscope.monitor.log import FILE, LogWriter, read_log
+from normscope.monitor.run import Run
+from normscope.pages.audit_comparison import compare_document
+from normscope.pages.live import Followed, live_data
+from normscope.report.html import to_html
+from normscope.report.limits import MAX_CURVES, MAX_ROWS
+
+from ..monitor import logs
+
+
+@pytest.fixture(scope="module")
+def audited() -> dict:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2)).eval()
+        return ns.audit(model, torch.randn(8, 4)).to_json()
+
+
+def repeated(audited: dict, times: int) -> dict:
+    """Return an audit with its layers, its signal and its findings many times, each under a name of its own."""
+    data = copy.deepcopy(audited)
+    for rows in (data["layers"], data["signal"]["rows"]):
+        rows[:] = [{**row, "path": f"{row['path']}.{i}"} for i in range(times) for row in rows]
+    finding = {"code": "dead-layer", "severity": "warning", "where": "0", "seen": "s", "why": "w", "advice": "a"}
+    data["findings"] = [{**finding, "numbers": {}, "where": f"l{i}", "seen": f"`l{i}` {i}"} for i in range(times)]
+    data["notes"] = [f"note {i}" for i in range(times)]
+    data["skipped"] = [[f"figure {i}", "no time"] for i in range(times)]
+    return data
+
+
+def test_a_page_of_many_layers_stays_small(audited):
+    audit = Audit.from_json(repeated(audited, 400))
+    page, count = audit.to_html(), len(audit.layers)
+    assert count == 1200
+    assert f"Only the first {MAX_ROWS:,} of {count:,} rows are shown here" in page
+    assert len(page) < 5_000_000
+    assert f"Only the first {MAX_ROWS:,} of {count:,} rows" in " ".join(str(audit).split())
+    assert len(str(audit)) < 1_000_000
+    assert len(audit.to_json()["layers"]) == count  # what is not shown is not lost
+
+
+@pytest.mark.slow
+def test_layers_times_3000(audited, tmp_path):
+    """This file once made a page of 40 MB in a minute."""
+    (tmp_path / "a.json").write_text(json.dumps(repeated(audited, 3000)))
+    audit = Audit.from_json(tmp_path / "a.json")
+    page = audit.to_html()
+    assert "Only the first 1,000 of 9,000 rows are shown here" in page
+    assert len(page) < 5_000_000
+
+
+def test_long_names_of_many_layers_are_cut(audited):
+    data = repeated(audited, 400)
+    for row in data["layers"]:
+        row["path"] += "&" * 900
+    page = Audit.from_json(data).to_html()
+    assert "letters: of long names and cells only the beginning is shown" in page
+    assert "Only the first 1,000 of 1,200 rows are shown here" in page  # captions stay whole
+    assert len(page) < 15_000_000
+
+
+def test_a_comparison_of_many_layers_stays_small(audited):
+    audits = {name: Audit.from_json(repeated(audited, 400)) for name in ("a", "b")}
+    page = to_html(compare_document(audits))
+    assert f"Only the first {MAX_ROWS:,} of" in page
+    assert len(page) < 5_000_000
+
+
+def test_a_file_larger_than_any_result_is_not_parsed(tmp_path, work, run):
+    (work / "vast.json").write_bytes(b'{"type": "audit", "layers": [' + b"[]," * (22 << 20) + b"[]]}")
+    done = run("show", "vast.json")
+    assert (done.code, done.out) == (2, "")
+    assert "vast.json takes more than the 64 MiB that a result may take" in done.err
+    assert run("compare", "vast.json", "vast.json").code == 2
+    for read in (ns.Audit.from_json, ns.Check.from_json, ns.Radii.from_json):
+        with pytest.raises(InputError, match="takes more than the 64 MiB"):
+            read("vast.json")
+
+
+LIMITED = """
+    import mmap, resource
+    from normscope.core.errors import InputError
+    from normscope.core.files import read_json
+    from normscope.monitor.log import read_log
+    now = int(open("/proc/self/statm").read().split()[0]) * mmap.PAGESIZE
+    resource.setrlimit(resource.RLIMIT_AS, (now + (300 << 20), -1))
+    for read in (read_json, lambda path: list(read_log(path))):
+        try:
+            read("/dev/zero")
+        except InputError as error:
+            print(error)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads an endless device")
+def test_endless_files_are_refused_in_bounded_memory():
+    command = [sys.executable, "-c", textwrap.dedent(LIMITED)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.count("takes more than") == 2
+
+
+DEEP = b"[" * 70 + b"]" * 70
+TOO_MUCH = {
+    "values": (b"[" + b"[]," * 1_000_000 + b"[]]", r"holds 2,000,\d{3} values, more than the 2,000,000"),
+    "text": (b'"' + b"a" * 100_001 + b'"', "holds a text of 100,001 letters, more than the 100,000"),
+    "name": (b'{"' + b"a" * 100_001 + b'": 1}', "holds a text of 100,001 letters, more than the 100,000"),
+    "depth": (DEEP, "is nested too deeply, more than 64 levels"),
+}
+
+
+@pytest.mark.parametrize("kind", TOO_MUCH)
+def test_every_reader_of_json_has_the_same_limits(kind, tmp_path, audited):
+    value, words = TOO_MUCH[kind]
+    (tmp_path / "a.json").write_bytes(json.dumps(audited).encode()[:-1] + b', "x": ' + value + b"}")
+    (tmp_path / FILE).write_bytes(b'{"type": "other", "x": ' + value + b"}\n")
+    np.savez(tmp_path / "domain.npz", header=np.frombuffer(b'{"x": ' + value + b"}", np.uint8))
+    for read in (
+        lambda: ns.Audit.from_json(tmp_path / "a.json"),
+        lambda: Run(tmp_path),
+        lambda: ns.Domain.load(tmp_path / "domain.npz", nn.Linear(2, 2), torch.zeros(1, 2)),
+    ):
+        with pytest.raises(InputError, match=words) as raised:
+            read()
+        assert len(str(raised.value)) < 600
+
+
+def test_endless_names_are_quoted_in_part(audited):
+    finding = {"code": "c", "severity": "info", "where": "", "seen": "", "why": "", "advice": ""}
+    with pytest.raises(InputError) as raised:
+        ns.Audit.from_json({**audited, "findings": [{**finding, "numbers": {"a" * 10**6: "b"}}]})
+    assert len(str(raised.value)) < 500
+
+
+def test_an_endless_name_makes_no_endless_page(audited):
+    layer = {**audited["layers"][0], "path": "p" * 10**6, "kind": "k" * 10**6}
+    audit = ns.Audit.from_json({**audited, "name": "n" * 10**6, "layers": [layer, *audited["layers"][1:]]})
+    assert len(audit.to_html()) < 1_000_000
+    assert len(str(audit)) < 1_000_000
+
+
+def test_a_run_of_many_layers_makes_a_small_page(tmp_path):
+    logs.write(tmp_path, count=1500, steps=30)
+    run = Run(tmp_path)
+    page = run.to_html()
+    assert f"Only the first {MAX_CURVES:,} of 1,500 curves are shown here" in page
+    assert len(page) < 10_000_000
+    followed = Followed(tmp_path)
+    parts = live_data([followed], ["a"], ["Loss"], 0, 10)["parts"]
+    charts = live_data([followed], ["a"], parts, 0, 10)["charts"]
+    assert max(len(chart["curves"]) for chart in charts) == MAX_CURVES
+    assert any("of 1,500 curves" in chart["caption"] for chart in charts)
+
+
+def test_a_line_of_megabytes_is_refused(tmp_path, monkeypatch):
+    logs.write(tmp_path, count=2, steps=30, findings=())
+    monkeypatch.setattr(files, "MAX_LINE_BYTES", 100_000)
+    assert len(Run(tmp_path).records) == 3
+    followed = Followed(tmp_path)
+    with (tmp_path / FILE).open("a") as file:
+        file.write('{"type": "metrics", "step": 1, "metrics": {}, "x": "' + "a" * 100_000 + '"}\n')
+    lines = len((tmp_path / FILE).read_bytes().splitlines())
+    for read in (Run, lambda folder: list(read_log(folder))):
+        with pytest.raises(InputError, match=rf"line {lines} of .* takes more than"):
+            read(tmp_path)
+    followed.refresh()
+    assert "takes more than" in followed.broken
+    assert len(followed.run.records) == 3
+
+
+def test_a_first_line_of_megabytes_is_no_log_to_write_to(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MAX_LINE_BYTES", 100_000)
+    (tmp_path / FILE).write_text("a" * 200_000)
+    with pytest.raises(InputError, match=r"line 1 of .* takes more than"):
+        LogWriter(tmp_path)
+    assert (tmp_path / FILE).stat().st_size == 200_000
+
+
+def test_a_log_of_gigabytes_says_what_to_do(tmp_path):
+    logs.write(tmp_path, count=2, steps=30, findings=())
+    with (tmp_path / FILE).open("ab") as file:
+        file.truncate(3 << 30)  # a hole, which takes no room on the disk
+    with pytest.raises(InputError, match=r"takes 3\.2 GB, more than the 1\.1 GB that are read: copy its first lines"):
+        Run(tmp_path)
+
+
+def test_millions_of_short_lines_are_refused(tmp_path):
+    logs.write(tmp_path, count=2, steps=30, findings=())
+    with (tmp_path / FILE).open("ab") as file:
+        file.write(b'{"type":"x"}\n' * 2_100_000)
+    with pytest.raises(InputError, match=r"has more than the 2,000,000 lines that are read: copy its first lines"):
+        Run(tmp_path)
+
+
+def test_many_short_lines_make_a_small_page(tmp_path):
+    logs.write(tmp_path, count=2, steps=30, findings=())
+    with (tmp_path / FILE).open("a") as file:
+        for step in range(3000):
+            file.write(f'{{"type":"metrics","step":{step},"metrics":{{"m{step % 30}":{step}}}}}\n')
+            file.write(
+                json.dumps({"type": "finding", **logs.ALARM.to_json(), "step": step, "where": f"l{step}"}) + "\n"
+            )
+    page = Run(tmp_path).to_html()
+    assert "Only the first 24 of 30 logged figures are shown here" in page
+    assert "Only the first 1,000 of 3,000 marks are shown here" in page
+    assert len(page) < 3_000_000
+    data = live_data([Followed(tmp_path)], ["a"], ["Loss"], 0, 1e9)
+    assert len(data["alarms"]) == MAX_ROWS
+    assert "Only the first 1,000 of 3,000 alarms" in data["runs"][0]["state"]
+    assert "Only the first 24 of 30 logged figures" in data["runs"][0]["state"]
+
+
+def test_metrics_of_a_step_that_is_done_again_replace_later_ones(tmp_path):
+    """They were drawn as a curve that goes back, which is an error."""
+    logs.write(tmp_path, count=2, steps=30, findings=())
+    with (tmp_path / FILE).open("a") as file:
+        for step in (3, 7, 5, 9):
+            file.write(f'{{"type":"metrics","step":{step},"metrics":{{"a":{step}}}}}\n')
+    run = Run(tmp_path)
+    assert [step for step, _ in run.metrics] == [3, 5, 9]
+    assert "<svg" in run.to_html()
+
+
+class Line:
+    """A result of one number."""
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+
+    def to_json(self) -> dict:
+        return {"key": self.key}
+
+    @classmethod
+    def from_json(cls, data: dict) -> Line:
+        return cls(data["key"])
+
+
+def test_the_ledger_of_a_sweep_reads_line_by_line(tmp_path, monkeypatch):
+    ledger = Ledger(Line, tmp_path, {})
+    for key in range(3):
+        ledger.add(Line(key))
+    whole = (tmp_path / RUNS).read_bytes()
+    (tmp_path / RUNS).write_bytes(whole + b'{"key": 3')
+    assert list(Ledger(Line, tmp_path, {}).done) == [0, 1, 2]
+    assert (tmp_path / RUNS).read_bytes() == whole
+    (tmp_path / RUNS).write_bytes(b"{}\n" + whole)
+    with pytest.raises(InputError, match=r"line 1 of .* is damaged .*: remove it"):
+        Ledger(Line, tmp_path, {})
+    monkeypatch.setattr(files, "MAX_LINE_BYTES", 1000)
+    (tmp_path / RUNS).write_bytes(whole + b'{"key": "' + b"a" * 1000 + b'"}\n')
+    with pytest.raises(InputError, match=r"line 4 of .* takes more than"):
+        Ledger(Line, tmp_path, {})
+    assert (tmp_path / SETTINGS).exists()

@@ -1,0 +1,238 @@
+"""`max_seconds` ends searches and no closed forms: whenever the clock runs out, no bound is above `effort="fast"`.
+
+Clocks run out after next to no time, or stand still and have run out from some look at them on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from torch import Tensor, nn
+
+import normscope as ns
+from normscope.bounds import lower
+from normscope.bounds import outputs as outputs_module
+from normscope.bounds.balls import ball_bracket
+from normscope.bounds.domain import steep_points
+from normscope.core import budget as module
+from normscope.core.budget import Budget, OutOfTimeError, check_time, in_time
+from normscope.diagnosis import audit_steps
+from normscope.generalize.constants import over_all_inputs
+from normscope.linalg.layer_norms import linear_map
+from normscope.linalg.operator_norms import bound
+
+from .clocks import MODELS, clocked, made, shorten
+
+Upper = dict[str, ns.Bracket]
+Call = Callable[..., Upper]
+
+
+@pytest.fixture(autouse=True)
+def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches of a few steps: what they find does not matter here."""
+    shorten(monkeypatch)
+    monkeypatch.setattr(lower, "ATTACK_STEPS", 3)
+    monkeypatch.setattr(outputs_module, "ATTACK_STEPS", 3)
+    monkeypatch.setattr(ball_bracket, "STEPS", 3)
+    monkeypatch.setattr(steep_points, "STEPS", 3)
+    monkeypatch.setattr(audit_steps, "expected_seconds", lambda *_: 0.0)
+
+
+def one(model: nn.Module, batch: Tensor, **options: Any) -> Upper:
+    return {"": ns.lipschitz(model, batch, **options)}
+
+
+def point(model: nn.Module, batch: Tensor, *, effort: str = "fast", **options: Any) -> Upper:
+    return _each(ns.lipschitz(model, batch, scope="point", **options).per_sample)
+
+
+def data(model: nn.Module, batch: Tensor, *, effort: str = "fast", **options: Any) -> Upper:
+    return {"": ns.lipschitz(model, batch, scope="data", share=0.5, confidence=0.9, **options)}
+
+
+def balls(model: nn.Module, batch: Tensor, **options: Any) -> Upper:
+    return _each(ns.lipschitz(model, batch, scope="ball", radius=0.1, **options).per_sample)
+
+
+def outputs(model: nn.Module, batch: Tensor, **options: Any) -> Upper:
+    return _each(ns.lipschitz(model, batch, per="difference", **options).per_output)
+
+
+def inside(model: nn.Module, batch: Tensor, **options: Any) -> Upper:
+    return one(model, batch, scope="domain", domain=ns.domain(model, [batch]), **options)
+
+
+def ladder(model: nn.Module, batch: Tensor, **options: Any) -> Upper:
+    return {name: rung for name, rung in ns.ladder(model, batch, **options).items() if name != "observed"}
+
+
+def weights(model: nn.Module, batch: Tensor, *, effort: str = "fast", **options: Any) -> Upper:
+    return _each(row.bracket_h for row in ns.weight_sensitivity(model, batch, **options))
+
+
+def audit(model: nn.Module, batch: Tensor, *, effort: str = "fast", **options: Any) -> Upper:
+    found = ns.audit(model, batch, effort={"tight": "thorough"}.get(effort, effort), **options)
+    norms = {f"norm of {row.path}": row.norm for row in found.layers if row.norm is not None}
+    return norms | {name: rung for name, rung in found.ladder.items() if name != "observed"}
+
+
+def curve(model: nn.Module, batch: Tensor, **options: Any) -> Upper:
+    found = ns.curve(model, [batch], samples=len(batch), margins=(0.0, 0.3), quantiles=(0.0,), **options)
+    return {"everywhere": found.everywhere} | {f"{p.margin}": p.bracket for p in found.domains}
+
+
+def _each(brackets: Any) -> Upper:
+    return {str(index): bracket for index, bracket in enumerate(brackets)}
+
+
+CASES: list[tuple[Call, str, str]] = [
+    (one, "chain", "tight"),
+    (one, "convolution", "tight"),
+    (point, "wide", "fast"),
+    (balls, "chain", "tight"),
+    (outputs, "chain", "tight"),
+    (inside, "chain", "tight"),
+    (weights, "chain", "fast"),
+    (weights, "recurrent", "fast"),
+    (audit, "skip", "fast"),
+    (audit, "attention", "fast"),
+    (curve, "chain", "fast"),
+]
+LONGER: list[tuple[Call, str, str]] = [
+    *((call, name, "tight") for call in (one, ladder, balls) for name in MODELS),
+    *((call, name, "fast") for call in (one, weights, balls, audit, point) for name in MODELS),
+    *((inside, name, "tight") for name in ("convolution", "attention", "recurrent")),
+    (data, "chain", "fast"),
+    (outputs, "skip", "tight"),
+    (audit, "chain", "tight"),
+    (curve, "skip", "fast"),
+]
+
+
+def compare(call: Call, name: str, effort: str, looks: Iterable[int], seconds: float = 1e-9) -> None:
+    """Compare bounds without a clock with those of a clock that runs out after some seconds, or some looks at it."""
+    model, batch = made(name)
+    limited = {f"{seconds} s": call(model, batch, effort=effort, max_seconds=seconds)}
+    for left in looks:
+        with clocked(left):
+            limited[f"{left} looks"] = call(model, batch, effort=effort, max_seconds=100.0)
+    fast = call(model, batch)
+    for when, brackets in limited.items():
+        assert brackets.keys() >= fast.keys(), when
+        for part, whole in fast.items():
+            cut = brackets[part]
+            assert cut.log10_upper <= whole.log10_upper + 1e-12, (when, part, cut.method)
+            assert cut.log10_upper >= max(whole.log10_lower, cut.log10_lower), (when, part)
+            assert cut.log10_upper < whole.log10_upper or cut.evidence <= whole.evidence, (when, part)
+            assert cut.converged or cut.advice, (when, part)
+
+
+@pytest.mark.parametrize(("call", "name", "effort"), CASES)
+def test_no_bound_is_above_the_closed_forms(call: Call, name: str, effort: str) -> None:
+    compare(call, name, effort, (40,))
+
+
+def test_no_bound_is_above_the_closed_forms_after_some_time() -> None:
+    compare(one, "convolution", "tight", (), seconds=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("call", "name", "effort"), [*CASES, *LONGER])
+def test_no_bound_is_above_the_closed_forms_at_any_moment(call: Call, name: str, effort: str) -> None:
+    with clocked() as clock:
+        call(*made(name), effort=effort, max_seconds=1e9)
+    compare(call, name, effort, range(2, clock.looks, 1 + clock.looks // 20))
+
+
+@pytest.mark.parametrize("layer", [nn.Conv2d(3, 4, 3, padding=1), nn.Linear(80, 70)])
+def test_no_norm_of_a_layer_is_above_its_closed_form(layer: nn.Module) -> None:
+    shape = (3, 12, 12) if isinstance(layer, nn.Conv2d) else None
+    cut, whole = ns.spectral_norm(layer, shape, max_seconds=1e-9), ns.spectral_norm(layer, shape)
+    closed = bound(linear_map(layer, shape)).upper
+    assert whole.log10_lower <= cut.log10_upper <= closed.log10
+    assert cut.evidence == closed.evidence
+
+
+@pytest.mark.parametrize("effort", ["fast", "tight"])
+def test_no_radius_is_below_that_by_constants_over_all_inputs(effort: str) -> None:
+    model, batch = made("chain")
+    constants = [10**bracket.log10_upper for bracket in outputs(model, batch).values()]  # of (0, 1), (0, 2), (1, 2)
+    logits = model(batch).detach().double()
+    for left in (2, 40):
+        with clocked(left):
+            cut = ns.certified_radius(model, batch, effort=effort, attack=False, max_seconds=100.0)
+        for radius, row in zip(cut.radius, logits, strict=True):
+            top = int(row.argmax())
+            others = [(float(row[top] - row[k]), constants[top + k - 1]) for k in range(3) if k != top]
+            assert radius >= min(gap / constant for gap, constant in others) * (1 - 1e-4), left
+
+
+@pytest.mark.parametrize(("seconds", "traced"), [(9.0, True), (11.0, False)])
+def test_audits_have_bounds_where_a_trace_is_brief(
+    seconds: float, traced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_steps, "expected_seconds", lambda *_: seconds)
+    assert (ns.audit(*made("chain"), max_seconds=1e-9).lipschitz is not None) is traced
+
+
+def test_generalization_has_the_constant_of_the_closed_forms() -> None:
+    model, batch = made("chain")
+    fast = over_all_inputs(model, batch, None, None)
+    cut = over_all_inputs(model, batch, None, 1e-9)
+    assert cut.log10_global <= fast.log10_global + 1e-12
+    assert cut.log10_product <= fast.log10_product + 1e-12
+
+
+class TestBudgets:
+    def test_closed_forms_are_not_left(self) -> None:
+        late = Budget(max_seconds=0.0)
+        closed = late.closed_forms("closed forms")
+        assert closed.attempt(lambda: check_time(1e9) or "done", lambda: "cut") == "done"
+        assert late.attempt(lambda: check_time(1e9) or "done", lambda: "cut") == "cut"
+        assert not closed.cut
+
+    def test_all_closed_forms_of_a_call_have_their_multiplications_in_common(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "CLOSED_FORM_WORK", 100.0)
+        late = Budget(max_seconds=0.0)
+        first, second = late.closed_forms("norms"), late.share(0.5).closed_forms("chains")
+        with first.timing():
+            assert in_time(60.0)
+        with second.timing():
+            assert not in_time(60.0)
+            assert in_time(40.0)
+            assert not in_time()
+        assert (first.cut, second.cuts) == (False, ("chains was cut short by max_seconds",))
+        assert Budget(max_seconds=0.0).closed_forms("norms").free(100.0)
+
+    def test_what_takes_too_long_is_cut_in_its_midst_and_others_are_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "CLOSED_FORM_WORK", 100.0)
+        with clocked(4):
+            closed = Budget(max_seconds=1.0).closed_forms("norms")
+            large, small = closed.share(1.0), closed.share(1.0)
+
+            def work() -> str:
+                check_time(1000.0)  # more than is free: begun in time, and then
+                for _ in range(10):
+                    check_time()
+                return "all"
+
+            assert large.attempt(work, lambda: "cut") == "cut"
+            assert small.attempt(lambda: check_time(50.0) or "done", lambda: "cut") == "done"
+
+    def test_on_a_gpu_more_is_free(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "CLOSED_FORM_WORK", 100.0)
+        for device, multiplications, free in (("cpu", 101.0, False), ("cuda", 101.0, True), ("cuda", 1e4, False)):
+            with Budget(max_seconds=0.0).closed_forms("norms").timing():
+                assert in_time(multiplications, device) is free
+
+    def test_searches_are_left(self) -> None:
+        with pytest.raises(OutOfTimeError):
+            Budget(max_seconds=0.0).attempt(check_time, _raise)
+
+
+def _raise() -> None:
+    raise OutOfTimeError
