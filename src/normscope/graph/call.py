@@ -133,10 +133,21 @@ def arguments(model: nn.Module, batch: Any, output: str | int | None = None) -> 
     batch = dict(batch) if isinstance(batch, Mapping) and type(batch) not in SUPPORTED_NODES else batch
     batch = tree_map(lambda v: v.detach().clone() if isinstance(v, Tensor) else v, batch)
     args, kwargs, notes = _passed(model, batch)
-    _check_parameters(model)
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            raise InputError(f"parameter {name!r} has no size yet: run the model once before measuring it")
+        if parameter.is_meta:
+            raise InputError(f"parameter {name!r} lies on the meta device and has no values: load the weights first")
     if "use_cache" in _parameters(model) and "use_cache" not in kwargs:
         kwargs["use_cache"] = False
-    _check_tensors([leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)])
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    if not tensors:
+        raise InputError("the batch holds no tensor")
+    for tensor in tensors:
+        if tensor.numel() == 0:
+            raise InputError(
+                f"the batch holds an empty tensor of shape {tuple(tensor.shape)}: pass at least one sample"
+            )
     return Call(args=args, kwargs=kwargs, output=output, notes=notes)
 
 
@@ -152,26 +163,6 @@ def _passed(model: nn.Module, batch: Any) -> tuple[tuple[Any, ...], dict[str, An
         note = "the batch is a pair and the model needs one argument: the second entry is taken as labels"
         return (batch[0],), {}, (note,)
     return tuple(batch), {}, ()
-
-
-def _check_parameters(model: nn.Module) -> None:
-    """Refuse a model whose parameters have no values yet."""
-    for name, parameter in model.named_parameters():
-        if is_lazy(parameter):
-            raise InputError(f"parameter {name!r} has no size yet: run the model once before measuring it")
-        if parameter.is_meta:
-            raise InputError(f"parameter {name!r} lies on the meta device and has no values: load the weights first")
-
-
-def _check_tensors(tensors: Sequence[Tensor]) -> None:
-    """Refuse a batch without tensors, or with an empty one."""
-    if not tensors:
-        raise InputError("the batch holds no tensor")
-    for tensor in tensors:
-        if tensor.numel() == 0:
-            raise InputError(
-                f"the batch holds an empty tensor of shape {tuple(tensor.shape)}: pass at least one sample"
-            )
 
 
 def batches_of(loader: Any, *, model: nn.Module | None = None) -> Iterable[Any]:

@@ -46,7 +46,8 @@ def absolute(linear: LinearMap) -> LinearMap | None:
         inner = absolute(linear.inner)
         return None if inner is None else Repeated(inner, linear.leading)
     if small(linear):
-        return _flat(linear, _written_entries(linear))
+        there, back = Identity(linear.in_shape, (linear.in_size,)), Identity((linear.out_size,), linear.out_shape)
+        return Composite((there, Matrix(_written_entries(linear)), back))
     return of_each(linear, absolute) if isinstance(linear, Composite | Sum) and in_range(linear) else None
 
 
@@ -102,12 +103,6 @@ def small(linear: LinearMap) -> bool:
 def _written_entries(linear: LinearMap) -> Tensor:
     """Return the absolute entries of a map that is written out, and what they may lack where parts cancel."""
     return write_out(linear).abs() + ceiling10(lost(linear, upper).log10)
-
-
-def _flat(linear: LinearMap, matrix: Tensor) -> LinearMap:
-    """Return a written-out map between the shapes of `linear`."""
-    ends = Identity(linear.in_shape, (linear.in_size,)), Identity((linear.out_size,), linear.out_shape)
-    return Composite((ends[0], Matrix(matrix), ends[1]))
 
 
 def _row_norms(linear: LinearMap) -> Tensor | None:

@@ -94,7 +94,9 @@ def extreme_eigenpairs(
             fresh = _fresh(space.known, project, generator)
             whole = fresh is None
             image = image if fresh is None else fresh
-        if whole or (found.settled and _enough(space.filled, wanted, since_fresh)):
+        # values count once the space is large enough, also after a fresh start (0: there was none)
+        enough = space.filled >= wanted + BEYOND and (since_fresh == 0 or since_fresh > AFRESH)
+        if whole or (found.settled and enough):
             break
         if space.full:
             space.restart(top + SPARE, bottom + SPARE if bottom else 0)
@@ -156,11 +158,6 @@ class _Found:
             open=float(shares.max()) if chosen else float("inf"),
             wanted=top + bottom,
         )
-
-
-def _enough(vectors: int, wanted: int, since_fresh: int) -> bool:
-    """Whether a space is large enough for its values to count, also after a fresh start (0: there was none)."""
-    return vectors >= wanted + BEYOND and (since_fresh == 0 or since_fresh > AFRESH)
 
 
 def _errors(values: Tensor, residuals: Tensor) -> Tensor:

@@ -15,34 +15,8 @@ from ..core.budget import Budget
 from ..core.cost import count
 from .linear_map import LinearMap
 
-
-def squared_eigenpairs(matrices: Tensor, start: Tensor, *, rtol: float) -> tuple[Tensor, Tensor]:
-    """Return the largest eigenvalue `[b]`, from below, and its eigenvector `[b, m]` of positive semidefinite matrices.
-
-    The p-th power of a matrix turns any start towards its top eigenvectors: a component whose eigenvalue is
-    smaller than the largest by a share d shrinks by a factor of exp(-p d). So the estimate is too small by a share of
-    about log(m) / p.
-    """
-    size = matrices.shape[-1]
-    squarings = max(1, math.ceil(math.log2(max(math.log(size), 1.0) / rtol)))
-    power = matrices
-    for _ in range(squarings):
-        power = power / torch.linalg.matrix_norm(power, keepdim=True).clamp(min=1e-300)
-        power = power @ power
-    vectors = _unit(power @ start.to(matrices)[:, :, None])
-    images = matrices @ vectors
-    values = (vectors.conj() * images).sum(dim=(1, 2)).real
-    return values, _unit(images)[:, :, 0]
-
-
-def _unit(columns: Tensor) -> Tensor:
-    return columns / columns.norm(dim=1, keepdim=True).clamp(min=1e-300)
-
-
 _DIRECT = 128
-"""Matrices of up to this order are diagonalized directly."""
-_SQUARED = 2048
-"""On a GPU, matrices of up to this order are treated by repeated squaring instead."""
+"""Matrices of up to this order are diagonalized directly on a CPU; a GPU takes longer for that than for Lanczos."""
 _CHUNK = 32
 """Vectors of a basis that restarts, for which memory is taken at a time."""
 _ROOM = 4
@@ -80,8 +54,6 @@ def top_eigenpairs(
         return values[:, -1], vectors[:, :, -1]
     generator = generator or torch.Generator().manual_seed(0)
     start = torch.randn(count, size, dtype=torch.float64, generator=generator).to(matrices)
-    if size <= _SQUARED and matrices.is_cuda:
-        return squared_eigenpairs(matrices, start, rtol=rtol)
     found = lanczos(lambda x: (matrices @ x[:, :, None])[:, :, 0], start, steps=steps, rtol=rtol)
     return found.values, found.vectors
 
