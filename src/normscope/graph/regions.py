@@ -76,11 +76,9 @@ def merged(graph: Graph) -> Graph:
 
 def with_names(tree: Any, names: dict[str, str]) -> Any:
     """Return arguments with their references renamed."""
-
-    def rename(leaf: Any) -> Any:
-        return Ref(names.get(leaf.name, leaf.name), leaf.shape) if isinstance(leaf, Ref) else leaf
-
-    return map_leaves(tree, rename)
+    return map_leaves(
+        tree, lambda leaf: Ref(names.get(leaf.name, leaf.name), leaf.shape) if isinstance(leaf, Ref) else leaf
+    )
 
 
 def regions(reader: Reader, node: Node, allowed: Iterable[Any]) -> Iterable[tuple[list[Node], Ref]]:

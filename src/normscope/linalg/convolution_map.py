@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.sizes import norm as l2
-from .linear_map import LinearMap
+from .linear_map import LinearMap, at_least_float32
 
 PADDING_MODES = ("zeros", "circular", "reflect", "replicate")
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -173,8 +173,7 @@ class Convolution(LinearMap):
         self._set(weight, tuple(axes), groups, padding_mode, transposed)
 
     def _set(self, weight: Tensor, axes: tuple[Axis, ...], groups: int, mode: str, transposed: bool) -> None:
-        weight = weight.detach()
-        self.weight = weight.float() if weight.dtype in (torch.float16, torch.bfloat16) else weight
+        self.weight = at_least_float32(weight)
         self.device = weight.device
         self.axes, self.groups, self.padding_mode, self.transposed = axes, groups, mode, transposed
         small = (weight.shape[0], *(axis.outputs for axis in axes))
@@ -249,19 +248,12 @@ class Convolution(LinearMap):
         matrix = torch.block_diag(*self.blocks().chunk(self.groups))
         return matrix.T if self.transposed else matrix
 
-    def scaled_out(self, scale: Tensor) -> Convolution:
-        """Return the convolution followed by one factor per output channel (a folded BatchNorm)."""
-        return self._scaled(scale, rows=not self.transposed)
-
-    def scaled_in(self, scale: Tensor) -> Convolution:
-        """Return the convolution preceded by one factor per input channel."""
-        return self._scaled(scale, rows=self.transposed)
-
-    def _scaled(self, scale: Tensor, *, rows: bool) -> Convolution:
+    def scaled(self, scale: Tensor, *, outputs: bool) -> Convolution:
+        """Return the convolution followed by one factor per output channel (a folded BatchNorm), or behind such."""
         weight = self.weight.double()
         scale = scale.detach().to(weight)
         ones = (1,) * len(self.axes)
-        if rows:
+        if outputs != self.transposed:
             weight = weight * scale.reshape(-1, 1, *ones)
         else:
             per_group = weight.shape[0] // self.groups

@@ -141,10 +141,10 @@ def _joined(second: LinearMap, first: LinearMap) -> LinearMap | None:
             return None if channels is None else _scaled(second, channels.double()[None], second, first)
         case Diagonal(), Convolution():
             channels = second.channels(0)
-            return None if channels is None else _carry(first.scaled_out(channels), second, first)
+            return None if channels is None else _carry(first.scaled(channels, outputs=True), second, first)
         case Convolution(), Diagonal():
             channels = first.channels(0)
-            return None if channels is None else _carry(second.scaled_in(channels), first, second)
+            return None if channels is None else _carry(second.scaled(channels, outputs=False), first, second)
         case Matrix(), Matrix():
             return _product(second, first)
         case Centering(dims=1), Matrix():

@@ -162,17 +162,15 @@ def _prelu_steps(node: Node, build: Builder) -> str | None:
     return scalar_step(node, build, function)
 
 
-def _prelu_word(node: Node) -> EntrywiseWord | None:
-    return None if activation_of(node) is None else EntrywiseWord("leaky_relu", {"slope": _prelu_slopes(node)})
-
-
 entrywise(
     aten.prelu.default,
     lambda a: activations.prelu(a["weight"]),
     nn.PReLU(5),
     nn.PReLU(1, init=-2.0),
     local=_prelu_steps,
-    word=_prelu_word,
+    word=lambda node: (
+        None if activation_of(node) is None else EntrywiseWord("leaky_relu", {"slope": _prelu_slopes(node)})
+    ),
 )
 
 
