@@ -142,8 +142,8 @@ def positive(blocks: Blocks, count: int) -> bool:
     It is scaled to a diagonal near 1 first, by powers of two, which round nothing.
     """
     diagonals = [np.diagonal(blocks[i, i].mid) for i in range(count)]
-    if not all((diagonal > 0.0).all() for diagonal in diagonals):
-        return False
+    if not diagonals or not all(diagonal.size and (diagonal > 0.0).all() for diagonal in diagonals):
+        return False  # of no rows nothing is proven
     scales = [np.exp2(-np.round(np.log2(diagonal) / 2.0)) for diagonal in diagonals]
     scaled = {(i, j): block * scales[i][:, None] * scales[j] for (i, j), block in blocks.items()}
     usual = 16.0 * UNIT * max(len(scale) + 8.0 for scale in scales) ** 2

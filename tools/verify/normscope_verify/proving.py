@@ -39,8 +39,11 @@ class Forms:
         if network.input.name in cone and network.input.name not in sources:
             raise Unproven(f"a step at {at.name} does not start from the input")
         self.nodes, self.sources = [node for node in network.nodes.values() if node.name in cone], sources
+        if not any(node.name in sources for node in self.nodes):
+            raise Unproven(f"a step at {at.name} passes none of its sources")
         alike = [node.count for node in self.nodes if node.read and node.name not in sources]
-        self.slices = math.gcd(*alike, *periods) or at.size
+        sizes = [node.size for node in self.nodes if node.read or node.name in sources]
+        self.slices = math.gcd(*alike, *periods, *sizes)  # whatever a file says, every value falls into whole slices
         self.sizes: list[int] = []
         self.forms: dict[str, dict[int, Enclosure]] = {}
         self.held, self.memory, self.moves = 0, network.memory, list[arb]()
