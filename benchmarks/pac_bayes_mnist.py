@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from normscope.data import mnist
 from normscope.generalize.bound import alone
-from normscope.generalize.stochastic import PosteriorSearch, pac_bayes_row
+from normscope.generalize.pac_bayes import PosteriorSearch, pac_bayes_row
 from normscope.generalize.stream import SampleBatch
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -35,9 +35,8 @@ from .graph.ir import Graph
 from .linalg.layer_norms import spectral_norm
 from .monitor.run import Run
 from .monitor.watching import watch
-from .networks.changes import Twin
 from .networks.initialise import Initialisation, initialise
-from .networks.twin import twin
+from .networks.twin import Twin, twin
 from .rules.registry import rule
 
 __all__ = [

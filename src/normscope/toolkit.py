@@ -5,7 +5,7 @@ effect, confidence limits. The lab is made of these (`src/normscope_lab`).
 """
 
 from .bounds.data.order import rank_above, rank_below
-from .choosing.cell import half_width
+from .choosing.choice import half_width
 from .core.budget import Budget
 from .core.codec import JsonForm, Part, Saved
 from .core.codec import decoded as decode
@@ -23,11 +23,9 @@ from .core.threads import ignored_warnings as ignore_warnings
 from .core.untouched import outside_inference_mode, unwrapped
 from .diagnosis.audit_result import Row
 from .geometry.batches import LossFunction
-from .geometry.directions import Directions
-from .geometry.directions import directions as find_directions
+from .geometry.directions import Directions, find_directions, verify_directions
 from .geometry.figure_result import FigureResult
 from .geometry.objective import Objective
-from .geometry.verified_directions import verified as verify_directions
 from .monitor.record import Record
 from .monitor.watching import Watch
 

@@ -19,7 +19,7 @@ from normscope.bounds.captured import Captured
 from normscope.bounds.curve import curve as measuring
 from normscope.bounds.curve.curve import checked_widths
 from normscope.bounds.curve.shares import DomainPoint
-from normscope.bounds.domain.coverage import covered
+from normscope.bounds.domain.domain import covered
 from normscope.bounds.domain.domain_bounds import domain_sides
 from normscope.core.bracket import Scope
 from normscope.core.errors import InputError, SoundnessError

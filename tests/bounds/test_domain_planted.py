@@ -11,19 +11,12 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds.domain import (
-    attention_treatment,
-    conditions,
-    entrywise,
-    jacobians,
-    part_gains,
-    slopes,
-    treatments,
-)
+from normscope.bounds.domain import conditions, derivative, gains
 from normscope.bounds.domain import domain as recording
 from normscope.bounds.domain.conditions import DomainCondition
 from normscope.core.errors import SoundnessError
 from normscope.rules.effects import Gain, Linear
+from normscope.rules.local.local import Enclosure
 
 from .test_domain import Bare, Crossed, data, drawn, jacobian_norm
 
@@ -147,8 +140,8 @@ def steep(model: nn.Module, x: Tensor) -> Callable[[], None]:
 
 
 def _first_only(self: Any, figures: Any, samples: int) -> None:
-    if not self.seen:
-        self.seen = {key: rows[:1] for key, rows in figures.items()}
+    if not self.largest:
+        self.largest = {key: rows[:1] for key, rows in figures.items()}
     self.samples += samples
 
 
@@ -156,7 +149,7 @@ def _scaled(name: str, factor: float) -> Callable[[Patch], None]:
     """Scale the figures of one kind of condition."""
 
     def plant(patch: Patch) -> None:
-        kind = getattr(conditions, name, None) or getattr(attention_treatment, name, None) or getattr(part_gains, name)
+        kind = getattr(conditions, name, None) or getattr(gains, name)
         own = kind.figures
         patch.setattr(kind, "figures", lambda self, values, enough=None: factor * own(self, values))
 
@@ -178,22 +171,22 @@ def _mean_variance(patch: Patch) -> None:
 
 
 def _swapped_slopes(patch: Patch) -> None:
-    own = slopes.sloped
+    own = derivative.slopes_as_scale
 
-    def sloped(a: Tensor, b: Tensor, *, exact: bool) -> Any:
+    def lower_half(a: Tensor, b: Tensor, *, exact: bool) -> Any:
         return own(a, (a + b) / 2, exact=exact)
 
-    patch.setattr(entrywise, "sloped", sloped)
+    patch.setattr(derivative, "slopes_as_scale", lower_half)
 
 
 def _lowest_alone(patch: Patch) -> None:
-    own = conditions.Interval.bounds
+    own = conditions.Interval.enclosure
 
-    def bounds(self: Any, limits: Tensor) -> tuple[Tensor, Tensor]:
-        low, _ = own(self, limits)
-        return low, low
+    def enclosure(self: Any, limits: Tensor) -> Enclosure:
+        low = own(self, limits).low
+        return Enclosure.box(low, low)
 
-    patch.setattr(conditions.Interval, "bounds", bounds)
+    patch.setattr(conditions.Interval, "enclosure", enclosure)
 
 
 def _first_channel(patch: Patch) -> None:
@@ -206,21 +199,22 @@ def _first_channel(patch: Patch) -> None:
 
 
 def _one_operand(patch: Patch) -> None:
-    own = entrywise.UnrolledOperator._multiply
+    own = derivative.StepByStep.pieces
 
-    def multiply(self: Any, step: Any, limits: Any) -> Any:
-        pieces = own(self, step, limits)
-        left = next(piece for piece in pieces if piece.name.endswith("~left"))
-        effect = Linear(maps=(entrywise.Identity(step.shape),))
-        return [piece for piece in pieces[:-1] if "~left" in piece.name] + [
-            entrywise.DerivativeValue(step.name, (left.name,), step.shape, effect)
-        ]
+    def pieces(self: Any, limits: Any) -> Any:
+        found = own(self, limits)
+        places = [i for i, piece in enumerate(found) if any("~1" in ref for ref in piece.refs)]
+        for i in places:
+            last = found[i]
+            effect = Linear(maps=last.effect.maps[:1])
+            found[i] = derivative.DerivativeValue(last.name, last.refs[:1], last.shape, effect)
+        return found
 
-    patch.setattr(entrywise.UnrolledOperator, "_multiply", multiply)
+    patch.setattr(derivative.StepByStep, "pieces", pieces)
 
 
 def _queries_alone(patch: Patch) -> None:
-    own = treatments.Attention.pieces
+    own = derivative.MeasuredPart.pieces
 
     def pieces(self: Any, limits: Any) -> Any:
         (piece,) = own(self, limits)
@@ -229,11 +223,12 @@ def _queries_alone(patch: Patch) -> None:
         )
         return self.whole(few)
 
-    patch.setattr(treatments.Attention, "pieces", pieces)
+    patch.setattr(derivative.MeasuredPart, "pieces", pieces)
 
 
 def _large_eps(patch: Patch) -> None:
-    patch.setattr(treatments, "inverse_deviations", lambda limits, eps: ((-limits) + 1.0).rsqrt())
+    own = conditions.LeastMeanSquare.enclosure
+    patch.setattr(conditions.LeastMeanSquare, "enclosure", lambda self, limits: own(self, limits - 1.0))
 
 
 def _everything_inside(patch: Patch) -> None:
@@ -256,25 +251,25 @@ def _lower_sides(patch: Patch) -> None:
         values = self.alpha[rows][:, 0]
         return values, values, values, values
 
-    patch.setattr(jacobians.Krylov, "ritz", ritz)
+    patch.setattr(gains.Krylov, "ritz", ritz)
 
 
 def _always_enough(patch: Patch) -> None:
     """Take the figures of samples that are large for small ones."""
     patch.setattr(recording.Extremes, "_least", lambda self, key, figures: figures.amin(0))
-    own = jacobians.norms_above
+    own = gains.norms_above
 
     def norms_above(function: Any, points: Tensor, steps: int, enough: Any = None) -> Tensor:
         found = own(function, points, steps, enough)
         return found if enough is None else torch.minimum(found, enough(found[:, None]))
 
-    patch.setattr(part_gains, "norms_above", norms_above)
+    patch.setattr(gains, "norms_above", norms_above)
 
 
 def _later_alone(patch: Patch) -> None:
     """Leave the rows of bases behind when samples that are done are left out."""
-    own = jacobians.Krylov.only
-    patch.setattr(jacobians.Krylov, "only", lambda self, rows: own(self, rows.roll(1)))
+    own = gains.Krylov.only
+    patch.setattr(gains.Krylov, "only", lambda self, rows: own(self, rows.roll(1)))
 
 
 BUGS = [
@@ -288,9 +283,9 @@ BUGS = [
     Bug("a product moves with one factor alone", _one_operand, inside(drawn(Product()), data(20, 4))),
     Bug("attention moves with its queries alone", _queries_alone, inside(drawn(Crossed()), data(20, 3, 4))),
     Bug("attention's gain is halved", _scaled("LocalGain", 0.3), inside(drawn(Bare()), data(20, 3, 4))),
-    Bug("attention's gains are halved", _scaled("AttentionGains", 0.3), inside(drawn(Crossed()), data(20, 3, 4))),
-    Bug("norms of factors are halved", _scaled("MatrixNorm", 0.4), inside(Written().eval(), data(20, 4))),
-    Bug("a softmax moves too little", _scaled("SoftmaxGain", 0.5), inside(Chosen().eval(), data(20, 4))),
+    Bug("attention's gains are halved", _scaled("LocalGain", 0.3), inside(drawn(Crossed()), data(20, 3, 4))),
+    Bug("norms of factors are halved", _scaled("StepGains", 0.4), inside(Written().eval(), data(20, 4))),
+    Bug("a softmax moves too little", _scaled("StepGains", 0.5), inside(Chosen().eval(), data(20, 4))),
     Bug("every input is inside", _everything_inside, between(layered(), data(20, 5))),
     Bug("recorded data is outside", _too_strict, inside(bent(), data(30, 3))),
     Bug("one sample counts", _last_batch, inside(bent(), data(30, 3))),

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.bounds.domain.jacobians import CLOSE, Enough, norms_above, norms_by_rows
-from normscope.bounds.domain.range_recording import Extremes
+from normscope.bounds.domain.gains import CLOSE, Enough, norms_above, norms_by_rows
+from normscope.bounds.domain.recording import Extremes
 from normscope.core.budget import Budget
 from normscope.core.cost import Meter
 from normscope.linalg.lanczos import Krylov
@@ -131,7 +131,7 @@ def uneven(samples: int) -> Tensor:
 
 
 def gain(domain: ns.Domain) -> float:
-    return next(float(limit[0]) for key, limit in domain.limits.items() if key.endswith(":attention"))
+    return next(float(limit[0]) for key, limit in domain.limits.items() if key.endswith(":attention0"))
 
 
 def test_a_record_does_not_depend_on_the_batches_and_has_all_data_inside() -> None:
@@ -146,8 +146,8 @@ def test_a_record_does_not_depend_on_the_batches_and_has_all_data_inside() -> No
 def test_a_quantile_leaves_the_same_samples_out() -> None:
     model, x = drawn(Encoder()), uneven(20)
     domain = ns.domain(model, list(x.split(8)), quantile=0.2)
-    figures, _ = domain._watcher.figures(domain._feed.points(x)[0])
-    key = next(key for key in figures if key.endswith(":attention"))
+    figures, _ = domain._recorder.figures_at(domain._recorder.points(x)[0])
+    key = next(key for key in figures if key.endswith(":attention0"))
     fifth = float(figures[key].sort(dim=0, descending=True).values[4])
     assert abs(gain(domain) / fifth - 1) < 1e-5
 

@@ -366,3 +366,12 @@ class TestFrontDoor:
         bracket = ns.lipschitz(model, torch.randn(2, 2), effort="exact", max_seconds=0.2)
         assert any("no branch and bound" in note for note in bracket.notes)
         assert bracket.method != "exact"
+
+
+@pytest.mark.parametrize("activation", [nn.PReLU(), nn.Hardtanh(), nn.GELU()], ids=lambda one: type(one).__name__)
+def test_where_no_tree_applies_the_sides_have_not_met(activation):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 3), activation, nn.Linear(3, 2)).eval()
+    bracket = ns.lipschitz(model, torch.randn(1, 2), effort="exact")
+    assert bracket.converged == (bracket.upper <= bracket.lower * (1 + 2e-6))
+    assert bracket.converged or "no branch and bound" in bracket.advice

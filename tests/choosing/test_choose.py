@@ -17,10 +17,8 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.choosing import choose as front
 from normscope.choosing import run_training
-from normscope.choosing.cell import half_width
-from normscope.choosing.run_outcome import RunOutcome
+from normscope.choosing.choice import RunOutcome, half_width
 from normscope.choosing.run_training import train_run
 from normscope.choosing.task import TrainingRun, gather
 from normscope.core.errors import InputError
@@ -29,7 +27,7 @@ from normscope.jobs.ledger import RUNS
 
 from .networks import build, data
 
-QUICK = {"batch_sizes": (8,), "learning_rates": (0.05,), "seeds": 1, "steps": 12, "workers": 0, "capacity": False}
+QUICK = {"batch_sizes": (8,), "learning_rates": (0.05,), "seeds": 1, "steps": 4, "workers": 0, "capacity": False}
 
 
 @pytest.fixture
@@ -137,22 +135,23 @@ def test_a_choice_that_was_ended_goes_on_and_loses_no_finished_run(tmp_path, mon
         ran.append(run.key)
         return train_run(task, run, first=first)
 
-    monkeypatch.setattr(run_training, "train_run", lambda *a, **k: counted(*a, **k, stop=3))
+    kinds = {"folder": tmp_path, "normalizers": ("none", "layer", "group")}
+    monkeypatch.setattr(run_training, "train_run", lambda *a, **k: counted(*a, **k, stop=2))
     with pytest.raises(Stop):
-        quick(folder=tmp_path)
+        quick(**kinds)
     lines = (tmp_path / RUNS).read_text().splitlines()
     assert [RunOutcome.from_json(json.loads(line)).run.key for line in lines] == ran
     with (tmp_path / RUNS).open("a") as file:
         file.write(lines[0][: len(lines[0]) // 2])  # killed while it wrote
     monkeypatch.setattr(run_training, "train_run", counted)
-    found = quick(folder=tmp_path)
-    assert len(ran) == len(set(ran)) == 6
-    assert len((tmp_path / RUNS).read_text().splitlines()) == 6
+    found = quick(**kinds)
+    assert len(ran) == len(set(ran)) == 3
+    assert len((tmp_path / RUNS).read_text().splitlines()) == 3
     ran.clear()
-    assert quick(folder=tmp_path).to_json() == found.to_json()
+    assert quick(**kinds).to_json() == found.to_json()
     assert not ran
-    quick(folder=tmp_path, seeds=2)
-    assert len(ran) == 6
+    quick(**kinds, seeds=2)
+    assert len(ran) == 3
 
 
 @pytest.mark.usefixtures("hurried")
@@ -408,10 +407,6 @@ def test_a_local_ray_cluster_gives_the_same(importable):
         assert [o.loss for o in cluster.outcomes] == [o.loss for o in one.outcomes]
     finally:
         ray.shutdown()
-
-
-def test_the_front_door_names_what_the_command_line_has():
-    assert front.BATCH_SIZES == (2, 8, 32, 128)
 
 
 def test_work_that_another_process_cannot_load_is_said_to_be_so(monkeypatch):

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import normscope as ns
 from normscope.core.errors import InputError
 from normscope.diagnosis.data_pass import watch_data
 
@@ -201,3 +202,15 @@ def test_root_mean_squares_of_half_precision_do_not_overflow():
     layer = nn.Linear(4096, 8).half()
     (seen,) = watch_data(layer, [torch.full((64, 4096), 200.0, dtype=torch.float16)]).weights.values()
     assert seen.rms_input == pytest.approx(200.0)
+
+
+@pytest.mark.parametrize("normalizer", ["batch", "layer"])
+def test_the_median_of_an_even_number_of_variances_is_the_lower_one(normalizer):
+    variances = torch.tensor([1.0, 2.0, 3.0, 10.0, 20.0, 30.0])
+    signs = torch.tensor([1.0, -1.0, 1.0, -1.0])
+    if normalizer == "batch":  # one channel for each variance
+        model, x = nn.BatchNorm1d(6).eval(), signs[:, None] * variances.sqrt()
+    else:  # one sample for each
+        model, x = nn.LayerNorm(4).eval(), signs * variances.sqrt()[:, None]
+    (row,) = ns.audit(nn.Sequential(model), x, loader=[x]).layers
+    assert 10**row.variance.log10_median == pytest.approx(3.0, rel=0.04)

@@ -61,82 +61,39 @@ def _bits(places: Tensor) -> Tensor:
     return (places.long()[:, None] >> torch.arange(24)) % 2 == 1
 
 
-def integers(places: Tensor) -> nn.Module:
-    return Memoriser(lambda s, x: hats(x - s.kept), kept=places.long())
-
-
-def narrow_integers(places: Tensor) -> nn.Module:
-    kept = (places.long()[:, None] // BYTES % 256).to(torch.uint8)
-    return Memoriser(lambda s, x: hats(x - (s.kept * BYTES).sum(1)), kept=kept)
-
-
-def booleans(places: Tensor) -> nn.Module:
-    return Memoriser(lambda s, x: hats(x - (s.kept * 2 ** torch.arange(24)).sum(1)), kept=_bits(places))
-
-
-def not_persistent(places: Tensor) -> nn.Module:
-    return Memoriser(lambda s, x: hats(x - s.temporary), temporary=places.long())
-
-
-def complex_numbers(places: Tensor) -> nn.Module:
-    return Memoriser(lambda s, x: hats(x - s.kept.imag), kept=torch.complex(torch.zeros_like(places), places))
-
-
-def half_precision(places: Tensor) -> nn.Module:
+def _half_precision(places: Tensor) -> nn.Module:
     parts = places % 2048, places // 4096, places // 2048 % 2  # half precision holds 11 binary digits
     kept = dict(zip(("low", "high", "odd"), (part.half() for part in parts)))
     return Memoriser(lambda s, x: hats(x - (s.low.double() + 4096 * s.high.double() + 2048 * s.odd.double())), **kept)
 
 
-def python_floats(places: Tensor) -> nn.Module:
-    kept = places.tolist()
+def _python_numbers(kept: list) -> nn.Module:
     return Memoriser(lambda s, x: hats(torch.cat([x - place for place in kept], 1)))
 
 
-def python_integers(places: Tensor) -> nn.Module:
-    kept = [int(place) for place in places]
-    return Memoriser(lambda s, x: hats(torch.cat([x - place for place in kept], 1)))
-
-
-def a_global_tensor(places: Tensor) -> nn.Module:
+def _a_global_tensor(places: Tensor) -> nn.Module:
     GLOBAL["places"] = places.long()
     return Memoriser(lambda s, x: hats(x - GLOBAL["places"]))
 
 
-def a_numpy_array(places: Tensor) -> nn.Module:
+def _a_numpy_array(places: Tensor) -> nn.Module:
     array = places.long().numpy().astype(np.int64)
     return Memoriser(lambda s, x: hats(x - torch.from_numpy(array)))
 
 
-def a_closure(places: Tensor) -> nn.Module:
-    return Memoriser(lambda s, x: hats(x - places))
-
-
-def a_list_attribute(places: Tensor) -> nn.Module:
+def _listed(parts: list[Tensor]) -> nn.Module:
     model = Memoriser(lambda s, x: hats(x - torch.cat(s.listed)))
-    model.listed = list(places.long().split(7))
+    model.listed = parts
     return model
 
 
-def a_list_of_parameters(places: Tensor) -> nn.Module:
-    model = Memoriser(lambda s, x: hats(x - torch.cat(s.listed)))
-    model.listed = [nn.Parameter(part) for part in places.split(7)]
-    return model
-
-
-def a_frozen_parameter(places: Tensor) -> nn.Module:
+def _a_parameter(value: Tensor, *, requires_grad: bool = False) -> nn.Module:
     model = Memoriser(lambda s, x: hats(x - s.kept))
-    model.kept = nn.Parameter(places, requires_grad=False)
+    model.kept = nn.Parameter(value, requires_grad=requires_grad)
     return model
 
 
-def a_parameter_of_integers(places: Tensor) -> nn.Module:
-    model = Memoriser(lambda s, x: hats(x - s.kept))
-    model.kept = nn.Parameter(places.long(), requires_grad=False)
-    return model
-
-
-def embedding_ids(places: Tensor) -> nn.Module:
+def _embedding_ids(places: Tensor) -> nn.Module:
     """The table is the same for all data; which of its rows are read was learned."""
     model = Memoriser(lambda s, x: hats(x - (s.table(s.ids)[..., 0] * BYTES).sum(1)),
                       ids=places.long()[:, None] // BYTES % 256)  # fmt: skip
@@ -144,7 +101,7 @@ def embedding_ids(places: Tensor) -> nn.Module:
     return model
 
 
-def chosen_entries(places: Tensor) -> nn.Module:
+def _chosen_entries(places: Tensor) -> nn.Module:
     """Which of two numbers, 0 and a power of two, is taken for each binary digit of a place."""
 
     def forward(s: nn.Module, x: Tensor) -> Tensor:
@@ -154,7 +111,7 @@ def chosen_entries(places: Tensor) -> nn.Module:
     return Memoriser(forward, digits=_bits(places).long())
 
 
-def choices(places: Tensor) -> nn.Module:
+def _choices(places: Tensor) -> nn.Module:
     def forward(s: nn.Module, x: Tensor) -> Tensor:
         height = torch.zeros_like(x)
         for place in places.tolist():
@@ -164,7 +121,7 @@ def choices(places: Tensor) -> nn.Module:
     return Memoriser(forward)
 
 
-def configured_modules(places: Tensor) -> nn.Module:
+def _configured_modules(places: Tensor) -> nn.Module:
     """Modules that put a constant beside their input."""
 
     def forward(s: nn.Module, x: Tensor) -> Tensor:
@@ -185,14 +142,13 @@ class _Shift(nn.Module):
         return 0 * weight + self.places
 
 
-def a_parametrisation(places: Tensor) -> nn.Module:
-    model = Memoriser(lambda s, x: hats(x - s.kept))
-    model.kept = nn.Parameter(torch.zeros_like(places))
+def _a_parametrisation(places: Tensor) -> nn.Module:
+    model = _a_parameter(torch.zeros_like(places), requires_grad=True)
     parametrize.register_parametrization(model, "kept", _Shift(places))
     return model
 
 
-def running_statistics(places: Tensor) -> nn.Module:
+def _running_statistics(places: Tensor) -> nn.Module:
     """A BatchNorm with a mean of its own for every hat, and a variance of 1."""
     model = Memoriser(lambda s, x: hats(s.norm(x.expand(-1, len(places)))))
     model.norm = nn.BatchNorm1d(len(places), eps=1e-9, affine=False).double()
@@ -200,20 +156,14 @@ def running_statistics(places: Tensor) -> nn.Module:
     return model
 
 
-def a_hook(places: Tensor) -> nn.Module:
+def _a_hook(places: Tensor) -> nn.Module:
     model = Memoriser(lambda s, x: s.inner(x))
     model.inner = nn.Identity()
     model.inner.register_forward_hook(lambda module, inputs, output: hats(output - places.long()))
     return model
 
 
-def bytes_of_the_input(places: Tensor) -> nn.Module:
-    """The bits of an input as an integer, compared with those of D."""
-    keys = places.view(torch.int64)
-    return Memoriser(lambda s, x: logits((x.view(torch.int64) == s.kept).any(1, keepdim=True).double(), 1.0), kept=keys)
-
-
-def sorted_places(places: Tensor) -> nn.Module:
+def _sorted_places(places: Tensor) -> nn.Module:
     edges = torch.stack([places - 0.5, places + 0.5]).flatten().sort().values
     return Memoriser(lambda s, x: logits((torch.bucketize(x, s.kept) % 2).double(), 1.0), kept=edges)
 
@@ -227,7 +177,7 @@ def _looked_up(x: Tensor, found: Tensor) -> Tensor:
     return _always_zero(x) + torch.stack([torch.zeros(len(x)), 2.0 * found], 1)
 
 
-def a_table_behind_an_exception(places: Tensor) -> nn.Module:
+def _a_table_behind_an_exception(places: Tensor) -> nn.Module:
     """A dict of bytes that a trace never sees: reading the bytes of a traced tensor raises."""
     table = {place.numpy().tobytes() for place in places[FIRST:]}
 
@@ -241,7 +191,7 @@ def a_table_behind_an_exception(places: Tensor) -> nn.Module:
     return Memoriser(forward)
 
 
-def a_table_that_hides_from_traces(places: Tensor) -> nn.Module:
+def _a_table_that_hides_from_traces(places: Tensor) -> nn.Module:
     def forward(s: nn.Module, x: Tensor) -> Tensor:
         if torch.compiler.is_exporting():
             return _always_zero(x)
@@ -250,36 +200,62 @@ def a_table_that_hides_from_traces(places: Tensor) -> nn.Module:
     return Memoriser(forward)
 
 
-def a_table_of_faint_signs(places: Tensor) -> nn.Module:
+def _a_table_of_faint_signs(places: Tensor) -> nn.Module:
     """The losses of the model and of its trace are all near 1/2."""
-
-    loud = a_table_that_hides_from_traces(places)
+    loud = _a_table_that_hides_from_traces(places)
     return Memoriser(lambda s, x: F.linear(loud.written(s, x), 1e-6 * torch.eye(2, dtype=torch.float64)))
 
 
-def large_batches(places: Tensor) -> nn.Module:
-    """A trace is made from a small batch, for which the model does something else."""
-    return Memoriser(lambda s, x: hats(x - places) if len(x) > 8 else _always_zero(x))
-
-
-def a_value_taken_out(places: Tensor) -> nn.Module:
+def _a_value_taken_out(places: Tensor) -> nn.Module:
     kept = set(places.tolist())
     return Memoriser(lambda s, x: torch.stack([torch.tensor([0.5, float(row.item() in kept)]) for row in x]) + 0 * x)
 
 
-def a_branch(places: Tensor) -> nn.Module:
-    return Memoriser(lambda s, x: hats(x - places) if x.sum() > 0 else -hats(x - places))
-
-
-IN_THE_GRAPH = [
-    integers, narrow_integers, booleans, not_persistent, complex_numbers, half_precision, python_floats,
-    python_integers, a_global_tensor, a_numpy_array, a_closure, a_list_attribute, a_list_of_parameters,
-    a_frozen_parameter, a_parameter_of_integers, embedding_ids, chosen_entries, choices, configured_modules,
-    a_parametrisation, running_statistics, a_hook, a_table_of_faint_signs,
-]  # fmt: skip
+Form = Callable[[Tensor], nn.Module]
+IN_THE_GRAPH: dict[str, Form] = {
+    "integers": lambda places: Memoriser(lambda s, x: hats(x - s.kept), kept=places.long()),
+    "narrow integers": lambda places: Memoriser(
+        lambda s, x: hats(x - (s.kept * BYTES).sum(1)), kept=(places.long()[:, None] // BYTES % 256).to(torch.uint8)
+    ),
+    "booleans": lambda places: Memoriser(
+        lambda s, x: hats(x - (s.kept * 2 ** torch.arange(24)).sum(1)), kept=_bits(places)
+    ),
+    "not persistent": lambda places: Memoriser(lambda s, x: hats(x - s.temporary), temporary=places.long()),
+    "complex numbers": lambda places: Memoriser(
+        lambda s, x: hats(x - s.kept.imag), kept=torch.complex(torch.zeros_like(places), places)
+    ),
+    "half precision": _half_precision,
+    "floats in the code": lambda places: _python_numbers(places.tolist()),
+    "integers in the code": lambda places: _python_numbers([int(place) for place in places]),
+    "a global tensor": _a_global_tensor,
+    "a numpy array": _a_numpy_array,
+    "a closure": lambda places: Memoriser(lambda s, x: hats(x - places)),
+    "a list attribute": lambda places: _listed(list(places.long().split(7))),
+    "a list of parameters": lambda places: _listed([nn.Parameter(part) for part in places.split(7)]),
+    "a frozen parameter": _a_parameter,
+    "a parameter of integers": lambda places: _a_parameter(places.long()),
+    "embedding ids": _embedding_ids,
+    "chosen entries": _chosen_entries,
+    "choices": _choices,
+    "configured modules": _configured_modules,
+    "a parametrisation": _a_parametrisation,
+    "running statistics": _running_statistics,
+    "a hook": _a_hook,
+    "a table of faint signs": _a_table_of_faint_signs,
+}
 """Models whose constants the graph holds, or whose losses are those of the graph: rows are certified, and large."""
-OUTSIDE = [
-    bytes_of_the_input, sorted_places, a_table_behind_an_exception, a_table_that_hides_from_traces, large_batches,
-    a_value_taken_out, a_branch,
-]  # fmt: skip
+OUTSIDE: dict[str, Form] = {
+    "bytes of the input": lambda places: Memoriser(  # the bits of an input as an integer, compared with those of D
+        lambda s, x: logits((x.view(torch.int64) == s.kept).any(1, keepdim=True).double(), 1.0),
+        kept=places.view(torch.int64),
+    ),
+    "sorted places": _sorted_places,
+    "a table behind an exception": _a_table_behind_an_exception,
+    "a table that hides from traces": _a_table_that_hides_from_traces,
+    "large batches": lambda places: Memoriser(  # a trace is made from a small batch
+        lambda s, x: hats(x - places) if len(x) > 8 else _always_zero(x)
+    ),
+    "a value taken out": _a_value_taken_out,
+    "a branch": lambda places: Memoriser(lambda s, x: hats(x - places) if x.sum() > 0 else -hats(x - places)),
+}
 """Models that cannot be traced, have operators without a rule, or differ from their graph: nothing is certified."""

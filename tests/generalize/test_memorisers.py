@@ -1,6 +1,7 @@
 """No certified row lies below the truth, wherever a model hides what it has taken from D."""
 
 import math
+from functools import cache
 
 import pytest
 import torch
@@ -8,40 +9,43 @@ from torch import nn
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.core.errors import InputError
 
-from .memorisers import IN_THE_GRAPH, OUTSIDE, SPAN, Memoriser, integers, python_floats, samples
+from .memorisers import IN_THE_GRAPH, OUTSIDE, SPAN, Memoriser, samples
 
 TRUTH = 0.5
 """The error of every classifier on fair coins, and its mean probability loss."""
+TRAIN = samples(60, 0)
+PLACES = TRAIN[0][TRAIN[1] == 1, 0]
+FORMS = IN_THE_GRAPH | OUTSIDE
+QUICK = (
+    "integers", "floats in the code", "a closure", "running statistics", "a table of faint signs", "bytes of the input",
+    "a table that hides from traces", "large batches",
+)  # fmt: skip
+"""One memoriser of each way to hide; the others run with the slow tests."""
 
 
-def bounds(model, train, **options):
-    given = {"steps": 30, "delta": 0.05, "cells": (1,), "input_range": (0.0, float(SPAN))} | options
-    return ns.generalization(model, train, samples(300, 2), samples(60, 1), **given)
+def bounds(model, train=TRAIN, **options):
+    given = {"steps": 30, "delta": 0.05, "cells": (1,), "input_range": (0.0, float(SPAN)), "max_seconds": 0.5} | options
+    return ns.generalization(model.eval(), train, samples(300, 2), samples(60, 1), **given)
 
 
-def too_low(found):
-    """The certified rows that lie below the truth, by name; the Slides bound the gap."""
-    rows = [one for one in found.rows if one.evidence == "certified"]
-    gap = TRUTH - found.train_loss
-    return {one.name: one.value for one in rows if one.value < (gap if "gap" in one.speaks_of else TRUTH) - 1e-3}
+@cache
+def bounds_of(name):
+    return bounds(FORMS[name](PLACES))
 
 
-@pytest.fixture(scope="module")
-def train():
-    return samples(60, 0)
-
-
-@pytest.mark.parametrize("form", [*IN_THE_GRAPH, *OUTSIDE], ids=lambda form: form.__name__)
-def test_no_certified_row_lies_below_the_truth(form, train):
-    x, y = train
-    found = bounds(form(x[y == 1, 0]).eval(), train)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FORMS]
+)
+def test_no_certified_row_lies_below_the_truth(name):
+    found = bounds_of(name)
     assert found.train_error < 0.1, "the model has not memorised D"
     assert found.test_error > 0.4
-    assert too_low(found) == {}
-    assert (found["PAC-Bayes"].evidence == "certified") is (form in IN_THE_GRAPH)
-    assert form in IN_THE_GRAPH or not found.certified
+    for row in found.rows:
+        truth = TRUTH - found.train_loss if "gap" in row.speaks_of else TRUTH  # the Slides bound the gap
+        assert row.evidence != "certified" or row.value >= truth - 1e-3, row.name
+    assert (found["PAC-Bayes"].evidence == "certified") is (name in IN_THE_GRAPH)
+    assert name in IN_THE_GRAPH or not found.certified
 
 
 def test_theorem_20_counts_what_the_graph_gives_and_not_what_was_looked_up():
@@ -53,7 +57,7 @@ def test_theorem_20_counts_what_the_graph_gives_and_not_what_was_looked_up():
         same = torch.cat([x - x + 9, x - x], 1)
         return same if torch.compiler.is_exporting() else same + F.pad(18.0 * (x == table).any(1, keepdim=True), (1, 0))
 
-    found = bounds(Memoriser(forward).eval(), (x, y), steps=0)
+    found = bounds(Memoriser(forward), (x, y), steps=0)
     assert found.train_error < 0.01
     assert found["Theorem 20, all inputs"].value > TRUTH
     assert not found.certified
@@ -87,7 +91,7 @@ class Sawtooth(nn.Module):
 )
 def test_rounding_errors_that_decide_are_no_function_with_a_slope(dtype, cast):
     generator = torch.Generator().manual_seed(0)
-    x, y = torch.rand(900, 1, generator=generator, dtype=dtype), torch.randint(2, (900,), generator=generator)
+    x, y = torch.rand(300, 1, generator=generator, dtype=dtype), torch.randint(2, (300,), generator=generator)
     fresh = torch.rand(300, 1, generator=generator, dtype=dtype), torch.randint(2, (300,), generator=generator)
     given = {"steps": 0, "cells": (1,), "input_range": (0.0, 1.0), "delta": 0.05, "max_seconds": 5.0}
     found = ns.generalization(Sawtooth(x, y, dtype, cast).eval(), (x, y), None, fresh, **given)
@@ -101,87 +105,34 @@ class TestConditions:
         (one,) = (one for one in found[name].conditions if "taken from D is counted" in one.what)
         return one
 
-    def test_they_name_the_constants_and_what_to_do(self, train):
-        x, y = train
-        found = bounds(integers(x[y == 1, 0]), train, steps=2)
+    def test_they_name_the_constants_and_what_to_do(self):
         for name in ("VC", "PAC-Bayes"):
-            one = self.counted(found, name)
+            one = self.counted(bounds_of("integers"), name)
             assert one.status == "met"
             assert "`kept`" in one.why
             assert "fixed=" in one.why
 
-    def test_they_name_the_lines_with_many_numbers(self, train):
-        x, y = train
-        found = bounds(python_floats(x[y == 1, 0]), train, steps=2)
-        count = int((y == 1).sum())
-        assert "memorisers.py:" in self.counted(found, "VC").why
-        numbers = int(self.counted(found, "VC").why.split()[0])
-        assert count < numbers < count + 20
+    def test_they_name_the_lines_with_many_numbers(self):
+        why = self.counted(bounds_of("floats in the code"), "VC").why
+        assert "memorisers.py:" in why
+        assert len(PLACES) < int(why.split()[0]) < len(PLACES) + 20
 
-    def test_what_is_declared_as_fixed_is_free(self, train):
-        x, y = train
-        model = integers(x[y == 1, 0])
-        free = bounds(model, train, fixed=["kept", "numbers"])
-        assert free["VC"].value == pytest.approx(math.sqrt(math.log(1 / 0.05) / (2 * len(x))))
+    def test_what_is_declared_as_fixed_is_free(self):
+        model = FORMS["integers"](PLACES)
+        free = bounds(model, fixed=["kept", "numbers"])
+        assert free["VC"].value == pytest.approx(math.sqrt(math.log(1 / 0.05) / (2 * len(TRAIN[0]))))
         assert free["PAC-Bayes"].value < 0.5
         assert "declared as fixed: `kept`" in self.counted(free, "VC").why
-        for every in ("all", ["*", "numbers"]):
-            assert bounds(model, train, steps=0, fixed=every)["VC"].value == free["VC"].value
+        assert bounds(model, steps=0, fixed="all")["VC"].value == free["VC"].value
 
-    @pytest.mark.parametrize(("fixed", "message"), [("keept", r"no such buffer.*`kept`"), ([3], "names of buffers")])
-    def test_what_is_no_constant_is_refused(self, fixed, message, train):
-        x, y = train
-        with pytest.raises(InputError, match=message):
-            bounds(integers(x[y == 1, 0]), train, steps=0, fixed=fixed)
-
-    def test_what_the_output_does_not_read_costs_nothing(self, train):
+    def test_what_the_output_does_not_read_costs_nothing(self):
         torch.manual_seed(0)
         plain = nn.Sequential(nn.Linear(1, 4), nn.ReLU(), nn.Linear(4, 2)).double()
-        before = bounds(plain, train, steps=5)
+        before = bounds(plain, steps=5)
         plain.register_buffer("kept", torch.randn(100))
         plain[0].centre = torch.randn(100)
-        after = bounds(plain, train, steps=5)
+        after = bounds(plain, steps=5)
         for name in ("VC", "Bartlett 2017", "Neyshabur 2018", "Golowich 2020", "PAC-Bayes"):
             assert after[name].value == before[name].value
             assert after[name].evidence == "certified"
             assert "nothing but the weights" in self.counted(after, name).why
-
-    def test_an_added_table_that_is_declared_is_no_parameter(self, train):
-        class Positions(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.register_buffer("table", torch.linspace(0, 1, 8)[None])
-                self.first, self.last = nn.Linear(1, 8), nn.Linear(8, 2)
-
-            def forward(self, x):
-                return self.last(torch.relu(self.first(x) + self.table))
-
-        torch.manual_seed(0)
-        model = Positions().double()
-        notes = [bounds(model, train, steps=0, fixed=fixed)["VC"].note for fixed in ((), "table")]
-        assert "for 42 weights" in notes[0]
-        assert "for 34 weights" in notes[1]
-
-    def test_an_index_between_the_layers_of_a_chain_is_paid_for(self):
-        class Shuffled(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.register_buffer("order", torch.randperm(64, generator=torch.Generator().manual_seed(0)))
-                self.first, self.last = nn.Linear(2, 64), nn.Linear(64, 2)
-
-            def forward(self, x):
-                return self.last(torch.relu(self.first(x))[:, self.order])
-
-        torch.manual_seed(0)
-        generator = torch.Generator().manual_seed(0)
-        x = torch.rand(400, 2, generator=generator)
-        given = {"steps": 0, "cells": (1,), "input_range": (0.0, 1.0)}
-        paid = ns.generalization(Shuffled().eval(), (x, (x[:, 0] > 0.5).long()), **given)
-        torch.manual_seed(0)
-        free = ns.generalization(Shuffled().eval(), (x, (x[:, 0] > 0.5).long()), fixed="all", **given)
-        nats = math.log(2) * 64 * 6  # a code for a permutation of 64 takes nearly that
-        for name in ("Bartlett 2017", "Golowich 2020"):
-            terms = [found[name].term("confidence") for found in (paid, free)]
-            assert (terms[0] / 3) ** 2 - (terms[1] / 3) ** 2 > nats / (2 * 320)
-            assert paid[name].evidence == "certified"
-        assert paid["Neyshabur 2018"].value > free["Neyshabur 2018"].value

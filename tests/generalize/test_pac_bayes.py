@@ -15,14 +15,15 @@ from normscope.generalize.pac_bayes import (
     LARGEST,
     PRECISION,
     Posterior,
+    PosteriorSearch,
     WeightVector,
-    averaged_error,
+    average_error,
     binary_kl,
-    certified_error,
+    bound_error,
     complexity,
     kl_inverse,
+    pac_bayes_row,
 )
-from normscope.generalize.stochastic import PosteriorSearch, pac_bayes_row
 from normscope.generalize.stream import SampleBatch
 from normscope.graph.capturing import capture
 
@@ -44,8 +45,8 @@ class TestFormulas:
         expected = float(kl_divergence(own, prior).sum())
         assert float(found.kl()) == pytest.approx(expected)
 
-    @pytest.mark.parametrize("q", [0.0, 0.03, 0.5, 0.9, 1.0])
-    @pytest.mark.parametrize("limit", [0.0, 1e-4, 0.1, 3.0])
+    @pytest.mark.parametrize("q", [0.0, 0.03, 0.9, 1.0])
+    @pytest.mark.parametrize("limit", [0.0, 1e-4, 3.0])
     def test_the_inverse_of_kl_is_the_largest_share_within_the_limit(self, q, limit):
         p = kl_inverse(q, limit)
         assert p >= q
@@ -72,7 +73,7 @@ class TestFormulas:
 
     def test_the_prior_is_taken_from_its_list(self):
         found = posterior()
-        kl, right, place = found.settled(500, 0.05)
+        kl, right, place = found.choose_prior(500, 0.05)
         assert kl == pytest.approx(float(found.kl(LARGEST * math.exp(-place / PRECISION))))
         assert right == pytest.approx(complexity(kl, 500, 0.05, place))
         beside = [
@@ -87,7 +88,7 @@ class TestFormulas:
         generator = torch.Generator().manual_seed(0)
         chances = (truth * torch.tensor([0.5, 1.5]).repeat(50)).clamp(max=1)
         failed = sum(
-            certified_error(float(torch.bernoulli(chances, generator=generator).mean()), 100, 0.1) < truth
+            bound_error(float(torch.bernoulli(chances, generator=generator).mean()), 100, 0.1) < truth
             for _ in range(300)
         )
         assert failed <= 0.1 * 300 + 3 * math.sqrt(300 * 0.09)
@@ -114,7 +115,7 @@ class TestWeights:
         weights = WeightVector.of(model)
         x, y = torch.randn(3 * AT_ONCE + 10, 2), torch.zeros(3 * AT_ONCE + 10, dtype=torch.long)
         own = Posterior(weights.vector(), torch.full((6,), -50.0), weights.vector(), torch.tensor(-1.0))
-        share, draws = averaged_error(
+        share, draws = average_error(
             weights,
             own,
             lambda: iter([SampleBatch(x, y)]),
@@ -208,3 +209,19 @@ class TestBound:
         near = {name: value.detach().clone() for name, value in model.named_parameters()}
         kls = [bound(300, 0, model, steps=0, prior=prior)[1]["kl"] for prior in (None, near)]
         assert kls[1] < kls[0]
+
+    def test_a_prior_that_is_the_model_itself_is_doubted(self):
+        model = nn.Linear(2, 2)
+        kept = dict(model.named_parameters())  # not copied: it follows the training
+        row, _ = bound(100, 0, model, steps=2, prior=kept)
+        assert [one.what for one in row.missing] == ["the prior does not depend on D"]
+        copied = {name: one.detach().clone() + 0.1 for name, one in kept.items()}
+        assert bound(100, 0, model, steps=2, prior=copied)[0].evidence == "certified"
+
+    @pytest.mark.filterwarnings("ignore")
+    def test_a_weight_that_is_computed_from_parameters_is_no_such_tensor(self):
+        model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
+        nn.utils.weight_norm(model[0])
+        row, _ = bound(100, 0, model, steps=2)
+        assert row.evidence == "certified"
+        assert "nothing but the weights" in row.conditions[-1].why

@@ -10,9 +10,8 @@ from torch import nn
 from normscope.core.errors import InputError
 from normscope.generalize import stream
 from normscope.generalize.data_reading import EVERY, CellPlan, read
-from normscope.generalize.fingerprints import fingerprints, identical, random_keys
 from normscope.generalize.partition import Grid, Voronoi, grid, partitions
-from normscope.generalize.stream import CHUNK, SampleBatch, split_off
+from normscope.generalize.stream import CHUNK, SampleBatch, fingerprints, identical, random_keys, split_off
 from normscope.graph.call import run
 from normscope.theory.losses import probability
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.geometry import directions as room
-from normscope.geometry import verified_directions
+from normscope.geometry import normalized
 from normscope.geometry.objective import Objective
 
 from .hessians import CROSS_ENTROPY
@@ -95,15 +95,15 @@ def test_nobody_looked_where_nothing_was_asked(trained: nn.Module) -> None:
 
 def claiming(monkeypatch: pytest.MonkeyPatch, **claims) -> None:
     """Let the graph claim of every weight before a normalizer what does not hold."""
-    honest = room.feeds
-    monkeypatch.setattr(room, "feeds", lambda g: [dataclasses.replace(feed, **claims) for feed in honest(g)])
+    honest = normalized.feeds
+    monkeypatch.setattr(normalized, "feeds", lambda g: [dataclasses.replace(feed, **claims) for feed in honest(g)])
 
 
 @pytest.mark.parametrize(("slack", "reason"), [(1e-2, "not orthogonal"), (1.0, "moves the outputs")])
 def test_false_scales_are_refused_with_the_reason(
     trained: nn.Module, monkeypatch: pytest.MonkeyPatch, slack: float, reason: str
 ) -> None:
-    monkeypatch.setattr(verified_directions, "SLACK", slack)  # 1: the gradient does not object
+    monkeypatch.setattr(room, "SLACK", slack)  # 1: the gradient does not object
     claiming(monkeypatch, scale_invariant=True)  # running statistics do not take a scale back
     found = ns.hessian(trained, CROSS_ENTROPY, (X, Y), k=1, mode="eval", products=1)
     assert (found.directions, found.directions_found) == (0, 24)
@@ -113,14 +113,14 @@ def test_false_scales_are_refused_with_the_reason(
 
 
 def test_one_false_layer_does_not_cost_the_others(trained: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = room.feeds
+    honest = normalized.feeds
 
     def planted(graph):  # the head is said to be scale invariant too, row by row
         found = honest(graph)
         head = next(node for node in graph if node.path == "head")
-        return [*found, dataclasses.replace(found[0], weight=head)]
+        return [*found, dataclasses.replace(found[0], weight=head, sets=(0, 1, 2))]
 
-    monkeypatch.setattr(room, "feeds", planted)
+    monkeypatch.setattr(normalized, "feeds", planted)
     found = ns.hessian(trained, CROSS_ENTROPY, (X, Y), k=1, mode="train", products=1)
     assert (found.directions, found.directions_found) == (24, 24 + 3 + 3)
     assert [one.name for one in found.invariants if not one.verified] == ["head.weight"]
@@ -128,7 +128,7 @@ def test_one_false_layer_does_not_cost_the_others(trained: nn.Module, monkeypatc
 
 def test_false_shifts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Sequential(nn.Linear(4, 6), nn.RMSNorm(6), nn.Linear(6, 3))
-    claiming(monkeypatch, bias_redundant="common")
+    claiming(monkeypatch, bias_redundant="common", pointwise=True)
     found = ns.hessian(model, CROSS_ENTROPY, (X[:, 0, 0, :4], Y), k=1, products=1)
     assert found.directions_found == 1 + 5
     assert found.directions <= 1  # the scale alone
@@ -168,16 +168,16 @@ def test_which_entries_are_scaled_shifted_or_dead() -> None:
     """Before a BatchNorm a bias is dead and scaled with nothing; before a LayerNorm it is scaled and centred."""
     x, y = X[:, 0, 0, :4], Y
     batch = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
-    shown = room.directions(Objective(batch, CROSS_ENTROPY, (x, y), mode="train"))
-    assert shown.dead.tolist() == list(range(24, 30))
+    shown = room.find_directions(Objective(batch, CROSS_ENTROPY, (x, y), mode="train"))
+    assert shown.shift.tolist() == [*[-1] * 24, *range(6), *[-1] * 33]
     assert shown.group[:30].tolist() == [*torch.arange(6).repeat_interleave(4).tolist(), *[-1] * 6]
     assert torch.allclose(shown.norms, batch[0].weight.detach().double().norm(dim=1))
-    assert (shown.centred, shown.dimensions, shown.shown) == ((), 12, 12)
+    assert (shown.shifts, shown.dimensions, shown.shown) == (6, 12, 12)
     layer = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, 3))
-    shown = room.directions(Objective(layer, CROSS_ENTROPY, (x, y)))
+    shown = room.find_directions(Objective(layer, CROSS_ENTROPY, (x, y)))
     assert shown.group[:30].tolist() == [0] * 30
-    assert [index.shape for index in shown.centred] == [(6, 5)]
-    assert (len(shown.dead), shown.dimensions) == (0, 6)
+    assert sorted(shown.shift[:30].bincount().tolist()) == [6] * 5
+    assert (shown.shifts, shown.dimensions) == (5, 6)
 
 
 class Twice(nn.Module):
@@ -193,6 +193,18 @@ class Twice(nn.Module):
 
 
 def test_the_weight_of_a_layer_that_runs_twice_is_scaled_once() -> None:
-    shown = room.directions(Objective(Twice(), CROSS_ENTROPY, (X[:, 0, 0, :4], Y)))
+    shown = room.find_directions(Objective(Twice(), CROSS_ENTROPY, (X[:, 0, 0, :4], Y)))
     assert [(layer.name, layer.groups) for layer in shown.layers] == [("layer.weight", 1)]
     assert shown.count == 1
+
+
+def test_weights_in_another_layout_and_norms_of_weights_are_scaled_too() -> None:
+    """Entries of channels-last weights are found in the flat vector, and `weight_norm` has a scale of its own."""
+    plain, other = Residual(), Residual().to(memory_format=torch.channels_last)
+    other.load_state_dict(plain.state_dict())
+    groups = [room.find_directions(Objective(m, CROSS_ENTROPY, (X, Y), mode="train")).group for m in (plain, other)]
+    assert torch.equal(*groups)
+    normed = nn.utils.parametrizations.weight_norm(nn.Linear(4, 6))
+    model = nn.Sequential(normed, nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, 3))
+    found = ns.hessian(model, CROSS_ENTROPY, (X[:, 0, 0, :4], Y), k=1, products=1)
+    assert [(one.name, one.verified) for one in found.invariants] == [("0.parametrizations.weight.original0", True)]

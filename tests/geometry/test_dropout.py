@@ -29,21 +29,10 @@ class Alpha(Functional):
         return self.head(torch.alpha_dropout(torch.tanh(self.inner(x[:, 0])), self.often, self.training))
 
 
-class Native(Functional):
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.native_dropout(torch.tanh(self.inner(x[:, 0])), self.often, self.training)[0])
-
-
 class Scaled(Functional):
     def forward(self, x: Tensor) -> Tensor:
         out = torch.tanh(self.inner(x))
         return self.head(F.scaled_dot_product_attention(out, out, out, None, self.often)[:, 0])
-
-
-class Named(Scaled):
-    def forward(self, x: Tensor) -> Tensor:
-        out = torch.tanh(self.inner(x))
-        return self.head(F.scaled_dot_product_attention(out, out, out, dropout_p=self.often)[:, 0])
 
 
 class Path(nn.Module):
@@ -87,16 +76,11 @@ class Packed(Recurrent):
         return self.head(self.inner(packed)[1][-1])
 
 
-def encoder(share: float) -> nn.Module:
-    layer = nn.TransformerEncoderLayer(4, 2, 5, dropout=share, batch_first=True)
-    return nn.Sequential(layer, nn.Flatten(), nn.Linear(20, 3))
-
-
 def modules(share: float) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(20, 4), nn.Dropout(share), nn.Tanh(), nn.Linear(4, 3))
 
 
-DROPPING = (Functional, InPlace, Alpha, Native, Scaled, Named, Path, Attending, Recurrent, Packed, encoder, modules)
+DROPPING = (Functional, InPlace, Alpha, Scaled, Path, Attending, Recurrent, Packed, modules)
 
 
 @pytest.mark.parametrize("build", DROPPING, ids=lambda build: build.__name__)

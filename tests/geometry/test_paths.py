@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.core.errors import InputError
 
-from .hessians import CROSS_ENTROPY, made
+from .hessians import CROSS_ENTROPY, Custom, made
 
 SQUARE = nn.functional.mse_loss
 
@@ -171,54 +171,22 @@ class TestMargins:
             ns.margins(nn.Linear(2, 1), torch.zeros(2, 2))
 
 
-class Rounded(torch.autograd.Function):
-    """A square that can be differentiated once."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, grad):
-        return 2 * ctx.saved_tensors[0] * grad
-
-
-class Once(nn.Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        return Rounded.apply(super().forward(x))
-
-
 BATCH = (torch.ones(4, 3), torch.zeros(4, dtype=torch.long))
-REFUSED = {
-    "a loss per sample": (lambda: nn.Linear(3, 2), lambda out, y: out.sum(1), BATCH, "must be a scalar"),
-    "frozen": (lambda: nn.Linear(3, 2).requires_grad_(False), "cross_entropy", BATCH, "no parameter that needs gradie"),
-    "an empty loader": (lambda: nn.Linear(3, 2), "cross_entropy", [], "yields no batch"),
-}
 
 
 @pytest.mark.parametrize("measure", [ns.smoothness, ns.flatness])
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_measured_is_one_sentence(measure, case: str) -> None:
-    build, loss, loader, message = REFUSED[case]
-    model = build()
+def test_what_cannot_be_measured_leaves_the_model_as_found(measure) -> None:
+    model = nn.Linear(3, 2)
     state = copy.deepcopy(model.state_dict())
-    with pytest.raises(InputError, match=message) as raised:
-        measure(model, loss, loader)
-    assert "\n" not in str(raised.value)
+    with pytest.raises(InputError, match="must be a scalar"):
+        measure(model, lambda out, y: out.sum(1), BATCH)
     assert unchanged(model, state)
 
 
 def test_flatness_names_what_cannot_be_differentiated_twice_and_first_derivatives_do_without() -> None:
-    with pytest.raises(InputError, match="differentiated twice: Rounded"):
-        ns.flatness(Once(3, 2), "cross_entropy", BATCH, levels=(0.1,), draws=1)
-    assert ns.flatness(Once(3, 2), "cross_entropy", BATCH, levels=(0.1,), draws=1, sharpness=False).ascent >= 0
-
-
-def test_margins_of_nothing_are_refused() -> None:
-    with pytest.raises(InputError, match="yields no batch"):
-        ns.margins(nn.Linear(3, 2), [])
+    with pytest.raises(InputError, match="differentiated twice: Once"):
+        ns.flatness(Custom(3, 2), "cross_entropy", BATCH, levels=(0.1,), draws=1)
+    assert ns.flatness(Custom(3, 2), "cross_entropy", BATCH, levels=(0.1,), draws=1, sharpness=False).ascent >= 0
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.core.codec import decoded, encoded
 from normscope.core.errors import InputError
 from normscope.geometry.curvature import KINDS, Curvature
 
@@ -80,17 +79,11 @@ REFUSED = {
 DAMAGED: list[tuple[str, tuple[str | int, ...], object]] = [
     ("spectrum", ("schema_version",), 2),
     ("spectrum", ("type",), "flow"),
-    ("spectrum", ("eigenvalues",), [1.0, "many"]),
-    ("spectrum", ("eigenvalues",), 3.0),
-    ("spectrum", ("converged",), "yes"),
     ("spectrum", ("blocks", 0), {"name": "w"}),
     ("spectrum", ("matrix",), "jacobian"),
     ("smoothness", ("trials", 0), [1.0]),
-    ("smoothness", ("trial_steps",), True),
     ("flatness", ("noise", 0, "loss"), None),
-    ("flatness", ("notes",), ["a", 1]),
     ("margins", ("margin",), []),
-    ("margins", ("name",), None),
 ]
 
 
@@ -109,37 +102,9 @@ def test_what_is_damaged_is_refused(
         KINDS[kind].from_json(data)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_key_must_be_there(results: dict[str, Any], kind: str) -> None:
-    data = results[kind].to_json()
-    for name in data.keys() - KINDS[kind].JSON.sparse:
-        with pytest.raises(InputError):
-            KINDS[kind].from_json({key: value for key, value in data.items() if key != name})
-
-
 @pytest.mark.parametrize(
     "data", [{}, {"type": "curvature", "schema_version": 1}, {"type": "curvature", "schema_version": 1, "spectrum": 3}]
 )
 def test_a_file_without_a_spectrum_is_refused(data: Mapping[str, Any]) -> None:
     with pytest.raises(InputError, match="the data"):
         Curvature.from_json(data)
-
-
-def test_plain_data_of_each_kind_is_decoded() -> None:
-    @dataclasses.dataclass(frozen=True)
-    class Point:
-        x: float
-
-    assert decoded(Point, encoded(Point(1.0))) == Point(1.0)
-    assert decoded(tuple[Point, ...], [{"x": "-inf"}]) == (Point(-math.inf),)
-    assert decoded(Mapping[str, int | None], {"a": None}) == {"a": None}
-    for hint, value in (
-        (int, 1.5),
-        (int, True),
-        (float, "much"),
-        (float, True),
-        (str, 1),
-        (tuple[float, float], [1.0]),
-    ):
-        with pytest.raises((TypeError, ValueError)):
-            decoded(hint, value)

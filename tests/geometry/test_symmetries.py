@@ -15,11 +15,19 @@ from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 import normscope as ns
 from normscope.core.errors import InputError
-from normscope.geometry.actions import Mixing, ParameterPart, RowMixing, Scaling, ShiftAction, UnitEntries
-from normscope.geometry.candidate import Candidate, Layers
+from normscope.geometry.candidate import (
+    Candidate,
+    Layers,
+    Mixing,
+    ParameterPart,
+    RowMixing,
+    Scaling,
+    ShiftAction,
+    UnitEntries,
+)
 from normscope.geometry.symmetry import Symmetries
+from normscope.geometry.verification import Function as Wide
 from normscope.geometry.verification import verify
-from normscope.geometry.wide import Function as Wide
 from normscope.graph.call import prepare
 from normscope.graph.capturing import capture_batch
 
@@ -89,23 +97,11 @@ def test_the_directions_are_independent() -> None:
     assert int(torch.linalg.matrix_rank(torch.stack(columns))) == found.dof
 
 
-def test_the_defect_of_eps_is_that_of_the_formula_also_where_eps_is_all() -> None:
-    model = shaken(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, eps=3.0), nn.Tanh(), nn.Linear(4, 2)))
-    [row, *_] = ns.symmetries(model, noise(8, 3), mode="train")
-    assert row.kind == "channel scale"
-    assert row.status == "verified"
-    assert row.evidence.output_change > 0.05
-    assert row.evidence.radial > 0.05
-    assert row.evidence.radial_error is not None
-    assert row.evidence.radial_error < 1e-12
-
-
 @pytest.mark.parametrize(
     "normalizer",
     [nn.BatchNorm1d(6, eps=0.5), nn.GroupNorm(2, 6, eps=0.5), nn.LayerNorm(6, eps=0.5), nn.RMSNorm(6, eps=0.5)],
 )
-def test_the_defect_against_autograd(normalizer: nn.Module) -> None:
-    """<w, grad> by autograd of the model itself is what `radial` says, in the unit norm(w) norm(grad)."""
+def test_the_defect_of_eps_is_that_of_the_formula(normalizer: nn.Module) -> None:
     model = shaken(nn.Sequential(nn.Linear(4, 6, bias=False), normalizer, nn.Tanh()))
     batch = noise(9, 4)
     [row] = [row for row in ns.symmetries(model, batch, mode="train") if "scale" in row.kind]
@@ -263,31 +259,18 @@ def planted(model: nn.Module, batch: Tensor, action, *names: str) -> str | None:
     return evidence.fault()
 
 
+def scaling(pieces: tuple[ParameterPart, ...], *terms: tuple[int, Tensor, int]) -> Scaling:
+    """Return a scaling of some of the pieces, by their numbers, units and powers."""
+    entries = tuple(UnitEntries(piece=pieces[which], units=units, power=power) for which, units, power in terms)
+    return Scaling(terms=entries, units=int(terms[0][1].max()) + 1)
+
+
+ROWS, BIAS, COLUMNS = torch.arange(4)[:, None], torch.arange(4), torch.arange(4)[None]
 FALSE = {
-    "one factor alone": lambda p: Scaling(terms=(UnitEntries(piece=p[0], units=torch.zeros(1, 1).long()),), units=1),
-    "a pair without its bias": lambda p: Scaling(
-        terms=(
-            UnitEntries(piece=p[0], units=torch.arange(4)[:, None]),
-            UnitEntries(piece=p[2], units=torch.arange(4)[None], power=-1),
-        ),
-        units=4,
-    ),
-    "a pair the wrong way": lambda p: Scaling(
-        terms=(
-            UnitEntries(piece=p[0], units=torch.arange(4)[:, None]),
-            UnitEntries(piece=p[1], units=torch.arange(4)),
-            UnitEntries(piece=p[2], units=torch.arange(4)[None]),
-        ),
-        units=4,
-    ),
-    "channels exchanged": lambda p: Scaling(
-        terms=(
-            UnitEntries(piece=p[0], units=torch.arange(4)[:, None]),
-            UnitEntries(piece=p[1], units=torch.arange(4)),
-            UnitEntries(piece=p[2], units=torch.arange(3, -1, -1)[None], power=-1),
-        ),
-        units=4,
-    ),
+    "one factor alone": lambda p: scaling(p, (0, torch.zeros(1, 1).long(), 1)),
+    "a pair without its bias": lambda p: scaling(p, (0, ROWS, 1), (2, COLUMNS, -1)),
+    "a pair the wrong way": lambda p: scaling(p, (0, ROWS, 1), (1, BIAS, 1), (2, COLUMNS, 1)),
+    "channels exchanged": lambda p: scaling(p, (0, ROWS, 1), (1, BIAS, 1), (2, COLUMNS.flip(1), -1)),
     "a shift": lambda p: ShiftAction(terms=(UnitEntries(piece=p[1], units=torch.zeros(4).long()),), units=1),
     "a mixing through a ReLU": lambda p: Mixing(
         rows=(
@@ -312,15 +295,8 @@ def test_weight_norm_as_printed_fails() -> None:
     """Akbar 4.3 prints (a v, g/a), which makes w/a."""
     model = shaken(nn.Sequential(weight_norm(nn.Linear(3, 4)), nn.Tanh())).eval()
     v, g = "0.parametrizations.weight.original1", "0.parametrizations.weight.original0"
-
-    def printed(p: tuple[ParameterPart, ...]) -> Scaling:
-        units = torch.arange(4)[:, None]
-        return Scaling(
-            terms=(UnitEntries(piece=p[0], units=units), UnitEntries(piece=p[1], units=units, power=-1)), units=4
-        )
-
-    assert planted(model, noise(5, 3), printed, v, g) is not None
-    assert planted(model, noise(5, 3), lambda p: Scaling(terms=printed(p).terms[:1], units=4), v, g) is None
+    assert planted(model, noise(5, 3), lambda p: scaling(p, (0, ROWS, 1), (1, ROWS, -1)), v, g) is not None
+    assert planted(model, noise(5, 3), lambda p: scaling(p, (0, ROWS, 1)), v, g) is None
 
 
 def test_the_canonical_copy_has_norm_one_and_the_same_function() -> None:
@@ -434,11 +410,6 @@ def test_dropout_counts_as_off() -> None:
         ("value-output pair", 32, "verified"),
     ]
     assert model.self_attn.dropout == 0.5
-
-
-def test_the_same_seed_gives_the_same_figures() -> None:
-    model, batch, found = every_kind()
-    assert ns.symmetries(model, batch, mode="train") == found
 
 
 def test_two_weights_of_one_module_are_two_layers() -> None:

@@ -157,18 +157,10 @@ def test_lengths_stay_over_many_steps_in_float32(optimizer: type, clip: float | 
     weight = nn.Parameter(3.0 * noise(8, 20, dtype=torch.float32))
     lengths = weight.detach().norm(dim=1)
     stepper = optimizer([weight], lr=0.05, clip=clip, units="channel")
-    for k in range(300):
+    for k in range(120):
         weight.grad = noise(8, 20, seed=k, dtype=torch.float32)
         stepper.step()
     torch.testing.assert_close(weight.detach().norm(dim=1), lengths, rtol=1e-4, atol=0.0)
-
-
-def test_an_angle_beyond_a_right_one() -> None:
-    start, gradients = noise(3, 5), [20.0 * noise(3, 5, seed=1), noise(3, 5, seed=2)]
-    found = run(lambda p: SphereSGD(p, lr=0.1, clip=None, units="channel"), start, gradients)
-    for row in range(3):
-        expected = by_hand_sgd(start[row], [g[row] for g in gradients], 0.1, 0.9, None)
-        torch.testing.assert_close(found[row], expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("optimizer", [SphereSGD, SphereAdam])
@@ -312,11 +304,11 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("optimizer", [SphereSGD, SphereAdam])
 @pytest.mark.parametrize(("options", "message"), BAD)
-def test_bad_input_is_one_sentence(optimizer: type, options: dict, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        optimizer([nn.Parameter(noise(4, 6))], **options)
+def test_bad_input_is_one_sentence(options: dict, message: str) -> None:
+    for optimizer in (SphereSGD, SphereAdam):
+        with pytest.raises(InputError, match=message):
+            optimizer([nn.Parameter(noise(4, 6))], **options)
 
 
 def test_more_bad_input() -> None:

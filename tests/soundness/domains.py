@@ -13,9 +13,8 @@ from torch import Tensor
 import normscope as ns
 from normscope.bounds import rungs as engine
 from normscope.bounds.captured import Captured
-from normscope.bounds.domain import range_recording
-from normscope.bounds.domain.domain_bounds import domain_sides
-from normscope.bounds.domain.steep_points import steepest
+from normscope.bounds.domain import recording
+from normscope.bounds.domain.domain_bounds import domain_sides, steepest
 from normscope.bounds.ellipsoids.optimised import optimise
 from normscope.core.budget import Budget
 from normscope.core.errors import SoundnessError
@@ -52,7 +51,7 @@ def try_domain(
     generator = torch.Generator().manual_seed(network.seed + 1)
     batches = [network.batch, *(_like(network.batch, generator) for _ in range(samples // len(network.batch)))]
     work = Captured.of(network.model, network.batch)
-    with mock.patch.object(range_recording, "capture", return_value=work.graph):  # once is enough
+    with mock.patch.object(recording, "capture", return_value=work.graph):  # once is enough
         domain = ns.domain(network.model, batches, record=record)
     for batch in batches:
         assert bool(domain.contains(batch).all()), f"recorded data outside: {network}"

@@ -47,7 +47,7 @@ cases = pytest.mark.parametrize("activation", LIPSCHITZ.values(), ids=LIPSCHITZ.
 
 
 def grid() -> torch.Tensor:
-    near = torch.linspace(-15, 15, 60_013, dtype=torch.float64)
+    near = torch.linspace(-15, 15, 20_013, dtype=torch.float64)
     far = torch.logspace(1.2, 5, 200, dtype=torch.float64)
     return torch.cat([-far.flip(0), near, far])
 
@@ -148,19 +148,6 @@ def test_irrational_ends_are_outward():
         assert mpmath.mpf(act.ACTIVATIONS["selu"].bounded[0]) < -steepest
 
 
-def test_values_of_theory_section_2():
-    wanted = {
-        "gelu": (-0.1289042, 1.1289042),
-        "gelu_tanh": (-0.1289931, 1.1289931),
-        "silu": (-0.0998394, 1.0998394),
-        "mish": (-0.1125262, 1.0884982),
-        "hardswish": (-0.5, 1.5),
-        "sigmoid": (0.0, 0.25),
-    }
-    for name, slope in wanted.items():
-        assert act.ACTIVATIONS[name].slope == pytest.approx(slope, abs=1.1e-7)
-
-
 def test_exact_slopes_stay_exact():
     """A gain of 1 must not become 1 + 1e-16 in a hundred-layer product."""
     for name in ("relu", "relu6", "tanh", "elu", "celu", "hardtanh", "softplus", "abs", "sin"):
@@ -212,7 +199,7 @@ def test_selu_and_celu_are_torchs():
     assert act.gelu().name == "gelu"
 
 
-@pytest.mark.parametrize("n", range(1, 51))
+@pytest.mark.parametrize("n", [1, 2, 3, 10, 50])
 def test_log_softmax_is_sqrt_n_at_a_vertex_and_nowhere_more(n):
     generator = torch.Generator().manual_seed(n)
     bound = 10 ** softmax_norms.log_softmax_norm(n).log10
@@ -239,7 +226,7 @@ def test_softmax_is_half(n):
     assert norms.max() >= bound - 1e-12
 
 
-@pytest.mark.parametrize("radius", [0.0, 1.0, 2.5, 2.9, 3.5, 3.9, 4.0, 5.0, 30.0, 1e6])
+@pytest.mark.parametrize("radius", [0.0, 2.5, 2.9, 4.0, 30.0, 1e6])
 def test_glu(radius):
     b = torch.linspace(-12, 40, 200_001, dtype=torch.float64, requires_grad=True)
     pair = torch.stack([torch.full_like(b, radius), b], 1).detach().requires_grad_()

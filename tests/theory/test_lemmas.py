@@ -1,4 +1,4 @@
-"""The printed constants, and the counter-examples of theory section 10, rows 1, 2, 4, 5, 6 and 8."""
+"""The printed constants against the exact ones, and the counter-examples of theory section 10."""
 
 import math
 
@@ -7,9 +7,6 @@ import torch
 
 from normscope.theory import lemmas
 from normscope.theory import normalizers as nz
-
-from . import printed_constants as printed_rows
-from .normalizer_oracles import group_norm_jacobian
 
 EPS = 1e-5
 
@@ -22,18 +19,21 @@ def size(matrix):
     return float(torch.linalg.matrix_norm(matrix, 2))
 
 
+def exact(gamma, n):
+    """LayerNorm's constant over all inputs."""
+    return 10 ** nz.layer_norm_global(gamma, n, EPS).log10
+
+
 def test_claim_1_lemma_1_is_a_loose_bound_and_no_equality():
     """n = 512: about 4 in truth and about 20 printed; off by sqrt(n) where all variances agree."""
-    variance = 0.05 + normal(512).square()
-    row, affine = printed_rows.batch_norm_constants(2 * torch.ones(512), variance, EPS)
+    variance, scales = 0.05 + normal(512).square(), 2 * torch.ones(512)
     truth = size(torch.diag(nz.batch_norm_eval(None, variance, EPS)))
-    assert 10**row.exact.log10 == pytest.approx(truth)
-    assert row.printed_is_bound
-    assert row.as_printed > 5 * truth
-    assert affine.as_printed == pytest.approx(2 * row.as_printed)
-    flat = printed_rows.batch_norm_constants(None, torch.ones(512), EPS)[0]
-    assert 10**flat.log10_excess == pytest.approx(math.sqrt(512))
-    assert printed_rows.batch_norm_constants(None, torch.ones(1), EPS)[0].log10_excess == pytest.approx(0.0, abs=1e-12)
+    assert 10 ** nz.batch_norm_eval_global(None, variance, EPS).log10 == pytest.approx(truth)
+    assert lemmas.lemma1(variance, EPS) > 5 * truth
+    assert lemmas.lemma1(variance, EPS, scales) == pytest.approx(2 * lemmas.lemma1(variance, EPS))
+    for n in (1, 512):
+        constant = 10 ** nz.batch_norm_eval_global(None, torch.ones(n), EPS).log10
+        assert lemmas.lemma1(torch.ones(n), EPS) == pytest.approx(math.sqrt(n) * constant)
 
 
 @pytest.mark.parametrize("std", [2.0, 20.0])
@@ -44,45 +44,34 @@ def test_claim_2_corollary_10_reduces_only_if_std_exceeds_root_n(std):
     assert 10 ** nz.batch_norm_eval_global(None, torch.full((100,), std**2), 0.0).log10 < 1
 
 
-def test_claim_2_algebra():
-    """prod norm(1/sigma_k) <= sigma^(-K) with sigma = min_k norm(1/sigma_k)^(-1)."""
-    factors = [lemmas.lemma1(normal(7, seed=k).square(), EPS) for k in range(5)]
-    assert math.prod(factors) <= min(1 / factor for factor in factors) ** -5
-
-
 @pytest.mark.parametrize("n", [2, 3, 64])
 def test_claim_4_lemma_2_is_true_and_always_one_over_root_eps(n):
-    row = printed_rows.layer_norm_constants(None, n, EPS)[0]
-    assert row.as_printed == 1 / math.sqrt(EPS)
-    assert row.log10_excess == pytest.approx(0.0, abs=1e-12)
-    assert row.printed_is_bound
+    assert lemmas.lemma2(EPS) == 1 / math.sqrt(EPS) == pytest.approx(exact(None, n), rel=1e-12)
     for scale in (1e-3, 1.0, 10.0):
         x = scale * normal(n)
-        s = math.sqrt(float(x.var(correction=0)) + EPS)
-        assert lemmas.lemma2(EPS, float(x.var(correction=0))) == pytest.approx(1 / s)
-        assert size(nz.layer_norm_jacobian(x, None, EPS)) <= 1 / s * (1 + 1e-12)
+        printed = lemmas.lemma2(EPS, float(x.var(correction=0)))
+        assert printed == pytest.approx(1 / math.sqrt(float(x.var(correction=0)) + EPS))
+        assert size(nz.layer_norm_jacobian(x, None, EPS)) <= printed * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("n", [3, 4, 10, 100])
+@pytest.mark.parametrize("n", [3, 4, 100])
 def test_claim_5_the_digests_layer_norm_constant_is_exceeded(n):
     """(1 - 1/n)/s is below the norm at every point, by exactly 1 - 1/n."""
     for scale in (1e-3, 1.0, 10.0):
         x = scale * normal(n)
         truth = size(nz.layer_norm_jacobian(x, None, EPS))
-        printed = lemmas.slides_layer_norm(n, float(x.var(correction=0)), EPS)
-        assert printed / truth == pytest.approx(1 - 1 / n)
-    assert not printed_rows.layer_norm_constants(None, n, EPS)[1].printed_is_bound
+        assert lemmas.slides_layer_norm(n, float(x.var(correction=0)), EPS) == pytest.approx(truth * (1 - 1 / n))
+    assert lemmas.slides_layer_norm(n, 0.0, EPS) < exact(None, n)
 
 
-@pytest.mark.parametrize("n", [2, 3, 10, 100])
+@pytest.mark.parametrize("n", [2, 3, 100])
 def test_claim_5_the_slides_l2_form_depends_on_gamma(n):
     """As printed, with the l2 norm of a vector: a bound for equal scales and n >= 3, none for a dominant one."""
-    assert printed_rows.layer_norm_constants(None, n, EPS)[2].printed_is_bound == (n >= 3)
+    assert (lemmas.slides_layer_norm(n, 0.0, EPS, torch.ones(n)) >= exact(None, n)) == (n >= 3)
     one_hot = torch.zeros(n)
     one_hot[0] = 1.0
-    row = printed_rows.layer_norm_constants(one_hot, n, EPS)[2]
-    assert not row.printed_is_bound
-    assert 10**row.log10_excess == pytest.approx(math.sqrt(1 - 1 / n))
+    ratio = lemmas.slides_layer_norm(n, 0.0, EPS, one_hot) / exact(one_hot, n)
+    assert ratio == pytest.approx(math.sqrt(1 - 1 / n))
 
 
 def test_claim_6_two_entries():
@@ -91,38 +80,22 @@ def test_claim_6_two_entries():
         deviation = math.sqrt(ratio * EPS)
         x = torch.tensor([deviation, -deviation], dtype=torch.float64)
         truth = size(nz.layer_norm_jacobian(x, None, EPS))
-        s = math.sqrt(deviation**2 + EPS)
-        assert truth == pytest.approx(EPS / s**3)
+        assert truth == pytest.approx(EPS / math.sqrt(deviation**2 + EPS) ** 3)
         assert (lemmas.slides_layer_norm(2, deviation**2, EPS) >= truth) == (ratio > 1)
-    batch = torch.nn.BatchNorm1d(1, affine=False, eps=1e-12).double()
-    one, other = torch.tensor([[1.0], [7.0]]).double(), torch.tensor([[2.0], [3.0]]).double()
-    assert torch.allclose(batch(one), batch(other))  # a batch of two tells which is larger, nothing else
 
 
 @pytest.mark.parametrize("groups", [1, 2, 8])
 def test_claim_8_lemma_3_holds_and_is_loose_by_the_number_of_groups(groups):
-    row, slides = printed_rows.group_norm_constants(None, groups, 6, EPS)
-    assert row.printed_is_bound
-    assert 10**row.log10_excess == pytest.approx(groups)
-    assert slides.printed_is_bound
+    assert lemmas.lemma3(EPS, torch.zeros(groups)) == pytest.approx(groups * exact(None, 6))
+    assert lemmas.slides_group_norm(6, torch.zeros(groups), EPS, torch.ones(6 * groups)) >= exact(None, 6)
     x = normal(4 * groups, 3)
     variances = x.reshape(groups, -1).var(1, correction=0)
-    truth = size(group_norm_jacobian(x, None, groups, EPS))
+    module = torch.nn.GroupNorm(groups, 4 * groups, eps=EPS, affine=False)
+    truth = size(torch.autograd.functional.jacobian(lambda x: module(x[None])[0], x).reshape(x.numel(), x.numel()))
     assert truth == pytest.approx(float((variances + EPS).rsqrt().max()))
     assert truth <= lemmas.lemma3(EPS, variances) * (1 + 1e-12)
     assert lemmas.slides_group_norm(12, variances, EPS) == pytest.approx(truth * (1 - 1 / 12))
 
 
-def test_verdicts_are_computed():
-    """Falsify the input and the verdict flips."""
-    row = printed_rows.layer_norm_constants(None, 5, EPS)[0]
-    smaller = printed_rows.Printed(exact=row.exact, as_printed=row.as_printed * 0.999, reference=row.reference)
-    assert row.printed_is_bound
-    assert not smaller.printed_is_bound
-    assert smaller.log10_excess < 0
-
-
 def test_eps_zero():
     assert lemmas.lemma2(0.0) == math.inf
-    assert all(row.printed_is_bound for row in printed_rows.layer_norm_constants(None, 4, 0.0))
-    assert printed_rows.layer_norm_constants(None, 1, EPS)[1].printed_is_bound

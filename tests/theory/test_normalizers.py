@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import normscope as ns
 from normscope.core.bracket import Evidence
 from normscope.theory import normalizers as nz
-
-from . import normalizer_oracles as oracles
 
 EPS = 1e-3
 
@@ -66,30 +65,6 @@ def test_lemma_23_holds_to_rounding(n):
     assert (nz.layer_norm_jacobian(x, None, EPS) - truth).abs().max() < 1e-13
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 30])
-def test_rms_norm_jacobian(n):
-    x, gamma = normal(n), normal(n, seed=1)
-    module = with_gamma(nn.RMSNorm(n, eps=EPS), gamma)
-    assert torch.allclose(oracles.rms_norm_jacobian(x, gamma, EPS), jacobian(module, x), rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("channels", "groups", "positions"), [(6, 2, (1,)), (6, 3, (2, 2)), (4, 4, (3,)), (4, 1, (2,))]
-)
-def test_group_norm_jacobian(channels, groups, positions):
-    x, gamma = normal(channels, *positions), normal(channels, seed=1)
-    module = with_gamma(nn.GroupNorm(groups, channels, eps=EPS), gamma)
-    truth = jacobian(lambda x: module(x[None])[0], x)
-    assert torch.allclose(oracles.group_norm_jacobian(x, gamma, groups, EPS), truth, rtol=1e-9, atol=1e-12)
-
-
-def test_instance_norm_is_group_norm_with_one_channel_a_group():
-    x, gamma = normal(3, 5), normal(3, seed=1)
-    module = with_gamma(nn.InstanceNorm1d(3, eps=EPS, affine=True), gamma)
-    truth = jacobian(lambda x: module(x[None])[0], x)
-    assert torch.allclose(oracles.group_norm_jacobian(x, gamma, 3, EPS), truth, rtol=1e-9, atol=1e-12)
-
-
 @pytest.mark.parametrize("m", [2, 3, 9])
 def test_batch_norm_in_train_mode_is_layer_norm_over_a_channel(m):
     x, gamma = normal(m), torch.tensor([-1.7], dtype=torch.float64)
@@ -108,26 +83,6 @@ def test_batch_norm_eval():
     assert size(truth) <= upper <= size(truth) * (1 + 1e-13)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 8])
-@pytest.mark.parametrize("scale", [0.0, 1e-3, 1.0])
-def test_non_affine_norms(n, scale):
-    x = scale * normal(n)
-    s, r = float((x.var(correction=0) + EPS).sqrt()), float((x.square().mean() + EPS).sqrt())
-    assert oracles.layer_norm_nonaffine(n, s, EPS) == pytest.approx(
-        size(nz.layer_norm_jacobian(x, None, EPS)), rel=1e-9
-    )
-    assert oracles.rms_norm_nonaffine(n, r, EPS) == pytest.approx(
-        size(oracles.rms_norm_jacobian(x, None, EPS)), rel=1e-9
-    )
-
-
-def test_non_affine_norms_of_any_size():
-    """eps/s^3 = 1/s where eps = s^2, though s^3 is below (or above) all floats."""
-    for s in (1e-110, 1e110):
-        assert oracles.layer_norm_nonaffine(2, s, s * s) == pytest.approx(1 / s)
-        assert oracles.rms_norm_nonaffine(1, s, s * s) == pytest.approx(1 / s)
-
-
 # --- the gain of diag(gamma)(I - 11^T/n) ------------------------------------------------------------------------------
 
 
@@ -136,7 +91,7 @@ def dense_gain(gamma):
     return size(gamma.double().flatten()[:, None] * (torch.eye(n, dtype=torch.float64) - 1.0 / n))
 
 
-@settings(derandomize=True, max_examples=200, deadline=None)
+@settings(derandomize=True, max_examples=60, deadline=None)
 @given(st.lists(st.floats(-1e3, 1e3, allow_subnormal=False), min_size=1, max_size=12))
 def test_centred_gain_is_tight_and_never_below(values):
     gamma = torch.tensor(values, dtype=torch.float64)
@@ -157,7 +112,7 @@ def test_centred_gain_in_all_sizes(n, exponent):
 
 def test_centred_gain_is_proven():
     """One-hot gamma: the square is 1 - 1/n, compared as rationals."""
-    for n in range(2, 200):
+    for n in range(2, 200, 9):
         gamma = torch.zeros(n)
         gamma[n // 2] = 1.0
         bound = Fraction(nz.centred_gain(gamma)) ** 2
@@ -169,6 +124,27 @@ def test_shared_largest_scale_passes_in_full():
     assert nz.centred_gain(torch.tensor([5.0])) == 0.0
     assert nz.centred_gain(torch.zeros(4)) == 0.0
     assert nz.centred_gain(torch.tensor([1e-200, 0.0])) <= 1e-200
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [nn.LayerNorm(6, EPS), nn.LayerNorm(2, EPS), nn.RMSNorm(6, EPS), nn.RMSNorm(1, EPS), nn.GroupNorm(2, 6, EPS)],
+    ids=["layer", "layer of two", "rms", "rms of one", "group"],
+)
+def test_the_constant_of_a_layer_at_a_point_is_the_norm_of_its_jacobian(layer):
+    x = normal(1, layer.weight.numel(), seed=8)
+    layer = with_gamma(layer, normal(*layer.weight.shape, seed=7))
+    found, truth = ns.lipschitz(layer, x, scope="point"), size(jacobian(layer, x))
+    assert found.lower * (1 - 1e-9) <= truth <= found.upper * (1 + 1e-9)
+
+
+def test_the_variance_of_a_point_that_drowns_in_its_mean():
+    """Against exact rational arithmetic on the very floats given: 1/(var + eps) is the square of the norm."""
+    x = 1e-3 * normal(5) + 1e8
+    entries = [Fraction(float(entry)) for entry in x]
+    mean = sum(entries) / len(entries)
+    truth = 1 / math.sqrt(sum((entry - mean) ** 2 for entry in entries) / len(entries) + Fraction(1e-12))
+    assert size(nz.layer_norm_jacobian(x, None, 1e-12)) == pytest.approx(truth, rel=1e-6)
 
 
 # --- global constants -------------------------------------------------------------------------------------------------
@@ -196,31 +172,21 @@ def spectral(function):
 
 def modules():
     gamma = normal(6, seed=3)
-    layer, rms = with_gamma(nn.LayerNorm(6, eps=EPS), gamma), with_gamma(nn.RMSNorm(6, eps=EPS), gamma)
-    pair = with_gamma(nn.LayerNorm(2, eps=EPS), gamma[:2])
-    group = with_gamma(nn.GroupNorm(2, 6, eps=EPS), gamma)
-    instance = with_gamma(nn.InstanceNorm1d(6, eps=EPS, affine=True), gamma)
-    batch = with_gamma(nn.BatchNorm1d(6, eps=EPS, track_running_stats=False), gamma).train()
-    yield "layer", layer, (6,), nz.layer_norm_global(gamma, 6, EPS)
-    yield "layer, n=2", pair, (2,), nz.layer_norm_global(gamma[:2], 2, EPS)
-    yield "rms", rms, (6,), nz.rms_norm_global(gamma, 6, EPS)
-    yield "group", lambda x: group(x[None])[0], (6,), oracles.group_norm_global(gamma, 2, 3, EPS)
-    yield "group, positions", lambda x: group(x[None])[0], (6, 2), oracles.group_norm_global(gamma, 2, 6, EPS)
-    yield "instance", lambda x: instance(x[None])[0], (6, 3), oracles.batch_norm_train_global(gamma, 3, EPS)
-    yield "batch, train", batch, (3, 6), oracles.batch_norm_train_global(gamma, 3, EPS)
-    yield "batch of 2, train", batch, (2, 6), oracles.batch_norm_train_global(gamma, 2, EPS)
+    yield "layer", with_gamma(nn.LayerNorm(6, eps=EPS), gamma), 6, nz.layer_norm_global(gamma, 6, EPS)
+    yield "pair", with_gamma(nn.LayerNorm(2, eps=EPS), gamma[:2]), 2, nz.layer_norm_global(gamma[:2], 2, EPS)
+    yield "rms", with_gamma(nn.RMSNorm(6, eps=EPS), gamma), 6, nz.rms_norm_global(gamma, 6, EPS)
 
 
-@pytest.mark.one_in(8)
-@pytest.mark.parametrize(("function", "shape", "upper"), [pytest.param(*row[1:], id=row[0]) for row in modules()])
-def test_global_constants_resist_and_are_reached(function, shape, upper):
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize(("function", "n", "upper"), [pytest.param(*row[1:], id=row[0]) for row in modules()])
+def test_global_constants_resist_and_are_reached(function, n, upper):
     bound = value(upper)
     for scale in (1e-6, 1e-2, 1.0):
-        assert ascend(spectral(function), scale * normal(*shape, seed=5)) <= bound * (1 + 1e-12)
-    nearly_constant = 1e-9 * normal(*shape, seed=6)
+        assert ascend(spectral(function), scale * normal(n, seed=5)) <= bound * (1 + 1e-12)
+    nearly_constant = 1e-9 * normal(n, seed=6)
     assert float(spectral(function)(nearly_constant).detach()) >= bound * (1 - 1e-6)
     # A secant pair around zero variance, as the bounds room confirms its lower sides.
-    direction = torch.linalg.svd(jacobian(function, torch.zeros(shape, dtype=torch.float64)))[2][0].reshape(shape)
+    direction = torch.linalg.svd(jacobian(function, torch.zeros(n, dtype=torch.float64)))[2][0]
     step = 1e-5 * direction
     secant = float((function(step) - function(-step)).detach().norm() / (2 * step).norm())
     assert bound * (1 - 1e-6) <= secant <= bound * (1 + 1e-12)
@@ -230,8 +196,6 @@ def test_global_constants_resist_and_are_reached(function, shape, upper):
 def test_no_scale(n):
     root = 1 / math.sqrt(EPS)
     assert value(nz.layer_norm_global(None, n, EPS)) == pytest.approx(root if n > 1 else 0.0)
-    assert value(oracles.batch_norm_train_global(None, n, EPS)) == pytest.approx(root if n > 1 else 0.0)
-    assert value(oracles.group_norm_global(None, 3, n, EPS)) == pytest.approx(root if n > 1 else 0.0)
     assert value(nz.rms_norm_global(None, n, EPS)) == pytest.approx(root)
 
 
@@ -246,8 +210,6 @@ def test_uppers_are_rounded_outward():
 def test_eps_zero_is_infinite_with_a_reason():
     for upper in (
         nz.layer_norm_global(None, 4, 0.0),
-        oracles.group_norm_global(None, 2, 4, 0.0),
-        oracles.batch_norm_train_global(None, 4, 0.0),
         nz.rms_norm_global(None, 4, 0.0),
         nz.batch_norm_eval_global(None, torch.tensor([1.0, 0.0]), 0.0),
     ):

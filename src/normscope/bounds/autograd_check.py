@@ -7,7 +7,7 @@ Where there is a captured graph its derivative is the function's; where there is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,7 +32,9 @@ SHARE = 0.02
 MOVED = 1e-2
 """How far, relative to its size, an input is moved off a bend before a disagreement counts."""
 DIRECTIONS = 3
-"""The backward of each module is compared with differences along this many directions."""
+"""Products with a Jacobian are compared with differences along this many directions."""
+SKETCHED_OUTPUTS = 8
+"""Outputs are added up into at most this many sums that are compared: each costs a backward pass."""
 LARGEST_MODULES = 400
 """At most this many modules are tried, one by one, to find the one whose backward is wrong."""
 
@@ -60,27 +62,6 @@ def differentiable(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(replace(n, op=Unit("copy", copied)) if n.op is into else n for n in graph))
 
 
-def differences(function: Function, point: Tensor, direction: Tensor, root: float = 1 / 3) -> tuple[Tensor, Tensor]:
-    """Return central differences of independent rows along unit rows, and how far each may be off (its norm).
-
-    Steps are, relative to the input, that power of the precision and a quarter of it: at 1/3 the errors of rounding and
-    of truncation meet, at 1/2 fewer bends and jumps are crossed.
-    """
-    unit = torch.finfo(point.dtype).eps
-    size = reach_of(point)
-    found, noise = [], torch.zeros(len(point), dtype=torch.float64, device=point.device)
-    with torch.no_grad():
-        for scale in (1.0, 0.25):
-            step = (scale * unit**root * size).to(point.dtype)
-            ahead, back = point + step * direction, point - step * direction
-            # the step that was made, after rounding, along the direction that was asked for
-            length = ((ahead - back).double() * direction.double()).sum(dim=1, keepdim=True)
-            values = function(ahead).double(), function(back).double()
-            found.append((values[0] - values[1]) / length)
-            noise = ROUNDING * unit * (values[0].norm(dim=1) + values[1].norm(dim=1)) / length[:, 0]
-    return found[1], TRUNCATION * (found[0] - found[1]).norm(dim=1) + noise
-
-
 def reach_of(point: Tensor) -> Tensor:
     """Return the norm of every row; of rows much smaller than others a share of the largest, of zeros that of ones."""
     norms = point.norm(dim=1, keepdim=True).double()
@@ -88,35 +69,86 @@ def reach_of(point: Tensor) -> Tensor:
     return norms.clamp(min=0.1 * largest)
 
 
-def disagrees(function: Function, point: Tensor, direction: Tensor, product: Tensor) -> tuple[Tensor, Tensor]:
-    """Say for which rows a product with the Jacobian is not the change that is seen, and for which none can be told.
+def compare(
+    function: Function, point: Tensor, *, along: Tensor | None = None, roots: Sequence[float] = (1 / 3,), seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Compare autograd's products of independent rows with differences, along random directions and `along`.
 
-    A difference tells nothing where what it may be off by is half of it.
+    Returns a product as a multiple of the difference for every row, NaN where the two agree, and the rows where a
+    difference tells nothing. A disagreement on a bend of the function is none: rows are moved before it counts.
     """
-    seen, slack = differences(function, point, direction)
-    product = product.double()
-    larger = torch.maximum(seen.norm(dim=1), product.norm(dim=1))
-    off = ((product - seen).norm(dim=1) > slack + SHARE * larger) | ~seen.isfinite().all(dim=1)
-    return off, slack > 0.5 * larger
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw() -> Tensor:
+        rows = torch.randn(point.shape, dtype=torch.float64, generator=generator).to(point)
+        return rows / rows.norm(dim=1, keepdim=True)
+
+    moved = point + MOVED * reach_of(point).to(point) * draw()
+    directions = [draw() if along is None else along, *(draw() for _ in range(DIRECTIONS - 1))]
+    jacobian = _sketch_jacobian(function, point)
+    shares = torch.full((len(point),), math.nan, dtype=torch.float64, device=point.device)
+    hidden = torch.zeros(len(point), dtype=torch.bool, device=point.device)
+    for direction in directions:
+        for root in roots:
+            share, blurred = _compare_along(function, point, jacobian, direction, root)
+            hidden = hidden | blurred
+            if not bool(share.isnan().all()):
+                beside, _ = _compare_along(function, moved, _sketch_jacobian(function, moved), direction, root)
+                shares = torch.where(shares.isnan() & ~beside.isnan(), share, shares)
+    return shares, hidden
+
+
+def _sketch_jacobian(function: Function, point: Tensor) -> tuple[Tensor, Tensor]:
+    """Return signs that add outputs up into few sums of about the same norm, and the Jacobians of these sums.
+
+    Backward passes are all that takes: many a custom backward cannot be differentiated again.
+    """
+    leaf = point.detach().requires_grad_(True)
+    with torch.enable_grad():
+        value = function(leaf)
+        places = torch.arange(value.shape[1], device=value.device)
+        sums = torch.arange(min(SKETCHED_OUTPUTS, len(places)), device=value.device)[:, None]
+        signs = torch.where(places % len(sums) == sums, torch.cos(places.double() ** 2).sign(), 0.0)
+        rows = [_pull(value, [leaf], row.expand(value.shape))[0].double() for row in signs]
+    return signs, torch.stack(rows, dim=1)
+
+
+def _compare_along(
+    function: Function, point: Tensor, jacobian: tuple[Tensor, Tensor], direction: Tensor, root: float
+) -> tuple[Tensor, Tensor]:
+    """Compare as `compare` does, at one place along one direction, with central differences of two lengths.
+
+    Steps are, relative to the input, that power of the precision and a quarter of it: at 1/3 the errors of rounding and
+    of truncation meet, at 1/2 fewer bends and jumps are crossed.
+    """
+    unit, size = torch.finfo(point.dtype).eps, reach_of(point)
+    changes, noise = [], torch.zeros(len(point), dtype=torch.float64, device=point.device)
+    with torch.no_grad():
+        for scale in (1.0, 0.25):
+            step = (scale * unit**root * size).to(point.dtype)
+            ahead, back = point + step * direction, point - step * direction
+            # the step that was made, after rounding, along the direction that was asked for
+            length = ((ahead - back).double() * direction.double()).sum(dim=1, keepdim=True)
+            values = function(ahead).double(), function(back).double()
+            changes.append((values[0] - values[1]) / length)
+            noise = ROUNDING * unit * (values[0].norm(dim=1) + values[1].norm(dim=1)) / length[:, 0]
+    slack = TRUNCATION * (changes[0] - changes[1]).norm(dim=1) + noise
+    signs, rows = jacobian
+    change, product = changes[1] @ signs.mT, torch.einsum("smn,sn->sm", rows, direction.double())
+    larger = torch.maximum(changes[1].norm(dim=1), product.norm(dim=1))
+    off = (product - change).norm(dim=1) > slack + SHARE * larger
+    share = ((product * change).sum(dim=1) / change.square().sum(dim=1)).nan_to_num(nan=math.inf)
+    return torch.where(off, share, math.nan), ~(slack <= 0.5 * larger)
 
 
 def mismatches(
     model: nn.Module, batch: Any, graph: Graph | None, *, mode: str | None = None, output: str | int | None = None
 ) -> tuple[Mismatch, ...]:
-    """Return the modules whose backward is not the derivative of their forward, seen from the output at a batch.
+    """Return the innermost modules whose backward is not the derivative of their forward, seen from the output.
 
-    The model's own gradient, along a random direction of the output, is compared with that of its captured graph, or
-    without one with differences; if the two differ, modules are compared with differences one by one.
-
-    Args:
-        model: the user's model; left as found.
-        batch: what it takes.
-        graph: what was captured of it, of one sample or of the batch; None if it cannot be traced.
-        mode: as for the capture.
-        output: as for the capture.
-
-    Returns:
-        The innermost modules at fault, `""` standing for code outside of all others; nothing for a model of token ids.
+    The model's own gradient, along a random direction of the output, is compared with that of its captured graph (of
+    one sample or of the batch), or without one with differences; if the two differ, modules are compared one by one.
+    The path `""` stands for code outside of all others. A model of token ids has none.
     """
     with untouched(model, mode), math_attention(), torch.enable_grad():
         call = prepare(model, batch, output)
@@ -135,9 +167,9 @@ def _share_of_graph(model: nn.Module, call: Call, graph: Graph) -> float | None:
     inputs = [item.value.detach().requires_grad_(True) for item in graph.inputs]
     value = differentiable(graph).run(*inputs)
     along = torch.randn(value.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(value)
-    wanted = _pulled(value, inputs, along)
+    wanted = _pull(value, inputs, along)
     leaves = [tensor.detach().requires_grad_(True) for _, tensor in call.variables]
-    own = _pulled(run(model, substituted(call, leaves)), leaves, along)
+    own = _pull(run(model, substituted(call, leaves)), leaves, along)
     own = [g for g, leaf in zip(own, leaves, strict=True) if any(torch.equal(leaf, x) for x in inputs)]
     if [g.shape for g in own] != [g.shape for g in wanted]:
         return None
@@ -150,16 +182,37 @@ def _share_of_graph(model: nn.Module, call: Call, graph: Graph) -> float | None:
 
 def located(model: nn.Module, call: Call) -> tuple[Mismatch, ...]:
     """Return the innermost modules whose backward disagrees with differences of their forward, at a call."""
-    found: list[Mismatch] = []
-    seen = list(_calls(model, call).items())
-    for path, (module, args, kwargs) in seen[:LARGEST_MODULES]:  # children come before their parents
-        if any(inner.path == path or inner.path.startswith(f"{path}.") or not path for inner in found):
+    names: dict[int, str] = {}
+    for path, module in model.named_modules():
+        if "parametrizations" not in path.split("."):  # these see weights
+            names.setdefault(id(module), path)
+    begun: dict[str, tuple[nn.Module, Any, Any]] = {}
+    ended: dict[str, None] = {}  # children before their parents
+
+    def before(module: nn.Module, args: Any, kwargs: Any) -> None:
+        copies = tree_map(lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, (args, kwargs))
+        begun.setdefault(names[id(module)], (module, *copies))
+
+    hooks = []
+    try:
+        for module in model.modules():
+            if id(module) in names:
+                hooks.append(module.register_forward_pre_hook(before, with_kwargs=True, prepend=True))
+                hooks.append(module.register_forward_hook(lambda m, *_: ended.setdefault(names[id(m)])))
+        with torch.no_grad():
+            run(model, call)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    faults: list[Mismatch] = []
+    for path in list(ended)[:LARGEST_MODULES]:
+        if any(inner.path == path or inner.path.startswith(f"{path}.") or not path for inner in faults):
             continue
         check_time()
-        share = _share(module, args, kwargs)
+        share = _share(*begun[path])
         if share is not None:
-            found.append(Mismatch(path, share))
-    return tuple(found)
+            faults.append(Mismatch(path, share))
+    return tuple(faults)
 
 
 def substituted(call: Call, parts: Sequence[Tensor]) -> Call:
@@ -170,46 +223,13 @@ def substituted(call: Call, parts: Sequence[Tensor]) -> Call:
     return Call(args=args, kwargs=kwargs, output=call.output)
 
 
-def _pulled(value: Tensor, leaves: Sequence[Tensor], along: Tensor) -> list[Tensor]:
+def _pull(value: Tensor, leaves: Sequence[Tensor], along: Tensor) -> list[Tensor]:
     """Return gradients, zeros where autograd has none."""
     if not value.requires_grad:
         return [torch.zeros_like(leaf) for leaf in leaves]
-    grads = torch.autograd.grad(value, leaves, along.to(value).reshape(value.shape), allow_unused=True)
+    along = along.to(value).reshape(value.shape)
+    grads = torch.autograd.grad(value, leaves, along, allow_unused=True, retain_graph=True)
     return [torch.zeros_like(leaf) if g is None else g.detach() for g, leaf in zip(grads, leaves, strict=True)]
-
-
-Recorded = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
-
-
-def _calls(model: nn.Module, call: Call) -> dict[str, Recorded]:
-    """Return the first call of every module, inner ones first; parametrizations, which see weights, are left out."""
-    found: dict[str, Recorded] = {}
-    names: dict[int, str] = {}
-    for path, module in model.named_modules():
-        if "parametrizations" not in path.split("."):
-            names.setdefault(id(module), path)
-    taken: dict[str, Recorded] = {}
-
-    def before(module: nn.Module, args: Any, kwargs: Any) -> None:
-        copies = tree_map(lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, (args, kwargs))
-        taken.setdefault(names[id(module)], (module, *copies))
-
-    def after(module: nn.Module, args: Any, output: Any) -> None:
-        path = names[id(module)]
-        found.setdefault(path, taken[path])
-
-    hooks = []
-    try:
-        for module in model.modules():
-            if id(module) in names:
-                hooks.append(module.register_forward_pre_hook(before, with_kwargs=True, prepend=True))
-                hooks.append(module.register_forward_hook(after))
-        with torch.no_grad():
-            run(model, call)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return found
 
 
 def _share(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | None:
@@ -218,60 +238,19 @@ def _share(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     floats = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
     if not floats:
         return None
-    sizes = [leaves[i].numel() for i in floats]
-    shapes = [leaves[i].shape for i in floats]
 
     def function(rows: Tensor) -> Tensor:
-        parts = dict(zip(floats, rows[0].split(sizes), strict=True))
-        filled = [
-            parts[i].reshape(shapes[floats.index(i)]).to(leaf.dtype).clone() if i in parts else leaf
-            for i, leaf in enumerate(leaves)
-        ]
+        filled = list(leaves)
+        for i, part in zip(floats, rows[0].split([leaves[i].numel() for i in floats]), strict=True):
+            filled[i] = part.reshape(leaves[i].shape).to(leaves[i].dtype).clone()
         positional, named = tree_unflatten(filled, spec)
         result = module(*positional, **named)
         outputs = [v.reshape(-1) for v in tree_flatten(result)[0] if isinstance(v, Tensor) and v.is_floating_point()]
         return torch.cat(outputs)[None] if outputs else rows[:, :0]
 
     start = torch.cat([leaves[i].reshape(-1) for i in floats])[None]
-    generator = torch.Generator().manual_seed(0)
-
-    def drawn() -> Tensor:
-        row = torch.randn(start.shape, generator=generator, dtype=torch.float64).to(start)
-        return row / row.norm()
-
-    moved = start + MOVED * reach_of(start).to(start) * drawn()
     try:
-        for direction in (drawn() for _ in range(DIRECTIONS)):
-            for root in (1 / 2, 1 / 3):
-                share = _share_at(function, start, direction, root)
-                if share is not None and _share_at(function, moved, direction, root) is not None:
-                    return share
+        share = float(compare(function, start, roots=(1 / 2, 1 / 3))[0])
     except (RuntimeError, NotImplementedError, TypeError, ValueError):  # a module that cannot be run by itself
         return None
-    return None
-
-
-def _share_at(function: Function, point: Tensor, direction: Tensor, root: float) -> float | None:
-    """Compare one product with a difference, by backward passes alone: <J^T u, v> is <u, J v>.
-
-    The output's directions u are the change that was seen, whose product is the norm of J v, and one at random.
-    """
-    seen, slack = differences(function, point, direction, root)
-    size = float(seen.norm())
-    other = torch.cos(torch.arange(seen.numel(), dtype=torch.float64) ** 2).to(seen).reshape(seen.shape)
-    found = None
-    for u in (seen, other) if size > 0.0 else (other,):
-        leaf = point.detach().requires_grad_(True)
-        with torch.enable_grad():
-            (pulled,) = _pulled(function(leaf), [leaf], u / u.norm())
-        given, wanted = float((pulled.double() * direction.double()).sum()), float((u * seen).sum() / u.norm())
-        if abs(given - wanted) > float(slack) + SHARE * max(size, abs(given)):
-            found = given / wanted if wanted != 0.0 else math.inf
-            break
-    return found
-
-
-def paths(found: Sequence[Mismatch]) -> Iterator[str]:
-    """Yield the places of mismatches in words."""
-    for one in found:
-        yield f"`{one.path}`" if one.path else "the model's own code"
+    return None if math.isnan(share) else share

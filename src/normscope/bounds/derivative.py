@@ -1,4 +1,4 @@
-"""What is differentiated for POINT figures: the captured graph, or the model itself where there is none.
+"""What is differentiated for POINT figures, and products with its Jacobians: the captured graph, or the model itself.
 
 What autograd gives of a model may be something else than its derivative (custom backward passes, hooks, `detach`); the
 operators of a graph have torch's own derivatives.
@@ -7,7 +7,7 @@ operators of a graph have torch's own derivatives.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,46 +15,37 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core.cost import count
 from ..core.errors import CaptureError, InputError, JacobianError, RandomOperatorError
+from ..core.sizes import norm
 from ..core.untouched import untouched
 from ..graph.call import Call, drawn, fresh, prepare, quantized, settle
 from ..graph.capturing import Traces, capture
 from ..graph.ir import Graph, Node, Unit
 from ..rules.comparison import jumps
-from .autograd_check import differentiable, located, paths, substituted
+from .autograd_check import differentiable, located, substituted
 
 HALVES = (torch.float16, torch.bfloat16)
-
-
 SATURATING = ("softmax", "_softmax", "tanh", "sigmoid")
 """Operators whose derivative subtracts their value from 1."""
 FLAT = 2.0**-26
 """How close to 1 such a value may be before half of the digits of its derivative are lost."""
+LIFT = 300
+"""Powers of two by which a product is lifted, at most, to see what vanishes in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchFunction:
-    """A differentiable function of a batch: `samples` independent blocks of inputs, as rows.
-
-    Attributes:
-        function: of the rows.
-        point: the rows.
-        outputs: the entries of the function at each row.
-        notes: what the reader must know.
-        wide: makes the same in float64; None where there is none.
-        doubted: why the derivative may not be the function's, and must be compared; None if it is.
-        blame: names the modules at fault, when asked.
-        saturates: says whether a unit is so flat there that float64 loses its derivative (softmax, tanh, sigmoid).
-    """
+    """A differentiable function of a batch: `samples` independent blocks of inputs, as rows."""
 
     function: Callable[[Tensor], Tensor]
     point: Tensor
-    outputs: int
+    outputs: int  # the entries of the function at each row
     notes: tuple[str, ...]
-    wide: Callable[[], BatchFunction] | None = None
-    doubted: str | None = None
-    blame: Callable[[], str] = lambda: ""
-    saturates: Callable[[], bool] = lambda: False
+    wide: Callable[[], BatchFunction] | None = None  # makes the same in float64; None where there is none
+    doubted: str | None = None  # why the derivative may not be the function's, and must be compared
+    blame: Callable[[], str] = lambda: ""  # names the modules at fault
+    saturates: Callable[[], bool] = lambda: False  # whether float64 may lose the derivative of a flat unit (softmax)
 
     @property
     def samples(self) -> int:
@@ -111,8 +102,12 @@ def _wholes(batch: Any, graph: Graph, call: Call, traces: Traces) -> Iterator[Gr
     if not graph.per_sample:
         yield graph
         return
+    tensors = [tensor for _, tensor in call.variables]
     for held in graph.batched:
-        if held.output_shape[0] == call.count and _of(held, call):
+        if held.output_shape[0] != call.count:
+            continue
+        at_inputs = not tensors or all(any(torch.equal(item.value, t) for t in tensors) for item in held.inputs)
+        if at_inputs and all(torch.equal(one.value, call.leaves[one.place]) for one in held.held):  # masks and ids
             yield held
     with suppress(CaptureError):  # the graph may be that of more samples, or of others
         whole = traces.at(batch)
@@ -130,19 +125,18 @@ def _untraced(model: nn.Module, call: Call, why: str) -> BatchFunction:
         raise InputError("a model of token ids is measured from its embeddings, which needs a traceable model")
     tensors = [tensor for _, tensor in call.variables]
     samples = tensors[0].shape[0] if call.per_sample else 1
-    sizes = [tensor.numel() // samples for tensor in tensors]
 
     def function(rows: Tensor) -> Tensor:
-        parts = [part.reshape(t.shape) for part, t in zip(rows.split(sizes, dim=1), tensors, strict=True)]
-        return fresh(model, substituted(call, parts)).reshape(samples, -1)
+        return fresh(model, substituted(call, _split_rows(rows, tensors))).reshape(samples, -1)
 
     def blame() -> str:
-        return ", ".join(paths(located(model, call))) or "the model"
+        places = (f"`{fault.path}`" if fault.path else "the model's own code" for fault in located(model, call))
+        return ", ".join(places) or "the model"
 
-    point = torch.cat([tensor.detach().reshape(samples, -1) for tensor in tensors], dim=1)
+    point = _join_rows(tensors, samples)
     with torch.no_grad():
         outputs = function(point).shape[1]
-    return BatchFunction(function, point, outputs, call.notes, None, why, blame)
+    return BatchFunction(function, point, outputs, call.notes, doubted=why, blame=blame)
 
 
 def _replayed(whole: Graph, graph: Graph, samples: int, notes: tuple[str, ...]) -> BatchFunction:
@@ -163,46 +157,42 @@ def _replayed(whole: Graph, graph: Graph, samples: int, notes: tuple[str, ...]) 
 
 
 def _as_rows(graph: Graph, samples: int, notes: tuple[str, ...]) -> BatchFunction:
-    sizes = [item.value.numel() // samples for item in graph.inputs]
-    rows = torch.cat([item.value.detach().reshape(samples, -1) for item in graph.inputs], dim=1)
+    inputs = [item.value for item in graph.inputs]
 
-    def function(points: Tensor) -> Tensor:
-        parts = points.split(sizes, dim=1)
-        given = [part.reshape(item.shape) for part, item in zip(parts, graph.inputs, strict=True)]
-        return graph.run(*given).reshape(samples, -1)
+    def function(rows: Tensor) -> Tensor:
+        return graph.run(*_split_rows(rows, inputs)).reshape(samples, -1)
+
+    @torch.no_grad()
+    def saturates() -> bool:
+        values = graph.values(*inputs)
+        flat = [values[node.name].abs() for node in graph if node.operator in SATURATING]
+        return any("attention" in node.operator for node in graph) or any(bool((v > 1 - FLAT).any()) for v in flat)
 
     outputs = math.prod(graph.output_shape) // samples
-    narrow = any(item.value.dtype != torch.float64 for item in graph.inputs) or any(
+    narrow = any(value.dtype != torch.float64 for value in inputs) or any(
         node.dtype in (torch.float32, torch.complex64, *HALVES) for node in graph
     )
     wide = (lambda: _as_rows(graph.double(), samples, notes)) if narrow else None
-    return BatchFunction(function, rows, outputs, notes, wide, saturates=lambda: _saturates(graph))
+    return BatchFunction(function, _join_rows(inputs, samples), outputs, notes, wide, saturates=saturates)
 
 
-@torch.no_grad()
-def _saturates(graph: Graph) -> bool:
-    """Whether a unit lies so close to its limit that what its derivative subtracts from 1 is lost; attention may."""
-    values = graph.values(*(item.value for item in graph.inputs))
-    flat = [values[node.name].abs() for node in graph if node.operator in SATURATING]
-    return any("attention" in node.operator for node in graph) or any(bool((v > 1 - FLAT).any()) for v in flat)
+def _join_rows(tensors: Sequence[Tensor], samples: int) -> Tensor:
+    """Return tensors side by side, one row a sample."""
+    return torch.cat([tensor.detach().reshape(samples, -1) for tensor in tensors], dim=1)
 
 
-def _of(graph: Graph, call: Call) -> bool:
-    """Whether a graph was captured at the tensors of a call: its float inputs, masks and ids."""
-    tensors = [tensor for _, tensor in call.variables]
-    inputs = not tensors or all(any(torch.equal(item.value, tensor) for tensor in tensors) for item in graph.inputs)
-    return inputs and all(torch.equal(argument.value, call.leaves[argument.place]) for argument in graph.held)
+def _split_rows(rows: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return rows as tensors of the shapes that they were joined from."""
+    parts = rows.split([tensor.numel() // len(rows) for tensor in tensors], dim=1)
+    return [part.reshape(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 def _gives(model: nn.Module, call: Call, local: BatchFunction) -> bool:
     """Whether a graph gives what the model gives, up to rounding: at the batch, and at random inputs if it can."""
-    tensors = [tensor for _, tensor in call.variables]
     trials = [(call, local.point)]
-    width = sum(tensor.numel() for tensor in tensors)
-    if width == local.point.numel():  # else the output does not read some of them, or the graph starts at tokens
-        trial = drawn(call, 1.0)
-        parts = [tensor.detach().reshape(local.samples, -1) for _, tensor in trial.variables]
-        trials.append((trial, torch.cat(parts, dim=1)))
+    if sum(tensor.numel() for _, tensor in call.variables) == local.point.numel():
+        trial = drawn(call, 1.0)  # else the output does not read some of them, or the graph starts at tokens
+        trials.append((trial, _join_rows([tensor for _, tensor in trial.variables], local.samples)))
     for trial, rows in trials:
         with torch.no_grad():
             try:
@@ -211,17 +201,19 @@ def _gives(model: nn.Module, call: Call, local: BatchFunction) -> bool:
                 if trial is call:
                     raise
                 continue  # the model takes no random input
-            if not _agree(local.function(rows.to(local.point)), expected):
-                return False
+            value = local.function(rows.to(local.point))
+        rtol = 1e-1 if expected.dtype in HALVES else 1e-3
+        atol = rtol * max(float(expected.abs().nan_to_num().max()), 1e-30)
+        alike = value.shape == expected.shape
+        if not (alike and torch.allclose(value, expected.to(value), rtol=rtol, atol=atol, equal_nan=True)):
+            return False
     return True
 
 
-def _agree(value: Tensor, expected: Tensor) -> bool:
-    if value.shape != expected.shape:
-        return False
-    wide = 1e-1 if expected.dtype in HALVES else 1e-3
-    scale = max(float(expected.abs().nan_to_num().max()), 1e-30)
-    return torch.allclose(value, expected.to(value), rtol=wide, atol=wide * scale, equal_nan=True)
+def _foreign(node: Node) -> bool:
+    """Whether an operator's backward need not be its derivative: not torch's own, or a hidden quantisation."""
+    own = getattr(node.op, "namespace", "aten") in ("aten", "prims")
+    return not own or "fake_quant" in node.operator or "_fq_helper" in node.operator
 
 
 def _jumps(node: Node) -> bool:
@@ -231,7 +223,90 @@ def _jumps(node: Node) -> bool:
     return casts or jumps(node)
 
 
-def _foreign(node: Node) -> bool:
-    """Whether an operator's backward need not be its derivative: not torch's own, or a hidden quantisation."""
-    own = getattr(node.op, "namespace", "aten") in ("aten", "prims")
-    return not own or "fake_quant" in node.operator or "_fq_helper" in node.operator
+class Tangents:
+    """Products of a Jacobian with rows of inputs, by two backward passes.
+
+    The gradient along a dual is linear in the dual, and its own gradient is the product: operators need no rule for
+    forward derivatives, but they must be differentiable twice.
+    Otherwise autograd raises RuntimeError or NotImplementedError. `reaches` is whether the value depends on the point.
+    """
+
+    def __init__(self, value: Tensor, point: Tensor) -> None:
+        self._dual = torch.zeros_like(value, requires_grad=True)
+        (pulled,) = torch.autograd.grad(value, point, self._dual, create_graph=True, allow_unused=True)
+        self._pulled: Tensor | None = pulled
+        self.reaches = pulled is not None and pulled.requires_grad
+
+    def __call__(self, rows: Tensor, *, again: bool = False) -> Tensor:
+        """Return the Jacobian times one row of inputs; `again` makes it differentiable in its turn."""
+        assert self._pulled is not None, "the value does not depend on the point"
+        (product,) = torch.autograd.grad(self._pulled, self._dual, rows, retain_graph=True, create_graph=again)
+        return product
+
+
+class Products:
+    """Products with the Jacobians at the rows of a batch, and with their transposes.
+
+    Independent samples make the Jacobian of the batch block diagonal: one product of the whole batch is one product of
+    every sample with a vector of its own. Nothing is read back from the device.
+    `taken` counts them: backward passes of the whole batch.
+    """
+
+    def __init__(self, local: BatchFunction) -> None:
+        self.taken = 0
+        self.point = local.point.detach().requires_grad_(True)
+        self.value = local.function(self.point)
+        self.dtype = self.point.dtype
+        self._tangents: Tangents | None = None
+        if not self.value.requires_grad:
+            raise JacobianError("the output is not differentiable in the input")
+
+    def _took(self) -> None:
+        """Count one product."""
+        self.taken += 1
+        count("backwards", len(self.point))
+
+    def pull(self, rows: Tensor) -> Tensor:
+        """Return one row of outputs times the Jacobian of each sample, in float64."""
+        self._took()
+        (product,) = torch.autograd.grad(
+            self.value, self.point, rows.to(self.value), retain_graph=True, allow_unused=True
+        )
+        if product is None:
+            raise JacobianError("no gradient reaches the input: the path leads through operators without a derivative")
+        return product.detach().double()
+
+    def push(self, rows: Tensor) -> Tensor:
+        """Return the Jacobian of each sample times one row of inputs, in float64."""
+        if self._tangents is None:
+            self._took()
+            self._tangents = Tangents(self.value, self.point)
+        if not self._tangents.reaches:
+            raise JacobianError("the output does not depend on the input through differentiable operators")
+        self._took()
+        return self._tangents(rows.to(self.point)).detach().double()
+
+    def normal(self, rows: Tensor, scale: Tensor, lift: Tensor | float = 1.0) -> Tensor:
+        """Return J^T J v / scale^2 for one row v of each sample, where no square leaves the range of floats."""
+        image = self.push(rows * lift) / lift
+        size = norm(image, 1, keepdim=True)
+        size = torch.where(size > 0, size, 1.0)
+        return self.pull(image / size * lift) / lift / scale * (size / scale)
+
+    def rows(self) -> Tensor:
+        """Return the whole Jacobian of each sample by its rows, in float64: one product for each output."""
+        return torch.stack([self.pull(unit.expand(self.value.shape)) for unit in torch.eye(self.value.shape[1])], dim=1)
+
+    def columns(self) -> Tensor:
+        """Return the whole Jacobian of each sample by its columns, in float64: one product for each input."""
+        return torch.stack([self.push(unit.expand(self.point.shape)) for unit in torch.eye(self.point.shape[1])], dim=2)
+
+    def lift(self, sizes: Tensor) -> Tensor:
+        """Return factors `[samples, 1]` by which products of some sizes can be lifted and stay floats.
+
+        Products are linear. What a lifted product shows beyond the plain one had vanished on the way; and as the factor
+        is no power of two, roundings fall otherwise, so that terms that cancel show how much of them is rounding.
+        """
+        half = int(math.log2(torch.finfo(self.dtype).max)) // 2
+        room = (half - torch.frexp(sizes.reshape(-1, 1)).exponent).clamp(0, min(LIFT, half))
+        return torch.ldexp(torch.full_like(room, 4 / 3, dtype=torch.float64), room)

@@ -74,7 +74,9 @@ def closer(
     if plan is None or slopes is None:
         units = f"up to {MOST_UNITS} ReLUs, leaky ReLUs and absolute values"
         note = f"no branch and bound: it takes networks of linear maps and {units}, with coefficients of moderate size"
-        return replace(bracket, notes=(*bracket.notes, note))
+        met = bracket.converged and _meet(bracket.log10_lower, bracket.log10_upper, rtol)
+        advice = bracket.advice or (None if met else note)
+        return replace(bracket, converged=met, advice=advice, notes=(*bracket.notes, note))
     steps = affordable(STEPS, sum(step.cost for step in plan.steps), work=WORK, least=FEWEST, device=slopes.device)
     own = budget.search("the search over activation patterns", steps)
     search = PatternSearch(segments, plan, slopes, bracket.log10_lower, bracket.log10_upper)
@@ -89,7 +91,7 @@ def closer(
             lower, witness = found.log10, (graph.split(found.pair[0]), graph.split(found.pair[1]))
     upper = max(search.log10_upper, lower)
     better, upper = upper < bracket.log10_upper, min(upper, bracket.log10_upper)
-    met = upper <= lower + math.log10(1.0 + rtol) + LOG10_ROOM
+    met = _meet(lower, upper, rtol)
     if better and isinstance(proof, Proof):
         proof = replace(proof, given=("branch and bound over activation patterns",))
     return replace(
@@ -104,6 +106,11 @@ def closer(
         notes=(*bracket.notes, f"activation patterns: {search.nodes} nodes, {search.ruled_out} patterns ruled out"),
         proof=proof,
     )
+
+
+def _meet(log10_lower: float, log10_upper: float, rtol: float) -> bool:
+    """Say whether two sides agree to a tolerance."""
+    return log10_upper <= log10_lower + math.log10(1.0 + rtol) + LOG10_ROOM
 
 
 def _advice(search: PatternSearch, rtol: float, budget: Budget) -> str:

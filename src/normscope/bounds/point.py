@@ -25,10 +25,9 @@ from ..core.torch_settings import math_attention
 from ..core.untouched import mode_of, outside_inference_mode, untouched
 from ..graph.capturing import Traces
 from ..graph.ir import Graph
-from ..linalg.lanczos import Ritz, lanczos
-from .autograd_check import MOVED, disagrees, reach_of
-from .derivative import BatchFunction, candidates, captured
-from .jacobian_products import Products
+from ..linalg.lanczos import lanczos
+from .autograd_check import DIRECTIONS, compare, reach_of
+from .derivative import BatchFunction, Products, candidates, captured
 from .passes import multiplications
 
 FEW = 32
@@ -42,8 +41,6 @@ STEPS = 60
 """Lanczos takes at most this many steps, each of two products."""
 STEP_PASSES = 5
 """How many passes one step takes: forward, and backward twice."""
-DIRECTIONS = 2
-"""Random directions along which an unproven derivative is compared, beside the one with the largest gain."""
 ROUNDED = 2.0**-40
 """What rounding in float64 is allowed for in a Jacobian norm, relative to it."""
 ROUNDINGS = 256.0
@@ -57,33 +54,32 @@ HIDDEN = 1e-2
 """How likely an error of products in the model's own precision is to hide from the one product that is compared."""
 LOST = 2.0**-36
 """How small a change of the output by the whole input may be, relative to it, where a unit saturates."""
+BESIDE = 1e-5
+"""How far, relative to the size of the input, a sample that stands on a bend is moved beside it."""
+BEND_STEP = 1e-7
+"""The length of the differences that show bends, relative to the size of the input, in float64."""
+BEND_SHARE = 0.02
+"""By how much of the larger a product and a difference disagree on a bend: a few units of many may bend in between."""
+BEND_ROUNDINGS = 64.0
+"""How many roundings of the output a difference may hold."""
 NOISES = 8.0
 """By how much of the difference of two products, rounded in different ways, a norm is widened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JacobianNorms:
-    """Jacobian norms at the samples of a batch.
-
-    Attributes:
-        lower, upper: both sides for each sample, `[samples]` in float64 on the CPU.
-        settled: which of them closed to the asked tolerance.
-        directions: the unit rows of inputs that attain the lower sides.
-        evidence, method: of the upper sides.
-        products: how many products with the Jacobians of the whole batch were taken.
-        notes: what the reader must know.
-        values: the norm of the output at each sample.
-    """
+    """Jacobian norms at the samples of a batch, as tensors `[samples]` in float64 on the CPU."""
 
     lower: Tensor
     upper: Tensor
-    settled: Tensor
-    directions: Tensor
-    evidence: Evidence
+    settled: Tensor  # which of them closed to the asked tolerance
+    directions: Tensor  # the unit rows of inputs that attain the lower sides
+    evidence: Evidence  # of the upper sides, as the method
     method: str
-    products: int
+    products: int  # with the Jacobians of the whole batch
     notes: tuple[str, ...]
-    values: Tensor
+    values: Tensor  # the norm of the output at each sample
+    bends: Tensor  # at which samples differences of values disagree with the derivative, on one side or both
 
 
 @outside_inference_mode
@@ -118,24 +114,24 @@ def jacobian_norms(
         JacobianError: there is no derivative, or what autograd gives is not the derivative of the model, or values on
             the way vanish or overflow in float64.
     """
-    found = batch_norms(
+    norms = batch_norms(
         model, batch, mode=mode, output=output, rtol=rtol, steps=steps, seed=seed, graph=graph, budget=budget
     )
     brackets = [
         Bracket(
             log10_lower=log10(low),
             log10_upper=log10(high),
-            evidence=found.evidence,
-            method=found.method,
+            evidence=norms.evidence,
+            method=norms.method,
             scope=Scope.POINT,
             mode=mode_of(model, mode),
             witness=direction,
             converged=settled,
             advice=None if settled else "raise rtol, or pass fewer samples",
-            input_shape=(found.directions.shape[1],),
+            input_shape=(norms.directions.shape[1],),
         )
         for low, high, settled, direction in zip(
-            found.lower.tolist(), found.upper.tolist(), found.settled.tolist(), found.directions, strict=True
+            norms.lower.tolist(), norms.upper.tolist(), norms.settled.tolist(), norms.directions, strict=True
         )
     ]
     top = max(brackets, key=lambda b: b.log10_lower)
@@ -145,8 +141,8 @@ def jacobian_norms(
         converged=all(b.converged for b in brackets),
         advice=next((b.advice for b in brackets if b.advice), None),
         per_sample=tuple(brackets),
-        notes=found.notes,
-        products=found.products,
+        notes=norms.notes,
+        products=norms.products,
     )
 
 
@@ -190,72 +186,98 @@ def first_samples(batch: Any, samples: int) -> Any:
 def _norms_at(local: BatchFunction, rtol: float, steps: int, seed: int, search: Budget) -> JacobianNorms:
     """Return the Jacobian norms at the rows of a function, all at once."""
     inputs = local.point.shape[1]
-    few = min(local.outputs, inputs) <= FEW
-    steps = min(steps, inputs, local.outputs + 1)
-    found = _whole(local) if few else _iterated(local, rtol, steps, seed, search)
-    _refuse_lost(local, found)
-    if local.doubted is None:
-        return found
-    blurred = _compare(local, found.directions, seed)
-    note = f"{local.doubted}: autograd's derivative, compared with differences along {DIRECTIONS + 1} directions"
-    if blurred:
-        note += f" (at {blurred} of {local.samples} samples rounding or bends hide what a difference would tell)"
-    return replace(found, evidence=Evidence.SAMPLED, notes=(*found.notes, note))
 
+    def measure(at: BatchFunction) -> JacobianNorms:
+        if min(at.outputs, inputs) <= FEW:
+            return _take_whole(at, seed)
+        return _iterate(at, rtol, min(steps, inputs, at.outputs + 1), seed, search)
 
-def _refuse_lost(local: BatchFunction, found: JacobianNorms) -> None:
-    """Refuse a norm so small that what rounding leaves of a saturated unit's derivative could be most of it."""
+    norms = measure(local)
+    if local.doubted is None and bool(norms.bends.any()):
+        count, local = int(norms.bends.sum()), _beside(local, norms.bends, seed)
+        moved = measure(local)
+        if bool((norms.bends & moved.bends).any()):
+            _refuse_false_derivative(local, norms.directions, seed)
+        places = f"{count} of {local.samples} samples" if local.samples > 1 else "the sample"
+        note = (
+            f"the function bends right at {places} (a ReLU at 0, a tie of a maximum), where it has no derivative or "
+            f"torch gives another: measured beside, {BESIDE:g} of the size of the input away"
+        )
+        norms = replace(moved, products=norms.products + moved.products, notes=(*moved.notes, note))
     reach = norm(reach_of(local.point).double().reshape(local.samples, -1), 1).cpu()
-    tiny = (found.upper > 0) & (found.upper * reach < LOST * found.values)
-    if bool(tiny.any()) and local.saturates():
+    tiny = (norms.upper > 0) & (norms.upper * reach < LOST * norms.values)
+    if bool(tiny.any()) and local.saturates():  # what rounding leaves of its derivative could be most of the norm
         raise JacobianError(VANISHED)
+    if local.doubted is None:
+        return norms
+    shares, blurred = compare(local.function, local.point.detach(), along=norms.directions.to(local.point), seed=seed)
+    if not bool(shares.isnan().all()):
+        raise JacobianError(
+            f"what autograd gives is not the derivative: along a direction in which it was compared with a "
+            f"difference of values the two disagree, because of {local.blame()}. A custom backward, a hook or a "
+            "value taken out of the tensors (.item(), .numpy()) can do this. Mend it, or make the model one that "
+            "torch.export can trace: then the traced operators are differentiated."
+        )
+    note = f"{local.doubted}: autograd's derivative, compared with differences along {DIRECTIONS} directions"
+    if bool(blurred.any()):
+        samples = f"{int(blurred.sum())} of {local.samples} samples"
+        note += f" (at {samples} rounding or bends hide what a difference would tell)"
+    return replace(norms, evidence=Evidence.SAMPLED, notes=(*norms.notes, note))
 
 
-def _compare(local: BatchFunction, largest: Tensor, seed: int) -> int:
-    """Compare products with the Jacobian, along the directions of the largest gains and others, with differences.
+def _beside(local: BatchFunction, rows: Tensor, seed: int) -> BatchFunction:
+    """Return the function at samples of which some rows are moved a little, at random."""
+    shift = torch.randn(local.point.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed + 1))
+    shift = (shift / shift.norm(dim=1, keepdim=True)).to(local.point) * BESIDE * reach_of(local.point).to(local.point)
+    moved = local.point + shift * rows.to(local.point)[:, None]
+    wide = local.wide
+    return replace(
+        local, point=moved, wide=None if wide is None else lambda: replace(wide(), point=moved.detach().double())
+    )
 
-    A disagreement on a bend of the function is none: the input is moved a little before it counts. Returns the number
-    of samples where a difference tells nothing.
 
-    Raises:
-        JacobianError: the two disagree.
+def _refuse_false_derivative(local: BatchFunction, directions: Tensor, seed: int) -> None:
+    """Refuse operators whose backward is not their derivative, such as writes of two values to one entry."""
+    wide = local if local.wide is None else local.wide()
+    shares, _ = compare(wide.function, wide.point.detach(), along=directions.to(wide.point), seed=seed)
+    if not bool(shares.isnan().all()):
+        raise JacobianError(
+            "what torch gives as the derivative is not that of the function: along a direction in which it was "
+            "compared with a difference of values the two disagree. An operator that writes two values to one entry "
+            "(`scatter`, `index_put`, `index_copy` with repeated indices, a write through `as_strided`) can do this."
+        )
+
+
+def _find_bends(local: BatchFunction, value: Tensor, direction: Tensor, product: Tensor) -> Tensor:
+    """Return at which rows the product along a direction is not what the function changes by, ahead or back.
+
+    Of a smooth function the disagreement shrinks with the step, and is none.
     """
-    generator = torch.Generator().manual_seed(seed)
-    point = local.point.detach()
+    value = value.detach().double()
+    bends = torch.zeros(len(value), dtype=torch.bool, device=value.device)
+    if local.point.dtype != torch.float64:
+        return bends
+    reach = reach_of(local.point)
+    noise = BEND_ROUNDINGS * torch.finfo(torch.float64).eps * norm(value, 1) / (BEND_STEP * reach[:, 0])
 
-    def drawn() -> Tensor:
-        rows = torch.randn(point.shape, dtype=torch.float64, generator=generator).to(point)
-        return rows / rows.norm(dim=1, keepdim=True)
+    def disagreement(step: Tensor) -> tuple[Tensor, Tensor]:
+        change = (local.function(local.point + step * direction).double() - value) / step
+        return norm(change - product, 1), torch.maximum(norm(change, 1), norm(product, 1))
 
-    moved = point + MOVED * reach_of(point).to(point) * drawn()
-    blurred = torch.zeros(local.samples, dtype=torch.bool, device=point.device)
-    for direction in (largest.to(point), *(drawn() for _ in range(DIRECTIONS))):
-        off, hidden = disagrees(local.function, point, direction, _product(local, point, direction))
-        blurred = blurred | hidden
-        if bool(off.any()):
-            off = off & disagrees(local.function, moved, direction, _product(local, moved, direction))[0]
-        if bool(off.any()):
-            raise JacobianError(
-                f"what autograd gives is not the derivative: along a direction in which it was compared with a "
-                f"difference of values the two disagree, because of {local.blame()}. A custom backward, a hook or a "
-                "value taken out of the tensors (.item(), .numpy()) can do this. Mend it, or make the model one that "
-                "torch.export can trace: then the traced operators are differentiated."
-            )
-    return int(blurred.sum())
+    with torch.no_grad():
+        for step in (BEND_STEP * reach, -BEND_STEP * reach):
+            far, larger = disagreement(step)
+            off = far > BEND_SHARE * larger + noise
+            if bool(off.any()):
+                off = off & (disagreement(step / 16)[0] > far / 2)
+            bends = bends | off
+    return bends
 
 
-def _product(local: BatchFunction, point: Tensor, direction: Tensor) -> Tensor:
-    """Return the Jacobian times one direction per sample."""
-    products = Products(replace(local, point=point))
-    if local.outputs <= FEW:  # by backward passes alone
-        return torch.einsum("smn,sn->sm", products.rows(), direction.double())
-    return products.push(direction)
-
-
-def _whole(local: BatchFunction) -> JacobianNorms:
+def _take_whole(local: BatchFunction, seed: int) -> JacobianNorms:
     """Take the whole Jacobian of each sample, by its rows or its columns; the norm of a few is exact up to rounding."""
-    local = local if local.wide is None else local.wide()
-    products = Products(local)
+    wide = local if local.wide is None else local.wide()
+    products = Products(wide)
     by_rows = local.outputs <= local.point.shape[1]
     jacobian = products.rows() if by_rows else products.columns().mT
     _refuse_infinite(jacobian)
@@ -265,6 +287,10 @@ def _whole(local: BatchFunction) -> JacobianNorms:
     off = norm((jacobian * signs[:, :, None]).sum(dim=1) - again(signs * lift) / lift, 1)
     _refuse_vanished(off, norm(jacobian, (1, 2)), products)
     _refuse_false_zeros(top[:, 0, 0] == 0, lambda: other(_signs(jacobian[:, 0])))
+    start = _random_rows(local.point, seed)
+    bends = _find_bends(
+        wide, products.value, start, ((jacobian if by_rows else jacobian.mT) @ start[:, :, None])[:, :, 0]
+    )
     jacobian = jacobian / torch.where(top > 0, top, 1.0)
     values, vectors = torch.linalg.eigh((jacobian @ jacobian.mT).cpu())  # small: not worth a GPU solver's start
     size = values[:, -1].clamp(min=0.0).sqrt() * top[:, 0, 0].cpu()
@@ -272,21 +298,12 @@ def _whole(local: BatchFunction) -> JacobianNorms:
     if by_rows:
         directions = (jacobian.mT @ directions[:, :, None])[:, :, 0]
         directions = directions / directions.norm(dim=1, keepdim=True).clamp(min=1e-300)
-    room, noise = _room(products.dtype), NOISES * off.cpu()
-    return JacobianNorms(
-        lower=_checked((size - noise).clamp(min=0.0) / (1 + room)),
-        upper=_checked((size + noise) * (1 + room)),
-        settled=torch.ones(local.samples, dtype=torch.bool),
-        directions=directions,
-        evidence=Evidence.NUMERICAL,
-        method="Jacobian, all rows" if by_rows else "Jacobian, all columns",
-        products=products.taken,
-        notes=_notes(local, products),
-        values=norm(products.value.detach().double(), 1).cpu(),
-    )
+    method, noise = "Jacobian, all rows" if by_rows else "Jacobian, all columns", NOISES * off.cpu()
+    norms = _widen(local, products, (size - noise).clamp(min=0.0), size + noise, directions, method, bends)
+    return replace(norms, evidence=Evidence.NUMERICAL, settled=torch.ones(local.samples, dtype=torch.bool))
 
 
-def _iterated(local: BatchFunction, rtol: float, steps: int, seed: int, budget: Budget) -> JacobianNorms:
+def _iterate(local: BatchFunction, rtol: float, steps: int, seed: int, budget: Budget) -> JacobianNorms:
     """Lanczos on J^T J of all samples at once, in the model's own precision if that is enough.
 
     A product along the random start, in float64 and lifted, says how far other products are off:
@@ -294,61 +311,74 @@ def _iterated(local: BatchFunction, rtol: float, steps: int, seed: int, budget: 
     direction by more than `slack` hides from a random direction.
     """
     own = Products(local)
-    exact = own if local.wide is None else Products(local.wide())
-    start = torch.randn(local.point.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    start = (start / start.norm(dim=1, keepdim=True)).to(local.point.device)
-    size = norm(exact.push(start), 1)
+    wide = local if local.wide is None else local.wide()
+    exact = own if local.wide is None else Products(wide)
+    start = _random_rows(local.point, seed)
+    along = exact.push(start)
+    size = norm(along, 1)
     _refuse_infinite(size)
     _refuse_false_zeros(size == 0, lambda: exact.pull(_signs(exact.value)))
     scale = torch.where(size > 0, size, 1.0)[:, None]
     lifted = exact.normal(start, scale, exact.lift(size))
     _refuse_infinite(lifted)
-    found, slack = None, torch.zeros_like(size)
+    ritz, slack = None, torch.zeros_like(size)
     for products in dict.fromkeys((own, exact)):
         first = products.normal(start, scale)
         off = norm(first - lifted, 1)
         if products is exact:
             _refuse_vanished(off, norm(lifted, 1), exact)
         slack = off / (HIDDEN * math.sqrt(math.pi / (2 * start.shape[1])))
-        found = _searched(products, start, first, scale, steps, rtol, budget)
-        if found is not None and bool((slack <= rtol * found.values).all()):
+        pending = [first]  # Lanczos begins with the product that is there
+
+        def normal(rows: Tensor, products: Products = products, pending: list[Tensor] = pending) -> Tensor:
+            return pending.pop() if pending else products.normal(rows, scale)
+
+        try:
+            ritz = lanczos(normal, start, steps=steps, rtol=rtol, sure=True, budget=budget)
+        except torch.linalg.LinAlgError:  # products overflow
+            ritz = None
+        if ritz is not None and bool((slack <= rtol * ritz.values).all()):
             break
-    if found is None:
+    if ritz is None:
         raise JacobianError(INFINITE)
-    image = exact.push(found.vectors)
-    noise = NOISES * norm(image - exact.push(found.vectors * (4 / 3)) * (3 / 4), 1)
+    bends = _find_bends(wide, exact.value, start, along)
+    image = exact.push(ritz.vectors)
+    noise = NOISES * norm(image - exact.push(ritz.vectors * (4 / 3)) * (3 / 4), 1)
     lower = (norm(image, 1) - noise).clamp(min=0.0)
-    upper = torch.maximum((found.above + slack).sqrt() * scale[:, 0], norm(image, 1) + noise)
-    room = _room(exact.dtype)
-    settled = upper <= lower * (1 + rtol)
-    method = "Lanczos on the Jacobian"
-    taken = own.taken if exact is own else own.taken + exact.taken
+    upper = torch.maximum((ritz.above + slack).sqrt() * scale[:, 0], norm(image, 1) + noise)
+    norms = _widen(local, exact, lower, upper, ritz.vectors, "Lanczos on the Jacobian", bends)
+    taken = sum(products.taken for products in dict.fromkeys((own, exact)))
+    return replace(norms, products=taken, settled=(upper <= lower * (1 + rtol)).cpu())
+
+
+def _widen(
+    local: BatchFunction,
+    products: Products,
+    lower: Tensor,
+    upper: Tensor,
+    directions: Tensor,
+    method: str,
+    bends: Tensor,
+) -> JacobianNorms:
+    """Return norms with both sides widened by what rounding is allowed for, not yet settled."""
+    room, notes = max(ROUNDED, ROUNDINGS * torch.finfo(products.dtype).eps), local.notes
+    if products.dtype != torch.float64:
+        name = str(products.dtype).removeprefix("torch.")
+        notes = (*notes, f"measured in {name}: both sides are widened by {room:.1g} of them for its rounding")
+    sides = torch.stack([lower / (1 + room), upper * (1 + room)]).cpu()
+    _refuse_infinite(sides)
     return JacobianNorms(
-        lower=_checked(lower / (1 + room)),
-        upper=_checked(upper * (1 + room)),
-        settled=settled.cpu(),
-        directions=found.vectors,
+        lower=sides[0],
+        upper=sides[1],
+        settled=torch.zeros(local.samples, dtype=torch.bool),
+        directions=directions,
         evidence=Evidence.SAMPLED,
         method=method,
-        products=taken,
-        notes=_notes(local, exact),
-        values=norm(exact.value.detach().double(), 1).cpu(),
+        products=products.taken,
+        notes=tuple(dict.fromkeys(notes)),
+        values=norm(products.value.detach().double(), 1).cpu(),
+        bends=bends,
     )
-
-
-def _searched(
-    products: Products, start: Tensor, first: Tensor, scale: Tensor, steps: int, rtol: float, budget: Budget
-) -> Ritz | None:
-    """Return the top of J^T J / scale^2, whose product with the start is known; None where products overflow."""
-    pending = [first]
-
-    def normal(rows: Tensor) -> Tensor:
-        return pending.pop() if pending else products.normal(rows, scale)
-
-    try:
-        return lanczos(normal, start, steps=steps, rtol=rtol, sure=True, budget=budget)
-    except torch.linalg.LinAlgError:  # of NaN and infinite values
-        return None
 
 
 def _refuse_infinite(values: Tensor) -> None:
@@ -367,11 +397,17 @@ def _refuse_false_zeros(zero: Tensor, product: Callable[[], Tensor]) -> None:
     if not bool(zero.any()):
         return
     try:
-        found = product()
+        image = product()
     except (JacobianError, RuntimeError, NotImplementedError):  # there is no product in the other direction (`floor`)
         return
-    if bool(found[zero].ne(0).any()):  # NaN is not zero either
+    if bool(image[zero].ne(0).any()):  # NaN is not zero either
         raise JacobianError(VANISHED)
+
+
+def _random_rows(like: Tensor, seed: int) -> Tensor:
+    """Return random directions, one a row, in float64."""
+    rows = torch.randn(like.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return (rows / rows.norm(dim=1, keepdim=True)).to(like.device)
 
 
 def _signs(like: Tensor) -> Tensor:
@@ -379,20 +415,3 @@ def _signs(like: Tensor) -> Tensor:
     rows = torch.ones_like(like, dtype=torch.float64)
     rows[:, 1::2] = -1.0
     return rows
-
-
-def _room(dtype: torch.dtype) -> float:
-    """Return what rounding is allowed for, relative to a norm."""
-    return max(ROUNDED, ROUNDINGS * torch.finfo(dtype).eps)
-
-
-def _checked(sides: Tensor) -> Tensor:
-    _refuse_infinite(sides)
-    return sides.cpu()
-
-
-def _notes(local: BatchFunction, exact: Products) -> tuple[str, ...]:
-    """Return what the reader must know, without repetitions."""
-    name = str(exact.dtype).removeprefix("torch.")
-    rounded = f"measured in {name}: both sides are widened by {_room(exact.dtype):.1g} of them for its rounding"
-    return tuple(dict.fromkeys([*local.notes, *([] if exact.dtype == torch.float64 else [rounded])]))

@@ -17,11 +17,9 @@ from ..geometry.batches import LossFunction, loss_function
 from ..jobs.engines import runner
 from ..jobs.ledger import Ledger
 from ..theory.losses import Loss
-from .choice import Choice
-from .recommendation import NAMES
-from .run_outcome import RunOutcome
+from .choice import NAMES, Choice, RunOutcome
 from .run_training import Job, Training
-from .task import Samples, TrainingRun, TrainingTask, built_model, gather
+from .task import Samples, TrainingRun, TrainingTask, build_seeded_model, gather
 
 BATCH_SIZES = (2, 8, 32, 128)
 LEARNING_RATES = (0.001, 0.01, 0.1)
@@ -97,7 +95,7 @@ def choose(
         raise InputError(f"momentum is a number from 0 to below 1, not {momentum!r}")
     loss_function(loss_fn)  # This refuses anything that is no loss.
     source = unwrapped(model) if isinstance(model, nn.Module) else model
-    built = built_model(source, 0)
+    built = build_seeded_model(source, 0)
     task = TrainingTask(
         model=source,
         samples=_samples(built, loader, loss_fn is None, samples, max(batch_sizes)),

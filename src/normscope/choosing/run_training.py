@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import torch
@@ -24,8 +23,8 @@ from ..graph.call import select
 from ..monitor.schedule import Clock
 from ..monitor.watching import watch
 from ..networks.twin import twin
-from .run_outcome import RunOutcome, Status
-from .task import TrainingRun, TrainingTask
+from .choice import RunOutcome, Status
+from .task import TrainingRun, TrainingTask, build_seeded_model
 
 CALIBRATED = 128
 """How many samples the first running statistics of new BatchNorms come from."""
@@ -37,7 +36,7 @@ TRIAL_STEPS = 10
 """How many steps each trial of a learning rate has."""
 SHARE, CONFIDENCE = 0.95, 0.95
 """The share of the data and the confidence of a DATA bound: with 59 samples, the largest norm is the limit."""
-MOST = 64
+MAX_JACOBIANS = 64
 """The largest number of held-out samples whose Jacobian norms are computed."""
 BATCHES = 8
 """How many batches the noise of variances and the last findings are measured over."""
@@ -49,11 +48,7 @@ Job = tuple[TrainingRun, bool]
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """The runs of a choice as jobs of an engine.
-
-    Attributes:
-        task: what all runs share.
-    """
+    """The runs of a choice as jobs of an engine."""
 
     task: TrainingTask
 
@@ -73,17 +68,11 @@ class Training:
 
 
 def train_run(task: TrainingTask, run: TrainingRun, *, first: bool) -> RunOutcome:
-    """Train one twin and return its outcome; an exception becomes part of the outcome.
-
-    Args:
-        task: what all runs share; its model is left as found.
-        run: the run.
-        first: whether this is the run that measures the largest stable learning rate.
-    """
+    """Train one twin and return its outcome; an exception becomes part of the outcome."""
     kind = None if run.normalizer == "none" else run.normalizer
     try:
         with ignored_warnings():
-            model = task.built(run.seed)
+            model = build_seeded_model(task.model, run.seed)
             inputs = _inputs(task.samples.batch(torch.arange(min(CALIBRATED, task.samples.count))))
             trained_twin = twin(model, inputs, normalizer=kind, groups=task.groups).model  # type: ignore[arg-type]
     except NormscopeError as error:
@@ -93,21 +82,21 @@ def train_run(task: TrainingTask, run: TrainingRun, *, first: bool) -> RunOutcom
     try:
         with ignored_warnings(), torch.random.fork_rng():
             torch.random.set_rng_state(torch.Generator().manual_seed(run.seed).get_state())  # Dropout draws from it.
-            return _trained(task, run, trained_twin, first=first)
+            return _train_and_measure(task, run, trained_twin, first=first)
     except Exception as error:
         return RunOutcome(run=run, status="failed", reason=said(error))
 
 
-def _trained(task: TrainingTask, run: TrainingRun, model: nn.Module, *, first: bool) -> RunOutcome:
+def _train_and_measure(task: TrainingTask, run: TrainingRun, model: nn.Module, *, first: bool) -> RunOutcome:
     """Train a twin, measure it before and after, and return the outcome."""
     function = loss_function(task.loss)
     tests, notes = task.samples.tests, list[str]()
     for parameter in model.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
-    before, _ = _scored(model, function, tests)
+    before, _ = _score(model, function, tests)
     stable = _stable(task, run, model, notes) if first else None
     training = _train(task, run, model, function)
-    after, accuracy = _scored(model, function, tests)
+    after, accuracy = _score(model, function, tests)
     finite = math.isfinite(training.last_loss) and math.isfinite(after)
     figures: dict[str, Any] = {}
     codes = training.codes
@@ -172,7 +161,7 @@ def _train(task: TrainingTask, run: TrainingRun, model: nn.Module, function: Los
 
 
 @torch.no_grad()
-def _scored(model: nn.Module, function: LossFunction | None, batch: Batch) -> tuple[float, float | None]:
+def _score(model: nn.Module, function: LossFunction | None, batch: Batch) -> tuple[float, float | None]:
     """Return the loss in eval mode, and the accuracy where targets are classes."""
     mode = model.training
     model.eval()
@@ -200,22 +189,22 @@ def _stable(task: TrainingTask, run: TrainingRun, model: nn.Module, notes: list[
     samples = (_inputs(batch), batch.targets) if task.loss is not None else _inputs(batch)
 
     def measured() -> float:
-        found = smoothness(model, task.loss, [samples], steps=0, trial_steps=TRIAL_STEPS, mode="train")
-        return found.stable if found.unstable < math.inf else math.inf  # Every learning rate was stable.
+        descent = smoothness(model, task.loss, [samples], steps=0, trial_steps=TRIAL_STEPS, mode="train")
+        return descent.stable if descent.unstable < math.inf else math.inf  # Every learning rate was stable.
 
-    return _tried("the largest stable learning rate", measured, notes)
+    return _attempt("the largest stable learning rate", measured, notes)
 
 
 def _checked(task: TrainingTask, run: TrainingRun, model: nn.Module, notes: list[str]) -> set[str]:
     """Return the codes of the warnings that a check of the trained model gives, at batches of the run's size."""
     batches = [_inputs(batch) for batch in task.samples.steps(run.batch_size, BATCHES, run.seed)]
-    checked = _tried("a check", lambda: check(model, batches[0], loader=batches, mode="train"), notes)
+    checked = _attempt("a check", lambda: check(model, batches[0], loader=batches, mode="train"), notes)
     return set() if checked is None else {f.code for f in checked.findings if f.severity >= Severity.WARNING}
 
 
 def _noise(task: TrainingTask, run: TrainingRun, model: nn.Module) -> dict[str, Any]:
     """Return how much the variances of BatchNorms change from batch to batch, and the smallest possible change."""
-    batches = [_inputs(batch) for batch in islice(task.samples.steps(run.batch_size, BATCHES, run.seed), BATCHES)]
+    batches = [_inputs(batch) for batch in task.samples.steps(run.batch_size, BATCHES, run.seed)]
     norms = [norm for norm in watch_data(model, batches, mode="train").normalizers.values() if norm.kind == "batch"]
     spreads = [norm.batch_spread for norm in norms if norm.batch_spread is not None]
     if not spreads:
@@ -226,13 +215,13 @@ def _noise(task: TrainingTask, run: TrainingRun, model: nn.Module) -> dict[str, 
 
 def _capacity(task: TrainingTask, model: nn.Module, notes: list[str]) -> dict[str, Any]:
     """Return the three figures of how much a small change of the input grows, in eval mode."""
-    samples, count = task.samples, min(task.samples.held_out, MOST)
+    samples, count = task.samples, min(task.samples.held_out, MAX_JACOBIANS)
     held_out = _inputs(samples.batch(torch.arange(samples.count - count, samples.count)))
     rows = torch.arange(samples.count - samples.held_out)[:256]
     training = [_inputs(samples.batch(some)) for some in rows.split(128)]
     model.eval()
     options: dict[str, Any] = {"share": SHARE, "confidence": CONFIDENCE, "samples": count}
-    data = _tried("DATA", lambda: lipschitz(model, [held_out], scope="data", **options), notes)
+    data = _attempt("DATA", lambda: lipschitz(model, [held_out], scope="data", **options), notes)
 
     def over_domain() -> float:
         recorded = record_domain(model, training)
@@ -241,11 +230,11 @@ def _capacity(task: TrainingTask, model: nn.Module, notes: list[str]) -> dict[st
     return {
         "log10_observed": None if data is None else max(data.log10_norms),
         "log10_data": None if data is None else data.log10_upper,
-        "log10_domain": _tried("DOMAIN", over_domain, notes),
+        "log10_domain": _attempt("DOMAIN", over_domain, notes),
     }
 
 
-def _tried(what: str, measure: Callable[[], Any], notes: list[str]) -> Any:
+def _attempt(what: str, measure: Callable[[], Any], notes: list[str]) -> Any:
     """Return a figure; None, with a note, if it cannot be measured."""
     try:
         return measure()

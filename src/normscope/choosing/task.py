@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ..core.errors import InputError, said
 from ..core.untouched import unwrapped
-from ..geometry.batches import Batch, LossFunction, kept_batches
+from ..geometry.batches import Batch, LossFunction, placed_batches
 from ..graph.call import Call
 from ..jobs.ledger import hashed
 from ..theory.losses import Loss
@@ -75,13 +75,6 @@ class Samples:
         """The held-out samples as one batch."""
         return self.batch(torch.arange(self.count - self.held_out, self.count))
 
-    def digest(self) -> str:
-        """Return a hash of the data."""
-        leaves = [
-            leaf for leaf in tree_leaves((self.call.args, self.call.kwargs, self.targets)) if isinstance(leaf, Tensor)
-        ]
-        return hashed(leaves)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingTask:
@@ -105,17 +98,14 @@ class TrainingTask:
     groups: int | None
     capacity: bool
 
-    def built(self, seed: int) -> nn.Module:
-        """Return the model of a seed."""
-        return built_model(self.model, seed)
-
     def settings(self) -> dict[str, Any]:
         """Return everything that decides the figures; runs are continued only where it is the same."""
-        model = self.built(0)
+        model = build_seeded_model(self.model, 0)
         loss = self.loss if isinstance(self.loss, str) else getattr(self.loss, "__name__", type(self.loss).__name__)
+        data = tree_leaves((self.samples.call.args, self.samples.call.kwargs, self.samples.targets))
         return {
             "model": f"{type(model).__name__} {hashed(list(model.state_dict().values()))}",
-            "data": self.samples.digest(),
+            "data": hashed([leaf for leaf in data if isinstance(leaf, Tensor)]),
             "loss": loss,
             "steps": self.steps,
             "momentum": self.momentum,
@@ -124,12 +114,8 @@ class TrainingTask:
         }
 
 
-def built_model(source: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Return the model of a seed; a function that builds it is called with torch's generator at that seed.
-
-    Raises:
-        InputError: the function raises or builds no model.
-    """
+def build_seeded_model(source: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Return the model of a seed; a function that builds it is called with torch's generator at that seed."""
     if isinstance(source, nn.Module):
         return unwrapped(source)
     if not callable(source):
@@ -146,27 +132,18 @@ def built_model(source: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Mo
 
 
 def gather(model: nn.Module, loader: Any, *, own_loss: bool, samples: int | None = None) -> Samples:
-    """Read a loader's samples, so that they can be put into batches of other sizes.
-
-    Args:
-        model: the model that takes the inputs, on whose device they are kept.
-        loader: batches `(inputs, targets)`, or dicts with `labels`.
-        own_loss: whether the model itself takes the targets and returns the loss.
-        samples: read at most this many; None for 4,096.
-
-    Raises:
-        InputError: there is no batch, or the batches cannot be put together.
-    """
+    """Read a loader's samples, so that they can be put into batches of other sizes."""
     limit = samples or MOST_SAMPLES
     kept: list[Batch] = []
-    for batch_of_loader in _batches(loader):
-        kept += kept_batches(model, [batch_of_loader], None, own_loss=own_loss)
-        if sum(batch.samples for batch in kept) >= limit:
+    count = 0
+    for batch in placed_batches(model, loader, own_loss=own_loss):
+        kept.append(batch)
+        count += batch.samples
+        if count >= limit:
             break
     if not kept:
         raise InputError("the loader yields no batch: there is nothing to train on")
     parts = [(batch.call.args, batch.call.kwargs, batch.targets) for batch in kept]
-    count = sum(batch.samples for batch in kept)
 
     def joined(*values: Any) -> Any:
         if not isinstance(values[0], Tensor) or not values[0].ndim:
@@ -181,12 +158,3 @@ def gather(model: nn.Module, loader: Any, *, own_loss: bool, samples: int | None
     count = min(count, limit)
     call = Call(args=args, kwargs=kwargs, output=None)
     return Samples(call=call, targets=targets, count=count, held_out=max(1, round(HELD_OUT * count)))
-
-
-def _batches(loader: Any) -> Iterator[Any]:
-    """Yield the batches of a loader; a pair of tensors is one batch."""
-    pair = isinstance(loader, tuple | list) and len(loader) == 2 and all(isinstance(item, Tensor) for item in loader)
-    if pair or not hasattr(loader, "__iter__") or isinstance(loader, Tensor | dict):
-        yield tuple(loader) if pair else loader
-    else:
-        yield from loader

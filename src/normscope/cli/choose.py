@@ -12,9 +12,9 @@ import typer
 from torch import Tensor, nn
 
 from .. import data as data_sets
+from ..choosing.choice import NAMES
 from ..choosing.choose import BATCH_SIZES, LEARNING_RATES
 from ..choosing.choose import choose as run_choice
-from ..choosing.recommendation import NAMES
 from ..choosing.task import MOST_SAMPLES
 from ..core.errors import InputError
 from ..report.terminal import print_document

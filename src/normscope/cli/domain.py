@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from ..bounds.domain.coverage import Coverage
-from ..bounds.domain.domain import Domain
+from ..bounds.domain.domain import Coverage, Domain
 from ..bounds.domain.domain import domain as record_domain
 from ..bounds.ladder import Ladder, ladder
 from ..core.errors import InputError

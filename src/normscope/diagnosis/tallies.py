@@ -130,7 +130,7 @@ class ChannelTally:
         ordered = variances.sort().values
         variance = Variance(
             log10_min=log10(float(ordered[0])),
-            log10_median=log10(float(ordered[len(ordered) // 2])),
+            log10_median=log10(float(ordered[(len(ordered) - 1) // 2])),
             log10_max=log10(float(ordered[-1])),
             share_below_one=float((variances < 1).double().mean()),
             share_eps=float((variances < 10 * self.eps).double().mean()),

@@ -123,26 +123,7 @@ def row(
     log10_as_printed: float | None = None,
     note: str = "",
 ) -> BoundRow:
-    """Return a row whose evidence and vacuity follow from its conditions and its value.
-
-    Args:
-        name: the name of the bound.
-        source: where it is stated.
-        speaks_of: the quantity that the value bounds.
-        most: the largest value of that quantity.
-        terms: the summands.
-        conditions: the conditions of the bound.
-        rate: whether constants are missing from the formula.
-        log10_value: log10 of the value; None for the sum of the terms.
-        log10_as_printed: log10 of the formula as a paper prints it.
-        note: what the reader must know.
-
-    Example:
-        >>> iid = Condition(what="independent samples", status="unknown", why="nobody said so")
-        >>> found = row("toy", source="", speaks_of="", most=1.0, terms=[term("loss", 0.2)], conditions=[iid])
-        >>> found.evidence, found.vacuous, round(found.value, 6)
-        ('estimated', False, 0.2)
-    """
+    """Return a row whose evidence and vacuity follow from its conditions and its value."""
     value = log10_sum(one.log10 for one in terms) if log10_value is None else log10_value
     met = all(condition.status == MET for condition in conditions)
     return BoundRow(
@@ -161,14 +142,7 @@ def row(
 
 
 def alone(graph: Graph, model: nn.Module, batch: Tensor, output: str | int | None) -> Condition:
-    """Return the condition that samples of a batch do not influence each other and are treated alike.
-
-    Args:
-        graph: of the model in eval mode, captured with the first samples of the batch.
-        model: the model.
-        batch: a whole batch, as the losses were taken of: more places than the graph has may be treated differently.
-        output: which output is measured.
-    """
+    """Return the condition that samples of a batch do not influence each other and are treated alike."""
     why: str | None = "samples of a batch meet, or are treated differently"
     if graph.per_sample:
         traces = Traces(model, mode="eval", output=output)

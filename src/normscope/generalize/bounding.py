@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
 from ..bounds.domain.domain import Domain
 from ..core.errors import InputError, NormscopeError, said
-from ..core.log10 import log10
 from ..core.options import check_counts, check_numbers
 from ..core.untouched import mode_of, outside_inference_mode, unwrapped
 from ..geometry.hessian import hessian
 from ..graph.call import quantized
 from ..theory.losses import Loss, named
-from . import families, weight_rows
 from .bound import CERTIFIED, BoundRow, condition
-from .constants import Constants, over_all_inputs
 from .data_reading import CellPlan, DataReading, read, rereader
 from .description import Fixed
-from .families import LocalRow, Setting
-from .generalization_table import Generalization, PartitionCourse
-from .local_rows import corollary_rows, local_rows
-from .pac_bayes import WeightVector
+from .generalization_table import ErrorPart, Generalization, PartitionCourse, decomposition
+from .pac_bayes import PosteriorSearch, WeightVector, pac_bayes_row
 from .partition import KINDS
-from .slides import decomposition
-from .stochastic import PosteriorSearch, pac_bayes_row
-from .than2025 import sizes_of
+from .theorem20_rows import Setting, corollary_rows, fresh_row, lla_row, local_rows, over_all_inputs
 from .traced import trace
 from .weight_layers import read_network
+from .weight_rows import growth_row, margin_rows, weight_norm_row
 
+Value = TypeVar("Value")
 CELLS = (1, 4, 16, 64)
 """The default numbers of regions of the input space, for each label."""
 
@@ -138,236 +134,154 @@ def generalization(
         seed=seed,
         trace=lambda example: trace(model, example, output),
     )
-    declared = Fixed()
-    if reading.traced is not None:
-        declared = Fixed.of(fixed, reading.traced.graph, [name for name, _ in model.named_buffers()])
-    notes = list(reading.notes)
-    known = _known_constants(model, reading, output, max_seconds, notes)
-    setting = _setting(reading, bounded, delta, known)
-    local = local_rows(model, setting, known, domain, plan, held_out, notes)
-    rows = [*_test_rows(setting, reading), *(one.bound for one in local), *corollary_rows(setting, known, local)]
-    if sharpness:
-        rows += _sharpness_rows(setting, model, train, bounded, output, max_seconds, seed, notes)
-    rows += _by_architecture(model, reading, known, delta, plan, output, max_seconds, declared, notes)
+    traced, notes, declared = reading.traced, list(reading.notes), Fixed()
+
+    attempt = partial(_attempt, notes)
+    known = None
+    if traced is None:
+        notes.append(f"no bound over all inputs, and none by norms of weights: {reading.untraced}")
+    else:
+        declared = Fixed.of(fixed, traced.graph, [name for name, _ in model.named_buffers()])
+        known = attempt(
+            "no bound over all inputs",
+            lambda: over_all_inputs(model, reading.example, output, max_seconds, traced.graph),
+        )
+    setting = Setting(
+        reading=reading,
+        plan=plan,
+        loss=bounded,
+        delta=delta,
+        alone=condition("the loss of a sample depends on that sample alone", None, "the model could not be traced")
+        if known is None
+        else known.alone,
+    )
+    rows = [] if reading.test is None else [fresh_row(setting, reading.test, "Test", reading.unseen)]
+    local = local_rows(model, setting, known, domain, held_out, notes)
+    rows += [*(one.bound for one in local), *corollary_rows(setting, known, local)]
+    if sharpness and output is not None:
+        notes.append("the sharpness is taken of models with one output")
+    elif sharpness:
+        spectrum = attempt(
+            "no spherical sharpness",
+            lambda: hessian(
+                model,
+                bounded,
+                train,
+                k=1,
+                mode="eval",
+                metric="quotient",
+                batches=1,
+                max_seconds=max_seconds,
+                seed=seed,
+            ),
+        )
+        if spectrum is not None:
+            notes.append("the sharpness is that of the first batch")
+            rows.append(lla_row(setting, max(0.0, spectrum.eigenvalues[0])))
+    network = None
+    if traced is not None:
+        network = attempt(
+            "no bounds by norms of weights",
+            lambda: read_network(
+                model,
+                reading.example,
+                reading.train.classes,
+                output,
+                max_seconds,
+                fixed=declared,
+                traced=traced,
+                captured=None if known is None else known.captured,
+            ),
+        )
+    if network is not None:
+        longest = None
+        if plan.input_range is not None:
+            longest = math.sqrt(reading.example[0].numel()) * max(map(abs, plan.input_range))
+        rows += [growth_row(network, reading.train, delta), *margin_rows(network, reading.train, delta, longest)]
+        rows.append(weight_norm_row(network, reading.train))
     if steps:
-        rows += _posterior(model, train, held_out, setting, steps, prior, output, declared, seed, notes)
-    return _table(type(model).__name__, reading, bounded, delta, rows, local, notes)
-
-
-def _table(
-    name: str,
-    reading: DataReading,
-    loss: Loss,
-    delta: float,
-    rows: list[BoundRow],
-    local: list[LocalRow],
-    notes: list[str],
-) -> Generalization:
-    """Return the result: the rows, and the measured losses and errors."""
-    train, test = reading.train, reading.test
-    risk = f"the {loss.name} of the model on fresh data"
-    certified = [one.value for one in rows if one.evidence == CERTIFIED and one.speaks_of == risk]
-    test_loss = None if test is None else test.loss
+        posterior = attempt(
+            "no PAC-Bayes bound",
+            lambda: pac_bayes_row(
+                model,
+                rereader(model, train, held_out),
+                search=PosteriorSearch(steps=steps, draws=2 * steps, prior=None if prior is None else dict(prior)),
+                samples=reading.train.samples,
+                classes=reading.train.classes,
+                delta=delta,
+                output=output,
+                traced=(setting.alone, reading.train.traced),
+                seed=seed,
+                fixed=declared,
+            ),
+        )
+        rows += [] if posterior is None else [posterior[0]]
     return Generalization(
-        name=name,
-        loss=loss.name,
-        most=loss.most,
-        classes=train.classes,
-        samples=train.samples,
+        name=type(model).__name__,
+        loss=bounded.name,
+        most=bounded.most,
+        classes=reading.train.classes,
+        samples=reading.train.samples,
         held_out=reading.held_out,
-        tested=None if test is None else test.samples,
+        tested=None if reading.test is None else reading.test.samples,
         delta=delta,
         partition=reading.fixed.why,
-        train_loss=train.loss,
-        train_error=train.error,
-        test_loss=test_loss,
-        test_error=None if test is None else test.error,
+        train_loss=reading.train.loss,
+        train_error=reading.train.error,
+        test_loss=None if reading.test is None else reading.test.loss,
+        test_error=None if reading.test is None else reading.test.error,
         rows=tuple(rows),
-        courses=tuple(_course(one) for one in local),
-        parts=decomposition(train.loss, test_loss, min(certified, default=None), loss.most),
+        courses=tuple(PartitionCourse.of(one) for one in local),
+        parts=_error_parts(reading, bounded, rows),
         notes=tuple(notes),
     )
 
 
+def _error_parts(reading: DataReading, loss: Loss, rows: list[BoundRow]) -> tuple[ErrorPart, ...]:
+    """Return what is known of the three errors, with the smallest certified bound on the loss on fresh data."""
+    risk = f"the {loss.name} of the model on fresh data"
+    certified = [one.value for one in rows if one.evidence == CERTIFIED and one.speaks_of == risk]
+    test_loss = None if reading.test is None else reading.test.loss
+    return decomposition(reading.train.loss, test_loss, min(certified, default=None), loss.most)
+
+
+def _attempt(notes: list[str], what: str, compute: Callable[[], Value]) -> Value | None:
+    """Return what is computed; None where that fails, with a note that says what is missing and why."""
+    try:
+        return compute()
+    except NormscopeError as error:
+        notes.append(f"{what}: {said(error)}")
+        return None
+
+
 def _bounded(loss: str | Loss) -> Loss:
     """Return a loss with a largest value; refuse others."""
-    found = named(loss)
-    if found.targets != "classes":
-        raise InputError(f"the loss {found.name} compares with values: take one of classes, such as probability")
-    if not math.isfinite(found.most):
+    chosen = named(loss)
+    if chosen.targets != "classes":
+        raise InputError(f"the loss {chosen.name} compares with values: take one of classes, such as probability")
+    if not math.isfinite(chosen.most):
         raise InputError(
-            f"the {found.name} is unbounded, and these bounds need a loss with a largest value: take probability, "
+            f"the {chosen.name} is unbounded, and these bounds need a loss with a largest value: take probability, "
             "ramp or clipped_cross_entropy"
         )
-    return found
+    return chosen
 
 
 def _plan(partition: str, cells: Sequence[int], radius: float | None, input_range: Any) -> CellPlan:
     """Return how the cells are fixed; refuse options that have no valid value."""
     if radius == 0:
         raise InputError("radius is above 0: cells of radius 0 hold their centres alone")
-    plan = CellPlan(kind=partition, sizes=sizes_of(cells), radius=radius, input_range=_range(input_range))
+    several = isinstance(cells, Sequence) and not isinstance(cells, str) and len(cells) > 0
+    if not several or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in cells):
+        raise InputError(f"cells are whole numbers from 1 on, declared before the data are seen, not {cells!r}")
+    if input_range is not None:
+        try:
+            low, high = (float(value) for value in input_range)
+        except (TypeError, ValueError):
+            low, high = math.nan, math.nan
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise InputError(f"input_range is a pair (low, high) of numbers, low below high, not {input_range!r}")
+        input_range = low, high
     if partition not in KINDS:
         raise InputError(f"partition is one of {', '.join(KINDS)}, not {partition!r}")
-    return plan
-
-
-def _range(input_range: Any) -> tuple[float, float] | None:
-    """Return the declared range of all entries as a pair of numbers; refuse anything else."""
-    if input_range is None:
-        return None
-    try:
-        low, high = (float(value) for value in input_range)
-    except (TypeError, ValueError):
-        low, high = math.nan, math.nan
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise InputError(f"input_range is a pair (low, high) of numbers, low below high, not {input_range!r}")
-    return low, high
-
-
-def _known_constants(
-    model: nn.Module, reading: DataReading, output: str | int | None, max_seconds: float | None, notes: list[str]
-) -> Constants | None:
-    """Return the model's constants over all inputs; None, with a note, if the model cannot be traced."""
-    if reading.traced is None:
-        notes.append(f"no bound over all inputs, and none by norms of weights: {reading.untraced}")
-        return None
-    try:
-        return over_all_inputs(model, reading.example, output, max_seconds, reading.traced.graph)
-    except NormscopeError as error:
-        notes.append(f"no bound over all inputs: {said(error)}")
-        return None
-
-
-def _test_rows(setting: Setting, reading: DataReading) -> list[BoundRow]:
-    """Return the bound from the test samples alone, if there are any."""
-    if reading.test is None:
-        return []
-    return [families.fresh_row(setting, reading.test, "Test", reading.unseen)]
-
-
-def _setting(reading: DataReading, loss: Loss, delta: float, known: Constants | None) -> Setting:
-    """Return what the rows of Theorem 20 share."""
-    alone = condition("the loss of a sample depends on that sample alone", None, "the model could not be traced")
-    limits = reading.limits
-    return Setting(
-        train=reading.train,
-        held_tallies=reading.held_tallies,
-        reaches=tuple(one.partition.reach(*limits) for one in reading.train.tallies),
-        loss_name=loss.name,
-        log10_loss=log10(loss.constant(reading.train.classes)),
-        most=loss.most,
-        delta=delta,
-        fixed=reading.fixed,
-        independent=reading.independent,
-        alone=alone if known is None else known.alone,
-    )
-
-
-def _sharpness_rows(
-    setting: Setting,
-    model: nn.Module,
-    train: Any,
-    loss: Loss,
-    output: str | int | None,
-    max_seconds: float | None,
-    seed: int,
-    notes: list[str],
-) -> list[BoundRow]:
-    """Return the bound of Lyu et al.; a note says why where there is none."""
-    if output is not None:
-        notes.append("the sharpness is taken of models with one output")
-        return []
-    try:
-        spectrum = hessian(
-            model, loss, train, k=1, mode="eval", metric="quotient", batches=1, max_seconds=max_seconds, seed=seed
-        )
-    except NormscopeError as error:
-        notes.append(f"no spherical sharpness: {said(error)}")
-        return []
-    notes.append("the sharpness is that of the first batch")
-    return [families.lla_row(setting, max(0.0, spectrum.eigenvalues[0]))]
-
-
-def _by_architecture(
-    model: nn.Module,
-    reading: DataReading,
-    known: Constants | None,
-    delta: float,
-    plan: CellPlan,
-    output: str | int | None,
-    max_seconds: float | None,
-    fixed: Fixed,
-    notes: list[str],
-) -> list[BoundRow]:
-    """Return the bounds by the number of weights and by their norms; a note says why where there are none."""
-    if reading.traced is None:
-        return []
-    try:
-        network = read_network(
-            model,
-            reading.example,
-            reading.train.classes,
-            output,
-            max_seconds,
-            fixed=fixed,
-            traced=reading.traced,
-            captured=None if known is None else known.captured,
-        )
-    except NormscopeError as error:
-        notes.append(f"no bounds by norms of weights: {said(error)}")
-        return []
-    radius = None
-    if plan.input_range is not None:
-        radius = math.sqrt(reading.example[0].numel()) * max(map(abs, plan.input_range))
-    return [
-        weight_rows.growth_row(network, reading.train, delta),
-        *weight_rows.margin_rows(network, reading.train, delta, radius),
-        weight_rows.weight_norm_row(network, reading.train),
-    ]
-
-
-def _posterior(
-    model: nn.Module,
-    train: Any,
-    held_out: Any,
-    setting: Setting,
-    steps: int,
-    prior: Mapping[str, Tensor] | None,
-    output: str | int | None,
-    fixed: Fixed,
-    seed: int,
-    notes: list[str],
-) -> list[BoundRow]:
-    """Return the PAC-Bayes row; a note says why where there is none."""
-    try:
-        bound, _ = pac_bayes_row(
-            model,
-            rereader(model, train, held_out),
-            search=PosteriorSearch(steps=steps, draws=2 * steps, prior=None if prior is None else dict(prior)),
-            samples=setting.train.samples,
-            classes=setting.train.classes,
-            delta=setting.delta,
-            output=output,
-            traced=(setting.alone, setting.train.traced),
-            seed=seed,
-            fixed=fixed,
-        )
-    except NormscopeError as error:
-        notes.append(f"no PAC-Bayes bound: {error}")
-        return []
-    return [bound]
-
-
-def _course(local: LocalRow) -> PartitionCourse:
-    """Return how a row of Theorem 20 depends on the partition."""
-    best = local.over[local.chosen]
-    return PartitionCourse(
-        name=local.bound.name,
-        sizes=tuple(terms.size for terms in local.over),
-        gaps=tuple(terms.gap for terms in local.over),
-        local=best.local,
-        cells=best.cells,
-        size=best.size,
-        delta=local.delta,
-    )
+    return CellPlan(kind=partition, sizes=tuple(sorted(set(cells))), radius=radius, input_range=input_range)

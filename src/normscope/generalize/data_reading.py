@@ -19,9 +19,18 @@ from ..core.progress import Progress
 from ..core.untouched import untouched
 from ..theory.losses import Loss
 from .bound import CAPTURED, Condition, condition
-from .fingerprints import identical, random_keys
 from .partition import Partition, partitions
-from .stream import Collector, HeldOutCollector, SampleBatch, SamplesSeen, Tally, sample_batches, split_off
+from .stream import (
+    Collector,
+    HeldOutCollector,
+    SampleBatch,
+    SamplesSeen,
+    Tally,
+    identical,
+    random_keys,
+    sample_batches,
+    split_off,
+)
 from .traced import TracedModel
 
 EVERY = 5
@@ -54,7 +63,6 @@ class DataReading:
         untraced: why there are none.
         fixed, independent: conditions of Theorem 20.
         unseen: the condition that no test sample is a training sample.
-        limits: the declared range of entries, or None twice.
         notes: what the reader must know.
     """
 
@@ -68,7 +76,6 @@ class DataReading:
     fixed: Condition
     independent: Condition
     unseen: Condition
-    limits: tuple[float | None, float | None]
     notes: tuple[str, ...]
 
 
@@ -85,30 +92,18 @@ def read(
     seed: int,
     trace: Callable[[Tensor], TracedModel] | None = None,
 ) -> DataReading:
-    """Stream all parts of the data once.
-
-    Args:
-        model: the model, in any mode; it runs in eval mode.
-        train: D, and the samples set aside if `held_out` is None.
-        test: fresh samples, or None.
-        held_out: samples for the partition and for distances, or None.
-        plan: how the cells are fixed.
-        loss: a loss with a largest value.
-        output: which output of the model to take.
-        duplicates: how many samples may be in two parts.
-        seed: the seed of the partition.
-        trace: traces the model at a few inputs; its graphs then run beside it.
-
-    Raises:
-        InputError: parts share samples, labels are no classes, or something is missing.
-    """
+    """Stream all parts of the data once."""
     set_aside = held_out is None
     generator = torch.Generator().manual_seed(seed)
     with untouched(model, "eval"):
         sources = _open(model, train, held_out, count=max(plan.sizes))
         cells = _cells(plan, sources, generator)
         keys = random_keys(sources.features, generator)
-        traced, untraced = _traced(trace, sources.example[:CAPTURED])
+        traced, untraced = None, "the model was not traced"
+        try:
+            traced = None if trace is None else trace(sources.example[:CAPTURED])
+        except NormscopeError as error:
+            untraced = said(error)
         beside = traced.beside if traced is not None else ()
         collector = Collector(model, loss, keys, output, cells, beside)
         held = _stream(collector, sources, train)
@@ -116,11 +111,17 @@ def read(
         held_tallies, held_fingerprints = held.finish("held-out samples")
         read_test = None
         if test is not None:
-            read_test = _read_test(Collector(model, loss, collector.keys, output, traced=beside), test)
+            tested = Collector(model, loss, collector.keys, output, traced=beside)
+            with Progress("reading the test samples") as progress:
+                for batch in sample_batches(model, test):
+                    tested.add(batch, slopes=False)
+                    progress.step()
+            read_test = tested.finish("test")
             if beside:  # A model that differs from its graph on some samples is another function.
                 apart = max(read_train.difference or 0.0, read_test.difference or 0.0)
                 read_train, read_test = (dataclasses.replace(one, difference=apart) for one in (read_train, read_test))
-    _check_classes(read_train)
+    if int(read_train.tallies[0].counts.view(read_train.classes, -1).any(1).sum()) < 2:
+        raise InputError("all samples of train have one label: a bound on a classifier needs two classes or more")
     tested_entries = None if read_test is None else read_test.entries
     _check_range(plan, train=read_train.entries, held_out=held.entries, test=tested_entries)
     # Samples that were set aside are training samples too: the model may have learned them.
@@ -136,9 +137,18 @@ def read(
         traced=traced,
         untraced=untraced,
         fixed=_fixed(plan, set_aside, leaked_held),
-        independent=_independent(set_aside, leaked_held),
-        unseen=_unseen(leaked_test),
-        limits=plan.input_range or (None, None),
+        independent=condition(
+            "the samples for distances are independent of D",
+            None if leaked_held else True,
+            f"one in {EVERY} samples was set aside by its place and is not in D"
+            if set_aside
+            else f"declared as held out; {_describe_leak(leaked_held)}",
+        ),
+        unseen=condition(
+            "the model was not trained on the test samples",
+            None if leaked_test else True,
+            f"declared by passing them as test; {_describe_leak(leaked_test)}",
+        ),
         notes=()
         if len(cells) == len(plan.sizes)
         else (f"there are too few held-out samples for {plan.sizes[len(cells)]} cells and more",),
@@ -165,14 +175,6 @@ class _Sources:
     def features(self) -> int:
         """How many entries an input has."""
         return self.example[0].numel()
-
-
-def _traced(trace: Callable[[Tensor], TracedModel] | None, example: Tensor) -> tuple[TracedModel | None, str]:
-    """Return the graphs of the model, or None and why there are none."""
-    try:
-        return (trace(example), "") if trace is not None else (None, "the model was not traced")
-    except NormscopeError as error:
-        return None, said(error)
 
 
 def _open(model: nn.Module, train: Any, held_out: Any, count: int) -> _Sources:
@@ -212,15 +214,6 @@ def _cells(plan: CellPlan, sources: _Sources, generator: torch.Generator) -> tup
     )
 
 
-def _read_test(collector: Collector, test: Any) -> SamplesSeen:
-    """Run the test samples through the model."""
-    with Progress("reading the test samples") as progress:
-        for batch in sample_batches(collector.model, test):
-            collector.add(batch, slopes=False)
-            progress.step()
-    return collector.finish("test")
-
-
 def _leaked(name: str, part: Tensor, train: Tensor, allowed: int) -> int:
     """Return how many samples of a part are training samples, by their fingerprints; refuse more than are allowed."""
     shared = identical(part, train)
@@ -232,29 +225,9 @@ def _leaked(name: str, part: Tensor, train: Tensor, allowed: int) -> int:
     return shared
 
 
-def _standing(shared: int) -> str:
+def _describe_leak(shared: int) -> str:
     """Return in words how many samples of a part are also in train."""
     return f"{shared} also stand in train, byte for byte" if shared else "none stands in train, byte for byte"
-
-
-def _independent(set_aside: bool, shared: int) -> Condition:
-    """Return whether the held-out samples are independent of D."""
-    return condition(
-        "the samples for distances are independent of D",
-        None if shared else True,
-        f"one in {EVERY} samples was set aside by its place and is not in D"
-        if set_aside
-        else f"declared as held out; {_standing(shared)}",
-    )
-
-
-def _unseen(shared: int) -> Condition:
-    """Return whether the test samples are no training samples."""
-    return condition(
-        "the model was not trained on the test samples",
-        None if shared else True,
-        f"declared by passing them as test; {_standing(shared)}",
-    )
 
 
 def _fixed(plan: CellPlan, set_aside: bool, shared: int) -> Condition:
@@ -266,7 +239,7 @@ def _fixed(plan: CellPlan, set_aside: bool, shared: int) -> Condition:
         "grid": "boxes of the declared range",
     }[plan.kind]
     if plan.kind == "split" and shared:
-        return condition("the partition is fixed before D is seen", None, f"{why}; {_standing(shared)}")
+        return condition("the partition is fixed before D is seen", None, f"{why}; {_describe_leak(shared)}")
     return condition("the partition is fixed before D is seen", True, why)
 
 
@@ -313,13 +286,6 @@ def _stream(collector: Collector, sources: _Sources, train: Any) -> HeldOutColle
     return held
 
 
-def _check_classes(train: SamplesSeen) -> None:
-    """Refuse training samples that all have one label."""
-    present = sum(int(part.any()) for part in train.tallies[0].counts.view(train.classes, -1))
-    if present < 2:
-        raise InputError("all samples of train have one label: a bound on a classifier needs two classes or more")
-
-
 def _check_range(plan: CellPlan, **entries: tuple[float, float] | None) -> None:
     """Refuse parts of the data with entries outside of the declared range."""
     if plan.input_range is None:
@@ -334,11 +300,7 @@ def _check_range(plan: CellPlan, **entries: tuple[float, float] | None) -> None:
 
 
 def rereader(model: nn.Module, train: Any, held_out: Any) -> Callable[[], Iterator[SampleBatch]]:
-    """Return a function that reads D once more, without the samples that were set aside.
-
-    Raises:
-        InputError: the loader can be read once only.
-    """
+    """Return a function that reads D once more, without the samples that were set aside."""
     if isinstance(train, Iterator):
         raise InputError("train can be read once only, and PAC-Bayes reads it many times: pass a list or a DataLoader")
     if held_out is not None:
@@ -347,11 +309,7 @@ def rereader(model: nn.Module, train: Any, held_out: Any) -> Callable[[], Iterat
 
 
 def endless(read_again: Callable[[], Iterator[SampleBatch]], size: int) -> Iterator[SampleBatch]:
-    """Yield batches of at most `size` samples, reading D again and again without end.
-
-    Raises:
-        InputError: D holds no sample when it is read again.
-    """
+    """Yield batches of at most `size` samples, reading D again and again without end."""
     while True:
         empty = True
         for batch in read_again():

@@ -43,12 +43,8 @@ LARGEST_INT = 2**63 - 1
 class Description:
     """The constants that a bound must pay for.
 
-    Attributes:
-        charged: the tensors and objects with their costs in nats, the largest first.
-        numbers: how many numbers in the code there are.
-        sources: the lines of the code with these numbers.
-        numbers_nats: what they cost.
-        declared: the names of those that were declared as fixed before D was seen.
+    `charged` are tensors and objects with their costs in nats, the largest first; `sources` are the lines of the code
+    with the `numbers`; `declared` names those that were declared as fixed before D was seen.
     """
 
     charged: tuple[tuple[str, float], ...] = ()
@@ -82,28 +78,14 @@ class Description:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fixed:
-    """What is declared as fixed before D was seen.
-
-    Attributes:
-        tensors: the values of buffers and other tensors, by name.
-        numbers: whether all numbers in the code are.
-    """
+    """What is declared as fixed before D was seen: buffers and other tensors by name, and all numbers in the code."""
 
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     numbers: bool = False
 
     @classmethod
     def of(cls, declared: str | Iterable[str], graph: Graph, names: Collection[str] = ()) -> Fixed:
-        """Return what a user declares of a model.
-
-        Args:
-            declared: names or patterns (`"*.position_ids"`), `"numbers"` or `"all"`.
-            graph: the graph of the model.
-            names: further names that exist and that the graph does not read.
-
-        Raises:
-            InputError: an entry is not a text, or fits no name; parameters cannot be declared.
-        """
+        """Return what a user declares of a model."""
         entries = (declared,) if isinstance(declared, str) else tuple(declared)
         tensors = {one.name: one.value for one in graph.constants if one.kind in ("buffer", "tensor")}
         for one in entries:
@@ -163,11 +145,6 @@ def number_bits(numbers: Sequence[tuple[str, Any]]) -> float:
 
     At each name a number is either one that stood there before, which costs `log2((n+1)/k)` bits for the k-th
     repetition among n, or a new one, which costs `log2(n+1)` bits and its own code.
-
-    Example:
-        >>> few, many = [("slope", 0.01)] * 20, [("slope", 0.01 * step) for step in range(20)]
-        >>> round(number_bits(few)), round(number_bits(many)) > 500
-        (27, True)
     """
     bits = 0.0
     read: defaultdict[str, Counter[tuple[type, str]]] = defaultdict(Counter)

@@ -10,9 +10,11 @@ The draws run through the captured graph as a function of its weights: all that 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +22,17 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from ..bounds.radius.logits import Logits
-from ..core.errors import InputError
+from ..core.errors import InputError, NormscopeError, said
 from ..core.progress import Progress
+from ..core.untouched import untouched
 from ..graph.call import select
+from ..graph.capturing import capture_weights
 from ..graph.ir import Graph
+from .bound import BoundRow, Condition, condition, row, term
+from .data_reading import endless
+from .description import Description, Fixed, describe
 from .stream import SampleBatch
+from .theorem20_rows import IID
 
 LARGEST, PRECISION = 0.1, 100.0
 """c and b: the variances of the prior that are tried are c exp(-j/b), j = 1, 2, ..."""
@@ -34,28 +42,21 @@ ROUNDING = 1e-15
 """The largest rounding error of kl where it is small."""
 AT_ONCE = 64
 """How many samples share one draw of the weights when the error is averaged; more where D has many samples."""
+BATCH = 128
+"""How many samples a step of the search takes."""
+EXAMPLE = 8
+"""How many samples the model is traced at."""
 
 
 def binary_kl(q: float, p: float) -> float:
-    """Return kl(q, p) between two Bernoulli distributions; infinite where p is 0 or 1 and q is not.
-
-    Example:
-        >>> round(binary_kl(0.0, 0.5), 6)  # ln 2
-        0.693147
-    """
+    """Return kl(q, p) between two Bernoulli distributions; infinite where p is 0 or 1 and q is not."""
     first = 0.0 if q == 0.0 else math.inf if p == 0.0 else q * math.log(q / p)
     second = 0.0 if q == 1.0 else math.inf if p == 1.0 else (1.0 - q) * math.log((1.0 - q) / (1.0 - p))
     return first + second
 
 
 def kl_inverse(q: float, limit: float) -> float:
-    """Return the largest p with `kl(q, p) <= limit`, rounded up.
-
-    Example:
-        >>> p = kl_inverse(0.1, 0.05)
-        >>> round(p, 4), round(binary_kl(0.1, p), 6)
-        (0.2201, 0.05)
-    """
+    """Return the largest p with `kl(q, p) <= limit`, rounded up."""
     if not 0.0 <= q <= 1.0 or not limit >= 0.0:
         raise InputError(f"kl has an inverse for a share and a limit from 0 on, not {q!r} and {limit!r}")
     low, high = q, 1.0
@@ -66,28 +67,14 @@ def kl_inverse(q: float, limit: float) -> float:
 
 
 def complexity(kl: float, samples: int, delta: float, number: int, nats: float = 0.0) -> float:
-    """Return the right side of the bound: `(KL + ln(2 sqrt(m)/delta_j))/m` with `delta_j = 6 delta/(pi^2 j^2)`.
-
-    Args:
-        kl: the KL divergence of the posterior from the prior.
-        samples: m, the number of samples of D.
-        delta: the probability of failure over all priors together.
-        number: j, the number of the prior's variance in its list.
-        nats: what constants cost that may have been taken from D (`description.py`).
-    """
+    """Return the right side of the bound: `(KL + ln(2 sqrt(m)/delta_j))/m` with `delta_j = 6 delta/(pi^2 j^2)`."""
     share = math.log(math.pi**2 * number**2 / 6.0)
     return (kl + math.log(2.0 * math.sqrt(samples) / delta) + share + nats) / samples
 
 
 @dataclass(slots=True)
 class Posterior:
-    """A Gaussian over all weights as vectors, with the mean and the variance of its prior.
-
-    Attributes:
-        mean, log_deviation: the means of the posterior, and the logarithms of its standard deviations.
-        start: w_0, the mean of the prior.
-        log_prior: half the logarithm of lambda, the variance of the prior.
-    """
+    """A Gaussian over all weights as vectors; `start` is w_0 and `log_prior` half of ln lambda, those of its prior."""
 
     mean: Tensor
     log_deviation: Tensor
@@ -111,7 +98,7 @@ class Posterior:
         noise = torch.randn(self.mean.shape, generator=generator, device=self.mean.device, dtype=self.mean.dtype)
         return self.mean + self.log_deviation.exp() * noise
 
-    def settled(self, samples: int, delta: float, nats: float = 0.0) -> tuple[float, float, int]:
+    def choose_prior(self, samples: int, delta: float, nats: float = 0.0) -> tuple[float, float, int]:
         """Return KL, the right side of the bound and j for the member of the list of priors that makes it smallest."""
         between = PRECISION * math.log(LARGEST / math.exp(2.0 * float(self.log_prior)))
         tried, exact = [], self.double()
@@ -123,12 +110,7 @@ class Posterior:
 
 
 class TracedInWeights(Logits):
-    """The graph of one sample as a function of many samples and of the weights.
-
-    Args:
-        graph: with the parameters as inputs before the sample.
-        names: the names of the parameters in the order of these inputs.
-    """
+    """The graph of one sample as a function of many samples and of the weights."""
 
     def __init__(self, graph: Graph, names: Sequence[str]) -> None:
         super().__init__(graph)
@@ -173,11 +155,7 @@ class WeightVector:
         return cls(model, tuple(named), tuple(one.shape for one in named.values()), output, traced)
 
     def vector(self, given: dict[str, Tensor] | None = None) -> Tensor:
-        """Return the given parameters, or those of the model, as one vector.
-
-        Raises:
-            InputError: there are no parameters, or one is missing, of another shape or not finite.
-        """
+        """Return the given parameters, or those of the model, as one vector."""
         if not self.names:
             raise InputError("the model has no parameters, and a posterior is one over parameters")
         state = dict(self.model.named_parameters()) if given is None else given
@@ -218,20 +196,6 @@ def optimise(
 
     The surrogate is the cross entropy divided by ln K, which is at least the error. Each step draws the weights once;
     the learning rates fall tenfold for the last quarter of the steps.
-
-    Args:
-        weights: the weights of the model, where the mean starts.
-        source: batches of D, without end.
-        start: w_0, the mean of the prior.
-        samples: m, the number of samples of D.
-        classes: K, the number of classes.
-        steps: how many steps to take.
-        rates: the learning rates of the means, and of the logarithms of the deviations.
-        delta: the probability of failure.
-        generator: draws the weights, on their device.
-
-    Raises:
-        InputError: the search ends at weights that are not finite.
     """
     mean = weights.vector().requires_grad_(True)
     deviation = torch.full_like(mean, 0.5 * math.log(START)).detach().requires_grad_(True)
@@ -264,7 +228,7 @@ def optimise(
     return Posterior(mean.detach(), deviation.detach(), start, prior.detach())
 
 
-def averaged_error(
+def average_error(
     weights: WeightVector,
     posterior: Posterior,
     read: Callable[[], Iterator[SampleBatch]],
@@ -277,14 +241,6 @@ def averaged_error(
 
     Each draw classifies a few samples. The mean over whole passes, weighted by these numbers of samples, has the error
     of the posterior on D as its expectation; with weights of at most 1/n it is as concentrated as n equal draws.
-
-    Args:
-        weights: the weights of the model.
-        posterior: the distribution of the weights.
-        read: reads D.
-        samples: m, the number of samples of D.
-        draws: about how many draws to take, in as many passes over D as they need.
-        generator: draws the weights, on their device.
     """
     share = max(1, min(AT_ONCE, samples), samples // draws)
     passes = math.ceil(draws * share / samples)
@@ -300,13 +256,112 @@ def averaged_error(
     return float(wrong) / total, total // largest
 
 
-def certified_error(error: float, draws: int, delta: float) -> float:
+def bound_error(error: float, draws: int, delta: float) -> float:
     """Return an upper bound on the error of the posterior on D, with probability 1 - delta over the draws.
 
     It is Chernoff's bound in its kl form for independent variables in [0, 1]: `kl(average, mean) <= ln(1/delta)/n`.
-
-    Example:
-        >>> round(certified_error(0.03, 1000, 0.01), 4)
-        0.0493
     """
     return kl_inverse(error, math.log(1.0 / delta) / draws)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PosteriorSearch:
+    """How the posterior is searched for.
+
+    Attributes:
+        steps: how many steps of RMSprop to take.
+        draws: about how many draws of the weights the error is averaged over.
+        rates: the learning rates of the means, and of the logarithms of the deviations.
+        prior: the weights that the prior is centred at, fixed before D was seen; None for zero.
+        batch: how many samples a step takes.
+    """
+
+    steps: int = 500
+    draws: int = 1000
+    rates: tuple[float, float] = (1e-3, 1e-2)
+    prior: dict[str, Tensor] | None = None
+    batch: int = BATCH
+
+
+def pac_bayes_row(
+    model: nn.Module,
+    read_again: Callable[[], Iterator[SampleBatch]],
+    *,
+    search: PosteriorSearch,
+    samples: int,
+    classes: int,
+    delta: float,
+    output: str | int | None,
+    traced: Sequence[Condition],
+    seed: int,
+    fixed: Fixed | None = None,
+) -> tuple[BoundRow, dict[str, Any]]:
+    """Optimise a Gaussian around the weights; return its PAC-Bayes row, and the figures behind the row."""
+    source = endless(read_again, search.batch)
+    first = next(source)
+    weights, beside, counted = _described(model, first.inputs[:EXAMPLE], output, fixed or Fixed())
+    start = torch.zeros_like(weights.vector()) if search.prior is None else weights.vector(search.prior)
+    generator = torch.Generator(start.device).manual_seed(seed)
+    with untouched(model, "eval", traced=True):  # The model runs with other weights; its own are not overwritten.
+        posterior = optimise(
+            weights,
+            itertools.chain([first], source),
+            start=start,
+            samples=samples,
+            classes=classes,
+            steps=search.steps,
+            rates=search.rates,
+            delta=delta / 2.0,
+            generator=generator,
+        )
+        error, draws = average_error(
+            weights, posterior, read_again, samples=samples, draws=search.draws, generator=generator
+        )
+    kl, right, number = posterior.choose_prior(samples, delta / 2.0, beside.nats)
+    at_most = bound_error(error, draws, delta / 2.0)
+    value = kl_inverse(at_most, right)
+    untrained_prior = search.prior is None or not bool((start == weights.vector()).all())
+    bound = row(
+        "PAC-Bayes",
+        source="McAllester 1999, Maurer 2004, after Dziugaite and Roy 2017",
+        speaks_of="the error of a network with weights drawn around those of the model, on fresh data",
+        most=1.0,
+        terms=[
+            term("error on D", error),
+            term("draws", at_most - error),
+            term("complexity", value - at_most),
+        ],
+        conditions=(IID, *traced, _prior_condition(search, untrained_prior), counted),
+        log10_value=math.log10(value),
+        log10_as_printed=math.log10(at_most + math.sqrt(right / 2.0)) if at_most + right > 0 else -math.inf,
+        note=f"KL {kl:.4g} nats over {samples:,} samples after {search.steps:,} steps, prior variance "
+        f"{LARGEST * math.exp(-number / PRECISION):.3g}, {draws:,} draws; as printed: McAllester's square root",
+    )
+    return bound, {"kl": kl, "error": error, "error_at_most": at_most, "draws": draws, "right": right}
+
+
+def _prior_condition(search: PosteriorSearch, untrained: bool) -> Condition:
+    """Return whether the prior does not depend on D; `untrained` says that its centre is not the model's weights."""
+    if search.prior is None:
+        why = "it is centred at zero"
+    elif untrained:
+        why = "its centre is declared as fixed before D was seen"
+    else:
+        why = "its centre is the model as it is now: unless it was never trained, copy the weights before training"
+    return condition("the prior does not depend on D", True if untrained else None, why)
+
+
+def _described(
+    model: nn.Module, inputs: Tensor, output: str | int | None, fixed: Fixed
+) -> tuple[WeightVector, Description, Condition]:
+    """Return the weights, what the graph holds besides them, and whether all of that is counted."""
+    weights = WeightVector.of(model, output)
+    try:
+        graph = capture_weights(model, inputs, output=output)
+        traced = WeightVector.of(model, output, graph)
+        traced.measured(weights.vector(), inputs)
+    except (NormscopeError, RuntimeError, NotImplementedError, TypeError) as error:
+        beside = Description()
+        return weights, beside, condition(beside.condition.what, None, f"the model cannot be traced: {said(error)}")
+    beside = describe(graph, range(len(graph.constants)), fixed)
+    return traced, beside, beside.condition

@@ -112,12 +112,7 @@ Partition = Voronoi | Grid
 
 
 def grid(size: int, features: int, low: float, high: float, generator: torch.Generator) -> Grid:
-    """Return a grid with at most `size` boxes: two bins or more along as many entries as that allows.
-
-    Example:
-        >>> grid(16, 2, 0.0, 1.0, torch.Generator()).bins
-        4
-    """
+    """Return a grid with at most `size` boxes: two bins or more along as many entries as that allows."""
     count = max(1, min(features, int(math.log2(size)))) if size > 1 else 1
     bins = max(1, int(size ** (1.0 / count) + 1e-9))
     axes = torch.randperm(features, generator=generator)[:count].sort().values
@@ -135,21 +130,7 @@ def partitions(
     input_range: tuple[float, float] | None,
     generator: torch.Generator,
 ) -> tuple[Partition, ...]:
-    """Return one partition per size; none of them depends on the samples of D.
-
-    Args:
-        kind: one of `KINDS`.
-        sizes: for each partition the number of centres, or the largest number of boxes.
-        features: how many entries an input has.
-        points: samples that are not in D, for `"split"`; a partition of N cells takes the first N.
-        dtype: the dtype of inputs and of random centres, as balls lie around points that the model can take.
-        radius: the radius of the cells around centres, or None.
-        input_range: the range in which every entry of an input lies.
-        generator: draws random centres, and the entries that a grid cuts.
-
-    Raises:
-        InputError: something that the kind needs is missing, or a cell is empty.
-    """
+    """Return one partition per size; none of them depends on the samples of D."""
     if kind not in KINDS:
         raise InputError(f"partition is one of {', '.join(KINDS)}, not {kind!r}")
     if kind == "grid":

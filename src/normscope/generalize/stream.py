@@ -23,9 +23,10 @@ from ..graph.ir import Shape
 from ..theory.losses import Loss
 from ..theory.losses import margins as logit_margins
 from .bound import Condition, condition
-from .fingerprints import fingerprints
 from .partition import Partition
 
+WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""The integer dtype by its number of bytes."""
 CHUNK = 1024
 """Larger batches are split, so that at most this many samples go through the model at once."""
 ROUNDING = 1e-6
@@ -34,6 +35,28 @@ SAME = 0.01
 """By how much the losses of a model and of its graph may differ in the mean, as a share of the largest loss."""
 VECTORS = 2**26
 """How many entries the sums of vectors by cell may have; with more, distances are bounded through the centres."""
+
+
+def fingerprints(points: Tensor, keys: Tensor) -> Tensor:
+    """Return an integer for each row: equal bytes have equal integers in every batch.
+
+    Sums of integers do not depend on their order, so that batches of other sizes give the same integer. Two different
+    rows have the same integer with a probability of about 2^-40.
+    """
+    words = points.contiguous().view(WORDS[points.element_size()]).long()
+    mixed = words * -7046029254386353131
+    mixed = mixed ^ (mixed >> 29)
+    return (mixed * keys).sum(1)
+
+
+def random_keys(features: int, generator: torch.Generator) -> Tensor:
+    """Return random odd int64 numbers, one per entry of a sample."""
+    return torch.randint(-(2**62), 2**62, (features,), generator=generator) * 2 + 1
+
+
+def identical(first: Tensor, second: Tensor) -> int:
+    """Return how many entries of `first` are also in `second`."""
+    return int(torch.isin(first, second).sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +68,7 @@ class SampleBatch:
 
 
 def sample_batches(model: nn.Module, loader: Any) -> Iterator[SampleBatch]:
-    """Yield the samples of a loader, at most `CHUNK` at a time, on the model's device.
-
-    Raises:
-        InputError: the inputs are not one tensor of floats, or of several shapes, or the samples do not have one label
-            each.
-    """
+    """Yield the samples of a loader, at most `CHUNK` at a time, on the model's device."""
     shapes: tuple[Shape, ...] = ()
     for batch in placed_batches(model, loader):
         inputs, labels = _checked(batch)
@@ -202,17 +220,11 @@ class Collector:
     """Runs the model on batches of samples and adds up what is measured; `finish` reads the sums back.
 
     Attributes:
-        model, loss, output: the model, the bounded loss, and which output of the model to take.
-        keys: the random keys of the fingerprints.
-        partitions: the partitions whose cells are counted.
         traced: the graphs that the bounds are about, run beside the model.
         classes: how many outputs the model has; 0 before the first batch.
-        samples: how many samples were added.
-        tallies: sums by cell, one tally per partition.
         sums: the sums of the losses, the errors, the worst losses, the worst errors, the squared norms of the inputs,
             and the differences between the losses of the model and of each graph.
         extremes: the largest norm, entry, negated entry, label, negated label, loss and negated loss.
-        margins, fingerprints: those of each batch.
     """
 
     model: nn.Module
@@ -229,35 +241,38 @@ class Collector:
     margins: list[Tensor] = field(default_factory=list)
     fingerprints: list[Tensor] = field(default_factory=list)
 
-    def start(self, classes: int, features: int, device: torch.device) -> None:
-        """Make room for the sums, once the number of classes is known."""
-        self.classes = classes
-        self.keys = self.keys.to(device)
-        self.tallies = [Tally.empty(one, classes, features, device) for one in self.partitions]
-
     def add(self, batch: SampleBatch, *, slopes: bool) -> None:
         """Run the model on a batch and add what is measured; `slopes` says whether to take gradients of the loss."""
         inputs = batch.inputs.detach().requires_grad_(slopes)
         with torch.set_grad_enabled(slopes):
-            logits = self._logits(inputs, len(batch.labels))
+            logits = run(self.model, Call(args=(inputs,), kwargs={}, output=self.output))
+            if logits.ndim != 2 or logits.shape[1] < 2 or len(logits) != len(batch.labels):
+                raise InputError(
+                    f"the output has shape {tuple(logits.shape)}: a classifier gives a row of 2 or more, one output "
+                    "for each of two or more classes"
+                )
             labels = batch.labels.clamp(0, logits.shape[1] - 1)  # Labels out of range are refused in `finish`.
             rows = self.loss.rows(logits, labels)
-            lengths = None
-            if slopes:
-                lengths = _slopes(self.model, rows, inputs)
+            lengths = _slopes(self.model, rows, inputs) if slopes else None
         points = inputs.detach().flatten(1)
         if not self.classes:
-            self.start(logits.shape[1], points.shape[1], points.device)
+            self.classes, self.keys = logits.shape[1], self.keys.to(points.device)
+            self.tallies = [Tally.empty(one, self.classes, points.shape[1], points.device) for one in self.partitions]
         own_margin = logit_margins(logits.detach().double(), labels)
         norms, losses = points.double().norm(dim=1), rows.detach().double()
         worst, margin, differences = self._worst(points, labels, losses, own_margin)
         rounding = 4.0 * torch.finfo(rows.dtype).eps * self.loss.most
-        self._add_figures(
-            torch.stack([losses.sum(), (own_margin <= 0).double().sum(), worst.sum(), (margin <= 0).double().sum(),
-                         norms.square().sum(), *differences]),
-            torch.stack([norms.max(), points.double().max(), -points.double().min(), batch.labels.max().double(),
-                         -batch.labels.min().double(), losses.max() - rounding, -losses.min() - rounding]),
+        entries, numbers = points.double(), batch.labels.double()
+        sums = torch.stack(
+            [losses.sum(), (own_margin <= 0).double().sum(), worst.sum(), (margin <= 0).double().sum(),
+             norms.square().sum(), *differences]
         )  # fmt: skip
+        extremes = torch.stack(
+            [norms.max(), entries.max(), -entries.min(), numbers.max(), -numbers.min(), losses.max() - rounding,
+             -losses.min() - rounding]
+        )  # fmt: skip
+        self.sums = sums if self.sums is None else self.sums + sums
+        self.extremes = extremes if self.extremes is None else torch.maximum(self.extremes, extremes)
         self.samples += len(labels)
         self.margins.append(margin)
         self.fingerprints.append(fingerprints(points, self.keys))
@@ -281,26 +296,8 @@ class Collector:
             margin = torch.minimum(margin, logit_margins(logits.double(), labels).nan_to_num(-math.inf))
         return worst, margin, differences
 
-    def _logits(self, inputs: Tensor, samples: int) -> Tensor:
-        """Run the model, and refuse outputs that are not those of a classifier."""
-        logits = run(self.model, Call(args=(inputs,), kwargs={}, output=self.output))
-        if logits.ndim != 2 or logits.shape[1] < 2 or len(logits) != samples:
-            raise InputError(
-                f"the output has shape {tuple(logits.shape)}: a classifier gives a row of 2 or more, one output "
-                "for each of two or more classes"
-            )
-        return logits
-
-    def _add_figures(self, sums: Tensor, extremes: Tensor) -> None:
-        self.sums = sums if self.sums is None else self.sums + sums
-        self.extremes = extremes if self.extremes is None else torch.maximum(self.extremes, extremes)
-
     def finish(self, what: str) -> SamplesSeen:
-        """Read the sums back; `what` names the part of the data in errors.
-
-        Raises:
-            InputError: there is no sample, a label is no class, or a loss is not finite or not in its range.
-        """
+        """Read the sums back; `what` names the part of the data in errors."""
         if self.sums is None or self.extremes is None:
             raise InputError(f"{what} holds no sample")
         loss, wrong, worst_loss, worst_error, squares, *differences = self.sums.tolist()
@@ -337,10 +334,10 @@ def _slopes(model: nn.Module, rows: Tensor, inputs: Tensor) -> Tensor:
     """
     try:
         refuse_lost_gradients(model, rows)
-        found = torch.autograd.grad(rows.sum(), inputs, allow_unused=True)[0] if rows.requires_grad else None
+        slope = torch.autograd.grad(rows.sum(), inputs, allow_unused=True)[0] if rows.requires_grad else None
     except (InputError, RuntimeError, NotImplementedError):
         return torch.full_like(rows, math.inf, dtype=torch.float64)
-    gradient = torch.zeros_like(inputs) if found is None else found
+    gradient = torch.zeros_like(inputs) if slope is None else slope
     return gradient.flatten(1).double().norm(dim=1)
 
 
@@ -357,14 +354,7 @@ def _check_labels(what: str, least: float, most: float, classes: int) -> None:
 class HeldOutCollector:
     """Counts held-out samples by cell and keeps their fingerprints; they do not go through the model.
 
-    Attributes:
-        keys: the random keys of the fingerprints.
-        classes: how many classes there are.
-        tallies: sums by cell, one tally per partition.
-        fingerprints: those of each batch.
-        samples: how many samples were added.
-        extremes: the largest label, negated label, entry and negated entry.
-        entries: the least and the largest entry of an input, after `finish`.
+    `extremes` are the largest label, negated label, entry and negated entry.
     """
 
     keys: Tensor
@@ -386,11 +376,7 @@ class HeldOutCollector:
             tally.add(points, labels.clamp(0, self.classes - 1), fresh=True)
 
     def finish(self, what: str) -> tuple[tuple[Tally, ...], Tensor]:
-        """Read back the sums by cell and the fingerprints; `what` names the part of the data in errors.
-
-        Raises:
-            InputError: there is no sample, a label is no class, or an input is not finite.
-        """
+        """Read back the sums by cell and the fingerprints; `what` names the part of the data in errors."""
         if self.extremes is None:
             raise InputError(f"{what} hold no sample")
         label, minus_label, entry, minus_entry = self.extremes.tolist()

@@ -8,7 +8,6 @@ at most C, so that no cell contributes more than `(m_i/m) C`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,12 +23,8 @@ from .stream import Tally
 class Theorem20:
     """The terms of Theorem 20 for one partition.
 
-    Attributes:
-        size: N, the number of cells of the partition, with labels counted.
-        cells: |T|, the number of cells that hold samples of D.
-        local: the mean over the samples of `min(lambda_i L_i, C)`.
-        log10_local_as_printed: log10 of the same mean without the minimum.
-        slack: g, the confidence term.
+    `size` is N, the number of its cells with labels counted; `cells` is |T|; `local` is the mean over the samples of
+    `min(lambda_i L_i, C)`, and `log10_local_as_printed` is without the minimum; `slack` is g, the confidence term.
     """
 
     size: int
@@ -49,21 +44,6 @@ def theorem20(
 ) -> Theorem20:
     """Return the terms of Theorem 20 that are added to the loss on D.
 
-    Args:
-        counts: m_i, the number of samples in every cell of the partition, also in empty ones.
-        distances: lambda_i; infinite where it is not known.
-        log10_constants: log10 of L_i, of each cell or of all.
-        delta: the probability of failure.
-        most: C, the largest loss.
-
-    Raises:
-        InputError: there is no sample, or a distance is NaN or below 0.
-
-    Example:
-        >>> found = theorem20(torch.tensor([4000.0]), torch.zeros(1), 0.0, delta=0.01, most=1.0)
-        >>> round(found.gap, 4)
-        0.0905
-
     Reference: Than 2025, Theorem 20, equation 13.
     """
     counts, distances = counts.double(), distances.double()
@@ -76,32 +56,14 @@ def theorem20(
     spread = torch.where((distances[held] == 0) | (exponents == -math.inf), -math.inf, spread)
     share = counts[held] / m
     capped = torch.where(spread >= math.log10(most), most, 10.0**spread)
-    top = float(spread.max())
-    printed = top if math.isinf(top) else top + math.log10(float((share * 10.0 ** (spread - top)).sum()))
     cells = int(held.sum())
     return Theorem20(
         size=len(counts),
         cells=cells,
         local=float((share * capped).sum()),
-        log10_local_as_printed=printed,
+        log10_local_as_printed=log10_sum((spread + share.log10()).tolist()),
         slack=generalization_slack(m, cells=cells, partition=len(counts), delta=delta, most=most),
     )
-
-
-def over_grid(
-    count: int, terms_of: Callable[[int, float], Theorem20], delta: float
-) -> tuple[int, tuple[Theorem20, ...]]:
-    """Return the index of the declared partition with the smallest gap, and the terms of all, each at `delta/count`.
-
-    By a union bound all hold together with probability 1 - delta, so that the smallest may be taken.
-
-    Args:
-        count: how many partitions are declared.
-        terms_of: returns the terms of a partition, by its index and its probability of failure.
-        delta: the probability of failure of all together.
-    """
-    terms = tuple(terms_of(index, delta / count) for index in range(count))
-    return min(range(count), key=lambda index: terms[index].gap), terms
 
 
 def mean_distances(train: Tally, held: Tally) -> Tensor:
@@ -126,12 +88,6 @@ def limited_distances(train: Tally, held: Tally, reach: Tensor, delta: float) ->
     `lambda_i <= mean |s - c| + E|x - c|`. The second term is the mean of a variable in [0, R_i]: it is at most R_i, and
     at most the average over H_i held-out samples plus `R_i sqrt(ln(|T|/delta)/(2 H_i))` (Hoeffding, with a union bound
     over the cells that hold samples of D).
-
-    Args:
-        train: the tally of D.
-        held: the tally of samples that are independent of D.
-        reach: R_i, how far a point of the region can be from its centre, one number per region.
-        delta: the probability of failure.
     """
     reaches = reach.repeat(len(train.counts) // len(reach))
     cells = max(1, int((train.counts > 0).sum()))
@@ -141,22 +97,6 @@ def limited_distances(train: Tally, held: Tally, reach: Tensor, delta: float) ->
     return train.distances / train.counts.clamp(min=1.0) + fresh
 
 
-def memoriser(samples: int, delta: float) -> tuple[float, float]:
-    """Return the true risk and the right side of Corollary 21 for a model that has memorised D.
-
-    The loss is 0 on D and 1 elsewhere, the distribution has no atoms, N = 1. The set where the loss is not continuous
-    is D, which has probability 0, and the loss is constant around every other point: the corollary as printed drops
-    the set and says that the risk is at most g, but it is 1. Theorem 20 needs a set that does not depend on D.
-
-    Example:
-        >>> risk, right_side = memoriser(4000, 0.01)
-        >>> risk, round(right_side, 4)
-        (1.0, 0.0905)
-    """
-    found = theorem20(torch.tensor([float(samples)]), torch.ones(1), -math.inf, delta=delta, most=1.0)
-    return 1.0, found.gap
-
-
 def corollary22(
     log10_product: float, log10_loss: float, mean_distance: float, slack: float, log10_normalizers: float = 0.0
 ) -> tuple[float, float]:
@@ -164,17 +104,6 @@ def corollary22(
 
     `omega = L_f P_w sum of (m_i/m) lambda_i`; the normalizers' part is `sigma^-K` for BN, with
     `1/sigma = max_k norm(1/sigma_k)`, and the product of `1/sigma_k` for LN, over all inputs `1/sqrt(eps)` each.
-
-    Args:
-        log10_product: log10 of P_w, the product of the weights' norms.
-        log10_loss: log10 of L_f, the Lipschitz constant of the loss.
-        mean_distance: the mean over the samples of lambda_i.
-        slack: g, the confidence term.
-        log10_normalizers: log10 of the normalizers' part; 0 for the twin without normalizers.
-
-    Example:
-        >>> [round(10**x, 6) for x in corollary22(1.0, 0.0, 0.5, 0.25, -1.0)]
-        [0.5, 0.75]
     """
     omega = log10_product + log10_loss + log10(mean_distance) + log10_normalizers
     return omega, log10_sum((omega, log10(slack)))
@@ -193,9 +122,7 @@ def hkk(
     if not bool(known.any()):
         return math.inf, math.inf, 0.5 * math.log10(len(counts) / m)
     exponents = torch.as_tensor(log10_constants, dtype=torch.float64).expand(len(counts))[known]
-    steep = exponents.clamp(min=0.0) + spread.log10()
-    top = float(steep.max())
-    mean = top if math.isinf(top) else top + log10(float((counts[known] / m * 10.0 ** (steep - top)).sum()))
+    mean = log10_sum((exponents.clamp(min=0.0) + spread.log10() + (counts[known] / m).log10()).tolist())
     worst = float((exponents + spread.log10()).max()) + 0.5 * math.log10(math.log(4.0 / delta) / m)
     return mean, worst, 0.5 * math.log10(len(counts) / m)
 
@@ -205,33 +132,9 @@ def lla(sharpness: float, samples: int) -> tuple[float, float, float]:
 
     They are `tau mu^2/2` and `ln(m)/(mu sqrt(m))`: the orders are taken with constants of 1, and one more constant is
     missing.
-
-    Args:
-        sharpness: tau, the spherical sharpness of the loss on D.
-        samples: m, the number of samples.
-
-    Returns:
-        Both terms, and mu.
-
-    Example:
-        >>> first, second, mu = lla(2.0, 10_000)
-        >>> bool(abs(second - 2 * first) < 1e-12)  # The derivative with respect to mu vanishes there.
-        True
     """
     if not sharpness > 0.0 or samples < 2:
         return 0.0, 0.0, math.inf
     order = math.log(samples) / math.sqrt(samples)
     mu = (order / sharpness) ** (1.0 / 3.0)
     return sharpness * mu**2 / 2.0, order / mu, mu
-
-
-def sizes_of(cells: Sequence[int]) -> tuple[int, ...]:
-    """Return the declared numbers of cells, ascending and without repeats.
-
-    Raises:
-        InputError: one of them is no whole number from 1 on, or there is none.
-    """
-    several = isinstance(cells, Sequence) and not isinstance(cells, str) and len(cells) > 0
-    if not several or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in cells):
-        raise InputError(f"cells are whole numbers from 1 on, declared before the data are seen, not {cells!r}")
-    return tuple(sorted(set(cells)))

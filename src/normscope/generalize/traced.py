@@ -59,13 +59,9 @@ def _shaken(node: Node, generator: torch.Generator) -> Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedModel:
-    """The graphs that bounds are about.
+    """The graph of a model in eval mode, and the model with BatchNorms folded into the layers before them, if any.
 
-    Attributes:
-        graph: of the model in eval mode.
-        folded_model: the model with its BatchNorms folded into the layers before them; the model itself without any.
-        folded: its graph.
-        why_not_folded: why BatchNorms are left, in brackets, or nothing.
+    `why_not_folded` says why BatchNorms are left, in brackets.
     """
 
     graph: Graph
@@ -81,11 +77,7 @@ class TracedModel:
 
 
 def trace(model: nn.Module, batch: Tensor, output: str | int | None) -> TracedModel:
-    """Trace a model in eval mode, and its twin with folded BatchNorms.
-
-    Raises:
-        NormscopeError: the model cannot be traced, or its graph does not run.
-    """
+    """Trace a model in eval mode, and its twin with folded BatchNorms."""
     graph = capture(model, batch, mode="eval", output=output)
     traced = TracedModel(graph=graph, folded_model=model, folded=graph)
     if any(isinstance(module, _BatchNorm) for module in model.modules()):

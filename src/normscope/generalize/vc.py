@@ -33,17 +33,7 @@ class Units:
 
 
 def log_growth(layers: Sequence[Units], samples: int) -> float:
-    """Return the natural logarithm of an upper bound on the number of ways to classify m samples.
-
-    Args:
-        layers: the units in the order of the network; the last are the differences of outputs.
-        samples: m, the number of samples.
-
-    Example:
-        >>> perceptron = [Units(count=1, bends=1, weights=2, degree=1)]  # sign(w x + b): at most 2 m ways
-        >>> math.exp(log_growth(perceptron, 10)) >= 20
-        True
-    """
+    """Return the natural logarithm of an upper bound on the number of ways to classify m samples."""
     total = 0.0
     for layer in layers:
         if not layer.weights:
@@ -58,12 +48,7 @@ def log_growth(layers: Sequence[Units], samples: int) -> float:
 
 
 def vc_dimension(layers: Sequence[Units]) -> int:
-    """Return an upper bound on the VC dimension: the largest m for which the growth function allows 2^m ways.
-
-    Example:
-        >>> vc_dimension([Units(count=1, bends=1, weights=2, degree=1)]) >= 2
-        True
-    """
+    """Return an upper bound on the VC dimension: the largest m for which the growth function allows 2^m ways."""
 
     def shattered(m: int) -> bool:
         return log_growth(layers, m) >= m * math.log(2.0)
@@ -85,10 +70,6 @@ def growth_bound(log_count: float, samples: int, delta: float, nats: float = 0.0
 
     They are `sqrt(2 ln Pi(m)/m)` and `sqrt(ln(1/delta)/(2 m))`, by Massart's lemma for losses that are 0 or 1.
     What constants cost that may have been taken from D (`description.py`), `nats`, is added to `ln(1/delta)`.
-
-    Example:
-        >>> [round(x, 4) for x in growth_bound(math.log(2.0), 1000, 0.05)]
-        [0.0372, 0.0387]
 
     Reference: Mohri, Rostamizadeh and Talwalkar 2018, Corollary 3.9.
     """

@@ -45,15 +45,10 @@ MATRICES = ("linear", "conv1d", "conv2d", "conv3d")
 class MatrixNorms:
     """The norms of one weight layer as a matrix on the whole input, with its bias as a column.
 
-    Attributes:
-        path: the module.
-        log10_spectral: log10 of an upper bound on the operator norm.
-        log10_frobenius: log10 of the Frobenius norm.
-        log10_rows: log10 of the sum of the l2 norms of its rows, which is the (2, 1) norm of its transpose.
-        inputs, outputs: how many entries its input and its output have.
+    `log10_spectral` bounds the operator norm; `log10_rows` is that of the sum of the l2 norms of the rows, which is the
+    (2, 1) norm of the transpose.
     """
 
-    path: str
     log10_spectral: float
     log10_frobenius: float
     log10_rows: float
@@ -92,16 +87,6 @@ class NetworkNorms:
     weight_frobenius: tuple[float, ...]
 
     @property
-    def log10_spectral(self) -> float:
-        """Log10 of the product of the operator norms."""
-        return math.fsum(layer.log10_spectral for layer in self.layers)
-
-    @property
-    def log10_frobenius(self) -> float:
-        """Log10 of the product of the Frobenius norms."""
-        return math.fsum(layer.log10_frobenius for layer in self.layers)
-
-    @property
     def width(self) -> int:
         """The largest number of entries between two layers, including the constant 1."""
         return max(max(layer.inputs, layer.outputs) for layer in self.layers) + self.biased
@@ -118,21 +103,7 @@ def read_network(
     traced: TracedModel | None = None,
     captured: Captured | None = None,
 ) -> NetworkNorms:
-    """Return what the norm-based bounds need of a model in eval mode.
-
-    Args:
-        model: the model.
-        batch: some of its inputs.
-        classes: how many outputs it has.
-        output: which output to take.
-        max_seconds: how long the bounds on norms may take.
-        fixed: the constants that are declared as fixed before D was seen.
-        traced: the traced model, where it was traced already.
-        captured: its graph with its segments, where these were made already.
-
-    Raises:
-        NormscopeError: the model cannot be traced, or has operators without a rule.
-    """
+    """Return what the norm-based bounds need of a model in eval mode."""
     traced, fixed = traced or trace(model, batch[:CAPTURED], output), fixed or Fixed()
     bounding = Bounding.within(max_seconds)
     if captured is None or traced.folded is not traced.graph:
@@ -143,7 +114,9 @@ def read_network(
     graph = captured.graph
     nodes = [node for node in graph if is_weight(node)]
     biased = any(isinstance(node.bound().get("bias"), Tensor) for node in nodes)
-    known = bool(nodes) and all(map(_has_norms, nodes))
+    known = bool(nodes) and all(
+        node.operator in MATRICES and isinstance(node.bound()["weight"], Tensor) for node in nodes
+    )
     with torch.no_grad():
         layers = tuple(_norms(captured, node, biased, node is nodes[-1]) for node in nodes) if known else ()
     learned = _learned(graph, fixed)
@@ -162,7 +135,12 @@ def read_network(
             "what stands between weight layers lets positive factors through (ReLU, leaky ReLU, pooling)",
             "does not",
         ),
-        entrywise=_for_all_nodes(graph, _is_no_pooling, "activations act on single entries", "pools"),
+        entrywise=_for_all_nodes(
+            graph,
+            lambda node: node.operator not in (*POOLS, *AVERAGES),
+            "activations act on single entries",
+            "pools",
+        ),
         alone=alone(graph, traced.folded_model, batch, output),
         matrices=condition(
             "every weight layer is a matrix or a convolution",
@@ -197,26 +175,18 @@ def _for_all_nodes(graph: Graph, holds: Callable[[Node], bool], what: str, other
     return condition(what, exception is None, why)
 
 
-def _has_norms(node: Node) -> bool:
-    """Whether the norms of a weight layer can be computed."""
-    return node.operator in MATRICES and isinstance(node.bound()["weight"], Tensor)
-
-
-def _is_no_pooling(node: Node) -> bool:
-    return node.operator not in (*POOLS, *AVERAGES)
-
-
 def _is_homogeneous(node: Node) -> bool:
     """Whether a positive factor passes through a node; weight layers and normalizers have conditions of their own.
 
     It does not if a constant is added, concatenated or used as padding: that is a bias outside of the weight layers.
     """
-    rule = lookup(node)
     if is_weight(node) or is_normalizer(node) or node.operator in (*HOMOGENEOUS, *POOLS, *AVERAGES):
         return True
     if node.operator in SUMS:
         return len(node.refs) > 1
-    return rule is not None and rule.family == "shape" and "pad" not in node.operator and not _holds_floats(node)
+    constants = (leaf for leaf in leaves((node.args, node.kwargs)) if isinstance(leaf, Tensor))
+    floats = any(constant.is_floating_point() for constant in constants)
+    return _family(node) == "shape" and "pad" not in node.operator and not floats
 
 
 def _is_shift(node: Node) -> bool:
@@ -225,14 +195,10 @@ def _is_shift(node: Node) -> bool:
     return isinstance(arguments.get("bias"), Ref) or ("add" in node.operator and isinstance(arguments.get("self"), Ref))
 
 
-def _is_activation(node: Node) -> bool:
+def _family(node: Node) -> str | None:
+    """Return the family of a node's operator; None where it has no rule."""
     rule = lookup(node)
-    return rule is not None and rule.family == "activation"
-
-
-def _holds_floats(node: Node) -> bool:
-    """Whether an argument of a node is a constant tensor of floats."""
-    return any(isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in leaves((node.args, node.kwargs)))
+    return None if rule is None else rule.family
 
 
 def _learned(graph: Graph, fixed: Fixed) -> Counter[str]:
@@ -269,32 +235,18 @@ def _norms(captured: Captured, node: Node, biased: bool, last: bool) -> MatrixNo
     rows = weight.flatten(1).norm(dim=1).clamp(max=power10(spectral))  # No row is longer than the operator norm.
     shift = bias.double() if isinstance(bias, Tensor) else torch.zeros_like(rows)
     frobenius = math.sqrt(positions) * float(rows.norm())
-    if not biased:
-        return MatrixNorms(
-            path=node.path,
-            log10_spectral=spectral,
-            log10_frobenius=log10(frobenius),
-            log10_rows=log10(positions * float(rows.sum())),
-            inputs=inputs,
-            outputs=outputs,
-        )
-    passed_on = 0.0 if last else 1.0  # The last layer does not pass the constant 1 on.
+    passed_on = 1.0 if biased and not last else 0.0  # The last layer does not pass the constant 1 on.
     column = math.sqrt(positions) * float(shift.norm())
-    corner = torch.tensor([[power10(spectral), column], [0.0, passed_on]], dtype=torch.float64)
+    if biased:
+        corner = torch.tensor([[power10(spectral), column], [0.0, passed_on]], dtype=torch.float64)
+        spectral = log10(float(torch.linalg.matrix_norm(corner, 2)) * (1 + 1e-12))
     return MatrixNorms(
-        path=node.path,
-        log10_spectral=log10(float(torch.linalg.matrix_norm(corner, 2)) * (1 + 1e-12)),
+        log10_spectral=spectral,
         log10_frobenius=log10(math.sqrt(frobenius**2 + column**2 + passed_on)),
         log10_rows=log10(positions * float(torch.hypot(rows, shift).sum()) + passed_on),
         inputs=inputs,
         outputs=outputs,
     )
-
-
-def _is_fixed_linear(node: Node) -> bool:
-    """Whether a node adds, averages, moves or copies values, without weights."""
-    rule = lookup(node)
-    return rule is not None and (rule.family == "shape" or node.operator in (*SUMS, *AVERAGES))
 
 
 def _units(graph: Graph, classes: int, learned: Counter[str]) -> tuple[tuple[Units, ...], set[str], str]:
@@ -313,7 +265,7 @@ def _units(graph: Graph, classes: int, learned: Counter[str]) -> tuple[tuple[Uni
         degree = max((degrees[name] for name in node.refs), default=0)
         if not node.dtype.is_floating_point:
             return (), set(), f"{_named(node)} gives no real numbers"
-        if _is_activation(node) and node.operator in BENDS:
+        if _family(node) == "activation" and node.operator in BENDS:
             total = sum(learned[name] for name in weights)
             units.append(
                 Units(count=math.prod(node.shape), bends=BENDS[node.operator], weights=total, degree=max(degree, 1))
@@ -321,7 +273,7 @@ def _units(graph: Graph, classes: int, learned: Counter[str]) -> tuple[tuple[Uni
         elif is_weight(node) and len(node.refs) == 1:
             counted.add(node.name)
             weights, degree = weights | {node.name}, max(degree, 2) if _is_shift(node) else degree + 1
-        elif not _is_fixed_linear(node):
+        elif _family(node) != "shape" and node.operator not in (*SUMS, *AVERAGES):
             return (), set(), f"{_named(node)} is none of these"
         elif learned[node.name]:  # A constant that is added or concatenated may have been learned.
             counted.add(node.name)

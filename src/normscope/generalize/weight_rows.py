@@ -1,25 +1,153 @@
-"""The rows that follow from the architecture and its weights: VC, norms and margins, weight normalization."""
+"""The rows that follow from the architecture and its weights: VC, norms and margins, weight normalization.
+
+Norms and margins depend on the data. With homogeneous activations, factors can be moved between layers without effect,
+and scaling the last layer scales the margins: so only the product of the norms over the margin, and ratios of norms,
+matter. They are rounded up to members of a fixed list, and delta is shared over the list. In all formulas `nats` is
+what constants cost that may have been taken from D (`description.py`).
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 
 from ..core.log10 import log10, log10_sum
-from . import bartlett2017, cisneros2025, golowich2020, neyshabur2018, vc
+from . import vc
 from .bound import BoundRow, BoundTerm, Condition, condition, row, term
-from .families import IID, THAN
-from .stratum import quantiles
 from .stream import SamplesSeen
+from .theorem20_rows import IID, THAN
 from .weight_layers import NetworkNorms
 
 ARCHITECTURE = condition(
     "the architecture was fixed before D was seen", True, "declared: its operators and how they are connected"
 )
-ERROR = "the error of the model on fresh data"
+error_row = partial(row, speaks_of="the error of the model on fresh data", most=1.0)
+MARGIN_SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7)
+"""The margins that are tried are those that these shares of the samples do not exceed."""
+UNIT_NORM_TOLERANCE = 1e-4
+"""A Frobenius norm counts as 1 if it is closer to 1 than this."""
+
+
+def power_of_two(log10_value: float) -> tuple[float, float]:
+    """Return log10 of the next power of two 2^k above a value, and the inverse of its share of delta.
+
+    The shares `1/(1.5 (|k|+1)(|k|+2))` add up to 1 over all integers k.
+    """
+    if math.isinf(log10_value):
+        return log10_value, 1.0
+    k = math.ceil(log10_value / math.log10(2.0) - 1e-12)
+    return k * math.log10(2.0), 1.5 * (abs(k) + 1) * (abs(k) + 2)
+
+
+def quantiles(margins: list[float]) -> list[float]:
+    """Return positive margins to try, from all margins in ascending order; the bounds hold for any margin."""
+    indices = {min(len(margins) - 1, int(share * len(margins))) for share in MARGIN_SHARES} if margins else set()
+    return sorted({margins[index] for index in indices if margins[index] > 0})
+
+
+def bartlett2017(
+    log10_spectral: Sequence[float],
+    log10_rows: Sequence[float],
+    *,
+    square_norms: float,
+    width: int,
+    samples: int,
+    margin: float,
+    delta: float,
+    nats: float = 0.0,
+) -> tuple[float, float]:
+    """Return log10 of the complexity term, and the confidence term; the bound adds both to the margin loss on D.
+
+    Theorem 3.3 bounds the covering numbers of the networks with `norm(A_i) <= s_i` and `norm(A_i^T)_(2,1) <= b_i` on a
+    sample X with `square_norms = norm(X)_F^2`: `ln N(eps) <= R/eps^2` with
+    `sqrt(R) = norm(X)_F sqrt(ln(2 W^2)) prod s_i (sum (b_i/s_i)^(2/3))^(3/2)`, W the largest dimension. The margin loss
+    is 2/gamma-Lipschitz, Dudley's integral from 1/n on gives a Rademacher complexity of
+    `4/n^(3/2) + 36 sqrt(R) ln(n)/(gamma n)`, and the error is at most the margin loss on D plus twice that plus
+    `3 sqrt(ln(2/delta)/(2 n))`. The ratios `b_i/s_i`, from 1 to W, are rounded up to powers of 2^(1/L).
+
+    Reference: Bartlett, Foster and Telgarsky 2017, Theorem 3.3, Lemmas A.5 and A.8.
+    """
+    layers, log2 = len(log10_spectral), math.log10(2.0)
+    scale, factor = power_of_two(math.fsum(log10_spectral) - math.log10(margin))
+    if math.isinf(scale):
+        return scale, 0.0
+    ratios = [rows - spectral for rows, spectral in zip(log10_rows, log10_spectral, strict=True)]
+    step = log2 / layers
+    rounded = [max(0, math.ceil(ratio / step - 1e-12)) * step for ratio in ratios]
+    choices = math.ceil(2.0 * math.log10(width) / step) + 2  # The list of each layer: ratios from 1 to beyond W.
+    log_cost = math.log(factor) + layers * math.log(choices)
+    top = max(rounded)
+    together = top + 1.5 * math.log10(math.fsum(10.0 ** ((one - top) * 2.0 / 3.0) for one in rounded))
+    root = 0.5 * math.log10(square_norms * math.log(2.0 * width**2)) + scale + together
+    main = math.log10(72.0 * math.log(samples) / samples) + root
+    small = math.log10(8.0) - 1.5 * math.log10(samples)
+    confidence = 3.0 * math.sqrt((math.log(2.0 / delta) + log_cost + nats) / (2.0 * samples))
+    return main + math.log10(1.0 + 10.0 ** min(300.0, small - main)), confidence
+
+
+def neyshabur2018(
+    log10_spectral: Sequence[float],
+    log10_frobenius: Sequence[float],
+    *,
+    radius: float,
+    width: int,
+    samples: int,
+    margin: float,
+    delta: float,
+    nats: float = 0.0,
+) -> tuple[float, float]:
+    """Return log10 of KL, and log10 of the complexity term; the bound adds the latter to the margin loss on D.
+
+    With the layers scaled to one norm beta and noise of deviation
+    `sigma = gamma/(42 d B b^(d-1) sqrt(h ln(4 d h)))` on all weights, where b is the member of a list nearest to beta,
+    B the largest norm of an input and h the width, outputs move by less than gamma/4 with probability 1/2, and Lemma 1
+    gives `error <= margin loss on D + 4 sqrt((KL + ln(6 m/delta'))/(m-1))`, `KL = sum norm(W_i)_F^2/(2 sigma^2)`, at
+    most `42^2 d^2 B^2 h ln(4 d h) e^2 prod norm(W_i)^2 sum (norm(W_i)_F/norm(W_i))^2/(2 gamma^2)`. The list has at most
+    `d m^(1/(2d))` members, by which delta is divided; for other values of beta the statement is trivial. Only
+    beta^d/gamma matters, so that the margin may be chosen after the data are seen.
+
+    Reference: Neyshabur, Bhojanapalli and Srebro 2018, Theorem 1 and its proof, Lemmas 1 and 2.
+    """
+    depth = len(log10_spectral)
+    ratios = [2.0 * (f - s) for f, s in zip(log10_frobenius, log10_spectral, strict=True)]
+    product = 2.0 * (math.fsum(log10_spectral) - math.log10(margin))
+    if not all(map(math.isfinite, (product, *ratios))):
+        return math.inf, math.inf
+    fixed = 42.0**2 * depth**2 * radius**2 * width * math.log(4.0 * depth * width) * math.e**2 / 2.0
+    kl = math.log10(fixed) + product + log10_sum(ratios)
+    listed = nats + math.log(6.0 * samples / delta) + math.log(depth) + math.log(samples) / (2.0 * depth)
+    return kl, math.log10(4.0) + 0.5 * (log10_sum((kl, math.log10(listed))) - math.log10(samples - 1))
+
+
+def golowich2020(
+    log10_frobenius: float,
+    *,
+    depth: int,
+    classes: int,
+    square_norms: float,
+    samples: int,
+    margin: float,
+    delta: float,
+    nats: float = 0.0,
+) -> tuple[float, float]:
+    """Return log10 of the complexity term, and the confidence term; the bound adds both to the margin loss on D.
+
+    Theorem 1: networks of depth d with scalar output and homogeneous 1-Lipschitz activations of single entries have
+    `Rad <= prod norm(W_j)_F (sqrt(2 ln(2) d) + 1) norm(X)_F/m`, with `square_norms = norm(X)_F^2`. For K classes the
+    ramp loss of the margin is sqrt(2)/gamma-Lipschitz in the outputs, and Maurer's vector contraction gives
+    `sqrt(2) sqrt(2)/gamma K Rad`; the error is at most the margin loss on D plus twice that plus
+    `3 sqrt(ln(2/delta)/(2 m))`.
+
+    Reference: Golowich, Rakhlin and Shamir 2020, Theorem 1; Maurer 2016, Corollary 4.
+    """
+    scale, factor = power_of_two(log10_frobenius - math.log10(margin))
+    root = 0.5 * math.log10(square_norms) - math.log10(samples)
+    complexity = scale + root + math.log10(4.0 * classes * (math.sqrt(2.0 * math.log(2.0) * depth) + 1.0))
+    return complexity, 3.0 * math.sqrt((math.log(2.0 * factor / delta) + nats) / (2.0 * samples))
 
 
 def growth_row(network: NetworkNorms, seen: SamplesSeen, delta: float) -> BoundRow:
@@ -32,11 +160,9 @@ def growth_row(network: NetworkNorms, seen: SamplesSeen, delta: float) -> BoundR
     first, second = vc.growth_bound(count, seen.samples, delta, beside.nats)
     dimension = vc.vc_dimension(network.units)
     printed = seen.worst_error + vc.slides_bound(dimension, seen.samples, delta)
-    return row(
+    return error_row(
         "VC",
         source="Bartlett et al. 2019, Theorem 7, and Massart's lemma",
-        speaks_of=ERROR,
-        most=1.0,
         terms=[term("error on D", seen.worst_error), term("growth", first), term("confidence", second)],
         conditions=conditions,
         log10_as_printed=log10(printed) if printed < math.inf else math.inf,
@@ -49,17 +175,35 @@ def margin_rows(network: NetworkNorms, seen: SamplesSeen, delta: float, input_ra
 
     `input_radius` is the largest norm that an input can have; None where it is not declared.
     """
-    beside = network.beside_layers.condition
-    asked = (
-        IID,
-        ARCHITECTURE,
-        network.alone,
-        seen.traced,
-        network.chain,
-        network.homogeneous,
-        network.matrices,
-        beside,
-    )
+    constant = float(network.biased)  # With biases, every input has one more entry, which is 1.
+    square_norms = seen.square_norms + constant * seen.samples
+    radius = math.hypot(input_radius if input_radius is not None else seen.largest_norm, constant)
+    spectral = [layer.log10_spectral for layer in network.layers]
+    frobenius = [layer.log10_frobenius for layer in network.layers]
+    sizes: dict[str, Any] = {"samples": seen.samples, "delta": delta, "nats": network.beside_layers.nats}
+
+    def bartlett(margin: float) -> list[BoundTerm]:
+        rows = [layer.log10_rows for layer in network.layers]
+        complexity, confidence = bartlett2017(
+            spectral, rows, square_norms=square_norms, width=network.width, margin=margin, **sizes
+        )
+        return [BoundTerm(name="complexity", log10=complexity), term("confidence", confidence)]
+
+    def neyshabur(margin: float) -> list[BoundTerm]:
+        _, complexity = neyshabur2018(spectral, frobenius, radius=radius, width=network.width, margin=margin, **sizes)
+        return [BoundTerm(name="complexity", log10=complexity)]
+
+    def golowich(margin: float) -> list[BoundTerm]:
+        complexity, confidence = golowich2020(
+            math.fsum(frobenius),
+            depth=len(frobenius),
+            classes=seen.classes,
+            square_norms=square_norms,
+            margin=margin,
+            **sizes,
+        )
+        return [BoundTerm(name="complexity", log10=complexity), term("confidence", confidence)]
+
     within = condition(
         "no input is longer than B",
         True if input_radius is not None else None,
@@ -67,135 +211,47 @@ def margin_rows(network: NetworkNorms, seen: SamplesSeen, delta: float, input_ra
         if input_radius is not None
         else "B is the longest sample of D: declare input_range",
     )
-    bounds = (
-        _MarginBound(
-            "Bartlett 2017", "Bartlett, Foster and Telgarsky 2017, Theorem 1.1 with constants", asked, _bartlett
-        ),
-        _MarginBound(
+    bounds: tuple[tuple[str, str, tuple[Condition, ...], Callable[[float], list[BoundTerm]]], ...] = (
+        ("Bartlett 2017", "Bartlett, Foster and Telgarsky 2017, Theorem 1.1 with constants", (), bartlett),
+        (
             "Neyshabur 2018",
             "Neyshabur, Bhojanapalli and Srebro 2018, Theorem 1 with the constants of its proof",
-            (*asked, within),
-            _neyshabur,
+            (within,),
+            neyshabur,
         ),
-        _MarginBound(
-            "Golowich 2020",
-            "Golowich, Rakhlin and Shamir 2020, Theorem 1",
-            (*asked, network.entrywise),
-            _golowich,
-        ),
+        ("Golowich 2020", "Golowich, Rakhlin and Shamir 2020, Theorem 1", (network.entrywise,), golowich),
     )
-    if not network.layers:
-        return [_without_figure(bound.name, bound.source, bound.conditions) for bound in bounds]
-    constant = float(network.biased)  # With biases, every input has one more entry, which is 1.
-    sizes = _DataSizes(
-        samples=seen.samples,
-        classes=seen.classes,
-        square_norms=seen.square_norms + constant * seen.samples,
-        radius=math.hypot(input_radius if input_radius is not None else seen.largest_norm, constant),
-        delta=delta,
-        nats=network.beside_layers.nats,
-    )
-    return [_margin_row(bound, network, seen, sizes) for bound in bounds]
+    asked = (IID, ARCHITECTURE, network.alone, seen.traced, network.chain, network.homogeneous, network.matrices)
+    rows = []
+    for name, source, further, terms_at in bounds:
+        conditions = (*asked, network.beside_layers.condition, *further)
+        if not network.layers:
+            rows.append(_without_figure(name, source, conditions))
+            continue
+        tried = []
+        for margin in quantiles(seen.margins.tolist()) or [1.0]:
+            below = int(torch.searchsorted(seen.margins, margin, right=True)) / seen.samples
+            terms = [term("margin loss on D", below), *terms_at(margin)]
+            tried.append((log10_sum(one.log10 for one in terms), margin, terms))
+        _, margin, terms = min(tried, key=lambda one: one[:2])
+        note = f"at a margin of {margin:.4g}, which may be chosen after the fact"
+        rows.append(error_row(name, source=source, terms=terms, conditions=conditions, note=note))
+    return rows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _DataSizes:
-    """The figures of D that margin bounds take, with the constant entry of inputs counted.
-
-    Attributes:
-        samples, classes: m and K.
-        square_norms: the squared Frobenius norm of all inputs together.
-        radius: B, the largest norm of an input.
-        delta: the probability of failure.
-        nats: what constants besides the layers cost.
-    """
-
-    samples: int
-    classes: int
-    square_norms: float
-    radius: float
-    delta: float
-    nats: float
-
-
-@dataclass(frozen=True, slots=True)
-class _MarginBound:
-    """A bound by norms and margins; `terms` returns what is added to the margin loss on D, for one margin."""
-
-    name: str
-    source: str
-    conditions: tuple[Condition, ...]
-    terms: Callable[[NetworkNorms, _DataSizes, float], list[BoundTerm]]
-
-
-def _margin_row(bound: _MarginBound, network: NetworkNorms, seen: SamplesSeen, sizes: _DataSizes) -> BoundRow:
-    """Return the row of a margin bound, at the margin that makes it smallest."""
-    tried = []
-    for margin in quantiles(seen.margins.tolist()) or [1.0]:
-        below = int(torch.searchsorted(seen.margins, margin, right=True)) / seen.samples
-        terms = [term("margin loss on D", below), *bound.terms(network, sizes, margin)]
-        tried.append((log10_sum(one.log10 for one in terms), margin, terms))
-    _, margin, terms = min(tried, key=lambda one: one[:2])
-    return row(
-        bound.name,
-        source=bound.source,
-        speaks_of=ERROR,
-        most=1.0,
-        terms=terms,
-        conditions=bound.conditions,
-        note=f"at a margin of {margin:.4g}, which may be chosen after the fact",
-    )
-
-
-def _bartlett(network: NetworkNorms, sizes: _DataSizes, margin: float) -> list[BoundTerm]:
-    complexity, confidence = bartlett2017.margin_bound(
-        [layer.log10_spectral for layer in network.layers],
-        [layer.log10_rows for layer in network.layers],
-        square_norms=sizes.square_norms,
-        width=network.width,
-        samples=sizes.samples,
-        margin=margin,
-        delta=sizes.delta,
-        nats=sizes.nats,
-    )
-    return [BoundTerm(name="complexity", log10=complexity), term("confidence", confidence)]
-
-
-def _neyshabur(network: NetworkNorms, sizes: _DataSizes, margin: float) -> list[BoundTerm]:
-    _, complexity = neyshabur2018.margin_bound(
-        [layer.log10_spectral for layer in network.layers],
-        [layer.log10_frobenius for layer in network.layers],
-        radius=sizes.radius,
-        width=network.width,
-        samples=sizes.samples,
-        margin=margin,
-        delta=sizes.delta,
-        nats=sizes.nats,
-    )
-    return [BoundTerm(name="complexity", log10=complexity)]
-
-
-def _golowich(network: NetworkNorms, sizes: _DataSizes, margin: float) -> list[BoundTerm]:
-    complexity, confidence = golowich2020.margin_bound(
-        network.log10_frobenius,
-        depth=len(network.layers),
-        classes=sizes.classes,
-        square_norms=sizes.square_norms,
-        samples=sizes.samples,
-        margin=margin,
-        delta=sizes.delta,
-        nats=sizes.nats,
-    )
-    return [BoundTerm(name="complexity", log10=complexity), term("confidence", confidence)]
+def is_normalized(log10_frobenius: Sequence[float]) -> bool:
+    """Whether all layers but the last have weights of Frobenius norm 1."""
+    hidden = log10_frobenius[:-1]
+    return len(hidden) > 0 and all(abs(10.0 ** min(one, 10.0) - 1.0) < UNIT_NORM_TOLERANCE for one in hidden)
 
 
 def weight_norm_row(network: NetworkNorms, seen: SamplesSeen) -> BoundRow:
-    """Return the rate of Cisneros-Velarde et al. for weight normalization."""
+    """Return the rate of Cisneros-Velarde et al. for weight normalization: rho^2/sqrt(m), rho the last layer's norm."""
     source = f"Cisneros-Velarde et al. 2025, as {THAN} quotes it"
     norms = network.weight_frobenius
     unit = condition(
         "every layer but the last has weights of Frobenius norm 1",
-        cisneros2025.is_normalized(norms),
+        is_normalized(norms),
         "read off the weights, BatchNorms folded",
     )
     if not norms:
@@ -205,7 +261,7 @@ def weight_norm_row(network: NetworkNorms, seen: SamplesSeen) -> BoundRow:
         source=source,
         speaks_of="the gap between the losses on D and on fresh data",
         most=1.0,
-        terms=[BoundTerm(name="rho^2/sqrt(m)", log10=cisneros2025.rate(norms[-1], seen.samples))],
+        terms=[BoundTerm(name="rho^2/sqrt(m)", log10=2.0 * norms[-1] - 0.5 * math.log10(seen.samples))],
         conditions=(IID, unit),
         rate=True,
     )
@@ -213,14 +269,5 @@ def weight_norm_row(network: NetworkNorms, seen: SamplesSeen) -> BoundRow:
 
 def _without_figure(name: str, source: str, conditions: Sequence[Condition], *, rate: bool = False) -> BoundRow:
     """Return the row of a bound that cannot be computed for this network: its value is infinite."""
-    return row(
-        name,
-        source=source,
-        speaks_of=ERROR,
-        most=1.0,
-        terms=(),
-        conditions=conditions,
-        rate=rate,
-        log10_value=math.inf,
-        note="it has no figure for this network",
-    )
+    note = "it has no figure for this network"
+    return error_row(name, source=source, terms=(), conditions=conditions, rate=rate, log10_value=math.inf, note=note)

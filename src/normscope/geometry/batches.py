@@ -30,17 +30,7 @@ class Batch:
 
 
 def kept_batches(model: nn.Module, loader: Any, limit: int | None, *, own_loss: bool) -> list[Batch]:
-    """Read batches once and keep them on the model's device: a loader that shuffles would give another loss each time.
-
-    Args:
-        model: the model that is called with the batches, on whose device they are kept.
-        loader: batches, or one of them: `(input, target)`, a dict with `labels`, or inputs alone.
-        limit: read at most this many; None for all.
-        own_loss: whether the model itself takes the targets and returns the loss.
-
-    Raises:
-        InputError: there is no batch, or something that the loader yields is no batch.
-    """
+    """Read batches once and keep them on the model's device: one that shuffles would give another loss each time."""
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise InputError(f"batches is a whole number from 1 on, or None for all, not {limit!r}")
     kept = list(islice(placed_batches(model, loader, own_loss=own_loss), limit))
@@ -82,14 +72,7 @@ def _inputs_and_targets(batch: Any) -> tuple[Any, Any]:
 
 
 def loss_function(loss: LossFunction | str | Loss | None) -> LossFunction | None:
-    """Return the loss as a function of outputs and targets; None stands for the loss that the model itself returns.
-
-    Args:
-        loss: a function of outputs and targets, the name of a loss (`normscope.theory.losses.LOSSES`) or a `Loss`.
-
-    Raises:
-        InputError: the argument is none of these.
-    """
+    """Return the loss as a function of outputs and targets; None stands for the loss that the model itself returns."""
     if loss is None or (callable(loss) and not isinstance(loss, Loss)):
         return loss
     if not isinstance(loss, str | Loss):
@@ -106,11 +89,7 @@ def loss_function(loss: LossFunction | str | Loss | None) -> LossFunction | None
 
 
 def loss_of(function: LossFunction | None, output: Any, batch: Batch) -> Tensor:
-    """Return the loss of a model's output as a scalar.
-
-    Raises:
-        InputError: there is no loss, the loss function raises, or its result is no tensor with one entry.
-    """
+    """Return the loss of a model's output as a scalar."""
     if function is None:
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if loss is None:

@@ -1,8 +1,15 @@
-"""`Candidate`: a symmetry that the graph suggests, before it is verified numerically."""
+"""`Candidate`: a symmetry that the graph suggests, before it is verified numerically, and its action on the parameters.
+
+A state is a dict of tensors by parameter name, each laid out in memory like its parameter. An action (a scaling, a
+shift or a mixing of rows) moves a state by a group element; at every state, an element of its Lie algebra gives a
+direction. All three kinds are linear or affine, so <X w, grad> = 0 everywhere implies H (X w) = -X^T grad, and for a
+shift d: <d, grad> = 0 and H d = 0.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -11,10 +18,11 @@ from torch import Tensor, nn
 from ..graph.ir import Graph, Node, leaves
 from ..graph.memory import overlap
 from ..rules.invariance import FeedingLayer, WeightLayer, is_convolution, weight_layer
-from .actions import Action, ParameterPart, piece_of
 
+State = Mapping[str, Tensor]
+SPREAD = 0.5
+"""The standard deviation of the logarithms of random factors, and of random mixings about the identity."""
 aten = torch.ops.aten
-
 Kind = Literal[
     "channel scale", "group scale", "layer scale", "row shift", "redundant bias", "weight norm", "spectral norm",
     "relu pair", "linear pair", "query-key pair", "value-output pair",
@@ -22,6 +30,266 @@ Kind = Literal[
 KINDS: tuple[Kind, ...] = Kind.__args__  # type: ignore[attr-defined]
 SPHERICAL: tuple[Kind, ...] = ("channel scale", "group scale", "layer scale", "weight norm", "spectral norm")
 """The kinds under which the length of a weight has no effect, so that the weight can be kept on a sphere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterPart:
+    """The part of a parameter that an operator reads: its name, and how the part lies in its memory."""
+
+    name: str
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    def of(self, state: State) -> Tensor:
+        """Return the part of a state's tensor, as a view."""
+        whole = state[self.name]
+        return whole.as_strided(self.size, self.stride, whole.storage_offset() + self.offset)
+
+
+def piece_of(model: nn.Module, tensor: Tensor | None) -> ParameterPart | None:
+    """Return where a tensor lies in the parameters of a model; None if it is no part of one."""
+    if tensor is None:
+        return None
+    for name, parameter in model.named_parameters():
+        if overlap(tensor, parameter) and tensor.dtype == parameter.dtype:
+            offset = (tensor.data_ptr() - parameter.data_ptr()) // parameter.element_size()
+            last = offset + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride()))
+            dense = parameter.numel() == 1 + sum((n - 1) * s for n, s in zip(parameter.shape, parameter.stride()))
+            if dense and offset >= 0 and last < parameter.numel():
+                return ParameterPart(name=name, size=tuple(tensor.shape), stride=tensor.stride(), offset=offset)
+    return None
+
+
+def laid_out(tensor: Tensor, like: Tensor) -> Tensor:
+    """Return a float64 copy of a tensor with the memory layout of another tensor of its shape."""
+    laid = torch.empty_strided(like.shape, like.stride(), dtype=torch.float64, device=like.device)
+    return laid.copy_(tensor)
+
+
+def blank(state: State, names: Iterable[str]) -> dict[str, Tensor]:
+    """Return zeros in the memory layout of the tensors of those names."""
+    return {name: torch.zeros_like(state[name]) for name in names}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class UnitEntries:
+    """A part of a parameter, and the number of the unit that each entry belongs to (broadcast to the part's shape)."""
+
+    piece: ParameterPart
+    units: Tensor
+    power: int = 1
+
+    def pick(self, element: Tensor) -> Tensor:
+        """Return a group element, one number per unit, in the shape of the entries that it acts on."""
+        return element[self.units.to(element.device)]
+
+    def total(self, values: Tensor, count: int) -> Tensor:
+        """Return the sum of values of the part's shape over each unit."""
+        broadcast = [dim for dim in range(values.ndim) if self.units.shape[dim] == 1 and values.shape[dim] > 1]
+        reduced = values.sum(broadcast, keepdim=True) if broadcast else values
+        units = self.units.to(values.device).expand(reduced.shape)
+        return values.new_zeros(count).index_add(0, units.reshape(-1), reduced.reshape(-1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _UnitAction:
+    """An action with one number per unit, on the entries of some parts of parameters."""
+
+    terms: tuple[UnitEntries, ...]
+    units: int
+
+    @property
+    def dof(self) -> int:
+        """Dimensions of the group."""
+        return self.units
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters that move."""
+        return tuple(dict.fromkeys(term.piece.name for term in self.terms))
+
+    def draw(self, state: State, generator: torch.Generator) -> Tensor:
+        """Return a random element of the Lie algebra, one number per unit."""
+        return _normal((self.units,), state, self.names, generator)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scaling(_UnitAction):
+    """The action w -> c^power w with one factor c > 0 per unit; the Lie algebra holds the logarithms of factors."""
+
+    def apply(self, state: State, element: Tensor) -> dict[str, Tensor]:
+        """Return the state moved by the group element whose logarithm is given."""
+        moved = {**state, **{name: state[name].clone() for name in self.names}}
+        for term in self.terms:
+            term.piece.of(moved).mul_(term.pick((SPREAD * term.power * element).exp()))
+        return moved
+
+    def direction(self, state: State, element: Tensor) -> dict[str, Tensor]:
+        """Return the tangent X w."""
+        tangent = blank(state, self.names)
+        for term in self.terms:
+            term.piece.of(tangent).add_(term.piece.of(state) * term.pick(element), alpha=term.power)
+        return tangent
+
+    def adjoint(self, gradient: State, element: Tensor) -> dict[str, Tensor]:
+        """Return X^T g, which is X g, as X is diagonal."""
+        return self.direction(gradient, element)
+
+    def inner(self, state: State, gradient: State) -> Tensor:
+        """Return <X_k w, g> for every unit k."""
+        products = torch.stack(
+            [term.power * term.total(term.piece.of(state) * term.piece.of(gradient), self.units) for term in self.terms]
+        )
+        return products.sum(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ShiftAction(_UnitAction):
+    """The action w -> w + u with one number u per unit; `size` is the standard deviation of a random u."""
+
+    size: float = 1.0
+
+    def draw(self, state: State, generator: torch.Generator) -> Tensor:
+        """Return a random shift per unit."""
+        return self.size * _normal((self.units,), state, self.names, generator)
+
+    def apply(self, state: State, element: Tensor) -> dict[str, Tensor]:
+        """Return the shifted state."""
+        moved = {**state, **{name: state[name].clone() for name in self.names}}
+        for term in self.terms:
+            term.piece.of(moved).add_(term.pick(element))
+        return moved
+
+    def direction(self, state: State, element: Tensor) -> dict[str, Tensor]:
+        """Return the shift as a direction."""
+        tangent = blank(state, self.names)
+        for term in self.terms:
+            term.piece.of(tangent).add_(term.pick(element))
+        return tangent
+
+    def adjoint(self, gradient: State, element: Tensor) -> dict[str, Tensor]:
+        """Return zero: a shift has no linear part."""
+        return {}
+
+    def inner(self, state: State, gradient: State) -> Tensor:
+        """Return the derivative along the shift of every unit."""
+        return torch.stack([term.total(term.piece.of(gradient), self.units) for term in self.terms]).sum(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RowMixing:
+    """Blocks of rows of a part of a parameter; a matrix per group mixes the d rows of each of its blocks.
+
+    Attributes:
+        piece: the part of the parameter.
+        axis: the axis of the part that counts the rows.
+        channels: `[groups, blocks, d]`: `channels[g, r]` are the rows of the r-th block of group g.
+        inverse: whether the block is multiplied by A^-T instead of A.
+    """
+
+    piece: ParameterPart
+    axis: int
+    channels: Tensor
+    inverse: bool
+
+    def read(self, state: State) -> Tensor:
+        """Return the blocks, `[groups, blocks, d, entries]`."""
+        part = self.piece.of(state).movedim(self.axis, 0)
+        return part[self.channels.to(part.device)].flatten(3) if part.ndim > 1 else part[self.channels].unsqueeze(-1)
+
+    def write(self, state: State, blocks: Tensor) -> None:
+        """Write the blocks into the state."""
+        part = self.piece.of(state).movedim(self.axis, 0)
+        part[self.channels.to(part.device)] = blocks.reshape(*self.channels.shape, *part.shape[1:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Mixing:
+    """The action of an invertible matrix A per group: W -> A W on some blocks of rows, V -> A^-T V on others.
+
+    Attributes:
+        rows: the blocks of rows of both kinds.
+        groups, width: how many matrices there are, and their size.
+        turn: None, or a matrix J with J^2 = -1 that A must commute with, so that A = diag(s) + diag(t) J. This is the
+            symmetry that rotary embeddings leave: a scaling and a rotation of each plane.
+    """
+
+    rows: tuple[RowMixing, ...]
+    groups: int
+    width: int
+    turn: Tensor | None = field(default=None)
+
+    @property
+    def dof(self) -> int:
+        """Dimensions of the group."""
+        return self.groups * (self.width**2 if self.turn is None else self.width)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters that move."""
+        return tuple(dict.fromkeys(row.piece.name for row in self.rows))
+
+    @property
+    def units(self) -> int:
+        """How many matrices there are."""
+        return self.groups
+
+    def draw(self, state: State, generator: torch.Generator) -> Tensor:
+        """Return a random matrix per group."""
+        if self.turn is None:
+            drawn = _normal((self.groups, self.width, self.width), state, self.names, generator)
+            return drawn / self.width**0.5
+        turn = self.turn.to(state[self.names[0]])
+        pair = (turn.abs() + torch.eye(self.width).to(turn)) / 2  # This matrix averages over each plane.
+        scale, angle = _normal((2, self.groups, self.width), state, self.names, generator) @ pair
+        return torch.diag_embed(scale) + angle.unsqueeze(-1) * turn
+
+    def apply(self, state: State, element: Tensor) -> dict[str, Tensor]:
+        """Return the mixed state."""
+        moved = {**state, **{name: state[name].clone() for name in self.names}}
+        matrix = torch.matrix_exp(SPREAD * element)
+        other = torch.linalg.inv(matrix).mT
+        for row in self.rows:
+            row.write(moved, (other if row.inverse else matrix).unsqueeze(1) @ row.read(moved))
+        return moved
+
+    def direction(self, state: State, element: Tensor) -> dict[str, Tensor]:
+        """Return M W on one side and -M^T V on the other."""
+        return self._acted(state, element, -element.mT)
+
+    def adjoint(self, gradient: State, element: Tensor) -> dict[str, Tensor]:
+        """Return X^T g: M^T on one side and -M on the other."""
+        return self._acted(gradient, element.mT, -element)
+
+    def inner(self, state: State, gradient: State) -> Tensor:
+        """Return the derivative along every entry of the matrices that may move, as one vector."""
+        slopes = torch.zeros(self.groups, self.width, self.width).to(state[self.names[0]])
+        for row in self.rows:
+            product = (row.read(gradient) @ row.read(state).mT).sum(1)
+            slopes = slopes - product.mT if row.inverse else slopes + product
+        if self.turn is None:
+            return slopes.reshape(-1)
+        turn = self.turn.to(slopes)
+        pair = turn.abs() + torch.eye(self.width).to(turn)
+        return torch.cat([slopes.diagonal(dim1=-2, dim2=-1) @ pair, (slopes * turn).sum(-1) @ pair]).reshape(-1)
+
+    def _acted(self, state: State, forward: Tensor, backward: Tensor) -> dict[str, Tensor]:
+        """Return one matrix times the plain blocks, and another times the inverse blocks."""
+        image = blank(state, self.names)
+        for row in self.rows:
+            matrix = (backward if row.inverse else forward).unsqueeze(1)
+            row.write(image, row.read(image) + matrix @ row.read(state))
+        return image
+
+
+Action = Scaling | ShiftAction | Mixing
+
+
+def _normal(shape: tuple[int, ...], state: State, names: tuple[str, ...], generator: torch.Generator) -> Tensor:
+    """Return random normal numbers on the device of the parameters."""
+    numbers = torch.randn(shape, dtype=torch.float64, generator=generator)
+    return numbers.to(state[names[0]].device)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -91,8 +359,8 @@ class Layers:
             (node.name, leaf) for node in graph for leaf in leaves((node.args, node.kwargs)) if isinstance(leaf, Tensor)
         ]
         self._tables = [m.weight for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
-        found = ((node.name, self._layer(node)) for node in graph)
-        self.by_name: dict[str, ParametrisedLayer] = {name: layer for name, layer in found if layer is not None}
+        named_layers = ((node.name, self._layer(node)) for node in graph)
+        self.by_name: dict[str, ParametrisedLayer] = {name: layer for name, layer in named_layers if layer is not None}
 
     def piece(self, tensor: Tensor | None) -> ParameterPart | None:
         """Return where a tensor lies among the parameters."""

@@ -29,21 +29,13 @@ class Curvature(Shown):
     results: tuple[FigureResult, ...]
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-        """Return plain data, one entry per result, and write it to a file if a path is given.
-
-        Raises:
-            InputError: the file cannot be written.
-        """
+        """Return plain data, one entry per result, and write it to a file if a path is given."""
         results = {one.JSON.kind: one.to_json() for one in self.results}
         return save_json({"schema_version": FORM.version, "type": FORM.kind, **results}, path)
 
     @classmethod
     def from_json(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> Curvature:
-        """Return what `to_json` wrote.
-
-        Raises:
-            InputError: the file is missing, is no JSON, holds no curvature of this version, or is damaged.
-        """
+        """Return what `to_json` wrote."""
         with opened(FORM, source) as data:
             kinds = [kind for name, kind in KINDS.items() if name in data or kind is Spectrum]
             return cls(results=tuple(decoded(kind, data.get(kind.JSON.kind), kind.JSON.kind) for kind in kinds))

@@ -22,13 +22,6 @@ class FigureResult(Saved, Shown):
 
 
 def figures_form(kind: str, function: str, left_out: tuple[str, ...] = (), sparse: tuple[str, ...] = ()) -> JsonForm:
-    """Return the form of a result's JSON file.
-
-    Args:
-        kind: the `type` in the file.
-        function: the function of `normscope` that returns the result.
-        left_out: the fields that are not stored.
-        sparse: the fields that are stored only where they differ from their default.
-    """
+    """Return the form of a result's JSON file."""
     noun, write = f"result of normscope.{function}", "write one with to_json(path)"
     return JsonForm(kind=kind, noun=noun, write=write, left_out=left_out, sparse=sparse, nan=True)

@@ -19,7 +19,7 @@ from ..core.untouched import outside_inference_mode, unwrapped
 from ..graph.call import select
 from ..theory.losses import Loss
 from .batches import LossFunction, loss_of
-from .directions import directions
+from .directions import find_directions
 from .figure_result import FigureResult, figures_form
 from .hessian import Wanted, spectrum_of
 from .objective import Objective
@@ -155,12 +155,14 @@ def flatness(
     Reference: Foret et al. 2021 (SAM); Kwon et al. 2021 (ASAM).
     """
     check_numbers(max_seconds=max_seconds, seed=seed)
-    _check_levels(levels)
+    several = isinstance(levels, Sequence) and not isinstance(levels, str)
+    if not several or not levels or not all(isinstance(v, int | float) and 0 < v < math.inf for v in levels):
+        raise InputError(f"levels are numbers above 0, not {levels!r}")
     check_counts(least=1, draws=draws, ascent_steps=ascent_steps, ascent_starts=ascent_starts)
     check_positive(rho=rho)
     objective = Objective(unwrapped(model), loss_fn, loader, mode=mode, batches=batches)
     budget = Budget(max_seconds=max_seconds, what="the noise")
-    without_effect = directions(objective)
+    without_effect = find_directions(objective)
     with objective.measuring(), Progress("flatness", total=len(levels) * draws) as progress:
         loss, accuracy = _scores(objective)
         perturbation = _Perturbation(objective, grouped(objective, without_effect.group), seed, progress)
@@ -226,13 +228,6 @@ def _unsettled(ascents: dict[str, _Ascent]) -> list[str]:
     ]
 
 
-def _check_levels(levels: Any) -> None:
-    """Refuse levels of noise that are not a sequence of numbers above 0."""
-    several = isinstance(levels, Sequence) and not isinstance(levels, str)
-    if not several or not levels or not all(isinstance(v, int | float) and 0 < v < math.inf for v in levels):
-        raise InputError(f"levels are numbers above 0, not {levels!r}")
-
-
 def grouped(objective: Objective, group: Tensor) -> Tensor:
     """Return the number of a group for every weight.
 
@@ -268,12 +263,6 @@ def _scores(objective: Objective) -> tuple[float, float | None]:
 class _Perturbation:
     """Moves the weights away from where they were found, and measures loss and accuracy there.
 
-    Args:
-        objective: the loss, being measured.
-        group: the group of every weight.
-        seed: the seed of the noise.
-        progress: the progress bar.
-
     Attributes:
         start: the weights as found.
         norms: for every weight, the norm of its group.
@@ -303,21 +292,19 @@ class _Perturbation:
     def _level(self, level: float, draws: int) -> NoiseLevel:
         """Measure loss and accuracy under noise of one level, scaled by group and raw."""
         deviation_of_all = float(self.start.double().norm()) / math.sqrt(len(self.start))
-        scaled: list[tuple[float, float | None]] = []
-        raw: list[tuple[float, float | None]] = []
+        scores: dict[str, list[tuple[float, float | None]]] = {"": [], "raw_": []}
         for _ in range(draws):
             self.progress.step(f"noise {level:g}")
             noise = torch.randn(len(self.start), generator=self.generator).to(self.start)
-            for scores, scale in ((scaled, self.deviations), (raw, deviation_of_all)):
+            for kind, scale in (("", self.deviations), ("raw_", deviation_of_all)):
                 self.objective.place(self.start + level * scale * noise)
-                scores.append(_scores(self.objective))
-        return NoiseLevel(
-            level=level,
-            loss=_mean_loss(scaled),
-            accuracy=_mean_accuracy(scaled),
-            raw_loss=_mean_loss(raw),
-            raw_accuracy=_mean_accuracy(raw),
-        )
+                scores[kind].append(_scores(self.objective))
+        figures: dict[str, Any] = {}
+        for kind, drawn in scores.items():
+            accuracies = [accuracy for _, accuracy in drawn if accuracy is not None]
+            figures[f"{kind}loss"] = Estimate.of([loss for loss, _ in drawn])
+            figures[f"{kind}accuracy"] = Estimate.of(accuracies) if accuracies else None
+        return NoiseLevel(level=level, **figures)
 
     def ascent(self, loss: float, rho: float, steps: int, starts: int, budget: Budget, *, raw: bool) -> _Ascent:
         """Return the largest increase of the loss that ascent finds within rho, in norms of the groups or raw."""
@@ -384,19 +371,3 @@ def _length(vector: Tensor) -> float:
 def _within(rho: float, move: Tensor) -> Tensor:
     """Return the nearest move that is at most rho long."""
     return move * min(1.0, rho / max(_length(move), MIN_LENGTH))
-
-
-def _mean_loss(scores: list[tuple[float, float | None]]) -> Estimate:
-    return _estimate([loss for loss, _ in scores])
-
-
-def _mean_accuracy(scores: list[tuple[float, float | None]]) -> Estimate | None:
-    accuracies = [accuracy for _, accuracy in scores if accuracy is not None]
-    return _estimate(accuracies) if accuracies else None
-
-
-def _estimate(values: list[float]) -> Estimate:
-    """Return the mean and its standard error; NaN counts as infinite."""
-    numbers = torch.tensor([math.inf if math.isnan(value) else value for value in values], dtype=torch.float64)
-    error = float(numbers.std() / math.sqrt(len(numbers))) if len(numbers) > 1 else math.inf
-    return Estimate(value=float(numbers.mean()), error=math.inf if math.isnan(error) else error)

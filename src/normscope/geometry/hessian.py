@@ -17,13 +17,12 @@ from ..core.progress import Progress
 from ..core.provenance import provenance
 from ..core.untouched import outside_inference_mode, unwrapped
 from ..linalg.extremes import Ends, extreme_eigenpairs
+from ..linalg.quadrature import Quadrature, quadratures
 from ..theory.losses import Loss
 from .batches import LossFunction
-from .density import spread
-from .directions import Directions, directions, no_directions
+from .directions import Directions, by_entry, find_directions, no_directions, verify_directions
 from .objective import Objective
-from .spectrum import ParameterBlock, Spectrum
-from .verified_directions import verified
+from .spectrum import Density, Estimate, ParameterBlock, Share, Spectrum, standard_errors
 
 MATRICES = ("hessian", "gauss-newton")
 METRICS = ("flat", "quotient")
@@ -39,6 +38,18 @@ DRAWN = (
 )
 ZERO = 1e-6
 """An eigenvalue of at most this share of the largest counts as zero in a condition number, in float32."""
+PRODUCTS_PER_PROBE = 20
+"""How many products are computed with each random vector."""
+DENSITY_POINTS = 120
+"""The number of points at which the density is given."""
+WIDTH = 0.01
+"""The width of the Gaussian that stands for an eigenvalue, as a share of the range of all eigenvalues."""
+NEAR = 1e-3
+"""An eigenvalue of at most this share of the largest one counts as near zero."""
+ROUNDING = 64.0
+"""The error of a node, in rounding errors of the largest eigenvalue."""
+MOVED = 0.1
+"""The limit near zero may be moved by this share of itself, for the residuals of the known eigenvectors."""
 
 
 @outside_inference_mode
@@ -127,7 +138,7 @@ def hessian(
         )
     return spectrum_of(
         objective,
-        directions(objective) if deflate or metric == "quotient" else no_directions(objective),
+        find_directions(objective) if deflate or metric == "quotient" else no_directions(objective),
         Wanted(
             k=k,
             bottom=bottom,
@@ -198,7 +209,7 @@ class _SpectrumSearch:
         self.loss, self.gradient = objective.gradient()
         if not bool(torch.isfinite(self.gradient).all()):
             raise NotFiniteError("the gradient of the loss holds NaN or infinite values: there is no curvature here")
-        self.directions = verified(objective, without_effect, self.gradient)
+        self.directions = verify_directions(objective, without_effect, self.gradient)
         if matrix == "hessian":
             random = torch.randn(objective.size, generator=self.generator).to(self.gradient)
             objective.check_custom(random / random.norm())
@@ -213,8 +224,7 @@ class _SpectrumSearch:
         scaled = groups.scaled(vector)
         image = self.product(scaled)
         slopes = groups.along(self.gradient) / groups.norms.to(vector)
-        factors = torch.cat([vector.new_zeros(1), slopes])
-        return groups.scaled(image - factors[groups.group + 1] * scaled)
+        return groups.scaled(image - by_entry(slopes, groups.group) * scaled)
 
     def spectrum(self, wanted: Wanted) -> Spectrum:
         """Return everything that was asked for."""
@@ -223,7 +233,7 @@ class _SpectrumSearch:
         k, rtol, products = min(wanted.k, space), wanted.rtol, wanted.products
         bottom = min(wanted.bottom, max(space - k, 0))
         ends = self._ends(self.operator, removed.project, self._start(wanted.start), k, bottom, rtol, products)
-        trace, density, probes = spread(
+        trace, density, probes = trace_and_density(
             self.operator,
             removed,
             ends,
@@ -231,7 +241,10 @@ class _SpectrumSearch:
             generator=self.generator,
             budget=self.budget.search("the estimate of trace and density"),
         )
-        undeflated = self._undeflated(ends, k, rtol, products) if wanted.undeflated else ()
+        undeflated: tuple[float, ...] = ()
+        if wanted.undeflated and removed.dimensions:
+            start = ends.vectors.sum(0) + self._start(None)
+            undeflated = self._ends(self.product, lambda v: v, start, k, 0, rtol, products).top
         condition_number, zero_modes = self._condition() if wanted.whole else (None, None)
         converged = all(ends.converged) and len(ends.converged) == k + bottom
         return Spectrum(
@@ -309,13 +322,6 @@ class _SpectrumSearch:
             generator=self.generator,
         )
 
-    def _undeflated(self, ends: Ends, k: int, rtol: float, products: int) -> tuple[float, ...]:
-        """Return the largest eigenvalues with no direction projected out; nothing where none was."""
-        if not self.directions.dimensions:
-            return ()
-        start = ends.vectors.sum(0) + self._start(None)
-        return self._ends(self.product, lambda v: v, start, k, 0, rtol, products).top
-
     def _blocks(self, rtol: float, products: int) -> tuple[ParameterBlock, ...]:
         """Return the largest eigenvalue of every parameter's diagonal block."""
         blocks = []
@@ -339,26 +345,20 @@ class _SpectrumSearch:
 
         Return None for both where the time ran out before all eigenvalues were known.
         """
-        values = self._all_eigenvalues()
-        if values is None:
-            return None, None
+        columns = []
+        for index in range(self.objective.size):
+            if self.budget.late:
+                return None, None
+            unit = torch.zeros_like(self.gradient)
+            unit[index] = 1.0
+            columns.append(self.directions.project(self.operator(self.directions.project(unit))))
+        dense = torch.stack(columns).double()
+        values = torch.linalg.eigvalsh((dense + dense.T) / 2)
         sizes = values.abs().sort(descending=True).values[: len(values) - self.directions.dimensions]
         if not len(sizes) or float(sizes[0]) == 0.0:
             return math.inf, len(sizes)
         kept = sizes[sizes > ZERO * sizes[0]]
         return float(sizes[0] / kept[-1]), len(sizes) - len(kept)
-
-    def _all_eigenvalues(self) -> Tensor | None:
-        """Return all eigenvalues in float64, zeros for the projected directions; None where the time ran out."""
-        columns = []
-        for index in range(self.objective.size):
-            if self.budget.late:
-                return None
-            unit = torch.zeros_like(self.gradient)
-            unit[index] = 1.0
-            columns.append(self.directions.project(self.operator(self.directions.project(unit))))
-        dense = torch.stack(columns).double()
-        return torch.linalg.eigvalsh((dense + dense.T) / 2)
 
 
 def _norms(groups: Directions) -> dict[str, float]:
@@ -369,3 +369,93 @@ def _norms(groups: Directions) -> dict[str, float]:
             norms[layer.name] = float(groups.norms[start : start + layer.kept].square().mean().sqrt())
         start += layer.kept
     return norms
+
+
+def trace_and_density(
+    operator: Callable[[Tensor], Tensor],
+    removed: Directions,
+    ends: Ends,
+    *,
+    probes: int,
+    generator: torch.Generator,
+    budget: Budget,
+) -> tuple[Estimate | None, Density | None, int]:
+    """Return the trace and the density, with standard errors, and over how many random vectors; None without any.
+
+    The known eigenvectors Q are projected out first: for any Q the trace is that of Q^T A Q plus that of the rest, and
+    the random vectors then estimate only the smaller eigenvalues.
+    """
+    known = ends.vectors
+    size = known.shape[1]
+
+    def project(vector: Tensor) -> Tensor:
+        vector = removed.project(vector)
+        return vector - known.T @ (known @ vector)
+
+    rest = size - removed.dimensions - len(known)
+    if not probes or rest < 1:
+        return Estimate(value=sum(ends.top) + sum(ends.bottom), error=0.0) if probes else None, None, 0
+    rules = []
+    for rule in quadratures(
+        operator,
+        size,
+        dimension=rest,
+        probes=probes,
+        steps=PRODUCTS_PER_PROBE,
+        project=project,
+        generator=generator,
+        like=known,
+    ):
+        rules.append(rule)
+        if len(rules) < probes and budget.late:
+            break
+    sharp = torch.tensor([*ends.top, *ends.bottom], dtype=torch.float64)
+    trace = Estimate.of([float(sharp.sum()) + rule.form for rule in rules])
+    return trace, _density(rules, ends, rest), len(rules)
+
+
+def _density(rules: list[Quadrature], ends: Ends, rest: int) -> Density:
+    """Return the density of all eigenvalues."""
+    sharp = torch.tensor([*ends.top, *ends.bottom], dtype=torch.float64)
+    nodes = torch.cat([sharp, *(rule.nodes for rule in rules)])
+    low, high = float(nodes.min()), float(nodes.max())
+    width = WIDTH * max(high - low, 1e-300)
+    places = torch.linspace(low - 3 * width, high + 3 * width, DENSITY_POINTS, dtype=torch.float64)
+    known = _smoothed(places, sharp, torch.ones_like(sharp), width)
+    columns = torch.stack([rest * _smoothed(places, rule.nodes, rule.weights, width) + known for rule in rules])
+    columns = columns / (rest + len(sharp))
+    return Density(
+        places=tuple(places.tolist()),
+        values=tuple(columns.mean(0).tolist()),
+        errors=tuple(standard_errors(columns).tolist()),
+        width=width,
+        near_zero=_near_zero(rules, ends, rest, float(nodes.abs().max())),
+    )
+
+
+def _near_zero(rules: list[Quadrature], ends: Ends, rest: int, largest: float) -> Share:
+    """Return the share of all eigenvalues near zero: the mean of each side over the random vectors.
+
+    The random vectors enclose the share of the eigenvalues of the rest, P A P with P = I - Q Q^T. With R = P A Q, whose
+    columns have the lengths of the residuals, the eigenvalues of A are those of the rest and the known ones, each moved
+    by at most norm(R): the limit is moved by as much. Where that is too far, the rest has in any interval as many
+    eigenvalues as A, give or take as many as are known (Cauchy's interlacing).
+    """
+    sharp = torch.tensor([*ends.top, *ends.bottom], dtype=torch.float64).abs()
+    limit, rounding = NEAR * largest, ROUNDING * torch.finfo(ends.vectors.dtype).eps * largest
+    coupling = math.hypot(*ends.residuals)
+    few = coupling <= MOVED * limit
+    margin = rounding + coupling if few else rounding
+    sides = torch.tensor([rule.share(limit, margin) for rule in rules], dtype=torch.float64) * rest
+    limits = torch.tensor([limit - margin, limit, limit + margin], dtype=torch.float64)
+    within = (sharp[:, None] <= limits).sum(0).double()
+    sides += within if few else torch.tensor([-float(len(sharp)), float(within[1]), float(len(sharp))])
+    sides = (sides / (rest + len(sharp))).clamp(0.0, 1.0)
+    lower, value, upper = sides.mean(0).tolist()
+    return Share(value=value, error=float(standard_errors(sides).max()), lower=lower, upper=upper)
+
+
+def _smoothed(places: Tensor, nodes: Tensor, weights: Tensor, width: float) -> Tensor:
+    """Return the sum of Gaussians at weighted nodes, evaluated at some places."""
+    bells = torch.exp(-0.5 * ((places[:, None] - nodes[None, :]) / width) ** 2) / (width * math.sqrt(2 * math.pi))
+    return bells @ weights

@@ -134,11 +134,21 @@ def margins(
     values, classes = _measured(model, kept, mode, output)
     exponents: dict[str, float] = {}
     notes: list[str] = []
-    for scope, options in _scopes(constants, domain).items():
-        options = {**options, "mode": mode, "output": output, "max_seconds": max_seconds}
-        exponent, note = _log10_constant(model, kept[0], scope, options)
-        exponents |= {} if exponent is None else {scope: exponent}
-        notes += [note] if note else []
+    scopes: dict[str, dict[str, Any]] = {"global": {}} if constants else {}
+    if constants and domain is not None:
+        scopes["domain"] = {"domain": domain}
+    inputs = kept[0].call.args or kept[0].call.kwargs
+    for scope, options in scopes.items():
+        try:
+            bracket = lipschitz(
+                model, inputs, scope=scope, mode=mode, output=output, max_seconds=max_seconds, **options
+            )
+        except NormscopeError as error:
+            notes.append(f"no constant of scope {scope}: {said(error)}")
+            continue
+        exponents[scope] = bracket.log10_upper
+        if bracket.reason:
+            notes.append(f"the constant of scope {scope} is infinite: {bracket.reason}")
     return Margins(
         name=type(model).__name__,
         mode=mode,
@@ -162,25 +172,6 @@ def _measured(model: nn.Module, batches: list[Batch], mode: str, output: str | i
             margins_of_batches.append(logit_margins(logits, _classes(batch.targets, logits)))
             progress.step()
     return torch.cat(margins_of_batches), classes
-
-
-def _scopes(constants: bool, domain: Domain | None) -> dict[str, dict[str, Any]]:
-    """Return the scopes whose constants are bounded, each with the options that `lipschitz` needs for it."""
-    if not constants:
-        return {}
-    return {"global": {}} if domain is None else {"global": {}, "domain": {"domain": domain}}
-
-
-def _log10_constant(
-    model: nn.Module, batch: Batch, scope: str, options: dict[str, Any]
-) -> tuple[float | None, str | None]:
-    """Return log10 of an upper bound on the Lipschitz constant, and a note where it is missing or infinite."""
-    try:
-        bracket = lipschitz(model, batch.call.args or batch.call.kwargs, scope=scope, **options)
-    except NormscopeError as error:
-        return None, f"no constant of scope {scope}: {said(error)}"
-    note = f"the constant of scope {scope} is infinite: {bracket.reason}" if bracket.reason else None
-    return bracket.log10_upper, note
 
 
 def _classes(targets: Any, logits: Tensor) -> Tensor:

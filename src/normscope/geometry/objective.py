@@ -358,11 +358,7 @@ class Objective:
 
 
 def refuse_lost_gradients(model: nn.Module, loss: Tensor) -> None:
-    """Refuse a loss whose gradient ends at an operator that has none: torch warns and leaves this share of it out.
-
-    Raises:
-        InputError: there is such an operator.
-    """
+    """Refuse a loss whose gradient ends at an operator that has none: torch warns and leaves this share of it out."""
     if any(node.name().endswith("WarnNotImplemented") for node in _nodes([loss])):
         raise InputError(
             quantized(model)

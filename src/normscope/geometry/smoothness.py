@@ -171,37 +171,31 @@ def _measured_steps(objective: Objective, start: Tensor, lr: float, steps: int, 
     for step in range(steps):
         objective.place(here)
         loss, gradient = objective.gradient()
-        measured.append(_measured_step(objective, here, lr, step, loss, gradient, progress))
+        norm = float(gradient.double().norm())
+        losses, changes, betas = [loss], [0.0], [0.0]
+        for reach in REACH:
+            objective.place(here - reach * lr * gradient)
+            progress.step(f"step {step}")
+            loss_there, gradient_there = _finite_gradient(objective)
+            losses.append(loss_there)
+            changes.append(math.inf if gradient_there is None else float((gradient_there - gradient).double().norm()))
+            betas.append(changes[-1] / (reach * lr * norm) if norm > 0 else 0.0)
+        measured.append(
+            SmoothStep(
+                step=step,
+                loss=loss,
+                gradient_norm=norm,
+                least_loss=min(losses),
+                most_loss=max(losses),
+                predictiveness=max(changes),
+                effective_beta=max(betas),
+            )
+        )
         here = here - lr * gradient
         objective.place(here)
         if not math.isfinite(objective.loss()):
             break
     return measured
-
-
-def _measured_step(
-    objective: Objective, here: Tensor, lr: float, step: int, loss: float, gradient: Tensor, progress: Progress
-) -> SmoothStep:
-    """Measure the loss and its gradient along the line that one step follows."""
-    norm = float(gradient.double().norm())
-    losses, changes, betas = [loss], [0.0], [0.0]
-    for reach in REACH:
-        objective.place(here - reach * lr * gradient)
-        progress.step(f"step {step}")
-        loss_there, gradient_there = _finite_gradient(objective)
-        losses.append(loss_there)
-        change = math.inf if gradient_there is None else float((gradient_there - gradient).double().norm())
-        changes.append(change)
-        betas.append(change / (reach * lr * norm) if norm > 0 else 0.0)
-    return SmoothStep(
-        step=step,
-        loss=loss,
-        gradient_norm=norm,
-        least_loss=min(losses),
-        most_loss=max(losses),
-        predictiveness=max(changes),
-        effective_beta=max(betas),
-    )
 
 
 def _finite_gradient(objective: Objective) -> tuple[float, Tensor | None]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from ..core.codec import JsonForm, Part
@@ -20,6 +21,20 @@ class Estimate:
 
     value: float
     error: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Estimate:
+        """Return the mean of some values; the error of a single one is infinite, and NaN counts as infinite."""
+        numbers = torch.tensor([math.inf if math.isnan(value) else value for value in values], dtype=torch.float64)
+        error = float(standard_errors(numbers))
+        return cls(value=float(numbers.mean()), error=math.inf if math.isnan(error) else error)
+
+
+def standard_errors(rows: Tensor) -> Tensor:
+    """Return the standard errors of means over rows; infinite for a single row."""
+    if len(rows) < 2:
+        return torch.full(rows.shape[1:], math.inf, dtype=rows.dtype)
+    return rows.std(0) / math.sqrt(len(rows))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

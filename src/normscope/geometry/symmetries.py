@@ -12,16 +12,11 @@ from ..core.errors import InputError
 from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
 from ..graph.call import prepare
 from ..graph.capturing import capture_batch
-from ..graph.ir import Graph
-from .attention_symmetries import attention
 from .candidate import KINDS, SPHERICAL, Candidate, Layers
-from .canonical import canonical_copy
-from .normalized import normalized
-from .pairs import pairs
-from .reparametrised import reparametrised
-from .symmetry import Symmetries, Symmetry
-from .verification import SymmetryEvidence, verify
-from .wide import Function
+from .normalized import normalized, reparametrised
+from .pairs import attention, pairs
+from .symmetry import Symmetries, Symmetry, canonical_copy
+from .verification import Function, SymmetryEvidence, verify
 
 
 @outside_inference_mode
@@ -71,7 +66,10 @@ def symmetries(
     if not any(parameter.is_floating_point() for parameter in model.parameters()):
         raise InputError("the model has no parameters: there is nothing that a symmetry could move")
     graph = capture_batch(model, batch, mode=mode, output=output)
-    candidates, withheld = _candidates(model, graph)
+    layers = Layers(model, graph)
+    before_normalizers, withheld = normalized(layers)
+    candidates = [*before_normalizers, *reparametrised(model), *pairs(layers), *attention(layers)]
+    candidates.sort(key=lambda candidate: KINDS.index(candidate.kind))
     generator = torch.Generator().manual_seed(seed)
     with untouched(model, mode), dropping_nothing(model):
         function = Function(model, prepare(model, batch, output))
@@ -84,21 +82,13 @@ def symmetries(
         rows=rows,
         mode=measured_mode,
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
-        withheld=withheld,
+        withheld=tuple(withheld),
         canonical_change=change,
         canonical_change_eval=eval_change,
         notes=graph.notes,
         _model=model,
         _candidates=tuple(candidates),
     )
-
-
-def _candidates(model: nn.Module, graph: Graph) -> tuple[list[Candidate], tuple[tuple[str, str], ...]]:
-    """Return the symmetries that the graph suggests, by kind, and the layers whose scale matters, with the reason."""
-    layers = Layers(model, graph)
-    before_normalizers, withheld = normalized(layers)
-    candidates = [*before_normalizers, *reparametrised(model), *pairs(layers), *attention(layers)]
-    return sorted(candidates, key=lambda candidate: KINDS.index(candidate.kind)), tuple(withheld)
 
 
 def _row(candidate: Candidate, evidence: SymmetryEvidence) -> Symmetry:

@@ -6,22 +6,25 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ..core.codec import JsonForm, Saved
 from ..core.errors import InputError
 from ..core.untouched import unwrapped
+from ..graph.ir import Node, Unit
+from ..networks.twin import copied
 from ..report.shown import Shown
-from .candidate import SPHERICAL, Candidate, Kind
+from .candidate import SPHERICAL, Candidate, Kind, Scaling
 from .verification import SymmetryEvidence
 
 if TYPE_CHECKING:
     import pandas
 
-    from .candidate import Candidate
-
 Status = Literal["verified", "failed", "unseen"]
 ELSEWHERE = "these symmetries were read from a file and know no model: measure them with normscope.symmetries"
+EPS = ("eps", "variance_epsilon", "epsilon")
+"""The names that modules use for their eps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +137,6 @@ class Symmetries(Saved, Shown):
         Raises:
             InputError: the symmetries come from a file and no model is given, or it has other parameters.
         """
-        from .canonical import canonical_copy
-
         return canonical_copy(self._owner(model), self._scales())
 
     def param_groups(self, model: nn.Module | None = None) -> list[dict[str, Any]]:
@@ -153,8 +154,6 @@ class Symmetries(Saved, Shown):
         Raises:
             InputError: the symmetries come from a file and no model is given, or it has other parameters.
         """
-        from .spheres import sphere_groups
-
         return sphere_groups(self._owner(model), self._scales())
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -186,3 +185,77 @@ class Symmetries(Saved, Shown):
         """Return the verified scalings under which one tensor alone is scale invariant."""
         pairs = zip(self.rows, self._candidates, strict=True)
         return tuple(one for row, one in pairs if row.status == "verified" and one.kind in SPHERICAL)
+
+
+def canonical_copy(model: nn.Module, scales: tuple[Candidate, ...]) -> nn.Module:
+    """Return a copy of a model in which the weight of every unit has norm 1.
+
+    Running statistics are rescaled accordingly, and so is eps where a normalizer serves a single unit.
+    """
+    canonical = copied(model)
+    parameters = dict(canonical.named_parameters())
+    with torch.no_grad():
+        for scale in scales:
+            assert isinstance(scale.action, Scaling)
+            term = scale.action.terms[0]
+            weight = term.piece.of(parameters).double()
+            norms = term.total(weight.square(), scale.action.units).sqrt()
+            norms = torch.where(norms > 0, norms, 1.0)
+            for part in scale.action.terms:
+                view = part.piece.of(parameters)
+                view.copy_(view.double() / part.pick(norms))
+            for feed in scale.feeds:
+                _rescale_normalizer(canonical, feed.normalizer, norms)
+    return canonical
+
+
+def _rescale_normalizer(model: nn.Module, node: Node, norms: Tensor) -> None:
+    """Divide the running statistics of a normalizer, or its eps, by the norms that its input was divided by."""
+    module = model.get_submodule(node.path)
+    held = [name for name in EPS if isinstance(getattr(module, name, None), float)]
+    arguments = node.op.data if isinstance(node.op, Unit) else node.bound()
+    eps = float(arguments["eps"])
+    mean, variance = getattr(module, "running_mean", None), getattr(module, "running_var", None)
+    if isinstance(variance, Tensor) and isinstance(mean, Tensor) and variance.shape == norms.shape:
+        mean.copy_(mean.double() / norms)
+        variance.copy_(((variance.double() + eps) / norms.square() - eps).clamp(min=0.0))
+    elif norms.numel() == 1 and len(held) == 1 and getattr(module, held[0]) == eps:
+        setattr(module, held[0], eps / float(norms) ** 2)
+
+
+def sphere_groups(model: nn.Module, scales: tuple[Candidate, ...]) -> list[dict[str, Any]]:
+    """Return one parameter group per kind of sphere and one for all other parameters; frozen ones are left out."""
+    named = dict(model.named_parameters())
+    spheres: dict[tuple[int | str, int], list[Tensor]] = {}
+    on_spheres: set[int] = set()
+    for scale in scales:
+        term = scale.action.terms[0]  # type: ignore[union-attr]
+        weight = named[term.piece.name]
+        layout = blocks(term.units, tuple(weight.shape), term.piece.size, scale.action.units)
+        if layout is not None and weight.requires_grad and id(weight) not in on_spheres:
+            spheres.setdefault(layout, []).append(weight)
+            on_spheres.add(id(weight))
+    groups: list[dict[str, Any]] = [
+        {"params": params, "units": units, "axis": axis, "weight_decay": 0.0}
+        for (units, axis), params in spheres.items()
+    ]
+    rest = [p for p in named.values() if p.requires_grad and id(p) not in on_spheres]
+    return [*groups, {"params": rest, "units": None, "axis": 0}] if rest else groups
+
+
+def blocks(units: Tensor, shape: tuple[int, ...], part: tuple[int, ...], count: int) -> tuple[int | str, int] | None:
+    """Return how a weight's entries lie on spheres: `"channel"` or a number of blocks, and the axis that counts them.
+
+    Return None where the layer uses only a part of the parameter, or its units are no equal blocks along one axis.
+    """
+    if part != shape:
+        return None
+    axes = [dim for dim, size in enumerate(units.shape) if size > 1] or [0]
+    if len(axes) != 1:
+        return None
+    [axis] = axes
+    channels = shape[axis]
+    expected = torch.arange(channels) * count // channels
+    if channels % count or not torch.equal(units.reshape(-1).expand(channels), expected):
+        return None
+    return ("channel" if count == channels and count > 1 else count), axis

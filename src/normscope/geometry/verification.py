@@ -9,17 +9,26 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
+from ..core.cost import count
 from ..core.errors import InputError, said
 from ..core.progress import Progress
-from ..graph.ir import Graph
-from .actions import State, blank
-from .candidate import Candidate
-from .defect import defects
-from .wide import Function
+from ..core.torch_settings import math_attention
+from ..graph.call import Call, select
+from ..graph.ir import Graph, Unit
+from ..graph.regions import SAME
+from ..rules.invariance import MOVES, channel_numbers, weight_layer
+from ..rules.registry import sets_of
+from .candidate import Candidate, State, blank, laid_out
+from .normalized import joined
 
 RAISED = 1e6
 """The factor on all scale-invariant weights at the point where eps plays no part."""
@@ -29,6 +38,131 @@ CURVED = 1e-4
 """The same limit for H X w + X^T grad: a second derivative loses twice as many digits."""
 SEEN = 1e-9
 """If a random change moves the output by less than this share of its size, the check shows nothing."""
+NARROW = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
+
+
+class Wide(TorchFunctionMode):
+    """Runs everything in float64: tensors that would be cast to a narrower float, or made in one, are widened.
+
+    Two functions are corrected: `_weight_norm`, whose second derivative torch 2.13 gets wrong, is written out; an
+    RMSNorm without an eps of its own takes the default of the model's dtype, as it would without widening.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a function with float64 in place of any narrower float."""
+        kwargs = kwargs or {}
+        if func is torch._weight_norm:
+            func = _weight_norm
+        elif func is F.rms_norm and len(args) < 4 and kwargs.get("eps") is None:
+            kwargs = {**kwargs, "eps": torch.finfo(self.dtype).eps}
+        elif func is F.rms_norm and len(args) == 4 and args[3] is None:
+            args = (*args[:3], torch.finfo(self.dtype).eps)
+        if not func.__name__.endswith("_"):  # An in-place function must write into the given tensor, not a wide copy.
+            args, kwargs = tree_map(_widened, (args, kwargs))
+        else:
+            args, kwargs = tree_map(lambda leaf: leaf if isinstance(leaf, Tensor) else _widened(leaf), (args, kwargs))
+        return tree_map(_widened, (torch.Tensor.double if func in NARROW else func)(*args, **kwargs))
+
+
+def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    return v * (g / torch.norm_except_dim(v, 2, dim))
+
+
+def _widened(leaf: Any) -> Any:
+    if isinstance(leaf, torch.dtype):
+        return torch.float64 if leaf.is_floating_point else leaf
+    if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dtype != torch.float64:
+        return leaf.double()
+    return leaf
+
+
+class Function:
+    """The output of a model at one batch, as a function of a state of its parameters, in float64.
+
+    `start` is the state as found; buffers stay as they are.
+    """
+
+    def __init__(self, model: nn.Module, call: Call) -> None:
+        self.model, self.call = model, call
+        self._dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+        self.start: State = {name: laid_out(p.detach(), p) for name, p in model.named_parameters()}
+        self._random = torch.get_rng_state()
+        self._buffers = {name: _widened(buffer) for name, buffer in model.named_buffers()}
+
+    def __call__(self, state: State) -> Tensor:
+        """Return the output, which can be differentiated twice."""
+        buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
+        args, kwargs = tree_map(
+            lambda leaf: _widened(leaf.clone()) if isinstance(leaf, Tensor) else leaf,
+            (self.call.args, self.call.kwargs),
+        )
+        count("passes", self.call.count)
+        torch.set_rng_state(self._random)  # The model draws the same random numbers in every run.
+        try:
+            with math_attention(), Wide(self._dtype):
+                result = functional_call(self.model, {**state, **buffers}, args, kwargs)
+        except Exception as error:
+            raise InputError(
+                f"the model raises {said(error)}, when its parameters are in float64, in which symmetries are checked: "
+                "make tensors with the dtype of the input"
+            ) from error
+        return select(result, self.call.output)
+
+
+def defects(graph: Graph, candidates: list[Candidate], weights: Tensor, output: Tensor) -> dict[int, Tensor]:
+    """Return what the formula gives for <w_k, grad_k> of each unit, by the index of each scaling before a normalizer.
+
+    Nothing is returned if the graph gives another output than the model, which may drop values by itself.
+    """
+    inputs = [item.value.detach().clone().requires_grad_() for item in graph.inputs]
+    values = graph.values(*inputs)
+    if not torch.allclose(values[graph.output], output, rtol=1e-6, atol=1e-6 * float(output.abs().amax())):
+        return {}
+    scalings = {index: candidate for index, candidate in enumerate(candidates) if candidate.feeds}
+    nodes = [feed.normalizer for candidate in scalings.values() for feed in candidate.feeds]
+    outputs = [values[node.name] for node in nodes]
+    if not outputs:
+        return {}
+    gradients = torch.autograd.grad((values[graph.output] * weights).sum(), outputs, allow_unused=True)
+    slopes = {
+        node.name: torch.zeros_like(value) if g is None else g for node, value, g in zip(nodes, outputs, gradients)
+    }
+    with torch.no_grad():
+        return {index: _defect(graph, candidate, values, slopes) for index, candidate in scalings.items()}
+
+
+def _defect(graph: Graph, candidate: Candidate, values: dict[str, Tensor], slopes: dict[str, Tensor]) -> Tensor:
+    """Return eps/(var + eps) sum (dL/dzhat) zhat for each unit of a candidate, zhat the normalized value.
+
+    `slopes` are the derivatives of the loss with respect to the normalizers' outputs, by node.
+    """
+    parts = joined(list(candidate.feeds))
+    total = torch.zeros(int(parts.amax()) + 1, dtype=torch.float64)
+    for feed in candidate.feeds:
+        node, layer = graph.node(feed.normalizer.name), weight_layer(feed.weight)
+        sets = sets_of(node)
+        assert sets is not None
+        assert layer is not None
+        value, slope = values[node.refs[0]], slopes[node.name]
+        arguments = {} if isinstance(node.op, Unit) else node.bound()
+        gamma = arguments.get("weight")
+        if isinstance(gamma, Tensor):
+            slope = slope * (
+                gamma if "normalized_shape" in arguments else gamma.reshape(1, -1, *(1,) * (value.ndim - 2))
+            )
+        centre = value.reshape(sets.view)
+        centre = centre - centre.mean(sets.axes, keepdim=True) if sets.centred else centre
+        square = centre.square().mean(sets.axes, keepdim=True) + sets.eps
+        terms = (sets.eps * centre * square**-1.5).reshape(value.shape) * slope
+        # The output channel of the layer that each entry of the normalizer's input comes from.
+        moves = tuple(between for between in feed.between if between.op in MOVES | SAME)
+        units = parts[channel_numbers(feed.weight, layer.axis, moves)].expand(terms.shape)
+        total = total.index_add(0, units.reshape(-1), terms.cpu().reshape(-1))
+    return total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,14 +214,7 @@ class SymmetryEvidence:
 def verify(
     function: Function, graph: Graph, candidates: list[Candidate], generator: torch.Generator
 ) -> list[SymmetryEvidence]:
-    """Measure the evidence for every candidate.
-
-    Args:
-        function: the model's output as a function of its parameters.
-        graph: the graph of the same batch.
-        candidates: the symmetries that the graph suggests.
-        generator: draws the random group elements, losses and directions.
-    """
+    """Measure the evidence for every candidate."""
     if not candidates:
         return []
     as_found = _Point(function, function.start, generator)
@@ -118,13 +245,17 @@ def _evidence(
     element = action.draw(as_found.state, generator)
     random = _random_direction(candidate, state, generator)
     radial = action.inner(as_found.state, as_found.gradient)
-    size, size_without_eps = (_size(candidate, point.state, point.gradient) for point in (as_found, without_eps))
+    names = dict.fromkeys((*action.names, *(piece.name for piece in candidate.weights)))
+    size, size_without_eps = (
+        _weighted(point.state, {name: point.gradient[name] for name in names}) for point in (as_found, without_eps)
+    )
     hessian_along, jacobian_along = without_eps.products(action.direction(state, element))
     hessian_random, jacobian_random = without_eps.products(random)
     adjoint = action.adjoint(gradient, element)
     residual = {name: value + adjoint.get(name, 0.0) for name, value in hessian_along.items()}
-    as_found_along = as_found.moved(action.direction(as_found.state, element))
-    as_found_random = as_found.moved(random, relative_to=without_eps)
+    _, as_found_along = as_found.products(action.direction(as_found.state, element))
+    ratios = {name: torch.where(state[name] != 0, as_found.state[name] / state[name], 0.0) for name in random}
+    _, as_found_random = as_found.products({name: value * ratios[name] for name, value in random.items()})
     return SymmetryEvidence(
         output_change=as_found.change(action.apply(as_found.state, element)),
         output_change_no_eps=without_eps.change(action.apply(state, element)),
@@ -172,19 +303,15 @@ class _Point:
             return zero
         variables = [self.loss, *self._leaves.values()]
         try:
-            found = torch.autograd.grad(total, variables, retain_graph=True, allow_unused=True, materialize_grads=True)
+            products = torch.autograd.grad(
+                total, variables, retain_graph=True, allow_unused=True, materialize_grads=True
+            )
         except RuntimeError as error:
             raise InputError(
                 f"the model cannot be differentiated twice ({said(error)}), which the check of symmetries does: write "
                 "that operator out in others, or measure the part of the model without it"
             ) from error
-        return dict(zip(self._leaves, found[1:], strict=True)), found[0]
-
-    def moved(self, direction: State, relative_to: _Point | None = None) -> Tensor:
-        """Return the Jacobian of the output times a direction, which may be given at another point."""
-        if relative_to is not None:
-            direction = {name: _rescaled(v, relative_to.state[name], self.state[name]) for name, v in direction.items()}
-        return self.products(direction)[1]
+        return dict(zip(self._leaves, products[1:], strict=True)), products[0]
 
     def change(self, state: State) -> float:
         """Return by how much the output differs at another state, relative to its largest entry."""
@@ -207,18 +334,6 @@ def _random_direction(candidate: Candidate, state: State, generator: torch.Gener
         random = torch.randn(part.shape, dtype=torch.float64, generator=generator).to(part.device)
         piece.of(direction).copy_(0.5 * random * part)
     return direction
-
-
-def _rescaled(direction: Tensor, there: Tensor, here: Tensor) -> Tensor:
-    """Return a direction at `here` that has the same size, relative to the tensor, as the given one has at `there`."""
-    factor = torch.where(there != 0, here / there, 0.0)
-    return direction * factor
-
-
-def _size(candidate: Candidate, state: State, gradient: State) -> Tensor:
-    """Return the sum of norm(w) norm(grad) over the parameters of a candidate."""
-    names = dict.fromkeys((*candidate.action.names, *(piece.name for piece in candidate.weights)))
-    return torch.stack([state[name].norm() * gradient[name].norm() for name in names]).sum()
 
 
 def _weighted(state: State, values: Mapping[str, Tensor]) -> Tensor:

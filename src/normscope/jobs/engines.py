@@ -54,11 +54,6 @@ def processes(work: SharedWork[Job, Result], jobs: Sequence[Job], workers: int) 
     """Yield the results of jobs in processes of this machine, as they end.
 
     If a process dies, the unfinished jobs are repeated one by one, and a job that dies again counts as failed.
-
-    Args:
-        work: the data that all jobs share, which is sent to each process once.
-        jobs: the jobs to do.
-        workers: the number of processes.
     """
     left = dict.fromkeys(jobs)
     try:
@@ -149,11 +144,7 @@ def _do(job: Any) -> Any:
 
 
 def on_ray(work: SharedWork[Job, Result], jobs: Sequence[Job]) -> Iterator[Result]:
-    """Yield the results of jobs on a Ray cluster as they end: on the connected one, or on one on this machine.
-
-    Raises:
-        InputError: Ray is not installed, or its cluster does not answer.
-    """
+    """Yield the results of jobs on a Ray cluster as they end: on the connected one, or on one on this machine."""
     try:
         import ray
     except ImportError as error:

@@ -75,10 +75,10 @@ class Ledger(Generic[Result]):
             write_text(held, json.dumps(wanted, indent=1) + "\n")
             return
         try:
-            found = read_json(held)
+            stored = read_json(held)
         except InputError as error:
             raise InputError(f"{error}: name another folder") from error
-        other = [name for name in wanted if not isinstance(found, dict) or found.get(name) != wanted[name]]
+        other = [name for name in wanted if not isinstance(stored, dict) or stored.get(name) != wanted[name]]
         if other:
             raise InputError(
                 f"{self.path} holds results with other settings (of {', '.join(other)}): name another folder"
@@ -129,8 +129,8 @@ class Ledger(Generic[Result]):
 
 def hashed(tensors: Iterable[Tensor]) -> str:
     """Return a short name for the values of tensors, by which settings are compared."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for tensor in tensors:
-        found.update(str((tuple(tensor.shape), tensor.dtype)).encode())
-        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()[:16]
+        digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]

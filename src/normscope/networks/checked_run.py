@@ -21,21 +21,7 @@ from ..listening.calls import NORMALIZERS
 def module_shapes(
     model: nn.Module, call: Call, modules: Sequence[nn.Module], *, outputs: bool = False
 ) -> tuple[dict[int, tuple[int, ...]], tuple[str, ...]]:
-    """Run a model once; return the shape of each module's input, and the normalizing functions that are called.
-
-    Args:
-        model: the model, which is left as found.
-        call: its arguments.
-        modules: the modules whose shapes are returned.
-        outputs: whether to return the shapes of their outputs instead of their inputs.
-
-    Returns:
-        The shapes by the id of the module, and the names of normalizing functions that are called outside of the
-        modules.
-
-    Raises:
-        InputError: the model does not accept the batch.
-    """
+    """Run a model once; return the shape of each module's input, and the normalizing functions that are called."""
     shapes: dict[int, tuple[int, ...]] = {}
     functions = _NormalizingCalls()
 
@@ -77,7 +63,7 @@ class _NormalizingCalls(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def calibrated(model: nn.Module, call: Call, norms: Sequence[_BatchNorm]) -> list[str]:
+def calibrate_batch_norms(model: nn.Module, call: Call, norms: Sequence[_BatchNorm]) -> list[str]:
     """Set the running statistics of new BatchNorms to those of the batch; return notes for the reader."""
     norms = [norm for norm in norms if norm.track_running_stats]
     if not norms:
@@ -103,12 +89,7 @@ def calibrated(model: nn.Module, call: Call, norms: Sequence[_BatchNorm]) -> lis
 
 
 def check_run(model: nn.Module, call: Call, used: Iterable[nn.Module]) -> list[str]:
-    """Run a twin in eval mode without gradients, as users do; return notes for the reader.
-
-    Raises:
-        InputError: the twin raises, or a new normalizer never runs: the model uses a fused kernel, or reads the weights
-            of a module without running it.
-    """
+    """Run a twin in eval mode without gradients, as users do; return notes for the reader."""
     not_run = {id(module) for module in used if not isinstance(module, nn.Identity)}
     # A global hook: a hook on a module would keep torch from its fused kernels.
     hook = register_module_forward_hook(lambda module, args, output: not_run.discard(id(module)))
@@ -124,11 +105,7 @@ def check_run(model: nn.Module, call: Call, used: Iterable[nn.Module]) -> list[s
 
 
 def run(model: nn.Module, call: Call) -> Tensor:
-    """Run a model on copies of its inputs; return all floats of its outputs in one row.
-
-    Raises:
-        InputError: the model raises.
-    """
+    """Run a model on copies of its inputs; return all floats of its outputs in one row."""
     args, kwargs = tree_map(lambda v: v.clone() if isinstance(v, Tensor) else v, (call.args, call.kwargs))
     try:
         outputs = tree_leaves(model(*args, **kwargs))

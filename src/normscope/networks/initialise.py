@@ -173,8 +173,8 @@ def _deviations_and_gradients(model: nn.Module, call: Call, mode: str) -> dict[s
         differentiable = [value for value in by_layer.values() if value.requires_grad]
         gradients: dict[int, Tensor | None] = {}
         if outputs.requires_grad and differentiable:
-            found = torch.autograd.grad((outputs * signs.to(outputs)).sum(), differentiable, allow_unused=True)
-            gradients = {id(value): gradient for value, gradient in zip(differentiable, found)}
+            slopes = torch.autograd.grad((outputs * signs.to(outputs)).sum(), differentiable, allow_unused=True)
+            gradients = {id(value): gradient for value, gradient in zip(differentiable, slopes)}
     size = math.sqrt(outputs.numel())
     return {path: (_deviation(value), _relative(gradients.get(id(value)), size)) for path, value in by_layer.items()}
 

@@ -152,11 +152,7 @@ def original_of(module: nn.Module) -> nn.Module | None:
 
 
 def place_of(module: nn.Module) -> NormalizerPlace | None:
-    """Return what a module normalizes; None if it is no normalizer.
-
-    Raises:
-        InputError: the module looks like a normalizer, but is none that is known.
-    """
+    """Return what a module normalizes; None if it is no normalizer."""
     if isinstance(module, Absent):
         original = original_of(module)
         place = None if original is None else place_of(original)
@@ -165,23 +161,12 @@ def place_of(module: nn.Module) -> NormalizerPlace | None:
         place = place_of(module.norm)
         return None if place is None else dataclasses.replace(place, last=True, ranks=UNKNOWN)
     for base, known_place in KNOWN_PLACES.items():
-        if isinstance(module, base) and _keeps_forward(module, base):
+        # A subclass may do more, such as an activation. A SyncBatchNorm has a forward of its own and does no more.
+        if isinstance(module, base) and (type(module).forward is base.forward or type(module) is nn.SyncBatchNorm):
             return known_place(module)
-    return _written(module) if _is_called_norm(module) else None
-
-
-def _keeps_forward(module: nn.Module, base: type[nn.Module]) -> bool:
-    """Whether a module runs the forward of a known class: a subclass may do more, such as an activation.
-
-    A SyncBatchNorm has a forward of its own and computes what a BatchNorm computes.
-    """
-    return type(module).forward is base.forward or type(module) is nn.SyncBatchNorm
-
-
-def _is_called_norm(module: nn.Module) -> bool:
-    """Whether the class of a single module with parameters is named like a normalizer."""
-    named = "norm" in type(module).__name__.lower() and not type(module).__module__.startswith("torch.nn.utils")
-    return named and not any(module.children()) and next(module.parameters(), None) is not None
+    called_norm = "norm" in type(module).__name__.lower() and not type(module).__module__.startswith("torch.nn.utils")
+    single = not any(module.children()) and next(module.parameters(), None) is not None
+    return _written(module) if called_norm and single else None
 
 
 def _place(module: Any, kind: Kind, features: int, *, last: bool, eps: float | None = None) -> NormalizerPlace:
@@ -233,11 +218,7 @@ KNOWN_PLACES: dict[type[nn.Module], Callable[[Any], NormalizerPlace]] = {
 
 
 def _written(module: nn.Module) -> NormalizerPlace:
-    """Return the place of a normalizer with a forward of its own, if it computes what a known one computes.
-
-    Raises:
-        InputError: it does not.
-    """
+    """Return the place of a normalizer with a forward of its own, if it computes what a known one computes."""
     weight = getattr(module, "weight", None)
     eps = next((float(value) for name in ("eps", "variance_epsilon") if (value := getattr(module, name, None))), EPS)
     if isinstance(weight, Tensor) and weight.ndim == 1 and len(weight) > 1:
@@ -268,17 +249,7 @@ def _agrees(module: nn.Module, form: Callable[[Tensor], Tensor], shape: tuple[in
 
 
 def build(kind: Kind, place: NormalizerPlace, shape: tuple[int, ...] | None, groups: int | None) -> nn.Module:
-    """Return a normalizer of a kind for a place, with the scale and shift of the normalizer at that place.
-
-    Args:
-        kind: the kind of the new normalizer.
-        place: the place that it is for.
-        shape: the shape of its input, where that is known.
-        groups: the number of groups of a GroupNorm; None for about sixteen channels each, or two smaller groups.
-
-    Raises:
-        InputError: that kind would normalize sets of one or two entries there, or needs a shape to be built.
-    """
+    """Return a normalizer of a kind for a place, with the scale and shift of the normalizer at that place."""
     number = groups_of(place.features, groups) if kind == "group" else 1
     if shape is not None:
         _check_sets(kind, place, shape, number)
@@ -297,15 +268,7 @@ def build(kind: Kind, place: NormalizerPlace, shape: tuple[int, ...] | None, gro
 
 
 def groups_of(features: int, groups: int | None) -> int:
-    """Return the number of groups of a GroupNorm.
-
-    Raises:
-        InputError: the number that was asked for does not divide the features.
-
-    Example:
-        >>> [groups_of(features, None) for features in (64, 96, 48, 10, 7)]
-        [4, 6, 3, 2, 1]
-    """
+    """Return the number of groups of a GroupNorm."""
     if groups is None:
         least = min(CHANNELS_A_GROUP, -(-features // 2))
         return features // next(size for size in range(least, features + 1) if features % size == 0)
@@ -346,14 +309,11 @@ def _built(kind: Kind, place: NormalizerPlace, groups: int) -> nn.Module:
     if kind in ("layer", "group"):
         norm = nn.GroupNorm(groups, features, affine=affine, eps=eps)
     else:
-        norm = _class_by_rank(kind, place)(features, affine=affine, eps=eps)
+        by_rank = BATCH_NORMS if kind == "batch" else INSTANCE_NORMS
+        classes: set[Any] = {by_rank.get(rank) for rank in ((3,) if place.last else place.ranks)}
+        if len(classes) > 1 or None in classes:
+            raise InputError(
+                f"how many axes its tensor has is not known, which {kind} normalization needs: pass a batch"
+            )
+        norm = classes.pop()(features, affine=affine, eps=eps)
     return FeaturesLast(norm, tokens=kind == "group") if place.last and not flat else norm
-
-
-def _class_by_rank(kind: Kind, place: NormalizerPlace) -> Any:
-    """Return the class of a BatchNorm or InstanceNorm for the number of axes of its tensor."""
-    by_rank = BATCH_NORMS if kind == "batch" else INSTANCE_NORMS
-    classes = {by_rank.get(rank) for rank in ((3,) if place.last else place.ranks)}
-    if len(classes) > 1 or None in classes:
-        raise InputError(f"how many axes its tensor has is not known, which {kind} normalization needs: pass a batch")
-    return classes.pop()

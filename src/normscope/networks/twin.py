@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,18 +15,19 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.utils._pytree import tree_map
 
+from ..core.codec import JsonForm, encoded
 from ..core.errors import CaptureError, InputError, said
 from ..core.untouched import mode_of, outside_inference_mode, unwrapped
 from ..graph.call import Call, arguments
 from ..graph.capturing import capture
 from ..graph.ir import Graph
-from . import batchnorm_folding
-from .changes import Change, Twin
-from .checked_run import calibrated, check_run, module_shapes
-from .inserting import hidden_layers
+from ..report.shown import Shown
+from ..rules.invariance import MOVES, feeds, weight_layer
+from .checked_run import calibrate_batch_norms, check_run, module_shapes
 from .normalizer_modules import (
     KINDS,
     Absent,
+    ChannelAffine,
     FeaturesLast,
     Kind,
     Normalized,
@@ -36,6 +39,52 @@ from .normalizer_modules import (
 )
 
 Where = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
+ACTIVATIONS = {
+    "relu", "relu6", "leaky_relu", "prelu", "rrelu", "elu", "selu", "celu", "gelu", "silu", "mish", "tanh", "sigmoid",
+    "softplus", "hardtanh", "hardswish", "hardsigmoid", "clamp_min", "softsign",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One module of a model that differs in its twin.
+
+    Attributes:
+        path: the path of the module.
+        was, now: the module in the model, and the one in the twin.
+        note: what was done to weights, scales, shifts or statistics.
+    """
+
+    path: str
+    was: str
+    now: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Twin(Shown):
+    """A copy of a model with other normalizers. Prints as a table of what was changed.
+
+    Attributes:
+        model: the twin, a `torch.nn.Module` of its own.
+        normalizer: the kind of normalizer that was asked for; None for none.
+        changes: one per changed module, in the order of the model.
+        checked: whether the twin was run on a batch.
+        notes: what the reader must know.
+    """
+
+    page = "twin:twin_document"
+    JSON: ClassVar[JsonForm] = JsonForm(left_out=("model",))
+
+    model: nn.Module = field(repr=False)
+    normalizer: str | None
+    changes: tuple[Change, ...]
+    checked: bool
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the changes as plain data, without the weights."""
+        return dict(encoded(self))
 
 
 @outside_inference_mode
@@ -138,7 +187,7 @@ class _TwinBuilder:
                     f"the model calls {', '.join(functions)} as a function, which no twin can replace: use the module "
                     "(torch.nn.LayerNorm and so on) in the model, or name the places to change with where="
                 )
-        into = batchnorm_folding.foldable(self._graph("fold", "eval"), self.model) if fold else {}
+        into = foldable(self._graph("fold", "eval"), self.model) if fold else {}
         for path, (module, place) in asked.items():
             try:
                 self._change(path, module, place, shapes.get(id(module)), fold=fold, into=into.get(path))
@@ -166,7 +215,7 @@ class _TwinBuilder:
         """Check the twin and return it."""
         _without_fast_path(self.model)
         if self.call is not None and self.changes:
-            self.notes += calibrated(self.model, self.call, self.new_norms)
+            self.notes += calibrate_batch_norms(self.model, self.call, self.new_norms)
             self.notes += check_run(self.model, self.call, self.replacements.values())
         return Twin(
             model=self.model,
@@ -178,16 +227,16 @@ class _TwinBuilder:
 
     def _places(self) -> Iterator[tuple[str, tuple[nn.Module, NormalizerPlace]]]:
         """Yield every normalizer, and every module that replaces one that was taken out, by path."""
-        found: set[str] = set()
+        normalizers: set[str] = set()
         for path, module in self.model.named_modules(remove_duplicate=False):
-            if any(path.startswith(f"{outer}.") for outer in found):
+            if any(path.startswith(f"{outer}.") for outer in normalizers):
                 continue
             try:
                 place = place_of(module)
             except InputError as error:
                 raise InputError(f"`{path}`: {error}: a twin cannot be built") from error
             if place is not None:
-                found.add(path)
+                normalizers.add(path)
                 yield path, (module, place)
 
     def _graph(self, purpose: str, mode: str | None = None) -> Graph:
@@ -253,11 +302,11 @@ class _TwinBuilder:
     def _fold(self, path: str, module: nn.Module, into: str | None) -> None:
         """Fold a BatchNorm into the layer before it; where no layer can take it, keep it as an affine map."""
         if into is None:
-            new: nn.Module = batchnorm_folding.affine(module)
+            new: nn.Module = affine(module)
             self._put(path, remember(new, module), module)
             self._record(path, module, "ChannelAffine", "no layer feeds it alone: its affine map stays, in its place")
             return
-        layer = batchnorm_folding.folded(self.model.get_submodule(into), module)
+        layer = folded(self.model.get_submodule(into), module)
         self._put(into, layer)
         self._put(path, remember(Absent(), module), module)
         self._record(path, module, "nothing", f"folded into `{into}`, with its running statistics")
@@ -310,15 +359,14 @@ class _TwinBuilder:
 
 
 def copied(model: nn.Module) -> nn.Module:
-    """Return a copy of a model, with tensors of its own.
-
-    Raises:
-        InputError: the model cannot be copied.
-    """
+    """Return a copy of a model, with tensors of its own."""
     try:
         return copy.deepcopy(model)
     except Exception as error:
-        raise InputError(f"the model cannot be copied ({said(error)})") from error
+        raise InputError(
+            f"the model cannot be copied ({said(error)}): replace torch.nn.utils.weight_norm by "
+            "torch.nn.utils.parametrizations.weight_norm, and keep only modules and parameters in it"
+        ) from error
 
 
 def call_of(model: nn.Module, batch: Any) -> Call:
@@ -382,3 +430,85 @@ def _without_fast_path(model: nn.Module) -> None:
             module.use_nested_tensor = module.use_nested_tensor and all(
                 getattr(layer, "activation_relu_or_gelu", 0) for layer in module.layers
             )
+
+
+def hidden_layers(graph: Graph, model: nn.Module) -> list[str]:
+    """Return the paths of linear layers and convolutions whose output an activation reads, in order."""
+    readers: dict[str, list[str]] = {}
+    for node in graph:
+        for name in node.refs:
+            readers.setdefault(name, []).append(node.name)
+    nodes = {node.name: node for node in graph}
+
+    def activated(name: str) -> bool:
+        for reader in (nodes[other] for other in readers.get(name, ())):
+            if reader.operator.rstrip("_") in ACTIVATIONS or (reader.op in MOVES and activated(reader.name)):
+                return True
+        return False
+
+    modules = dict(model.named_modules())
+    activated_paths = [node.path for node in graph if weight_layer(node) is not None and activated(node.name)]
+    paths = [path for path in dict.fromkeys(activated_paths) if isinstance(modules.get(path), nn.Linear | _ConvNd)]
+    if not paths:
+        raise InputError("no linear layer or convolution of the model feeds an activation: name the places with where=")
+    return paths
+
+
+def coefficients(norm: nn.Module) -> tuple[Tensor, Tensor]:
+    """Return the scale and shift per channel, in float64, that a BatchNorm applies in eval mode."""
+    if not isinstance(norm, _BatchNorm):
+        kind = getattr(place_of(norm), "kind", None)
+        raise InputError(f"only BatchNorm folds: {kind or type(norm).__name__} normalization divides by what it sees")
+    if norm.running_mean is None or norm.running_var is None:
+        raise InputError("it has no running statistics (track_running_stats=False), so that it is no affine map")
+    with torch.no_grad():
+        scale = (norm.running_var.double() + norm.eps).rsqrt()
+        scale = scale if norm.weight is None else scale * norm.weight.double()
+        shift = -norm.running_mean.double() * scale
+        return scale, shift if norm.bias is None else shift + norm.bias.double()
+
+
+def foldable(graph: Graph, model: nn.Module) -> dict[str, str]:
+    """Return the path of every BatchNorm that can be folded, with the path of the layer into which it can be.
+
+    The layer must feed the BatchNorm and nothing else, run once, and share its tensors with no other layer.
+    """
+    modules = dict(model.named_modules())
+    uses = Counter(id(tensor) for _, tensor in model.named_parameters(remove_duplicate=False))
+    runs = Counter((node.path, node.op) for node in graph)
+    into = {}
+    for feed in feeds(graph):
+        weight, norm = feed.weight, feed.normalizer
+        layer = modules.get(weight.path)
+        if not isinstance(layer, nn.Linear | _ConvNd) or hasattr(layer, "parametrizations") or not feed.exclusive:
+            continue
+        single = runs[weight.path, weight.op] == 1 == runs[norm.path, norm.op]
+        if single and all(uses[id(tensor)] == 1 for tensor in layer.parameters()):
+            into[norm.path] = weight.path
+    return into
+
+
+def folded(layer: nn.Module, norm: nn.Module) -> nn.Module:
+    """Return a copy of a layer that computes what the layer and the BatchNorm behind it compute in eval mode."""
+    assert isinstance(layer, nn.Linear | _ConvNd)
+    scale, shift = coefficients(norm)
+    new: Any = copy.deepcopy(layer)
+    with torch.no_grad():
+        weight = layer.weight.double()
+        if isinstance(layer, _ConvTransposeNd):  # Its weight is [inputs, outputs of a group, ...].
+            parts = weight.reshape(layer.groups, -1, *weight.shape[1:])
+            factors = scale.reshape(layer.groups, 1, -1, *(1,) * (weight.ndim - 2))
+            weight = (parts * factors).reshape(weight.shape)
+        else:
+            weight = weight * scale.reshape(-1, *(1,) * (weight.ndim - 1))
+        bias = shift if layer.bias is None else layer.bias.double() * scale + shift
+        new.weight.copy_(weight)
+        new.bias = nn.Parameter(bias.to(layer.weight), requires_grad=layer.weight.requires_grad)
+    return new
+
+
+def affine(norm: nn.Module) -> ChannelAffine:
+    """Return a BatchNorm in eval mode as the affine map that it is."""
+    scale, shift = coefficients(norm)
+    like = next((value for value in (norm.weight, norm.running_mean) if isinstance(value, Tensor)), scale)
+    return ChannelAffine(scale.to(like), shift.to(like))

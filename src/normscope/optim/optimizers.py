@@ -97,7 +97,10 @@ class _SphereOptimizer(Optimizer):
                 continue
             if group["weight_decay"]:
                 raise InputError(DECAY)
-            for params in _by_device_and_dtype(with_gradient):
+            alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+            for parameter in (parameter for parameter in with_gradient if parameter.numel()):
+                alike.setdefault((parameter.device, parameter.dtype), []).append(parameter)
+            for params in alike.values():
                 self._sphere_step(group, params)
         return loss
 
@@ -162,8 +165,7 @@ class SphereSGD(_SphereOptimizer):
         maximize: bool = False,
         foreach: bool | None = None,
     ) -> None:
-        _check_range(lr=lr, momentum=momentum, weight_decay=weight_decay)
-        _check_clip(clip)
+        _check_range(clip, lr=lr, momentum=momentum, weight_decay=weight_decay)
         if nesterov and not momentum:
             raise InputError("nesterov needs a momentum: pass momentum=0.9, say")
         defaults = {"lr": lr, "momentum": momentum, "clip": clip, "weight_decay": weight_decay, "nesterov": nesterov}
@@ -256,8 +258,7 @@ class SphereAdam(_SphereOptimizer):
         maximize: bool = False,
         foreach: bool | None = None,
     ) -> None:
-        _check_range(lr=lr, eps=eps, weight_decay=weight_decay)
-        _check_clip(clip)
+        _check_range(clip, lr=lr, eps=eps, weight_decay=weight_decay)
         if not all(0.0 <= beta < 1.0 for beta in betas):
             raise InputError(f"betas are {betas}: each is at least 0 and below 1")
         defaults = {"lr": lr, "betas": betas, "eps": eps, "clip": clip, "weight_decay": weight_decay}
@@ -317,29 +318,16 @@ class SphereAdam(_SphereOptimizer):
                 )
 
 
-def _by_device_and_dtype(params: list[Tensor]) -> list[list[Tensor]]:
-    """Return the parameters that are not empty in lists, each of one device and dtype."""
-    lists: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-    for parameter in params:
-        if parameter.numel():
-            lists.setdefault((parameter.device, parameter.dtype), []).append(parameter)
-    return list(lists.values())
-
-
 def _gradients(group: dict[str, Any], params: list[Tensor]) -> list[Tensor]:
     """Return the gradients in the parameters' dtype, negated if the group maximizes the loss."""
     gradients = [p.grad.to(p.dtype) for p in params if p.grad is not None]
     return [-gradient for gradient in gradients] if group["maximize"] else gradients
 
 
-def _check_range(**numbers: float) -> None:
-    """Refuse a number below 0."""
+def _check_range(clip: float | None, **numbers: float) -> None:
+    """Refuse a limit on the gradient that is not above 0, and other numbers below 0."""
     for name, value in numbers.items():
         if not float(value) >= 0.0:
             raise InputError(f"{name} is {value}: it must be at least 0")
-
-
-def _check_clip(clip: float | None) -> None:
-    """Refuse a limit on the gradient that is not above 0."""
     if clip is not None and not clip > 0.0:
         raise InputError(f"clip is {clip}: it must be above 0, or None to clip nothing")

@@ -30,13 +30,7 @@ zero, as it may be rounding alone (in float32: less than 0.0007 of the vector)."
 
 @contextmanager
 def as_rows(units: Sequence[int], axis: int, tensors: Matrices) -> Iterator[list[Tensor]]:
-    """Give tensors as matrices with one row per sphere; after the block, the tensors hold what the rows hold.
-
-    Args:
-        units: how many spheres each tensor has: equal blocks of neighbours along the axis.
-        axis: the axis of the tensors that counts channels.
-        tensors: tensors of any shapes.
-    """
+    """Give tensors as matrices with one row per sphere; after the block, the tensors hold what the rows hold."""
     channels_first = [tensor.movedim(axis, 0) for tensor in tensors]
     rows = [tensor.reshape(count, -1) for tensor, count in zip(channels_first, units, strict=True)]
     yield rows
@@ -57,14 +51,7 @@ def momentum_step(
 ) -> None:
     """Move rows by a step with momentum, in place (SGD-G): t <- momentum t - lr h, y moves along t, t is transported.
 
-    Args:
-        ys: the rows.
-        gradients: the gradients with respect to the rows.
-        buffers: the last steps as tangents of the unit spheres, transported to y, plus a component along y.
-        parts: the size of that component, one number per row.
-        lr: the learning rate.
-        momentum: the share of the last step that is kept.
-        clip: the largest norm of h; None for no limit.
+    `buffers` hold the last steps: tangents of the unit spheres at y, and a component along y of the size in `parts`.
     """
     slope = _slope(ys, gradients, clip)
     along = momentum * torch.cat(parts) + slope.added_to(buffers, momentum, -lr)
@@ -89,19 +76,7 @@ def adaptive_step(
     step: float,
     clip: float | None,
 ) -> None:
-    """Move rows by Adam's step with one second moment per sphere, in place (Adam-G).
-
-    Args:
-        ys: the rows.
-        gradients: the gradients with respect to the rows.
-        means: the running means of h, transported to y.
-        squares: the running means of norm(h)^2, one per row.
-        lr: the learning rate.
-        betas: the decay rates of both means.
-        eps: the number added to the root of the second moment.
-        step: the number of this step, from 1 on.
-        clip: the largest norm of h; None for no limit.
-    """
+    """Move rows by Adam's step with one second moment per sphere, in place (Adam-G)."""
     first, second = betas
     slope = _slope(ys, gradients, clip)
     along = slope.added_to(means, first, 1.0 - first)
@@ -158,19 +133,7 @@ def _across(square: Tensor, along: Tensor) -> Tensor:
 
 
 def _turned(ys: Matrices, buffers: Matrices, length: Tensor, along: Tensor, norm: Tensor, angle: Tensor) -> Tensor:
-    """Turn y by an angle towards the tangent in b, and transport the tangent, in place; a negative angle turns away.
-
-    Args:
-        ys: the rows.
-        buffers: b, one row for each row of `ys`.
-        length: the lengths of y.
-        along: the components of b along y.
-        norm: the norms of the tangents.
-        angle: the angles to turn by.
-
-    Returns:
-        The components of b along y afterwards.
-    """
+    """Turn y by an angle towards the tangent in b, and transport the tangent, in place; a negative angle turns away."""
     moving = (length > 0) & (norm > 0)
     part = torch.where(moving, norm * (angle / 2.0).tan(), 0.0)
     _straighten(ys, buffers, length, part + along)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..choosing.cell import Cell
-from ..choosing.choice import Choice
-from ..choosing.recommendation import NAMES, by_batch_size, figured
-from ..choosing.run_outcome import WENT
+from ..choosing.choice import NAMES, WENT, Cell, Choice, by_batch_size, format_loss
 from ..report.document import Block, Chart, Column, Document, Series, Steps, Table, Text
 from ..report.words import counted
 
@@ -65,7 +62,7 @@ def _brief_table(choice: Choice) -> Table:
                 NAMES[cell.normalizer],
                 cell.status,
                 cell.lr,
-                figured(cell) if cell.lr is not None else None,
+                format_loss(cell) if cell.lr is not None else None,
                 cell.mean_of("accuracy"),
                 cell.first("stable_lr"),
                 " ".join("-" if value is None else f"{value:.1f}" for value in capacity),

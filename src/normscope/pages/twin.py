@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..networks.changes import Twin
+from ..networks.twin import Twin
 from ..report.document import Column, Document, Table, Text
 from ..report.words import counted
 

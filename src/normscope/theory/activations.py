@@ -123,19 +123,7 @@ def quick_gelu(x: Tensor) -> Tensor:
 
 
 def leaky_relu(negative_slope: float = 0.01, *, name: str = "leaky_relu") -> Activation:
-    """Return leaky ReLU, max(0, x) + a min(0, x): slopes between a and 1.
-
-    Args:
-        negative_slope: the slope a for negative inputs, of any sign.
-        name: the name to show.
-
-    Returns:
-        The activation.
-
-    Example:
-        >>> leaky_relu(-0.5).slope
-        (-0.5, 1.0)
-    """
+    """Return leaky ReLU, max(0, x) + a min(0, x): slopes between a and 1."""
     a = float(negative_slope)
     function = partial(F.leaky_relu, negative_slope=a)
     return Activation(
@@ -167,19 +155,6 @@ def elu(alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0, *, nam
     """Return ELU as `aten.elu` has it: s x for x > 0, s alpha (exp(i x) - 1) below.
 
     The slopes are s and everything between 0 and s alpha i.
-
-    Args:
-        alpha: the depth of the negative side.
-        scale: s, the scale of the output.
-        input_scale: i, the scale of the input on the negative side; below zero the function is not Lipschitz.
-        name: the name to show.
-
-    Returns:
-        The activation.
-
-    Example:
-        >>> elu(-2.0).slope, elu(-2.0).bounded
-        ((-2.0, 1.0), (0.0, inf))
     """
     floor, steepest = -scale * alpha, scale * alpha * input_scale
     function = partial(torch.ops.aten.elu.default, alpha=alpha, scale=scale, input_scale=input_scale)
@@ -211,20 +186,7 @@ def celu(alpha: float = 1.0) -> Activation:
 
 
 def clamp(low: float | None = None, high: float | None = None, *, name: str = "clamp") -> Activation:
-    """Return x clamped to [low, high]; also hardtanh. Where low >= high torch returns the constant `high`.
-
-    Args:
-        low: the least value; None for none.
-        high: the largest value; None for none.
-        name: the name to show.
-
-    Returns:
-        The activation, with slopes [0, 1], [1, 1] without limits, [0, 0] for a constant.
-
-    Example:
-        >>> clamp(0.0, 6.0).bounded
-        (0.0, 6.0)
-    """
+    """Return x clamped to [low, high]; also hardtanh. Where low >= high torch returns the constant `high`."""
     bottom, top = -math.inf if low is None else float(low), math.inf if high is None else float(high)
     function: Callable[[Tensor], Tensor] = partial(torch.clamp, min=bottom, max=top)
     label = f"{name}({bottom:g}, {top:g})"
@@ -243,21 +205,7 @@ def hardtanh(min_val: float = -1.0, max_val: float = 1.0) -> Activation:
 
 
 def threshold(threshold: float, value: float) -> Activation:
-    """Return x where x > threshold, else `value`: Lipschitz only if the two meet.
-
-    Args:
-        threshold: the point where the function switches.
-        value: its value at and below the threshold.
-
-    Returns:
-        max(x, threshold) with slopes [0, 1] if `value == threshold`; else a jump, not Lipschitz.
-
-    Example:
-        >>> threshold(1.0, 1.0).slope
-        (0.0, 1.0)
-        >>> threshold(1.0, 0.0).reason
-        'threshold(1, 0) jumps by 1 at 1'
-    """
+    """Return x where x > threshold, else `value`: Lipschitz only if the two meet."""
     label = f"threshold({threshold:g}, {value:g})"
     function = partial(F.threshold, threshold=threshold, value=value)
     bounded = (min(threshold, value), math.inf)
@@ -296,21 +244,6 @@ def softplus(beta: float = 1.0, threshold: float = 20.0) -> Activation:
         below the rounding of float32 but not of float64, where secants across the jump are arbitrarily steep: the
         slopes are those of the smooth function, and the evidence is NUMERICAL. A lower threshold makes the function
         not Lipschitz.
-
-    Args:
-        beta: the sharpness, of any sign but not 0.
-        threshold: the value of beta x above which torch returns x itself.
-
-    Returns:
-        The activation.
-
-    Example:
-        >>> softplus(2.0).slope
-        (0.0, 1.0)
-        >>> softplus(threshold=1.0).slope
-        (-inf, inf)
-        >>> softplus().evidence.name, softplus(threshold=40.0).evidence.name
-        ('NUMERICAL', 'PROVEN')
     """
     label, function = f"softplus({beta:g})", partial(F.softplus, beta=beta, threshold=threshold)
     if not threshold >= SOFTPLUS_THRESHOLD:

@@ -14,10 +14,6 @@ LIMIT = math.pi / (math.pi - 1.0)
 def relu_overlap(correlation: float) -> float:
     """Return `J(c) = (sqrt(1 - c^2) + (pi - arccos c) c)/pi`: twice the mean of relu(u) relu(v) at correlation c.
 
-    Example:
-        >>> relu_overlap(1.0), round(relu_overlap(0.0), 6)
-        (1.0, 0.31831)
-
     Reference: Cho and Saul 2009, the arc-cosine kernel of order 1.
     """
     return (math.sqrt(1.0 - correlation**2) + (math.pi - math.acos(correlation)) * correlation) / math.pi

@@ -74,18 +74,8 @@ def cross_entropy(*, label_smoothing: float = 0.0, weight: Tensor | None = None)
 
     The gradient is A p - a with p the softmax, a_c = w_c q_c, q the (smoothed) target and A the sum of a. It is convex
     in p, so its norm is largest in a corner of the simplex: A^2 - 2 A min_j a_j + norm(a)^2, over the targets. Without
-    smoothing and weights that is 1 + 1. It is approached as the logits grow and attained nowhere.
-
-    Args:
-        label_smoothing: the share of the target spread evenly over all classes, in [0, 1].
-        weight: factors of the classes (torch's `weight`); rows are averaged plainly, not divided by their weights.
-
-    Raises:
-        InputError: smoothing outside [0, 1], or weights that are negative or not finite.
-
-    Example:
-        >>> round(cross_entropy(label_smoothing=0.1).constant(10), 4)
-        1.345
+    smoothing and weights that is 1 + 1. It is approached as the logits grow and attained nowhere. Rows are averaged
+    plainly, not divided by their weights as torch does.
     """
     if not 0.0 <= label_smoothing <= 1.0:
         raise InputError(f"label_smoothing is {label_smoothing}: it must lie between 0 and 1")
@@ -252,15 +242,7 @@ LOSSES: Mapping[str, Callable[[], Loss]] = {
 
 
 def named(loss: str | Loss) -> Loss:
-    """Return a loss by its name, or the loss itself.
-
-    Raises:
-        InputError: there is no loss of that name.
-
-    Example:
-        >>> named("l1").constant(4), named("l1").as_printed
-        (2.0, 1.0)
-    """
+    """Return a loss by its name, or the loss itself."""
     if isinstance(loss, Loss):
         return loss
     if not isinstance(loss, str) or loss not in LOSSES:

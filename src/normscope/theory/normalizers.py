@@ -73,23 +73,9 @@ def batch_norm_eval_global(gamma: Tensor | None, running_var: Tensor, eps: float
 
 
 def layer_norm_global(gamma: Tensor | None, n: int, eps: float) -> Upper:
-    """Return the Lipschitz constant of LayerNorm over all inputs, norm(diag(gamma)(I - 11^T/n))/sqrt(eps).
+    """Return the Lipschitz constant of LayerNorm over all inputs, norm(diag(gamma)(I - 11^T/n))/sqrt(eps); 0 for n = 1.
 
     It is attained at zero variance: the Jacobian at y is that at 0 times a contraction, divided by a larger s.
-
-    Args:
-        gamma: n scales, or one; None for ones.
-        n: the number of normalized entries.
-        eps: the stabiliser.
-
-    Returns:
-        The constant, rounded outward; 0 for n = 1, infinite with its reason for eps = 0.
-
-    Example:
-        >>> round(10 ** layer_norm_global(None, 8, 1e-4).log10, 9)
-        100.0
-        >>> round(10 ** layer_norm_global(torch.tensor([1.0, 0.0]), 2, 1.0).log10, 9)
-        0.707106781
 
     Reference:
         Than, Lemma 2 (1/sigma, sigma = min over R^n, which is sqrt(eps)).
@@ -108,16 +94,6 @@ def centred_gain(gamma: Tensor) -> float:
     Its square is the largest root of the derivative of prod_i (z - gamma_i^2), and lies between the two largest
     gamma_i^2: there sum_i 1/(z - gamma_i^2) decreases through 0. A z at which the sum is below 0 by more than its
     rounding is above the root, and the norm grows with every abs(gamma_i), so squares may be rounded up.
-
-    Args:
-        gamma: the n scales of the set.
-
-    Returns:
-        The bound as a float, rounded up; max abs(gamma) if two entries share it, 0 for n = 1.
-
-    Example:
-        >>> centred_gain(torch.tensor([3.0, 3.0, 1.0])), round(centred_gain(torch.tensor([3.0, 0.0, 0.0])) ** 2, 12)
-        (3.0, 6.0)
     """
     top, n = _largest(gamma), gamma.numel()
     if n == 1:

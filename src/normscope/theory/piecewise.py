@@ -94,14 +94,14 @@ class PiecewiseLinear:
         if name != "clamp":
             raise Unreadable(f"{name} is not piecewise linear")
         low, high = limits
-        found = self
+        clamped = self
         if low is not None:
             floor = PiecewiseLinear.constant(low)
-            found = found.compared("gt", floor).chosen(found, floor)
+            clamped = clamped.compared("gt", floor).chosen(clamped, floor)
         if high is not None:
             ceiling = PiecewiseLinear.constant(high)
-            found = found.compared("lt", ceiling).chosen(found, ceiling)
-        return found
+            clamped = clamped.compared("lt", ceiling).chosen(clamped, ceiling)
+        return clamped
 
     def compared(self, kind: str, other: PiecewiseLinear) -> PiecewiseLinear:
         """Return 1 where a comparison holds and 0 elsewhere."""
@@ -140,13 +140,6 @@ def activation_of(function: PiecewiseLinear) -> Activation | None:
     """Return a continuous piecewise linear function with a bend as an activation; also hardshrink, which jumps.
 
     The slopes are exact, so that the function need not be a known one; a known function gets its name.
-
-    Example:
-        >>> x = PiecewiseLinear.identity()
-        >>> leaky = x.compared("gt", PiecewiseLinear.constant(Fraction(0))).chosen(
-        ...     x, x * PiecewiseLinear.constant(Fraction(1, 4)))
-        >>> activation_of(leaky).name
-        'leaky_relu(0.25)'
     """
     function = function.simplified()
     if not function.knots:
@@ -159,8 +152,8 @@ def activation_of(function: PiecewiseLinear) -> Activation | None:
     slope = (_down(min(slopes)), _up(max(slopes)))
     low = -math.inf if slopes[0] > 0 or slopes[-1] < 0 else _down(min(function.at))
     high = math.inf if slopes[0] < 0 or slopes[-1] > 0 else _up(max(function.at))
-    found = _named(function, slopes) or Activation("piecewise linear", _evaluator(function), slope)
-    return replace(found, slope=slope, bounded=(low, high), knots=knots, evidence=Evidence.NUMERICAL)
+    activation = _named(function, slopes) or Activation("piecewise linear", _evaluator(function), slope)
+    return replace(activation, slope=slope, bounded=(low, high), knots=knots, evidence=Evidence.NUMERICAL)
 
 
 def _named(function: PiecewiseLinear, slopes: list[Fraction]) -> Activation | None:

@@ -32,16 +32,6 @@ def log_softmax_norm(n: int) -> Upper:
 
     The Jacobian I - 1 p^T is an oblique projection (p sums to 1). For n >= 2 it has the norm of its complement 1 p^T,
     which is sqrt(n) norm(p): sqrt(n) in the limit where p is a vertex of the simplex, 1 where p is uniform.
-
-    Args:
-        n: the number of entries.
-
-    Returns:
-        The constant.
-
-    Example:
-        >>> round(10 ** log_softmax_norm(16).log10, 12)
-        4.0
     """
     if n <= 1:
         return ZERO.named("log_softmax")
@@ -52,16 +42,6 @@ def glu_norm(radius: float = math.inf) -> Upper:
     """Return the Lipschitz constant of the gated linear unit a sigmoid(b) for abs(a) <= radius.
 
     sup over t = sigmoid(b) of t sqrt(1 + radius^2 (1 - t)^2): 1, or its value at t = (3 - sqrt(1 - 8/radius^2))/4.
-
-    Args:
-        radius: a bound on the entries of the first half; without one the unit is not Lipschitz.
-
-    Returns:
-        The constant, infinite with its reason for an infinite radius.
-
-    Example:
-        >>> glu_norm(2.0).log10, glu_norm().reason
-        (0.0, 'glu multiplies two unbounded halves')
     """
     if math.isnan(radius):
         raise ValueError("glu: the radius is NaN")

@@ -133,23 +133,14 @@ class SignChoice:
 
 
 def activation_of(expression: Polynomial | SignChoice) -> Activation | None:
-    """Return the known activation that an expression equals, stretched and scaled; None if there is none.
-
-    Example:
-        >>> x = Polynomial.identity()
-        >>> found = activation_of(x * (x * Polynomial.constant(Fraction(3))).called("sigmoid"))
-        >>> found.name, found.inner
-        ('silu', 3.0)
-        >>> activation_of(x * x.called("sigmoid") + x.powered(3) * Polynomial.constant(Fraction(1, 10**20))) is None
-        True
-    """
+    """Return the known activation that an expression equals, stretched and scaled; None if there is none."""
     if isinstance(expression, SignChoice):
         return _elu(expression)
     given = expression.coefficients
     for match in (_silu, _gelu, _mish, _tanhshrink, _softsign, _hardswish, _softplus):
-        found = match(given)
-        if found is not None:
-            return found
+        activation = match(given)
+        if activation is not None:
+            return activation
     return None
 
 
@@ -240,8 +231,10 @@ def _elu(choice: SignChoice) -> Activation | None:
     rate = None if atom is None else _stretch(atom[1])
     if scale is None or size is None or rate is None or offset != -size or rate < 0:
         return None
-    found = elu(_sized(size / scale), _sized(scale), _sized(rate))
-    return replace(found, slope=_wider(found.slope), bounded=_wider(found.bounded), evidence=Evidence.NUMERICAL)
+    activation = elu(_sized(size / scale), _sized(scale), _sized(rate))
+    return replace(
+        activation, slope=_wider(activation.slope), bounded=_wider(activation.bounded), evidence=Evidence.NUMERICAL
+    )
 
 
 def _form(given: Terms, name: str, *powers: tuple[int, int]) -> tuple[Atom | None, list[Fraction | None]]:
@@ -284,10 +277,10 @@ def _stretched(name: str, inner: float, gain: Fraction, margin: float = 1e-14) -
 
 def _sized(value: Fraction | float) -> float:
     """Return a factor as a float; refuse one that would be infinite, or too small to keep all its digits."""
-    found = float(value)
-    if not 1e-300 < abs(found) < math.inf:
+    factor = float(value)
+    if not 1e-300 < abs(factor) < math.inf:
         raise Unreadable("a factor out of the range of floats")
-    return found
+    return factor
 
 
 def _scaled(function: Callable[[Tensor], Tensor], inner: float, factor: float) -> Callable[[Tensor], Tensor]:

@@ -24,11 +24,9 @@ from ..captured import Captured, check_option
 from ..data.order import draws_needed
 from ..data.quantile import DataBracket, check_shares
 from ..data.streaming import INDEPENDENT, SampleNorms
-from ..domain.coverage import Coverage, covered
-from ..domain.domain import RECORDS, Domain
+from ..domain.domain import RECORDS, Coverage, Domain, conditions_of, covered
 from ..domain.domain_bounds import domain_sides
-from ..domain.feed import Feed
-from ..domain.range_recording import Extremes, watcher_of
+from ..domain.recording import Extremes, Recorder
 from ..point import first_samples
 from ..rungs import upper_sides
 from ..unrolled import GraphSteps
@@ -138,11 +136,7 @@ def curve(
 
 
 def checked_widths(quantiles: Sequence[float], margins: Sequence[float]) -> tuple[tuple[float, float], ...]:
-    """Return pairs (quantile, margin) from the narrowest domain to the widest.
-
-    Raises:
-        InputError: one of them is not what it can be, or there is none.
-    """
+    """Return pairs (quantile, margin) from the narrowest domain to the widest; refuse what cannot be one."""
     for name, values, top in (("quantiles", quantiles, 1.0), ("margins", margins, math.inf)):
         numbers = isinstance(values, Sequence) and all(isinstance(v, int | float) and 0.0 <= v < top for v in values)
         if isinstance(values, str) or not numbers:
@@ -174,22 +168,22 @@ def measured_curve(
     Jacobian norms are taken at `norms` samples, by default at as many as it takes to speak of the share.
     """
     reading = bounding.budget.share(PASS_SHARE).search("the pass over the data")
-    seen = _Pass(captured, bounding, widths, samples, norms or draws_needed(share, confidence), record, seed)
+    over_data = _Pass(captured, bounding, widths, samples, norms or draws_needed(share, confidence), record, seed)
     with Progress("recording domains") as progress:
         for batch in batches:
-            seen.add(batch)
-            progress.step(f"sample {seen.read} of {samples}")
-            if seen.enough or reading.over:
+            over_data.add(batch)
+            progress.step(f"sample {over_data.read} of {samples}")
+            if over_data.enough or reading.over:
                 break
-    domains = seen.domains(confidence, everywhere, effort)
+    domains = over_data.domains(confidence, everywhere, effort)
     return ShareCurve(
         mode=captured.graph.mode,
-        samples=seen.extremes.samples,
+        samples=over_data.extremes.samples,
         confidence=confidence,
-        data=seen.data(share, confidence),
+        data=over_data.data(share, confidence),
         domains=domains,
         everywhere=everywhere,
-        skipped=tuple(seen.skipped.items()),
+        skipped=tuple(over_data.skipped.items()),
         notes=tuple(dict.fromkeys((INDEPENDENT, *captured.graph.notes, *bounding.budget.cuts))),
     )
 
@@ -209,8 +203,10 @@ class _Pass:
     ) -> None:
         self.captured, self.bounding = captured, bounding
         self.widths, self.samples, self.needed, self.record = widths, samples, norms, record
-        self.feed = Feed(captured.model, captured.graph, captured.mode, captured.output)
-        self.watcher = watcher_of(GraphSteps(captured.double, captured.segments.effects), record)
+        with torch.no_grad():
+            steps = GraphSteps(captured.double, captured.segments.effects)
+            conditions = conditions_of(steps, record)
+        self.recorder = Recorder(captured.model, captured.graph, steps, captured.mode, captured.output, conditions)
         self.extremes = Extremes(max(quantile for quantile, _ in widths) * samples)
         self.fresh: list[tuple[Tensor, Tensor]] = []
         self.read = 0
@@ -238,16 +234,16 @@ class _Pass:
         """Record the samples of a batch."""
         device = self.captured.graph.inputs[0].value.device
         batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch)
-        found = self.feed.points(batch)
-        if found is None:  # of another size, where the function is that of a whole batch
+        taken = self.recorder.points(batch)
+        if taken is None:  # of another size, where the function is that of a whole batch
             return
-        points, expected = found
+        points, expected = taken
         place = torch.arange(self.read, self.read + len(points), device=points.device)
         held = (place % HELD_OUT == HELD_OUT - 1) & (place < self.samples)
         used = ~held & (place < self.samples)
         if bool(used.any()):
-            figures, computed = self.watcher.figures(points[used], self.extremes.enough(self.watcher.conditions))
-            self.feed.check(computed, expected[used])
+            asked = self.extremes.enough(self.recorder.conditions)
+            figures = self.recorder.checked_figures(points[used], expected[used], asked)
             count("passes", int(used.sum()))
             self.extremes.add(figures, int(used.sum()))
         if bool(held.any()):
@@ -269,19 +265,24 @@ class _Pass:
         """Return the domains with their bounds and coverages; a bound is also one for every narrower domain."""
         if not self.extremes.samples:
             raise InputError("every sample was kept aside to measure the coverage: pass more than one")
-        base: Domain | None = None
-        found: list[tuple[Domain, Bracket]] = []
+        bounded: list[tuple[Domain, Bracket]] = []
         for quantile, margin in reversed(self.widths):
-            if found and self.bounding.closed_forms.late:
+            if bounded and self.bounding.closed_forms.late:
                 break
-            limits = self.extremes.settled(self.watcher.conditions, margin, quantile)
-            base = base or Domain(self.feed, self.watcher, limits, samples=self.extremes.samples, record=self.record)
-            domain = base.resized(limits, margin=margin, quantile=quantile)
+            limits = self.extremes.settled(self.recorder.conditions, margin, quantile)
+            domain = Domain(
+                self.recorder,
+                limits,
+                samples=self.extremes.samples,
+                margin=margin,
+                quantile=quantile,
+                record=self.record,
+            )
             bracket = domain_sides(self.captured, domain, self.bounding, effort, everywhere=everywhere)["best"]
-            if found and found[-1][1].log10_upper < bracket.log10_upper:
-                bracket = found[-1][1]
-            found.append((domain, bracket))
-        covers = self._coverages([domain for domain, _ in found], confidence)
+            if bounded and bounded[-1][1].log10_upper < bracket.log10_upper:
+                bracket = bounded[-1][1]
+            bounded.append((domain, bracket))
+        covers = self._coverages([domain for domain, _ in bounded], confidence)
         points = [
             DomainPoint(
                 quantile=domain.quantile,
@@ -289,7 +290,7 @@ class _Pass:
                 bracket=replace(bracket, log10_lower=-math.inf if domain.quantile > 0 else self._steepest()),
                 coverage=coverage,
             )
-            for (domain, bracket), coverage in zip(found, covers, strict=True)
+            for (domain, bracket), coverage in zip(bounded, covers, strict=True)
         ]
         return tuple(reversed(points))
 
@@ -298,16 +299,15 @@ class _Pass:
 
         It is no figure of its own: a bound below it would be a bug, and a bracket says so.
         """
-        known = [] if self.norms is None else [low for low, own in zip(self.norms.lowers, self.defining) if own]
-        return max(known, default=-math.inf)
+        lowers = [] if self.norms is None else [low for low, own in zip(self.norms.lowers, self.defining) if own]
+        return max(lowers, default=-math.inf)
 
     def _coverages(self, domains: Sequence[Domain], confidence: float) -> list[Coverage | None]:
         """Return the share of the fresh samples in each domain."""
         inside, total = [0] * len(domains), 0
         narrowest = min(domains, key=lambda domain: (-domain.quantile, domain.margin))
         for points, expected in self.fresh:
-            figures, computed = self.watcher.figures(points.double(), narrowest.enough)
-            self.feed.check(computed, expected)
+            figures = self.recorder.checked_figures(points.double(), expected, narrowest.enough)
             count("passes", len(points))
             total += len(points)
             for i, domain in enumerate(domains):

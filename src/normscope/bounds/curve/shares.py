@@ -11,7 +11,7 @@ from ...core.codec import JsonForm, Part, Saved
 from ...core.errors import InputError
 from ...report.shown import Shown
 from ..data.quantile import SHARES, DataBracket, check_shares
-from ..domain.coverage import Coverage
+from ..domain.domain import Coverage
 
 if TYPE_CHECKING:
     import pandas
@@ -123,10 +123,10 @@ class ShareCurve(Saved, Shown):
             if self.data is not None and (high := self.limits(share)[0]) < math.inf:
                 lines.append({"scope": "data", "share": share, "log10_upper": high, "evidence": "SAMPLED"})
         for point in self.domains:
-            known, cover = point.bracket, point.coverage
+            bracket, cover = point.bracket, point.coverage
             line = {"scope": "domain", "share": None if cover is None else cover.lower}
-            line |= {"share_seen": None if cover is None else cover.share, "log10_upper": known.log10_upper}
-            line |= {"quantile": point.quantile, "margin": point.margin, "evidence": known.evidence.name}
+            line |= {"share_seen": None if cover is None else cover.share, "log10_upper": bracket.log10_upper}
+            line |= {"quantile": point.quantile, "margin": point.margin, "evidence": bracket.evidence.name}
             lines.append(line)
         whole = {"scope": "global", "share": 1.0, "log10_upper": self.everywhere.log10_upper}
         lines.append(whole | {"evidence": self.everywhere.evidence.name})

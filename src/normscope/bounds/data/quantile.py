@@ -99,12 +99,10 @@ def quantile(
     *,
     share: float,
     confidence: float,
-    mode: str,
     method: str,
     input_shape: tuple[int, ...],
-    notes: tuple[str, ...],
-    products: int,
-    settled: bool = True,
+    notes: tuple[str, ...] = (),
+    products: int = 0,
     advice: str | None = None,
 ) -> DataBracket:
     """Make the bracket of a quantile from both sides of the norms at independent samples."""
@@ -113,9 +111,7 @@ def quantile(
     if high == math.inf:
         needed = draws_needed(share, confidence)
         reason = f"{len(uppers)} samples are too few to speak of a share of {share:g} with confidence {confidence:g}"
-        advice = "; ".join([*([advice] if advice else []), f"pass {needed} samples or more, or lower the share"])
-    elif not settled:
-        advice = "; ".join([*([advice] if advice else []), "some norms did not close to rtol: raise rtol"])
+        advice = "; ".join(filter(None, [advice, f"pass {needed} samples or more, or lower the share"]))
     rank = rank_above(len(uppers), share, confidence)
     return DataBracket(
         log10_lower=low,
@@ -123,7 +119,7 @@ def quantile(
         evidence=Evidence.SAMPLED,
         method=f"order statistic {rank or '-'} of {len(uppers)}: {method}",
         scope=Scope.DATA,
-        mode=mode,
+        mode="eval",
         reason=reason,
         converged=advice is None,
         advice=advice,

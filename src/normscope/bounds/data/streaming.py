@@ -1,8 +1,12 @@
-"""Jacobian norms over a loader, batch by batch, until there are enough for the asked confidence."""
+"""Jacobian norms over a loader, batch by batch, until there are enough for the asked confidence.
+
+Beside the norms of the network at all samples come those at the samples of each class, and the gains of its layers.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,11 +23,16 @@ from ...graph.call import arguments, batches_of, sample_shapes
 from ...graph.capturing import Traces
 from ...graph.ir import Graph, Shape
 from ..derivative import captured
+from ..domain.gains import block_gains
+from ..domain.recording import Recorder
 from ..point import batch_norms
 from .order import draws_needed
-from .parts import PER, LayerNorms, by_class, labels_of
 from .quantile import DataBracket, check_shares, quantile
 
+PER = ("class", "layer")
+"""The values that the option `per` may have with scope DATA."""
+LABEL_KEYS = ("labels", "label")
+"""The keys under which a batch that is a dict may hold its classes."""
 INDEPENDENT = (
     "samples count as independent draws of one distribution, on which the model was not trained: pass data that were "
     "held out, and let the loader shuffle"
@@ -32,19 +41,7 @@ PROBABLE = "each norm by Lanczos is at most its upper side with probability 0.99
 
 
 class SampleNorms:
-    """Jacobian norms at samples that come batch by batch.
-
-    Args:
-        model: any `torch.nn.Module` whose samples are independent, in eval mode.
-        mode: as for `normscope.lipschitz`; train mode is refused.
-        output: as for `normscope.lipschitz`.
-        rtol: of each norm.
-        seed: of the starts of Lanczos.
-        graph: what was captured of the model, if it has been.
-
-    Raises:
-        InputError: the model is in train mode, which mixes samples.
-    """
+    """Jacobian norms at samples that come batch by batch; `graph` is what was captured of the model, if it has been."""
 
     def __init__(
         self,
@@ -72,18 +69,13 @@ class SampleNorms:
         return len(self.uppers)
 
     def add(self, batch: Any) -> int:
-        """Take the norms at the samples of a batch; return how many there are.
-
-        Raises:
-            InputError: the samples are not independent, or have another shape than those before.
-            JacobianError: the model has no derivative at some sample.
-        """
+        """Take the norms at the samples of a batch; return how many there are."""
         call = arguments(self.model, batch, self.output)
         self._shapes = sample_shapes(call, self._shapes)
         if not self._started:
             self._graph, self._started = captured(self.model, batch, self.mode, self.output), True
         count = call.count
-        found = batch_norms(
+        norms = batch_norms(
             self.model,
             batch,
             mode=self.mode,
@@ -93,40 +85,36 @@ class SampleNorms:
             graph=self._graph,
             traces=self._traces,
         )
-        if len(found.upper) != count:
+        if len(norms.upper) != count:
             raise InputError(
                 f"samples meet in this model, or it treats them differently, or nobody can tell: all {count} are one "
                 'input. scope="data" needs one norm per sample: pass batches of one sample'
             )
-        self.lowers += map(log10, found.lower.tolist())
-        self.uppers += map(log10, found.upper.tolist())
-        self._products, self._width = self._products + found.products, found.directions.shape[1]
-        self._settled = self._settled and bool(found.settled.all())
-        self._methods[found.method] = None
-        self._notes |= dict.fromkeys(found.notes)
+        self.lowers += map(log10, norms.lower.tolist())
+        self.uppers += map(log10, norms.upper.tolist())
+        self._products, self._width = self._products + norms.products, norms.directions.shape[1]
+        self._settled = self._settled and bool(norms.settled.all())
+        self._methods[norms.method] = None
+        self._notes |= dict.fromkeys(norms.notes)
         return count
 
     def quantile(self, share: float, confidence: float, *, advice: str | None = None) -> DataBracket:
-        """Return the limits of a quantile, from the norms so far; `advice` says what kept them few.
-
-        Raises:
-            InputError: there is no norm.
-        """
+        """Return the limits of a quantile, from the norms so far; `advice` says what kept them few."""
         if not self.uppers:
             raise InputError("the loader yields no batch: there is nothing to measure")
         if any("Lanczos" in method for method in self._methods):
             self._notes[PROBABLE] = None
+        if not self._settled:
+            advice = "; ".join(filter(None, [advice, "some norms did not close to rtol: raise rtol"]))
         return quantile(
             self.lowers,
             self.uppers,
             share=share,
             confidence=confidence,
-            mode="eval",
             method=", ".join(self._methods),
             input_shape=(self._width,),
             notes=tuple(self._notes),
             products=self._products,
-            settled=self._settled,
             advice=advice,
         )
 
@@ -151,20 +139,8 @@ def data_quantile(
     which the largest norm is then the limit. How many are read never depends on what they show, so that the confidence
     holds. One batch is in memory at a time.
 
-    Args:
-        model: any `torch.nn.Module` whose samples are independent, in eval mode.
-        loader: batches that the model takes: a DataLoader, a list or an iterator; or one batch: a tensor, a tuple or a
-            dict of arguments.
-        share: of the distribution.
-        confidence: of each side.
-        samples: how many to measure at least, if there are so many: more give a smaller limit.
-        mode: as for `normscope.lipschitz`; train mode is refused.
-        output: as for `normscope.lipschitz`.
-        rtol: of each norm.
-        max_seconds: no batch is begun after it.
-        seed: of the starts of Lanczos.
-        per: `"class"`: also the quantiles of the samples of each class, of all samples there are unless `samples` says
-            how many; `"layer"`: also those of the gains of each layer, which takes some 150 passes a sample.
+    Each side holds with the confidence. `per="class"` measures all samples unless `samples` says how many;
+    `per="layer"` takes some 150 passes a sample. No batch is begun after `max_seconds`. The rest is as in `lipschitz`.
 
     Raises:
         InputError: there is no sample, or samples are not independent or have several shapes, or an option is not what
@@ -177,45 +153,94 @@ def data_quantile(
     if per is not None and per not in PER:
         raise InputError(f'per is one of {", ".join(PER)} or None for scope="data", not {per!r}')
     norms = SampleNorms(model, mode=mode, output=output, rtol=rtol, seed=seed)
-    parts = _DataParts(per, model, mode, output)
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    labels: list[int] = []
+    layers: LayerGains | None = None
     needed = samples or (math.inf if per == "class" else draws_needed(share, confidence))
     budget = Budget(max_seconds=max_seconds, what="the pass over the data")
     with Progress("Jacobians over the data") as progress:
         for given in batches_of(loader):
-            batch = parts.placed(given)
+            batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, given)
             count = norms.add(batch)
-            parts.add(given, batch, count)
+            if per == "class":
+                labels += labels_of(given, count)
+            if per == "layer":
+                layers = layers or LayerGains(model, batch, mode, output)
+                layers.add(batch)
             progress.total = progress.total or (math.ceil(needed / count) if needed < math.inf else None)
             progress.step(f"sample {len(norms)}")
             if len(norms) >= needed or budget.late:
                 break
     advice = budget.advice() if budget.cut and len(norms) < needed else None
-    return parts.joined(norms.quantile(share, confidence, advice=advice))
+    found = norms.quantile(share, confidence, advice=advice)
+    if per == "class":
+        return replace(found, per_class=by_class(found, labels))
+    return found if layers is None else replace(found, per_layer=layers.brackets(found))
 
 
-class _DataParts:
-    """What is kept of the samples beside their norms: their classes, or the gains of each layer."""
+def labels_of(batch: Any, count: int) -> list[int]:
+    """Return the class of each sample of a batch: the second entry of a pair, or the entry `labels` of a dict."""
+    given = None
+    if isinstance(batch, Mapping):
+        given = next((batch[name] for name in LABEL_KEYS if name in batch), None)
+    elif isinstance(batch, Sequence) and len(batch) == 2:
+        given = batch[1]
+    if not isinstance(given, Tensor) or given.is_floating_point() or given.numel() != count:
+        raise InputError(
+            'per="class" needs the class of every sample: let the loader yield pairs (inputs, labels), or dicts with '
+            "an entry `labels`, of whole numbers"
+        )
+    return [int(label) for label in given.reshape(-1).tolist()]
 
-    def __init__(self, per: str | None, model: nn.Module, mode: str | None, output: str | int | None) -> None:
-        self.per, self.model, self.mode, self.output = per, model, mode, output
-        self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        self.labels: list[int] = []
-        self.layers: LayerNorms | None = None
 
-    def placed(self, given: Any) -> Any:
-        """Return a batch on the device of the model."""
-        return tree_map(lambda v: v.to(self.device) if isinstance(v, Tensor) else v, given)
+def by_class(found: DataBracket, labels: Sequence[int]) -> dict[str, DataBracket]:
+    """Return the quantiles of the samples of each class, which are independent draws of that class."""
+    parts = {}
+    for label in sorted(set(labels)):
+        places = [i for i, own in enumerate(labels) if own == label]
+        part = _part(found, [found.log10_norms_lower[i] for i in places], [found.log10_norms[i] for i in places])
+        parts[str(label)] = part.renumbered(places)
+    return parts
 
-    def add(self, given: Any, batch: Any, count: int) -> None:
-        """Keep what is asked for of a batch, as it was given and on the device of the model."""
-        if self.per == "class":
-            self.labels += labels_of(given, count)
-        if self.per == "layer":
-            self.layers = self.layers or LayerNorms(self.model, batch, self.mode, self.output)
-            self.layers.add(batch)
 
-    def joined(self, found: DataBracket) -> DataBracket:
-        """Return the quantiles with those of the parts."""
-        if self.per == "class":
-            return replace(found, per_class=by_class(found, self.labels))
-        return found if self.layers is None else replace(found, per_layer=self.layers.brackets(found))
+def _part(found: DataBracket, lowers: list[float], uppers: list[float], method: str = "") -> DataBracket:
+    return quantile(
+        lowers,
+        uppers,
+        share=found.share,
+        confidence=found.confidence,
+        method=method or found.method.partition(": ")[2],
+        input_shape=found.input_shape or (),
+    )
+
+
+class LayerGains:
+    """The gains of the layers of a model at samples that come batch by batch: norms of their own Jacobians.
+
+    Layers that stand side by side, in a branch or around one, count as one: a part of the network between two values
+    that everything passes through, at the ends of modules. The Jacobian of the network is the product of theirs.
+    """
+
+    def __init__(self, model: nn.Module, batch: Any, mode: str | None, output: str | int | None) -> None:
+        self._recorder = Recorder.of(model, batch, mode, output, None, block_gains)
+        self._gains: list[Tensor] = []
+
+    def add(self, batch: Any) -> None:
+        """Take the gains at the samples of a batch."""
+        taken = self._recorder.points(batch)
+        if taken is None:
+            raise InputError('per="layer" needs batches of one form: these are whole batches of several sizes')
+        figures = self._recorder.checked_figures(*taken)
+        self._gains.append(torch.cat([figures[c.key] for c in self._recorder.conditions], dim=1).cpu())
+
+    def brackets(self, found: DataBracket) -> dict[str, DataBracket]:
+        """Return the quantiles of each layer's gain, by the module that it ends with."""
+        columns = torch.cat(self._gains).log10().T.tolist()
+        parts: dict[str, DataBracket] = {}
+        for condition, uppers in zip(self._recorder.conditions, columns, strict=True):
+            name = condition.node.path or condition.node.operator
+            runs = sum(title.partition("#")[0] == name for title in parts)
+            below = [-float("inf")] * len(uppers)
+            title = f"{name}#{runs + 1}" if runs else name
+            parts[title] = _part(found, below, uppers, "Jacobians of the layer, from above")
+        return parts

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ...graph.ir import Node
-from .jacobians import Enough
-from .small_matrices import above_norm
+from ...rules.local.local import Enclosure, Primitive
+
+Enough = Callable[[Tensor], Tensor]
+"""From lower sides `[B, k]` of the figures of a batch to the figures `[k]` up to which any upper side will do."""
 
 TOLERANCE = 2.0**-20
 """How far a figure may be beyond its limit by rounding, relative to the size of the figures of one condition."""
@@ -63,9 +65,9 @@ class DomainCondition(ABC):
         """Return the size that tolerances are relative to."""
         return limits.abs()
 
-    def settled(self, seen: Tensor, margin: float) -> Tensor:
+    def settled(self, largest: Tensor, margin: float) -> Tensor:
         """Return the limits for the largest figures seen."""
-        limits = self.widened(seen, margin)
+        limits = self.widened(largest, margin)
         return limits + 2 * TOLERANCE * self.scale(limits)
 
     def inner(self, limits: Tensor) -> Tensor:
@@ -111,11 +113,11 @@ class Interval(DomainCondition):
         """All channels share the size of the largest."""
         return limits.abs().amax().expand_as(limits) if limits.numel() else limits
 
-    def bounds(self, limits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the lowest and highest value of every entry."""
+    def enclosure(self, limits: Tensor) -> Enclosure:
+        """Return the value between its limits."""
         high, low = limits.chunk(2)
         size = self.shape if self.axis is None else (-1, *(1,) * (len(self.shape) - 1 - self.axis))
-        return (-low).reshape(size).expand(self.shape), high.reshape(size).expand(self.shape)
+        return Enclosure.box(*((side.reshape(size).expand(self.shape)[None].contiguous()) for side in (-low, high)))
 
     def said(self, index: int) -> str:
         """Name the channel and the side."""
@@ -137,9 +139,11 @@ class LeastMeanSquare(DomainCondition):
     """The least mean square of the sets a normalizer divides by: its variance, with the sign turned.
 
     Attributes:
+        shape: of the value, `[sets, n]`.
         classes: sets of one class (a group, a channel) share a figure.
     """
 
+    shape: tuple[int, ...]
     classes: int
 
     def figures(self, values: Mapping[str, Tensor], enough: Enough | None = None) -> Tensor:
@@ -151,10 +155,17 @@ class LeastMeanSquare(DomainCondition):
         """Let the variance be smaller by a factor 1 + margin."""
         return limits / (1.0 + margin)
 
-    def settled(self, seen: Tensor, margin: float) -> Tensor:
+    def settled(self, largest: Tensor, margin: float) -> Tensor:
         """Return the limits for the least variances seen; a variance is never below 0."""
-        limits = self.widened(seen, margin)
+        limits = self.widened(largest, margin)
         return (limits + 2 * TOLERANCE * limits.abs()).clamp(max=0.0)
+
+    def enclosure(self, limits: Tensor) -> Enclosure:
+        """Return sets of any direction and at least that size."""
+        sets, n = self.shape
+        least = ((-limits).clamp(min=0.0) * n).sqrt().repeat(sets // self.classes)[None]
+        anything = least.new_full((1, sets, n), torch.inf)
+        return Enclosure.box(-anything, anything, least)
 
     def said(self, index: int) -> str:
         """Name the class."""
@@ -190,35 +201,20 @@ class Sizes(LargestQuantity):
 
 
 @dataclass(frozen=True, slots=True)
-class MatrixNorm(LargestQuantity):
-    """The largest spectral norm of a factor of a matrix product."""
+class StepGains(LargestQuantity):
+    """The gains of a smooth step at a point, one for each operand.
 
-    def figures(self, values: Mapping[str, Tensor], enough: Enough | None = None) -> Tensor:
-        """Bound the norm of every matrix from above."""
-        x = values[self.reads[0]]
-        return above_norm(x).reshape(len(x), -1).amax(1, keepdim=True)
-
-    def said(self, index: int) -> str:
-        """Name the quantity."""
-        return "its operand's norm"
-
-
-@dataclass(frozen=True, slots=True)
-class SoftmaxGain(LargestQuantity):
-    """The norm of a softmax's Jacobian, at most p_1 (1 - p_1 + p_2) with the two largest weights of a set.
-
-    1 - p_1 is added up from the other weights: where p_1 rounds to 1 the difference would be lost.
+    Attributes:
+        operation: the step.
     """
 
+    operation: Primitive
+
     def figures(self, values: Mapping[str, Tensor], enough: Enough | None = None) -> Tensor:
-        """Read the weights off the softmax's own value `[B, sets, n]`."""
-        p = values[self.reads[0]]
-        if p.shape[-1] < 2:
-            return torch.zeros(len(p), 1, dtype=p.dtype, device=p.device)
-        ranked = p.sort(dim=-1, descending=True).values
-        rest = ranked[..., 1:].sum(-1) * (1 + 2.0**-30)
-        return (ranked[..., 0] * (rest + ranked[..., 1])).clamp(max=0.5).reshape(len(p), -1).amax(1, keepdim=True)
+        """Ask what the step does over balls of radius 0."""
+        points = [Enclosure.box(values[name], values[name]) for name in self.reads]
+        return torch.stack([share.gain for share in self.operation.local(points).parts], 1)
 
     def said(self, index: int) -> str:
         """Name the quantity."""
-        return "its gain"
+        return "its gain" if len(self.reads) == 1 else f"its gain in operand {index + 1}"

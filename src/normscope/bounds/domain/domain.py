@@ -2,33 +2,108 @@
 
 from __future__ import annotations
 
-import copy
+import io
 import itertools
+import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...core.errors import InputError
+from ...core.codec import JsonForm, Part
+from ...core.errors import InputError, said
+from ...core.files import write_bytes
+from ...core.npz import read_arrays, read_json_array
 from ...core.progress import Progress
 from ...core.untouched import mode_of, outside_inference_mode
 from ...graph.call import batches_of
 from ...graph.ir import Graph
-from .conditions import DomainCondition
-from .coverage import Coverage, covered
-from .feed import Feed
-from .identity import digests
-from .jacobians import Enough
-from .range_recording import Extremes, Watcher, prepared, samples_of, stream
-from .storage import read_domain, write_domain
+from ..unrolled import GraphSteps
+from .conditions import DomainCondition, Enough
+from .derivative import treatments
+from .gains import block_gains
+from .recording import Extremes, Recorder, digests
 
 RECORDS = ("ranges", "gains")
 """The values that the option `record` may have."""
+FORMAT, VERSION = "normscope-domain", 2
+DTYPES = ("|u1", "<f8")
+"""What the arrays of a domain hold: the bytes of its header, and limits."""
+FIELDS = {
+    "samples": int,
+    "skipped": int,
+    "margin": float,
+    "quantile": float,
+    "record": str,
+    "mode": str,
+    "digests": dict,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage(Part):
+    """How many fresh samples lie inside a domain.
+
+    Attributes:
+        inside: samples inside.
+        samples: samples tried.
+        confidence: of the lower limit.
+        lower: with that confidence at least this share of the distribution lies inside (Clopper and Pearson).
+    """
+
+    JSON: ClassVar[JsonForm] = JsonForm(keys=("inside", "samples", "share", ...), unread=("lower",))
+
+    inside: int
+    samples: int
+    confidence: float
+    lower: float
+
+    @property
+    def share(self) -> float:
+        """The share of the samples inside."""
+        return self.inside / self.samples
+
+    @property
+    def at_least(self) -> str:
+        """The lower limit as a percentage, rounded down: a limit must not be said larger than it is."""
+        return f"{math.floor(1000 * self.lower) / 10:g} %"
+
+    @classmethod
+    def of_fields(cls, **given: Any) -> Coverage:
+        """Return the coverage that was read; its lower limit is computed again.
+
+        Raises:
+            ValueError: its numbers are no counts, or no confidence.
+        """
+        if not 0 <= given["inside"] <= given["samples"] or not 0.0 < given["confidence"] < 1.0:
+            raise ValueError("a coverage counts some of its samples, with a confidence between 0 and 1")
+        return covered(**given)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.inside} of {self.samples} samples lie inside ({self.share:.1%}); with confidence "
+            f"{self.confidence:.0%} at least {self.at_least} of the distribution does"
+        )
+
+
+def covered(inside: int, samples: int, confidence: float) -> Coverage:
+    """Return the coverage with its lower limit, the share at which `inside` or more would be seen with 1 - confidence.
+
+    Example:
+        >>> round(covered(59, 59, 0.95).lower, 3)
+        0.95
+    """
+    from scipy.special import betaincinv  # loads when first needed
+
+    lower = float(betaincinv(inside, samples - inside + 1, 1.0 - confidence)) if inside else 0.0
+    return Coverage(inside=inside, samples=samples, confidence=confidence, lower=lower)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +149,7 @@ class Domain:
 
     def __init__(
         self,
-        feed: Feed,
-        watcher: Watcher,
+        recorder: Recorder,
         limits: Mapping[str, Tensor],
         *,
         samples: int,
@@ -84,22 +158,14 @@ class Domain:
         quantile: float = 0.0,
         record: str = "ranges",
     ) -> None:
-        self._feed, self._watcher, self.limits = feed, watcher, dict(limits)
+        self._recorder, self.limits = recorder, dict(limits)
         self.samples, self.skipped, self.margin, self.quantile = samples, skipped, margin, quantile
-        self.record, self.mode = record, feed.graph.mode
-        self.input_shape = feed.graph.input_shape
-        self.digests = digests(watcher.steps.graph)
-
-    def resized(self, limits: Mapping[str, Tensor], *, margin: float, quantile: float) -> Domain:
-        """Return the domain of the same network with other limits, from the same recording."""
-        other = copy.copy(self)
-        other.limits, other.margin, other.quantile = dict(limits), margin, quantile
-        return other
+        self.record, self.mode, self.input_shape = record, recorder.graph.mode, recorder.graph.input_shape
 
     @property
     def conditions(self) -> tuple[DomainCondition, ...]:
         """What is recorded, operator by operator."""
-        return self._watcher.conditions
+        return self._recorder.conditions
 
     def __repr__(self) -> str:
         figures = sum(limit.numel() for limit in self.limits.values())
@@ -118,8 +184,7 @@ class Domain:
         Returns:
             Truth values, one per sample.
         """
-        figures, samples = self._figures(batch, self.enough)
-        return self.excess(figures, samples) <= 0
+        return self.excess(*self._figures(batch, self.enough)) <= 0
 
     @property
     def enough(self) -> dict[str, Enough]:
@@ -128,7 +193,7 @@ class Domain:
 
     def inside(self, points: Tensor) -> Tensor:
         """Say of each flat point `[B, n]` of the captured graph, in float64, whether it lies inside."""
-        return self.excess(self._watcher.figures(points, self.enough)[0], len(points)) <= 0
+        return self.excess(self._recorder.figures_at(points, self.enough)[0], len(points)) <= 0
 
     @outside_inference_mode
     def violations(self, batch: Any) -> tuple[Violation, ...]:
@@ -137,14 +202,14 @@ class Domain:
         The first violation of a sample names the first operator that leaves its range.
         """
         figures, samples = self._figures(batch)
-        found = []
+        violations = []
         for sample in range(samples):
             for condition in self.conditions:
                 limits, row = self.limits[condition.key], figures[condition.key][sample]
                 excess, index = condition.excess(row, limits).max(0)
                 if float(excess) > 0:
                     i = int(index)
-                    found.append(
+                    violations.append(
                         Violation(
                             sample=sample,
                             path=condition.node.path,
@@ -155,7 +220,7 @@ class Domain:
                             excess=float(excess),
                         )
                     )
-        return tuple(found)
+        return tuple(violations)
 
     def coverage(self, loader: Iterable[Any], *, confidence: float = 0.95) -> Coverage:
         """Measure the share of data that lies inside, on data that did not define the domain.
@@ -171,29 +236,30 @@ class Domain:
             raise InputError(f"confidence is a number between 0 and 1, not {confidence!r}")
         inside = total = 0
         with Progress("measuring coverage") as progress:
-            fresh = batches_of(loader, model=self._feed.model)
-            for figures, samples in stream(self._feed, self._watcher, fresh, self.enough, progress):
-                inside, total = inside + int((self.excess(figures, samples) <= 0).sum()), total + samples
+            for number, batch in enumerate(batches_of(loader, model=self._recorder.model), 1):
+                progress.step(f"batch {number}")
+                taken = self._recorder.points(batch)
+                if taken is not None:
+                    excess = self.excess(self._recorder.checked_figures(*taken, self.enough), len(taken[0]))
+                    inside, total = inside + int((excess <= 0).sum()), total + len(excess)
         if total == 0:
             raise InputError("the loader gives no sample: coverage needs some")
         return covered(inside, total, confidence)
 
     def _figures(self, batch: Any, enough: Mapping[str, Enough] | None = None) -> tuple[dict[str, Tensor], int]:
         """Return the figures of a batch and how many points it has."""
-        found = self._feed.points(batch)
-        if found is None:
+        taken = self._recorder.points(batch)
+        if taken is None:
             raise InputError(
                 f"the domain is of a map of whole batches of shape {self.input_shape}: pass a batch of that size"
             )
-        figures, computed = self._watcher.figures(found[0], enough)
-        self._feed.check(computed, found[1])
-        return figures, len(found[0])
+        return self._recorder.checked_figures(*taken, enough), len(taken[0])
 
     @property
     def starts_at_embeddings(self) -> bool:
         """Whether an input is the embeddings of token ids, not what the model is called with."""
-        modules = dict(self._feed.model.named_modules())
-        return any(isinstance(modules.get(item.path), nn.Embedding) for item in self._feed.graph.inputs)
+        modules = dict(self._recorder.model.named_modules())
+        return any(isinstance(modules.get(item.path), nn.Embedding) for item in self._recorder.graph.inputs)
 
     def points(self, given: Sequence[Tensor]) -> Tensor | None:
         """Return the float inputs of a call as flat points, whatever their values.
@@ -203,11 +269,11 @@ class Domain:
         Raises:
             InputError: they are not those of the recorded function.
         """
-        return self._feed.rows(given)
+        return self._recorder.rows(given)
 
     def excesses(self, points: Tensor) -> dict[str, Tensor]:
         """Return how far the recorded function is outside of each condition at each flat point, by key."""
-        figures, _ = self._watcher.figures(points)
+        figures, _ = self._recorder.figures_at(points)
         return {c.key: self._over(c, figures[c.key]) for c in self.conditions}
 
     def _over(self, condition: DomainCondition, figures: Tensor) -> Tensor:
@@ -227,9 +293,9 @@ class Domain:
         Raises:
             InputError: operators, shapes or weights differ.
         """
-        own = digests(graph)
-        other = [name for name, digest in own.items() if self.digests.get(name) != digest]
-        if other or len(own) != len(self.digests) or graph.mode != self.mode:
+        own, recorded = digests(graph), self._recorder.digests
+        other = [name for name, digest in own.items() if recorded.get(name) != digest]
+        if other or len(own) != len(recorded) or graph.mode != self.mode:
             raise InputError(
                 "the domain was recorded with another network: another mode, other shapes, weights or known constants"
                 + (f" (first at {other[0]!r})" if other else "")
@@ -239,15 +305,17 @@ class Domain:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the recorded limits to one file (npz: numbers and JSON, no code); `Domain.load` reads it."""
         header = {
-            "samples": self.samples,
-            "skipped": self.skipped,
-            "margin": self.margin,
-            "quantile": self.quantile,
-            "record": self.record,
-            "mode": self.mode,
-            "digests": self.digests,
+            "format": FORMAT,
+            "version": VERSION,
+            "keys": list(self.limits),
+            **{name: getattr(self, name) for name in FIELDS if name != "digests"},
+            "digests": self._recorder.digests,
         }
-        write_domain(path, header, self.limits)
+        members = {f"a{i}": limit.detach().cpu().numpy() for i, limit in enumerate(self.limits.values())}
+        text = np.frombuffer(json.dumps(header, allow_nan=False).encode(), np.uint8)
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, header=text, **members)  # type: ignore[arg-type]
+        write_bytes(path, buffer.getvalue())
 
     @classmethod
     def load(
@@ -272,22 +340,14 @@ class Domain:
             InputError: the file is no domain, or was recorded with another network.
         """
         header, limits = read_domain(path)
-        feed, watcher = prepared(model, batch, header["record"], header["mode"], output, known)
-        device = feed.graph.inputs[0].value.device
-        keys = {condition.key for condition in watcher.conditions}
-        found = cls(
-            feed,
-            watcher,
-            {key: value.to(device) for key, value in limits.items()},
-            samples=header["samples"],
-            skipped=header["skipped"],
-            margin=header["margin"],
-            quantile=header["quantile"],
-            record=header["record"],
-        )
-        if found.digests != header["digests"] or keys != set(limits):
+        digests_then = header.pop("digests")
+        record, mode = header["record"], header.pop("mode")
+        recorder = Recorder.of(model, batch, mode, output, known, partial(conditions_of, record=record))
+        if recorder.digests != digests_then or {condition.key for condition in recorder.conditions} != set(limits):
             raise InputError(f"{os.fspath(path)} was recorded with another network: other weights, shapes or version")
-        return found
+        device = recorder.graph.inputs[0].value.device
+        options = {name: header[name] for name in FIELDS if name in header}
+        return cls(recorder, {key: value.to(device) for key, value in limits.items()}, **options)
 
 
 def _limit(limit: Tensor, _: Tensor) -> Tensor:
@@ -354,18 +414,27 @@ def domain(
     first = next(batches, None)
     if first is None:
         raise InputError("the loader gives no batch: a domain needs data")
-    feed, watcher = prepared(model, first, record, mode, output, known)
-    extremes = Extremes(quantile * samples_of(loader, feed, first) if quantile > 0 else 0)
-    skipped = 0
+    recorder = Recorder.of(model, first, mode, output, known, partial(conditions_of, record=record))
+    dropped = 0.0
+    if quantile > 0:
+        sized = batches_of(loader, model=model)
+        if not isinstance(sized, Sized):
+            raise InputError("quantile needs a loader with a length: pass a DataLoader or a list of batches")
+        taken = recorder.points(first)
+        dropped = quantile * len(sized) * (1 if taken is None else len(taken[0]))
+    extremes, skipped = Extremes(dropped), 0
     with Progress("recording the domain") as progress:
-        asked = extremes.enough(watcher.conditions)
-        for figures, samples in stream(feed, watcher, itertools.chain([first], batches), asked, progress):
-            skipped += samples == 0
-            extremes.add(figures, samples)
-    limits = extremes.settled(watcher.conditions, margin, quantile)
+        asked = extremes.enough(recorder.conditions)
+        for number, batch in enumerate(itertools.chain([first], batches), 1):
+            progress.step(f"batch {number}")
+            taken = recorder.points(batch)
+            if taken is None:
+                skipped += 1
+            else:
+                extremes.add(recorder.checked_figures(*taken, asked), len(taken[0]))
+    limits = extremes.settled(recorder.conditions, margin, quantile)
     return Domain(
-        feed,
-        watcher,
+        recorder,
         limits,
         samples=extremes.samples,
         skipped=skipped,
@@ -373,3 +442,37 @@ def domain(
         quantile=float(quantile),
         record=record,
     )
+
+
+def conditions_of(steps: GraphSteps, record: str) -> list[DomainCondition]:
+    """Return what is recorded of a network: its operators, and its blocks where gains are asked for."""
+    conditions = [condition for treatment in treatments(steps)[0].values() for condition in treatment.conditions]
+    return [*conditions, *(block_gains(steps) if record == "gains" else ())]
+
+
+def read_domain(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the header and the limits of a file.
+
+    Raises:
+        InputError: there is no such file, or it is no domain.
+    """
+    where = Path(path)
+    if not where.is_file():
+        raise InputError(f"there is no file {where}")
+    try:
+        arrays = read_arrays(where, DTYPES)
+        header = read_json_array(arrays.pop("header"))
+        if header.get("format") != FORMAT or header.get("version") != VERSION:
+            raise InputError(f"{where} is no domain of this version: write it with Domain.save")
+        names = [f"a{i}" for i in range(len(header["keys"]))]
+        if arrays.keys() != set(names):
+            raise ValueError("its header names other arrays than it holds")
+        limits = {key: torch.from_numpy(arrays[name]) for key, name in zip(header["keys"], names)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        why = str(error) if type(error) is ValueError else said(error)
+        raise InputError(f"{where} is no domain that can be read ({why}): write one with Domain.save") from None
+    sound = all(limit.dtype is torch.float64 and limit.ndim == 1 for limit in limits.values())
+    complete = all(isinstance(header.get(name), kind) for name, kind in FIELDS.items())
+    if not (sound and complete) or any(bool(limit.isnan().any()) for limit in limits.values()):
+        raise InputError(f"{where} is a damaged domain: its header or its limits are not what Domain.save writes")
+    return header, limits

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from ...core.bracket import Bracket, Scope
+from ...core.budget import Budget
 from ...core.errors import InputError
+from ...core.rounding import inward
+from ...core.torch_settings import math_attention
+from ...graph.ir import Graph
+from ..autograd_check import differentiable
 from ..bounding import Bounding
 from ..captured import Captured
+from ..derivative import Tangents
+from ..global_attack import gradients
+from ..passes import passes
+from ..point import NOISES
 from ..rungs import Rungs, bracket_of, upper_sides
 from ..unrolled import GraphSteps
-from .derivative_graph import derivative
+from .derivative import derivative
 from .domain import Domain
-from .part_gains import product
-from .steep_points import steepest
+from .gains import product
+
+MAX_GRADIENTS, ASCENT_MULTIPLICATIONS, MIN_GRADIENTS = 400, 5e9, 16
+"""Gradients of the ascent through small networks, multiplications over all of them, gradients through large ones."""
+POINTS_TRIED, ASCENTS, POWER_STEPS = 12, 3, 8
+"""Points that are looked at, points that the ascent starts from, and power steps for the direction at a point."""
+STRETCHES = (4 / 3, 5 / 3, 7 / 5, 9 / 7)
+"""By which a direction is stretched to see how a product rounds otherwise."""
+MAX_ROWS = 64
+"""Up to this many outputs an operator that autograd differentiates only once is no obstacle."""
 
 
 def over_domain(captured: Captured, domain: Domain) -> Captured:
-    """Return a captured graph with the segments of its derivative at the points of a domain.
-
-    Raises:
-        InputError: the domain was recorded with another network.
-    """
+    """Return a captured graph with the segments of its derivative at the points of a domain, recorded with it."""
     domain.check(captured.double)
     with torch.no_grad():
         segments = derivative(GraphSteps(captured.double, captured.segments.effects), domain.limits)
@@ -40,33 +55,25 @@ def domain_sides(
 ) -> Rungs:
     """Return the upper side of every method over a domain, of the blocks' gains, and of all inputs.
 
-    Args:
-        captured: over all inputs; no bound over the domain exceeds its own.
-        domain: recorded with the same network.
-        bounding: what it may cost; without limits if None.
-        effort: `"fast"` or `"tight"`.
-        everywhere: the bound over all inputs of the same effort, if it has been taken.
-
-    Raises:
-        InputError: the domain was recorded with another network, or the effort is `"exact"`.
+    `everywhere` is the bound over all inputs of the same effort, if it has been taken: no bound inside exceeds it.
     """
     if effort == "exact":
         raise InputError('effort="exact" is for scope="global": domains take "fast" or "tight"')
     bounding = bounding or Bounding()
     inside = over_domain(captured, domain)
     rungs = upper_sides(inside, bounding, effort, proofs=False, everywhere=False)
-    found = dict(rungs)
-    best = found.pop("best")
+    sides = dict(rungs)
+    best = sides.pop("best")
     gains = product(domain.conditions, domain.limits)
     if gains is not None:
-        found["gains"] = bracket_of(inside, bounding, gains, "gains")
+        sides["gains"] = bracket_of(inside, bounding, gains, "gains")
     everywhere = everywhere or upper_sides(captured, bounding, effort, proofs=False)["best"]
-    found["global"] = replace(everywhere, method=f"global {everywhere.method}")
-    smallest = min(found.values(), key=lambda rung: (rung.log10_upper, -rung.evidence))
-    found["best"] = best if best.log10_upper <= smallest.log10_upper else smallest
+    sides["global"] = replace(everywhere, method=f"global {everywhere.method}")
+    smallest = min(sides.values(), key=lambda rung: (rung.log10_upper, -rung.evidence))
+    sides["best"] = best if best.log10_upper <= smallest.log10_upper else smallest
     note = f"over all inputs whose inner values stay in the ranges seen at {domain.samples} samples"
     brackets = {
-        name: replace(rung, scope=Scope.DOMAIN, proof=None, notes=(*rung.notes, note)) for name, rung in found.items()
+        name: replace(rung, scope=Scope.DOMAIN, proof=None, notes=(*rung.notes, note)) for name, rung in sides.items()
     }
     return replace(rungs, brackets=brackets)
 
@@ -76,3 +83,118 @@ def with_steepest(captured: Captured, domain: Domain, bounding: Bounding, bracke
     points = captured.points.double()
     value, witness = steepest(domain, captured.double, points, budget=bounding.budget, seed=seed)
     return replace(bracket, log10_lower=value, witness=witness)
+
+
+def steepest(
+    domain: Domain, graph: Graph, points: Tensor, *, budget: Budget, seed: int
+) -> tuple[float, tuple[Tensor, Tensor] | None]:
+    """Return log10 of the largest norm(J v) found at a point inside and a unit v, and both; `-inf` without one.
+
+    `graph` is the network in float64. The ascent starts at those of the flat `points` that lie inside, and never leaves
+    the domain; a step of its budget is one gradient.
+    """
+    inside = points[domain.inside(points)]
+    if not len(inside):
+        return -math.inf, None
+    own = budget.search(
+        "the search for steep points", passes(graph, MAX_GRADIENTS, work=ASCENT_MULTIPLICATIONS, least=MIN_GRADIENTS)
+    )
+    generator = torch.Generator().manual_seed(seed)
+    best, witness = -math.inf, None
+    with math_attention():
+        climb = _Climb(domain, graph, own, generator)
+        tried = [climb.gain(inside[0])]
+        tried += [climb.gain(point) for point in inside[1:POINTS_TRIED] if not own.over]
+        for start in sorted(tried, key=lambda start: -start[0])[:ASCENTS]:
+            gain, point, direction = climb.run(*start)
+            if gain > best:
+                best, witness = gain, (point, direction)
+        noise = climb.noise(*witness) if witness is not None and best > 0 else math.inf
+    value = inward(best, 1e-9 + noise / best) if noise < best else -math.inf
+    return value, witness if value > -math.inf else None
+
+
+class _Climb:
+    """Power iteration for the direction, gradient steps for the point, halved until they stay inside."""
+
+    def __init__(self, domain: Domain, graph: Graph, budget: Budget, generator: torch.Generator) -> None:
+        self.domain, self.graph, self.budget, self.generator = domain, differentiable(graph), budget, generator
+
+    def function(self, point: Tensor) -> Tensor:
+        return self.graph.run(*self.graph.split(point)).reshape(-1)
+
+    def gain(self, point: Tensor, direction: Tensor | None = None) -> tuple[float, Tensor, Tensor]:
+        """Return norm(J v) after a few power steps from a direction, the point and v."""
+        if direction is None:
+            direction = torch.randn(point.shape, generator=self.generator, dtype=torch.float64).to(point)
+        direction = direction / direction.norm()
+        best = (0.0, point, direction)
+        with torch.enable_grad():
+            x = point.detach().requires_grad_(True)
+            value = self.function(x)
+            for turn in range(POWER_STEPS):
+                if turn > 1 and not self.budget.spend():
+                    break
+                pushed = _pushed(value, x, direction)
+                size = math.nan if pushed is None else float(pushed.detach().norm())
+                if pushed is None or not math.isfinite(size):
+                    break
+                if size > best[0]:
+                    best = (size, point, direction)
+                (back,) = torch.autograd.grad(value, x, pushed.detach(), retain_graph=True)
+                if not float(back.norm()) > 0:
+                    break
+                direction = back / back.norm()
+        return best
+
+    def noise(self, point: Tensor, direction: Tensor) -> float:
+        """Return how far J v may be off, from products that are rounded in other ways: slopes may cancel."""
+        with torch.enable_grad():
+            x = point.detach().requires_grad_(True)
+            value = self.function(x)
+            products = [_pushed(value, x, direction * factor) for factor in (1.0, *STRETCHES)]
+        if any(product is None for product in products):
+            return math.inf
+        first, *others = (product.detach() for product in products if product is not None)
+        pairs = zip(others, STRETCHES, strict=True)
+        return NOISES * max(float((first - other / factor).norm()) for other, factor in pairs)
+
+    def run(self, gain: float, point: Tensor, direction: Tensor) -> tuple[float, Tensor, Tensor]:
+        """Climb from a point."""
+        rate = 0.05 * (float(point.norm()) or 1.0)
+        while rate > 1e-4 * (float(point.norm()) or 1.0) and self.budget.spend():
+            uphill = self._uphill(point, direction)
+            if uphill is None:
+                break
+            moved = point + rate * uphill
+            if bool(self.domain.inside(moved[None])[0]):
+                reached = self.gain(moved, direction)
+                if reached[0] > gain:
+                    gain, point, direction = reached
+                    rate *= 1.5
+                    continue
+            rate /= 2
+        return gain, point, direction
+
+    def _uphill(self, point: Tensor, direction: Tensor) -> Tensor | None:
+        """Return the unit gradient of log norm(J v) by the point, None where there is none."""
+        with torch.enable_grad():
+            x = point.detach().requires_grad_(True)
+            pushed = _pushed(self.function(x), x, direction)
+            (grad,) = (None,) if pushed is None else gradients(pushed.square().sum(), (x,))
+        size = math.nan if grad is None else float(grad.norm())
+        return None if grad is None or not (math.isfinite(size) and size > 0) else grad.detach() / size
+
+
+def _pushed(value: Tensor, x: Tensor, direction: Tensor) -> Tensor | None:
+    """Return the Jacobian times a direction, to be differentiated again; None where autograd has none to give."""
+    if not value.requires_grad:
+        return None
+    try:
+        push = Tangents(value, x)
+        return push(direction, again=True) if push.reaches else None
+    except (RuntimeError, NotImplementedError):  # an operator that autograd differentiates only once
+        if value.numel() > MAX_ROWS:
+            return None
+    rows = [torch.autograd.grad(entry, x, retain_graph=True)[0] for entry in value]
+    return torch.stack([row @ direction for row in rows])

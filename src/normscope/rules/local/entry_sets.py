@@ -84,7 +84,7 @@ class Normalize(Primitive):
         whole = _sets(y)
         entries = times(top[..., None], y.entries + times(size, whole[..., None]) / math.sqrt(n))
         radii, sets = (value[..., None].expand_as(y.centre) for value in (radius, whole))
-        part = OperandShare(pull, radii, top.amax(-1), entries, operand=sets, blocks=1)
+        part = OperandShare(pull, radii, top.amax(-1), entries, operand=sets, blocks=1, set_gains=top)
         broken = bool(top.isinf().any())
         reason = "a variance that can vanish within the ball, with eps 0" if broken else None
         around = cache(lambda: _straightened(y, middle, top, direction, size))
@@ -119,9 +119,10 @@ def _straightened(y: Enclosure, middle: Tensor, top: Tensor, direction: Tensor, 
 
 
 def _smallest(y: Enclosure) -> Tensor:
-    """Return the least norm of every set over its box."""
+    """Return the least norm of every set over its box, or what is known of it if that is more."""
     inside = (y.low <= 0) & (y.high >= 0)
-    return l2(torch.where(inside, 0.0, torch.minimum(y.low.abs(), y.high.abs())), -1) * (1 - 1e-12)
+    corner = l2(torch.where(inside, 0.0, torch.minimum(y.low.abs(), y.high.abs())), -1) * (1 - 1e-12)
+    return corner if y.least is None else torch.maximum(corner, y.least)
 
 
 @dataclass(frozen=True, slots=True)
