@@ -31,9 +31,9 @@ from ..core.budget import Budget, affordable
 from ..core.log10 import ceiling10
 from ..core.rounding import UNIT, gamma
 from ..linalg.convolution_map import Convolution
+from ..linalg.folding import slice_map
 from ..linalg.linear_map import Diagonal, Identity, LinearMap, Matrix, Reindex
 from ..linalg.operator_norms import upper
-from ..linalg.slices import slice_map
 from ..linalg.writing import lost, write_out
 from ..rules.effects import Elementwise, Linear
 from ..rules.registry import activation_of

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
+from torch.fx.node import map_aggregate
 
 from .user_lines import source_of
 
@@ -62,15 +63,7 @@ def read_constants(
     varying: Collection[str],
     without_effect: Collection[Any],
 ) -> tuple[tuple[Constant, ...], tuple[ConstantRead, ...]]:
-    """Return every constant that the output depends on, and which operators of the graph read it.
-
-    Args:
-        program: the traced program.
-        needed: the traced values that the output depends on.
-        values: the values that do not depend on the input, by name.
-        varying: the names of those that do.
-        without_effect: operators whose numbers have no effect on the graph.
-    """
+    """Return every constant that the output depends on, and which operators of the graph read it."""
     specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
     constants: list[Constant] = []
     reads: list[ConstantRead] = []
@@ -113,19 +106,6 @@ def _numbers(node: torch.fx.Node) -> Iterator[tuple[str, Any]]:
     names = [argument.name for argument in schema.arguments] if schema is not None else []
     named = [(names[place] if place < len(names) else str(place), value) for place, value in enumerate(node.args)]
     for name, argument in (*named, *node.kwargs.items()):
-        for leaf in _leaves(argument):
-            if isinstance(leaf, bool | int | float | complex | str):
-                yield name, leaf
-
-
-def _leaves(argument: Any) -> Iterator[Any]:
-    """Yield the entries of nested arguments."""
-    if isinstance(argument, slice):
-        argument = (argument.start, argument.stop, argument.step)
-    if isinstance(argument, Mapping):
-        argument = tuple(argument.values())
-    if isinstance(argument, list | tuple):
-        for item in argument:
-            yield from _leaves(item)
-    else:
-        yield argument
+        leaves: list[Any] = []
+        map_aggregate(argument, leaves.append)
+        yield from ((name, leaf) for leaf in leaves if isinstance(leaf, bool | int | float | complex | str))

@@ -132,11 +132,7 @@ def refuse_moving_statistics(node: torch.fx.Node, args: Sequence[Any]) -> None:
 
 
 def refuse_hidden_reads(program: ExportedProgram, needed: set[torch.fx.Node]) -> None:
-    """Refuse an output that reads running statistics that an instance norm updates: torch.export misses the update.
-
-    Raises:
-        CaptureError: the reader and the instance norm are named.
-    """
+    """Refuse an output that reads running statistics that an instance norm updates: torch.export misses the update."""
     moving = [node for node in program.graph.nodes if _moves_statistics(node)]
     for node in moving:
         for statistic in (node.args[3], node.args[4]):
