@@ -98,7 +98,7 @@ class Fixed:
         """Return what a user declares of a model: names of its tensors before words, and words before patterns."""
         several = isinstance(declared, Iterable) and not isinstance(declared, str)
         tensors = {one.name: one.value for one in graph.constants if one.kind in ("buffer", "tensor")}
-        every, fits, kinds = {*tensors, *names}, set(), set()
+        every, fits, kinds = {*tensors, *names}, set[str](), set[str]()
         for one in () if declared is None else declared if several else (declared,):
             if not isinstance(one, str):
                 raise InputError(f"fixed holds the names of buffers and other constants, not {one!r}")
