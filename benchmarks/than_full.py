@@ -20,7 +20,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from normscope.core.json_values import plain, revived
+from normscope.core.codec import from_plain, plain
 from normscope_lab.experiments.base import Job
 from normscope_lab.experiments.origin import origin
 from normscope_lab.experiments.registry import registered
@@ -43,7 +43,7 @@ def tasks(names: Sequence[str], changes: dict[str, Any]) -> list[ExperimentTask]
 
 def measured(folder: Path, task: ExperimentTask) -> dict[str, Any] | None:
     path = job_folder(folder, task) / WRITTEN
-    return revived(json.loads(path.read_text())) if path.exists() else None
+    return from_plain(json.loads(path.read_text())) if path.exists() else None
 
 
 def do(task: ExperimentTask, changes: dict[str, Any], data: str, folder: Path) -> None:
@@ -94,7 +94,7 @@ def collect(names: Sequence[str], folder: Path, out: Path, changes: dict[str, An
 
 def judge(names: Sequence[str], path: Path, out: Path, changes: dict[str, Any]) -> None:
     """Write one result per experiment from a file of curves."""
-    held = revived(json.loads(path.read_text()))
+    held = from_plain(json.loads(path.read_text()))
     out.mkdir(parents=True, exist_ok=True)
     for name in names:
         jobs = [task.job for task in tasks([name], changes)]

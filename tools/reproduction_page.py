@@ -14,10 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import normscope_lab as lab
-from normscope.report.cells import format_cell
 from normscope.report.document import Chart, Circle, Curves, Table
 from normscope.report.export import picture
-from normscope.report.words import factor
+from normscope.report.words import factor, format_cell
 from normscope_lab.experiments.base import Verdict
 from normscope_lab.experiments.reproduction import JudgedClaim, Reproduction
 from normscope_lab.experiments.than.curve_figures import PRODUCTS

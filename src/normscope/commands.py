@@ -8,9 +8,8 @@ from .cli.choose import numbers as split_numbers
 from .cli.data_forms import folder_split, open_data
 from .cli.messages import say_written, write_result
 from .cli.model_forms import FORMS as MODEL_FORMS
-from .cli.model_forms import open_runnable
-from .cli.model_forms import placed as place_model
-from .cli.objects import staying as refuse_exit
+from .cli.model_forms import open_runnable, place_model
+from .cli.objects import refuse_exit
 from .cli.options import Device, Html, Json, MaxSeconds, Mode, Seed, Trust
 from .cli.targets import check_targets, read_from
 

@@ -7,19 +7,15 @@ effect, confidence limits. The lab is made of these (`src/normscope_lab`).
 from .bounds.data.order import rank_above, rank_below
 from .choosing.choice import half_width
 from .core.budget import Budget
-from .core.codec import JsonForm, Part, Saved
-from .core.codec import decoded as decode
-from .core.codec import opened as open_json
-from .core.errors import InputError
-from .core.errors import said as describe_error
+from .core.codec import JsonForm, Part, Saved, decode, from_plain, open_json
+from .core.codec import plain as to_plain
+from .core.errors import InputError, describe_error
 from .core.files import write_text
-from .core.json_values import plain as to_plain
-from .core.json_values import revived as from_plain
 from .core.log10 import log10, log10_sum
 from .core.options import check_numbers, check_positive
 from .core.progress import Progress
 from .core.provenance import provenance
-from .core.threads import ignored_warnings as ignore_warnings
+from .core.threads import ignore_warnings
 from .core.untouched import outside_inference_mode, unwrapped
 from .diagnosis.audit_result import Row
 from .geometry.batches import LossFunction

@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 from normscope.cli import data_forms
-from normscope.cli.labelled import open_labelled
+from normscope.cli.data_forms import open_labelled
 from normscope.cli.model_forms import GivenModel
 from normscope.core.errors import InputError
 

@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import save_file
 
 from normscope.bounds.radius.radii import Radii
-from normscope.cli.labelled import open_labelled
+from normscope.cli.data_forms import open_labelled
 from normscope.cli.model_forms import GivenModel
 
 QUICK = ("--samples", 6, "--max-seconds", 2)

@@ -9,8 +9,7 @@ import pytest
 
 from normscope.diagnosis.audit_result import Audit
 from normscope.monitor.run import Run
-from normscope.pages.live import live_data
-from normscope.pages.serving import LiveServer
+from normscope.pages.live import LiveServer, live_data
 
 
 def _logs():

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 
-from normscope.core.codec import JsonForm, Part, Saved, decoded, encoded
+from normscope.core.codec import JsonForm, Part, Saved, decode, encode
 from normscope.core.errors import InputError, SoundnessError
 
 
@@ -185,7 +185,7 @@ def test_a_file_that_is_no_json_or_is_not_there_is_named(tmp_path: Path) -> None
     ],
 )
 def test_types_that_are_read(hint: Any, value: Any, found: Any) -> None:
-    assert decoded(hint, value) == found
+    assert decode(hint, value) == found
 
 
 @pytest.mark.parametrize(
@@ -198,15 +198,15 @@ def test_types_that_are_read(hint: Any, value: Any, found: Any) -> None:
 )  # fmt: skip
 def test_values_of_other_types_are_refused(hint: Any, value: Any) -> None:
     with pytest.raises(ValueError, match=r" is "):
-        decoded(hint, value)
+        decode(hint, value)
 
 
 def test_nan_is_null_and_read_again_only_where_a_form_says_so() -> None:
-    assert encoded((math.nan, -math.inf)) == [None, "-inf"]
-    assert math.isnan(decoded(tuple[float, ...], [None], nan=True)[0])
-    assert decoded(float | None, None, nan=True) is None
+    assert encode((math.nan, -math.inf)) == [None, "-inf"]
+    assert math.isnan(decode(tuple[float, ...], [None], nan=True)[0])
+    assert decode(float | None, None, nan=True) is None
     with pytest.raises(ValueError, match=r"\[0\] is null"):
-        decoded(tuple[float, ...], [None])
+        decode(tuple[float, ...], [None])
 
 
 def test_a_form_that_names_a_field_that_is_not_there_is_a_mistake() -> None:

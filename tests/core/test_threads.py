@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from normscope.core.files import write_text
-from normscope.core.threads import ignored_warnings, silenced
+from normscope.core.threads import ignore_warnings, silence_loggers
 from normscope.core.torch_settings import full_precision, math_attention, uncompiled, without_cudnn
 
 
@@ -27,7 +27,7 @@ def in_thread(action: Callable[[], object]) -> None:
 def test_warnings_of_this_thread_alone_are_ignored():
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("always")
-        with ignored_warnings():
+        with ignore_warnings():
             warnings.warn("here", stacklevel=1)
             in_thread(lambda: warnings.warn("there", stacklevel=1))
         warnings.warn("after", stacklevel=1)
@@ -37,7 +37,7 @@ def test_warnings_of_this_thread_alone_are_ignored():
 def test_only_warnings_of_the_pattern_are_ignored():
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("always")
-        with ignored_warnings("Converting a tensor"):
+        with ignore_warnings("Converting a tensor"):
             warnings.warn("Converting a tensor to a number", stacklevel=1)
             warnings.warn("a tensor is converted", stacklevel=1)
     assert [str(warning.message) for warning in shown] == ["a tensor is converted"]
@@ -46,7 +46,7 @@ def test_only_warnings_of_the_pattern_are_ignored():
 def test_ignored_warnings_are_not_errors():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with ignored_warnings():
+        with ignore_warnings():
             warnings.warn("torch says so", FutureWarning, stacklevel=1)
         with pytest.raises(FutureWarning):
             warnings.warn("torch says so", FutureWarning, stacklevel=1)
@@ -55,7 +55,7 @@ def test_ignored_warnings_are_not_errors():
 @pytest.mark.parametrize("ends_first", ["outer", "inner"])
 def test_filters_of_warnings_are_as_found_where_blocks_of_two_threads_overlap(ends_first):
     before, held = list(warnings.filters), warnings.filters
-    ours, theirs = ignored_warnings(), warnings.catch_warnings()
+    ours, theirs = ignore_warnings(), warnings.catch_warnings()
     ours.__enter__()
     theirs.__enter__()
     warnings.simplefilter("error")
@@ -67,14 +67,14 @@ def test_filters_of_warnings_are_as_found_where_blocks_of_two_threads_overlap(en
 
 def test_filters_of_warnings_are_as_found_after_an_exception():
     before = list(warnings.filters)
-    with pytest.raises(ValueError, match="mine"), ignored_warnings():
+    with pytest.raises(ValueError, match="mine"), ignore_warnings():
         raise ValueError("mine")
     assert warnings.filters == before
 
 
 def test_loggers_are_silent_for_this_thread_alone(caplog):
     logger = logging.getLogger("tests.speaks")
-    with contextlib.suppress(ValueError), silenced("tests.speaks"):
+    with contextlib.suppress(ValueError), silence_loggers("tests.speaks"):
         logger.error("here")
         in_thread(lambda: logger.error("there"))
         raise ValueError

@@ -10,7 +10,7 @@ import pytest
 import normscope as ns
 from normscope.bounds.data.quantile import DataBracket
 from normscope.bounds.ladder import LayerConstant
-from normscope.core.codec import decoded
+from normscope.core.codec import decode
 from normscope.core.errors import InputError
 from normscope.geometry.curvature import Curvature
 from normscope.monitor.log import LogReading
@@ -68,7 +68,7 @@ def test_a_ladder_is_written_as_before() -> None:
     text = (DATA / "ladder.json").read_text()
     old = json.loads(text)
     rungs = {name: ns.Bracket.from_json(rung) for name, rung in old["rungs"].items()}
-    layers = decoded(tuple[LayerConstant, ...], old["layers"])
+    layers = decode(tuple[LayerConstant, ...], old["layers"])
     ladder = ns.Ladder(rungs=rungs, layers=layers, graph=cast(ns.Graph, None))
     assert json.dumps(ladder.to_json(), indent=1, allow_nan=False) + "\n" == text
 

@@ -13,7 +13,7 @@ from normscope.core.errors import InputError
 from normscope.diagnosis.data_pass import watch_data
 from normscope.diagnosis.signal import Signal
 from normscope.diagnosis.signal_pass import watch_signal
-from normscope.pages.signal import signal_chart, signal_table
+from normscope.pages.check import signal_chart, signal_table
 
 from .healthy import gpt2, resnet, sentences
 from .seen import randn

@@ -6,8 +6,7 @@ import math
 import pytest
 
 from normscope.core.errors import InputError
-from normscope.pages.audit_comparison import compare_document, difference, matched
-from normscope.pages.audit_comparison_words import compared_steps, compared_verdict
+from normscope.pages.audit_comparison import compare_document, compared_steps, compared_verdict, difference, matched
 from normscope.report.document import Chart, Notice, Steps, Table, Text
 from normscope.report.html import to_html
 from normscope.report.terminal import render

@@ -9,8 +9,7 @@ import pytest
 
 from normscope.core.finding import Finding, Severity
 from normscope.monitor.log import LogWriter
-from normscope.pages.live import Followed, live_data
-from normscope.pages.serving import LiveServer
+from normscope.pages.live import Followed, LiveServer, live_data
 
 from ..monitor import logs
 from ..report.browser import Browser

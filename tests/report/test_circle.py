@@ -7,7 +7,7 @@ import pytest
 
 from normscope.report.document import Circle, Curve, Document
 from normscope.report.html import to_fragment
-from normscope.report.svg_circle import NARROW, WIDTH, circle_svg
+from normscope.report.svg_curves import NARROW, WIDTH, circle_svg
 from normscope.report.terminal import render
 
 

@@ -4,9 +4,9 @@ import pytest
 
 from normscope.core.bracket import Bracket, Evidence, Scope
 from normscope.report.brackets import bracket_table, rungs
-from normscope.report.cells import format_cell, visible
 from normscope.report.document import Chart, Column, Document, Figure, Figures, Notice, Series, Table, Text
 from normscope.report.terminal import render
+from normscope.report.words import format_cell, visible
 
 TABLE = Table(
     title="layers",

@@ -23,7 +23,7 @@ from normscope.report.html import to_fragment, to_html
 from normscope.report.limits import MAX_BLOCKS, MAX_CURVES, MAX_LETTERS, MAX_ROWS, within_limits
 from normscope.report.terminal import render
 
-MANY = 20_000
+MANY = 1_200
 NAMES = tuple(f"layer{i}" for i in range(MANY))
 COURSE = ((0.0, 1.0), (1.0, 2.0))
 LINE = Series(name="s", style="line", values=(1.0,) * MANY, paths=(tuple(range(MANY)), (5, MANY - 1)))
@@ -54,9 +54,8 @@ def test_a_long_block_is_cut_and_says_so(name):
     block, shown, noun = LONG[name]
     page = to_html(Document(blocks=(block,)))
     assert f"Only the first {shown:,} of {MANY:,} {noun} are shown here" in page
-    assert len(page) < 2_000_000
     assert f"layer{MANY - 1}" not in page
-    assert len(to_fragment(Document(blocks=(block,)))) < 2_000_000
+    assert f"layer{MANY - 1}" not in to_fragment(Document(blocks=(block,)))
 
 
 @pytest.mark.parametrize("name", ["table", "notice", "steps"])
@@ -64,7 +63,6 @@ def test_a_terminal_shows_a_part_too(name):
     block, shown, noun = LONG[name]
     text = render(Document(blocks=(block,)), width=100)
     assert f"Only the first {shown:,} of {MANY:,} {noun}" in " ".join(text.split())
-    assert text.count("\n") < 2 * MAX_ROWS
 
 
 def test_many_blocks_and_words():
@@ -76,7 +74,7 @@ def test_many_blocks_and_words():
     assert words.count("is a layer") == MAX_ROWS
 
 
-ENDLESS = "x" * 3_000_000
+ENDLESS = "x" * 30_000
 
 
 @pytest.mark.parametrize(
@@ -93,9 +91,9 @@ ENDLESS = "x" * 3_000_000
 )
 def test_an_endless_text_is_cut(document):
     page = to_html(document)
-    assert len(page) < 300_000
-    assert f"({3_000_000 - MAX_LETTERS:,} letters left out)" in page
-    assert len(render(document)) < 300_000
+    assert len(page) < 100_000
+    assert f"({30_000 - MAX_LETTERS:,} letters left out)" in page
+    assert len(render(document)) < 100_000
 
 
 def test_documents_within_the_limits_are_left_alone():

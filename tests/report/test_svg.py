@@ -7,8 +7,7 @@ import xml.etree.ElementTree as tree
 import pytest
 
 from normscope.report.document import Chart, Series
-from normscope.report.drawing import beginning, shortened
-from normscope.report.scale import scale, tick_text, ticks
+from normscope.report.drawing import beginning, scale, shortened, tick_text, ticks
 from normscope.report.svg import chart_svg, hover_text, swatch
 
 from .documents import HOSTILE, document

@@ -6,7 +6,7 @@ import pytest
 
 from normscope.report.document import Chart, Column, Document, Figure, Figures, Glossary, Notice, Series, Steps, Table
 from normscope.report.terminal import parts, render
-from normscope.report.words import counted, factor, listed, shape
+from normscope.report.words import factor, listed, pluralise, shape
 
 from .documents import HOSTILE, document
 
@@ -125,8 +125,8 @@ def test_a_factor_is_said_shortly(exponent, shown):
 
 
 def test_words():
-    assert counted(1, "batch", "batches") == "1 batch"
-    assert counted(1200, "batch", "batches") == "1,200 batches"
+    assert pluralise(1, "batch", "batches") == "1 batch"
+    assert pluralise(1200, "batch", "batches") == "1,200 batches"
     assert shape((3, 32, 32)) == "3x32x32"
     assert shape(()) == "scalar"
     assert shape(None) is None

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 
 from ..core.bracket import Evidence
 from ..core.budget import Budget
-from ..core.errors import CaptureError, InputError, said
+from ..core.errors import CaptureError, InputError, describe_error
 from ..core.log10 import ceiling10
 from ..core.rounding import Upper
 from ..graph.call import arguments
@@ -177,7 +177,8 @@ def float64_graph(traced: Graph, known: Mapping[str, float] | None = None) -> Gr
             values[node.name] = node.evaluate([values[name] for name in node.refs])
         except Exception as error:
             raise CaptureError(
-                f"`{node.operator}` in {node.where} does not run in float64, in which bounds are taken: {said(error)}. "
+                f"`{node.operator}` in {node.where} does not run in float64, in which bounds are taken: "
+                f"{describe_error(error)}. "
                 f"{STILL_WORKS}"
             ) from error
     return double

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from torch import nn
 
 from ..core.bracket import Bracket, Evidence
-from ..core.codec import JsonForm, encoded
+from ..core.codec import JsonForm, encode
 from ..core.errors import InputError
 from ..core.markup import visible
 from ..core.untouched import outside_inference_mode
@@ -59,7 +59,7 @@ class Ladder(Mapping[str, Bracket]):
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
-        return {"schema_version": self.JSON.version, **encoded(self)}
+        return {"schema_version": self.JSON.version, **encode(self)}
 
     def __str__(self) -> str:
         lines = [f"{'method':<14}{'log10 upper':>12}{'log10 lower':>12}  evidence   note"]

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ..core.bracket import Bracket, Evidence, Scope
 from ..core.budget import Budget
-from ..core.errors import JacobianError, said
+from ..core.errors import JacobianError, describe_error
 from ..core.log10 import log10
 from ..core.sizes import norm
 from ..core.torch_settings import math_attention
@@ -172,7 +172,7 @@ def batch_norms(
                     return _norms_at(local, rtol, steps, seed, search)
             except (RuntimeError, NotImplementedError) as error:  # an operator that autograd cannot differentiate
                 unfit = error
-    raise JacobianError(f"this model cannot be differentiated: {said(unfit)}") from unfit
+    raise JacobianError(f"this model cannot be differentiated: {describe_error(unfit)}") from unfit
 
 
 def first_samples(batch: Any, samples: int) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 from ..core.codec import JsonForm, Part, Saved
 from ..core.errors import InputError
 from ..report.shown import Shown
-from ..report.words import counted
+from ..report.words import pluralise
 from .task import TrainingRun
 
 Status = Literal["trained", "not trained", "diverged", "refused", "failed"]
@@ -187,7 +187,7 @@ def describe_recommendation(cells: Sequence[Cell], best: Cell | None) -> str:
             "Nothing can be recommended: no twin trained with every seed, at any of the batch sizes and learning "
             "rates. Try other learning rates or more steps."
         )
-    seeds = counted(len(best.outcomes), "seed")
+    seeds = pluralise(len(best.outcomes), "seed")
     accuracy = best.mean_of("accuracy")
     right = "" if accuracy is None else f" and {100 * accuracy:.1f} % of the samples right"
     what = "no normalizer" if best.normalizer == "none" else NAMES[best.normalizer]
@@ -219,7 +219,7 @@ def _compared(cells: Sequence[Cell], best: Cell) -> str:
     if width is None:
         return f"{against}. One seed says nothing about chance: how sure this is is not known; give more seeds."
     mean = sum(differences) / len(differences)
-    difference = f"by {mean:.2g} ± {width:.2g} over the same {counted(len(differences), 'seed')}"
+    difference = f"by {mean:.2g} ± {width:.2g} over the same {pluralise(len(differences), 'seed')}"
     if mean - width > 0.0:
         return f"{against}. It is better {difference}, which is more than chance (95 % interval)."
     return f"{against}. It is better {difference}: these runs cannot tell the two apart; give more seeds or steps."

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from ..bounds.domain.domain import domain as record_domain
 from ..bounds.lipschitz import lipschitz
-from ..core.errors import InputError, NormscopeError, said
+from ..core.errors import InputError, NormscopeError, describe_error
 from ..core.finding import Severity
-from ..core.threads import ignored_warnings
+from ..core.threads import ignore_warnings
 from ..diagnosis.checking import check
 from ..diagnosis.data_pass import watch_data
 from ..geometry.batches import Batch, LossFunction, loss_function, loss_of
@@ -71,20 +71,20 @@ def train_run(task: TrainingTask, run: TrainingRun, *, first: bool) -> RunOutcom
     """Train one twin and return its outcome; an exception becomes part of the outcome."""
     kind = None if run.normalizer == "none" else run.normalizer
     try:
-        with ignored_warnings():
+        with ignore_warnings():
             model = build_seeded_model(task.model, run.seed)
             inputs = _inputs(task.samples.batch(torch.arange(min(CALIBRATED, task.samples.count))))
             trained_twin = twin(model, inputs, normalizer=kind, groups=task.groups).model  # type: ignore[arg-type]
     except NormscopeError as error:
         return RunOutcome(run=run, status="refused", reason=str(error))
     except Exception as error:
-        return RunOutcome(run=run, status="failed", reason=said(error))
+        return RunOutcome(run=run, status="failed", reason=describe_error(error))
     try:
-        with ignored_warnings(), torch.random.fork_rng():
+        with ignore_warnings(), torch.random.fork_rng():
             torch.random.set_rng_state(torch.Generator().manual_seed(run.seed).get_state())  # Dropout draws from it.
             return _train_and_measure(task, run, trained_twin, first=first)
     except Exception as error:
-        return RunOutcome(run=run, status="failed", reason=said(error))
+        return RunOutcome(run=run, status="failed", reason=describe_error(error))
 
 
 def _train_and_measure(task: TrainingTask, run: TrainingRun, model: nn.Module, *, first: bool) -> RunOutcome:
@@ -239,5 +239,5 @@ def _attempt(what: str, measure: Callable[[], Any], notes: list[str]) -> Any:
     try:
         return measure()
     except (NormscopeError, RuntimeError, InputError) as error:
-        notes.append(f"{what} was not measured ({said(error)})")
+        notes.append(f"{what} was not measured ({describe_error(error)})")
         return None

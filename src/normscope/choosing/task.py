@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ..core.errors import InputError, said
+from ..core.errors import InputError, describe_error
 from ..core.untouched import unwrapped
 from ..geometry.batches import Batch, LossFunction, placed_batches
 from ..graph.call import Call
@@ -125,7 +125,7 @@ def build_seeded_model(source: nn.Module | Callable[[], nn.Module], seed: int) -
         try:
             model = source()
         except Exception as error:
-            raise InputError(f"the function that builds the model raises {said(error)}") from error
+            raise InputError(f"the function that builds the model raises {describe_error(error)}") from error
     if not isinstance(model, nn.Module):
         raise InputError(f"the function that builds the model returns a {type(model).__name__}, not a module")
     return unwrapped(model)
@@ -154,7 +154,7 @@ def gather(model: nn.Module, loader: Any, *, own_loss: bool, samples: int | None
     try:
         args, kwargs, targets = tree_map(joined, *parts)
     except (RuntimeError, ValueError) as error:
-        raise InputError(f"the loader's batches cannot be put together ({said(error)})") from error
+        raise InputError(f"the loader's batches cannot be put together ({describe_error(error)})") from error
     count = min(count, limit)
     call = Call(args=args, kwargs=kwargs, output=None)
     return Samples(call=call, targets=targets, count=count, held_out=max(1, round(HELD_OUT * count)))

@@ -7,7 +7,7 @@ import os
 import typer
 
 from .. import __version__
-from ..core.errors import NormscopeError, said
+from ..core.errors import NormscopeError, describe_error
 from . import (
     audit,
     check,
@@ -94,6 +94,7 @@ def _run() -> None:
         if os.environ.get("NORMSCOPE_TRACEBACK"):
             raise
         fail(
-            f"{said(error)}. That was not expected: set NORMSCOPE_TRACEBACK=1 to see where it comes from, and please "
+            f"{describe_error(error)}. That was not expected: set NORMSCOPE_TRACEBACK=1 to see where it comes "
+            "from, and please "
             "report it."
         )

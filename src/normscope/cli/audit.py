@@ -20,8 +20,8 @@ from ..pages.audit import audit_document
 from ..report.terminal import print_document
 from .data_forms import BATCH_SIZE, NOISE_SAMPLES, open_data
 from .messages import say_written, write_result
-from .model_forms import FORMS, GivenModel, open_model, placed
-from .objects import staying
+from .model_forms import FORMS, GivenModel, open_model, place_model
+from .objects import refuse_exit
 from .options import Device, Html, Seed, Trust, output_of
 from .targets import check_targets, read_from
 
@@ -110,7 +110,7 @@ def audit(
 ) -> None:
     """Audit a model (the help of the command is HELP)."""
     check_targets(html, json, inputs=read_from(model, data))
-    with staying():
+    with refuse_exit():
         result = _audited(
             open_model(model, trust=trust),
             data=data,
@@ -144,7 +144,7 @@ def _audited(
     if given.weights is not None:
         options = {"--data": data, "--mode": mode, "--output": output, "--batch-size": batch_size, "--device": device}
         return _weights(given, options, max_seconds)
-    batches = open_data(data, placed(given, device, mode), batch_size=batch_size, seed=seed)
+    batches = open_data(data, place_model(given, device, mode), batch_size=batch_size, seed=seed)
     parts = [part for part in PARTS if effort == "thorough" or part not in THOROUGH]
     with Parts("auditing", parts):
         result = audit_model(

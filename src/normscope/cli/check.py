@@ -14,8 +14,8 @@ from ..report.terminal import print_document
 from .audit import judge
 from .data_forms import BATCH_SIZE, NOISE_SAMPLES, open_data
 from .messages import say_written, write_result
-from .model_forms import FORMS, open_model, placed
-from .objects import staying
+from .model_forms import FORMS, open_model, place_model
+from .objects import refuse_exit
 from .options import Device, Html, Json, Seed, Trust, output_of
 from .targets import check_targets, read_from
 
@@ -81,14 +81,14 @@ def check(
 ) -> None:
     """Check a model (the help of the command is HELP)."""
     check_targets(html, json, inputs=read_from(model, data))
-    with staying():
+    with refuse_exit():
         given = open_model(model, trust=trust)
         if given.model is None:
             raise InputError(
                 f"{given.name} holds weights and no model to run: normscope audit reads weights alone, or name a "
                 "function that builds the model (package.module:function)"
             )
-        batches = open_data(data, placed(given, device, mode), batch_size=batch_size, seed=seed)
+        batches = open_data(data, place_model(given, device, mode), batch_size=batch_size, seed=seed)
         result = check_model(
             given.model,
             batches.first,

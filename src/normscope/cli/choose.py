@@ -19,11 +19,10 @@ from ..choosing.task import MOST_SAMPLES
 from ..core.errors import InputError
 from ..report.terminal import print_document
 from ..theory.losses import LOSSES
-from .data_forms import converted, dtype_of, folder_split
-from .labelled import open_labelled
+from .data_forms import converted, dtype_of, folder_split, open_labelled
 from .messages import say_written, write_result
 from .model_forms import FORMS, GivenModel, open_model
-from .objects import load_object, staying
+from .objects import load_object, refuse_exit
 from .options import Html, Json, Seed, Trust
 from .targets import check_targets, read_from
 
@@ -105,7 +104,7 @@ def choose(
     """Choose a normalizer (the help of the command is HELP)."""
     check_targets(html, json, inputs=read_from(model, data))
     sizes, rates = numbers(batch_sizes, "--batch-sizes", int), numbers(learning_rates, "--learning-rates", float)
-    with staying():
+    with refuse_exit():
         given = open_model(model, trust=trust)
         if given.model is None:
             raise InputError(f"{given.name} holds weights and no model to train: name a function that builds the model")

@@ -78,11 +78,7 @@ def _runs(files: list[Path]) -> _Comparison:
 
 
 def named(audits: list[tuple[Path, Audit]]) -> dict[str, Audit]:
-    """Return audits by unique names: the name of the model, with the name of the file if several models share it.
-
-    Args:
-        audits: the audits, each with the file that it comes from.
-    """
+    """Return audits by unique names: the name of the model, with the name of the file if several models share it."""
     names = [audit.name for _, audit in audits]
     by_name: dict[str, Audit] = {}
     for path, audit in audits:

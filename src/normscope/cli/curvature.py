@@ -16,10 +16,10 @@ from ..geometry.hessian import hessian
 from ..geometry.margins import margins
 from ..geometry.smoothness import smoothness
 from ..report.terminal import print_document
-from .labelled import Labelled, open_labelled
+from .data_forms import Labelled, open_labelled
 from .messages import say_written, write_result
-from .model_forms import FORMS, open_runnable, placed
-from .objects import load_object, staying
+from .model_forms import FORMS, open_runnable, place_model
+from .objects import load_object, refuse_exit
 from .options import Device, Html, Json, MaxSeconds, Mode, Seed, Trust
 from .targets import check_targets, read_from
 
@@ -100,11 +100,11 @@ def curvature(
 ) -> None:
     """Measure curvature (the help of the command is HELP)."""
     check_targets(html, json, inputs=read_from(model, data))
-    with staying():
+    with refuse_exit():
         given = open_runnable(model, trust=trust)
         if data is None:
             raise InputError("a loss is one over data: give --data")
-        labelled = open_labelled(data, placed(given, device, mode), samples=samples, seed=seed)
+        labelled = open_labelled(data, place_model(given, device, mode), samples=samples, seed=seed)
         batches, function = _with_targets(labelled), _loss(loss)
         spectrum = hessian(
             given.module,

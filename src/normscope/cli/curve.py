@@ -12,8 +12,8 @@ from ..core.errors import InputError
 from ..report.terminal import print_document
 from .data_forms import BATCH_SIZE, open_data
 from .messages import say_written, write_result
-from .model_forms import FORMS, open_runnable, placed
-from .objects import staying
+from .model_forms import FORMS, open_runnable, place_model
+from .objects import refuse_exit
 from .options import Device, Html, Json, MaxSeconds, Mode, Seed, Trust, output_of
 from .targets import check_targets, read_from
 
@@ -69,11 +69,11 @@ def curve(
 ) -> None:
     """Measure a curve (the help of the command is HELP)."""
     check_targets(html, json, inputs=read_from(model, data))
-    with staying():
+    with refuse_exit():
         given = open_runnable(model, trust=trust)
         if data is None:
             raise InputError("a curve is measured on data: give --data")
-        opened = open_data(data, placed(given, device, mode), batch_size=batch_size, seed=seed)
+        opened = open_data(data, place_model(given, device, mode), batch_size=batch_size, seed=seed)
         result = measured(
             given.module,
             [opened.first] if opened.loader is None else opened.loader,

@@ -90,15 +90,7 @@ def demo(
 
 
 def measure(*, seed: int, console: Console) -> dict[str, DemoNetwork]:
-    """Train, audit and certify the demo's networks under a progress bar.
-
-    Args:
-        seed: the seed of weights, data and searches.
-        console: shows the progress.
-
-    Returns:
-        The measured networks by the name of their file.
-    """
+    """Train, audit and certify the demo's networks under a progress bar."""
     from rich.progress import Progress
 
     measured: dict[str, DemoNetwork] = {}

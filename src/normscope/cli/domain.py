@@ -19,8 +19,8 @@ from ..report.document import Document, Text
 from ..report.terminal import print_document
 from .data_forms import BATCH_SIZE, open_data
 from .messages import say_written
-from .model_forms import FORMS, open_runnable, placed
-from .objects import staying
+from .model_forms import FORMS, open_runnable, place_model
+from .objects import refuse_exit
 from .options import Device, Mode, Trust, output_of
 from .targets import check_targets, read_from
 
@@ -81,11 +81,11 @@ def domain(
 ) -> None:
     """Record a domain (the help of the command is HELP)."""
     check_targets(save, json, inputs=read_from(model, data))
-    with staying():
+    with refuse_exit():
         given = open_runnable(model, trust=trust)
         if data is None:
             raise InputError("a domain is where data lives: give --data")
-        opened = open_data(data, placed(given, device, mode), batch_size=batch_size, seed=0)
+        opened = open_data(data, place_model(given, device, mode), batch_size=batch_size, seed=0)
         defining, held_out = _split([opened.first] if opened.loader is None else opened.loader)
         recorded = record_domain(
             given.module,

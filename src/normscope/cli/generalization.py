@@ -14,11 +14,10 @@ from ..core.errors import InputError
 from ..generalize.bounding import CELLS
 from ..generalize.bounding import generalization as bounded
 from ..report.terminal import print_document
-from .data_forms import UNIT, converted, dtype_of, folder_split
-from .labelled import open_labelled
+from .data_forms import UNIT, converted, dtype_of, folder_split, open_labelled
 from .messages import say_written, write_result
-from .model_forms import FORMS, GivenModel, open_runnable, placed
-from .objects import staying
+from .model_forms import FORMS, GivenModel, open_runnable, place_model
+from .objects import refuse_exit
 from .options import Device, Html, Json, MaxSeconds, Seed, Trust
 from .targets import check_targets, read_from
 
@@ -105,11 +104,11 @@ def generalization(
 ) -> None:
     """Bound the loss on fresh data (the help of the command is HELP)."""
     check_targets(html, json, inputs=read_from(model, data))
-    with staying():
+    with refuse_exit():
         given = open_runnable(model, trust=trust)
         if data is None:
             raise InputError("the bounds need the data that the model was trained on: give --data")
-        given = placed(given, device, "eval")
+        given = place_model(given, device, "eval")
         parts = _parts(data, test, held_out, given, samples, seed)
         result = bounded(
             given.module,

@@ -15,7 +15,7 @@ from urllib.request import getproxies
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import InputError, said
+from ..core.errors import InputError, describe_error
 
 SEQUENCE = 32
 """How many tokens a synthetic sample has."""
@@ -29,17 +29,7 @@ def looks_like_an_id(text: str) -> bool:
 
 
 def load_folder(folder: Path) -> tuple[nn.Module, tuple[str, ...]]:
-    """Load the model of a folder with `config.json` and safetensors, without asking the hub for anything.
-
-    Args:
-        folder: a folder as `save_pretrained` writes it.
-
-    Returns:
-        The model in eval mode and float32, and notes for the report.
-
-    Raises:
-        InputError: the folder holds no such model, or one that can only be loaded by running code.
-    """
+    """Load the model of a folder with `config.json` and safetensors, without asking the hub for anything."""
     if not (folder / "config.json").is_file():
         raise InputError(
             f"{folder} holds no config.json: no Hugging Face model (name a *.safetensors file for weights alone)"
@@ -55,17 +45,7 @@ def load_folder(folder: Path) -> tuple[nn.Module, tuple[str, ...]]:
 
 
 def load_id(name: str) -> tuple[nn.Module, tuple[str, ...]]:
-    """Load a model by its id, from the local cache or else from the hub.
-
-    Args:
-        name: the id of the model, e.g. `google/vit-base-patch16-224`.
-
-    Returns:
-        The model in eval mode and float32, and notes for the report.
-
-    Raises:
-        InputError: there is no such model, or it can only be loaded by running code.
-    """
+    """Load a model by its id, from the local cache or else from the hub."""
     try:
         return _loaded(name, local=True)
     except InputError as error:
@@ -94,7 +74,9 @@ def _loaded(source: str, *, local: bool) -> tuple[nn.Module, tuple[str, ...]]:
             config = transformers.AutoConfig.from_pretrained(source, local_files_only=local, trust_remote_code=False)
         except Exception as error:
             cause = _NotCached() if local and not os.path.isdir(source) else error
-            raise InputError(f"{source} is no Hugging Face model that transformers can read ({said(error)})") from cause
+            raise InputError(
+                f"{source} is no Hugging Face model that transformers can read ({describe_error(error)})"
+            ) from cause
         build = _class_of(config, source, transformers)
         try:
             model, loading = build.from_pretrained(
@@ -102,7 +84,8 @@ def _loaded(source: str, *, local: bool) -> tuple[nn.Module, tuple[str, ...]]:
             )
         except Exception as error:
             raise InputError(
-                f"the weights of {source} cannot be loaded ({said(error)}); only safetensors are read, since pickles "
+                f"the weights of {source} cannot be loaded ({describe_error(error)}); only safetensors are read, "
+                "since pickles "
                 "can run code"
             ) from error
     notes = ["a Hugging Face model in float32"]
@@ -162,19 +145,7 @@ def _hub_answers() -> bool:
 
 
 def noise(model: nn.Module, samples: int, *, generator: torch.Generator) -> dict[str, Tensor]:
-    """Return a batch of random values of the sizes that a model's config names: pixels, sound or token ids.
-
-    Args:
-        model: a model of transformers.
-        samples: how many samples the batch has.
-        generator: draws the values.
-
-    Returns:
-        The arguments of the model by name.
-
-    Raises:
-        InputError: the config does not say what the model takes.
-    """
+    """Return a batch of random values of the sizes that a model's config names: pixels, sound or token ids."""
     config: Any = model.config
     main = str(getattr(model, "main_input_name", ""))
     arguments: dict[str, Tensor] = {}

@@ -20,12 +20,7 @@ PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_opt
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the command of each package; the package itself loads when its command is run.
-
-    Args:
-        app: the `normscope` command. It always has a command `lab`: where the lab is missing, that says how to install
-            it.
-    """
+    """Add the command of each package; the package itself loads when its command is run."""
     points = {point.name: point for point in entry_points(group=GROUP)}
     for name in sorted({LAB, *points}):
         about = LAB_HELP if name == LAB else f"Commands of {points[name].value.partition(':')[0]}."

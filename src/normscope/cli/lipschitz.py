@@ -20,11 +20,10 @@ from ..core.files import write_text
 from ..report.brackets import bracket_table
 from ..report.document import Document
 from ..report.terminal import print_document
-from .data_forms import open_data
-from .labelled import open_labelled
+from .data_forms import open_data, open_labelled
 from .messages import say_written
-from .model_forms import FORMS, GivenModel, open_runnable, placed
-from .objects import staying
+from .model_forms import FORMS, GivenModel, open_runnable, place_model
+from .objects import refuse_exit
 from .options import Device, Json, MaxSeconds, Seed, Trust, output_of
 from .targets import check_targets, read_from
 
@@ -104,8 +103,8 @@ def lipschitz(
         raise InputError(f"--html is for --scope data: the bracket of --scope {scope} is one line")
     if per is not None and scope != "data":
         raise InputError("--per is for --scope data")
-    with staying():
-        given = placed(open_runnable(model, trust=trust), device, None)
+    with refuse_exit():
+        given = place_model(open_runnable(model, trust=trust), device, None)
         samples_in_scope = _samples(given, data, scope, batch_size, seed, labels=per == "class")
         bracket = measured(
             given.module,

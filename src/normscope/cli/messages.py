@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Protocol, TextIO, cast
 
 import typer
 
-from ..report.cells import visible
+from ..report.words import visible
 
 
 def one_line(text: str) -> str:
@@ -22,9 +22,6 @@ def one_line(text: str) -> str:
 
     File names, JSON and the errors of others may hold anything: an escape sequence or a line break in one must not
     reach the terminal.
-
-    Args:
-        text: any string.
 
     Example:
         >>> one_line("no file a\x1b[31mb\n  c")

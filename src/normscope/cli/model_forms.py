@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core.errors import InputError, said
+from ..core.errors import InputError, describe_error
 from ..diagnosis.bare_weights import Stored
 from ..graph.exported import load_program
 from .huggingface import load_folder, load_id, looks_like_an_id, noise
@@ -54,15 +54,7 @@ class GivenModel:
 
 
 def open_model(text: str, *, trust: bool) -> GivenModel:
-    """Open MODEL, whatever its form.
-
-    Args:
-        text: MODEL as given on the command line.
-        trust: whether files that can run code may be loaded.
-
-    Raises:
-        InputError: MODEL has none of the forms, is missing or damaged, raises, or would run code.
-    """
+    """Open MODEL, whatever its form."""
     path = Path(text)
     if text.endswith(".pt2"):
         return _program(path, trust)
@@ -97,7 +89,7 @@ def open_runnable(text: str, *, trust: bool) -> GivenModel:
     return given
 
 
-def placed(given: GivenModel, device: str | None, mode: str | None) -> GivenModel:
+def place_model(given: GivenModel, device: str | None, mode: str | None) -> GivenModel:
     """Move the model to a device, and refuse a mode in which it cannot run."""
     has = "train" if given.module.training else "eval"
     if given.fixed_mode and mode not in (None, has):
@@ -106,7 +98,7 @@ def placed(given: GivenModel, device: str | None, mode: str | None) -> GivenMode
         try:
             given.module.to(device)
         except (RuntimeError, AssertionError) as error:
-            raise InputError(f"the model cannot be moved to --device {device} ({said(error)})") from error
+            raise InputError(f"the model cannot be moved to --device {device} ({describe_error(error)})") from error
     return given
 
 

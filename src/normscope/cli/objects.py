@@ -13,22 +13,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..core.errors import InputError, said
+from ..core.errors import InputError, describe_error
 
 
 def load_object(reference: str) -> Any:
     """Import the object that `package.module:name` or `path/to/file.py:name` names.
 
     Modules are looked for in the current folder first, as `python -m` does.
-
-    Args:
-        reference: the module, a colon, and the name in it (dots reach into objects).
-
-    Returns:
-        The object itself; it is not called.
-
-    Raises:
-        InputError: the module is missing or its code raises, or it has no such name.
     """
     source, _, name = reference.rpartition(":")
     module = _file_module(Path(source)) if source.endswith(".py") else _module(source)
@@ -42,11 +33,7 @@ def load_object(reference: str) -> Any:
 
 
 def call_object(function: Any, reference: str) -> Any:
-    """Call an object of the user's without arguments; errors name it by its reference.
-
-    Raises:
-        InputError: the object needs arguments, or raises.
-    """
+    """Call an object of the user's without arguments; errors name it by its reference."""
     try:
         inspect.signature(function).bind()
     except TypeError as error:
@@ -56,11 +43,11 @@ def call_object(function: Any, reference: str) -> Any:
     try:
         return function()
     except (Exception, SystemExit) as error:
-        raise InputError(f"{reference}() raises {said(error)}") from error
+        raise InputError(f"{reference}() raises {describe_error(error)}") from error
 
 
 @contextmanager
-def staying() -> Iterator[None]:
+def refuse_exit() -> Iterator[None]:
     """Turn `sys.exit()` in the user's code, a forward pass for example, into an error: nothing was measured.
 
     Raises:
@@ -69,7 +56,7 @@ def staying() -> Iterator[None]:
     try:
         yield
     except SystemExit as error:
-        raise InputError(f"the code of the model or of its data ends the program ({said(error)})") from error
+        raise InputError(f"the code of the model or of its data ends the program ({describe_error(error)})") from error
 
 
 def _module(name: str) -> ModuleType:
@@ -82,9 +69,9 @@ def _module(name: str) -> ModuleType:
             raise InputError(
                 f"there is no module {name!r} here or among the installed packages (current folder: {Path.cwd()})"
             ) from error
-        raise InputError(f"importing {name} raises {said(error)}") from error
+        raise InputError(f"importing {name} raises {describe_error(error)}") from error
     except (Exception, SystemExit) as error:
-        raise InputError(f"importing {name} raises {said(error)}") from error
+        raise InputError(f"importing {name} raises {describe_error(error)}") from error
 
 
 def _file_module(path: Path) -> ModuleType:
@@ -105,7 +92,7 @@ def _file_module(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise InputError(f"running {path} raises {said(error)}") from error
+        raise InputError(f"running {path} raises {describe_error(error)}") from error
     return module
 
 

@@ -6,7 +6,7 @@ import json
 
 import typer
 
-from ..report.document import Column, Document, Table
+from ..report.document import Document, ReadColumn, tabulate
 from ..report.terminal import print_document
 from ..rules.registry import Operator, operators
 
@@ -22,34 +22,21 @@ def ops(as_json: bool = typer.Option(False, "--json", help="Print JSON instead o
     own, or by its gain alone, which is looser. In a saved proof it is known by its map or by a word; one that is
     opaque is not followed by the checker, which says so.
     """
-    listed = operators()
     if as_json:
-        typer.echo(json.dumps([_plain(known) for known in listed], indent=2))
+        known = [{KEYS.get(column.title, column.title): column.read(one) for column in COLUMNS} for one in operators()]
+        typer.echo(json.dumps(known, indent=2))
     else:
-        print_document(Document(blocks=(_table(listed),)))
+        caption = "Every example of every rule runs through the same soundness tests."
+        print_document(Document(blocks=(tabulate(operators(), COLUMNS, caption=caption),)))
 
 
-def _plain(known: Operator) -> dict[str, str | int]:
-    return {
-        "operator": known.name,
-        "family": known.family,
-        "gives": known.summary,
-        "near": known.near,
-        "proof": known.proof,
-        "examples": len(known.examples),
-    }
-
-
-def _table(listed: tuple[Operator, ...]) -> Table:
-    return Table(
-        columns=(
-            Column(title="operator"),
-            Column(title="family"),
-            Column(title="what it gives"),
-            Column(title="near a point"),
-            Column(title="in a proof"),
-            Column(title="examples", kind="count"),
-        ),
-        rows=tuple(tuple(_plain(known).values()) for known in listed),
-        caption="Every example of every rule runs through the same soundness tests.",
-    )
+COLUMNS: tuple[ReadColumn[Operator], ...] = (
+    ReadColumn("operator", "text", lambda one: one.name),
+    ReadColumn("family", "text", lambda one: one.family),
+    ReadColumn("what it gives", "text", lambda one: one.summary),
+    ReadColumn("near a point", "text", lambda one: one.near),
+    ReadColumn("in a proof", "text", lambda one: one.proof),
+    ReadColumn("examples", "count", lambda one: len(one.examples)),
+)
+KEYS = {"what it gives": "gives", "near a point": "near", "in a proof": "proof"}
+"""Names of columns in JSON, where they differ."""

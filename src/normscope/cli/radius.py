@@ -11,10 +11,10 @@ from ..bounds.radius.radius import certified_radius
 from ..core.errors import InputError
 from ..pages.radii import radii_document
 from ..report.terminal import print_document
-from .labelled import open_labelled
+from .data_forms import open_labelled
 from .messages import say_written, write_result
-from .model_forms import FORMS, open_runnable, placed
-from .objects import staying
+from .model_forms import FORMS, open_runnable, place_model
+from .objects import refuse_exit
 from .options import Device, Html, Json, Seed, Trust, output_of
 from .targets import check_targets, read_from
 
@@ -81,11 +81,11 @@ def radius(
 ) -> None:
     """Certify radii (the help of the command is HELP)."""
     check_targets(html, json, inputs=read_from(model, data))
-    with staying():
+    with refuse_exit():
         given = open_runnable(model, trust=trust)
         if given.fixed_mode and given.module.training:
             raise InputError(f"{given.name} was exported in train mode, where samples have no class of their own")
-        labelled = open_labelled(data, placed(given, device, None), samples=samples, seed=seed)
+        labelled = open_labelled(data, place_model(given, device, None), samples=samples, seed=seed)
         radii = certified_radius(
             given.module,
             labelled.batches,

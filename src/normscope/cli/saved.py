@@ -29,17 +29,7 @@ def is_run(path: Path) -> bool:
 
 
 def open_saved(path: Path) -> Shown:
-    """Read a saved result, or the log of a run.
-
-    Args:
-        path: a file that `normscope audit --json`, `check --json`, `radius --json`, `curve --json`, `symmetries
-            --json`, `curvature --json`, `generalization --json` or `lipschitz --scope data --json` wrote, or `to_json`
-            of such a result, or a folder that `ns.watch` wrote a log to. A pipe counts as an audit: it can be read only
-            once.
-
-    Raises:
-        InputError: the file is missing, is no JSON, holds something else, or is damaged.
-    """
+    """Read a saved result, or the log of a run. A pipe counts as an audit: it can be read only once."""
     if is_run(path):
         return Run(path)
     kinds: dict[str, Any] = {
@@ -58,11 +48,7 @@ def open_saved(path: Path) -> Shown:
 
 
 def run_names(runs: Sequence[tuple[Path, Run]]) -> list[str]:
-    """Return a unique name for each run: the name of its folder, or its path if several folders share a name.
-
-    Args:
-        runs: the runs, each with its path on the command line.
-    """
+    """Return a unique name for each run: the name of its folder, or its path if several folders share a name."""
     own = [run.name for _, run in runs]
     names: list[str] = []
     for path, run in runs:
@@ -74,14 +60,7 @@ def run_names(runs: Sequence[tuple[Path, Run]]) -> list[str]:
 
 
 def open_audit(path: Path) -> Audit:
-    """Read a saved audit, for commands that take nothing else.
-
-    Args:
-        path: a file that `normscope audit --json` wrote.
-
-    Raises:
-        InputError: the file is missing, is no JSON, holds no audit, or is damaged.
-    """
+    """Read a saved audit, for commands that take nothing else."""
     if _type(path) == "radii":
         raise InputError(
             f"{path} holds certified radii and no audit: normscope compare takes audits alone, "

@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from ..core.errors import InputError
-from ..pages.live import Followed
-from ..pages.serving import LiveServer
+from ..pages.live import Followed, LiveServer
 from ..report.terminal import print_document
 from .messages import one_line, say_written
 from .options import Html

@@ -16,11 +16,11 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from ..core.errors import InputError, said
+from ..core.errors import InputError, describe_error
 from ..core.file_limits import MAX_TABLE_BYTES, SMALL_BYTES
 from ..core.files import read_json
 from ..core.npz import open_zip, unpacked_limit
-from ..core.threads import ignored_warnings
+from ..core.threads import ignore_warnings
 from ..diagnosis.bare_weights import Stored
 
 PICKLES = (".pt", ".pth", ".bin", ".ckpt")
@@ -30,18 +30,7 @@ NESTED = ("state_dict", "model_state_dict", "model", "module")
 
 
 def stored_weights(path: Path) -> Stored:
-    """Open a file of weights: `*.safetensors`, `*.safetensors.index.json`, or a pickle of tensors alone.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The tensors by name, in natural order for safetensors (`layer.2` before `layer.10`); those of a safetensors
-        file are read one by one.
-
-    Raises:
-        InputError: the file is missing or damaged, is no state dict, or would run code.
-    """
+    """Open a file of weights: `*.safetensors` (read one by one), its `*.index.json`, or a pickle of tensors alone."""
     if not os.path.isfile(path):
         raise InputError(f"no file {path}")
     if path.name.endswith(INDEX):
@@ -71,7 +60,7 @@ def _opened(path: Path) -> Any:
             )
         return safe_open(path, framework="pt")
     except Exception as error:
-        raise InputError(f"{path} is no safetensors file, or is cut short ({said(error)})") from error
+        raise InputError(f"{path} is no safetensors file, or is cut short ({describe_error(error)})") from error
 
 
 def _reader(path: Path, name: str) -> Callable[[], Tensor]:
@@ -83,7 +72,7 @@ def _reader(path: Path, name: str) -> Callable[[], Tensor]:
         except InputError:
             raise
         except Exception as error:
-            raise InputError(f"tensor {name!r} of {path} cannot be read ({said(error)})") from error
+            raise InputError(f"tensor {name!r} of {path} cannot be read ({describe_error(error)})") from error
 
     return read
 
@@ -94,7 +83,7 @@ def _indexed(path: Path) -> dict[str, Callable[[], Tensor]]:
         shards = read_json(path)["weight_map"]
         files = {name: path.parent / _plain_name(shard) for name, shard in shards.items()}
     except (InputError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is no index of safetensors files ({said(error)})") from error
+        raise InputError(f"{path} is no index of safetensors files ({describe_error(error)})") from error
     tensors = {file: _tensor_names(file, path) for file in dict.fromkeys(files.values())}
     for name, file in files.items():
         if name not in tensors[file]:
@@ -159,7 +148,7 @@ def _unpickled(path: Path) -> Any:
     """Return the content of a pickle of tensors and plain containers; refuse one that would run code."""
     try:
         _check_unpacked(path)
-        with ignored_warnings():
+        with ignore_warnings():
             return _loaded(path)
     except pickle.UnpicklingError as error:
         if not _is_pickle(path):
@@ -169,15 +158,11 @@ def _unpickled(path: Path) -> Any:
             "model.state_dict(), better as safetensors, or name a function that builds the model (package.module:name)"
         ) from error
     except Exception as error:
-        raise InputError(f"{path} is no file of weights that torch can read ({said(error)})") from error
+        raise InputError(f"{path} is no file of weights that torch can read ({describe_error(error)})") from error
 
 
 def _check_unpacked(path: Path) -> None:
-    """Refuse an archive that unpacks to far more than it is: torch.save packs nothing, but torch unpacks in memory.
-
-    Raises:
-        ValueError: members are packed too tightly, or overlap, or the directory is vast; others are those of zipfile.
-    """
+    """Refuse an archive that unpacks to far more than it is: torch.save packs nothing, but torch unpacks in memory."""
     if not zipfile.is_zipfile(path):
         return
     with io.FileIO(path) as file:

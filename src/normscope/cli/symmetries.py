@@ -10,8 +10,8 @@ from ..geometry.symmetries import symmetries as measured
 from ..report.terminal import print_document
 from .data_forms import open_data
 from .messages import say_written, write_result
-from .model_forms import FORMS, open_runnable, placed
-from .objects import staying
+from .model_forms import FORMS, open_runnable, place_model
+from .objects import refuse_exit
 from .options import Device, Html, Json, Mode, Seed, Trust, output_of
 from .targets import check_targets, read_from
 
@@ -62,9 +62,9 @@ def symmetries(
 ) -> None:
     """Find symmetries (the help of the command is HELP)."""
     check_targets(html, json, inputs=read_from(model, data))
-    with staying():
+    with refuse_exit():
         given = open_runnable(model, trust=trust)
-        opened = open_data(data, placed(given, device, mode), batch_size=batch_size, seed=seed)
+        opened = open_data(data, place_model(given, device, mode), batch_size=batch_size, seed=seed)
         result = measured(given.module, opened.first, mode=mode, output=output_of(output), seed=seed)
     print_document(result.document(brief=True))
     write_result(result, html, json)

@@ -55,11 +55,7 @@ def verify(
 
 
 def checker_folder() -> Path:
-    """Return the folder of the checker: in the installed package, or in the checkout that the package runs from.
-
-    Raises:
-        InputError: the checker is in neither of the two.
-    """
+    """Return the folder of the checker: in the installed package, or in the checkout that the package runs from."""
     package = Path(__file__).resolve().parents[1]
     for folder in (package / "tools" / "verify", package.parents[1] / "tools" / "verify"):
         if (folder / "__main__.py").is_file():

@@ -31,11 +31,7 @@ class Archive:
         self._names: dict[int, tuple[Tensor, str]] = {}
 
     def put(self, value: Tensor) -> str:
-        """Store a tensor of floats or integers; return its name.
-
-        Raises:
-            InputError: it holds NaN or infinite values.
-        """
+        """Store a tensor of floats or integers; return its name."""
         known = self._names.get(id(value))
         if known is not None:
             return known[1]

@@ -240,9 +240,6 @@ def check_time(multiplications: float = 0.0, device: torch.device | str = "cpu")
 
     Work that has no deadline, or was not begun by `Budget.attempt`, goes on.
 
-    Raises:
-        OutOfTimeError: it is left; `Budget.attempt` catches this.
-
     Example:
         >>> def work() -> str:
         ...     check_time()

@@ -17,9 +17,31 @@ from functools import cache
 from types import EllipsisType, NoneType, UnionType
 from typing import Any, ClassVar, Literal, NoReturn, Self, Union, get_args, get_origin, get_type_hints
 
-from .errors import InputError, SoundnessError, said
+from .errors import InputError, SoundnessError, describe_error
 from .files import read_json, write_text
-from .json_values import INFINITIES, plain, revived
+
+INFINITIES = {"inf": math.inf, "-inf": -math.inf}
+
+
+def plain(value: Any) -> Any:
+    """Return nested dicts, lists and tuples with infinities as strings, NaN as `None`, tuples as lists."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value
+
+
+def from_plain(value: Any) -> Any:
+    """Return what `plain` was given, as far as numbers go: the strings of infinities become numbers again."""
+    if isinstance(value, dict):
+        return {key: from_plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [from_plain(item) for item in value]
+    return INFINITIES.get(value, value) if isinstance(value, str) else value
+
 
 LARGEST = 2**63
 """A number above every count: Python also reads larger integers, which no float can hold."""
@@ -74,7 +96,7 @@ class Part:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data: infinities are strings, and `None` means not measured."""
-        return dict(encoded(self))
+        return dict(encode(self))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
@@ -83,7 +105,7 @@ class Part:
         Raises:
             ValueError: a field is missing, or has no valid value.
         """
-        result: Self = decoded(cls, data)
+        result: Self = decode(cls, data)
         return result
 
     @classmethod
@@ -121,7 +143,7 @@ class Saved(Part):
         Raises:
             InputError: the file is missing, is no JSON, holds no such result of this version, or is damaged.
         """
-        with opened(cls.JSON, source) as data:
+        with open_json(cls.JSON, source) as data:
             return super().from_json(data)
 
 
@@ -133,7 +155,7 @@ def save_json(data: dict[str, Any], path: str | os.PathLike[str] | None) -> dict
 
 
 @contextmanager
-def opened(form: JsonForm, source: str | os.PathLike[str] | Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def open_json(form: JsonForm, source: str | os.PathLike[str] | Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Read a file of some form; errors inside the block are raised again with the name of the file.
 
     Raises:
@@ -153,25 +175,25 @@ def opened(form: JsonForm, source: str | os.PathLike[str] | Mapping[str, Any]) -
         raise
     except (SoundnessError, RecursionError, *UNREADABLE) as error:
         damaged = f"holds damaged {form.noun}" if form.plural else f"is a damaged {form.noun}"
-        why = str(error) if type(error) is ValueError else said(error)
+        why = str(error) if type(error) is ValueError else describe_error(error)
         raise InputError(f"{name} {damaged} ({why}): {form.write}") from error
 
 
-def encoded(value: Any) -> Any:
+def encode(value: Any) -> Any:
     """Return results, enums, mappings, tuples and numbers, however they are nested, as plain data."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {key: encoded(item) for key, item in _items(value)}
+        return {key: encode(item) for key, item in _items(value)}
     if isinstance(value, enum.Enum):
         return value.value if isinstance(value, str) else value.name
     if isinstance(value, Mapping):
-        return {key: encoded(item) for key, item in value.items()}
+        return {key: encode(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [encoded(item) for item in value]
+        return [encode(item) for item in value]
     return plain(value)
 
 
-def decoded(hint: Any, value: Any, where: str = "", *, nan: bool = False) -> Any:
-    """Return the value that `encoded` turned into plain data; numbers stay as they are written.
+def decode(hint: Any, value: Any, where: str = "", *, nan: bool = False) -> Any:
+    """Return the value that `encode` turned into plain data; numbers stay as they are written.
 
     Args:
         hint: its type: a dataclass, an enum, `tuple[int, ...]`, `Mapping[str, float]`, `str | None`, a `Literal`, ...
@@ -183,15 +205,15 @@ def decoded(hint: Any, value: Any, where: str = "", *, nan: bool = False) -> Any
         ValueError: a value is of another type, is no number, or is missing.
 
     Example:
-        >>> decoded(Mapping[str, tuple[float, ...]], {"a": [1, "inf"]})
+        >>> decode(Mapping[str, tuple[float, ...]], {"a": [1, "inf"]})
         {'a': (1, inf)}
-        >>> decoded(Mapping[str, tuple[int, ...]], {"a": [1, "2"]})
+        >>> decode(Mapping[str, tuple[int, ...]], {"a": [1, "2"]})
         Traceback (most recent call last):
         ValueError: a[1] is '2'
     """
     kind, inner, has_fields = _hint_parts(hint)
     if kind is Any:
-        return revived(value)
+        return from_plain(value)
     if kind in (Union, UnionType):
         return _either(inner, value, where, nan)
     if has_fields:
@@ -203,11 +225,11 @@ def decoded(hint: Any, value: Any, where: str = "", *, nan: bool = False) -> Any
         each = inner[:1] * len(parts) if inner[-1] is ... else inner
         if len(each) != len(parts):
             _refuse(value, where)
-        return tuple(decoded(one, part, f"{where}[{at}]", nan=nan) for at, (one, part) in enumerate(zip(each, parts)))
+        return tuple(decode(one, part, f"{where}[{at}]", nan=nan) for at, (one, part) in enumerate(zip(each, parts)))
     if kind in (dict, Mapping):
         items = value if isinstance(value, Mapping) else _refuse(value, where)
         return {
-            decoded(inner[0], key, f"a key of {where}"): decoded(inner[1], item, _inside(where, key), nan=nan)
+            decode(inner[0], key, f"a key of {where}"): decode(inner[1], item, _inside(where, key), nan=nan)
             for key, item in items.items()
         }
     return _single(kind, value, where, nan)
@@ -260,7 +282,7 @@ def _dataclass(kind: Any, value: Any, where: str, nan: bool) -> Any:
     try:
         return kind.of_fields(**read) if issubclass(kind, Part) else kind(**read)
     except (SoundnessError, *UNREADABLE) as error:
-        why = form.unsound if isinstance(error, SoundnessError) else str(error) or said(error)
+        why = form.unsound if isinstance(error, SoundnessError) else str(error) or describe_error(error)
         raise ValueError(f"{where}: {why}" if where else why) from error
 
 
@@ -280,7 +302,7 @@ def _fields(kind: Any, data: Mapping[str, Any], where: str, nan: bool) -> dict[s
     for name, (item, hint) in _stored(kind).items():
         inside = _inside(where, name)
         if name in data and name not in form.unread:
-            read[name] = decoded(hint, data[name], inside, nan=nan)
+            read[name] = decode(hint, data[name], inside, nan=nan)
             if name in form.choices and read[name] not in form.choices[name]:
                 _refuse(data[name], inside)
         elif name not in form.unread and not _names(optional, item):
@@ -295,10 +317,10 @@ def _either(hints: tuple[Any, ...], value: Any, where: str, nan: bool) -> Any:
     *others, last = (hint for hint in hints if hint is not NoneType)
     for hint in others:
         try:
-            return decoded(hint, value, where, nan=nan)
+            return decode(hint, value, where, nan=nan)
         except ValueError:
             continue
-    return decoded(last, value, where, nan=nan)
+    return decode(last, value, where, nan=nan)
 
 
 def _single(kind: Any, value: Any, where: str, nan: bool) -> Any:

@@ -59,7 +59,7 @@ class MissingRuleError(NormscopeError):
         )
 
 
-def said(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return an error's class and the first line of what it says, or the beginning of a line that is endless."""
     try:
         lines = str(error).strip().splitlines()

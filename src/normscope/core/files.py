@@ -55,11 +55,7 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """Return the content of a JSON file.
-
-    Raises:
-        InputError: the file cannot be read, is no JSON, or exceeds a limit.
-    """
+    """Return the content of a JSON file."""
     name = os.fspath(path)
     try:
         with open(path, "rb") as file:
@@ -77,10 +73,7 @@ def parse_json(raw: bytes) -> Any:
     """Return the content of JSON that is within the limits of `file_limits.py`.
 
     The number of values is limited before they are made, by the characters that separate them; texts and nesting are
-    before anything is done with them.
-
-    Raises:
-        ValueError: it is no JSON or exceeds a limit; the message is a predicate, such as "is no JSON: ...".
+    before anything is done with them. A `ValueError` says what is wrong as a predicate: "is no JSON: ...".
     """
     values = raw.count(b",") + raw.count(b"[") + raw.count(b"{")
     if values > MAX_JSON_VALUES:
@@ -109,16 +102,7 @@ def parse_json(raw: bytes) -> Any:
 
 
 def bounded_lines(file: IO[bytes], name: str | os.PathLike[str], *, already_read: int = 0) -> Iterator[bytes]:
-    """Yield the lines of a log, each with its line break; the last one may have none.
-
-    Args:
-        file: the log, open for reading.
-        name: its name in errors.
-        already_read: how many lines lie before the place at which the file stands.
-
-    Raises:
-        InputError: the log, or a line of it, exceeds a limit.
-    """
+    """Yield the lines of a log, each with its line break; the last one may have none."""
     number, lines = already_read, None
     while line := file.readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -135,11 +119,7 @@ def bounded_lines(file: IO[bytes], name: str | os.PathLike[str], *, already_read
 
 
 def _lines_behind(file: IO[bytes], name: str) -> int:
-    """Return how many lines follow in a log, which are counted and not read; 0 for a pipe.
-
-    Raises:
-        InputError: the log is too large.
-    """
+    """Return how many lines follow in a log, which are counted and not read; 0 for a pipe."""
     if not file.seekable():
         return 0
     size, place = os.fstat(file.fileno()).st_size, file.tell()
@@ -153,11 +133,7 @@ def _lines_behind(file: IO[bytes], name: str) -> int:
 
 
 def file_mode(path: str | os.PathLike[str]) -> int | None:
-    """Return the type and permissions of the file that a path leads to, also through links; None if there is none.
-
-    Raises:
-        OSError: the path cannot be looked up.
-    """
+    """Return the type and permissions of the file that a path leads to, also through links; None if there is none."""
     try:
         return os.stat(path).st_mode
     except FileNotFoundError:

@@ -74,3 +74,124 @@ class Finding(Part):
         when = "" if self.step is None else f" at step {self.step:,}"
         lines = {"where": f"{self.where}{when}", "seen": self.seen, "why it matters": self.why, "advice": self.advice}
         return card(f"{self.severity.value}: {self.code}", lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingKind:
+    """The words that verdicts use for all findings of one code.
+
+    Attributes:
+        one: what a verdict says of one place, in a clause; `{where}` stands for the place.
+        many: what it says of several places, if that differs; `{count}` stands for how many, `{norms}` for how many of
+            all normalizers.
+        note: both for an info finding, where it says something else.
+    """
+
+    one: str
+    many: str = ""
+    note: tuple[str, str] | None = None
+
+
+KINDS: dict[str, FindingKind] = {
+    "non-finite-weights": FindingKind(
+        one="{where} is broken by NaN or infinite values", many="{count} tensors hold NaN or infinite values"
+    ),
+    "non-finite-activations": FindingKind(
+        one="{where} returns NaN or infinite values", many="{count} modules return NaN or infinite values"
+    ),
+    "input-scale": FindingKind(one="the {where} is at an unusual scale"),
+    "gradient-mismatch": FindingKind(
+        one="the gradient through {where} is not that of its forward",
+        many="the gradient through {count} modules is not that of their forward",
+    ),
+    "tiny-sets": FindingKind(
+        one="{where} normalizes sets of one or two values", many="{norms} work on sets of one or two values"
+    ),
+    "eps-scale": FindingKind(
+        one="the eps of {where} does not fit its input", many="the eps of {norms} does not fit their input"
+    ),
+    "spectral-norm-off": FindingKind(
+        one="the spectral norm of {where} is not the one it was made for",
+        many="the spectral norms of {count} layers are not those they were made for",
+    ),
+    "dead-layer": FindingKind(
+        one="layer {where} is dead",
+        many="{count} layers are dead",
+        note=("layer {where} is zero as a whole", "{count} layers are zero as a whole"),
+    ),
+    "exploding-run": FindingKind(
+        one="the signal explodes from {where} on", many="the signal explodes in {count} runs of layers"
+    ),
+    "gradient-explosion": FindingKind(
+        one="the gradient of {where} explodes", many="the gradients of {count} layers explode"
+    ),
+    "batch-norm-depth": FindingKind(one="the gradient explodes through the BatchNorms"),
+    "no-gradient": FindingKind(one="no gradient gets past {where}", many="no gradient gets past {count} layers"),
+    "saturated-units": FindingKind(one="{where} is saturated", many="{count} activations are saturated"),
+    "gradient-vanishing": FindingKind(
+        one="the gradient of {where} vanishes", many="the gradients of {count} layers vanish"
+    ),
+    "half-precision": FindingKind(
+        one="{where} is close to overflow in half precision",
+        many="{count} layers are close to overflow in half precision",
+    ),
+    "dead-channels": FindingKind(
+        one="part of layer {where} is dead",
+        many="parts of {count} layers are dead",
+        note=("a few channels of {where} carry nothing", "a few channels of {count} layers carry nothing"),
+    ),
+    "stale-statistics": FindingKind(
+        one="the stored statistics do not fit the data, from {where} on",
+        many="the stored statistics of {norms} do not fit the data",
+        note=("the statistics of {where} were never taken", "the statistics of {norms} were never taken"),
+    ),
+    "small-batch": FindingKind(one="the batch is too small for {where}", many="the batch is too small for {norms}"),
+    "eps-dominated": FindingKind(
+        one="eps outweighs what {where} normalizes",
+        many="eps outweighs what {norms} normalize",
+        note=("eps outweighs a little of {where}", "eps outweighs a little of what {norms} normalize"),
+    ),
+    "dead-relu": FindingKind(
+        one="many units of the ReLU in {where} never fire",
+        many="many units of {count} ReLUs never fire",
+        note=("some units of the ReLU in {where} never fired", "some units of {count} ReLUs never fired"),
+    ),
+    "expanding-normalizer": FindingKind(one="{where} expands what it normalizes", many="{norms} expand"),
+    "redundant-bias": FindingKind(
+        one="the bias of {where} has no effect", many="the biases of {count} layers have no effect"
+    ),
+    "not-lipschitz": FindingKind(
+        one="{where} can amplify some inputs without limit", many="{count} parts can amplify some inputs without limit"
+    ),
+    "loose-bound": FindingKind(one="there is no useful bound over all inputs"),
+    "no-rule": FindingKind(
+        one="{where} runs an operator without a rule", many="{count} parts run operators without a rule"
+    ),
+    "steep-activation": FindingKind(
+        one="the activation in {where} is steeper than 1", many="{count} activations are steeper than 1"
+    ),
+    "loss-not-finite": FindingKind(one="the loss is no number any more"),
+    "constant-input": FindingKind(one="the samples of a batch are all the same"),
+    "not-trained": FindingKind(one="no optimizer trains {where}", many="no optimizer trains {count} layers"),
+    "no-zero-grad": FindingKind(one="gradients are never cleared"),
+    "lr-too-high": FindingKind(one="the first steps were too large"),
+    "edge-of-stability": FindingKind(one="the steps are too long for the curvature"),
+    "left-domain": FindingKind(one="the samples leave the domain"),
+    "variance-collapse": FindingKind(
+        one="the variance into {where} collapsed", many="the variances into {norms} collapsed"
+    ),
+    "norm-growth": FindingKind(
+        one="the weight of {where} keeps growing", many="the weights of {count} layers keep growing"
+    ),
+    "variance-growth": FindingKind(
+        one="the variance into {where} outgrows float16", many="the variances into {norms} outgrow float16"
+    ),
+    "effective-lr": FindingKind(
+        one="the steps of {where} have the wrong size", many="the steps of {count} layers have the wrong size"
+    ),
+    "loss-rising": FindingKind(one="the loss rises"),
+    "loss-spike": FindingKind(one="the loss jumped"),
+    "eval-mode": FindingKind(one="the model is trained in eval mode"),
+    "not-seen": FindingKind(one="the watcher sees nothing of the training"),
+}
+"""By code, in the order of the tables in `docs/findings.md`, which say when each is raised."""

@@ -13,10 +13,6 @@ UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 def card(title: str, lines: Mapping[str, str | None]) -> str:
     """Return a few labelled lines as HTML for a notebook, with inline styles that no other style sheet changes.
 
-    Args:
-        title: the text above the lines, in bold.
-        lines: text by label; lines without text are left out.
-
     Example:
         >>> "&lt;b&gt;" in card("a", {"where": "<b>"})
         True
@@ -42,12 +38,6 @@ def visible(text: str) -> str:
 
     Names come from models and files: an escape sequence in one must not reach a terminal, a direction mark must not
     turn a sentence around, and half a surrogate pair cannot be written to a file. Line breaks and tabs stay.
-
-    Args:
-        text: any string.
-
-    Returns:
-        The same string, or one with `\u202e` and the like in place of what nobody could see.
 
     Example:
         >>> visible("layer\u202e1")

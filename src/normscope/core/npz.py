@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from .errors import said
+from .errors import describe_error
 from .file_limits import (
     MAX_ARCHIVE_JSON_BYTES,
     MAX_ARRAY_HEADER_BYTES,
@@ -45,15 +45,8 @@ def unpacked_limit(packed: int, max_bytes: int = MAX_UNPACKED_BYTES) -> int:
 class Npz:
     """The arrays of an open npz file, each checked before it is unpacked.
 
-    Args:
-        file: the file, open for reading.
-        max_bytes: the largest size of all arrays together that are read.
-
     Attributes:
         names: the names of the arrays.
-
-    Raises:
-        ValueError: the archive exceeds a limit; other errors are those of zipfile.
     """
 
     def __init__(self, file: io.FileIO, max_bytes: int) -> None:
@@ -72,13 +65,7 @@ class Npz:
         self._left = self._most = unpacked_limit(self._packed, max_bytes)
 
     def array(self, name: str, *, rows: int | None = None, dtypes: Collection[str] | None = None) -> np.ndarray:
-        """Return one array of plain numbers.
-
-        Args:
-            name: one of `names`.
-            rows: read only this many entries of the first dimension.
-            dtypes: refuse other dtypes than these (as `dtype.str` writes them), and arrays in Fortran's order.
-        """
+        """Return one array of plain numbers."""
         member = self._members[name]
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ValueError(f"{name!r:.40} is packed in a way that NumPy does not use")
@@ -118,36 +105,18 @@ class Npz:
 
 @contextmanager
 def open_npz(path: str | os.PathLike[str], *, max_bytes: int = MAX_UNPACKED_BYTES) -> Iterator[Npz]:
-    """Open an npz file of plain numbers; what is wrong with it, inside the block too, becomes one clause.
-
-    Args:
-        path: the file.
-        max_bytes: the largest size of all arrays together that are read.
-
-    Raises:
-        OSError: the file cannot be opened.
-        ValueError: it exceeds a limit, is damaged, or is no npz file; the message is a clause about the file.
-    """
+    """Open an npz file of plain numbers; what is wrong with it, inside the block too, becomes one clause."""
     with io.FileIO(path) as file:
         try:
             yield Npz(file, max_bytes)
         except ValueError:
             raise
         except Exception as error:  # zipfile, zlib and NumPy raise many kinds for a damaged file
-            raise ValueError(f"it is not an npz archive, or is damaged: {said(error)}") from error
+            raise ValueError(f"it is not an npz archive, or is damaged: {describe_error(error)}") from error
 
 
 def read_arrays(path: str | os.PathLike[str], dtypes: Collection[str]) -> dict[str, np.ndarray]:
-    """Return all arrays of an npz file that Normscope itself wrote.
-
-    Args:
-        path: the file.
-        dtypes: the dtypes that arrays may have, as `dtype.str` writes them.
-
-    Raises:
-        OSError: the file cannot be opened.
-        ValueError: it is none of Normscope's, exceeds a limit, or is damaged.
-    """
+    """Return all arrays of an npz file that Normscope itself wrote."""
     with open_npz(path) as archive:
         for name in archive.names:
             if not PLAIN_NAME.fullmatch(name):
@@ -156,11 +125,7 @@ def read_arrays(path: str | os.PathLike[str], dtypes: Collection[str]) -> dict[s
 
 
 def read_json_array(value: np.ndarray) -> Any:
-    """Return the JSON that an array of bytes holds.
-
-    Raises:
-        ValueError: it exceeds a limit, or is no JSON.
-    """
+    """Return the JSON that an array of bytes holds."""
     if value.nbytes > MAX_ARCHIVE_JSON_BYTES:
         raise ValueError(f"its header takes {_megabytes(value.nbytes)}, more than {_megabytes(MAX_ARCHIVE_JSON_BYTES)}")
     try:
@@ -170,15 +135,7 @@ def read_json_array(value: np.ndarray) -> Any:
 
 
 def open_zip(file: io.FileIO, *, max_directory_bytes: int = MAX_READ_BYTES) -> zipfile.ZipFile:
-    """Open a zip archive; refuse one with a vast directory, which zipfile would read at once.
-
-    Args:
-        file: the file, open for reading.
-        max_directory_bytes: the largest size of the directory; in memory it takes ten times as much.
-
-    Raises:
-        ValueError: the directory is larger; other errors are those of zipfile.
-    """
+    """Open a zip archive; refuse one with a vast directory, which zipfile would read at once."""
     reader = _BoundedReads(file)
     reader.most = max_directory_bytes
     return zipfile.ZipFile(reader)

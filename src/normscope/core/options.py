@@ -41,9 +41,6 @@ def check_numbers(*, radius: Any = None, rtol: Any = 1e-3, max_seconds: Any = No
 def check_counts(*, least: int = 0, **counts: Any) -> None:
     """Refuse a count that is no whole number, or that is below the least one.
 
-    Raises:
-        InputError: one of them is something else; the message names it.
-
     Example:
         >>> check_counts(least=1, draws=8, steps=20)
     """

@@ -51,10 +51,6 @@ class Progress:
 class Parts:
     """One bar for a measurement of several parts: which one runs, and which remain. Silent as `Progress` is.
 
-    Args:
-        title: the name of the whole measurement.
-        names: the names of the parts, in the order in which they run; a part that does not run is passed over.
-
     Example:
         >>> with Parts("auditing", ("capture", "data", "bounds")) as parts:
         ...     begin("data")

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from .errors import InputError, said
+from .errors import InputError, describe_error
 
 MOST = 20_000
 """The search for changeable objects ends after this many."""
@@ -259,7 +259,7 @@ def copy_to_restore(tensor: torch.Tensor, name: str) -> torch.Tensor:
     except Exception as error:
         raise InputError(
             f"the model's tensor `{name}` ({type(tensor).__name__}, {tensor.dtype}, {tensor.layout}) cannot be copied "
-            f"and compared, so changes of it by a run could not be undone ({said(error)}): store its values in plain "
+            f"and compared, so changes of it by a run could not be undone ({describe_error(error)}): store its values in plain "
             "tensors"
         ) from error
     return copied

@@ -27,7 +27,7 @@ class _MessagesOfThread(logging.Filter):
 
 
 @contextlib.contextmanager
-def ignored_warnings(pattern: str = "") -> Iterator[None]:
+def ignore_warnings(pattern: str = "") -> Iterator[None]:
     """Run a block in which warnings of this thread are ignored; those of other threads are shown.
 
     `warnings.catch_warnings` would hide them for all threads. Where two of its blocks overlap, the later end puts
@@ -48,12 +48,8 @@ def ignored_warnings(pattern: str = "") -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def silenced(*loggers: str) -> Iterator[None]:
-    """Run a block in which some loggers drop what this thread logs.
-
-    Args:
-        loggers: their names; each stands for itself and not for the loggers below it.
-    """
+def silence_loggers(*loggers: str) -> Iterator[None]:
+    """Run a block in which some loggers drop what this thread logs."""
     of_thread = _MessagesOfThread("")
     for name in loggers:
         logging.getLogger(name).addFilter(of_thread)
@@ -71,9 +67,6 @@ def shared_setting(
 
     The first thread to enter changes the setting and the last to leave puts it back. If each did both, the last to
     leave would put back what the first had set, and the setting would outlive all blocks.
-
-    Args:
-        change: returns a context that changes the setting and puts it back.
     """
     lock, users, held = threading.Lock(), 0, contextlib.ExitStack()
 

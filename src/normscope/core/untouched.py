@@ -1,8 +1,9 @@
-"""Leave the user's model as found, also after an exception: mode, weights, buffers, Python state, grads, RNG."""
+"""Leave the user's model as found, also after an exception: mode, weights, Python state, grads, RNG; dropout off."""
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import wraps
@@ -11,7 +12,9 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.parameter import is_lazy
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -39,12 +42,8 @@ def outside_inference_mode(function: Callable[P, R]) -> Callable[P, R]:
 def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False) -> Iterator[None]:
     """Run a block on `model` in the given mode and put everything back afterwards.
 
-    In train mode modules that only drop (Dropout, DropPath, ...) are switched off: dropout counts as off.
-
-    Args:
-        model: the user's model.
-        mode: `"train"`, `"eval"`, or None for the mode the model is in.
-        traced: whether the block traces the model instead of running it: a trace writes into no weight.
+    In train mode modules that only drop (Dropout, DropPath, ...) are switched off: dropout counts as off. A block that
+    only traces the model (`traced`) writes into no weight, so that weights need no copies.
     """
     flags = [(module, module.training) for module in model.modules()]
     reached = Reached(model)
@@ -176,3 +175,68 @@ def unwrapped(model: nn.Module) -> nn.Module:
         if not isinstance(inner, nn.Module):
             return model
         model = inner
+
+
+DROPOUTS = ("dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "alpha_dropout_",
+            "feature_alpha_dropout", "feature_alpha_dropout_", "feature_dropout", "feature_dropout_")  # fmt: skip
+"""Functions of torch that drop values at random, and return their first argument where they drop nothing."""
+RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+POSITIONS = {F.multi_head_attention_forward: 10, F.scaled_dot_product_attention: 4}
+"""The position of the argument `dropout_p` in attention functions."""
+PROBABILITIES = re.compile(r"(\w*_)?(p_?)?drop(out)?(_?path)?(_?(p|prob|rate|ratio))?")
+"""Attribute names of dropout probabilities: `dropout`, `attn_pdrop`, `drop_path_rate`, `hidden_dropout_prob`, ..."""
+
+
+class _Undropped(TorchFunctionMode):
+    """Runs functions that apply dropout as if it were off."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a function with a dropout probability of 0."""
+        name = getattr(func, "__name__", "").split(".")[0]  # operators are called dropout.default
+        return without_dropout(func, name, args, kwargs or {})
+
+
+def without_dropout(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a torch function, or return what it returns where nothing is dropped."""
+    if name in DROPOUTS:
+        return args[0] if args else kwargs["input"]
+    if name == "native_dropout":  # it returns its mask as well
+        values = args[0] if args else kwargs["input"]
+        return values, torch.ones_like(values, dtype=torch.bool)
+    if name in RECURRENT:  # the dropout probability is the only float among the arguments of every overload
+        args = tuple(0.0 if isinstance(value, float) else value for value in args)
+        kwargs = {key: 0.0 if key == "dropout" else value for key, value in kwargs.items()}
+    elif (position := _dropout_position(func, name)) is not None:
+        args = (*args[:position], *((0.0,) if len(args) > position else ()), *args[position + 1 :])
+        kwargs = kwargs if len(args) > position else {**kwargs, "dropout_p": 0.0}
+    return func(*args, **kwargs)
+
+
+@contextmanager
+def dropping_nothing(model: nn.Module) -> Iterator[None]:
+    """Run a block with dropout off: in torch's functions, and where a module holds a probability (`drop_prob`, ...).
+
+    Other random functions still draw random numbers.
+    """
+    held = [
+        (module, name, value)
+        for module in model.modules()
+        for name, value in vars(module).items()
+        if (PROBABILITIES.fullmatch(name) or (name == "p" and drops(module)))
+        and isinstance(value, float)
+        and 0 <= value <= 1
+    ]
+    try:
+        for module, name, _ in held:
+            setattr(module, name, 0.0)
+        with _Undropped():
+            yield
+    finally:
+        for module, name, value in held:
+            setattr(module, name, value)
+
+
+def _dropout_position(func: Any, name: str) -> int | None:
+    """Return the position of the argument `dropout_p`, or None for a function that has none."""
+    known = F.scaled_dot_product_attention if name == "scaled_dot_product_attention" else func
+    return POSITIONS.get(known)

@@ -17,7 +17,7 @@ from ..core.log10 import log10
 from ..core.progress import Progress
 from ..core.provenance import provenance
 from ..linalg.operator_norms import BOUNDING
-from ..report.words import counted, shape
+from ..report.words import pluralise, shape
 from ..theory.lemmas import lemma1
 from ..theory.normalizers import batch_norm_eval_global
 from .audit_result import Audit, Row
@@ -216,7 +216,7 @@ class _Ledger:
             ("variances, folded and cumulative gains", WEIGHTS_ONLY),
         ]
         if self.vectors:
-            left.append((f"{counted(self.vectors, 'vector')} (biases, scales)", WEIGHTS_ONLY))
+            left.append((f"{pluralise(self.vectors, 'vector')} (biases, scales)", WEIGHTS_ONLY))
         for reason, keys in self.unread.items():
             left.append((keys[0] if len(keys) == 1 else f"{len(keys):,} tensors, e.g. {keys[0]}", reason))
         return tuple(left)
@@ -254,7 +254,7 @@ def _mismatch(scale: Tensor, variance: Tensor) -> str | None:
     """Return how the scale of a batch normalization does not fit its variances, or None."""
     if scale.shape == variance.shape:
         return None
-    return f"{counted(variance.numel(), 'variance')}, but a scale of {shape(scale.shape)}"
+    return f"{pluralise(variance.numel(), 'variance')}, but a scale of {shape(scale.shape)}"
 
 
 def _no_numbers(variance: Tensor, scale: Tensor | None) -> str | None:

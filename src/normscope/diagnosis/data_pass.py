@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 
 from ..core.budget import Budget
 from ..core.cost import count
-from ..core.errors import InputError, said
+from ..core.errors import InputError, describe_error
 from ..core.progress import Progress
 from ..core.torch_settings import uncompiled
 from ..core.untouched import untouched
@@ -72,7 +72,7 @@ def watch_data(
                 with listener.listening():
                     model(*call.args, **call.kwargs)
             except Exception as raised:
-                error = f"the model raises {said(raised)}, on batch {done + 1}"
+                error = f"the model raises {describe_error(raised)}, on batch {done + 1}"
                 break
             samples += call.count
             done += 1

@@ -12,7 +12,7 @@ from ..bounds.weights.jacobian import LOWER_SIDES, JacobianSearch
 from ..bounds.weights.weight_constants import measure
 from ..core.bracket import Bracket
 from ..core.budget import GPU
-from ..core.errors import InputError, JacobianError, said
+from ..core.errors import InputError, JacobianError, describe_error
 from ..linalg.operator_norms import BOUNDING
 
 SAMPLES = 2
@@ -58,7 +58,7 @@ def sensitivities(
     try:
         result, rows = measure(captured, bounding, plan)
     except (InputError, JacobianError, RuntimeError, NotImplementedError) as error:
-        skipped.append((WHAT, said(error)))
+        skipped.append((WHAT, describe_error(error)))
         return {}
     skipped.extend((f"{WHAT} of {path}", why) for path, why in result.skipped)
     return {name: replace(row.bracket_h, per_sample=None, notes=row.notes) for name, row in rows.items()}

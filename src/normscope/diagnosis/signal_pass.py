@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ..core.cost import count
-from ..core.errors import InputError, said
+from ..core.errors import InputError, describe_error
 from ..core.log10 import log10
-from ..core.threads import ignored_warnings
+from ..core.threads import ignore_warnings
 from ..core.torch_settings import uncompiled
 from ..core.untouched import on_copies, untouched
 from ..graph.call import Call, arguments, select
@@ -74,14 +74,14 @@ def watch_signal(
     with ExitStack() as stack:
         stack.enter_context(untouched(model, mode))
         stack.enter_context(uncompiled())
-        stack.enter_context(ignored_warnings("Converting a tensor with requires_grad=True"))  # a branch on a value
+        stack.enter_context(ignore_warnings("Converting a tensor with requires_grad=True"))  # a branch on a value
         listener, reason = _SignalListener(model), None
         try:
             reason = _both_ways(listener, call, batch, output, loss)
         except InputError:
             raise
         except Exception as error:  # a forward that cannot be differentiated may still run
-            reason = f"autograd cannot follow the model ({said(error)})"
+            reason = f"autograd cannot follow the model ({describe_error(error)})"
             listener.forget_gradients()
         failed = not listener.complete
         if failed:
@@ -119,7 +119,8 @@ def _without_gradient(listener: _SignalListener, call: Call) -> None:
             listener.forward(call)
     except Exception as error:
         raise InputError(
-            f"the model raises {said(error)}, on this batch. Pass a batch the model accepts: model(batch) must work."
+            f"the model raises {describe_error(error)}, on this batch. Pass a batch the model accepts: "
+            "model(batch) must work."
         ) from error
 
 
@@ -140,7 +141,8 @@ def _loss_of(loss: Loss, made: Any, outputs: Sequence[Tensor], batch: Any, call:
         value = loss(outputs[0] if len(outputs) == 1 else made, *labels)
     except Exception as error:
         raise InputError(
-            f"the loss raises {said(error)}: it is called with the model's output, and with the labels where the batch "
+            f"the loss raises {describe_error(error)}: it is called with the model's output, and with the labels "
+            "where the batch "
             "is a pair of inputs and labels"
         ) from error
     if not isinstance(value, Tensor) or value.numel() != 1:

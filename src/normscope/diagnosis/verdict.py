@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Protocol
 
-from ..core.finding import Finding, Severity
-from ..core.finding_kinds import KINDS
-from ..report.words import counted, listed
+from ..core.finding import KINDS, Finding, Severity
+from ..report.words import listed, pluralise
 
 MOST = 3
 """Kinds of findings that one sentence names; of the others it says how many there are."""
@@ -44,7 +43,7 @@ def verdict(findings: Sequence[Finding], rows: Sequence[HasRole] = ()) -> str:
         return sentence(f"no problems found{_looked_at(rows)}")
     named = [clause(group, rows) for group in serious[:MOST]]
     left = sum(map(len, serious[MOST:]))
-    return sentence("; ".join((*named, f"{counted(left, 'more finding')}" if left else "nothing else stands out")))
+    return sentence("; ".join((*named, f"{pluralise(left, 'more finding')}" if left else "nothing else stands out")))
 
 
 def groups(findings: Iterable[Finding]) -> Iterator[list[Finding]]:
@@ -104,5 +103,5 @@ def sentence(text: str) -> str:
 def _looked_at(rows: Sequence[HasRole]) -> str:
     roles = (("weight", "weight layer"), ("normalizer", "normalizer"))
     counts = [(sum(row.role == role for row in rows), noun) for role, noun in roles]
-    told = [counted(count, noun) for count, noun in counts if count]
+    told = [pluralise(count, noun) for count, noun in counts if count]
     return f" in {' and '.join(told)}" if told else ""

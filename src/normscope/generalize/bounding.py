@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from ..bounds.domain.domain import Domain
-from ..core.errors import InputError, NormscopeError, said
+from ..core.errors import InputError, NormscopeError, describe_error
 from ..core.options import check_counts, check_numbers
 from ..core.untouched import mode_of, outside_inference_mode, unwrapped
 from ..geometry.hessian import hessian
@@ -252,7 +252,7 @@ def _attempt(notes: list[str], what: str, compute: Callable[[], Value]) -> Value
     try:
         return compute()
     except NormscopeError as error:
-        notes.append(f"{what}: {said(error)}")
+        notes.append(f"{what}: {describe_error(error)}")
         return None
 
 

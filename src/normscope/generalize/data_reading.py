@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import InputError, NormscopeError, said
+from ..core.errors import InputError, NormscopeError, describe_error
 from ..core.progress import Progress
 from ..core.untouched import untouched
 from ..theory.losses import Loss
@@ -104,7 +104,7 @@ def read(
         try:
             traced = None if trace is None else trace(sources.example[:CAPTURED])
         except NormscopeError as error:
-            untraced = said(error)
+            untraced = describe_error(error)
         beside = traced.beside if traced is not None else ()
         collector = Collector(model, loss, keys, output, cells, beside)
         held = _stream(collector, sources, train)

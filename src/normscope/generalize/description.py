@@ -26,7 +26,7 @@ from torch import Tensor
 from ..core.errors import InputError
 from ..graph.ir import Graph
 from ..graph.origins import Argument, Constant
-from ..report.words import counted
+from ..report.words import pluralise
 from .bound import Condition, condition
 
 ARCHITECTURE = condition(
@@ -74,8 +74,8 @@ class Description:
         if not self.charged and not self.numbers and not self.choices:
             return condition(what, True, f"there is nothing but the weights{declared}")
         parts = [_listed([name for name, _ in self.charged])] if self.charged else []
-        code = [counted(self.numbers, "number")] if self.numbers else []
-        code += [f"the other arguments of {counted(self.choices, 'operator')}"] if self.choices else []
+        code = [pluralise(self.numbers, "number")] if self.numbers else []
+        code += [f"the other arguments of {pluralise(self.choices, 'operator')}"] if self.choices else []
         if code:
             where = f" (at {_listed(self.sources)})" if self.sources else ""
             parts.append(f"{' and '.join(code)} in the code{where}")

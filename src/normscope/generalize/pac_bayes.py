@@ -22,7 +22,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from ..bounds.radius.logits import Logits
-from ..core.errors import InputError, NormscopeError, said
+from ..core.errors import InputError, NormscopeError, describe_error
 from ..core.progress import Progress
 from ..core.untouched import untouched
 from ..graph.call import select
@@ -361,6 +361,10 @@ def _described(
         traced.measured(weights.vector(), inputs)
     except (NormscopeError, RuntimeError, NotImplementedError, TypeError) as error:
         beside = Description()
-        return weights, beside, condition(beside.condition.what, None, f"the model cannot be traced: {said(error)}")
+        return (
+            weights,
+            beside,
+            condition(beside.condition.what, None, f"the model cannot be traced: {describe_error(error)}"),
+        )
     beside = describe(graph, range(len(graph.constants)), fixed)
     return traced, beside, beside.condition

@@ -18,7 +18,7 @@ from ..bounds.domain.domain_bounds import domain_sides
 from ..bounds.printed import is_normalizer, is_weight, printed, printed_constant
 from ..bounds.rungs import upper_sides
 from ..core.bracket import Evidence
-from ..core.errors import NormscopeError, said
+from ..core.errors import NormscopeError, describe_error
 from ..core.log10 import log10, log10_sum
 from ..core.progress import Progress
 from ..graph.ir import Graph
@@ -414,7 +414,7 @@ def local_rows(
             constants = [setting.log10_loss + one for one in by_ball]
             rows.append(theorem20_row(setting, "Theorem 20, balls", constants, steep, distances="reach"))
         except NormscopeError as error:
-            notes.append(f"no constants over balls: {said(error)}")
+            notes.append(f"no constants over balls: {describe_error(error)}")
     if known is not None and domain is not None:
         why = "no proof that whole cells lie inside the domain"
         if held_out is not None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..bounds.radius.logits import Logits
-from ..core.errors import CaptureError, NormscopeError, said
+from ..core.errors import CaptureError, NormscopeError, describe_error
 from ..graph.capturing import capture
 from ..graph.ir import Graph, Node, Unit
 from ..networks.twin import twin
@@ -87,10 +87,12 @@ def trace(model: nn.Module, batch: Tensor, output: str | int | None) -> TracedMo
                 graph=graph, folded_model=folded, folded=capture(folded, batch, mode="eval", output=output)
             )
         except NormscopeError as error:
-            traced = TracedModel(graph=graph, folded_model=model, folded=graph, why_not_folded=f" ({said(error)})")
+            traced = TracedModel(
+                graph=graph, folded_model=model, folded=graph, why_not_folded=f" ({describe_error(error)})"
+            )
     try:
         for function in traced.beside:
             function(batch[:2].flatten(1))
     except (RuntimeError, NotImplementedError, TypeError) as error:
-        raise CaptureError(f"the graph of the model does not run on single samples: {said(error)}") from error
+        raise CaptureError(f"the graph of the model does not run on single samples: {describe_error(error)}") from error
     return traced

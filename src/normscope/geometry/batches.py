@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ..core.errors import InputError, said
+from ..core.errors import InputError, describe_error
 from ..graph.call import Call, arguments, batches_of, select
 from ..theory.losses import Loss, named
 
@@ -101,7 +101,7 @@ def loss_of(function: LossFunction | None, output: Any, batch: Batch) -> Tensor:
             raise
         except Exception as error:
             passed = "outputs alone (the batches have no targets)" if batch.targets is None else "outputs and targets"
-            raise InputError(f"the loss raises {said(error)}: it is called with {passed}") from error
+            raise InputError(f"the loss raises {describe_error(error)}: it is called with {passed}") from error
     if not isinstance(loss, Tensor):
         raise InputError(f"the loss is a {type(loss).__name__}: it must be a tensor with one entry")
     if loss.numel() != 1:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.codec import JsonForm, decoded, opened, save_json
+from ..core.codec import JsonForm, decode, open_json, save_json
 from ..report.shown import Shown
 from .figure_result import FigureResult
 from .flatness import Flatness
@@ -36,6 +36,6 @@ class Curvature(Shown):
     @classmethod
     def from_json(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> Curvature:
         """Return what `to_json` wrote."""
-        with opened(FORM, source) as data:
+        with open_json(FORM, source) as data:
             kinds = [kind for name, kind in KINDS.items() if name in data or kind is Spectrum]
-            return cls(results=tuple(decoded(kind, data.get(kind.JSON.kind), kind.JSON.kind) for kind in kinds))
+            return cls(results=tuple(decode(kind, data.get(kind.JSON.kind), kind.JSON.kind) for kind in kinds))

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from ..core.errors import NormscopeError, said
+from ..core.errors import NormscopeError, describe_error
 from ..graph.capturing import capture
 from .candidate import Candidate, Layers, Scaling, ShiftAction, laid_out
 from .normalized import UNKNOWN, normalized
@@ -157,7 +157,7 @@ def find_directions(objective: Objective) -> Directions:
         )
     except NormscopeError as error:
         return no_directions(
-            objective, f"no symmetry direction is taken out, as the model is not traced: {said(error)}"
+            objective, f"no symmetry direction is taken out, as the model is not traced: {describe_error(error)}"
         )
     movable = [one for one in candidates if set(one.action.names) <= set(objective.parameters)]
     scales = [one for one in movable if isinstance(one.action, Scaling)]

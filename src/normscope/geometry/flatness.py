@@ -81,7 +81,7 @@ class Flatness(FigureResult):
         notes: what the reader must know.
     """
 
-    page = "flatness:flatness_document"
+    page = "curvature:flatness_document"
     JSON: ClassVar[JsonForm] = figures_form("flatness", "flatness", sparse=("ascent_converged", "raw_ascent_converged"))
 
     name: str

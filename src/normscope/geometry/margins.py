@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..bounds.domain.domain import Domain
 from ..bounds.lipschitz import lipschitz
 from ..core.codec import JsonForm
-from ..core.errors import InputError, NormscopeError, said
+from ..core.errors import InputError, NormscopeError, describe_error
 from ..core.options import check_numbers
 from ..core.progress import Progress
 from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
@@ -47,7 +47,7 @@ class Margins(FigureResult):
         notes: what the reader must know.
     """
 
-    page = "margins:margins_document"
+    page = "curvature:margins_document"
     JSON: ClassVar[JsonForm] = figures_form("margins", "margins")
 
     name: str
@@ -144,7 +144,7 @@ def margins(
                 model, inputs, scope=scope, mode=mode, output=output, max_seconds=max_seconds, **options
             )
         except NormscopeError as error:
-            notes.append(f"no constant of scope {scope}: {said(error)}")
+            notes.append(f"no constant of scope {scope}: {describe_error(error)}")
             continue
         exponents[scope] = bracket.log10_upper
         if bracket.reason:

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from ..core.cost import count
-from ..core.dropout import dropping_nothing
-from ..core.errors import InputError, NotFiniteError, said
+from ..core.errors import InputError, NotFiniteError, describe_error
 from ..core.torch_settings import full_precision, math_attention, without_cudnn
-from ..core.untouched import ProtectedParameters, mode_of, on_copies, untouched
+from ..core.untouched import ProtectedParameters, dropping_nothing, mode_of, on_copies, untouched
 from ..graph.call import quantized
 from ..theory.losses import Loss
 from .batches import Batch, LossFunction, kept_batches, loss_function, loss_of, outputs_of
@@ -329,7 +328,8 @@ class Objective:
             except Exception as error:
                 shapes = [tuple(leaf.shape) for leaf in batch.call.leaves if isinstance(leaf, Tensor)]
                 raise InputError(
-                    f"the model raises {said(error)}, on a batch with inputs of shapes {shapes}: batches are pairs "
+                    f"the model raises {describe_error(error)}, on a batch with inputs of shapes {shapes}: batches "
+                    "are pairs "
                     "(input, target), or dicts whose targets are called labels"
                 ) from error
             after = torch.random.get_rng_state(), *map(torch.cuda.get_rng_state, devices)

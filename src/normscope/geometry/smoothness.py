@@ -69,7 +69,7 @@ class Smoothness(FigureResult):
         notes: what the reader must know.
     """
 
-    page = "smoothness:smoothness_document"
+    page = "curvature:smoothness_document"
     JSON: ClassVar[JsonForm] = figures_form("smoothness", "smoothness")
 
     name: str

@@ -135,7 +135,7 @@ class Spectrum(FigureResult):
         vectors: unit eigenvectors of `eigenvalues`, `[k, parameters]`; not stored in JSON.
     """
 
-    page = "spectrum:spectrum_document"
+    page = "curvature:spectrum_document"
     JSON: ClassVar[JsonForm] = figures_form("spectrum", "hessian", left_out=("vectors",), sparse=("probes",))
 
     name: str

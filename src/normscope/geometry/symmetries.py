@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core.dropout import dropping_nothing
 from ..core.errors import InputError
-from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
+from ..core.untouched import dropping_nothing, mode_of, outside_inference_mode, untouched, unwrapped
 from ..graph.call import prepare
 from ..graph.capturing import capture_batch
 from .candidate import KINDS, SPHERICAL, Candidate, Layers

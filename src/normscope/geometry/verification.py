@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from ..core.cost import count
-from ..core.errors import InputError, said
+from ..core.errors import InputError, describe_error
 from ..core.progress import Progress
 from ..core.torch_settings import math_attention
 from ..graph.call import Call, select
@@ -107,7 +107,8 @@ class Function:
                 result = functional_call(self.model, {**state, **buffers}, args, kwargs)
         except Exception as error:
             raise InputError(
-                f"the model raises {said(error)}, when its parameters are in float64, in which symmetries are checked: "
+                f"the model raises {describe_error(error)}, when its parameters are in float64, in which "
+                f"symmetries are checked: "
                 "make tensors with the dtype of the input"
             ) from error
         return select(result, self.call.output)
@@ -308,7 +309,8 @@ class _Point:
             )
         except RuntimeError as error:
             raise InputError(
-                f"the model cannot be differentiated twice ({said(error)}), which the check of symmetries does: write "
+                f"the model cannot be differentiated twice ({describe_error(error)}), which the check of "
+                f"symmetries does: write "
                 "that operator out in others, or measure the part of the model without it"
             ) from error
         return dict(zip(self._leaves, products[1:], strict=True)), products[0]

@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._pytree import SUPPORTED_NODES, keystr, tree_flatten_with_path, tree_leaves, tree_map
 
 from ..core.cost import count
-from ..core.errors import InputError, NotFiniteError, RandomOperatorError, said
+from ..core.errors import InputError, NotFiniteError, RandomOperatorError, describe_error
 from ..core.reached import plain_parts
 from ..core.untouched import on_copies, untouched
 from ..report.words import shape
@@ -261,10 +261,11 @@ def run(model: nn.Module, call: Call) -> Tensor:
         if torch.is_grad_enabled() and _runs_without_gradients(model, call):
             raise InputError(
                 f"the model runs on this batch ({_described(call)}), but not while gradients are taken: then it raises "
-                f"{said(error)}. An operator on the way has no derivative; give it detached tensors"
+                f"{describe_error(error)}. An operator on the way has no derivative; give it detached tensors"
             ) from error
         raise InputError(
-            f"the model raises {said(error)}, on this batch ({_described(call)}). Pass a batch the model accepts: "
+            f"the model raises {describe_error(error)}, on this batch ({_described(call)}). Pass a batch the model "
+            "accepts: "
             "model(batch) must work for a tensor or one dict, model(*batch) for a tuple, model(**batch) for a dict "
             "whose keys are the names of forward's arguments."
         ) from error

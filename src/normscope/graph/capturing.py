@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..core.budget import Budget
-from ..core.errors import CaptureError, InputError, NormscopeError, said
+from ..core.errors import CaptureError, InputError, NormscopeError, describe_error
 from ..core.torch_settings import full_precision
 from ..core.untouched import drops, mode_of, outside_inference_mode, untouched
 from .call import Call, Caller, UntracedError, close, drawn, prepare, quantized, run, settle
@@ -312,7 +312,8 @@ def _translated(program: ExportedProgram, call: Call, mode: str) -> Graph:
         raise
     except Exception as error:
         raise CaptureError(
-            f"what torch.export made of this model cannot be read ({said(error)}): shapes that depend on values "
+            f"what torch.export made of this model cannot be read ({describe_error(error)}): shapes that depend on "
+            "values "
             "and operators with side effects are not supported"
         ) from error
 

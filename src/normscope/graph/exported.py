@@ -14,8 +14,8 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import InputError, said
-from ..core.threads import ignored_warnings, silenced
+from ..core.errors import InputError, describe_error
+from ..core.threads import ignore_warnings, silence_loggers
 
 DROPOUT = "dropout counts as off"
 P = ParamSpec("P")
@@ -83,7 +83,7 @@ def load_program(path: Path) -> Program:
             model = torch.export.unflatten(program)
             _name_classes(model, program)
     except Exception as error:
-        raise InputError(f"{path} is no exported program that this torch can load ({said(error)})") from error
+        raise InputError(f"{path} is no exported program that this torch can load ({describe_error(error)})") from error
     for module in model.modules():  # exported modules refuse .train() and .eval()
         module.training = training
     return Program(model=model, batch_size=_fixed_batch_size(program), notes=(DROPOUT,) if dropped else ())
@@ -92,7 +92,7 @@ def load_program(path: Path) -> Program:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Hide what torch logs and warns of in this thread while it traces or loads a model."""
-    with ignored_warnings(), silenced(*LOGGERS):
+    with ignore_warnings(), silence_loggers(*LOGGERS):
         yield
 
 

@@ -15,7 +15,7 @@ from ..core.cost import count
 from ..core.errors import InputError
 from ..core.markup import visible
 from ..report.document import Column, Document, Table, Text
-from ..report.words import counted, shape
+from ..report.words import pluralise, shape
 from .origins import Constant, ConstantRead
 
 Shape = tuple[int, ...]
@@ -311,7 +311,7 @@ class Graph:
             for n in self.nodes
         ]
         what = "one sample" if self.per_sample else "the whole batch"
-        title = f"Graph of {counted(len(self.nodes), 'operator')} in {self.mode} mode, over {what}"
+        title = f"Graph of {pluralise(len(self.nodes), 'operator')} in {self.mode} mode, over {what}"
         columns = tuple(Column(title=title, kind="name") for title in titles)
         notes = [Text(body=f"Note: {note}") for note in self.notes]
         return Document(blocks=(Table(title=title, columns=columns, rows=tuple(rows)), *notes))

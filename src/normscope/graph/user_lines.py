@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..core.errors import said
+from ..core.errors import describe_error
 
 TORCH = os.path.dirname(torch.__file__) + os.sep
 HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep
@@ -48,7 +48,7 @@ def _is_users(file: str) -> bool:
 
 def why_untraced(error: BaseException) -> str:
     """Say why torch.export stopped, with the user's own line."""
-    where, reason = line_of(error), said(error)
+    where, reason = line_of(error), describe_error(error)
     if any(words in f"{type(error).__name__} {error}".lower() for words in BY_VALUE):
         reason = (
             f"Python reads the value of a tensor ({where or 'torch does not say where'}) to decide what to do next or "

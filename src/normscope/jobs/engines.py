@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from ..core.errors import InputError, said
+from ..core.errors import InputError, describe_error
 
 Job = TypeVar("Job", bound=Hashable)
 Result = TypeVar("Result")
@@ -122,7 +122,9 @@ def _begin(sent: bytes, given_up: Event) -> None:
     try:
         _work = pickle.loads(sent)
     except Exception as error:
-        _work = _NotLoaded(f"what the jobs share cannot be loaded in another process ({said(error)}): use workers=0")
+        _work = _NotLoaded(
+            f"what the jobs share cannot be loaded in another process ({describe_error(error)}): use workers=0"
+        )
 
 
 def _end_with_parent() -> None:
@@ -156,7 +158,8 @@ def on_ray(work: SharedWork[Job, Result], jobs: Sequence[Job]) -> Iterator[Resul
             address = os.environ.get("RAY_ADDRESS")
             named = f"the Ray cluster of RAY_ADDRESS={address}" if address else "a Ray cluster on this machine"
             raise InputError(
-                f"{named} cannot be used ({said(error)}): start it, unset RAY_ADDRESS, or leave out the engine"
+                f"{named} cannot be used ({describe_error(error)}): start it, unset RAY_ADDRESS, or leave out the "
+                "engine"
             ) from error
     sent = ray.put(pickle.dumps(work))
 
@@ -172,7 +175,7 @@ def on_ray(work: SharedWork[Job, Result], jobs: Sequence[Job]) -> Iterator[Resul
         try:
             yield ray.get(done)
         except ray.exceptions.RayError as error:
-            yield work.failed(job, said(error))
+            yield work.failed(job, describe_error(error))
 
 
 def runner(
@@ -211,7 +214,7 @@ def _cannot_travel(work: Any) -> str | None:
     try:
         sent = pickle.dumps(work)
     except Exception as error:
-        return f"it cannot be pickled ({said(error)})"
+        return f"it cannot be pickled ({describe_error(error)})"
     if any(argument == "__main__" for _, argument, _ in pickletools.genops(sent)):
         return "the model or the loss is defined in the script or notebook itself; import it from a module"
     return None

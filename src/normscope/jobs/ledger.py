@@ -12,9 +12,9 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
-from ..core.errors import InputError, said
+from ..core.codec import plain
+from ..core.errors import InputError, describe_error
 from ..core.files import bounded_lines, parse_json, read_json, write_text
-from ..core.json_values import plain
 
 RUNS, SETTINGS = "runs.jsonl", "settings.json"
 
@@ -111,7 +111,9 @@ class Ledger(Generic[Result]):
             with path.open("rb") as file:
                 for number, line in enumerate(bounded_lines(file, path), start=1):
                     if damage is not None:
-                        raise InputError(f"line {number - 1} of {path} is damaged ({said(damage)}): remove it")
+                        raise InputError(
+                            f"line {number - 1} of {path} is damaged ({describe_error(damage)}): remove it"
+                        )
                     try:
                         if not line.endswith(b"\n"):
                             raise ValueError("it has no end")

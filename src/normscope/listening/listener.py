@@ -22,7 +22,7 @@ from torch.nn.modules import module as torch_modules
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from ..core.dropout import without_dropout
+from ..core.untouched import without_dropout
 from .calls import EMBEDDINGS, NORMALIZERS, RECURRENT, RELUS, FunctionCall, Site
 from .weight_seen import WeightSeen, weight_seen
 

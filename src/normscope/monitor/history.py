@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from ..core.finding import Finding, Severity
 from ..diagnosis.findings.finding_words import figure, figures, percent, power
-from ..report.words import counted
+from ..report.words import pluralise
 from .locating import Broken
 from .log import LogReading
 from .record import KINDS, Kind, LayerRecord, Record
@@ -45,7 +45,7 @@ class Alarm:
     """One way in which a run goes wrong, in words.
 
     What stands in braces is filled in where the alarm is raised: `{where}`, its numbers, and other words. Behind a
-    colon stands how a number is written: `power` (of its log10), `percent`, `figure`, or `counted` with a noun.
+    colon stands how a number is written: `power` (of its log10), `percent`, `figure`, or `pluralise` with a noun.
 
     Attributes:
         code: its code; several alarms may share one.
@@ -94,7 +94,7 @@ class _Words(string.Formatter):
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if format_spec.startswith("counted "):
-            return counted(value, format_spec.removeprefix("counted "))
+            return pluralise(value, format_spec.removeprefix("counted "))
         write = {"power": power, "percent": percent, "figure": figure}.get(format_spec)
         return format(value, format_spec) if write is None else write(value)
 
@@ -104,7 +104,7 @@ WORDS = _Words()
 
 def others_likewise(count: int, noun: str) -> str:
     """Say that all but one of some layers are like the one that is named; nothing where there is no other."""
-    return f" {counted(count - 1, noun)} likewise." if count > 1 else ""
+    return f" {pluralise(count - 1, noun)} likewise." if count > 1 else ""
 
 
 class History:

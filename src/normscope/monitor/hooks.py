@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ..core.errors import said
+from ..core.errors import describe_error
 from ..core.finding import Finding
 from ..core.untouched import unwrapped
 from .alarms.setup import Sight
@@ -164,7 +164,7 @@ class TrainingHooks:
             try:
                 self._listen(tier, args, kwargs)
             except Exception as error:
-                self.recorder.complain("forward", f"this step's forward is not measured: {said(error)}")
+                self.recorder.complain("forward", f"this step's forward is not measured: {describe_error(error)}")
             finally:
                 self.busy = False
 
@@ -182,7 +182,9 @@ class TrainingHooks:
         try:
             return None if self._domain is None else self._domain.measure(args, kwargs)
         except Exception as error:
-            self.recorder.complain("domain", f"where the data stand in the domain is not measured: {said(error)}")
+            self.recorder.complain(
+                "domain", f"where the data stand in the domain is not measured: {describe_error(error)}"
+            )
             return None
 
     def _after_forward(self, module: nn.Module, args: Any, made: Any) -> None:
@@ -196,7 +198,7 @@ class TrainingHooks:
                 if forward is not None and not raised:
                     self._take_forward(forward)
             except Exception as error:
-                self.recorder.complain("forward", f"this step's forward is not measured: {said(error)}")
+                self.recorder.complain("forward", f"this step's forward is not measured: {describe_error(error)}")
         self.clock.spend(0.0 if forward is None else forward.seconds)
 
     def _take_forward(self, forward: ForwardRecord) -> None:
@@ -247,7 +249,7 @@ class TrainingHooks:
                     names = ", ".join(self._pending.lost[:3])
                     self.recorder.complain("lost", f"{names}: other parameters than at first, not followed there")
             except Exception as error:
-                self.recorder.complain("step", f"this step's gradients are not measured: {said(error)}")
+                self.recorder.complain("step", f"this step's gradients are not measured: {describe_error(error)}")
 
     def _measure_curvature(self, optimizer: Optimizer) -> None:
         """Measure the largest curvature, where that is asked for, and what the learning rate makes of it."""
@@ -258,7 +260,7 @@ class TrainingHooks:
             value = self.sharpness.measure(self.model)
         except Exception as error:
             self.sharpness = None
-            self.recorder.complain("sharpness", f"the largest curvature is not measured: {said(error)}")
+            self.recorder.complain("sharpness", f"the largest curvature is not measured: {describe_error(error)}")
             return
         finally:
             self.busy = False
@@ -277,7 +279,7 @@ class TrainingHooks:
                 try:
                     pending.after()
                 except Exception as error:
-                    self.recorder.complain("update", f"this step's update is not measured: {said(error)}")
+                    self.recorder.complain("update", f"this step's update is not measured: {describe_error(error)}")
         self.step += 1
         if not self.role.idle:
             self._say(self.sight.stepped(self.step))
@@ -321,7 +323,7 @@ class TrainingHooks:
             try:
                 self.history.broken = self._locator.look(self.model, self.step)
             except Exception as error:
-                self.recorder.complain("locate", f"where the loss broke is not known: {said(error)}")
+                self.recorder.complain("locate", f"where the loss broke is not known: {describe_error(error)}")
             finally:
                 self.busy = False
 

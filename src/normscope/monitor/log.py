@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..core.codec import decoded
-from ..core.errors import InputError, said
+from ..core.codec import decode
+from ..core.errors import InputError, describe_error
 from ..core.files import bounded_lines, parse_json
 from ..core.finding import Finding
 from .record import LayerRecord, Numbers, Record
@@ -224,7 +224,7 @@ class LogReading:
             self._take(line)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             kind = f"{line['type']!s:.20}"
-            raise InputError(f"{folder} is a damaged log: a line of type {kind} ({said(error)})") from error
+            raise InputError(f"{folder} is a damaged log: a line of type {kind} ({describe_error(error)})") from error
 
     def _take(self, line: Mapping[str, Any]) -> None:
         match line["type"]:
@@ -235,7 +235,7 @@ class LogReading:
                 self._forget(begun)
                 self._forget_metrics(begun)
                 self.metadata = {key: value for key, value in line.items() if key not in ("type", "layers")}
-                layers = decoded(tuple[LayerRecord, ...], line["layers"], "layers")
+                layers = decode(tuple[LayerRecord, ...], line["layers"], "layers")
                 if layers != self.layers:  # so that `is` tells records of other layers
                     self.layers, self._counts = layers, Counter(layer.kind for layer in layers)
                 _check_beginning(self.metadata)

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.untouched import random_as_found
-from ..report.cells import format_cell, visible
 from ..report.curves import sparkline
-from ..report.words import counted
+from ..report.words import format_cell, pluralise, visible
 from .history import History
 from .record import Kind, Record
 from .schedule import PATIENCE_RECORDS
@@ -195,7 +194,7 @@ def lines(history: History, overhead: float) -> Iterator[tuple[str, str]]:
         when = "" if finding.step is None else f"step {finding.step:,}: "
         yield f"{when}{finding.code} in {finding.where}: {finding.seen}", SEVERITY_STYLES[finding.severity.value]
     if len(history.findings) > SHOWN_ALARMS:
-        yield f"and {counted(len(history.findings) - SHOWN_ALARMS, 'earlier alarm')}", "dim"
+        yield f"and {pluralise(len(history.findings) - SHOWN_ALARMS, 'earlier alarm')}", "dim"
 
 
 def _thin_out(records: Sequence[Record]) -> list[Record]:

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from ..core.codec import JsonForm, Part
-from ..core.json_values import revived
+from ..core.codec import JsonForm, Part, from_plain
 
 Kind = Literal["weight", "normalizer", "block", "units", "operator"]
 KINDS: tuple[Kind, ...] = ("weight", "normalizer", "block", "units", "operator")
@@ -159,7 +158,7 @@ class Record:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Record:
         """Return the record that `to_json` wrote."""
-        plain = revived(dict(data))
+        plain = from_plain(dict(data))
         values = {k: {q: tuple(_revive_nan(v) for v in n) for q, n in t.items()} for k, t in plain["values"].items()}
         return cls(
             step=int(plain["step"]),

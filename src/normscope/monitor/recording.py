@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..core.errors import InputError, said
+from ..core.errors import InputError, describe_error
 from ..core.finding import Finding
 from ..core.markup import visible
 from .alarms import add_record, look_for_alarms
@@ -78,7 +78,7 @@ class Recorder:
         try:
             self._queue.append(measurement.send(seconds, observed))
         except Exception as error:
-            self.complain("send", f"a measured step is lost: {said(error)}")
+            self.complain("send", f"a measured step is lost: {describe_error(error)}")
 
     def collect(self, overhead: float, *, wait: bool = False) -> None:
         """Hand on what has arrived; with `wait` everything, and all alarms are looked for."""
@@ -88,7 +88,7 @@ class Recorder:
                 record = compose(arriving)
                 raised = self._look(record, last=wait and not self._queue)
             except Exception as error:
-                self.complain("record", f"a measured step is lost: {said(error)}")
+                self.complain("record", f"a measured step is lost: {describe_error(error)}")
                 continue
             self._write("step", record.text())
             for finding in raised:
@@ -100,7 +100,7 @@ class Recorder:
             try:
                 self._ring(look_for_alarms(self.history))
             except Exception as error:
-                self.complain("record", f"alarms are not looked for: {said(error)}")
+                self.complain("record", f"alarms are not looked for: {describe_error(error)}")
             self._show(overhead)
 
     def note(self, step: int, figures: Mapping[str, float]) -> None:
@@ -167,7 +167,7 @@ class Recorder:
             self._sinks.remove(sink)
             with contextlib.suppress(Exception):
                 getattr(sink, "close", lambda: None)()
-            self.complain(f"sink {sink}", f"a sink failed and is left out from now on: {said(error)}")
+            self.complain(f"sink {sink}", f"a sink failed and is left out from now on: {describe_error(error)}")
 
     def _write(self, kind: str, data: Mapping[str, Any] | str) -> None:
         """Append to the log; one that cannot be written to is given up."""
@@ -177,7 +177,7 @@ class Recorder:
             except OSError as error:
                 self._writer.close()
                 self._writer = None
-                self.complain("log", f"the log cannot be written to and ends here: {said(error)}")
+                self.complain("log", f"the log cannot be written to and ends here: {describe_error(error)}")
 
 
 def check_destination(log: Any, sinks: Any) -> None:

@@ -13,7 +13,7 @@ from ..core.errors import InputError
 from ..core.finding import Finding
 from ..core.markup import visible
 from ..report.shown import Shown
-from ..report.words import counted
+from ..report.words import pluralise
 from .log import FILE, Ended, LogReading
 from .record import KINDS, Kind, LayerRecord, Numbers, Record
 
@@ -208,7 +208,7 @@ class Run(Shown):
     def __repr__(self) -> str:
         reached = f"step {self.records[-1].step:,}" if self.records else "nothing measured"
         how = "no end logged" if self.ended is None else self.ended.how
-        counts = f"{counted(len(self.layers), 'layer')}, {counted(len(self.findings), 'alarm')}"
+        counts = f"{pluralise(len(self.layers), 'layer')}, {pluralise(len(self.findings), 'alarm')}"
         return visible(f"<Run {self.path}: {reached}, {counts}, {how}>")
 
 

@@ -14,7 +14,7 @@ from ..bounds.domain.domain import Domain
 from ..core.errors import InputError
 from ..core.finding import Finding
 from ..core.untouched import unwrapped
-from ..report.words import counted
+from ..report.words import pluralise
 from .alarms.setup import Sight
 from .distributed import ProcessRole, agree_with_first
 from .history import History
@@ -165,8 +165,8 @@ class Watch:
         return self._hooks.clock.overhead
 
     def __repr__(self) -> str:
-        measured = f"{self.step:,} steps, {counted(len(self.history.records), 'record')}"
-        return f"<Watch: {measured}, {counted(len(self.findings), 'alarm')}, overhead {100 * self.overhead:.2f} %>"
+        measured = f"{self.step:,} steps, {pluralise(len(self.history.records), 'record')}"
+        return f"<Watch: {measured}, {pluralise(len(self.findings), 'alarm')}, overhead {100 * self.overhead:.2f} %>"
 
     def __enter__(self) -> Watch:
         if self._entered:

@@ -12,7 +12,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ..core.errors import InputError, said
+from ..core.errors import InputError, describe_error
 from ..core.untouched import untouched
 from ..graph.call import Call
 from ..listening.calls import NORMALIZERS
@@ -110,6 +110,6 @@ def run(model: nn.Module, call: Call) -> Tensor:
     try:
         outputs = tree_leaves(model(*args, **kwargs))
     except Exception as error:
-        raise InputError(f"it raises {said(error)} on the batch") from error
+        raise InputError(f"it raises {describe_error(error)} on the batch") from error
     floats = [leaf.reshape(-1) for leaf in outputs if isinstance(leaf, Tensor) and leaf.is_floating_point()]
     return torch.cat([leaf.to(floats[0].dtype) for leaf in floats]) if floats else torch.zeros(0)

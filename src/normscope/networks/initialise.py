@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from ..core.errors import CaptureError, InputError, said
+from ..core.errors import CaptureError, InputError, describe_error
 from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
 from ..graph.call import Call
 from ..graph.capturing import capture
@@ -59,7 +59,7 @@ class Initialisation(Shown):
         notes: what the reader must know.
     """
 
-    page = "initialisation:initialisation_document"
+    page = "networks:initialisation_document"
 
     model: nn.Module = field(repr=False)
     layers: tuple[Scaled, ...]
@@ -198,7 +198,7 @@ def _left_alone(model: nn.Module, batch: Any, mode: str, where: Where, notes: li
         fed = {feed.weight.path: feed for feed in feeds(capture(model, batch, mode=mode)) if feed.scale_invariant}
     except (CaptureError, InputError) as error:
         fed = {}
-        notes.append(f"which layers feed a normalizer is not known ({said(error)}): all are rescaled")
+        notes.append(f"which layers feed a normalizer is not known ({describe_error(error)}): all are rescaled")
     uses = Counter(id(tensor) for _, tensor in model.named_parameters(remove_duplicate=False))
     for module, path in _weight_layers(model).items():
         if not chosen(where, path, module):

@@ -15,8 +15,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.utils._pytree import tree_map
 
-from ..core.codec import JsonForm, encoded
-from ..core.errors import CaptureError, InputError, said
+from ..core.codec import JsonForm, encode
+from ..core.errors import CaptureError, InputError, describe_error
 from ..core.untouched import mode_of, outside_inference_mode, unwrapped
 from ..graph.call import Call, arguments
 from ..graph.capturing import capture
@@ -73,7 +73,7 @@ class Twin(Shown):
         notes: what the reader must know.
     """
 
-    page = "twin:twin_document"
+    page = "networks:twin_document"
     JSON: ClassVar[JsonForm] = JsonForm(left_out=("model",))
 
     model: nn.Module = field(repr=False)
@@ -84,7 +84,7 @@ class Twin(Shown):
 
     def to_json(self) -> dict[str, Any]:
         """Return the changes as plain data, without the weights."""
-        return dict(encoded(self))
+        return dict(encode(self))
 
 
 @outside_inference_mode
@@ -364,7 +364,7 @@ def copied(model: nn.Module) -> nn.Module:
         return copy.deepcopy(model)
     except Exception as error:
         raise InputError(
-            f"the model cannot be copied ({said(error)}): replace torch.nn.utils.weight_norm by "
+            f"the model cannot be copied ({describe_error(error)}): replace torch.nn.utils.weight_norm by "
             "torch.nn.utils.parametrizations.weight_norm, and keep only modules and parameters in it"
         ) from error
 

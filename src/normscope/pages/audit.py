@@ -1,37 +1,248 @@
-"""`audit_document`: an audit as the report a person reads."""
+"""An audit as the report a person reads: the columns of its tables, its charts, and the parts of the page."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from ..diagnosis.audit_result import Audit, Row
+from ..core.cost import Cost
+from ..diagnosis.audit_result import Audit, Row, Variance
 from ..diagnosis.branches import branch_lines, main_line
 from ..diagnosis.findings.loose import useful
 from ..report.brackets import bracket_chart, bracket_table
-from ..report.cells import format_cell
-from ..report.document import Block, Cell, Chart, Column, Document, Figures, Notice, Series, Table, Text
-from ..report.glossary import glossary
-from ..report.words import listed
-from .audit_curve import curve_part
-from .audit_tables import (
-    BRIEF,
-    LAYERS,
-    NORMALIZERS,
-    cost_table,
-    log10_eps,
-    norm_lower,
-    norm_upper,
-    of_variance,
-    row_table,
-    sensitivity_lower,
-    sensitivity_upper,
+from ..report.document import (
+    Block,
+    Cell,
+    Chart,
+    Column,
+    Document,
+    Figures,
+    Kind,
+    Notice,
+    ReadColumn,
+    Series,
+    Table,
+    Text,
+    tabulate,
 )
+from ..report.glossary import glossary
+from ..report.words import format_cell, listed, shape
 from .audit_words import NO_BOUND, briefly_useless, cuts, figures, headline, nothing_found, subject, to_do, why_useless
 from .cards import notices, steps
+from .check import signal_chart, signal_table
 from .radii import radii_blocks
-from .signal import signal_chart, signal_table
+from .share_curve import curve_part
+
+
+def row_table(rows: Sequence[Row], titles: Sequence[str], *, title: str = "", caption: str = "") -> Table | None:
+    """Return a table over rows, without the columns in which nothing was measured; None without rows."""
+    columns = [COLUMNS[name] for name in titles]
+    return tabulate(rows, columns, title=title, caption=caption, drop_empty=True) if rows else None
+
+
+def cost_table(cost: Cost | None) -> Table | None:
+    """Return the cost of an audit by part, with the sum; None where it was not counted."""
+    if cost is None:
+        return None
+    kinds: list[tuple[str, Kind, Mapping[str, float], str]] = [
+        ("forward", "count", cost.passes, "Samples that went forward through the model or its graph."),
+        ("backward", "count", cost.backwards, "Samples that went backward."),
+        ("norms", "count", cost.norms, "Norms of linear maps that were bounded; one that is known is not taken again."),
+        ("products", "count", cost.products, "Products of a vector with a linear map or its transpose."),
+        ("time", "seconds", cost.seconds, "On the clock; audits read from a file have none."),
+    ]
+    kept = [kind for kind in kinds if kind[2]]
+    parts = list(dict.fromkeys(part for _, _, taken, _ in kinds for part in taken))
+    if not parts:
+        return None
+    rows = [(part, *(taken.get(part) for _, _, taken, _ in kept)) for part in parts]
+    return Table(
+        title="What this audit cost",
+        columns=(
+            Column(title="part", kind="name"),
+            *(Column(title=title, kind=kind, help=text) for title, kind, _, text in kept),
+        ),
+        rows=(*rows, ("together", *(sum(taken.values()) for _, _, taken, _ in kept))),
+    )
+
+
+def norm_lower(row: Row) -> float | None:
+    """Return log10 of the lower side of a weight layer's norm."""
+    return None if row.norm is None else row.norm.log10_lower
+
+
+def norm_upper(row: Row) -> float | None:
+    """Return log10 of the upper side of a weight layer's norm."""
+    return None if row.norm is None else row.norm.log10_upper
+
+
+def own_gain(row: Row) -> float | None:
+    """Return log10 of a row's own constant: a weight layer's norm, a normalizer's constant over all inputs."""
+    return row.log10_exact if row.norm is None else row.norm.log10_upper
+
+
+def sensitivity_lower(row: Row) -> float | None:
+    """Return log10 of the attained side of a weight's sensitivity; None where no search was made."""
+    found = row.sensitivity
+    if found is None or (found.log10_lower == -math.inf < found.log10_upper):
+        return None
+    return found.log10_lower
+
+
+def sensitivity_upper(row: Row) -> float | None:
+    """Return log10 of the upper side of a weight's sensitivity."""
+    return None if row.sensitivity is None else row.sensitivity.log10_upper
+
+
+def log10_eps(row: Row) -> float | None:
+    """Return log10 of a normalizer's stabiliser, if it saw data and has one."""
+    return math.log10(row.variance.eps) if row.variance is not None and row.variance.eps > 0 else None
+
+
+def of_variance(read: Callable[[Variance], Cell]) -> Callable[[Row], Cell]:
+    """Return a function that reads a figure of a row's variance, and gives None where the row has no variance."""
+    return lambda row: None if row.variance is None else read(row.variance)
+
+
+_COLUMNS: tuple[ReadColumn[Row], ...] = (
+    ReadColumn("layer", "name", lambda row: row.path or "(model)"),
+    ReadColumn("kind", "name", lambda row: row.kind, "The module's class."),
+    ReadColumn(
+        "gain",
+        "log10",
+        own_gain,
+        "log10 of the layer's own constant: the operator norm of a weight layer (upper side), the constant of a "
+        "normalizer over all inputs.",
+    ),
+    ReadColumn(
+        "norm, lower", "log10", norm_lower, "log10 of a weight layer's operator norm: the side that is attained."
+    ),
+    ReadColumn("norm, upper", "log10", norm_upper, "log10 of a weight layer's operator norm: the side that bounds it."),
+    ReadColumn(
+        "evidence",
+        "name",
+        lambda row: None if row.norm is None else row.norm.evidence.name,
+        "How the upper side of the norm is known: PROVEN includes rounding, NUMERICAL does not, SAMPLED is no bound.",
+    ),
+    ReadColumn(
+        "printed", "log10", lambda row: row.log10_printed, "log10 of the normalizer's constant as papers print it."
+    ),
+    ReadColumn(
+        "exact", "log10", lambda row: row.log10_exact, "log10 of the normalizer's exact constant over all inputs."
+    ),
+    ReadColumn(
+        "at data",
+        "log10",
+        lambda row: row.log10_at_data,
+        "log10 of the normalizer's largest constant at the data seen.",
+    ),
+    ReadColumn(
+        "folded",
+        "log10",
+        lambda row: row.log10_folded,
+        "log10 of the gain of the normalizer and the linear map before it as one map, with the variance seen in the "
+        "data: an estimate from below. Rescaling those weights does not move it.",
+    ),
+    ReadColumn("folded with", "name", lambda row: row.folded_with, "The linear map before the normalizer."),
+    ReadColumn(
+        "from input", "log10", lambda row: row.log10_cumulative, "log10 of the bound on the map from the input to here."
+    ),
+    ReadColumn(
+        "observed",
+        "log10",
+        lambda row: row.log10_observed,
+        "log10 of the gain from the input to here at the data, along the direction the network stretches most.",
+    ),
+    ReadColumn(
+        "sensitivity",
+        "log10",
+        sensitivity_lower,
+        "log10 of how far the output moves per unit of change of the layer's weight, at the batch: the side that is "
+        "attained.",
+    ),
+    ReadColumn(
+        "sensitivity, lower",
+        "log10",
+        sensitivity_lower,
+        "log10 of how far the output moves per unit (Frobenius) of change of the layer's weight, at the first "
+        "samples of the batch: the side that is attained.",
+    ),
+    ReadColumn(
+        "sensitivity, upper",
+        "log10",
+        sensitivity_upper,
+        "log10 of the same for every value of the weight, all others as they are: norm(H) of what the layer reads "
+        "times the constant of the network behind it.",
+    ),
+    ReadColumn(
+        "var, min",
+        "log10",
+        of_variance(lambda variance: variance.log10_min),
+        "log10 of the smallest variance among the sets the normalizer saw; -inf is a variance of zero.",
+    ),
+    ReadColumn(
+        "var, median",
+        "log10",
+        of_variance(lambda variance: variance.log10_median),
+        "log10 of the median variance (RMSNorm: mean square) among the sets the normalizer saw.",
+    ),
+    ReadColumn(
+        "var, max",
+        "log10",
+        of_variance(lambda variance: variance.log10_max),
+        "log10 of the largest variance among the sets the normalizer saw.",
+    ),
+    ReadColumn(
+        "below 1",
+        "percent",
+        of_variance(lambda variance: variance.share_below_one),
+        "Share of the sets with a variance below 1, where a normalizer that divides by it expands.",
+    ),
+    ReadColumn(
+        "near eps",
+        "percent",
+        of_variance(lambda variance: variance.share_eps),
+        "Share of the sets with a variance below 10 eps, where eps decides the result.",
+    ),
+    ReadColumn("eps", "log10", log10_eps, "log10 of the stabiliser."),
+    ReadColumn("sets", "count", of_variance(lambda variance: variance.sets), "How many sets were normalized."),
+    ReadColumn("entries", "count", of_variance(lambda variance: variance.entries), "How many values one set holds."),
+    ReadColumn(
+        "dead",
+        "count",
+        lambda row: row.dead_channels,
+        "Output channels that carry nothing: their scale or filter is zero, or their input constant.",
+    ),
+    ReadColumn("channels", "count", lambda row: row.channels, "Output channels."),
+    ReadColumn("parameters", "count", lambda row: row.parameters, "How many the layer holds."),
+    ReadColumn("input", "name", lambda row: shape(row.input_shape), "Shape of the input."),
+    ReadColumn("output", "name", lambda row: shape(row.output_shape), "Shape of the output."),
+    ReadColumn("operator", "name", lambda row: row.operator, "What the layer runs."),
+    ReadColumn("notes", "text", lambda row: "; ".join(row.notes) or None, "What was not measured here, and why."),
+)
+COLUMNS = {column.title: column for column in _COLUMNS}
+
+LAYERS = (
+    "layer", "kind", "norm, upper", "norm, lower", "exact", "at data", "folded", "from input", "observed",
+    "sensitivity, upper", "sensitivity, lower", "var, median", "dead", "channels", "evidence", "parameters",
+    "input", "output", "operator", "notes",
+)  # fmt: skip
+"""Every weight layer and normalizer, in the order they run."""
+
+NORMALIZERS = (
+    "layer", "kind", "var, min", "var, median", "var, max", "below 1", "near eps", "printed", "exact", "at data",
+    "folded", "folded with", "eps", "sets", "entries",
+)  # fmt: skip
+"""The variances that the normalizers saw, and their constants."""
+
+BRIEF = (
+    "layer", "kind", "gain", "at data", "folded", "from input", "observed", "sensitivity", "var, median", "below 1",
+    "dead",
+)  # fmt: skip
+"""One table for a terminal."""
+
 
 READING_THE_LADDER = (
     "Every figure is an exponent of ten. Each bound that holds is true for all inputs; the best is the smallest of "
@@ -48,16 +259,7 @@ READING_THE_LAYERS = "In the order they run. Gains and variances are exponents o
 
 
 def audit_document(audit: Audit, *, brief: bool = False) -> Document:
-    """Return the report of an audit: the verdict, what explains it and what to do first; everything else folded.
-
-    Args:
-        audit: what `normscope.audit` or `Audit.from_json` returned; nothing is measured again.
-        brief: whether to make the short form for a terminal: the verdict, the findings, the bounds and one
-            table of layers.
-
-    Returns:
-        Plain blocks. A part for which nothing was measured is left out.
-    """
+    """Return the report of an audit: the verdict, what explains it and what to do first; everything else folded."""
     blocks = _brief(audit) if brief else _full(audit)
     return Document(title=f"Audit of {audit.name}", blocks=tuple(blocks))
 
@@ -142,14 +344,7 @@ def _brief(audit: Audit) -> list[Block]:
 
 
 def part(heading: str, *blocks: Block | None, term: str = "", folded: bool = False) -> list[Block]:
-    """Return blocks under a heading, or nothing at all where every block is None.
-
-    Args:
-        heading: the heading, in plain words.
-        blocks: the blocks under it.
-        term: the term of the papers for what the heading says.
-        folded: whether the part shows its heading alone at first.
-    """
+    """Return blocks under a heading, or nothing at all where every block is None."""
     shown = [block for block in blocks if block is not None]
     return [Text(heading=heading, term=term, folded=folded), *shown] if shown else []
 
@@ -159,11 +354,7 @@ def _findings(audit: Audit) -> list[Block]:
 
 
 def cut_short(audits: Mapping[str, Audit]) -> list[Notice]:
-    """Return a notice of the audits that `max_seconds` cut short, and of what was cut in each; or nothing.
-
-    Args:
-        audits: audits by name.
-    """
+    """Return a notice of the audits that `max_seconds` cut short, and of what was cut in each; or nothing."""
     cut = {name: found for name, audit in audits.items() if (found := cuts(audit))}
     if not cut:
         return []
@@ -176,11 +367,7 @@ def cut_short(audits: Mapping[str, Audit]) -> list[Notice]:
 
 
 def not_measured(audits: Mapping[str, Audit]) -> list[Notice]:
-    """Return one line for each audit in which something was not measured, with the reasons folded behind it.
-
-    Args:
-        audits: audits by name.
-    """
+    """Return one line for each audit in which something was not measured, with the reasons folded behind it."""
     return [
         Notice(
             level="info",
@@ -223,15 +410,7 @@ def _numbers(cells: Iterable[Cell]) -> tuple[float | None, ...]:
 
 
 def growth_chart(audit: Audit) -> Chart | None:
-    """Return how much a change of the input has grown at each layer: at the data, and at most.
-
-    Args:
-        audit: any audit.
-
-    Returns:
-        Lines by depth, with parallel branches beside the main line; None where neither was measured. The line of the
-        bound ends at the first layer where it is useless, and the caption says so.
-    """
+    """Return the growth of a change by layer, seen and at most; the line of the bound ends where it is useless."""
     rows = audit.layers
     seen, bound = _seen_lines(rows), _bound_line(rows)
     return _row_chart(

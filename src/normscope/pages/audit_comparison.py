@@ -1,26 +1,141 @@
-"""`compare_document`: audits side by side."""
+"""Audits side by side: the sentences, the tables and the charts of a comparison."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 from ..bounds.radius.radii import Radii
 from ..core.errors import InputError
+from ..core.finding import Finding, Severity
 from ..diagnosis.audit_result import Audit, Row
 from ..diagnosis.findings.loose import useful
+from ..diagnosis.scope_shares import SHARE
+from ..diagnosis.verdict import groups, places, sentence
 from ..report.brackets import PLAIN
-from ..report.cells import format_cell
-from ..report.document import Block, Cell, Chart, Column, Document, Series, Table, Text
+from ..report.document import Block, Cell, Chart, Column, Document, ReadColumn, Series, Table, Text, tabulate
 from ..report.glossary import glossary
-from ..report.words import counted, listed
-from .audit import cut_short, not_measured, part, useful_bound
-from .audit_comparison_headline import has_use, headline_table
-from .audit_comparison_words import compared_findings, compared_steps, compared_verdict
-from .audit_tables import own_gain, sensitivity_lower, sensitivity_upper
-from .cards import steps
+from ..report.words import factor, format_cell, listed, pluralise
+from .audit import cut_short, not_measured, own_gain, part, sensitivity_lower, sensitivity_upper, useful_bound
+from .audit_words import tally, to_see_more, why_useless
+from .cards import NAMED, next_steps, notices, steps
 from .radii import compared_curves, compared_radii
+
+
+def compared_verdict(audits: Mapping[str, Audit]) -> str:
+    """Return in one sentence in which audit a change at the data grows most, and in which problems were found."""
+    growth = {name: audit.observed.log10_upper for name, audit in audits.items() if audit.observed is not None}
+    clauses = []
+    if len(growth) > 1:
+        most, least = max(growth, key=lambda name: growth[name]), min(growth, key=lambda name: growth[name])
+        if factor(growth[most]) == factor(growth[least]):
+            clauses.append(f"a small change of the data grows alike in all of them ({factor(growth[most])} times)")
+        else:
+            clauses.append(
+                f"a small change of the data grows most in {most} ({factor(growth[most])} times) and least in {least} "
+                f"({factor(growth[least])} times)"
+            )
+    wrong = [name for name, audit in audits.items() if any(f.severity > Severity.INFO for f in audit.findings)]
+    clauses.append(f"problems were found in {listed(wrong, most=4)}" if wrong else "no problems found in any of them")
+    return sentence("; ".join(clauses))
+
+
+def compared_steps(audits: Mapping[str, Audit]) -> list[str]:
+    """Return what to do about the audits' errors and warnings, and to see more; a step for several audits once."""
+    owners: dict[str, list[str]] = {}
+    for name, audit in audits.items():
+        for step in (*next_steps(audit.findings, audit.layers), *to_see_more(audit)):
+            owners.setdefault(step, []).append(name)
+    wanted = [
+        f"{'All' if len(names) == len(audits) else listed(names, most=4)}: {step}" for step, names in owners.items()
+    ]
+    return wanted or ["None of them has an error or a warning."]
+
+
+def compared_findings(audits: Mapping[str, Audit]) -> list[Block]:
+    """Return one card per kind of finding, which says in which audits it was found and where in each."""
+    owner = {id(finding): name for name, audit in audits.items() for finding in audit.findings}
+    every = [finding for audit in audits.values() for finding in audit.findings]
+    if not every:
+        return [Text(body="Nothing was found in any of them.")]
+    blocks: list[Block] = []
+    for group in groups(every):
+        found: dict[str, list[Finding]] = {}
+        for finding in group:
+            found.setdefault(owner[id(finding)], []).append(finding)
+        distinct = list({finding.where: finding for finding in reversed(group)}.values())[::-1]
+        (card,) = notices(distinct)
+        met = "in every audit" if len(found) == len(audits) else f"only in {listed(list(found), most=len(found))}"
+        where = tuple((name, places(members, NAMED)) for name, members in found.items()) if group[0].where else ()
+        rest = tuple(line for line in card.more if line[0] != "layers")
+        blocks.append(replace(card, where=met, more=(*where, *rest)))
+    return blocks
+
+
+INSIDE = "in the data's ranges"
+"""The column of bounds over domains."""
+
+
+def headline_table(audits: Mapping[str, Audit], accuracy: Mapping[str, float]) -> Table:
+    """Return how much a change grows in each audited network, at the data, near it and anywhere, and what was found."""
+    columns: list[ReadColumn[tuple[str, Audit]]] = [
+        ReadColumn("audit", "text", lambda named: named[0]),
+        ReadColumn("accuracy", "percent", lambda named: accuracy.get(named[0]), "Share of correct answers."),
+        ReadColumn(
+            "growth at the data",
+            "log10",
+            lambda named: None if named[1].observed is None else named[1].observed.log10_upper,
+            "log10 of how much a small change of the data grows at most: the largest Jacobian norm seen.",
+        ),
+        ReadColumn(
+            INSIDE,
+            "log10",
+            lambda named: _inside(named[1]),
+            "log10 of how much a small change grows at most at any input whose values lie in the ranges of "
+            "the data, a little widened. Where that was not measured, what holds for any input.",
+        ),
+        ReadColumn(
+            "for any input",
+            "log10",
+            lambda named: _any_input(named[1]),
+            "log10 of how much any change of any input grows at most: the upper side of the Lipschitz "
+            "constant. 'none' is a bound of no use, more than a millionfold above the data.",
+        ),
+        ReadColumn("findings", "text", lambda named: tally(named[1].findings)),
+    ]
+    absent = {"accuracy"} if not accuracy else set()
+    absent |= set() if any(_domain(audit) is not None for audit in audits.values()) else {INSIDE}
+    kept = [column for column in columns if column.title not in absent]
+    return tabulate(audits.items(), kept, title="Side by side (log10: 1 is ten times)")
+
+
+def _domain(audit: Audit) -> float | None:
+    """Return the bound over the domain of an audit, if there is a finite one."""
+    point = None if audit.curve is None else audit.curve.domain(SHARE)
+    return None if point is None or point.bracket.log10_upper == math.inf else point.bracket.log10_upper
+
+
+def _inside(audit: Audit) -> float | None:
+    """Return the bound for inputs in the ranges of the data: that over the domain, or else that over all inputs."""
+    inside = _domain(audit)
+    if inside is not None:
+        return inside
+    return audit.lipschitz.log10_upper if audit.lipschitz is not None and has_use(audit) else None
+
+
+def _any_input(audit: Audit) -> Cell:
+    if audit.lipschitz is None:
+        return None
+    return audit.lipschitz.log10_upper if has_use(audit) else "none"
+
+
+def has_use(audit: Audit) -> bool:
+    """Whether the bound over all inputs is useful."""
+    return why_useless(audit) is None
+
 
 Key = tuple[str, str, int]
 """A row among those of an audit: its path, its role, and which of its runs."""
@@ -61,7 +176,7 @@ def compare_document(
         InputError: fewer than two audits are given.
     """
     if len(audits) < 2:
-        raise InputError(f"{counted(len(audits), 'audit')} given: a comparison needs at least two")
+        raise InputError(f"{pluralise(len(audits), 'audit')} given: a comparison needs at least two")
     title = title or f"Comparison of {listed(list(audits), most=4)}"
     rows = matched(audits)
     owned = {name: audit.radii for name, audit in audits.items() if audit.radii is not None}
@@ -136,14 +251,7 @@ def _problems(audits: Mapping[str, Audit]) -> list[Block]:
 
 
 def matched(audits: Mapping[str, Audit]) -> dict[Key, dict[str, Row]]:
-    """Return every row of any audit by its path, in the order of each audit as far as these agree.
-
-    Args:
-        audits: the audits by name.
-
-    Returns:
-        For each path (and each of its runs) the rows by the name of their audit; audits without it are absent.
-    """
+    """Return every row of any audit by its path, in the order of each audit as far as these agree."""
     keyed = {name: _keyed(audit.layers) for name, audit in audits.items()}
     by_key: dict[Key, dict[str, Row]] = {
         key: {} for key in merged_order([[key for key, _ in rows] for rows in keyed.values()])
@@ -189,7 +297,7 @@ def _summary(audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]])
     names = list(audits)
     common = sum(len(found) == len(names) for found in rows.values())
     return Text(
-        body=f"{counted(len(names), 'audit')}, compared with {names[0]}: {counted(len(rows), 'layer')} by path, of "
+        body=f"{pluralise(len(names), 'audit')}, compared with {names[0]}: {pluralise(len(rows), 'layer')} by path, of "
         f"which {common:,} in every audit."
     )
 
@@ -210,24 +318,21 @@ def _left_out(audits: Mapping[str, Audit]) -> str:
 
 
 def _about_table(audits: Mapping[str, Audit]) -> Table:
-    columns: list[tuple[Column, Callable[[str, Audit], Cell]]] = [
-        (Column(title="audit"), lambda name, audit: name),
-        (Column(title="parameters", kind="count"), lambda _, audit: audit.parameters),
-        (Column(title="layers", kind="count"), lambda _, audit: len(audit.layers)),
-        (Column(title="mode", kind="name"), lambda _, audit: audit.mode or "weights only"),
-        (Column(title="samples", kind="count"), lambda _, audit: audit.samples),
-        (
-            Column(title="lower", kind="log10", help="log10 of the growth between two inputs that were found."),
-            lambda _, audit: None if audit.lipschitz is None else audit.lipschitz.log10_lower,
+    columns: list[ReadColumn[tuple[str, Audit]]] = [
+        ReadColumn("audit", "text", lambda named: named[0]),
+        ReadColumn("parameters", "count", lambda named: named[1].parameters),
+        ReadColumn("layers", "count", lambda named: len(named[1].layers)),
+        ReadColumn("mode", "name", lambda named: named[1].mode or "weights only"),
+        ReadColumn("samples", "count", lambda named: named[1].samples),
+        ReadColumn(
+            "lower",
+            "log10",
+            lambda named: None if named[1].lipschitz is None else named[1].lipschitz.log10_lower,
+            "log10 of the growth between two inputs that were found.",
         ),
-        (Column(title="notes"), lambda _, audit: "; ".join(audit.notes) or None),
+        ReadColumn("notes", "text", lambda named: "; ".join(named[1].notes) or None),
     ]
-    return Table(
-        title="What was audited",
-        caption=READING,
-        columns=tuple(column for column, _ in columns),
-        rows=tuple(tuple(read(name, audit) for _, read in columns) for name, audit in audits.items()),
-    )
+    return tabulate(audits.items(), columns, title="What was audited", caption=READING)
 
 
 def _ladder_table(audits: Mapping[str, Audit]) -> Table | None:

@@ -13,9 +13,9 @@ from ..diagnosis.findings.loose import CODE as LOOSE
 from ..diagnosis.verdict import clause, groups
 from ..graph.ir import HELD
 from ..report.document import Figure
-from ..report.words import LEVELS, counted, factor, shape
-from .audit_curve import curve_figures, curve_sentences
+from ..report.words import LEVELS, factor, pluralise, shape
 from .cards import next_steps
+from .share_curve import curve_figures, curve_sentences
 
 EVIDENCE = {
     Evidence.PROVEN: "proven, rounding included",
@@ -35,14 +35,7 @@ TILE = 64
 
 
 def headline(audit: Audit) -> list[str]:
-    """Return what an audit says about the model as a whole, in a few plain sentences.
-
-    Args:
-        audit: any audit. Where no useful bound over all inputs exists, the figures at the data come first, then why.
-
-    Returns:
-        Sentences in reading order; the first says what was audited.
-    """
+    """Return what an audit says about the model as a whole, in a few plain sentences."""
     overall, observed = audit.lipschitz, audit.observed
     at_data = [_at_data(audit, observed)] if observed is not None else []
     at_data += curve_sentences(audit.curve)
@@ -58,11 +51,7 @@ def headline(audit: Audit) -> list[str]:
 
 
 def why_useless(audit: Audit) -> str | None:
-    """Return why the bound over all inputs is infinite or a million times what was seen; None where it is useful.
-
-    Args:
-        audit: an audit with a bound over all inputs.
-    """
+    """Return why the bound over all inputs is infinite or a million times what was seen; None where it is useful."""
     overall, observed = audit.lipschitz, audit.observed
     if overall is None:
         return None
@@ -76,11 +65,7 @@ def why_useless(audit: Audit) -> str | None:
 
 
 def briefly_useless(audit: Audit) -> str:
-    """Return in a few words why an audit has no useful bound over all inputs; `why_useless` says it in full.
-
-    Args:
-        audit: an audit whose bound over all inputs is infinite, or far above what was seen.
-    """
+    """Return in a few words why an audit has no useful bound over all inputs; `why_useless` says it in full."""
     named = [clause(group) for group in groups(audit.findings) if group[0].code in UNBOUNDED]
     causes = [f.why.removeprefix(BECAUSE).removesuffix(".") for f in audit.findings if f.code == LOOSE]
     infinite = audit.lipschitz is not None and audit.lipschitz.log10_upper == math.inf
@@ -113,7 +98,7 @@ def figures(audit: Audit) -> Iterator[Figure]:
         yield Figure(label=ANY, value="not measured", note=why, term="Lipschitz constant")
     yield Figure(label="Findings", value=tally(audit.findings) if audit.findings else "none", note=_looked_at(audit))
     weights, normalizers = (sum(row.role == role for row in audit.layers) for role in ("weight", "normalizer"))
-    layers = f"{counted(weights, 'weight layer')}, {counted(normalizers, 'normalizer')}"
+    layers = f"{pluralise(weights, 'weight layer')}, {pluralise(normalizers, 'normalizer')}"
     yield Figure(label="Parameters", value=audit.parameters, kind="count", note=layers)
 
 
@@ -126,15 +111,15 @@ def tally(findings: Sequence[Finding]) -> str:
     for severity in reversed(Severity):
         codes = [finding.code for finding in findings if finding.severity is severity]
         kinds = len(set(codes))
-        of = f" of {counted(kinds, 'kind')}" if severity is Severity.INFO and kinds < len(codes) else ""
-        counts += [f"{counted(len(codes), LEVELS[severity.value])}{of}"] if codes else []
+        of = f" of {pluralise(kinds, 'kind')}" if severity is Severity.INFO and kinds < len(codes) else ""
+        counts += [f"{pluralise(len(codes), LEVELS[severity.value])}{of}"] if codes else []
     return ", ".join(counts) or "none"
 
 
 def nothing_found(audit: Audit) -> str:
     """Return the line that takes the place of findings where there are none; it says what was looked at."""
     weights, normalizers = (sum(row.role == role for row in audit.layers) for role in ("weight", "normalizer"))
-    rows = f"{counted(weights, 'weight layer')} and {counted(normalizers, 'normalizer')}"
+    rows = f"{pluralise(weights, 'weight layer')} and {pluralise(normalizers, 'normalizer')}"
     return f"Nothing was found. Checked: {rows}, {_looked_at(audit)}."
 
 
@@ -153,7 +138,7 @@ def to_see_more(audit: Audit) -> list[str]:
         return found  # errors must be mended first
     batch = [note for note in audit.notes if note.startswith("statistics come from the batch alone")]
     if batch:
-        few = counted(audit.samples, "sample")
+        few = pluralise(audit.samples, "sample")
         found.append(f"Pass a loader (`loader=`, or `--data`): the statistics come from {few} alone.")
     if cuts(audit):
         found.append("Raise `max_seconds`: the audit was cut short, so its bounds hold but could be tighter.")
@@ -167,20 +152,20 @@ def cuts(audit: Audit) -> list[str]:
 
 def subject(audit: Audit) -> str:
     """Return a sentence about the audited model and its data."""
-    holds = f"{audit.name} holds {counted(audit.parameters, 'parameter')}."
+    holds = f"{audit.name} holds {pluralise(audit.parameters, 'parameter')}."
     if audit.mode is None:
         return (
             f"{holds} Only its weights were read: nothing was run, so each figure is that of one layer alone, and "
             "there is none for the network as a whole or for data."
         )
     sizes = f" for inputs of shape {shape(audit.input_shape)}" if audit.input_shape else ""
-    seen = f"{counted(audit.samples, 'sample')} in {counted(audit.batches, 'batch', 'batches')}"
+    seen = f"{pluralise(audit.samples, 'sample')} in {pluralise(audit.batches, 'batch', 'batches')}"
     went = f"{seen} went through it." if audit.samples else "No data went through it."
     return f"{holds} It was audited in {audit.mode} mode{sizes}. {went}"
 
 
 def _looked_at(audit: Audit) -> str:
-    data = f"over {counted(audit.samples, 'sample')}" if audit.samples else "without data"
+    data = f"over {pluralise(audit.samples, 'sample')}" if audit.samples else "without data"
     return "from the weights alone" if audit.mode is None else f"in {audit.mode} mode, {data}"
 
 
@@ -197,7 +182,7 @@ def _samples(audit: Audit, observed: Bracket) -> str:
     points = len(observed.per_sample or ())
     if points == 1 and (audit.input_shape or ())[:1] == (1,):
         return "at the 1 sample tried"
-    return f"at the {counted(points, 'sample')} tried" if points > 1 else "at the batch"
+    return f"at the {pluralise(points, 'sample')} tried" if points > 1 else "at the batch"
 
 
 def _over_all_inputs(bracket: Bracket) -> str:

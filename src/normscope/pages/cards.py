@@ -9,7 +9,7 @@ from ..core.finding import Finding, Severity
 from ..diagnosis.audit_result import Row
 from ..diagnosis.verdict import clause, groups, place, places, sentence
 from ..report.document import Notice, Steps
-from ..report.words import counted, listed
+from ..report.words import listed, pluralise
 
 SHOWN = 3
 """A card quotes up to this many findings of a group that differ; for the others it only names the layers."""
@@ -24,12 +24,7 @@ _NAME = re.compile(r"(`[^`]+`)")
 
 
 def notices(findings: Sequence[Finding], rows: Sequence[Row] = ()) -> list[Notice]:
-    """Return findings as one notice per code and severity, the most serious first; infos are one line each.
-
-    Args:
-        findings: the findings, in any order.
-        rows: the rows of the audit, which tell how many normalizers there are.
-    """
+    """Return findings as one notice per code and severity, the most serious first; infos are one line each."""
     return [_card(group, rows) for group in groups(findings)]
 
 
@@ -56,7 +51,7 @@ def next_steps(findings: Sequence[Finding], rows: Sequence[Row] = ()) -> list[st
     serious = [group for group in groups(findings) if group[0].severity > Severity.INFO]
     wanted = [f"{sentence(clause(group, rows))} {advice(group)}" for group in serious if advice(group)]
     left = len(wanted) - NEXT
-    return [*wanted[:NEXT], *([f"{counted(left, 'more kind')} of findings, above."] if left > 0 else [])]
+    return [*wanted[:NEXT], *([f"{pluralise(left, 'more kind')} of findings, above."] if left > 0 else [])]
 
 
 def steps(items: Sequence[str]) -> list[Steps]:
@@ -71,10 +66,6 @@ def advice(group: Sequence[Finding]) -> str:
 
 def merged(texts: Sequence[str], where: Sequence[str] = ()) -> str:
     """Return several sentences, merged into one where they differ in names between backticks alone.
-
-    Args:
-        texts: the sentences.
-        where: the layer of each sentence, which is put before sentences that differ in more than names.
 
     Example:
         >>> merged(["The bias of `1` takes its place.", "The bias of `4` takes its place."])

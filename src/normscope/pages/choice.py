@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from ..choosing.choice import NAMES, WENT, Cell, Choice, by_batch_size, format_loss
-from ..report.document import Block, Chart, Column, Document, Series, Steps, Table, Text
-from ..report.words import counted
+from ..choosing.choice import NAMES, WENT, Cell, Choice, RunOutcome, by_batch_size, format_loss
+from ..report.document import Block, Chart, Column, Document, ReadColumn, Series, Steps, Table, Text, tabulate
+from ..report.words import pluralise
 
 CAPTION = (
     "Each line is the best learning rate of a normalizer at a batch size; plain is without any. A run trains if the "
@@ -21,7 +21,7 @@ def choice_document(choice: Choice, *, brief: bool = False) -> Document:
     """Return the report of a choice: the recommendation, a table, a chart, and what did not run."""
     went = sum(outcome.status in WENT for outcome in choice.outcomes)
     about = (
-        f"{counted(went, 'run')} of {counted(choice.settings.get('steps', 0), 'step')} each of the twins of "
+        f"{pluralise(went, 'run')} of {pluralise(choice.settings.get('steps', 0), 'step')} each of the twins of "
         f"{choice.name}, with SGD (momentum {choice.settings.get('momentum', 0):g})."
     )
     blocks: list[Block] = [
@@ -29,50 +29,30 @@ def choice_document(choice: Choice, *, brief: bool = False) -> Document:
         Steps(title="By batch size", items=tuple(by_batch_size(choice.cells))),
         Text(body=about),
         *([] if brief else _chart(choice)),
-        _brief_table(choice) if brief else _table(choice),
+        _brief_table(choice) if brief else tabulate(choice.cells, CELL_COLUMNS, caption=CAPTION),
         *_unrun(choice),
         *(Text(body=f"Note: {note}.") for note in choice.notes),
     ]
     if not brief:
-        blocks += [Text(heading="All runs", folded=True), _runs(choice)]
+        blocks += [Text(heading="All runs", folded=True), tabulate(choice.outcomes, RUN_COLUMNS)]
     return Document(title=f"Choosing a normalizer for {choice.name}", blocks=tuple(blocks))
 
 
 def _brief_table(choice: Choice) -> Table:
     """Return fewer, narrower columns, for a terminal."""
-    columns = (
-        Column(title="batch", kind="count"),
-        Column(title="normalizer", kind="name"),
-        Column(title="trains"),
-        Column(title="lr", kind="number"),
-        Column(title="loss", kind="name"),
-        Column(title="right", kind="percent"),
-        Column(title="stable lr", kind="number"),
-        Column(title="log10 capacity", kind="name"),
-        Column(title="noise", kind="percent"),
-        Column(title="ms a step", kind="number"),
-        Column(title="findings"),
-    )
-    rows = []
-    for cell in choice.cells:
-        capacity = [cell.mean_of(f"log10_{name}") for name in ("observed", "data", "domain")]
-        rows.append(
-            (
-                cell.batch_size,
-                NAMES[cell.normalizer],
-                cell.status,
-                cell.lr,
-                format_loss(cell) if cell.lr is not None else None,
-                cell.mean_of("accuracy"),
-                cell.first("stable_lr"),
-                " ".join("-" if value is None else f"{value:.1f}" for value in capacity),
-                cell.mean_of("noise"),
-                _milliseconds(cell),
-                _findings(cell),
-            )
-        )
+    narrow: dict[str, ReadColumn[Cell]] = {
+        "loss": ReadColumn("loss", "name", lambda cell: format_loss(cell) if cell.lr is not None else None),
+        "observed": ReadColumn("log10 capacity", "name", _capacity),
+    }
+    kept = [column for column in CELL_COLUMNS if column.title not in ("±", "DATA", "DOMAIN")]
+    columns = [narrow.get(column.title, column) for column in kept]
     caption = "Capacity: observed, DATA, DOMAIN. What the columns mean stands on the page (--html)."
-    return Table(columns=columns, rows=tuple(rows), caption=caption)
+    return tabulate(choice.cells, columns, caption=caption)
+
+
+def _capacity(cell: Cell) -> str:
+    values = [cell.mean_of(f"log10_{name}") for name in ("observed", "data", "domain")]
+    return " ".join("-" if value is None else f"{value:.1f}" for value in values)
 
 
 def _milliseconds(cell: Cell) -> float | None:
@@ -84,43 +64,38 @@ def _findings(cell: Cell) -> str:
     return ", ".join(sorted({code for one in cell.outcomes for code in one.findings}))
 
 
-def _table(choice: Choice) -> Table:
-    columns = [
-        Column(title="batch", kind="count"),
-        Column(title="normalizer", kind="name"),
-        Column(title="trains"),
-        Column(title="lr", kind="number", help="the best of those tried"),
-        Column(title="loss", kind="number", help="held out, eval mode, mean over the seeds"),
-        Column(title="±", kind="number", help="half of the 95 % interval of the mean"),
-        Column(title="right", kind="percent"),
-        Column(title="stable lr", kind="number", help="largest at which descent on one batch was stable at first"),
-        Column(title="observed", kind="log10"),
-        Column(title="DATA", kind="log10"),
-        Column(title="DOMAIN", kind="log10"),
-        Column(title="noise", kind="percent", help="of BatchNorm's variances from batch to batch, relative"),
-        Column(title="ms a step", kind="number", help="of the training loop, watching left out"),
-        Column(title="findings"),
-    ]
-    rows = [
-        (
-            cell.batch_size,
-            NAMES[cell.normalizer],
-            cell.status,
-            cell.lr,
-            cell.mean if cell.lr is not None else None,
-            cell.half_width,
-            cell.mean_of("accuracy"),
-            cell.first("stable_lr"),
-            cell.mean_of("log10_observed"),
-            cell.mean_of("log10_data"),
-            cell.mean_of("log10_domain"),
-            cell.mean_of("noise"),
-            _milliseconds(cell),
-            _findings(cell),
-        )
-        for cell in choice.cells
-    ]
-    return Table(columns=tuple(columns), rows=tuple(rows), caption=CAPTION)
+CELL_COLUMNS: tuple[ReadColumn[Cell], ...] = (
+    ReadColumn("batch", "count", lambda cell: cell.batch_size),
+    ReadColumn("normalizer", "name", lambda cell: NAMES[cell.normalizer]),
+    ReadColumn("trains", "text", lambda cell: cell.status),
+    ReadColumn("lr", "number", lambda cell: cell.lr, "the best of those tried"),
+    ReadColumn(
+        "loss",
+        "number",
+        lambda cell: cell.mean if cell.lr is not None else None,
+        "held out, eval mode, mean over the seeds",
+    ),
+    ReadColumn("±", "number", lambda cell: cell.half_width, "half of the 95 % interval of the mean"),
+    ReadColumn("right", "percent", lambda cell: cell.mean_of("accuracy")),
+    ReadColumn(
+        "stable lr",
+        "number",
+        lambda cell: cell.first("stable_lr"),
+        "largest at which descent on one batch was stable at first",
+    ),
+    ReadColumn("observed", "log10", lambda cell: cell.mean_of("log10_observed")),
+    ReadColumn("DATA", "log10", lambda cell: cell.mean_of("log10_data")),
+    ReadColumn("DOMAIN", "log10", lambda cell: cell.mean_of("log10_domain")),
+    ReadColumn(
+        "noise",
+        "percent",
+        lambda cell: cell.mean_of("noise"),
+        "of BatchNorm's variances from batch to batch, relative",
+    ),
+    ReadColumn("ms a step", "number", _milliseconds, "of the training loop, watching left out"),
+    ReadColumn("findings", "text", _findings),
+)
+"""The columns of the table of a page, one line per normalizer and batch size."""
 
 
 def _chart(choice: Choice) -> list[Block]:
@@ -159,32 +134,15 @@ def _unrun(choice: Choice) -> list[Block]:
     return [Table(title="What did not run", columns=columns, rows=rows)] if rows else []
 
 
-def _runs(choice: Choice) -> Table:
-    columns = (
-        Column(title="normalizer", kind="name"),
-        Column(title="batch", kind="count"),
-        Column(title="lr", kind="number"),
-        Column(title="seed", kind="count"),
-        Column(title="status"),
-        Column(title="first loss", kind="number"),
-        Column(title="train loss", kind="number"),
-        Column(title="loss", kind="number"),
-        Column(title="right", kind="percent"),
-        Column(title="findings"),
-    )
-    rows = tuple(
-        (
-            NAMES[one.run.normalizer],
-            one.run.batch_size,
-            one.run.lr,
-            one.run.seed,
-            one.status,
-            one.first_loss,
-            one.train_loss,
-            one.loss,
-            one.accuracy,
-            ", ".join(one.findings),
-        )
-        for one in choice.outcomes
-    )
-    return Table(columns=columns, rows=rows)
+RUN_COLUMNS: tuple[ReadColumn[RunOutcome], ...] = (
+    ReadColumn("normalizer", "name", lambda one: NAMES[one.run.normalizer]),
+    ReadColumn("batch", "count", lambda one: one.run.batch_size),
+    ReadColumn("lr", "number", lambda one: one.run.lr),
+    ReadColumn("seed", "count", lambda one: one.run.seed),
+    ReadColumn("status", "text", lambda one: one.status),
+    ReadColumn("first loss", "number", lambda one: one.first_loss),
+    ReadColumn("train loss", "number", lambda one: one.train_loss),
+    ReadColumn("loss", "number", lambda one: one.loss),
+    ReadColumn("right", "percent", lambda one: one.accuracy),
+    ReadColumn("findings", "text", lambda one: ", ".join(one.findings)),
+)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 from ..core.log10 import log10_sum
+from ..diagnosis.verdict import sentence
 from ..generalize.bound import CERTIFIED, RATE, BoundRow
 from ..generalize.generalization_table import Generalization
 from ..report.document import Block, Chart, Column, Curve, Curves, Document, Figure, Figures, Series, Table, Text
-from ..report.words import counted
+from ..report.words import pluralise
 from ..theory.sample_sizes import generalization_slack
 
 SHOWN = 6.0
@@ -24,7 +25,7 @@ def generalization_document(found: Generalization, *, brief: bool = False) -> Do
     if not brief:
         blocks += [_summands(found)]
     blocks += [_parts(found)]
-    blocks += [Text(body=f"{note[0].upper()}{note[1:]}.") for note in found.notes]
+    blocks += [Text(body=sentence(note)) for note in found.notes]
     return Document(title=f"Generalization of {found.name}", blocks=tuple(blocks))
 
 
@@ -40,12 +41,12 @@ def _verdict(found: Generalization) -> str:
             head += " No certified bound from the training samples alone says anything."
         elif trained is not best:
             head += f" From the training samples alone, {trained.speaks_of} is at most {trained.value:.4g}."
-    seen = f" On {counted(found.samples, 'sample')} of D the {found.loss} is {found.train_loss:.4g}"
+    seen = f" On {pluralise(found.samples, 'sample')} of D the {found.loss} is {found.train_loss:.4g}"
     if found.test_loss is not None and found.gap is not None:
-        seen += f", on {counted(found.tested or 0, 'test sample')} {found.test_loss:.4g}: a gap of {found.gap:.4g}"
+        seen += f", on {pluralise(found.tested or 0, 'test sample')} {found.test_loss:.4g}: a gap of {found.gap:.4g}"
     whole = [one for one in found.rows if one.evidence != RATE]
     empty = sum(one.vacuous for one in whole)
-    return f"{head}{seen}. {empty} of {counted(len(whole), 'row')} with constants are vacuous."
+    return f"{head}{seen}. {empty} of {pluralise(len(whole), 'row')} with constants are vacuous."
 
 
 def _figures(found: Generalization) -> Figures:

@@ -8,11 +8,10 @@ from dataclasses import replace
 from statistics import median
 
 from ..bounds.radius.radii import COLUMNS, Radii
-from ..report.cells import format_cell
 from ..report.document import Block, Cell, Chart, Column, Document, Figure, Figures, Notice, Series, Table, Text
+from ..report.drawing import tick_text, ticks
 from ..report.glossary import glossary
-from ..report.scale import tick_text, ticks
-from ..report.words import counted, listed, shape
+from ..report.words import format_cell, listed, pluralise, shape
 
 STEPS = 36
 """The curve is drawn at about this many radii."""
@@ -40,14 +39,7 @@ READING_THE_SAMPLES = (
 
 
 def radii_document(radii: Radii, *, brief: bool = False, at: Sequence[float] | None = None) -> Document:
-    """Return the report of certified radii: the curve first, then every sample.
-
-    Args:
-        radii: what `normscope.certified_radius` or `Radii.from_json` returned; nothing is computed again.
-        brief: whether to make the short form for a terminal: the headline, the accuracies by radius, and
-            the samples if they are few.
-        at: the radii of the table of accuracies; round numbers if not given.
-    """
+    """Return the report of certified radii: the curve first, then every sample."""
     blocks = _brief(radii, at) if brief else _full(radii, at)
     return Document(title=f"Certified radii of {radii.name}", blocks=tuple(blocks))
 
@@ -68,8 +60,8 @@ def headline(radii: Radii) -> str:
     first = f"{first} " if radii.labelled else ""
     own = [radius for radius, kept in zip(radii.radius, radii.right, strict=True) if kept]
     if not own:
-        return first.strip() or f"The class of {counted(count, 'sample')} was examined; none is decided."
-    whose = "those" if radii.labelled else counted(count, "sample")
+        return first.strip() or f"The class of {pluralise(count, 'sample')} was examined; none is decided."
+    whose = "those" if radii.labelled else pluralise(count, "sample")
     second = f"For half of {whose} the class provably cannot change within {median(own):.3g}"
     found = [at for at, kept in zip(radii.attacked, radii.right, strict=True) if kept and at is not None]
     if found and math.isfinite(median(found)):
@@ -78,13 +70,7 @@ def headline(radii: Radii) -> str:
 
 
 def accuracy_table(radii: Radii, at: Sequence[float] | None = None, *, title: str = "Accuracy by radius") -> Table:
-    """Return certified accuracy and accuracy under attack at several radii.
-
-    Args:
-        radii: the certified radii.
-        at: the radii; round numbers if not given.
-        title: the text above the table.
-    """
+    """Return certified accuracy and accuracy under attack at several radii."""
     points = radii.curve(at)
     columns = [
         Column(title="radius", kind="number", help="l2 distance in the units of the model's input"),
@@ -108,9 +94,7 @@ def _kept(radii: Radii) -> str:
 def compared_radii(radii: Mapping[str, Radii], at: Sequence[float] | None = None) -> Table:
     """Return one row per network: its accuracy, what is certified at several radii, and what the attack leaves there.
 
-    Args:
-        radii: radii of the same samples, by the name of the network.
-        at: the radii; if not given, round numbers just below the median of what is certified, and of what attacks find.
+    Without `at` these are round numbers just below the median of what is certified, and of what attacks find.
     """
     at = _instructive(radii) if at is None else at
     columns = [Column(title="network")]
@@ -197,10 +181,10 @@ def _brief(radii: Radii, at: Sequence[float] | None) -> list[Block]:
 def _figures(radii: Radii) -> list[Figure]:
     own = [radius for radius, kept in zip(radii.radius, radii.right, strict=True) if kept]
     found = [at for at, kept in zip(radii.attacked, radii.right, strict=True) if kept and at is not None]
-    of = "of the samples that are right" if radii.labelled else f"of {counted(len(radii), 'sample')}"
+    of = "of the samples that are right" if radii.labelled else f"of {pluralise(len(radii), 'sample')}"
     items = []
     if radii.labelled:
-        note = counted(len(radii), "sample")
+        note = pluralise(len(radii), "sample")
         items.append(Figure(label="Accuracy", value=radii.clean_accuracy, kind="percent", note=note))
     if own:
         label, term = "No change up to this size can change the class", "certified radius"

@@ -1,26 +1,147 @@
-"""`run_document`: a training run as the report a person reads."""
+"""A run as the report a person reads: its pictures by layer, its curves and its tables."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.finding import Finding
 from ..diagnosis.verdict import verdict
 from ..monitor.observed import OF_LOSSES
+from ..monitor.probes.updates import HISTOGRAM_BINS
+from ..monitor.record import Kind as LayerKind
+from ..monitor.record import LayerRecord
 from ..monitor.run import Run
-from ..report.curves import points_each, thinned
-from ..report.document import Block, Cell, Column, Curve, Curves, Document, Figure, Figures, Mark, Notice, Table, Text
+from ..report.curves import points_each, sparkline, thinned
+from ..report.document import (
+    Block,
+    Cell,
+    Column,
+    Curve,
+    Curves,
+    Document,
+    Figure,
+    Figures,
+    Kind,
+    Mark,
+    Notice,
+    Table,
+    Text,
+)
 from ..report.glossary import glossary
 from ..report.limits import MAX_CURVES, left_out
-from ..report.words import counted
+from ..report.words import pluralise
 from .audit import part
 from .audit_words import tally
 from .cards import next_steps, notices, steps
-from .run_tables import layer_tables
-from .run_views import NORM, PARTS, VARIANCE, LayerPicture
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerPicture:
+    """A picture with one curve per layer of a kind: its quantity, and how to read it."""
+
+    kind: LayerKind
+    quantity: str
+    title: str
+    axis: str
+    caption: str = ""
+    rules: tuple[tuple[str, float], ...] = ()
+    log10: bool = False
+    """Whether the picture shows the logarithm of a quantity that is logged as it is."""
+    term: str = ""
+    """The term of the papers for what the title says in plain words."""
+
+
+VARIANCE = LayerPicture(
+    kind="normalizer",
+    quantity="log10_variance",
+    title="How much the input of each normalizer varies",
+    term="normalized variance",
+    axis="log10 of the variance",
+    caption="One curve per layer, coloured from the first to the last: the mean over what is normalized together "
+    "(channels, rows, groups), on the batch of the step. Where it grows, the normalizer takes ever more of the layers "
+    "in front of it back.",
+    rules=(("variance 1", 0.0),),
+)
+NORM = LayerPicture(
+    kind="weight",
+    quantity="log10_norm",
+    title="How much each weight can stretch what it is given",
+    term="operator norm",
+    axis="log10 of the norm",
+    caption="One curve per layer, coloured from the first to the last: at its real input size, an estimate from "
+    "below. Where it may be off by more than 0.02 there is no point.",
+    rules=(("norm 1", 0.0),),
+)
+FOLDED = LayerPicture(
+    kind="weight",
+    quantity="log10_folded",
+    title="The same with the normalizer behind it",
+    term="folded gain",
+    axis="log10 of the norm",
+    caption="The norm of the weight and its normalizer together, with the variance of the batch: rescaling the weight "
+    "does not move it.",
+)
+EFFECTIVE_LR = LayerPicture(
+    kind="weight",
+    quantity="log10_effective_lr",
+    title="How fast weights whose scale has no effect are trained",
+    term="effective learning rate",
+    axis="log10 of lr over the norm",
+    caption="lr/norm² for SGD, lr/norm for optimizers that rescale gradients, with the norm of the weight's invariant "
+    "parts: the rate at which the function is really trained.",
+)
+ROTATION = LayerPicture(
+    kind="weight",
+    quantity="rotation",
+    title="How far one step turns each of these weights",
+    axis="log10 of the angle of one step, in radians",
+    caption="Of weights whose length says nothing.",
+    log10=True,
+)
+GRADIENT = LayerPicture(
+    kind="weight",
+    quantity="log10_gradient",
+    title="Size of the gradient of each weight",
+    axis="log10 of the norm",
+    caption="As the optimizer gets it, after clipping.",
+)
+ACTIVATION = LayerPicture(
+    kind="block",
+    quantity="log10_activation",
+    title="How much the signal grows through each block",
+    axis="log10 of the gain",
+    rules=(("gain 1", 0.0),),
+)
+BACKWARD = LayerPicture(
+    kind="block",
+    quantity="log10_backward",
+    title="How much the gradient grows on its way back through each block",
+    axis="log10 of the gain",
+    rules=(("gain 1", 0.0),),
+)
+DEAD = LayerPicture(
+    kind="units", quantity="dead", title="Share of the units that never fire on the batch", axis="share"
+)
+EXCESS = LayerPicture(
+    kind="operator",
+    quantity="excess",
+    title="How far the worst sample is outside of each operator's range",
+    axis="relative to the size of the range",
+    caption="Of the domain that is followed; below 0 it is the distance to the edge.",
+    rules=(("edge", 0.0),),
+)
+
+PARTS: tuple[tuple[str, str, tuple[LayerPicture, ...]], ...] = (
+    ("Normalizers", "normalized variance", (VARIANCE,)),
+    ("Weights", "operator norm", (NORM, FOLDED, EFFECTIVE_LR, ROTATION)),
+    ("Signal and gradients", "", (ACTIVATION, BACKWARD, GRADIENT, DEAD)),
+    ("The data in their domain", "domain", (EXCESS,)),
+)
+"""The parts of a page with a picture per quantity: heading, term, pictures."""
+
 
 Points = Sequence[tuple[float, float]]
 MOST = 24
@@ -39,16 +160,7 @@ READING_THE_PRODUCTS = (
 
 
 def run_document(run: Run, *, brief: bool = False) -> Document:
-    """Return the report of a run: what went wrong first, then the run as curves, then its layers and settings.
-
-    Args:
-        run: the run that `normscope.Run` read.
-        brief: whether to make the short form for a terminal: the headline, the alarms, and the courses of
-            the totals, the variances and the norms.
-
-    Returns:
-        Plain blocks. A part for which nothing was measured is left out.
-    """
+    """Return the report of a run: what went wrong first, then the run as curves, then its layers and settings."""
     blocks = _brief(run) if brief else _full(run)
     return Document(title=f"Run {run.name}", blocks=tuple(blocks))
 
@@ -97,7 +209,7 @@ def verdict_of(run: Run) -> str:
     """Return the verdict on a run in one sentence."""
     if not run.records:
         return "Nothing has been measured yet."
-    return verdict(run.findings) if run.findings else f"No alarm was raised in {counted(steps_taken(run), 'step')}."
+    return verdict(run.findings) if run.findings else f"No alarm was raised in {pluralise(steps_taken(run), 'step')}."
 
 
 def headline(run: Run) -> list[str]:
@@ -106,14 +218,14 @@ def headline(run: Run) -> list[str]:
     if not known:
         return ["Nothing has been measured yet: the log ends before the first forward."]
     every = known.get("every") or {}
-    how = ", ".join(f"{tier} every {counted(interval, 'step')}" for tier, interval in every.items())
-    subject = f"{known.get('model', 'A model')} with {counted(known.get('parameters', 0), 'parameter')}"
+    how = ", ".join(f"{tier} every {pluralise(interval, 'step')}" for tier, interval in every.items())
+    subject = f"{known.get('model', 'A model')} with {pluralise(known.get('parameters', 0), 'parameter')}"
     first = f"{subject}, trained by {known.get('optimizer', 'an optimizer')}; measured: {how or 'at no interval'}."
     if run.ended is None:
         end = "No end is logged: the run goes on, or it was killed."
     else:
         ended = "It finished" if run.ended.how == "finished" else f"It was {run.ended.how}"
-        end = f"{ended} after {counted(run.ended.step, 'step')}."
+        end = f"{ended} after {pluralise(run.ended.step, 'step')}."
     again = [f"It was resumed at step {', '.join(f'{step:,}' for step in run.resumed)}."] if run.resumed else []
     return [first, end, *again]
 
@@ -121,7 +233,7 @@ def headline(run: Run) -> list[str]:
 def figures(run: Run) -> Iterator[Figure]:
     """Yield the headline values of a run: steps, loss, products, alarms, overhead."""
     yield Figure(
-        label="Steps", value=steps_taken(run), kind="count", note=f"{counted(len(run.records), 'step')} measured"
+        label="Steps", value=steps_taken(run), kind="count", note=f"{pluralise(len(run.records), 'step')} measured"
     )
     loss = run.total("loss")
     if loss:
@@ -153,8 +265,8 @@ def alarm_notices(findings: Sequence[Finding]) -> list[Notice]:
 def _alarms(run: Run) -> list[Block]:
     if run.findings:
         return [*alarm_notices(run.findings)]
-    layers = counted(len(run.layers), "layer")
-    return [Text(body=f"No alarm was raised. Looked at: {layers} at {counted(len(run.records), 'step')}.")]
+    layers = pluralise(len(run.layers), "layer")
+    return [Text(body=f"No alarm was raised. Looked at: {layers} at {pluralise(len(run.records), 'step')}.")]
 
 
 def marks(run: Run) -> tuple[Mark, ...]:
@@ -168,13 +280,7 @@ def marks(run: Run) -> tuple[Mark, ...]:
 
 
 def view_curves(run: Run, view: LayerPicture, *, span: tuple[float, float] | None = None) -> Curves | None:
-    """Return one quantity as a picture with a curve per layer, or None where it was not measured.
-
-    Args:
-        run: the run.
-        view: the quantity, and how to read it.
-        span: a range that the value axis covers at least.
-    """
+    """Return one quantity as a picture with a curve per layer, or None where it was not measured."""
     course = run.course(view.kind, view.quantity)
     if not course or (view.quantity == "dead" and not any(value for points in course.values() for _, value in points)):
         return None
@@ -199,14 +305,7 @@ def view_curves(run: Run, view: LayerPicture, *, span: tuple[float, float] | Non
 
 
 def curve(name: str, points: Points, *, of: int = 1, depth: float | None = None) -> Curve:
-    """Return a curve with as many points as its picture has room for.
-
-    Args:
-        name: the name in the legend.
-        points: pairs (step, value).
-        of: how many curves the picture has.
-        depth: the position of its layer in the network, from 0 to 1.
-    """
+    """Return a curve with as many points as its picture has room for."""
     return Curve(name=name, points=thinned(points, points_each(of)), depth=depth)
 
 
@@ -275,17 +374,7 @@ def total_curves(
     found: tuple[Mark, ...] = (),
     logarithmic: bool = False,
 ) -> Curves | None:
-    """Return figures of the whole network as curves, or None where there is none.
-
-    Args:
-        courses: pairs (step, value) by name.
-        title: the text above the picture.
-        axis: what the values are.
-        caption: the text below the picture.
-        term: the term of the papers for what the title says in plain words.
-        found: marks on the axis of the steps.
-        logarithmic: whether to take logarithms if all values are positive and span two powers of ten.
-    """
+    """Return figures of the whole network as curves, or None where there is none."""
     courses = {name: points for name, points in courses.items() if points}
     if not courses:
         return None
@@ -337,3 +426,131 @@ def settings(run: Run) -> dict[str, str]:
         found["weight decay"] = ", ".join(f"{value:.4g}" for value in sorted(decays))
     found |= plain.get("provenance") or {}
     return {key: f"{value:,}" if isinstance(value, int) else str(value) for key, value in found.items()}
+
+
+Course = Sequence[tuple[int, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Last:
+    """A column with the last value of a quantity."""
+
+    quantity: str
+    title: str
+    kind: Kind = "log10"
+    help: str = ""
+
+
+WEIGHTS = (
+    Last(
+        quantity="norm_error",
+        title="error",
+        kind="number",
+        help="Decades by which the last norm may be off; one that may be off by more than 0.02 is not shown.",
+    ),
+    Last(quantity="norm_age", title="age", kind="count", help="Steps since the last norm was measured."),
+    Last(quantity="log10_folded", title="folded", help="log10 of the norm with the normalizer behind it, last."),
+    Last(
+        quantity="folded_error", title="error folded", kind="number", help="Decades by which that may be off, likewise."
+    ),
+    Last(quantity="log10_size", title="size", help="log10 of the Frobenius norm, last."),
+    Last(quantity="log10_gradient", title="gradient", help="log10 of the norm of the gradient, last."),
+    Last(quantity="log10_effective_lr", title="effective lr", help="log10 of lr/norm² or lr/norm, last."),
+    Last(quantity="rotation", title="rotation", kind="number", help="Angle of one step in radians, last."),
+)
+NORMALIZERS = (
+    Last(quantity="log10_variance_min", title="smallest", help="log10 of the smallest variance, last."),
+    Last(quantity="log10_variance_max", title="largest", help="log10 of the largest variance, last."),
+    Last(quantity="log10_constant", title="constant", help="log10 of the largest Jacobian norm without scale, last."),
+    Last(quantity="log10_gain", title="gain", help="log10 of the same with the scale, last."),
+    Last(quantity="dominated", title="near eps", kind="percent", help="Share of the variances below 10 eps, last."),
+    Last(quantity="dead", title="dead", kind="percent", help="Share of the scales that let nothing through, last."),
+    Last(quantity="log10_running", title="to running", help="log10 of batch over running variance, mean, last."),
+)
+COURSE = (
+    ("first", "at the first measurement"),
+    ("last", "at the last measurement"),
+    ("least", "the smallest of the run"),
+    ("most", "the largest of the run"),
+)
+
+
+def layer_tables(run: Run) -> list[Table | None]:
+    """Return the weights by operator norm, the normalizers by input variance, and the histograms of the full tier."""
+    weights: list[tuple[Column, Callable[[LayerRecord], Cell]]] = [
+        (Column(title="feeds", kind="name", help="The normalizer behind it."), lambda layer: layer.normalizer),
+        (
+            Column(title="invariant", kind="name", help="What can be rescaled without changing the output."),
+            lambda layer: layer.invariant,
+        ),
+    ]
+    normalizers: list[tuple[Column, Callable[[LayerRecord], Cell]]] = [
+        (Column(title="eps", kind="number"), lambda layer: layer.eps)
+    ]
+    return [
+        _table(run, "weight", "log10_norm", "Weights: operator norm (log10)", weights, WEIGHTS),
+        _table(run, "normalizer", "log10_variance", "Normalizers: input variance (log10)", normalizers, NORMALIZERS),
+        histogram_table(run),
+    ]
+
+
+def histogram_table(run: Run) -> Table | None:
+    """Return histograms of every weight and its gradient, at the first and the last step; None if none was taken."""
+    records = [record for record in run.records if record.histograms]
+    if not records:
+        return None
+    columns: list[tuple[Column, list[Cell]]] = [
+        (Column(title="layer", kind="name"), [layer.name for layer in run.of("weight")])
+    ]
+    for what in ("weight", "gradient"):
+        for when, record in (("first", records[0]), ("last", records[-1])):
+            rows = record.histograms.get(what) or (None,) * len(run.of("weight"))
+            sizes: list[Cell] = [None if row is None else row[0] for row in rows]
+            spreads: list[Cell] = [
+                None if row is None else sparkline([n or 0.0 for n in row[1:]], HISTOGRAM_BINS) for row in rows
+            ]
+            step = f"at step {record.step:,}"
+            columns.append((Column(title=f"{what}s, {when}", kind="name", help=f"Shares in 33 bins, {step}."), spreads))
+            size = Column(title="size", kind="number", help=f"Root mean square of the entries, {step}.")
+            columns.append((size, sizes))
+    return Table(
+        title="Histograms of weights and gradients",
+        columns=tuple(column for column, _ in columns),
+        rows=tuple(zip(*(cells for _, cells in columns))),
+        caption="From -4 to 4 times the root mean square, 0 in the middle; the outermost bins hold what is beyond.",
+    )
+
+
+def _table(
+    run: Run,
+    kind: LayerKind,
+    quantity: str,
+    title: str,
+    known: list[tuple[Column, Callable[[LayerRecord], Cell]]],
+    lasts: Sequence[Last],
+) -> Table | None:
+    layers = run.of(kind)
+    if not layers or not run.records:
+        return None
+    course = run.course(kind, quantity)
+    columns: list[tuple[Column, list[Cell]]] = [
+        (Column(title="layer", kind="name"), [layer.name for layer in layers]),
+        (Column(title="kind", kind="name"), [layer.family for layer in layers]),
+    ]
+    columns += [(column, [read(layer) for layer in layers]) for column, read in known]
+    spans = [ends(course.get(layer.name, ())) for layer in layers]
+    for index, (name, meaning) in enumerate(COURSE):
+        columns.append((Column(title=name, kind="log10", help=f"log10, {meaning}."), [cells[index] for cells in spans]))
+    for last in lasts:
+        cells: list[Cell] = list(run.last(kind, last.quantity))
+        columns.append((Column(title=last.title, kind=last.kind, help=last.help), cells))
+    kept = [(column, cells) for column, cells in columns if any(cell is not None for cell in cells)]
+    return Table(title=title, columns=tuple(column for column, _ in kept), rows=tuple(zip(*(c for _, c in kept))))
+
+
+def ends(course: Course) -> tuple[float | None, float | None, float | None, float | None]:
+    """Return the first, the last, the smallest and the largest value of a course; None where nothing was measured."""
+    if not course:
+        return None, None, None, None
+    numbers = [value for _, value in course if not math.isnan(value)]
+    return course[0][1], course[-1][1], min(numbers, default=None), max(numbers, default=None)

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ..core.errors import InputError
 from ..core.finding import Severity
 from ..diagnosis.verdict import sentence
 from ..monitor.run import Run
-from ..report.document import Block, Cell, Column, Curves, Document, Table, Text
+from ..report.document import Block, Column, Curves, Document, Kind, ReadColumn, Table, Text, tabulate
 from ..report.glossary import glossary
-from ..report.words import counted, listed
+from ..report.words import listed, pluralise
 from .audit import part
 from .audit_comparison import difference, merged_order
 from .audit_words import tally
-from .run import PRODUCTS, Points, alarm_notices, settings, steps_taken, total_curves, view_curves
-from .run_views import NORM, VARIANCE, LayerPicture
+from .run import (
+    NORM,
+    PRODUCTS,
+    VARIANCE,
+    LayerPicture,
+    Points,
+    alarm_notices,
+    settings,
+    steps_taken,
+    total_curves,
+    view_curves,
+)
 
 NOT_SETTINGS = ("began",)
 """Entries that differ between any two runs, and that a comparison leaves out."""
@@ -37,7 +47,7 @@ def compare_runs_document(runs: Mapping[str, Run], *, brief: bool = False) -> Do
         InputError: fewer than two runs.
     """
     if len(runs) < 2:
-        raise InputError(f"{counted(len(runs), 'run')} given: a comparison needs at least two")
+        raise InputError(f"{pluralise(len(runs), 'run')} given: a comparison needs at least two")
     loss = _overlaid(runs, "loss", "Loss by step", "loss")
     products = [_overlaid(runs, key, f"Product: {name}", "log10 of the product") for key, name in PRODUCTS]
     gradient = _overlaid(runs, "log10_gradient", "Size of the whole gradient", "log10 of the norm")
@@ -72,41 +82,41 @@ def _verdict(runs: Mapping[str, Run]) -> str:
 def _summary(runs: Mapping[str, Run]) -> str:
     known = [{(layer.kind, layer.name) for layer in run.layers} for run in runs.values()]
     return (
-        f"{counted(len(runs), 'run')}, compared with {next(iter(runs))}: {counted(len(set.union(*known)), 'layer')} by "
+        f"{pluralise(len(runs), 'run')}, compared with {next(iter(runs))}: "
+        f"{pluralise(len(set.union(*known)), 'layer')} by "
         f"name, of which {len(set.intersection(*known)):,} in every run. Figures are exponents of ten (log10) unless "
         "their heading says otherwise; a dash is not measured."
     )
 
 
 def _headline_table(runs: Mapping[str, Run]) -> Table:
-    columns: list[tuple[Column, Callable[[str, Run], Cell]]] = [
-        (Column(title="run"), lambda name, run: name),
-        (Column(title="model", kind="name"), lambda _, run: run.metadata.get("model")),
-        (Column(title="steps", kind="count"), lambda _, run: steps_taken(run)),
-        (Column(title="first loss", kind="number"), lambda _, run: _end(run.total("loss"), 0)),
-        (Column(title="last loss", kind="number"), lambda _, run: _end(run.total("loss"), -1)),
-        (
-            Column(title="norms, first", kind="log10", help="log10 of the product of the operator norms."),
-            lambda _, run: _end(run.total("log10_printed"), 0),
-        ),
-        (Column(title="norms, last", kind="log10"), lambda _, run: _end(run.total("log10_printed"), -1)),
-        (
-            Column(title="folded, first", kind="log10", help="log10 of the product with the normalizers folded in."),
-            lambda _, run: _end(run.total("log10_folded"), 0),
-        ),
-        (Column(title="folded, last", kind="log10"), lambda _, run: _end(run.total("log10_folded"), -1)),
-        (Column(title="alarms", kind="name"), lambda _, run: tally(run.findings)),
-        (
-            Column(title="overhead", kind="percent", help="Share of the time that watching took."),
-            lambda _, run: None if run.ended is None else run.ended.overhead,
-        ),
-        (Column(title="end", kind="name"), lambda _, run: None if run.ended is None else run.ended.how),
-    ]
-    return Table(
-        title="Headline figures",
-        columns=tuple(column for column, _ in columns),
-        rows=tuple(tuple(read(name, run) for _, read in columns) for name, run in runs.items()),
+    def total(title: str, kind: Kind, quantity: str, index: int, help: str = "") -> ReadColumn[tuple[str, Run]]:
+        return ReadColumn(title, kind, lambda named: _end(named[1].total(quantity), index), help)
+
+    norms, folded = (
+        "log10 of the product of the operator norms.",
+        "log10 of the product with the normalizers folded in.",
     )
+    columns: list[ReadColumn[tuple[str, Run]]] = [
+        ReadColumn("run", "text", lambda named: named[0]),
+        ReadColumn("model", "name", lambda named: named[1].metadata.get("model")),
+        ReadColumn("steps", "count", lambda named: steps_taken(named[1])),
+        total("first loss", "number", "loss", 0),
+        total("last loss", "number", "loss", -1),
+        total("norms, first", "log10", "log10_printed", 0, norms),
+        total("norms, last", "log10", "log10_printed", -1),
+        total("folded, first", "log10", "log10_folded", 0, folded),
+        total("folded, last", "log10", "log10_folded", -1),
+        ReadColumn("alarms", "name", lambda named: tally(named[1].findings)),
+        ReadColumn(
+            "overhead",
+            "percent",
+            lambda named: None if named[1].ended is None else named[1].ended.overhead,
+            "Share of the time that watching took.",
+        ),
+        ReadColumn("end", "name", lambda named: None if named[1].ended is None else named[1].ended.how),
+    ]
+    return tabulate(runs.items(), columns, title="Headline figures")
 
 
 def _end(points: Points, index: int) -> float | None:

@@ -1,13 +1,29 @@
-"""`curve_document`: the growth of small changes against the share of the data, as the report a person reads."""
+"""How much a small change grows over the data: by share of the data, as a quantile, and as an audit shows it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 
 from ..bounds.curve.shares import DomainPoint, ShareCurve
-from ..bounds.data.quantile import SHARES
-from ..report.document import Block, Chart, Column, Document, Notice, Series, Table, Text
-from ..report.words import counted, factor
+from ..bounds.data.quantile import SHARES, DataBracket
+from ..diagnosis.scope_shares import SHARE
+from ..diagnosis.verdict import sentence
+from ..report.document import (
+    Block,
+    Chart,
+    Column,
+    Document,
+    Figure,
+    Figures,
+    Notice,
+    ReadColumn,
+    Series,
+    Table,
+    Text,
+    tabulate,
+)
+from ..report.words import factor, pluralise
 
 USELESS = 6.0
 """The bound over all inputs is not drawn if it lies more than this many decades above the other figures."""
@@ -19,14 +35,9 @@ MEANING = (
 
 
 def curve_document(curve: ShareCurve, *, brief: bool = False) -> Document:
-    """Return the report of a curve.
-
-    Args:
-        curve: what `normscope.curve` returned; nothing is computed again.
-        brief: whether to make the short form for a terminal: without the chart.
-    """
+    """Return the report of a curve."""
     blocks: list[Block] = [*(Text(body=line) for line in statements(curve)), *curve_blocks(curve, brief=brief)]
-    blocks += [Text(body=f"{note[0].upper()}{note[1:]}.") for note in curve.notes]
+    blocks += [Text(body=sentence(note)) for note in curve.notes]
     return Document(title="How much a small change grows, by the share of the data", blocks=tuple(blocks))
 
 
@@ -41,16 +52,11 @@ def curve_blocks(curve: ShareCurve, *, brief: bool = False) -> list[Block]:
 
 
 def statements(curve: ShareCurve, share: float = 0.99) -> list[str]:
-    """Return a curve in sentences: one at the samples, one inside a domain and one over all inputs.
-
-    Args:
-        curve: any curve.
-        share: the share of the data that the first sentence speaks of.
-    """
+    """Return a curve in sentences: one at the samples, one inside a domain and one over all inputs."""
     found = []
     if curve.data is not None:
         high = curve.limits(share)[0]
-        samples = counted(curve.data.samples, "sample")
+        samples = pluralise(curve.data.samples, "sample")
         found.append(
             f"{samples} are too few to speak of {100 * share:g} % of the data."
             if high == math.inf
@@ -131,35 +137,42 @@ def _shares(curve: ShareCurve) -> Table | None:
 def _domains(curve: ShareCurve) -> Table | None:
     if not curve.domains:
         return None
-    return Table(
-        title="Domains, each inside the next",
-        columns=(
-            Column(title="ranges", kind="text", help="how wide they are, beside what was seen at the samples"),
-            Column(title="growth, at most", kind="log10", help="of a small change, at every input inside"),
-            Column(title="fresh samples inside", kind="percent", help="of those that did not define it"),
-            Column(title="at least", kind="text", help="of the distribution, with that confidence"),
-            Column(title="method", kind="name"),
+    columns: tuple[ReadColumn[DomainPoint], ...] = (
+        ReadColumn(
+            "ranges", "text", lambda point: point.width, "how wide they are, beside what was seen at the samples"
         ),
-        rows=tuple(
-            (
-                point.width,
-                point.bracket.log10_upper,
-                None if point.coverage is None else point.coverage.share,
-                None if point.coverage is None else point.coverage.at_least,
-                point.bracket.method,
-            )
-            for point in curve.domains
+        ReadColumn(
+            "growth, at most",
+            "log10",
+            lambda point: point.bracket.log10_upper,
+            "of a small change, at every input inside",
         ),
-        caption=f"Recorded over {_recorded(curve)}. A domain need not be convex: between two "
-        "inputs the bound holds if the whole segment lies inside.",
+        ReadColumn(
+            "fresh samples inside",
+            "percent",
+            lambda point: None if point.coverage is None else point.coverage.share,
+            "of those that did not define it",
+        ),
+        ReadColumn(
+            "at least",
+            "text",
+            lambda point: None if point.coverage is None else point.coverage.at_least,
+            "of the distribution, with that confidence",
+        ),
+        ReadColumn("method", "name", lambda point: point.bracket.method),
     )
+    caption = (
+        f"Recorded over {_recorded(curve)}. A domain need not be convex: between two inputs the bound holds if the "
+        "whole segment lies inside."
+    )
+    return tabulate(curve.domains, columns, title="Domains, each inside the next", caption=caption)
 
 
 def _recorded(curve: ShareCurve) -> str:
     """Say over how many samples or batches the domains were recorded."""
     shape = curve.everywhere.input_shape or (1,)
     whole = curve.mode == "train" or shape[0] > 1
-    return counted(curve.samples, *(("whole batch", "whole batches") if whole else ("sample",)))
+    return pluralise(curve.samples, *(("whole batch", "whole batches") if whole else ("sample",)))
 
 
 def _known(value: float) -> float | None:
@@ -172,3 +185,148 @@ def _percent(share: float) -> str:
 
 def _times(exponent: float) -> str:
     return "without a known bound" if exponent == math.inf else f"at most {factor(exponent)} times"
+
+
+QUANTILE_MEANING = (
+    "It speaks of fresh independent draws from the distribution that these samples come from; it says nothing about "
+    "shifted or adversarial inputs, nor about two inputs far apart."
+)
+
+
+def quantile_document(found: DataBracket, *, brief: bool = False) -> Document:
+    """Return the report: the statement, limits by share, and the samples with the largest norms."""
+    blocks: list[Block] = [Text(body=quantile_headline(found)), *_warn_unconverged(found)]
+    if not brief:
+        blocks += [_quantile_figures(found), _quantile_chart(found)]
+    blocks += [_quantile_table(found), _largest_table(found)]
+    blocks += [_part_table(found.per_class, "By class", "class")] if found.per_class else []
+    blocks += [_part_table(found.per_layer, "By layer", "layer")] if found.per_layer else []
+    blocks += [Text(body=sentence(note)) for note in found.notes]
+    return Document(title="How much a small change of the input grows, over the data", blocks=tuple(blocks))
+
+
+def quantile_headline(found: DataBracket) -> str:
+    """Return the statement, and what it does not say."""
+    samples = pluralise(found.samples, "sample")
+    if found.log10_upper == math.inf:
+        return f"No statement: {found.reason}."
+    return (
+        f"With confidence {found.confidence:.4g}, at {100 * found.share:.6g} % of inputs or more a small change grows "
+        f"at most {factor(found.log10_upper)} times (from {samples}). {QUANTILE_MEANING}"
+    )
+
+
+def _warn_unconverged(found: DataBracket) -> list[Block]:
+    return [] if found.converged else [Notice(level="warning", heading="what to do", lines=(("", f"{found.advice}"),))]
+
+
+def _quantile_figures(found: DataBracket) -> Figures:
+    return Figures(
+        items=(
+            Figure(label="samples", value=found.samples, kind="count"),
+            Figure(label=f"{100 * found.share:g} % quantile, at most", value=found.log10_upper, kind="log10"),
+            Figure(label="largest norm seen", value=found.largest[0][1], kind="log10"),
+        )
+    )
+
+
+def _quantile_points(found: DataBracket) -> list[tuple[float, float, float]]:
+    shares = sorted({*SHARES, found.share})
+    points = [(share, *found.limits(share)) for share in shares]
+    return [point for point in points if point[2] < math.inf or point[0] == found.share]
+
+
+def _quantile_table(found: DataBracket) -> Table:
+    return Table(
+        title="By share of the data",
+        columns=(
+            Column(title="share", kind="text", help="of the distribution"),
+            Column(title="at least", kind="log10", help="the quantile is no smaller, with that confidence"),
+            Column(title="at most", kind="log10", help="the quantile is no larger, with that confidence"),
+        ),
+        rows=tuple((f"{100 * share:.6g} %", low, high) for share, low, high in _quantile_points(found)),
+        caption=f"Each side holds with confidence {found.confidence:g}, one at a time. Exponents of ten of the norm.",
+    )
+
+
+def _quantile_chart(found: DataBracket) -> Chart:
+    points = [point for point in _quantile_points(found) if math.isfinite(point[2])]
+    return Chart(
+        title="Jacobian norm by share of the data",
+        labels=tuple(f"{100 * share:.6g} %" for share, _, _ in points),
+        series=(Series(name="at most", style="line", values=tuple(high for _, _, high in points)),),
+        axis="log10 of the norm",
+        caption="The larger the share, the larger the norm that it does not exceed; more samples reach larger shares.",
+    )
+
+
+def _part_table(parts: Mapping[str, DataBracket], title: str, what: str) -> Table:
+    """Return one line per class or layer."""
+    one = next(iter(parts.values()))
+    return Table(
+        title=title,
+        columns=(
+            Column(title=what, kind="name"),
+            Column(title="samples", kind="count"),
+            Column(title="median, at most", kind="log10", help="half of the data do not exceed it"),
+            Column(title=f"{100 * one.share:g} %, at most", kind="log10", help="with that confidence"),
+            Column(title="largest seen", kind="log10"),
+        ),
+        rows=tuple(
+            (name, part.samples, *(_known(part.limits(share)[1]) for share in (0.5, part.share)), part.largest[0][1])
+            for name, part in parts.items()
+        ),
+        caption="Exponents of ten, each with its own confidence; a dash stands for too few samples."
+        + (" The product of the layers' gains bounds that of the network." if what == "layer" else ""),
+    )
+
+
+def _largest_table(found: DataBracket) -> Table:
+    return Table(
+        title="Samples with the largest norms",
+        columns=(
+            Column(title="sample", kind="count", help="its index in the order of the data, from 0"),
+            Column(title="norm", kind="log10", help="of the Jacobian there, at most"),
+        ),
+        rows=found.largest,
+        caption="Look at these first: outliers, broken samples and inputs close to a jump of the function are here.",
+    )
+
+
+def curve_figures(curve: ShareCurve | None) -> Iterator[Figure]:
+    """Yield the headline values: at a share of the data (DATA), and inside a domain with its coverage (DOMAIN)."""
+    share = None if curve is None else curve.reach(SHARE)
+    if curve is not None and curve.data is not None and share is not None:
+        yield Figure(
+            label=f"At {100 * share:g} % of data like yours a small change grows at most",
+            value=f"{factor(curve.limits(share)[0])} times",
+            note=f"with confidence {100 * curve.confidence:g} %, from {pluralise(curve.data.samples, 'sample')}",
+            term="Jacobian norm",
+        )
+    point = None if curve is None else curve.domain(SHARE)
+    if point is not None and point.bracket.log10_upper < math.inf:
+        cover = point.coverage
+        seen = (
+            "its coverage was not measured"
+            if cover is None
+            else f"{cover.inside} of {cover.samples} fresh samples are inside: at least {cover.at_least} of the data"
+        )
+        yield Figure(
+            label="At any input in the ranges of your data a small change grows at most",
+            value=f"{factor(point.bracket.log10_upper)} times",
+            note=f"{point.width}; {seen}",
+            term="domain",
+        )
+
+
+def curve_sentences(curve: ShareCurve | None) -> list[str]:
+    """Return the sentences about DATA and DOMAIN, or nothing without a curve."""
+    if curve is None:
+        return []
+    share = curve.reach(SHARE)
+    return statements(curve, SHARE if share is None else share)[:-1]  # the last speaks of all inputs
+
+
+def curve_part(curve: ShareCurve | None) -> list[Block]:
+    """Return the chart and the tables, or nothing without a curve."""
+    return [] if curve is None else [*curve_blocks(curve), *(Text(body=sentence(note)) for note in curve.notes)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..geometry.candidate import KINDS
 from ..geometry.symmetry import Symmetries, Symmetry
-from ..report.document import Block, Cell, Column, Document, Notice, Table, Text
-from ..report.words import counted
+from ..report.document import Block, Cell, Column, Document, Notice, ReadColumn, Table, Text, tabulate
+from ..report.words import pluralise
 
 MEANING = {
     "channel scale": "A BatchNorm or InstanceNorm divides each channel by its size: the length of its filter is lost.",
@@ -29,17 +29,13 @@ READING = (
 
 
 def symmetries_document(found: Symmetries, *, brief: bool = False) -> Document:
-    """Return the report: a verdict, the table by kind, every symmetry with its evidence, and what does not hold.
-
-    Args:
-        found: what `normscope.symmetries` returned; nothing is computed again.
-        brief: whether to make the short form for a terminal: without the evidence of every row.
-    """
+    """Return the report: a verdict, the table by kind, every symmetry with its evidence, and what does not hold."""
     blocks: list[Block] = [Text(body=verdict(found), lead=True)]
     if found.rows:
         blocks.append(_kinds(found))
     if found.verified and not brief:
-        blocks.append(_rows("Every symmetry and its evidence", found.verified, READING))
+        title = "Every symmetry and its evidence"
+        blocks.append(tabulate(found.verified, EVIDENCE_COLUMNS, title=title, caption=READING))
     unverified = [row for row in found.rows if row.status != "verified"]
     blocks += [
         Notice(
@@ -68,7 +64,7 @@ def verdict(found: Symmetries) -> str:
         return f"No symmetry was found among the {found.num_parameters:,} parameters, in {found.mode} mode."
     share = found.dof / max(found.num_parameters, 1)
     text = (
-        f"{counted(len(found.verified), 'symmetry', 'symmetries')} in {found.mode} mode: "
+        f"{pluralise(len(found.verified), 'symmetry', 'symmetries')} in {found.mode} mode: "
         f"{found.dof:,} of {found.num_parameters:,} degrees of freedom ({100 * share:.2g} %) change nothing. "
     )
     text += (
@@ -114,25 +110,18 @@ def _kinds(found: Symmetries) -> Table:
     )
 
 
-def _rows(title: str, rows: tuple[Symmetry, ...], caption: str) -> Table:
-    def cells(row: Symmetry) -> tuple[Cell, ...]:
-        evidence = row.evidence
-        return (
-            row.kind, row.path, row.normalizer or None, row.form, row.units, row.dof, evidence.output_change,
-            evidence.output_change_no_eps, evidence.output_change_chance, evidence.radial, evidence.radial_error,
-            evidence.hessian, evidence.fisher_no_eps,
-        )  # fmt: skip
-
-    names = ("kind", "layer", "undone by", "action")
-    numbers = ("change", "without eps", "by chance", "gradient", "off the formula", "Hessian", "Fisher")
-    return Table(
-        title=title,
-        columns=(
-            *(Column(title=name, kind="name" if name != "action" else "text") for name in names),
-            Column(title="units", kind="count"),
-            Column(title="degrees of freedom", kind="count"),
-            *(Column(title=name, kind="number") for name in numbers),
-        ),
-        rows=tuple(map(cells, rows)),
-        caption=caption,
-    )
+EVIDENCE_COLUMNS: tuple[ReadColumn[Symmetry], ...] = (
+    ReadColumn("kind", "name", lambda row: row.kind),
+    ReadColumn("layer", "name", lambda row: row.path),
+    ReadColumn("undone by", "name", lambda row: row.normalizer or None),
+    ReadColumn("action", "text", lambda row: row.form),
+    ReadColumn("units", "count", lambda row: row.units),
+    ReadColumn("degrees of freedom", "count", lambda row: row.dof),
+    ReadColumn("change", "number", lambda row: row.evidence.output_change),
+    ReadColumn("without eps", "number", lambda row: row.evidence.output_change_no_eps),
+    ReadColumn("by chance", "number", lambda row: row.evidence.output_change_chance),
+    ReadColumn("gradient", "number", lambda row: row.evidence.radial),
+    ReadColumn("off the formula", "number", lambda row: row.evidence.radial_error),
+    ReadColumn("Hessian", "number", lambda row: row.evidence.hessian),
+    ReadColumn("Fisher", "number", lambda row: row.evidence.fisher_no_eps),
+)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ..bounds.weights.sensitivity import WeightRow, WeightSensitivity
-from ..report.document import Block, Cell, Column, Document, Kind, Table, Text
-from ..report.words import counted, shape
+from ..report.document import Block, Column, Document, ReadColumn, Table, Text, tabulate
+from ..report.words import pluralise, shape
 
 READING = (
     "Every figure is an exponent of ten (log10). norm(h, W) bounds how far the output moves per unit (Frobenius) of "
@@ -19,10 +17,12 @@ READING = (
 
 def weight_sensitivity_document(found: WeightSensitivity, *, brief: bool = False) -> Document:
     """Return the report: a sentence, the table, and what was not measured; the same for a terminal."""
-    where = f"at {counted(found.samples, 'sample')}" if found.mode == "eval" else "at the batch, as one input"
+    where = f"at {pluralise(found.samples, 'sample')}" if found.mode == "eval" else "at the batch, as one input"
     of = "" if found.loss is None else f" and of the loss ({found.loss})"
     blocks: list[Block] = [
-        Text(body=f"Sensitivity of the output{of} to {counted(len(found.rows), 'weight')}, {found.mode} mode, {where}.")
+        Text(
+            body=f"Sensitivity of the output{of} to {pluralise(len(found.rows), 'weight')}, {found.mode} mode, {where}."
+        )
     ]
     if found.rows:
         blocks.append(_table(found))
@@ -34,30 +34,29 @@ def weight_sensitivity_document(found: WeightSensitivity, *, brief: bool = False
 
 
 def _table(found: WeightSensitivity) -> Table:
-    columns: list[tuple[str, Kind, Callable[[WeightRow], Cell]]] = [
-        ("layer", "name", lambda row: row.path or "(model)"),
-        ("operator", "name", lambda row: row.operator),
-        ("weight", "name", lambda row: shape(row.weight_shape)),
-        ("norm(H)", "log10", lambda row: row.log10_read),
-        ("behind", "log10", lambda row: row.log10_behind),
-        ("norm(h, W), lower", "log10", lambda row: row.bracket_h.log10_lower),
-        ("upper", "log10", lambda row: row.bracket_h.log10_upper),
-        ("relative", "log10", lambda row: row.log10_relative),
-        ("norm(f, W), lower", "log10", lambda row: None if row.bracket_f is None else row.bracket_f.log10_lower),
-        ("upper", "log10", lambda row: None if row.bracket_f is None else row.bracket_f.log10_upper),
-        ("printed", "log10", lambda row: row.printed_h.log10_upper),
-        ("is a bound", "name", lambda row: "yes" if row.printed_h.holds else "no"),
-        ("remarks", "text", _remarks),
+    columns: list[ReadColumn[WeightRow]] = [
+        ReadColumn("layer", "name", lambda row: row.path or "(model)"),
+        ReadColumn("operator", "name", lambda row: row.operator),
+        ReadColumn("weight", "name", lambda row: shape(row.weight_shape)),
+        ReadColumn("norm(H)", "log10", lambda row: row.log10_read),
+        ReadColumn("behind", "log10", lambda row: row.log10_behind),
+        ReadColumn("norm(h, W), lower", "log10", lambda row: row.bracket_h.log10_lower),
+        ReadColumn("upper", "log10", lambda row: row.bracket_h.log10_upper),
+        ReadColumn("relative", "log10", lambda row: row.log10_relative),
     ]
-    kept = [c for c in columns if found.loss is not None or not c[0].startswith("norm(f")]
-    if found.loss is None:
-        kept.remove(columns[9])
-    return Table(
-        title="norm(h, W) by weight (log10)",
-        caption=READING,
-        columns=tuple(Column(title=title, kind=kind) for title, kind, _ in kept),
-        rows=tuple(tuple(read(row) for *_, read in kept) for row in found.rows),
-    )
+    if found.loss is not None:
+        columns += [
+            ReadColumn(
+                "norm(f, W), lower", "log10", lambda row: None if row.bracket_f is None else row.bracket_f.log10_lower
+            ),
+            ReadColumn("upper", "log10", lambda row: None if row.bracket_f is None else row.bracket_f.log10_upper),
+        ]
+    columns += [
+        ReadColumn("printed", "log10", lambda row: row.printed_h.log10_upper),
+        ReadColumn("is a bound", "name", lambda row: "yes" if row.printed_h.holds else "no"),
+        ReadColumn("remarks", "text", _remarks),
+    ]
+    return tabulate(found.rows, columns, title="norm(h, W) by weight (log10)", caption=READING)
 
 
 def _remarks(row: WeightRow) -> str | None:

@@ -20,7 +20,7 @@ from .document import (
 from .export import picture, table_csv
 from .shown import Shown
 from .terminal import print_document
-from .words import counted, factor, listed
+from .words import factor, listed, pluralise
 
 __all__ = [
     "Block",
@@ -38,10 +38,10 @@ __all__ = [
     "Steps",
     "Table",
     "Text",
-    "counted",
     "factor",
     "listed",
     "picture",
+    "pluralise",
     "print_document",
     "table_csv",
     "thinned",

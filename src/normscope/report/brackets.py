@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.bracket import Bracket
-from .document import Chart, Column, Series, Table
+from .document import Chart, ReadColumn, Series, Table, tabulate
 
 AGREE = 0.005
 """Exponents that differ by less than this are the same in two decimals."""
@@ -40,15 +40,7 @@ class Rung:
 
 
 def rungs(brackets: Mapping[str, Bracket]) -> list[Rung]:
-    """Return brackets by method, with one rung for those that agree.
-
-    Args:
-        brackets: brackets by name, from the crudest to the best.
-
-    Returns:
-        Rungs in the order given. A method joins the first that it agrees with; the bracket named `best`, or the one
-        with the strongest evidence, is shown for all of them.
-    """
+    """Return brackets by method; those that agree share a rung, which shows `best` or the one of strongest evidence."""
     found: list[list[str]] = []
     for name, bracket in brackets.items():
         alike = next((names for names in found if _agree(brackets[names[0]], bracket)), None)
@@ -69,55 +61,33 @@ def _shown_name(names: Sequence[str], brackets: Mapping[str, Bracket]) -> str:
 
 
 def bracket_table(brackets: Mapping[str, Bracket], *, title: str = "", caption: str = "") -> Table:
-    """Return one row per bracket: its methods, both sides as exponents of ten, the evidence and remarks.
-
-    Args:
-        brackets: brackets by name.
-        title: the text above the table.
-        caption: the text below it.
-
-    Returns:
-        A table of exponents, unformatted.
-    """
-    shown = rungs(brackets)
-    return Table(
-        title=title,
-        caption=caption,
-        columns=(
-            Column(title="bound", help="What is done; methods that agree stand in one line."),
-            Column(title="lower", kind="log10", help="log10 of the side that inputs which were found attain."),
-            Column(title="upper", kind="log10", help="log10 of the side that bounds it."),
-            Column(title="scope", kind="name", help="Over which inputs it speaks."),
-            Column(title="evidence", kind="name", help="How the upper side is known."),
-            Column(title="methods", help="Their names in the JSON file and in the papers."),
-            Column(title="remarks"),
+    """Return one row per bracket: its methods, both sides as exponents of ten, the evidence and remarks."""
+    columns: tuple[ReadColumn[Rung], ...] = (
+        ReadColumn("bound", "text", lambda rung: rung.label, "What is done; methods that agree stand in one line."),
+        ReadColumn(
+            "lower",
+            "log10",
+            lambda rung: rung.bracket.log10_lower,
+            "log10 of the side that inputs which were found attain.",
         ),
-        rows=tuple(
-            (
-                rung.label,
-                rung.bracket.log10_lower,
-                rung.bracket.log10_upper,
-                rung.bracket.scope.value,
-                rung.bracket.evidence.name if rung.bracket.holds else "not a bound",
-                ", ".join(rung.names),
-                _remarks(rung.names, rung.bracket),
-            )
-            for rung in shown
+        ReadColumn("upper", "log10", lambda rung: rung.bracket.log10_upper, "log10 of the side that bounds it."),
+        ReadColumn("scope", "name", lambda rung: rung.bracket.scope.value, "Over which inputs it speaks."),
+        ReadColumn(
+            "evidence",
+            "name",
+            lambda rung: rung.bracket.evidence.name if rung.bracket.holds else "not a bound",
+            "How the upper side is known.",
         ),
+        ReadColumn(
+            "methods", "text", lambda rung: ", ".join(rung.names), "Their names in the JSON file and in the papers."
+        ),
+        ReadColumn("remarks", "text", _remarks),
     )
+    return tabulate(rungs(brackets), columns, title=title, caption=caption)
 
 
 def bracket_chart(brackets: Mapping[str, Bracket], *, title: str = "", caption: str = "") -> Chart | None:
-    """Return brackets as bars from the lower to the upper side, and formulas that are no bound as marks, in log10.
-
-    Args:
-        brackets: brackets by the name of their method.
-        title: the text above the chart.
-        caption: the text below it.
-
-    Returns:
-        A sideways chart, or None without brackets.
-    """
+    """Return brackets as bars from the lower to the upper side, and formulas that are no bound as marks, in log10."""
     shown = rungs(brackets)
     if not shown:
         return None
@@ -141,8 +111,9 @@ def bracket_chart(brackets: Mapping[str, Bracket], *, title: str = "", caption: 
     )
 
 
-def _remarks(names: Sequence[str], bracket: Bracket) -> str:
-    parts = ["" if bracket.method in names else bracket.method, bracket.reason or ""]
+def _remarks(rung: Rung) -> str:
+    bracket = rung.bracket
+    parts = ["" if bracket.method in rung.names else bracket.method, bracket.reason or ""]
     if not bracket.converged:
         parts.append(f"not converged: {bracket.advice}" if bracket.advice else "not converged")
     return "; ".join(part for part in (*parts, *bracket.notes) if part)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy
 
-from .cells import format_cell
 from .document import Circle, Column, Curve, Curves, Table
+from .words import format_cell
 
 Point = tuple[float, float]
 
@@ -76,10 +76,6 @@ def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> tuple[Point, ..
 def sparkline(values: Sequence[float], width: int = 24) -> str:
     """Return values as one line of block characters, as high as their own range; a NaN is a gap.
 
-    Args:
-        values: the values in order.
-        width: the largest number of characters; where there are more values, each shows the last value of a stretch.
-
     Example:
         >>> sparkline([0.0, 1.0, 2.0, 3.0, float("nan"), 3.0])
         '▁▃▆█ █'
@@ -103,14 +99,7 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
 
 
 def as_table(curves: Curves) -> Table | None:
-    """Return curves as lines of text: each with its ends, its range and its course, for a terminal.
-
-    Args:
-        curves: the curves; of more than 24, those whose last value is farthest from the first are shown.
-
-    Returns:
-        A table, or None if no curve has a value.
-    """
+    """Return curves as lines of text: each with its ends, its range and its course, for a terminal."""
     known = [(curve.name, [value for _, value in curve.points]) for curve in curves.curves if curve.points]
     if not known:
         return None
@@ -163,11 +152,7 @@ class MeasuredStretch:
 
 
 def places(curves: Curves) -> Iterator[MeasuredStretch]:
-    """Yield the stretches that a pointer can rest on: one for each x, or stretches of equal width where x are many.
-
-    Args:
-        curves: the curves; at least one of them has a point.
-    """
+    """Yield the stretches that a pointer can rest on: one for each x, or stretches of equal width where x are many."""
     xs = sorted({x for curve in curves.curves for x, _ in curve.points} | {mark.x for mark in curves.marks})
     groups = [[x] for x in xs] if len(xs) <= PLACES else _binned(xs)
     ends = [groups[0][0], *((one[-1] + other[0]) / 2 for one, other in itertools.pairwise(groups)), groups[-1][-1]]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
-from ..core.json_values import plain
+from ..core.codec import plain
 
 Kind = Literal["text", "sentence", "name", "count", "number", "log10", "percent", "seconds"]
 """The kind of values in a column; renderers format cells by it, so that cells stay plain values.
@@ -17,6 +18,7 @@ row of its table becomes one block.
 
 Cell = str | int | float | None
 """One value of a table; `None` stands for a value that was not measured."""
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,37 @@ class Table:
         for index, row in enumerate(self.rows):
             if len(row) != len(self.columns):
                 raise ValueError(f"row {index} of table {self.title!r}: {len(row)} cells, {len(self.columns)} columns")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadColumn(Generic[Item]):
+    """A column, and the function that reads its cell from what a row stands for."""
+
+    title: str
+    kind: Kind
+    read: Callable[[Item], Cell]
+    help: str = ""
+
+
+def tabulate(
+    items: Iterable[Item],
+    columns: Sequence[ReadColumn[Item]],
+    *,
+    title: str = "",
+    caption: str = "",
+    drop_empty: bool = False,
+) -> Table:
+    """Return a table with a row per item; `drop_empty` leaves out columns without a value, but never the first."""
+    rows = list(items)
+    read = [(column, [column.read(item) for item in rows]) for column in columns]
+    if drop_empty:
+        read = [(c, cells) for c, cells in read if c is columns[0] or any(cell not in (None, "") for cell in cells)]
+    return Table(
+        title=title,
+        caption=caption,
+        columns=tuple(Column(title=column.title, kind=column.kind, help=column.help) for column, _ in read),
+        rows=tuple(zip(*(cells for _, cells in read))),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,11 +138,7 @@ EXPLAINED = {"evidence": "evidence", "folded": "folded gain", "printed": "printe
 
 
 def glossary(blocks: Iterable[Block]) -> list[Block]:
-    """Return a folded part that explains the terms which some blocks use, or nothing where they use none.
-
-    Args:
-        blocks: the blocks of a page.
-    """
+    """Return a folded part that explains the terms which some blocks use, or nothing where they use none."""
     used = set(_terms(blocks))
     items = tuple((term, meaning) for term, meaning in WORDS.items() if term in used)
     return [Text(heading="Words", body=MORE, folded=True), Glossary(items=items)] if items else []

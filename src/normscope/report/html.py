@@ -11,13 +11,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..core.markup import escaped, visible
-from .cells import format_cell
 from .document import Block, Cell, Chart, Circle, Curves, Document, Glossary, Kind, Table, Text
 from .limits import within_limits
 from .svg import chart_svg, swatch
-from .svg_circle import circle_svg
-from .svg_curves import curve_swatch, curves_svg, depth_ramp, mark_swatch
-from .words import LEVELS
+from .svg_curves import circle_svg, curve_swatch, curves_svg, depth_ramp, mark_swatch
+from .words import LEVELS, format_cell
 
 if TYPE_CHECKING:
     import jinja2
@@ -79,12 +77,6 @@ def to_fragment(document: Document) -> str:
     """Return a document as a piece of HTML for another page, such as a notebook's output.
 
     It has no script and no ids, and its styles change nothing outside it, so that several can share a page.
-
-    Args:
-        document: the document to show.
-
-    Returns:
-        A `<div>` with its own style sheet.
     """
     document = within_limits(document)
     environment = _environment()
@@ -98,9 +90,6 @@ def live_page(title: str) -> tuple[str, str]:
 
     The page is empty at first: its script asks the server for the charts. The policy allows that script, requests to
     the server that the page came from, and nothing else.
-
-    Args:
-        title: the title of the page.
     """
     environment = _environment()
     script = _source(environment, "live.js")

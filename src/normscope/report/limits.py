@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from .document import Block, Chart, Circle, Curves, Document, Glossary, Notice, Series, Steps, Table, Text
-from .words import counted
+from .words import pluralise
 
 MAX_ROWS = 1000
 """Rows of a table, labels of a chart, items of a list: ResNet-152 has 310 layers, and a row takes about 1.5 kB."""
@@ -79,7 +79,7 @@ def left_out(total: int, shown: int, noun: str) -> str:
     """Return the sentence on what a page leaves out; empty if that is nothing."""
     if total <= shown:
         return ""
-    return f"Only the first {shown:,} of {counted(total, noun)} are shown here; the result itself has them all."
+    return f"Only the first {shown:,} of {pluralise(total, noun)} are shown here; the result itself has them all."
 
 
 def _joined(*sentences: str) -> str:
@@ -97,7 +97,7 @@ def cut_text(value: Any, most: int) -> Any:
     """Return a text, or anything that holds texts, with at most so many letters of each, and how many are left out."""
     if isinstance(value, str):
         left = len(value) - most
-        return value if left <= 0 else f"{value[:most]}... ({counted(left, 'letter')} left out)"
+        return value if left <= 0 else f"{value[:most]}... ({pluralise(left, 'letter')} left out)"
     if isinstance(value, tuple):
         numbers = all(isinstance(item, int | float) for item in value)
         return value if numbers else tuple(cut_text(item, most) for item in value)

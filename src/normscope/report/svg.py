@@ -7,10 +7,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..core.markup import escaped
-from .cells import format_cell
 from .document import Chart, Series
-from .drawing import Frame, arrow, beginning, grid_lines, is_finite, number_text, rule_lines, shortened, tag
-from .scale import AxisScale, scale
+from .drawing import (
+    AxisScale,
+    Frame,
+    arrow,
+    beginning,
+    grid_lines,
+    is_finite,
+    number_text,
+    rule_lines,
+    scale,
+    shortened,
+    tag,
+)
+from .words import format_cell
 
 COLOURS = 6
 """Classes `s0` to `s5` of the style sheet; a seventh series starts over, with another shape."""
@@ -42,13 +53,6 @@ def chart_svg(chart: Chart, *, narrow: bool = False) -> str:
 
     Every label has a group of class `place` with a `<title>`: browsers show it when the pointer rests there, and the
     page's script turns it into a quicker tooltip that arrow keys reach as well. Names are escaped.
-
-    Args:
-        chart: the chart to draw.
-        narrow: whether to draw it for the screen of a telephone; there is no pointer then, and there are no titles.
-
-    Returns:
-        Markup without ids, styles or scripts; empty if no value of the chart was measured.
     """
     extent = scale(chart)
     if extent is None or not chart.labels:
@@ -78,12 +82,7 @@ def chart_svg(chart: Chart, *, narrow: bool = False) -> str:
 
 
 def swatch(series: Series, number: int) -> str:
-    """Return the legend's small picture of a series: its colour and its shape.
-
-    Args:
-        series: the series of the legend's entry.
-        number: its position among the series of the chart.
-    """
+    """Return the legend's small picture of a series: its colour and its shape."""
     drawn: str
     if series.style == "spans":
         drawn = tag("rect", class_="span", x=7, y=1, width=8, height=12, rx=2)

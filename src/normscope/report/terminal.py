@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from ..core.untouched import random_as_found
-from .cells import format_cell, visible
 from .curves import as_table, path_ends
 from .document import (
     Block,
@@ -25,9 +24,9 @@ from .document import (
     Table,
     Text,
 )
+from .drawing import AxisScale, scale, tick_text
 from .limits import within_limits
-from .scale import AxisScale, scale, tick_text
-from .words import LEVELS
+from .words import LEVELS, format_cell, visible
 
 if TYPE_CHECKING:
     import rich.console
@@ -70,16 +69,7 @@ def print_document(document: Document, *, console: rich.console.Console | None =
 
 
 def render(document: Document, *, width: int = 120, color: bool = False) -> str:
-    """Return `document` as text.
-
-    Args:
-        document: the document to render.
-        width: the largest number of characters in a line.
-        color: whether to colour it with ANSI codes.
-
-    Returns:
-        Lines of text.
-    """
+    """Return `document` as text."""
     import io
 
     with random_as_found():
@@ -157,10 +147,6 @@ def _print_table(table: Table, console: rich.console.Console) -> None:
 
 def parts(table: Table, *, width: int) -> Iterator[Table]:
     """Yield a table, or, where it is too wide, several tables with some of its columns each and the first in all.
-
-    Args:
-        table: the table to print.
-        width: the number of characters in a line of the terminal.
 
     Yields:
         Tables of the same rows.
@@ -251,11 +237,6 @@ def _print_chart(chart: Chart, console: rich.console.Console) -> None:
 
 def chart_lines(chart: Chart, extent: AxisScale, *, width: int) -> Iterator[str]:
     """Yield a chart as lines of text: one per label with its values on a track, then the axis and the legend.
-
-    Args:
-        chart: the chart to draw.
-        extent: the range of its values.
-        width: characters of a line, at most.
 
     Yields:
         Lines without line ends.

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import torch
 
-from normscope.report import counted
+from normscope.report import pluralise
 from normscope.toolkit import provenance
 
 
 def origin() -> dict[str, str]:
     """Return the day (UTC), the commit, the kind of machine and the versions behind a result; no host, no path."""
     found = provenance(torch.device("cuda") if torch.cuda.is_available() else None)
-    threads = f"{counted(torch.get_num_threads(), 'CPU thread')} ({found['machine']})"
+    threads = f"{pluralise(torch.get_num_threads(), 'CPU thread')} ({found['machine']})"
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "commit": commit(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from statistics import fmean
 
-from normscope.report import Block, Chart, Column, Document, Series, Steps, Table, Text, counted, listed
+from normscope.report import Block, Chart, Column, Document, Series, Steps, Table, Text, listed, pluralise
 
 from ..population.kendall import Tau
 from ..population.measures import MEASURES
@@ -220,7 +220,7 @@ def verdict(prediction: Prediction) -> str:
     text = (
         f"`{best}` orders the gaps best: where one hyperparameter alone changes, its Kendall tau is "
         f"{figured(found.mean)}, in the mean over the axes, and {figured(found.overall)} over all pairs. "
-        f"Of {counted(len(known), 'measure')} {len(above)} order them better than chance and {len(below)} the wrong "
+        f"Of {pluralise(len(known), 'measure')} {len(above)} order them better than chance and {len(below)} the wrong "
         "way round (95 % intervals of the mean over axes)."
     )
     return f"{text} The best of many is chosen after the fact: its tau is flattered by the choice."
@@ -230,10 +230,10 @@ def population(prediction: Prediction) -> str:
     """Return how many networks there are, how they were trained, and how their gaps differ."""
     settings, reached = prediction.settings, prediction.reached
     text = (
-        f"{counted(len(prediction.members), 'network')} ({settings.get('network')}) were trained with SGD (momentum "
-        f"{settings.get('momentum'):g}) on {counted(settings.get('samples', 0), 'sample')} of {prediction.name}, of "
+        f"{pluralise(len(prediction.members), 'network')} ({settings.get('network')}) were trained with SGD (momentum "
+        f"{settings.get('momentum'):g}) on {pluralise(settings.get('samples', 0), 'sample')} of {prediction.name}, of "
         f"which each label is wrong with probability {settings.get('label_noise'):g}, to a cross entropy of "
-        f"{settings.get('target_loss'):g} (eval mode) or for {counted(settings.get('steps', 0), 'step')}. "
+        f"{settings.get('target_loss'):g} (eval mode) or for {pluralise(settings.get('steps', 0), 'step')}. "
         f"{len(reached):,} reached it and {'is' if len(reached) == 1 else 'are'} compared"
     )
     left = len(prediction.members) - len(reached)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from normscope.report import Block, Column, Document, Table, Text, counted
+from normscope.report import Block, Column, Document, Table, Text, pluralise
 
 from ..experiments.base import Verdict
 from ..experiments.claims import Claims
@@ -72,8 +72,8 @@ def tally(rows: Sequence[JudgedClaim]) -> str:
     if not rows:
         return "These experiments judge no claim."
     counts = Counter(row.verdict for row in rows)
-    parts = [counted(counts[verdict], *_SAID[verdict]) for verdict in Verdict if counts[verdict]]
-    return f"Of {counted(len(rows), 'claim')}: {', '.join(parts)}."
+    parts = [pluralise(counts[verdict], *_SAID[verdict]) for verdict in Verdict if counts[verdict]]
+    return f"Of {pluralise(len(rows), 'claim')}: {', '.join(parts)}."
 
 
 _SAID = {

@@ -41,7 +41,7 @@ class DataBracket(Saved, Shown, Bracket):
             as one. Their norms are known from above alone.
     """
 
-    page = "quantile:quantile_document"
+    page = "share_curve:quantile_document"
     JSON: ClassVar[JsonForm] = replace(
         Bracket.JSON,
         kind="data_bracket",

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.codec import JsonForm, Part
-from ...core.errors import InputError, said
+from ...core.errors import InputError, describe_error
 from ...core.files import write_bytes
 from ...core.markup import visible
 from ...core.npz import read_arrays, read_json_array
@@ -471,7 +471,7 @@ def read_domain(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str,
             raise ValueError("its header names other arrays than it holds")
         limits = {key: torch.from_numpy(arrays[name]) for key, name in zip(header["keys"], names)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        why = str(error) if type(error) is ValueError else said(error)
+        why = str(error) if type(error) is ValueError else describe_error(error)
         raise InputError(f"{where} is no domain that can be read ({why}): write one with Domain.save") from None
     sound = all(limit.dtype is torch.float64 and limit.ndim == 1 for limit in limits.values())
     complete = all(isinstance(header.get(name), kind) for name, kind in FIELDS.items())

@@ -13,7 +13,7 @@ from ...core.bracket import Evidence
 from ...core.codec import JsonForm, Saved
 from ...core.errors import InputError, SoundnessError
 from ...core.markup import visible
-from ...report.scale import ticks
+from ...report.drawing import ticks
 from ...report.shown import Shown
 
 if TYPE_CHECKING:

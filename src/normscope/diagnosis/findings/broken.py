@@ -9,7 +9,7 @@ import torch
 from ...core.finding import Finding, Severity
 from ...core.reached import plain_parts
 from ...graph.call import broken_tensors
-from ...report.words import counted
+from ...report.words import pluralise
 from ..examined import Examined
 from .finding_words import figures
 
@@ -31,7 +31,7 @@ def non_finite_weights(examined: Examined) -> Iterator[Finding]:
     bad = sum(int((~torch.isfinite(part)).sum()) for part in parts)
     nans = sum(int(torch.isnan(part).sum()) for part in parts)
     shown = f" Of its {size:,} values {nans:,} are NaN and {bad - nans:,} infinite." if bad else ""
-    others = f" {counted(len(broken) - 1, 'other tensor')} of the model are broken too." if len(broken) > 1 else ""
+    others = f" {pluralise(len(broken) - 1, 'other tensor')} of the model are broken too." if len(broken) > 1 else ""
     yield Finding(
         code="non-finite-weights",
         severity=Severity.ERROR,

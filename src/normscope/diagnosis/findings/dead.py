@@ -13,7 +13,7 @@ from torch import Tensor
 from ...core.finding import Finding, Severity
 from ...core.log10 import log10
 from ...graph.ir import Unit
-from ...report.words import counted
+from ...report.words import pluralise
 from ..empty_channels import constant_inputs, dead_filters, dead_scales
 from ..examined import Examined, ExaminedRow, NormalizerOverData
 from .causes import GraphOrder
@@ -215,7 +215,7 @@ def _dead_parts(examined: Examined, place: ExaminedRow, direct: bool) -> Iterato
         if examined.data.samples >= ENOUGH_SAMPLES:
             yield (
                 constant_inputs(seen),
-                f"a constant input over {counted(examined.data.samples, 'sample')}",
+                f"a constant input over {pluralise(examined.data.samples, 'sample')}",
                 "A constant has nothing to normalize: these channels output their bias whatever the input.",
                 direct,
             )
@@ -260,7 +260,7 @@ def _dead_relu(where: str, dead: Tensor, samples: int, many: bool, cause: _Bias 
         code="dead-relu",
         severity=Severity.WARNING if many else Severity.INFO,
         where=where,
-        seen=f"{counted(count, 'channel')} of {size:,} ({percent(count / size)}) of the ReLU in "
+        seen=f"{pluralise(count, 'channel')} of {size:,} ({percent(count / size)}) of the ReLU in "
         f"{where or 'the model'} {'was' if count == 1 else 'were'} positive for none of {samples:,} samples."
         + ("" if cause is None else f" {cause.said}"),
         why="A ReLU that is never positive outputs zero and passes no gradient, so the weights before it stop "

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ...core.finding import Finding, Severity
-from ...report.words import counted
+from ...report.words import pluralise
 from ...theory.initialisation import LIMIT, batch_norm_growth
 from ..examined import Examined
 from ..signal import Signal, SignalRow
@@ -44,7 +44,7 @@ def gradient_vanishing(examined: Examined) -> Iterator[Finding]:
     back = _back(signal)
     if not back >= DECADES:
         return
-    first, count = _first(signal), counted(len(signal.layers), "layer")
+    first, count = _first(signal), pluralise(len(signal.layers), "layer")
     left = -back if first.log10_gradient in (None, -math.inf) else first.log10_gradient
     step = figure(10.0 ** (-back / (len(_gradients(signal)) - 1)))
     squashing = next((row.kind for row in signal.layers if row.kind in ("sigmoid", "tanh")), None)
@@ -83,7 +83,7 @@ def gradient_explosion(examined: Examined) -> Iterator[Finding]:
         code="gradient-explosion",
         severity=Severity.WARNING,
         where=first.path,
-        seen=f"From `{first.path}` to the output, over {counted(len(signal.layers), 'layer')}, "
+        seen=f"From `{first.path}` to the output, over {pluralise(len(signal.layers), 'layer')}, "
         f"{' and '.join(grown)} by the typical step of a layer.",
         why="A factor above 1 per layer is exponential in depth: values overflow or saturate, and one learning rate "
         "cannot suit the first layers and the last.",
@@ -115,7 +115,8 @@ def batch_norm_depth(examined: Examined) -> Iterator[Finding]:
         code="batch-norm-depth",
         severity=Severity.WARNING,
         where=first,
-        seen=f"On its way back through {counted(len(rows), 'BatchNorm')} the gradient grows {power(back)} times by the "
+        seen=f"On its way back through {pluralise(len(rows), 'BatchNorm')} the gradient grows {power(back)} times "
+        "by the "
         f"typical step: its squared norm {measured:.3g} times a layer. In wide fresh ReLU networks without skips the "
         f"law is {law:.3g} with {entries} independent values a channel, and {LIMIT:.3g} with many.",
         why="BatchNorm keeps the values at their size and pays for it with the gradient, exponentially in depth: one "
@@ -146,7 +147,7 @@ def no_gradient(examined: Examined) -> Iterator[Finding]:
         severity=Severity.INFO if last else Severity.WARNING,
         where=row.path,
         seen=f"The gradient ends at `{row.path}` ({row.kind}): it is exactly zero in "
-        f"{counted(place, 'layer')} before it.",
+        f"{pluralise(place, 'layer')} before it.",
         why="Nothing before this layer learns, and at this batch the output does not depend on the input.",
         advice="A last layer that starts at zero opens with the first step: nothing to do for a fresh model."
         if last

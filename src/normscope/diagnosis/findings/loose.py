@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ...bounds.printed import is_weight
 from ...core.finding import Finding, Severity
-from ...report.words import counted, listed
+from ...report.words import listed, pluralise
 from ..examined import Examined
 from .finding_words import figures, power
 
@@ -77,4 +77,4 @@ def _causes(examined: Examined) -> Iterator[str]:
     yield from filter(None, (special, *wide))
     if not special and not wide:
         layers = sum(map(is_weight, nodes))
-        yield f"the worst cases of {counted(layers, 'weight layer')} multiplied, though no input meets them together"
+        yield f"the worst cases of {pluralise(layers, 'weight layer')} multiplied, though no input meets them together"

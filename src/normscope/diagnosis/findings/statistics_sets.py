@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from ...core.finding import Finding, Severity
-from ...report.words import counted
+from ...report.words import pluralise
 from ..examined import Examined, NormalizerOverData
 from .finding_words import figure, figures, percent
 
@@ -40,7 +40,7 @@ def tiny_sets(examined: Examined) -> Iterator[Finding]:
             code="tiny-sets",
             severity=Severity.ERROR if constant else Severity.WARNING,
             where=where,
-            seen=f"`{where}` normalizes over sets of {counted(seen.entries, 'value')}.",
+            seen=f"`{where}` normalizes over sets of {pluralise(seen.entries, 'value')}.",
             why=f"A set of {seen.entries} cannot be standardised: {effect}"
             + (", so the output is constant." if constant else ", and no gradient passes."),
             advice=_larger_sets(seen),
@@ -63,7 +63,7 @@ def small_batch(examined: Examined) -> Iterator[Finding]:
             continue
         noise = math.sqrt(2.0 / (seen.entries - 1))
         spread, where = seen.batch_spread, place.path
-        shown = f"{counted(seen.entries, 'value')} per channel from {counted(seen.samples, 'sample')}"
+        shown = f"{pluralise(seen.entries, 'value')} per channel from {pluralise(seen.samples, 'sample')}"
         if noise > NOISY_VARIANCE:
             words = f"estimates each variance from {shown}: the estimate is typically off by {percent(noise)}"
         elif spread is not None and spread > MEASURED_SPREAD:
@@ -100,12 +100,13 @@ def stale_statistics(examined: Examined) -> Iterator[Finding]:
     if stale:
         where, variance, mean = stale[0]
         later = len(stale) - 1
-        also = f" {counted(later, 'later normalizer')} disagree{'s' if later == 1 else ''} as well." if later else ""
+        also = f" {pluralise(later, 'later normalizer')} disagree{'s' if later == 1 else ''} as well." if later else ""
         yield Finding(
             code="stale-statistics",
             severity=Severity.WARNING,
             where=where,
-            seen=f"Over {counted(examined.data.samples, 'sample')} a typical channel of `{where}` differs from what it "
+            seen=f"Over {pluralise(examined.data.samples, 'sample')} a typical channel of `{where}` differs from "
+            "what it "
             f"stores by a factor of {figure(2.0**variance)} in its variance and by {figure(mean)} stored deviations in "
             f"its mean.{also}",
             why="In eval mode the stored statistics are used whatever the data, so the network computes another "

@@ -9,7 +9,7 @@ from statistics import median
 
 from ...core.finding import Finding
 from ...diagnosis.findings.dead import DECOUPLE, MANY_CHANNELS, NEGLIGIBLE_NORM, RELATIVE_NORM
-from ...report.words import counted
+from ...report.words import pluralise
 from ..history import Alarm, History
 from ..record import Kind
 
@@ -122,7 +122,7 @@ def _zero_gradients(history: History) -> Iterator[Finding]:
         return
     if any(f.code == "dead-layer" and "gradient" in f.numbers for f in history.findings):
         return
-    also = f" So are those of {counted(len(gone) - 1, 'other layer')}." if len(gone) > 1 else ""
+    also = f" So are those of {pluralise(len(gone) - 1, 'other layer')}." if len(gone) > 1 else ""
     yield ZERO_GRADIENT.at(
         history.step,
         gone[-1].name,

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...core.finding import Finding, Severity
 from ...diagnosis.findings.broken import RESTORE
-from ...report.words import counted
+from ...report.words import pluralise
 from ..history import Alarm, History
 from ..record import Kind, Record
 
@@ -79,7 +79,7 @@ def _find_cause(history: History, record: Record, weights: list[int], before: Re
         name = layers[weights[0]].name
         return name, f"The weights of `{name}` are not finite; those of all other layers are."
     if weights:
-        return "", f"{len(weights):,} of {counted(len(layers), 'weight layer')} are broken already. {FIRST_UNKNOWN}"
+        return "", f"{len(weights):,} of {pluralise(len(layers), 'weight layer')} are broken already. {FIRST_UNKNOWN}"
     for kind, quantity, words in EVIDENCE:
         places = _broken(history, record, kind, quantity)
         if places:

@@ -11,7 +11,7 @@ from ...core.finding import Finding
 from ...diagnosis.findings.expanding import HUGE_GAIN
 from ...diagnosis.findings.finding_words import figure, percent, power
 from ...diagnosis.findings.statistics_sets import FEW_SAMPLES, NOISY_VARIANCE
-from ...report.words import counted
+from ...report.words import pluralise
 from ..history import Alarm, History, others_likewise
 from ..record import LayerRecord
 
@@ -271,7 +271,7 @@ def _describe_noise(layer: LayerRecord, spread: float | None) -> str | None:
     if layer.entries is None:
         return None
     samples = layer.entries if layer.samples is None else layer.samples
-    shown = f"{counted(layer.entries, 'value')} per channel from {counted(samples, 'sample')}"
+    shown = f"{pluralise(layer.entries, 'value')} per channel from {pluralise(samples, 'sample')}"
     if layer.entries <= 2:
         return f"{shown} leave nothing but a sign to normalize"
     noise = math.sqrt(2.0 / (layer.entries - 1))
@@ -312,7 +312,7 @@ def stale_statistics(history: History) -> Iterator[Finding]:
     if not stale:
         return
     layer, off, records = max(stale, key=lambda item: abs(item[1]))
-    others = f" {counted(len(stale) - 1, 'other normalizer')} disagree{'s' if len(stale) == 2 else ''} as well."
+    others = f" {pluralise(len(stale) - 1, 'other normalizer')} disagree{'s' if len(stale) == 2 else ''} as well."
     yield STALE_STATISTICS.at(
         history.step,
         layer.name,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from torch.optim import Optimizer
 
 from ...core.finding import Finding
-from ...report.words import counted
+from ...report.words import pluralise
 from ..forward_listening import compiled_functions
 from ..history import LASTING_RECORDS, LASTING_STEPS, Alarm, History, Since
 
@@ -116,7 +116,7 @@ def _lasting(history: History, standing: Mapping[str, Since]) -> list[str]:
 
 def _name_parameters(alarm: Alarm, history: History, names: list[str], at: str) -> Finding:
     """Return an alarm about parameters, at the module of one of them."""
-    others = f" (and {counted(len(names) - 1, 'other parameter')})" if len(names) > 1 else ""
+    others = f" (and {pluralise(len(names) - 1, 'other parameter')})" if len(names) > 1 else ""
     words = {"steps": LASTING_STEPS, "names": f"`{names[-1]}`{others}"}
     return alarm.at(history.step, at.rpartition(".")[0], words, parameters=len(names))
 
