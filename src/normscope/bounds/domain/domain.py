@@ -30,7 +30,7 @@ from ..unrolled import GraphSteps
 from .conditions import DomainCondition, Enough
 from .derivative import treatments
 from .gains import block_gains
-from .recording import Extremes, Recorder, digests
+from .recording import Extremes, FigureRecorder, digests
 
 RECORDS = ("ranges", "gains")
 """The values that the option `record` may have."""
@@ -151,7 +151,7 @@ class Domain:
 
     def __init__(
         self,
-        recorder: Recorder,
+        recorder: FigureRecorder,
         limits: Mapping[str, Tensor],
         *,
         samples: int,
@@ -344,7 +344,7 @@ class Domain:
         header, limits = read_domain(path)
         digests_then = header.pop("digests")
         record, mode = header["record"], header.pop("mode")
-        recorder = Recorder.of(model, batch, mode, output, known, partial(conditions_of, record=record))
+        recorder = FigureRecorder.of(model, batch, mode, output, known, partial(conditions_of, record=record))
         if recorder.digests != digests_then or {condition.key for condition in recorder.conditions} != set(limits):
             raise InputError(f"{os.fspath(path)} was recorded with another network: other weights, shapes or version")
         device = recorder.graph.inputs[0].value.device
@@ -416,7 +416,7 @@ def domain(
     first = next(batches, None)
     if first is None:
         raise InputError("the loader gives no batch: a domain needs data")
-    recorder = Recorder.of(model, first, mode, output, known, partial(conditions_of, record=record))
+    recorder = FigureRecorder.of(model, first, mode, output, known, partial(conditions_of, record=record))
     dropped = 0.0
     if quantile > 0:
         sized = batches_of(loader, model=model)
