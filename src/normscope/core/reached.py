@@ -259,8 +259,8 @@ def copy_to_restore(tensor: torch.Tensor, name: str) -> torch.Tensor:
     except Exception as error:
         raise InputError(
             f"the model's tensor `{name}` ({type(tensor).__name__}, {tensor.dtype}, {tensor.layout}) cannot be copied "
-            f"and compared, so changes of it by a run could not be undone ({describe_error(error)}): store its values in plain "
-            "tensors"
+            f"and compared, so changes of it by a run could not be undone ({describe_error(error)}): store its "
+            "values in plain tensors"
         ) from error
     return copied
 
