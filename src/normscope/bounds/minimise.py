@@ -43,12 +43,12 @@ def minimise(
         with torch.enable_grad():
             values, *others = evaluate()
             total = torch.where(values.isfinite(), values, 0.0).sum()
-        slopes: Sequence[Tensor | None] = [None] * len(leaves)
+        grads: Sequence[Tensor | None] = [None] * len(leaves)
         if total.requires_grad:
-            slopes = torch.autograd.grad(total, leaves, allow_unused=True)
+            grads = torch.autograd.grad(total, leaves, allow_unused=True)
         slopes = [
-            torch.zeros_like(leaf) if slope is None else slope.nan_to_num(0.0, 0.0, 0.0)
-            for leaf, slope in zip(leaves, slopes, strict=True)
+            torch.zeros_like(leaf) if grad is None else grad.nan_to_num(0.0, 0.0, 0.0)
+            for leaf, grad in zip(leaves, grads, strict=True)
         ]
         better = values.detach() < best[0]
         met = [values, *others, *slopes[len(parameters) :]]
