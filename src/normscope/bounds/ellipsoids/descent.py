@@ -123,8 +123,8 @@ class Smooth:
                 if isinstance(done, Whole):
                     q = torch.eye(known.size, dtype=q.dtype, device=q.device) * done.spread
                 else:
-                    how = {"inverse": done.inverse, "short": known.everywhere}
-                    q = advance(joint, kept, known.centre, sigma, done.spread, rounded=False, **how)
+                    centre, inverse, short = known.centre, done.inverse, known.everywhere
+                    q = advance(joint, kept, centre, sigma, done.spread, rounded=False, inverse=inverse, short=short)
                     walls += float((done.probed * done.probe).sum())
                 sigmas[operation.name] = sigma.double() * power10(-2.0 * log / math.log(10.0))
             scale = float(q.diagonal().mean())
