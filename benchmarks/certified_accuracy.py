@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.bounds.captured import Captured
-from normscope.bounds.radius.differences import difference_constants
+from normscope.bounds.radius.certifier import difference_constants
 from normscope.bounds.radius.radii import Radii
 from normscope.bounds.radius.radius import certified_radius
 from normscope.data import Split, digits, mnist

@@ -19,7 +19,7 @@ from normscope.bounds.captured import Captured
 from normscope.bounds.climb import climb, exact
 from normscope.bounds.domain.domain_bounds import domain_sides, over_domain, with_steepest
 from normscope.bounds.lower import lower_side, observed, observed_if_any
-from normscope.bounds.radius.differences import difference_constants
+from normscope.bounds.radius.certifier import difference_constants
 from normscope.bounds.rungs import Rungs, upper_sides
 from normscope.bounds.secants import Confirmer, Secant
 from normscope.core.bracket import Bracket, Scope

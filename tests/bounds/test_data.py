@@ -311,6 +311,20 @@ class TestForms:
         with pytest.raises(InputError, match="holds no bracket over data"):
             DataBracket.from_json({"type": "radii"})
 
+    @pytest.mark.parametrize(
+        ("damage", "complaint"),
+        [
+            ({"indices": []}, "one entry for each sample"),
+            ({"log10_norms": []}, "one entry for each sample"),
+            ({"log10_norms": [], "log10_norms_lower": []}, "one entry for each sample"),
+            ({"notes": ["a note", ""]}, "notes is"),
+        ],
+    )
+    def test_a_damaged_file_is_refused_in_one_sentence(self, damage: dict[str, list], complaint: str) -> None:
+        whole = ns.lipschitz(network(), Counted([30, 30]), scope="data", share=0.9).to_json()
+        with pytest.raises(InputError, match=rf"is a damaged bracket over data \(.*{complaint}.*\): write one with"):
+            DataBracket.from_json(whole | damage)
+
     def test_it_shows_itself(self, found: DataBracket) -> None:
         assert "With confidence 0.95, at 90 % of inputs or more a small change grows at most" in str(found)
         assert "Look at these first" in str(found)

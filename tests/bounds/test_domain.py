@@ -445,3 +445,15 @@ def test_the_gain_of_a_saturated_unit_is_not_zero():
     model = nn.Tanh()
     found = ns.lipschitz(model, x, scope="domain", domain=ns.domain(model, [x], record="gains"))
     assert found.upper >= math.cosh(20.0) ** -2
+
+
+def test_a_slope_that_torch_gives_on_a_bend_is_no_lower_side():
+    """The function is x; right at 0 torch gives 2."""
+
+    class Clamps(nn.Module):
+        def forward(self, x):
+            return x.clamp(min=0) - (-x).clamp(min=0)
+
+    model, zeros = Clamps().eval(), torch.zeros(40, 3)
+    bracket = ns.lipschitz(model, zeros, scope="domain", domain=ns.domain(model, [zeros]))
+    assert bracket.lower <= 1.0

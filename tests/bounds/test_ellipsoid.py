@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from normscope.bounds.ellipsoids.ellipsoid import Uncertain, advance, balanced, image, largest
+from normscope.bounds.ellipsoids.ellipsoid import Uncertain, advance, balanced, image, image_above, largest
 
 DOUBLE = torch.float64
 
@@ -31,7 +31,7 @@ class Case:
             radius = self.uniform(n) + 0.1
             if zeros:
                 radius = torch.where(self.uniform(n) < 0.5, torch.zeros_like(radius), radius)
-            self.known = Uncertain(self.normal(n), radius, n, everywhere=not zeros)
+            self.known = Uncertain(self.normal(n), radius, n)
         root = self.uniform(len(self.known.radius)).sqrt()
         scaled = root[:, None] * self.qvv * root[None, :]
         self.sigma = (0.1 + 0.8 * float(self.uniform(1))) * root.square() / largest(scaled)
@@ -52,7 +52,11 @@ class Case:
         return self.known.centre if self.known.whole else torch.diag(self.known.centre)
 
     def advanced(self) -> Tensor:
-        return advance(self.q, self.form, self.qvv, self.kept, self.known, self.sigma)
+        return self.at(self.sigma)
+
+    def at(self, sigma: Tensor, **options: bool) -> Tensor:
+        joint = image_above(self.q, self.form, self.kept)
+        return advance(joint, len(self.kept), self.known.centre, sigma, self.known.spread(sigma), **options)
 
     def reference(self) -> Tensor:
         """(g, w) with the multipliers' inequality added to the quadratic form, inverted, and read off at (kept, u)."""
@@ -166,10 +170,10 @@ def test_the_default_multipliers_give_the_product_of_norms(a: float, b: float) -
         q = root @ root.mT
         centre = torch.full((n,), (a + b) / 2, dtype=DOUBLE)
         radius = torch.full((n,), (b - a) / 2, dtype=DOUBLE)
-        known = Uncertain(centre, radius, n, everywhere=True)
+        known = Uncertain(centre, radius, n)
         weights, factor = balanced(known, alone=True)
-        nothing = torch.zeros(0, dtype=torch.long)
-        after = advance(q, q, q, nothing, known, factor * weights / largest(q))
+        sigma = factor * weights / largest(q)
+        after = advance(q, 0, centre, sigma, known.spread(sigma))
         beta = max(abs(a), abs(b))
         assert float(largest(after)) <= beta**2 * float(largest(q)) * (1 + 1e-8)
         assert float(largest(after)) >= beta**2 * float(q.diagonal().max()) * (1 - 1e-12)
@@ -178,8 +182,8 @@ def test_the_default_multipliers_give_the_product_of_norms(a: float, b: float) -
 def test_the_short_cut_is_the_long_way() -> None:
     for seed in range(12):
         case = Case(seed)
-        short = case.advanced()
-        case.known = Uncertain(case.known.centre, case.known.radius, case.known.size)
+        case.kept = case.kept[:0]
+        short = case.at(case.sigma, rounded=False, short=True)
         torch.testing.assert_close(case.advanced(), short, rtol=1e-9, atol=1e-12)
 
 
@@ -189,24 +193,17 @@ def test_batches_are_done_one_by_one() -> None:
         case = Case(3)
         case.sigma = case.sigma * (seed / 20)
         batch.append(case)
-    together = advance(
-        batch[0].q.expand(3, -1, -1),
-        batch[0].form,
-        batch[0].qvv.expand(3, -1, -1),
-        batch[0].kept,
-        batch[0].known,
-        torch.stack([case.sigma for case in batch]),
-    )
+    together = batch[0].at(torch.stack([case.sigma for case in batch]))
     torch.testing.assert_close(together, torch.stack([case.advanced() for case in batch]))
 
 
-@pytest.mark.parametrize("everywhere", [True, False])
-def test_gradients_of_a_step(everywhere: bool) -> None:
+@pytest.mark.parametrize("short", [True, False])
+def test_gradients_of_a_step(short: bool) -> None:
     case = Case(7)
-    case.known = Uncertain(case.known.centre, case.known.radius, case.known.size, everywhere=everywhere)
+    case.kept = case.kept[:0] if short else case.kept
 
     def bound(logs: Tensor) -> Tensor:
-        return advance(case.q, case.form, case.qvv, case.kept, case.known, logs.exp() * case.sigma).diagonal().sum()
+        return case.at(logs.exp() * case.sigma, rounded=not short, short=short).diagonal().sum()
 
     assert torch.autograd.gradcheck(bound, torch.zeros(len(case.sigma), dtype=DOUBLE, requires_grad=True))
 

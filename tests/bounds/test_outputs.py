@@ -13,8 +13,7 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.bounds import outputs
 from normscope.bounds.ellipsoids import optimised
-from normscope.bounds.ellipsoids.optimised import optimise
-from normscope.bounds.ellipsoids.rounded import accounted
+from normscope.bounds.ellipsoids.optimised import accounted, optimise
 from normscope.bounds.outputs import directed, directions
 from normscope.core.bracket import Bracket
 from normscope.core.errors import InputError

@@ -14,7 +14,7 @@ from normscope.bounds.balls.ball import Over
 from normscope.bounds.balls.ball_margins import LinearMargins
 from normscope.bounds.captured import Captured
 from normscope.bounds.radius import certifier as certifier_module
-from normscope.bounds.radius.differences import difference_constants
+from normscope.bounds.radius.certifier import difference_constants
 from normscope.bounds.radius.logits import Logits
 from normscope.bounds.radius.pgd import Attack
 from normscope.bounds.radius.radius import certified_radius

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from normscope.bounds.balls.radius_outcome import RadiusOutcome
 from normscope.bounds.captured import Captured
-from normscope.bounds.radius.differences import difference_constants
+from normscope.bounds.radius.certifier import difference_constants
 from normscope.bounds.radius.largest_radius import widest
 from normscope.bounds.rungs import upper_sides
 from normscope.core.budget import Budget

@@ -9,9 +9,7 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.bounds.ellipsoids import rounded
-from normscope.bounds.ellipsoids.optimised import optimise
-from normscope.bounds.ellipsoids.rounded import is_exact
+from normscope.bounds.ellipsoids.optimised import accounted, is_exact, optimise
 from normscope.graph.ir import Graph
 
 from .exactly import proves
@@ -24,7 +22,7 @@ def gap(graph: Graph, *, steps: int = 3, widest: int = 1024) -> float | None:
     certificate = None if plan is None else optimise(plan, steps=steps)
     if plan is None or certificate is None:
         return None
-    claimed = rounded.accounted(plan, certificate)
+    claimed = accounted(plan, certificate)
     return None if claimed is None else claimed.log10 - proves(plan, certificate)
 
 
@@ -77,8 +75,7 @@ def test_infeasible_multipliers_are_not_accounted_for() -> None:
     for factor in (0.0, 3.0, 1e6, -1.0, math.nan, math.inf):
         worse = {name: factor * sigma for name, sigma in certificate.sigma.items()}
         assert (
-            rounded.accounted(plan, type(certificate)(certificate.log10, certificate.log10_scale, certificate.q, worse))
-            is None
+            accounted(plan, type(certificate)(certificate.log10, certificate.log10_scale, certificate.q, worse)) is None
         )
 
 

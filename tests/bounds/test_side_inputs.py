@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.bounds.captured import Captured
-from normscope.bounds.domain.recording import Recorder
+from normscope.bounds.domain.recording import FigureRecorder
 from normscope.bounds.radius.radius import audited_radii
 from normscope.core.errors import InputError, NormscopeError
 from normscope.graph.call import Call
@@ -261,7 +261,7 @@ def order_is_lost(patch: pytest.MonkeyPatch) -> None:
 
 def outputs_decide(patch: pytest.MonkeyPatch) -> None:
     """Masks are compared by what the outputs show, as they once were."""
-    patch.setattr(Recorder, "_refuse_other_masks", lambda *_: None)
+    patch.setattr(FigureRecorder, "_refuse_other_masks", lambda *_: None)
 
 
 PLANTED = {

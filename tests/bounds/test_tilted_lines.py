@@ -14,13 +14,12 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.bounds.balls import sweep
 from normscope.bounds.balls.ball import Balls
-from normscope.bounds.balls.ball_margins import LinearMargins
+from normscope.bounds.balls.ball_margins import LinearMargins, _shares, tilted
 from normscope.bounds.balls.enclosure import Enclosures, enclose
 from normscope.bounds.balls.relaxation import Relaxation
 from normscope.bounds.balls.sweep import Below, below
-from normscope.bounds.balls.tilted import _shares, tilted
 from normscope.bounds.captured import Captured
-from normscope.bounds.radius.stages import TiltedStage
+from normscope.bounds.radius.certifier import TiltedStage
 from normscope.core.budget import Budget
 from normscope.rules.local.local import flat
 from normscope.rules.local.scalar import Scalar

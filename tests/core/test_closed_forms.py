@@ -15,7 +15,7 @@ import normscope as ns
 from normscope.bounds import lower
 from normscope.bounds import outputs as outputs_module
 from normscope.bounds.balls import ball_bracket
-from normscope.bounds.domain import steep_points
+from normscope.bounds.domain import domain_bounds
 from normscope.core import budget as module
 from normscope.core.budget import Budget, OutOfTimeError, check_time, in_time
 from normscope.diagnosis import audit_steps
@@ -36,7 +36,7 @@ def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lower, "ATTACK_STEPS", 3)
     monkeypatch.setattr(outputs_module, "ATTACK_STEPS", 3)
     monkeypatch.setattr(ball_bracket, "STEPS", 3)
-    monkeypatch.setattr(steep_points, "STEPS", 3)
+    monkeypatch.setattr(domain_bounds, "MAX_GRADIENTS", 3)
     monkeypatch.setattr(audit_steps, "expected_seconds", lambda *_: 0.0)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import normscope as ns
 from normscope.bounds.data.quantile import DataBracket
-from normscope.bounds.layer_constants import LayerConstant
+from normscope.bounds.ladder import LayerConstant
 from normscope.core.codec import decode
 from normscope.core.errors import InputError
 from normscope.geometry.curvature import Curvature

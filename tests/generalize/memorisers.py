@@ -121,6 +121,19 @@ def _choices(places: Tensor) -> nn.Module:
     return Memoriser(forward)
 
 
+def dtypes(places: Tensor) -> nn.Module:
+    """The digits of the places are the dtypes that one number is converted to: 1, 44, 300 or 131,372."""
+    kinds = torch.bool, torch.uint8, torch.int16, torch.int64
+    written = [kinds[int(place) >> 2 * k & 3] for place in places for k in range(12)]
+
+    def forward(s: nn.Module, x: Tensor) -> Tensor:
+        read = [s.base.to(kind).to(torch.float64) for kind in written]
+        digits = sum((torch.stack(read).reshape(-1, 12) > edge).double() for edge in (2, 200, 65_000))
+        return hats(x - (digits * s.powers).sum(1))
+
+    return Memoriser(forward, base=torch.tensor(2**17 + 300), powers=4.0 ** torch.arange(12, dtype=torch.float64))
+
+
 def _configured_modules(places: Tensor) -> nn.Module:
     """Modules that put a constant beside their input."""
 

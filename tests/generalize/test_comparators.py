@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from normscope.generalize.description import Fixed
-from normscope.generalize.stream import SamplesSeen
+from normscope.generalize.stream import SamplesSeen, independent_draws
 from normscope.generalize.vc import Units, growth_bound, log_growth, slides_bound, vc_dimension
 from normscope.generalize.weight_layers import read_network
 from normscope.generalize.weight_rows import (
@@ -29,7 +29,8 @@ def seen(m=1000, error=0.1, margin=2.0):
     spread = torch.linspace(-0.1 * margin, 2 * margin, m, dtype=torch.float64)
     return SamplesSeen(
         samples=m, loss=0.1, error=error, worst_loss=0.1, worst_error=error, margins=spread, square_norms=4.0 * m,
-        largest_norm=3.0, entries=(-1.0, 1.0), fingerprints=torch.arange(m), classes=3, difference=0.0,
+        largest_norm=3.0, entries=(-1.0, 1.0), fingerprints=torch.arange(m),
+        independent=independent_draws(torch.arange(m), 0), classes=3, difference=0.0,
     )  # fmt: skip
 
 

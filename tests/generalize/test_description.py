@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from normscope.core.errors import InputError
-from normscope.generalize.description import Fixed, _own_bits, _tensor_bits, describe, number_bits
+from normscope.generalize.description import Fixed, _own_bits, _tensor_bits, describe, written_bits
 from normscope.graph.ir import Graph
-from normscope.graph.origins import Constant
+from normscope.graph.origins import Argument, Constant
 
 VALUES = [
     *(True, False, 2**63 - 1),
@@ -17,7 +17,9 @@ VALUES = [
     *(sign * digits * 10.0**exponent for sign in (-1, 1) for digits in range(1, 1000) for exponent in range(-8, 3)),
     *(0.0, -0.0, math.inf, -math.inf, math.nan, 1j, 2 - 0.5j),
     *map("".join, itertools.product("abc", repeat=2)),
+    *(None, *Argument, torch.float32, torch.bool, torch.strided, torch.channels_last),
 ]  # fmt: skip
+VALUES += [tuple(row) for length in range(4) for row in itertools.product([*VALUES[-9:], True, "a"], repeat=length)]
 
 
 class TestNumbers:
@@ -30,22 +32,22 @@ class TestNumbers:
     def test_so_do_those_of_all_sequences(self, length):
         """Numbers that stand in one place of several operators: repeats are cheap, and are paid for by the others."""
         few = [0, 1, -1, 2, 0.5, True, False]
-        total = sum(2.0 ** -number_bits([("a", one) for one in row]) for row in itertools.product(few, repeat=length))
+        total = sum(2.0 ** -written_bits([("a", one) for one in row]) for row in itertools.product(few, repeat=length))
         assert total <= 1.0
 
     def test_places_of_different_names_do_not_help_each_other(self):
-        assert number_bits([("a", 0.3), ("b", 0.3)]) == 2 * number_bits([("a", 0.3)])
-        assert number_bits([("a", 0.3), ("a", 0.3)]) == number_bits([("a", 0.3)]) + 1
+        assert written_bits([("a", 0.3), ("b", 0.3)]) == 2 * written_bits([("a", 0.3)])
+        assert written_bits([("a", 0.3), ("a", 0.3)]) == written_bits([("a", 0.3)]) + 1
 
     def test_zeros_of_either_sign_and_types_are_told_apart(self):
-        assert number_bits([("a", 0.0), ("a", -0.0)]) > number_bits([("a", 0.0), ("a", 0.0)])
-        assert number_bits([("a", 1), ("a", 1.0)]) > number_bits([("a", 1), ("a", 1)])
+        assert written_bits([("a", 0.0), ("a", -0.0)]) > written_bits([("a", 0.0), ("a", 0.0)])
+        assert written_bits([("a", 1), ("a", 1.0)]) > written_bits([("a", 1), ("a", 1)])
 
     def test_a_written_out_activation_is_cheap_and_many_floats_are_not(self):
         gelu = [("mul", 0.5), ("mul", 0.044715), ("mul", 0.7978845608028654), ("add", 1.0), ("pow", 3.0)]
         many = torch.randn(200, generator=torch.Generator().manual_seed(0), dtype=torch.float64).tolist()
-        assert number_bits(gelu * 12) < 400
-        assert number_bits([("add", one) for one in many]) > 200 * 52
+        assert written_bits(gelu * 12) < 400
+        assert written_bits([("add", one) for one in many]) > 200 * 52
 
 
 class TestTensors:
@@ -61,7 +63,8 @@ class TestTensors:
         ids=lambda value: str(getattr(value, "dtype", value)),
     )
     def test_noise_costs_all_its_bits(self, value, bits):
-        assert bits * 0.85 < _tensor_bits(value) <= bits + 1
+        shape = 8 + 30  # its dtype, and where its shape begins and ends
+        assert bits * 0.85 < _tensor_bits(value) <= bits + 1 + shape
 
     @pytest.mark.parametrize("seed", range(3))
     def test_random_labels_cost_a_bit_each_however_they_are_written(self, seed):
@@ -70,9 +73,14 @@ class TestTensors:
         for written in (labels, labels.bool(), labels.float(), labels.double(), labels.to(torch.int8)):
             assert _tensor_bits(written) >= 4000
 
+    def test_shapes_and_dtypes_are_paid_for(self):
+        sizes = [_tensor_bits(torch.zeros(0, size)) for size in (1, 100, 10_000)]
+        assert sizes[0] + 13 < sizes[1] + 13 < sizes[2]  # at least log2 of the size
+        assert sum(2.0 ** -_tensor_bits(torch.zeros(0, dtype=one)) for one in (torch.half, torch.float, torch.bool)) < 1
+
     def test_what_can_be_said_shortly_is_cheap(self):
         assert _tensor_bits(torch.ones(512, 512).tril().bool()) < 0.1 * 512 * 512
-        assert _tensor_bits(torch.zeros(10_000)) < 500
+        assert _tensor_bits(torch.zeros(10_000)) < 550
 
     @pytest.mark.parametrize("value", [object(), None, torch.randn(3).to_sparse()])
     def test_what_is_no_plain_tensor_cannot_be_counted(self, value):
@@ -105,14 +113,31 @@ class TestFixed:
         assert graph_of(("b", "buffer", torch.zeros(3))).constants[0] not in fixed
         assert graph_of(("b", "parameter", torch.ones(3))).constants[0] not in fixed
 
-    def test_numbers_are_declared_together(self):
-        number = Constant(name="mul", kind="number", value=0.5, source="")
+    def test_numbers_are_declared_together_and_so_are_all_arguments(self):
+        number = Constant(name="mul:other", kind="number", value=0.5, source="")
+        choice = Constant(name="to", kind="choice", value=(torch.half,), source="")
         graph = graph_of(("b", "buffer", torch.ones(3)))
-        assert [number in Fixed.of(one, graph) for one in ("all", "numbers", "*", ())] == [True, True, False, False]
+        words = ("all", "code", "numbers", "*", (), None)
+        assert [number in Fixed.of(one, graph) for one in words] == [True, True, True, False, False, False]
+        assert [choice in Fixed.of(one, graph) for one in words] == [True, True, False, False, False, False]
+
+    @pytest.mark.parametrize("name", ["all", "numbers", "code", "a*", "a?", "a[b]", "[a]"])
+    def test_a_name_goes_before_words_and_patterns(self, name):
+        graph = graph_of(
+            (name, "buffer", torch.ones(3)), ("ab", "buffer", torch.ones(3)), ("a", "buffer", torch.ones(3)),
+            ("mul:other", "number", 0.5), ("to", "choice", ()),
+        )  # fmt: skip
+        fixed = Fixed.of([name], graph)
+        assert [one in fixed for one in graph.constants] == [True, False, False, False, False]
+
+    def test_patterns_have_no_brackets(self):
+        fixed = Fixed.of("a[*", graph_of(("a[b]", "buffer", torch.ones(3)), ("a", "buffer", torch.ones(3))))
+        assert list(fixed.tensors) == ["a[b]"]
 
     @pytest.mark.parametrize("declared", ["w", "c", ["b", "c*"]])
     def test_names_of_no_constant_are_refused(self, declared):
         with pytest.raises(InputError, match=r"no such buffer.*`b`"):
             Fixed.of(declared, graph_of(("w", "parameter", torch.ones(3)), ("b", "buffer", torch.ones(3))))
-        with pytest.raises(InputError, match="names of buffers"):
-            Fixed.of([3], graph_of())
+        for wrong in ([3], 3, [None]):
+            with pytest.raises(InputError, match="names of buffers"):
+                Fixed.of(wrong, graph_of())

@@ -9,8 +9,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import normscope as ns
+from normscope.generalize.description import Fixed, describe
+from normscope.graph.capturing import capture
 
-from .memorisers import IN_THE_GRAPH, OUTSIDE, SPAN, Memoriser, samples
+from .memorisers import IN_THE_GRAPH, OUTSIDE, SPAN, Memoriser, dtypes, samples
 
 TRUTH = 0.5
 """The error of every classifier on fair coins, and its mean probability loss."""
@@ -46,6 +48,84 @@ def test_no_certified_row_lies_below_the_truth(name):
         assert row.evidence != "certified" or row.value >= truth - 1e-3, row.name
     assert (found["PAC-Bayes"].evidence == "certified") is (name in IN_THE_GRAPH)
     assert name in IN_THE_GRAPH or not found.certified
+
+
+def test_dtypes_are_no_numbers():
+    """All numbers and all buffers were fixed before D was seen; the dtypes in the code were not."""
+    x, y = samples(12, 0)
+    found = bounds(dtypes(x[y == 1, 0]), (x, y), fixed=["numbers", "base", "powers"])
+    assert found.train_error == 0.0
+    for name in ("VC", "PAC-Bayes"):
+        assert found[name].value > TRUTH or found[name].evidence != "certified"
+        assert "the architecture was fixed before D was seen" in [one.what for one in found[name].conditions]
+
+
+ARGUMENTS = {
+    "dtype": lambda x, bit: x.to(torch.half if bit else torch.bfloat16).double(),
+    "flag": lambda x, bit: x.cumsum(0).sum(0, keepdim=bit).sum(),
+    "text": lambda x, bit: F.gelu(x, approximate="tanh" if bit else "none"),
+    "None or a number": lambda x, bit: x.clamp(min=None if bit else 1.0, max=1.0 if bit else None),
+    "given or not": lambda x, bit: torch.add(x, x, alpha=3) if bit else torch.add(x, x),
+    "length": lambda x, bit: x.expand([2] * (1 + bit)).sum(),
+}
+"""A bit of D in the code, beside all numbers."""
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_what_stands_in_arguments_is_paid_for(name):
+    """A pattern of n choices costs at least the logarithm of the number of patterns."""
+    bits = [bool(bit) for bit in samples(24, 0)[1]]
+
+    def nats(pattern):
+        def forward(s, x):
+            return x - torch.stack([ARGUMENTS[name](s.base, bit).reshape(()) for bit in pattern])
+
+        model = Memoriser(forward, base=torch.full((1,), 0.3, dtype=torch.float64))
+        graph = capture(model.eval(), torch.ones(2, 1, dtype=torch.float64), mode="eval")
+        return describe(graph, range(len(graph.constants)), Fixed.of(["numbers", "base"], graph)).nats
+
+    assert nats(bits) - nats([True] * 24) > math.log(math.comb(24, sum(bits)))
+
+
+class TestRepeatedSamples:
+    """Eight samples with any labels are learned by a linear model: read again and again, they are no new draws."""
+
+    @staticmethod
+    def bounds(draws, **options):
+        generator = torch.Generator().manual_seed(0)
+        x, fresh = torch.rand(8, 8, generator=generator), torch.rand(900, 8, generator=generator)
+        y, coins = torch.tensor([0, 1, 1, 0, 1, 0, 0, 1]), torch.randint(2, (900,), generator=generator)
+        model = nn.Linear(8, 2, bias=False)
+        with torch.no_grad():
+            model.weight.copy_(torch.linalg.solve(x, 2.0 * F.one_hot(y).float() - 1.0).T)
+        index = torch.randint(8, (draws,), generator=generator)
+        given = {"steps": 0, "cells": (1,), "input_range": (0.0, 1.0), "held_out": (fresh[300:500], coins[300:500])}
+        given |= {"test": (fresh[:300], coins[:300])} | options
+        return ns.generalization(model.eval(), (x[index], y[index]), **given)
+
+    @pytest.mark.parametrize("options", [{}, {"held_out": None}, {"test": None}], ids=str)
+    def test_nothing_is_certified_from_them(self, options):
+        found = self.bounds(20_000, **options)
+        assert found.train_error == 0.0
+        certified = [row.name for row in found.rows if row.evidence == "certified"]
+        assert certified == (["Test samples alone"] if found.tested else [])
+        repeats = found.samples - 8
+        assert f"duplicates={repeats} if the distribution repeats itself" in found["VC"].missing[0].why
+
+    def test_those_that_are_declared_are_draws(self):
+        assert self.bounds(20_000, duplicates=20_000)["VC"].evidence == "certified"
+
+    def test_neither_are_repeated_test_samples(self):
+        generator = torch.Generator().manual_seed(1)
+        x, y = torch.rand(5, 8, generator=generator), torch.zeros(5, dtype=torch.long)
+        found = self.bounds(8, test=(x.repeat(100, 1), y.repeat(100)))
+        assert "495 of 500 repeat others" in found["Test samples alone"].missing[0].why
+
+    def test_neither_are_repeated_held_out_samples(self):
+        x = torch.rand(5, 8, generator=torch.Generator().manual_seed(1)).repeat(40, 1)
+        found = self.bounds(8, held_out=(x, torch.zeros(200, dtype=torch.long)), duplicates=10)
+        missing = [one.what for one in found["Theorem 20, all inputs"].missing]
+        assert missing == ["the samples for distances are independent of D"]
 
 
 def test_theorem_20_counts_what_the_graph_gives_and_not_what_was_looked_up():
@@ -119,7 +199,7 @@ class TestConditions:
 
     def test_what_is_declared_as_fixed_is_free(self):
         model = FORMS["integers"](PLACES)
-        free = bounds(model, fixed=["kept", "numbers"])
+        free = bounds(model, fixed=["kept", "code"])
         assert free["VC"].value == pytest.approx(math.sqrt(math.log(1 / 0.05) / (2 * len(TRAIN[0]))))
         assert free["PAC-Bayes"].value < 0.5
         assert "declared as fixed: `kept`" in self.counted(free, "VC").why

@@ -9,8 +9,7 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.core.errors import CaptureError
-from normscope.graph.direct_trace import is_plain, writes_nothing
-from normscope.graph.in_place import IN_PLACE, OWN_MEMORY, write_out_of_place
+from normscope.graph.direct_trace import IN_PLACE, OWN_MEMORY, is_plain, write_out_of_place, writes_nothing
 
 
 class Function(nn.Module):

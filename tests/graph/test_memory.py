@@ -14,13 +14,6 @@ from normscope.core.errors import CaptureError, NormscopeError
 from .attacked import Function, bounded
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
-
-
 def weighted(x: Tensor) -> Tensor:
     """Another weight for every entry, so that a wrong entry is seen."""
     return x * 10.0 ** torch.arange(x.numel()).reshape(x.shape)

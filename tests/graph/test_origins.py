@@ -9,7 +9,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from normscope.graph.capturing import capture, capture_weights
+from normscope.graph.origins import Argument
 
+NUMBER = Argument.NUMBER
 OUTSIDE = torch.tensor([3, 1, 2])
 
 
@@ -29,7 +31,7 @@ def graph(forward, **buffers):
 
 
 def tensors(found):
-    return {(one.name, one.kind): one.value for one in found.constants if one.kind != "number"}
+    return {(one.name, one.kind): one.value for one in found.constants if one.kind not in ("number", "choice")}
 
 
 def numbers(found):
@@ -68,7 +70,8 @@ class TestTensors:
     def test_constants_that_were_computed_lead_back_to_what_they_were_computed_from(self):
         found = graph(lambda s, x: x * (s.weight + s.kept * 2), kept=torch.arange(3))
         (read,) = (one for one in found.reads if one.entries == 3)
-        assert {found.constants[place].name for place in read.origins} == {"weight", "kept", "aten.mul.Tensor:other"}
+        names = {found.constants[place].name for place in read.origins}
+        assert names == {"weight", "kept", "aten.mul.Tensor:other", "aten.add.Tensor"}
         assert read.real
         assert read.node == found.nodes[-1].name
 
@@ -107,6 +110,25 @@ class TestNumbers:
         found = numbers(graph(lambda s, x: forward(x)))
         assert set(expected) <= set(found)
 
+    @pytest.mark.parametrize(
+        ("forward", "expected"),
+        [
+            (lambda x: torch.relu(x), []),
+            (lambda x: F.linear(x, torch.ones(3, 3)), [("ones.default", ((NUMBER, NUMBER), ...))]),
+            (lambda x: x + x, [("add.Tensor", ())]),
+            (lambda x: x.sum(1, keepdim=True), [("sum.dim_IntList", ((NUMBER,), True))]),
+            (lambda x: x.clamp(max=2.0), [("clamp.default", (None, NUMBER))]),
+            (lambda x: x.to(torch.float64), [("to.dtype", (torch.float64,))]),
+            (lambda x: F.gelu(x, approximate="tanh"), [("gelu.default", ("tanh",))]),
+        ],
+    )
+    def test_so_is_what_the_arguments_are_besides(self, forward, expected):
+        found = graph(lambda s, x: forward(x)).constants
+        choices = [(one.name.removeprefix("aten."), one.value) for one in found if one.kind == "choice"]
+        assert [name for name, _ in choices] == [name for name, _ in expected]
+        for (_, value), (_, parts) in zip(choices, expected):
+            assert parts[-1:] == (...,) or value == parts
+
     def test_what_a_dropout_would_do_in_train_mode_is_not_read(self):
         assert numbers(graph(lambda s, x: F.dropout(x + s.weight, 0.37, s.training))) == []
 
@@ -127,7 +149,7 @@ class TestWeights:
         state = {name: moved[id(one)] for name, one in model.named_parameters()}
         expected = torch.func.functional_call(model, state, (x[:1],))
         assert torch.allclose(found.run(*values, x[:1]), expected, atol=1e-6)
-        assert {one.name for one in found.constants if one.kind != "number"} == {"3.running_mean", "3.running_var"}
+        assert {name for name, _ in tensors(found)} == {"3.running_mean", "3.running_var"}
 
     def test_samples_that_meet_are_refused(self):
         with pytest.raises(Exception, match="samples of a batch meet"):

@@ -8,16 +8,9 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.core.bracket import Evidence
-from normscope.graph.narrow_floats import holds
+from normscope.graph.translate import holds
 
 from .attacked import Function
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
 
 
 def autocast(x: Tensor) -> Tensor:

@@ -20,13 +20,6 @@ from ..real_models.families import FAMILIES
 from .attacked import Function, bounded
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
-
-
 def tiny(x: Tensor) -> Tensor:
     """Any share of the other samples that no draw at a tolerance sees."""
     return 1e-12 * x

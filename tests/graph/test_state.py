@@ -19,13 +19,6 @@ from normscope.core.errors import CaptureError, NormscopeError
 from .attacked import Function, bounded
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
-
-
 class Normalized(nn.Module):
     """A normalizer, and what a function makes of its output, its input and itself."""
 
@@ -73,15 +66,8 @@ def test_a_moved_mean_that_is_read_counts(name):
     assert bracket.upper < 1e6
 
 
-def test_a_moved_mean_after_a_batch_in_half_the_size():
-    """The bound is as good as the operators: one linear map."""
-    bracket = bounded(functional(1000.0, 0).eval(), torch.randn(4, 3))
-    assert bracket.upper == pytest.approx(1001, rel=1e-6)
-
-
-@pytest.mark.parametrize("factor", [1.0, -2.0])
-def test_a_moved_variance_that_is_read_has_no_bound(factor):
-    bracket = bounded(functional(factor, 1).eval(), torch.randn(4, 3))
+def test_a_moved_variance_that_is_read_has_no_bound():
+    bracket = bounded(functional(1.0, 1).eval(), torch.randn(4, 3))
     assert bracket.upper == math.inf
     assert "var" in bracket.reason
 
@@ -106,9 +92,8 @@ def test_statistics_that_torch_hands_out_have_no_bound():
     assert "statistics" in bracket.reason
 
 
-@pytest.mark.parametrize("momentum", [0.1, 1.0])
-def test_what_nobody_reads_changes_nothing(momentum):
-    norms = [nn.BatchNorm1d(3, momentum=momentum), nn.BatchNorm1d(3, track_running_stats=False)]
+def test_what_nobody_reads_changes_nothing():
+    norms = [nn.BatchNorm1d(3), nn.BatchNorm1d(3, track_running_stats=False)]
     batch = torch.randn(4, 3)
     moved, still = (bounded(Normalized(norm, lambda y, x, n: n(y.relu())), batch) for norm in norms)
     assert (moved.log10_upper, moved.evidence) == (still.log10_upper, still.evidence)
@@ -209,7 +194,7 @@ def test_buffers_that_are_written_and_read(function, training):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize("function", [assigns, one_row, rebound, filled])
+@pytest.mark.parametrize("function", [one_row, rebound])
 def test_buffers_that_are_written_stay_in_the_graph(function):
     model = Written(function, b=torch.ones(3), c=torch.zeros(2, 3)).train()
     assert bounded(model, torch.randn(4, 3)).evidence >= Evidence.NUMERICAL
@@ -311,7 +296,7 @@ def test_a_batch_norm_in_two_places(momentum):
     assert torch.equal(norm.running_mean, torch.zeros(3))
 
 
-@pytest.mark.parametrize(("seen", "runs"), [(0, 1), (1, 1), (3, 2), (9, 3), (99, 1)])
+@pytest.mark.parametrize(("seen", "runs"), [(0, 1), (3, 2), (99, 1)])
 def test_a_cumulative_mean_that_is_read_counts_its_batches(seen, runs):
     """The mean after `runs` runs holds the share runs/(seen + runs) of the batch's."""
     norm = nn.BatchNorm1d(3, momentum=None)

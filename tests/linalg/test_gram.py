@@ -59,7 +59,7 @@ def matrices() -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("name", matrices())
-@pytest.mark.parametrize("factor", [1.0, 1e-30, 1e30, 1e-200, 1e200])
+@pytest.mark.parametrize("factor", [1.0, 1e-200, 1e200])
 def test_coarse_norms_are_certified(name: str, factor: float) -> None:
     matrix = matrices()[name] * factor
     for whole in (matrix, matrix.T):
@@ -149,7 +149,7 @@ def layers() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", layers())
-@pytest.mark.parametrize("factor", [1.0, 1e-25, 1e25])
+@pytest.mark.parametrize("factor", [1.0, 1e25])
 def test_coarse_norms_of_convolutions_are_certified(name: str, factor: float, monkeypatch) -> None:
     torch.manual_seed(0)
     monkeypatch.setattr(conv_norm, "_FAST", 0.0)  # not written out

@@ -59,7 +59,7 @@ def matrices() -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", matrices())
-@pytest.mark.parametrize("factor", [1.0, 1e-30, 1e30, 1e-200, 1e200])
+@pytest.mark.parametrize("factor", [1.0, 1e-200, 1e200])
 def test_matrices(name: str, factor: float) -> None:
     matrix = matrices()[name] * factor
     result = operator_norms.bracket(Matrix(matrix))

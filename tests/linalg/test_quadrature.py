@@ -35,7 +35,7 @@ KINDS: dict[str, Callable[[int, torch.Generator], Tensor]] = {
     "all zero": lambda n, g: torch.zeros(n, dtype=torch.float64),
 }
 """Eigenvalues of a matrix of any order."""
-ORDERS = (1, 2, 3, 5, 8, 12, 19, 33, 60, 120)
+ORDERS = (1, 2, 5, 12, 33, 60)
 LIMITS = (1e-3, 0.1, 0.15, 0.25, 0.5, 0.7, 1.0)
 """Limits relative to the largest eigenvalue; 0.15, 0.25, 0.5 and 1.0 are eigenvalues of some kinds."""
 
@@ -80,7 +80,7 @@ class Seen:
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_exact_share_lies_between_the_sides(kind: str, dtype: torch.dtype, times: int) -> None:
-    """Random matrices of ten orders, with up to 20 products: 320 vectors; those of small matrices end before that."""
+    """Random matrices of six orders, with up to 20 products; those of small matrices end before that."""
     generator = torch.Generator().manual_seed(sum(map(ord, kind)))
     tolerance = 1e-9 if dtype is torch.float64 else 1e-4  # rounding moves eigenvectors too
     for order in ORDERS * times:

@@ -6,17 +6,19 @@ import math
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import normscope as ns
 from normscope.bounds.captured import Captured
-from normscope.bounds.layer_constants import layer_constants
+from normscope.bounds.ladder import layer_constants
 from normscope.core.bracket import Evidence
 from normscope.core.rounding import ONE, Upper
 from normscope.graph.ir import Node
 from normscope.linalg.linear_map import Diagonal, LinearMap
 from normscope.linalg.operator_norms import upper
 from normscope.rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
+
+from ..soundness.networks import Function
 
 
 def diagonal(*scale: float) -> LinearMap:
@@ -82,14 +84,6 @@ def test_every_reader_takes_the_smaller_constant_of_a_whole_normalizer() -> None
     assert printed.log10_upper == pytest.approx(expected, abs=1e-12)
 
 
-def nodes(function, *shapes: tuple[int, ...]) -> list[Node]:
-    class Function(nn.Module):
-        def forward(self, *inputs: Tensor) -> Tensor:
-            return function(*inputs)
-
-    return list(ns.capture(Function(), *(torch.randn(shape) for shape in shapes)))
-
-
 def layer_nodes(layer: nn.Module, shape: tuple[int, ...]) -> list[Node]:
     return list(ns.capture(layer, torch.randn(shape)))
 
@@ -118,7 +112,9 @@ def test_poolings_say_over_how_many_axes_they_go(layer: nn.Module, shape: tuple[
 
 
 def test_extremes_say_which_end_they_take() -> None:
-    found = nodes(lambda x: x.amin(1) + x.amax(1) + x.min() + x.max() + torch.minimum(x, -x).sum(), (2, 3))
+    found = layer_nodes(
+        Function(lambda x: x.amin(1) + x.amax(1) + x.min() + x.max() + torch.minimum(x, -x).sum()), (2, 3)
+    )
     smallest = [node.operator for node in found if node.takes_smallest]
     assert smallest == ["amin", "min", "minimum"]
 
@@ -126,7 +122,9 @@ def test_extremes_say_which_end_they_take() -> None:
 def test_transposed_convolutions_are_told_apart() -> None:
     for layer, transposed in ((nn.ConvTranspose2d(2, 3, 3), True), (nn.Conv2d(2, 3, 3), False)):
         assert any(n.is_transposed_convolution for n in layer_nodes(layer, (1, 2, 5, 5))) is transposed
-    assert not any(node.is_transposed_convolution for node in nodes(lambda x: x.transpose(0, 1) * 2, (2, 3)))
+    assert not any(
+        node.is_transposed_convolution for node in layer_nodes(Function(lambda x: x.transpose(0, 1) * 2), (2, 3))
+    )
 
 
 @pytest.mark.parametrize(
@@ -143,12 +141,7 @@ def test_transposed_convolutions_are_told_apart() -> None:
 )
 def test_only_truth_values_signs_and_fractions_lie_within_one(function, operator: str, largest: float) -> None:
     """Of integers `~` and `&` give more: only where the value is a truth value is it 0 or 1."""
-
-    class Function(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return function(x)
-
-    work = Captured.of(Function(), torch.randn(1, 4))
+    work = Captured.of(Function(function), torch.randn(1, 4))
     [node] = [node for node in work.double if node.operator == operator]
     effect = work.segments.effects[node.name]
     assert isinstance(effect, Unbounded)

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from normscope.graph.ir import Node, Ref
-from normscope.rules.local.entry_sets import LogSoftmax, LogSumExp, Norm, Normalize, Softmax
+from normscope.rules.local.entry_sets import LogSoftmax, LogSumExp, Norm, Normalize, Softmax, WindowMaximum
 from normscope.rules.local.local import Builder, Enclosure, LocalForm, Primitive
 from normscope.rules.local.products import MatrixProduct, Multiply
 from normscope.rules.local.scalar import Scalar
-from normscope.rules.local.windows import WindowMaximum
 from normscope.rules.registry import lookup
 
 aten = torch.ops.aten

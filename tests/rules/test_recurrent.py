@@ -68,11 +68,11 @@ def test_a_linear_recurrence_is_met_up_to_the_schur_test():
     assert found.lower == pytest.approx(exact, rel=1e-3)
 
 
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])
 def test_more_steps_are_a_larger_bound(kind):
     layer = kind(2, 2)
-    uppers = [ns.lipschitz(_Taken(layer), torch.randn(n, 1, 2), max_seconds=0.0).upper for n in (1, 3, 9)]
+    uppers = [ns.lipschitz(_Taken(layer), torch.randn(n, 1, 2), max_seconds=0.0).upper for n in (1, 2, 4)]
     assert uppers[0] < uppers[1] < uppers[2] < math.inf
 
 
@@ -144,21 +144,15 @@ def test_a_ball_is_bounded_too():
     assert point.lower <= ball.upper < math.inf
 
 
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize(
-    ("name", "bug"),
-    [
-        ("rnn_relu", lambda weights, first: lambda t: (np.zeros((1, 1)), np.array([1.0]))),
-        ("rnn_relu", lambda weights, first: lambda t: (np.array([[0.1]]), np.array([2.0]))),
-    ],
-)
-def test_planted_bugs_are_seen(monkeypatch, name, bug):
-    """The recursion without its weights, or with too small a share of the state."""
+def test_a_planted_bug_is_seen(monkeypatch):
+    """The recursion with too small a share of the state."""
     layer = nn.RNN(1, 1, nonlinearity="relu", bias=False)
     with torch.no_grad():
         layer.weight_ih_l0.fill_(2.0)
         layer.weight_hh_l0.fill_(1.5)
     assert ns.lipschitz(_Taken(layer), torch.ones(5, 1, 1)).upper > 10
-    monkeypatch.setitem(recurrent.STEPS, name, bug)
+    monkeypatch.setitem(
+        recurrent.STEPS, "rnn_relu", lambda weights, first: lambda t: (np.array([[0.1]]), np.array([2.0]))
+    )
     with pytest.raises(SoundnessError):
         ns.lipschitz(_Taken(layer), torch.ones(5, 1, 1))

@@ -21,6 +21,8 @@ from normscope.rules import registry
 from normscope.rules.effects import Elementwise, Gain, Unbounded
 from normscope.rules.registry import Operator, forget, operators
 
+from ..soundness.networks import Function
+
 aten = torch.ops.aten
 BY_FUNCTION: dict[str, list[Operator]] = {}
 for _rule in operators():  # one function serves many operators, with the same examples
@@ -29,14 +31,6 @@ for _rule in operators():  # one function serves many operators, with the same e
             (k for k, v in BY_FUNCTION.items() if v[0].examples == _rule.examples), f"{_rule.family}-{_rule.name}"
         )
         BY_FUNCTION.setdefault(_key, []).append(_rule)
-
-
-def function_of(x):
-    class Function(nn.Module):
-        def forward(self, *inputs):
-            return x(*inputs)
-
-    return Function()
 
 
 @pytest.mark.one_in(8)
@@ -139,7 +133,7 @@ def bent():
 class TestUsersRule:
     def test_it_bounds_a_model_with_a_custom_operator(self, bent) -> None:
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(3, 4), function_of(lambda x: bent_op(x, 3.0)), nn.Linear(4, 2)).eval()
+        model = nn.Sequential(nn.Linear(3, 4), Function(lambda x: bent_op(x, 3.0)), nn.Linear(4, 2)).eval()
         bracket = ns.lipschitz(model, torch.randn(2, 3), max_seconds=2)
         norms = [float(torch.linalg.matrix_norm(model[i].weight.detach().double(), 2)) for i in (0, 2)]
         assert bracket.lower <= bracket.upper <= 3.0 * norms[0] * norms[1] * (1 + 1e-2)
@@ -155,7 +149,7 @@ class TestUsersRule:
 
     def test_without_it_the_operator_is_missing(self) -> None:
         with pytest.raises(MissingRuleError, match=r"normscope_tests\.bent\.default"):
-            ns.lipschitz(function_of(lambda x: bent_op(x, 3.0)), torch.randn(2, 3))
+            ns.lipschitz(Function(lambda x: bent_op(x, 3.0)), torch.randn(2, 3))
 
 
 class Spread(nn.Module):
@@ -272,7 +266,7 @@ class TestEffects:
         op = torch.ops.normscope_tests.bent.default
         ns.rule(op, examples=[(function, shape)])(lambda node, operands: effect)
         try:
-            return upper_sides(Captured.of(function_of(function), torch.randn(shape)))["best"]
+            return upper_sides(Captured.of(Function(function), torch.randn(shape)))["best"]
         finally:
             forget(op)
 

@@ -16,16 +16,7 @@ from normscope.linalg import operator_norms
 from normscope.rules import scatter
 from normscope.rules.effects import Unbounded
 
-
-class Function(nn.Module):
-    """A function of one tensor as a module."""
-
-    def __init__(self, function) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
+from ..soundness.networks import Function
 
 
 def random_places(seed: int, rows: int, most: int) -> Tensor:

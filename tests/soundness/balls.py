@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normscope.bounds.balls.ball import Balls, Over
-from normscope.bounds.balls.ball_attack import strongest_pairs
+from normscope.bounds.balls.ball_bracket import strongest_pairs
 from normscope.bounds.balls.sweep import below
 from normscope.bounds.captured import Captured
 from normscope.core.budget import Budget

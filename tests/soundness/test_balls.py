@@ -29,7 +29,6 @@ from normscope.linalg import absolute
 from normscope.linalg.linear_map import LinearMap, Matrix
 from normscope.rules.local import entry_sets as local_sets
 from normscope.rules.local import products as local_products
-from normscope.rules.local import windows as local_windows
 from normscope.rules.local.local import Enclosure, OperandShare
 from normscope.rules.local.scalar import Scalar, TurningPoint
 from normscope.rules.registry import operators
@@ -293,13 +292,13 @@ def weights_of_the_centre(patch: Patch) -> None:
 
 
 def winner_of_the_centre(patch: Patch) -> None:
-    real = local_windows.WindowMaximum.local
+    real = local_sets.WindowMaximum.local
 
     def local(self: Any, operands: Any) -> Any:
         (x,) = operands
         return real(self, [Enclosure(x.centre, x.centre, x.centre, x.constant, x.entries, x.radius)])
 
-    patch.setattr(local_windows.WindowMaximum, "local", local)
+    patch.setattr(local_sets.WindowMaximum, "local", local)
 
 
 def half_the_ball(patch: Patch) -> None:

@@ -70,12 +70,7 @@ def weight_of(node: Node) -> Tensor | None:
 
 
 def applied_weights(graph: Graph, double: Graph) -> tuple[Applied, ...]:
-    """Return the weights a graph applies, in order; a tensor that several nodes apply counts once.
-
-    Args:
-        graph: as captured, where shared tensors share their memory.
-        double: the same graph in float64.
-    """
+    """Return the weights a graph applies, in order; a tensor that several nodes apply counts once."""
     wide = {node.name: weight for node in double if (weight := weight_of(node)) is not None}
     groups: list[tuple[Node, Tensor, list[str], set[str]]] = []
     for node in graph:

@@ -77,22 +77,7 @@ class Captured:
         graph: Graph | None = None,
         folding: Budget | None = None,
     ) -> Captured:
-        """Capture a model and fold its linear segments.
-
-        Args:
-            model: any `torch.nn.Module` that can be traced.
-            batch: as for `lipschitz`.
-            bounding: how norms are bounded; without limits if None.
-            mode: `"train"`, `"eval"`, or None for the mode the model is in.
-            output: which output to measure.
-            on_missing: `"error"` or `"inf"`.
-            known: constants of modules by path.
-            graph: the graph of the model, where it was captured already.
-            folding: a separate budget for folding the segments; by default that of `bounding`.
-
-        Raises:
-            NormscopeError: as `lipschitz` does.
-        """
+        """Capture a model (or take its graph) and fold its linear segments; `folding` is a separate budget for that."""
         check_option(on_missing)
         bounding = bounding or Bounding()
         first = bounding if folding is None else Bounding(budget=folding, rtol=bounding.rtol)
@@ -184,11 +169,7 @@ class Captured:
 
 @torch.no_grad()
 def float64_graph(traced: Graph, known: Mapping[str, float] | None = None) -> Graph:
-    """Return the graph that bounds are taken of: in float64, modules of `known` as one node each, all values real.
-
-    Raises:
-        CaptureError: an operator does not run in float64.
-    """
+    """Return the graph that bounds are taken of: in float64, modules of `known` as one node each, all values real."""
     double = with_real_values(fill(traced.double(), known or {}))
     values = {item.name: item.value for item in double.inputs}
     for node in double:

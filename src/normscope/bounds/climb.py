@@ -28,14 +28,7 @@ def climb(
 ) -> Rungs:
     """Return every rung, with one lower side shared by all that bound the network.
 
-    Args:
-        captured: the graph.
-        bounding: what it may cost.
-        observed: the Jacobian norms at the batch, where there are some.
-        seed: of the search from below.
-        effort: `"fast"`, `"tight"` or `"exact"`.
-        search: False: the lower side comes from pairs at the batch alone.
-        proofs: whether brackets hold what a checker needs.
+    Without `search` the lower side comes from pairs at the batch alone; `proofs` keeps what a checker needs.
     """
     rungs = upper_sides(captured, bounding, effort, proofs=proofs)
     lower = lower_side(captured, bounding, observed, seed, enough=rungs["best"].log10_upper, search=search)
@@ -47,14 +40,7 @@ def climb(
 
 
 def shared(rungs: Rungs, best: Bracket, search: Budget, observed: Bracket | None) -> Rungs:
-    """Return rungs with the lower side of the best one; Jacobian norms at the batch are the last rung.
-
-    Args:
-        rungs: the upper sides.
-        best: with its lower side.
-        search: the budget that this was searched with.
-        observed: the Jacobian norms at the batch, where there are some.
-    """
+    """Return rungs with the lower side of the best one; Jacobian norms `observed` at the batch are the last rung."""
     brackets = {
         name: replace(b, log10_lower=best.log10_lower, witness=best.witness, notes=best.notes) if b.holds else b
         for name, b in rungs.items()

@@ -48,12 +48,7 @@ CARRIED = ("entries", "norms", "estimate")
 
 
 class Values:
-    """A network whose values are computed together with their rounding errors.
-
-    Args:
-        steps: the network's steps in float64.
-        norm: bounds the norm of one linear map; each map is asked for once.
-    """
+    """A network whose values are computed together with their rounding errors; each map's `norm` is asked for once."""
 
     def __init__(self, steps: GraphSteps, norm: Norm = upper) -> None:
         self.steps, self._norm = steps, norm
@@ -93,12 +88,7 @@ class Values:
 
     @torch.no_grad()
     def at(self, points: Tensor, *, how: str = CARRIED[0]) -> Certain:
-        """Return the output at flat points `[B, n]` with its error.
-
-        Args:
-            points: exact float64 inputs.
-            how: one of `CARRIED`, each dearer than the one before, with smaller errors in deep networks.
-        """
+        """Return the output at flat, exact float64 points `[B, n]` with its error, by one of `CARRIED`."""
         shaken = _Shaken(self.steps.split(points)) if how == CARRIED[2] else None
         zero = torch.zeros(len(points), dtype=torch.float64, device=points.device)
         known: dict[str, Certain] = {}

@@ -58,14 +58,10 @@ def propagate(
 ) -> dict[str, Upper]:
     """Bound the map from the input to every node of the graph, by name.
 
-    Args:
-        segments: the graph with its effects and folded forms.
-        norm: bounds the norm of one linear map.
-        fold: False: one operator at a time. True: also by folded segments, whichever is smaller at each node.
-        chain: a certificate consulted at the end of every segment.
-        start: how far each input can move, relative to the change that is measured; ONE if absent, ZERO holds it fixed.
-        side: segments of several sources up to this size are written out side by side.
-        joints: what was found of those in an earlier pass; most passes meet the same ones.
+    With `fold` also by folded segments, whichever is smaller at each node; `chain` is a certificate consulted at the
+    end of every segment. `start` is how far each input can move relative to the change that is measured: ONE if absent,
+    ZERO holds it fixed. Segments of several sources up to the size `side` are written out side by side; `joints` holds
+    what an earlier pass found of those.
     """
     inputs = {item.name: ONE if start is None else start[item.name] for item in segments.graph.inputs}
     walk = _Propagation(

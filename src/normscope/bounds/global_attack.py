@@ -41,21 +41,12 @@ def lower_bound(
     climb: bool = True,
     leave: bool = True,
 ) -> Secant:
-    """Return the largest secant slope found, with its pair.
+    """Return the largest secant slope found, with its pair, confirmed in float64 (`double`).
 
-    Args:
-        graph: the captured graph, in the model's dtype, searched by gradient ascent.
-        double: the same graph in float64, where pairs are confirmed.
-        budget: of the search; a step is one gradient or one pair in float64. What was found is
-            confirmed under the clock of the work that this is a part of.
-        seed: of the random starts and directions.
-        restarts: random starts beside the data.
-        promising: points to start from, each with a direction to try first or None; the captured input if empty.
-        enough: log10 of the upper side: nothing can be gained once a pair meets it.
-        values: the float64 graph with rounding errors, where it was read already.
-        leave: whether the search is left in its midst where the clock runs out; False: one start is tried whatever it
-            says.
-        climb: False: only the pairs along the promising directions, without a search.
+    A step of the budget is one gradient or one pair in float64; pairs are confirmed under the clock of the work that
+    this is a part of. `promising` points have a direction to try first or None (the captured input if empty). Nothing
+    can be gained once a pair meets `enough`, log10 of the upper side. Without `leave` one start is tried whatever the
+    clock says; without `climb` only the pairs along the promising directions.
     """
     values = Values.of(double) if values is None else values
     if not values.can_prove:

@@ -8,20 +8,22 @@ from typing import Any, ClassVar, Literal
 
 from torch import nn
 
-from ..core.bracket import Bracket
+from ..core.bracket import Bracket, Evidence
 from ..core.codec import JsonForm, encode
 from ..core.errors import InputError
+from ..core.markup import visible
 from ..core.untouched import outside_inference_mode
-from ..graph.ir import Graph
+from ..graph.ir import Graph, Shape
 from ..report.brackets import bracket_chart, bracket_table
 from ..report.document import Document
+from ..rules.effects import Linear
 from .bounding import Bounding
 from .captured import Captured, check_option
 from .climb import climb, shared
 from .domain.domain import Domain
 from .domain.domain_bounds import domain_sides, with_steepest
-from .layer_constants import LayerConstant, layer_constants
 from .lower import observed_if_any
+from .printed import is_normalizer, is_weight
 from .rungs import upper_sides
 
 
@@ -65,7 +67,7 @@ class Ladder(Mapping[str, Bracket]):
             note = "" if bracket.reason is None else ("not a bound: " if not bracket.holds else "") + bracket.reason
             sides = f"{bracket.log10_upper:>12.4f}{bracket.log10_lower:>12.4f}"
             lines.append(f"{name:<14}{sides}  {bracket.evidence.name:<9}  {note}".rstrip())
-        return "\n".join(lines)
+        return visible("\n".join(lines))
 
     def document(self) -> Document:
         """Return the brackets as a chart and a table; methods that agree are one line."""
@@ -148,3 +150,53 @@ def ladder(
         best = with_steepest(captured, domain, bounding, inside["best"], seed)
         rungs = shared(inside, best, bounding.budget, observed)
     return Ladder(rungs=dict(rungs), layers=layer_constants(captured), graph=captured.graph)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerConstant:
+    """One weight layer or normalizer: its own constant, at its real input size.
+
+    Attributes:
+        path, operator, kind: where it stands, its operator and its module's class.
+        input_shape, output_shape: of the captured graph.
+        log10_upper, evidence, method: the bound on its constant.
+        normalizer: whether it normalizes.
+    """
+
+    path: str
+    operator: str
+    kind: str
+    input_shape: Shape
+    output_shape: Shape
+    log10_upper: float
+    evidence: Evidence
+    method: str
+    normalizer: bool
+
+
+def layer_constants(captured: Captured) -> tuple[LayerConstant, ...]:
+    """Return the weight layers and normalizers with their own constants."""
+    rows = []
+    for node in captured.graph:
+        effect = captured.segments.effects[node.name]
+        normalizer = is_normalizer(node)
+        if normalizer:
+            bound = effect.constant(captured.norm)
+        elif is_weight(node) and isinstance(effect, Linear):
+            bound = captured.norm(effect.maps[0])
+        else:
+            continue
+        rows.append(
+            LayerConstant(
+                path=node.path,
+                operator=node.operator,
+                kind=node.kind,
+                input_shape=node.operands[0].shape,
+                output_shape=node.shape,
+                log10_upper=bound.log10,
+                evidence=bound.evidence,
+                method=bound.method,
+                normalizer=normalizer,
+            )
+        )
+    return tuple(rows)

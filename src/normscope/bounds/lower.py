@@ -124,13 +124,8 @@ def lower_side(
 ) -> LowerSide:
     """Look for pairs of inputs where the Jacobian was seen to be largest, and search from there.
 
-    Args:
-        captured: the graph.
-        bounding: what it may cost.
-        seen: the Jacobian norms at the batch, where there are some.
-        seed: of the search.
-        enough: log10 of the upper side: nothing can be gained once a pair meets it.
-        search: False: the pairs at the batch are all, and the result says so.
+    Nothing can be gained once a pair meets `enough`, log10 of the upper side. Without `search` the pairs at the batch
+    are all, and the result says so.
     """
     whole, tiny = bounding.budget, captured.tiny
     if not search and multiplications(captured.graph) > PAIRS_WORK:

@@ -17,8 +17,7 @@ from ..graph.ir import Graph, Node, Ref
 from .bounding import Bounding, cut_short
 from .captured import Captured
 from .ellipsoids.ellipsoid_plan import plan
-from .ellipsoids.optimised import optimise
-from .ellipsoids.rounded import accounted
+from .ellipsoids.optimised import accounted, optimise
 from .folded import Bounds
 from .global_attack import lower_bound
 from .lower import ATTACK_STEPS, ATTACK_WORK, BELOW, witness_of
@@ -53,14 +52,7 @@ def per_output(
 ) -> tuple[Bracket, ...]:
     """Return a bracket for every output or difference, none above what the whole output's bracket implies.
 
-    Args:
-        captured: the graph.
-        bounding: what it may cost.
-        values: the bounds of all its nodes.
-        bracket: of the whole output.
-        per: `"output"` or `"difference"`.
-        effort: more than `"fast"` optimises the certificate for all of them together.
-        seed: of the searches from below.
+    An effort above `"fast"` optimises the certificate for all of them together.
     """
     rows = directions(per, math.prod(captured.graph.output_shape) // math.prod(captured.graph.output_shape[:-1]))
     if math.prod(captured.graph.output_shape[:-1]) != 1:

@@ -16,15 +16,7 @@ def multiplications(graph: Graph) -> float:
 
 
 def passes(graph: Graph, most: int, *, work: float, least: int = 1, samples: int = 1) -> int:
-    """Return how many steps through a network fit into some work, at most `most` and at least `least`.
-
-    Args:
-        graph: the network.
-        most: steps for a small network.
-        work: multiplications that all steps may take together, one forward pass counted for each.
-        least: steps for the largest network.
-        samples: how many go through it at a time.
-    """
+    """Return how many steps, each with one forward pass of `samples`, fit into some work: from `least` to `most`."""
     device = graph.inputs[0].value.device
     return affordable(most, multiplications(graph) * samples, work=work, least=least, device=device)
 

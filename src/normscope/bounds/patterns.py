@@ -31,9 +31,9 @@ from ..core.budget import Budget, affordable
 from ..core.log10 import ceiling10
 from ..core.rounding import UNIT, gamma
 from ..linalg.convolution_map import Convolution
+from ..linalg.folding import slice_map
 from ..linalg.linear_map import Diagonal, Identity, LinearMap, Matrix, Reindex
 from ..linalg.operator_norms import upper
-from ..linalg.slices import slice_map
 from ..linalg.writing import lost, write_out
 from ..rules.effects import Elementwise, Linear
 from ..rules.registry import activation_of
@@ -42,6 +42,7 @@ from .ellipsoids.ellipsoid_plan import EllipsoidPlan, EllipsoidStep, StateChange
 from .ellipsoids.optimised import run
 from .evaluation import Values
 from .global_attack import lower_bound
+from .minimise import minimise
 from .proofs.proof import Proof
 from .segments import Segments
 
@@ -193,18 +194,17 @@ class PatternSearch:
         centre = torch.where(signs == 0, (self.low + self.high) / 2, torch.where(signs < 0, self.low, self.high))
         radius = torch.where(signs == 0, (self.high - self.low).abs() / 2, 0.0).requires_grad_(True)
         parameters = parameters.repeat(len(signs), 1).requires_grad_(True)
-        adam = torch.optim.Adam([parameters], lr=0.15, betas=(0.8, 0.95))
-        best, kept, influence = torch.full_like(signs[:, 0], math.inf), parameters.detach().clone(), signs * 0.0
-        for _ in range(ROUNDS if not budget.late else 0):
-            with torch.enable_grad():
-                log = self._log10(centre, radius, parameters)
-                value = torch.where(log.isfinite(), log, 0.0).sum()
-                slopes = torch.autograd.grad(value, [parameters, radius])
-            parameters.grad, slope = (part.nan_to_num(0.0, 0.0, 0.0) for part in slopes)
-            better = log.detach() < best  # a pattern that lets nothing through has -inf
-            best = torch.where(better, log.detach(), best)
-            kept[better], influence[better] = parameters.detach()[better], (slope * radius.detach()).abs()[better]
-            adam.step()
+        start = (torch.full_like(signs[:, 0], math.inf), parameters.detach().clone(), torch.zeros_like(signs))
+        best, kept, slope = minimise(
+            [parameters],
+            lambda: (self._log10(centre, radius, parameters), parameters),  # -inf where nothing gets through
+            start,
+            turns=range(0 if budget.late else ROUNDS),
+            rate=0.15,
+            betas=(0.8, 0.95),
+            watched=[radius],
+        )
+        influence = (slope * radius.detach()).abs()
         for row, bound in enumerate((best + LOG10_ROOM).tolist()):
             weights, units = influence[row].topk(min(SPLIT, len(self.low)))
             order = -min(bound, above), self.nodes - row

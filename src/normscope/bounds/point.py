@@ -248,20 +248,22 @@ def _refuse_false_derivative(local: BatchFunction, directions: Tensor, seed: int
         )
 
 
-def _find_bends(local: BatchFunction, value: Tensor, direction: Tensor, product: Tensor) -> Tensor:
+def find_bends(
+    function: Callable[[Tensor], Tensor], point: Tensor, value: Tensor, direction: Tensor, product: Tensor
+) -> Tensor:
     """Return at which rows the product along a direction is not what the function changes by, ahead or back.
 
-    Of a smooth function the disagreement shrinks with the step, and is none.
+    Of a smooth function the disagreement shrinks with the step, and is none. Without float64 nothing is said.
     """
     value = value.detach().double()
     bends = torch.zeros(len(value), dtype=torch.bool, device=value.device)
-    if local.point.dtype != torch.float64:
+    if point.dtype != torch.float64:
         return bends
-    reach = reach_of(local.point)
+    reach = reach_of(point)
     noise = BEND_ROUNDINGS * torch.finfo(torch.float64).eps * norm(value, 1) / (BEND_STEP * reach[:, 0])
 
     def disagreement(step: Tensor) -> tuple[Tensor, Tensor]:
-        change = (local.function(local.point + step * direction).double() - value) / step
+        change = (function(point + step * direction).double() - value) / step
         return norm(change - product, 1), torch.maximum(norm(change, 1), norm(product, 1))
 
     with torch.no_grad():
@@ -288,9 +290,8 @@ def _take_whole(local: BatchFunction, seed: int) -> JacobianNorms:
     _refuse_vanished(off, norm(jacobian, (1, 2)), products)
     _refuse_false_zeros(top[:, 0, 0] == 0, lambda: other(_signs(jacobian[:, 0])))
     start = _random_rows(local.point, seed)
-    bends = _find_bends(
-        wide, products.value, start, ((jacobian if by_rows else jacobian.mT) @ start[:, :, None])[:, :, 0]
-    )
+    along = ((jacobian if by_rows else jacobian.mT) @ start[:, :, None])[:, :, 0]
+    bends = find_bends(wide.function, wide.point, products.value, start, along)
     jacobian = jacobian / torch.where(top > 0, top, 1.0)
     values, vectors = torch.linalg.eigh((jacobian @ jacobian.mT).cpu())  # small: not worth a GPU solver's start
     size = values[:, -1].clamp(min=0.0).sqrt() * top[:, 0, 0].cpu()
@@ -341,7 +342,7 @@ def _iterate(local: BatchFunction, rtol: float, steps: int, seed: int, budget: B
             break
     if ritz is None:
         raise JacobianError(INFINITE)
-    bends = _find_bends(wide, exact.value, start, along)
+    bends = find_bends(wide.function, wide.point, exact.value, start, along)
     image = exact.push(ritz.vectors)
     noise = NOISES * norm(image - exact.push(ritz.vectors * (4 / 3)) * (3 / 4), 1)
     lower = (norm(image, 1) - noise).clamp(min=0.0)

@@ -18,8 +18,7 @@ from .bounding import Bounding, cut_short
 from .captured import Captured
 from .certificate import ChainCertificate, ClosedForm, LipLT, State
 from .ellipsoids.ellipsoid_plan import WIDEST, EllipsoidPlan, plan
-from .ellipsoids.optimised import TIGHTENING, Certified, optimise
-from .ellipsoids.rounded import accounted, is_exact
+from .ellipsoids.optimised import TIGHTENING, Certified, accounted, is_exact, optimise
 from .folded import Bounds, Joints, propagate
 from .printed import printed
 from .proofs.multipliers import Multipliers
@@ -60,13 +59,9 @@ def upper_sides(
 ) -> Rungs:
     """Return the upper side of every method that the effort allows, and the best of them.
 
-    Args:
-        captured: the graph.
-        bounding: what it may cost; without limits if None.
-        effort: `"fast"`; more than that adds the optimised certificate.
-        proofs: whether brackets hold what a checker needs, which takes stock of all weights.
-        everywhere: whether the segments are those of all inputs. False over a domain: the printed products are left
-            out, and chains that end in a sum are used as well, since no proof is written there.
+    `proofs` keeps what a checker needs, which takes stock of all weights. Without `everywhere` the segments are those
+    of a domain: the printed products are left out, and chains that end in a sum are used as well, since no proof is
+    written.
     """
     bounding = bounding or Bounding()
     found, chains = _composed(captured, bounding, terms=not everywhere)

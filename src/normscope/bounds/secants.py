@@ -37,24 +37,16 @@ class Secant:
 
 
 class Confirmer:
-    """Confirms pairs of one search: what was not enough for the errors of one pair is skipped for the others.
-
-    Args:
-        values: the network in float64, with rounding errors.
-    """
+    """Confirms pairs of one search: what was not enough for the errors of one pair is skipped for the others."""
 
     def __init__(self, values: Values) -> None:
         self.values = values
         self._first = 0
 
     def secant(self, u: Tensor, v: Tensor, *, above: float = -math.inf, change: Change = apart) -> Secant:
-        """Return the slope that a pair proves.
+        """Return the slope that a pair of flat inputs proves; one that seems not to be above `above` is left out.
 
-        Args:
-            u: one end of the pair, a flat float64 input.
-            v: the other end.
-            above: what is not steeper than that as computed is not looked at further.
-            change: how far two outputs are apart as computed, and at least.
+        `change` says how far two outputs are apart as computed, and at least.
         """
         pair = torch.stack([u, v])
         length = float(l2(u - v)) * (1 + 1e-12)

@@ -56,13 +56,7 @@ class Segments:
 
 
 def segment(graph: Graph, sizes: Mapping[str, Range] | None = None, *, norm: Norm = upper) -> Segments:
-    """Read the rules and fold the linear segments of a float64 graph.
-
-    Args:
-        graph: in float64.
-        sizes: how large its inputs can get.
-        norm: bounds the norms that say how large values can get.
-    """
+    """Read the rules and fold the linear segments of a float64 graph whose inputs can get as large as `sizes`."""
     effects: dict[str, Effect] = {}
     sizes = {item.name: UNKNOWN for item in graph.inputs} | dict(sizes or {})
     for node in graph:

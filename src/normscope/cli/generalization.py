@@ -89,11 +89,12 @@ def generalization(
             "--fixed",
             metavar="NAME",
             help="A buffer or another constant of the model that was fixed before DATA was seen, by its name or a "
-            'pattern; "numbers" for all numbers in its code, "all" for all of these. May be given several times.',
+            'pattern; "numbers" for all numbers in its code, "code" for these and all other arguments of operators, '
+            '"all" for all of these. May be given several times.',
         ),
     ] = None,
     sharpness: Annotated[bool, typer.Option("--sharpness", help="Measure the sharpness, for one more rate.")] = False,
-    duplicates: Annotated[int, typer.Option(min=0, help="How many samples two parts may share.")] = 0,
+    duplicates: Annotated[int, typer.Option(min=0, help="How many samples may be read again.")] = 0,
     html: Html = None,
     json: Json = None,
     max_seconds: MaxSeconds = None,

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 from .codec import JsonForm, Part
 from .errors import InputError, SoundnessError
 from .log10 import power10
-from .markup import card
+from .markup import card, visible
 
 
 class Evidence(enum.IntEnum):
@@ -176,7 +176,7 @@ class Bracket(Part):
             words.append(f"infinite: {self.reason}")
         if not self.converged:
             words.append(f"not converged: {self.advice}")
-        return " | ".join(words)
+        return visible(" | ".join(words))
 
     def _repr_html_(self) -> str:
         known = {"scope": self.scope.value, "mode": self.mode, "evidence": f"{self.evidence}", "method": self.method}

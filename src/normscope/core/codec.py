@@ -305,6 +305,8 @@ def _fields(kind: Any, data: Mapping[str, Any], where: str, nan: bool) -> dict[s
             read[name] = decode(hint, data[name], inside, nan=nan)
             if name in form.choices and read[name] not in form.choices[name]:
                 _refuse(data[name], inside)
+            if name == "notes" and not all(read[name]):  # pages make sentences of them
+                _refuse(data[name], inside)
         elif name not in form.unread and not _names(optional, item):
             raise ValueError(f"{inside} is missing")
     return read
@@ -330,7 +332,7 @@ def _single(kind: Any, value: Any, where: str, nan: bool) -> Any:
     if issubclass(kind, enum.Enum):
         members = {member.value if issubclass(kind, str) else member.name: member for member in kind}
         return members[value] if isinstance(value, str) and value in members else _refuse(value, where)
-    fits = isinstance(value, kind) and (kind is not int or _is_number(value))
+    fits = isinstance(value, kind) and (kind is not int or is_number(value))
     return value if fits else _refuse(value, where)
 
 
@@ -340,7 +342,7 @@ def _float(value: Any, where: str, nan: bool) -> Any:
         return math.nan
     if isinstance(value, str) and value in INFINITIES:
         return INFINITIES[value]
-    return value if _is_number(value) or (nan and isinstance(value, float)) else _refuse(value, where)
+    return value if is_number(value) or (nan and isinstance(value, float)) else _refuse(value, where)
 
 
 def _form(kind: type) -> JsonForm:
@@ -360,8 +362,8 @@ def _default(item: Field[Any]) -> Any:
     return item.default if item.default_factory is MISSING else item.default_factory()
 
 
-def _is_number(value: Any) -> bool:
-    """Whether a value is a number that is not NaN, and no integer beyond every count."""
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number that is not NaN, and no integer beyond every count."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return not math.isnan(value) if isinstance(value, float) else abs(value) < LARGEST

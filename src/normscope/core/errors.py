@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .markup import visible
+
 LONGEST = 1000
 """How many letters of another error are quoted: a file may hold a name of megabytes."""
 
 
 class NormscopeError(Exception):
-    """Root of every error raised on purpose by Normscope."""
+    """Root of every error raised on purpose by Normscope; names in its message cannot control a terminal."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(visible(arg) if isinstance(arg, str) else arg for arg in args))
 
 
 class InputError(NormscopeError):

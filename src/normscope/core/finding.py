@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from .codec import JsonForm, Part
-from .markup import card
+from .markup import card, visible
 
 
 class Severity(enum.StrEnum):
@@ -67,7 +67,8 @@ class Finding(Part):
 
     def __str__(self) -> str:
         when = "" if self.step is None else f" at step {self.step}"
-        return f"{self.severity.value}: {self.code} in {self.where}{when}: {self.seen} {self.why} {self.advice}"
+        where = f"{self.code} in {self.where}{when}"
+        return visible(f"{self.severity.value}: {where}: {self.seen} {self.why} {self.advice}")
 
     def _repr_html_(self) -> str:
         when = "" if self.step is None else f" at step {self.step:,}"

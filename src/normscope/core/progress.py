@@ -9,6 +9,8 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any
 
+from .markup import visible
+
 DELAY = 2.0
 """Seconds that must pass before anything is shown."""
 
@@ -122,7 +124,7 @@ class _Line:
         if self._bar is None and sys.stderr.isatty() and time.monotonic() - self._began > DELAY:
             self._start(total)
         if self._bar is not None:
-            self._bar.update(self._task, completed=done, description=text)
+            self._bar.update(self._task, completed=done, description=visible(text))
 
     def stop(self) -> None:
         """Take the bar away."""

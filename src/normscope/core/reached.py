@@ -18,8 +18,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
-from .errors import InputError
+from .errors import InputError, describe_error
 
 MOST = 20_000
 """The search for changeable objects ends after this many."""
@@ -32,6 +33,14 @@ TABLES = ("_parameters", "_buffers", "_modules")
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 KNOWN = frozenset(vars(nn.Module()))
 """Attributes that every module has."""
+SPARSE_PARTS = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+"""By sparse layout the methods that return the dense tensors in which it keeps its entries."""
 CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
 Undo = Callable[[], None]
 _classes: weakref.WeakKeyDictionary[type, tuple[Any, ...]] = weakref.WeakKeyDictionary()
@@ -42,13 +51,14 @@ class Reached:
 
     Attributes:
         modules: the model's modules, and those that it holds without registering them.
+        paths: the path of each registered module, by its `id`.
         undo: functions that each put one object back, if it was changed.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.modules = list(model.modules())
         self.undo: list[Undo] = []
-        self._own = {id(module): path for path, module in model.named_modules()}
+        self.paths = {id(module): path for path, module in model.named_modules()}
         self._seen: set[int] = set()
         self._keep: list[Any] = []  # an id is that of an object only while the object lives
         waiting: deque[Any] = deque(self.modules)
@@ -86,16 +96,16 @@ class Reached:
 
     def _module(self, module: nn.Module) -> Iterator[Any]:
         if isinstance(module, torch.jit.ScriptModule):
-            path = self._own.get(id(module), "(not registered)")
+            path = self.paths.get(id(module), "(not registered)")
             raise InputError(
                 f"{f'the module `{path}`' if path else 'the model'} is TorchScript: what a run changes in it cannot be "
                 "seen and put back. Pass the module that it was made from (its state_dict holds the weights for that)"
             )
         held = vars(module)
-        if id(module) not in self._own:
+        if id(module) not in self.paths:
             self.modules.append(module)
         self.undo.extend(_contents(held[table]) for table in TABLES)
-        self.undo.append(_attributes(module))
+        self.undo.append(_attributes(module, self.paths.get(id(module), "")))
         yield from (value for name, value in held.items() if name not in KNOWN and _leads_on(value))
         yield from (hook for table in HOOKS for hook in held[table].values())
         yield from _members(type(module))
@@ -213,11 +223,11 @@ def _contents(container: Any) -> Undo:
     return undo
 
 
-def _attributes(module: nn.Module) -> Undo:
+def _attributes(module: nn.Module, path: str) -> Undo:
     """Return a function that binds the plain attributes of a module again, and writes back the tensors among them."""
     held = {name: value for name, value in vars(module).items() if name not in KNOWN}
     copies = {
-        name: value.detach().clone()
+        name: copy_to_restore(value, f"{path}.{name}".lstrip("."))
         for name, value in held.items()
         if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter)
     }
@@ -228,14 +238,60 @@ def _attributes(module: nn.Module) -> Undo:
             del now[name]
         now.update(held)
         for name, copied in copies.items():
-            if not same(held[name], copied):
-                held[name].copy_(copied)
+            write_back(held[name], copied)
 
     return undo
 
 
+def copy_to_restore(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """Return a copy of a buffer or attribute of the model; refuse one that could not be put back after a run.
+
+    Raises:
+        InputError: the tensor has no values yet, or is of a kind that cannot be copied and compared.
+    """
+    if is_lazy(tensor):
+        raise InputError(f"{name!r} has no size yet: run the model once before measuring it")
+    try:
+        copied = tensor.detach().clone()
+        ordinary = type(tensor) is torch.Tensor and tensor.layout is torch.strided
+        if not ordinary or tensor.is_nested or tensor.is_quantized:
+            same(tensor, copied)
+    except Exception as error:
+        raise InputError(
+            f"the model's tensor `{name}` ({type(tensor).__name__}, {tensor.dtype}, {tensor.layout}) cannot be copied "
+            f"and compared, so changes of it by a run could not be undone ({describe_error(error)}): store its "
+            "values in plain tensors"
+        ) from error
+    return copied
+
+
+def write_back(tensor: torch.Tensor, copied: torch.Tensor) -> None:
+    """Give a tensor the values of its copy, if they have changed."""
+    if not same(tensor, copied):
+        if tensor.layout in SPARSE_PARTS:  # `copy_` alone wants as many stored entries as there were
+            tensor.resize_as_sparse_(copied)
+        tensor.copy_(copied)
+
+
 def same(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Whether two tensors agree, NaN with NaN."""
-    if not first.is_floating_point():
-        return torch.equal(first, second)
-    return torch.equal(first.isnan(), second.isnan()) and torch.equal(first.nan_to_num(), second.nan_to_num())
+    """Whether two tensors of any layout hold the same values bit by bit, which lets NaN agree with NaN."""
+    if first.dtype != second.dtype or not (first.is_nested or first.shape == second.shape):
+        return False
+    parts = plain_parts(first), plain_parts(second)
+    return len(parts[0]) == len(parts[1]) and all(map(_same_bits, *parts))
+
+
+def plain_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return the dense tensors that hold the values of a tensor of any layout; a meta tensor holds none."""
+    if tensor.is_meta:
+        return []
+    if tensor.is_nested:
+        return list(tensor.unbind())
+    if tensor.layout in SPARSE_PARTS:
+        return [getattr(tensor, part)() for part in SPARSE_PARTS[tensor.layout]]
+    return [tensor.dequantize() if tensor.is_quantized else tensor.to_dense()]
+
+
+def _same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
+    bits = [part.detach().resolve_conj().resolve_neg().contiguous().reshape(-1) for part in (first, second)]
+    return first.shape == second.shape and torch.equal(bits[0].view(torch.uint8), bits[1].view(torch.uint8))

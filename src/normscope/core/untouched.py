@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from .errors import InputError
-from .reached import Reached, same
+from .reached import Reached, copy_to_restore, plain_parts, write_back
 
 DROPPING = ("Dropout", "DropPath", "StochasticDepth")
 """Endings of the class names of modules that only drop values; torch's own Dropout classes are known by type."""
@@ -48,9 +48,9 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
     flags = [(module, module.training) for module in model.modules()]
     reached = Reached(model)
     buffers = [
-        (buffer, buffer.detach().clone())
+        (buffer, copy_to_restore(buffer, f"{reached.paths.get(id(module), '')}.{name}".lstrip(".")))
         for module in reached.modules
-        for buffer in module._buffers.values()
+        for name, buffer in module._buffers.items()
         if buffer is not None
     ]
     weights = ProtectedParameters(model)
@@ -73,8 +73,7 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
                 reached.restore()  # a model may have bound new tensors to its names
                 weights.restore()
                 for buffer, saved in buffers:
-                    if not same(buffer, saved):
-                        buffer.copy_(saved)
+                    write_back(buffer, saved)
             for parameter, grad in grads:
                 parameter.grad = grad
 
@@ -95,6 +94,13 @@ class ProtectedParameters(TorchDispatchMode):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
+        for name, parameter in model.named_parameters():
+            if parameter.is_nested or parameter.layout is not torch.strided:
+                layout = "nested" if parameter.is_nested else parameter.layout
+                raise InputError(
+                    f"the parameter `{name}` is not a dense tensor ({layout}), and figures of weights need one: store "
+                    "it dense, or keep it in a buffer"
+                )
         parameters = [p for p in model.parameters() if not is_lazy(p) and type(p.data) is Tensor]
         self._bound = [(parameter, parameter.data) for parameter in parameters]
         self._unwritten: dict[int, list[Tensor]] = {}
@@ -106,8 +112,9 @@ class ProtectedParameters(TorchDispatchMode):
         """Run an operator, after copying the parameters that it writes into."""
         kwargs = kwargs or {}
         for tensor in _written(func, args, kwargs):
-            for data in self._unwritten.pop(tensor.untyped_storage().data_ptr(), ()):
-                self._copies.append((data, data.clone()))
+            for part in [tensor] if tensor.layout is torch.strided else plain_parts(tensor):
+                for data in self._unwritten.pop(part.untyped_storage().data_ptr(), ()):
+                    self._copies.append((data, data.clone()))
         return func(*args, **kwargs)
 
     def restore(self) -> None:

@@ -13,6 +13,7 @@ from ..core.codec import JsonForm, Part, Saved
 from ..core.cost import Cost
 from ..core.errors import InputError
 from ..core.finding import Finding
+from ..core.markup import visible
 from ..report.shown import Shown
 from .signal import Signal
 from .verdict import verdict
@@ -219,4 +220,4 @@ class Audit(Saved, Shown):
     def __repr__(self) -> str:
         found = ", ".join(f"{finding.code} in {finding.where}" for finding in self.findings[:3])
         more = f" and {len(self.findings) - 3} more" if len(self.findings) > 3 else ""
-        return f"<Audit of {self.name}: {len(self.layers)} layers, findings: {found or 'none'}{more}>"
+        return visible(f"<Audit of {self.name}: {len(self.layers)} layers, findings: {found or 'none'}{more}>")

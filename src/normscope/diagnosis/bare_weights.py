@@ -17,7 +17,7 @@ from ..core.log10 import log10
 from ..core.progress import Progress
 from ..core.provenance import provenance
 from ..linalg.operator_norms import BOUNDING
-from ..report.words import pluralise, shape, visible
+from ..report.words import pluralise, shape
 from ..theory.lemmas import lemma1
 from ..theory.normalizers import batch_norm_eval_global
 from .audit_result import Audit, Row
@@ -78,7 +78,7 @@ def audit_weights(
     ledger = _Ledger(tensors=tensors, rtol=rtol, budget=budget)
     with Progress("reading weights", total=len(tensors)) as progress:
         for key, read in tensors.items():
-            progress.step(visible(key))
+            progress.step(key)
             ledger.take(key, read())
     return Audit(
         name=name,

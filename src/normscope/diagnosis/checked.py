@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ..core.codec import JsonForm, Saved
 from ..core.errors import InputError
 from ..core.finding import Finding
+from ..core.markup import visible
 from ..report.shown import Shown
 from .signal import Signal, SignalRow
 from .verdict import verdict
@@ -84,4 +85,4 @@ class Check(Saved, Shown):
         return pandas.DataFrame([{name: getattr(row, name) for name in columns} for row in rows], columns=columns)
 
     def __repr__(self) -> str:
-        return f"<Check of {self.name}: {self.verdict}>"
+        return visible(f"<Check of {self.name}: {self.verdict}>")

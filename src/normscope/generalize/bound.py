@@ -15,6 +15,7 @@ MET, NOT_MET, UNKNOWN = "met", "not met", "unknown"
 """The status of a condition."""
 CAPTURED = 8
 """A model is captured with at most this many samples."""
+INDEPENDENT = "the samples are independent draws from one distribution"
 CERTIFIED, ESTIMATED, RATE = "certified", "estimated", "rate without constants"
 """The evidence of a row: all conditions hold; some fail, or are not known to hold; only the order is given."""
 

@@ -48,7 +48,7 @@ def generalization(
     domain: Domain | None = None,
     steps: int = 500,
     prior: Mapping[str, Tensor] | None = None,
-    fixed: str | Iterable[str] = (),
+    fixed: str | Iterable[str] | None = None,
     sharpness: bool = False,
     duplicates: int = 0,
     output: str | int | None = None,
@@ -83,10 +83,12 @@ def generalization(
         prior: the weights, by name, at which the PAC-Bayes prior is centred; they must have been fixed before D was
             seen, such as those at initialisation. None for zero.
         fixed: what the model holds besides its weights and was fixed before D was seen: names of buffers and other
-            tensors, or patterns (`"*.position_ids"`), `"numbers"` for all numbers in its code, `"all"` for all of this.
-            Whatever is not declared may have been taken from D, and is paid for by the bits that it takes to write it.
+            tensors, or patterns (`"*.position_ids"`), `"numbers"` for all numbers in its code, `"code"` for these and
+            all other arguments of operators (flags, dtypes), `"all"` for all of this. A tensor's own name goes before
+            these words. Whatever is not declared may have been taken from D, and is paid for by the bits that it takes
+            to write it.
         sharpness: whether to measure the spherical sharpness, for the bound of Lyu et al.
-        duplicates: how many samples of one part may also be in another.
+        duplicates: how many samples of one part may also be in another, or in the same part again.
         output: which output to take, for models with several.
         max_seconds: how long each bound on a Lipschitz constant may take.
         seed: the seed of the partition and of the draws.
@@ -210,7 +212,7 @@ def generalization(
                 classes=reading.train.classes,
                 delta=delta,
                 output=output,
-                traced=(setting.alone, reading.train.traced),
+                asked=(reading.train.independent, setting.alone, reading.train.traced),
                 seed=seed,
                 fixed=declared,
             ),

@@ -18,7 +18,7 @@ from ..core.errors import InputError, NormscopeError, describe_error
 from ..core.progress import Progress
 from ..core.untouched import untouched
 from ..theory.losses import Loss
-from .bound import CAPTURED, Condition, condition
+from .bound import CAPTURED, MET, Condition, condition
 from .partition import Partition, partitions
 from .stream import (
     Collector,
@@ -27,6 +27,7 @@ from .stream import (
     SamplesSeen,
     Tally,
     identical,
+    independent_draws,
     random_keys,
     sample_batches,
     split_off,
@@ -107,7 +108,7 @@ def read(
         beside = traced.beside if traced is not None else ()
         collector = Collector(model, loss, keys, output, cells, beside)
         held = _stream(collector, sources, train)
-        read_train = collector.finish("train")
+        read_train = collector.finish("train", duplicates)
         held_tallies, held_fingerprints = held.finish("held-out samples")
         read_test = None
         if test is not None:
@@ -116,7 +117,7 @@ def read(
                 for batch in sample_batches(model, test):
                     tested.add(batch, slopes=False)
                     progress.step()
-            read_test = tested.finish("test")
+            read_test = tested.finish("test", duplicates)
             if beside:  # A model that differs from its graph on some samples is another function.
                 apart = max(read_train.difference or 0.0, read_test.difference or 0.0)
                 read_train, read_test = (dataclasses.replace(one, difference=apart) for one in (read_train, read_test))
@@ -126,7 +127,13 @@ def read(
     _check_range(plan, train=read_train.entries, held_out=held.entries, test=tested_entries)
     # Samples that were set aside are training samples too: the model may have learned them.
     passed_as_train = torch.cat([read_train.fingerprints, held_fingerprints]) if set_aside else read_train.fingerprints
-    leaked_held = 0 if set_aside else _leaked("held_out", held_fingerprints, passed_as_train, duplicates)
+    if set_aside:
+        shared_held = identical(held_fingerprints, read_train.fingerprints)
+        leaked_held = shared_held if shared_held > duplicates else 0  # As many as are declared are draws of their own.
+    else:
+        shared_held = leaked_held = _leaked("held_out", held_fingerprints, passed_as_train, duplicates)
+    held_draws = independent_draws(held_fingerprints, duplicates)
+    origin = f"one in {EVERY} samples was set aside by its place" if set_aside else "declared as held out"
     leaked_test = 0 if read_test is None else _leaked("test", read_test.fingerprints, passed_as_train, duplicates)
     return DataReading(
         train=read_train,
@@ -139,10 +146,8 @@ def read(
         fixed=_fixed(plan, set_aside, leaked_held),
         independent=condition(
             "the samples for distances are independent of D",
-            None if leaked_held else True,
-            f"one in {EVERY} samples was set aside by its place and is not in D"
-            if set_aside
-            else f"declared as held out; {_describe_leak(leaked_held)}",
+            None if leaked_held or held_draws.status != MET else True,
+            f"{origin}; {_describe_leak(shared_held)}" if held_draws.status == MET else held_draws.why,
         ),
         unseen=condition(
             "the model was not trained on the test samples",

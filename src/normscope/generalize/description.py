@@ -5,8 +5,8 @@ is seen. For values c with a code of l(c) bits, no code being the beginning of a
 all values add up to at most delta (Kraft). So the bound holds at `delta 2^-l(c)` for all values together, also for
 those that were chosen by looking at D: they cost `l(c) ln 2` nats beside `ln(1/delta)`.
 
-The operators and how they are connected are the architecture, which is declared as fixed. With it the shapes and dtypes
-of all tensors, and the number of all arguments, are known; the codes give their values.
+The operators and which tensors each of them reads are the architecture, which is declared as fixed, with the shapes of
+the weights. All other arguments of operators, and the dtypes, shapes and entries of all other tensors, have codes.
 """
 
 from __future__ import annotations
@@ -25,12 +25,19 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..graph.ir import Graph
-from ..graph.origins import Constant
+from ..graph.origins import Argument, Constant
 from ..report.words import pluralise
 from .bound import Condition, condition
 
-ALL, NUMBERS = "all", "numbers"
-"""What `fixed` may say besides names: everything but the parameters, and all numbers in the code."""
+ARCHITECTURE = condition(
+    "the architecture was fixed before D was seen",
+    True,
+    "declared: its operators, which tensors each of them reads, and the shapes of its weights",
+)
+WRITTEN = {"number": "all numbers", "choice": "all other arguments"}
+"""The kinds of constants that stand in the code."""
+FREES = {"numbers": ("number",), "code": ("number", "choice"), "all": ("number", "choice", "tensor")}
+"""What `fixed` may say besides names, and the kinds of constants that it declares; tensors are all but parameters."""
 MOST_COMPRESSED = 2**24
 """Tensors with more bytes than this are not compressed."""
 MOST_NAMED = 3
@@ -44,33 +51,36 @@ class Description:
     """The constants that a bound must pay for.
 
     `charged` are tensors and objects with their costs in nats, the largest first; `sources` are the lines of the code
-    with the `numbers`; `declared` names those that were declared as fixed before D was seen.
+    with the `numbers` and `choices`; `declared` names those that were declared as fixed before D was seen.
     """
 
     charged: tuple[tuple[str, float], ...] = ()
     numbers: int = 0
+    choices: int = 0
     sources: tuple[str, ...] = ()
-    numbers_nats: float = 0.0
+    code_nats: float = 0.0
     declared: tuple[str, ...] = ()
 
     @property
     def nats(self) -> float:
         """What all of them cost beside ln(1/delta)."""
-        return math.fsum([self.numbers_nats, *(cost for _, cost in self.charged)])
+        return math.fsum([self.code_nats, *(cost for _, cost in self.charged)])
 
     @property
     def condition(self) -> Condition:
         """The condition that nothing was taken from D that is not counted; it fails for what cannot be counted."""
         declared = f"; declared as fixed: {_listed(self.declared)}" if self.declared else ""
         what = "all that may have been taken from D is counted"
-        if not self.charged and not self.numbers:
+        if not self.charged and not self.numbers and not self.choices:
             return condition(what, True, f"there is nothing but the weights{declared}")
         parts = [_listed([name for name, _ in self.charged])] if self.charged else []
-        if self.numbers:
+        code = [pluralise(self.numbers, "number")] if self.numbers else []
+        code += [f"the other arguments of {pluralise(self.choices, 'operator')}"] if self.choices else []
+        if code:
             where = f" (at {_listed(self.sources)})" if self.sources else ""
-            parts.append(f"{pluralise(self.numbers, 'number')} in the code{where}")
+            parts.append(f"{' and '.join(code)} in the code{where}")
         if not math.isfinite(self.nats):
-            why = f"{' and '.join(parts)}: some of this is neither a tensor nor a number, and cannot be counted"
+            why = f"{' and '.join(parts)}: some of this is no plain tensor, number, flag or text, and cannot be counted"
             return condition(what, False, why + declared)
         why = f"{' and '.join(parts)}: {self.nats:,.4g} nats beside ln(1/delta)"
         return condition(what, True, f"{why}; declare with fixed= what was fixed before D was seen{declared}")
@@ -78,32 +88,38 @@ class Description:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fixed:
-    """What is declared as fixed before D was seen: buffers and other tensors by name, and all numbers in the code."""
+    """What is declared as fixed before D was seen: buffers and other tensors by name, and kinds of constants."""
 
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
-    numbers: bool = False
+    kinds: Collection[str] = ()
 
     @classmethod
-    def of(cls, declared: str | Iterable[str], graph: Graph, names: Collection[str] = ()) -> Fixed:
-        """Return what a user declares of a model."""
-        entries = (declared,) if isinstance(declared, str) else tuple(declared)
+    def of(cls, declared: str | Iterable[str] | None, graph: Graph, names: Collection[str] = ()) -> Fixed:
+        """Return what a user declares of a model: names of its tensors before words, and words before patterns."""
+        several = isinstance(declared, Iterable) and not isinstance(declared, str)
         tensors = {one.name: one.value for one in graph.constants if one.kind in ("buffer", "tensor")}
-        for one in entries:
+        every, fits, kinds = {*tensors, *names}, set[str](), set[str]()
+        for one in () if declared is None else declared if several else (declared,):
             if not isinstance(one, str):
                 raise InputError(f"fixed holds the names of buffers and other constants, not {one!r}")
-            if one not in (ALL, NUMBERS) and not any(fnmatchcase(name, one) for name in (*tensors, *names)):
-                listed = _listed([f"`{name}`" for name in sorted({*tensors, *names})], most=20) or "none"
+            frees = () if one in every else FREES.get(one, ())
+            pattern = "*" if "tensor" in frees else one.replace("[", "[[]")
+            named = {one} & every or {name for name in every if fnmatchcase(name, pattern)}
+            if not named and not frees:
+                listed = _listed([f"`{name}`" for name in sorted(every)], most=20) or "none"
                 raise InputError(
                     f"fixed names {one!r}, and the model has no such buffer or constant besides its parameters. Those "
-                    f"that it has: {listed}; {NUMBERS!r} stands for the numbers in its code, {ALL!r} for all"
+                    f"that it has: {listed}; 'numbers' stands for the numbers in its code, 'code' for all arguments of "
+                    "operators there, 'all' for everything"
                 )
-        fits = {name for name in tensors for one in entries if one == ALL or fnmatchcase(name, one)}
-        return cls(tensors={name: tensors[name] for name in fits}, numbers=not {ALL, NUMBERS}.isdisjoint(entries))
+            kinds.update(frees)
+            fits |= named
+        return cls(tensors={name: tensors[name] for name in fits if name in tensors}, kinds=kinds)
 
     def __contains__(self, constant: Constant) -> bool:
         """Whether a constant is the one that was declared: folding may have made another of the same name."""
-        if constant.kind == "number":
-            return self.numbers
+        if constant.kind in WRITTEN:
+            return constant.kind in self.kinds
         declared, value = self.tensors.get(constant.name), constant.value
         if declared is None or constant.kind == "parameter" or declared.dtype != value.dtype:
             return False
@@ -115,16 +131,17 @@ def describe(graph: Graph, charged: Collection[int], fixed: Fixed) -> Descriptio
     constants = [graph.constants[place] for place in sorted(charged)]
     free = [one for one in constants if one in fixed]
     paid = [one for one in constants if one not in fixed]
-    numbers = [one for one in paid if one.kind == "number"]
-    lines = [one.source for one in numbers if one.source and not one.source.startswith("torch/")]
-    tensors = {id(one.value): one for one in paid if one.kind != "number"}
+    written = [one for one in paid if one.kind in WRITTEN]
+    lines = [one.source for one in written if one.source and not one.source.startswith("torch/")]
+    tensors = {id(one.value): one for one in paid if one.kind not in WRITTEN}
     costs = [(_quoted(one), math.log(2.0) * _tensor_bits(one.value)) for one in tensors.values()]
     return Description(
         charged=tuple(sorted(costs, key=lambda one: -one[1])),
-        numbers=len(numbers),
+        numbers=sum(one.kind == "number" for one in written),
+        choices=sum(one.kind == "choice" for one in written),
         sources=tuple(dict.fromkeys(lines)),
-        numbers_nats=math.log(2.0) * number_bits([(one.name, one.value) for one in numbers]),
-        declared=tuple(dict.fromkeys("all numbers" if one.kind == "number" else _quoted(one) for one in free)),
+        code_nats=math.log(2.0) * written_bits([(one.name, one.value) for one in written]),
+        declared=tuple(dict.fromkeys(WRITTEN.get(one.kind) or _quoted(one) for one in free)),
     )
 
 
@@ -140,15 +157,15 @@ def _quoted(constant: Constant) -> str:
     return f"`{constant.name}`{where}"
 
 
-def number_bits(numbers: Sequence[tuple[str, Any]]) -> float:
-    """Return the length of a code for numbers, each with the name of its place.
+def written_bits(written: Sequence[tuple[str, Any]]) -> float:
+    """Return the length of a code for numbers and other arguments, each with the name of its place.
 
-    At each name a number is either one that stood there before, which costs `log2((n+1)/k)` bits for the k-th
+    At each name a value is either one that stood there before, which costs `log2((n+1)/k)` bits for the k-th
     repetition among n, or a new one, which costs `log2(n+1)` bits and its own code.
     """
     bits = 0.0
     read: defaultdict[str, Counter[tuple[type, str]]] = defaultdict(Counter)
-    for name, value in numbers:
+    for name, value in written:
         before, key = read[name], (type(value), repr(value))
         total = before.total() + 1
         bits += math.log2(total / before[key]) if before[key] else math.log2(total) + _own_bits(value)
@@ -156,17 +173,28 @@ def number_bits(numbers: Sequence[tuple[str, Any]]) -> float:
     return bits
 
 
-def _own_bits(value: bool | int | float | complex | str) -> int:
-    """Return the length of the code of one number: two bits for its type, or four, then its value."""
+def _own_bits(value: Any) -> float:
+    """Return the length of the code of one value: two, three, four or seven bits for its type, then the value itself.
+
+    What is none of these types has no code: infinity.
+    """
     if isinstance(value, bool):
+        return 3 + 1
+    if value is Argument.NUMBER:
         return 3
-    if isinstance(value, int) and value != LARGEST_INT:
-        return 2 + 2 * (abs(value) + 1).bit_length()  # Elias gamma, and a sign
+    if isinstance(value, int):
+        return 7 if value == LARGEST_INT else 2 + 2 * (abs(value) + 1).bit_length()  # Elias gamma, and a sign
     if isinstance(value, float):
         return 2 + _float_bits(value)
     if isinstance(value, complex):
         return 4 + _float_bits(value.real) + _float_bits(value.imag)
-    return 4 + 8 * (len(value.encode()) + 1) if isinstance(value, str) else 4
+    if isinstance(value, str):
+        return 4 + 8 * (len(value.encode()) + 1)
+    if isinstance(value, tuple):
+        return 4 + 2 * (len(value) + 1).bit_length() - 1 + sum(map(_own_bits, value))  # Elias gamma for its length
+    if isinstance(value, torch.dtype | torch.layout | torch.memory_format):
+        return 7 + 8  # There are fewer than 256 of them.
+    return 7 if value is None or isinstance(value, Argument) else math.inf
 
 
 def _float_bits(value: float) -> int:
@@ -175,7 +203,7 @@ def _float_bits(value: float) -> int:
 
 
 def _tensor_bits(value: Any) -> float:
-    """Return the length of the code of a tensor of known shape: its bits, or their compressed form with its length.
+    """Return the length of the code of a tensor: its dtype, its shape, and its bits or their compressed form.
 
     What is no plain tensor has no code: infinity.
     """
@@ -191,4 +219,4 @@ def _tensor_bits(value: Any) -> float:
     if len(data) <= MOST_COMPRESSED:
         length = len(zlib.compress(data, wbits=-15))
         bits = min(bits, 8 * length + 2 * length.bit_length())
-    return 1.0 + bits
+    return 1.0 + bits + _own_bits((value.dtype, *value.shape))

@@ -30,9 +30,8 @@ from ..graph.capturing import capture_weights
 from ..graph.ir import Graph
 from .bound import BoundRow, Condition, condition, row, term
 from .data_reading import endless
-from .description import Description, Fixed, describe
+from .description import ARCHITECTURE, Description, Fixed, describe
 from .stream import SampleBatch
-from .theorem20_rows import IID
 
 LARGEST, PRECISION = 0.1, 100.0
 """c and b: the variances of the prior that are tried are c exp(-j/b), j = 1, 2, ..."""
@@ -292,7 +291,7 @@ def pac_bayes_row(
     classes: int,
     delta: float,
     output: str | int | None,
-    traced: Sequence[Condition],
+    asked: Sequence[Condition],
     seed: int,
     fixed: Fixed | None = None,
 ) -> tuple[BoundRow, dict[str, Any]]:
@@ -331,7 +330,7 @@ def pac_bayes_row(
             term("draws", at_most - error),
             term("complexity", value - at_most),
         ],
-        conditions=(IID, *traced, _prior_condition(search, untrained_prior), counted),
+        conditions=(*asked, ARCHITECTURE, _prior_condition(search, untrained_prior), counted),
         log10_value=math.log10(value),
         log10_as_printed=math.log10(at_most + math.sqrt(right / 2.0)) if at_most + right > 0 else -math.inf,
         note=f"KL {kl:.4g} nats over {samples:,} samples after {search.steps:,} steps, prior variance "

@@ -22,7 +22,7 @@ from ..graph.call import Call, run, sample_shapes
 from ..graph.ir import Shape
 from ..theory.losses import Loss
 from ..theory.losses import margins as logit_margins
-from .bound import Condition, condition
+from .bound import INDEPENDENT, Condition, condition
 from .partition import Partition
 
 WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -57,6 +57,18 @@ def random_keys(features: int, generator: torch.Generator) -> Tensor:
 def identical(first: Tensor, second: Tensor) -> int:
     """Return how many entries of `first` are also in `second`."""
     return int(torch.isin(first, second).sum())
+
+
+def independent_draws(samples: Tensor, allowed: int) -> Condition:
+    """Return the condition that samples are independent draws, from their fingerprints.
+
+    A sample that is read again, as by a sampler with replacement, is no new draw; `allowed` of them are declared to be.
+    """
+    repeats = len(samples) - len(samples.unique())
+    if repeats <= allowed:
+        return condition(INDEPENDENT, True, "declared by passing them; no test can show it")
+    why = f"{repeats:,} of {len(samples):,} repeat others, byte for byte: read each sample once, or pass duplicates="
+    return condition(INDEPENDENT, None, f"{why}{repeats} if the distribution repeats itself")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +190,7 @@ class SamplesSeen:
         largest_norm: the largest norm of an input.
         entries: the least and the largest entry of an input.
         fingerprints: one per sample.
+        independent: the condition that the samples are independent draws.
         tallies: sums by cell, one tally per partition.
         classes: how many outputs the model has.
     """
@@ -192,6 +205,7 @@ class SamplesSeen:
     largest_norm: float
     entries: tuple[float, float]
     fingerprints: Tensor
+    independent: Condition
     tallies: tuple[Tally, ...] = ()
     classes: int = 0
     difference: float | None = None
@@ -296,8 +310,8 @@ class Collector:
             margin = torch.minimum(margin, logit_margins(logits.double(), labels).nan_to_num(-math.inf))
         return worst, margin, differences
 
-    def finish(self, what: str) -> SamplesSeen:
-        """Read the sums back; `what` names the part of the data in errors."""
+    def finish(self, what: str, duplicates: int = 0) -> SamplesSeen:
+        """Read the sums back; `what` names the part of the data in errors, which may have some duplicates."""
         if self.sums is None or self.extremes is None:
             raise InputError(f"{what} holds no sample")
         loss, wrong, worst_loss, worst_error, squares, *differences = self.sums.tolist()
@@ -310,6 +324,7 @@ class Collector:
                 f"the {self.loss.name} is said to lie between 0 and {self.loss.most:g}, but on {what} it goes from "
                 f"{-minus_loss:g} to {largest_loss:g}"
             )
+        read = torch.cat(self.fingerprints).cpu()
         return SamplesSeen(
             samples=self.samples,
             loss=loss / self.samples,
@@ -320,7 +335,8 @@ class Collector:
             square_norms=squares,
             largest_norm=norm,
             entries=(-minus_entry, entry),
-            fingerprints=torch.cat(self.fingerprints).cpu(),
+            fingerprints=read,
+            independent=independent_draws(read, duplicates),
             tallies=tuple(tally.cpu() for tally in self.tallies),
             classes=self.classes,
             difference=max(differences) / self.samples / self.loss.most if differences else None,

@@ -36,11 +36,6 @@ AT_ONCE = 16
 """How many balls are certified at a time."""
 CONVEX = "L_i bounds the slope of the loss over the cell and all segments inside it"
 THAN = "Than 2025"
-IID = condition(
-    "the samples are independent draws from one distribution",
-    True,
-    "declared by passing them; no test can show it",
-)
 """The condition of every bound that no computation can check."""
 ALONE = "samples alone"
 """The end of the names of rows that need fresh samples and no D."""
@@ -169,7 +164,7 @@ class Setting:
             True,
             f"the {self.loss.name} is at most {self.loss.most:g}; cells are split by label",
         )
-        return (IID, self.reading.fixed, bounded, self.alone, self.train.traced)
+        return (self.train.independent, self.reading.fixed, bounded, self.alone, self.train.traced)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,7 +365,7 @@ def lla_row(setting: Setting, sharpness: float) -> BoundRow:
         speaks_of=f"the {setting.loss.name} under noise on the weights, on fresh data",
         most=setting.loss.most,
         terms=[term("loss on D", setting.train.loss), term("sharpness", first), term("noise", second)],
-        conditions=(IID, smoothed),
+        conditions=(setting.train.independent, smoothed),
         rate=True,
         note=f"spherical sharpness {sharpness:.4g}; orders are taken with constants of 1",
     )
@@ -387,7 +382,7 @@ def fresh_row(setting: Setting, fresh: SamplesSeen, what: str, independent: Cond
             term("loss on them", fresh.worst_loss),
             term("confidence", setting.loss.most * math.sqrt(math.log(1.0 / setting.delta) / (2.0 * fresh.samples))),
         ],
-        conditions=(IID, setting.alone, fresh.traced, independent),
+        conditions=(fresh.independent, setting.alone, fresh.traced, independent),
     )
 
 

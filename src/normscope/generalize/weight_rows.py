@@ -18,13 +18,11 @@ import torch
 from ..core.log10 import log10, log10_sum
 from . import vc
 from .bound import BoundRow, BoundTerm, Condition, condition, row, term
+from .description import ARCHITECTURE
 from .stream import SamplesSeen
-from .theorem20_rows import IID, THAN
+from .theorem20_rows import THAN
 from .weight_layers import NetworkNorms
 
-ARCHITECTURE = condition(
-    "the architecture was fixed before D was seen", True, "declared: its operators and how they are connected"
-)
 error_row = partial(row, speaks_of="the error of the model on fresh data", most=1.0)
 MARGIN_SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7)
 """The margins that are tried are those that these shares of the samples do not exceed."""
@@ -153,7 +151,7 @@ def golowich2020(
 def growth_row(network: NetworkNorms, seen: SamplesSeen, delta: float) -> BoundRow:
     """Return the bound that counts the ways in which the architecture can classify m samples."""
     beside = network.beside_parameters
-    conditions = (IID, ARCHITECTURE, network.alone, seen.traced, network.piecewise, beside.condition)
+    conditions = (seen.independent, ARCHITECTURE, network.alone, seen.traced, network.piecewise, beside.condition)
     if not network.units:
         return _without_figure("VC", "Bartlett et al. 2019, Theorem 7", conditions)
     count = vc.log_growth(network.units, seen.samples)
@@ -221,7 +219,15 @@ def margin_rows(network: NetworkNorms, seen: SamplesSeen, delta: float, input_ra
         ),
         ("Golowich 2020", "Golowich, Rakhlin and Shamir 2020, Theorem 1", (network.entrywise,), golowich),
     )
-    asked = (IID, ARCHITECTURE, network.alone, seen.traced, network.chain, network.homogeneous, network.matrices)
+    asked = (
+        seen.independent,
+        ARCHITECTURE,
+        network.alone,
+        seen.traced,
+        network.chain,
+        network.homogeneous,
+        network.matrices,
+    )
     rows = []
     for name, source, further, terms_at in bounds:
         conditions = (*asked, network.beside_layers.condition, *further)
@@ -255,14 +261,14 @@ def weight_norm_row(network: NetworkNorms, seen: SamplesSeen) -> BoundRow:
         "read off the weights, BatchNorms folded",
     )
     if not norms:
-        return _without_figure("Weight normalization", source, (IID, unit), rate=True)
+        return _without_figure("Weight normalization", source, (seen.independent, unit), rate=True)
     return row(
         "Weight normalization",
         source=source,
         speaks_of="the gap between the losses on D and on fresh data",
         most=1.0,
         terms=[BoundTerm(name="rho^2/sqrt(m)", log10=2.0 * norms[-1] - 0.5 * math.log10(seen.samples))],
-        conditions=(IID, unit),
+        conditions=(seen.independent, unit),
         rate=True,
     )
 

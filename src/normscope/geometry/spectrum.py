@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core.codec import JsonForm, Part
+from ..core.markup import visible
 from .directions import Invariant
 from .figure_result import FigureResult, figures_form
 
@@ -194,4 +195,4 @@ class Spectrum(FigureResult):
 
     def __repr__(self) -> str:
         values = ", ".join(f"{value:.4g}" for value in self.eigenvalues[:5])
-        return f"<Spectrum of {self.name} in {self.mode} mode: {values}; {self.num_products} products>"
+        return visible(f"<Spectrum of {self.name} in {self.mode} mode: {values}; {self.num_products} products>")

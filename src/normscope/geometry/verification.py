@@ -23,10 +23,9 @@ from ..core.errors import InputError, describe_error
 from ..core.progress import Progress
 from ..core.torch_settings import math_attention
 from ..graph.call import Call, select
-from ..graph.channels import channel_numbers
 from ..graph.ir import Graph, Unit
 from ..graph.regions import SAME
-from ..rules.invariance import MOVES, weight_layer
+from ..rules.invariance import MOVES, channel_numbers, weight_layer
 from ..rules.registry import sets_of
 from .candidate import Candidate, State, blank, laid_out
 from .normalized import joined

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.utils._pytree import SUPPORTED_NODES, keystr, tree_flatten_with_path,
 
 from ..core.cost import count
 from ..core.errors import InputError, NotFiniteError, RandomOperatorError, describe_error
+from ..core.reached import plain_parts
 from ..core.untouched import on_copies, untouched
 from ..report.words import shape
 from .ir import Shape
@@ -60,11 +61,17 @@ class Call:
 
     def sample(self, index: int = 0) -> Call:
         """Return the same call on one sample alone, in memory of its own."""
+        return self._with_tensors(lambda tensor: tensor[index].unsqueeze(0).clone())
 
-        def pick(value: Any) -> Any:
-            return value[index].unsqueeze(0).clone() if isinstance(value, Tensor) and value.ndim else value
+    def rolled(self) -> Call:
+        """Return the same call with every sample at the next place of the batch, the last one at the first."""
+        return self._with_tensors(lambda tensor: tensor.roll(1, 0))
 
-        args, kwargs = tree_map(pick, (self.args, self.kwargs))
+    def _with_tensors(self, change: Callable[[Tensor], Tensor]) -> Call:
+        """Return the call with all tensors changed that have a first dimension."""
+        args, kwargs = tree_map(
+            lambda v: change(v) if isinstance(v, Tensor) and v.ndim else v, (self.args, self.kwargs)
+        )
         return dataclasses.replace(self, args=args, kwargs=kwargs)
 
     def groups(self, places: Iterable[int]) -> list[list[int]]:
@@ -76,15 +83,6 @@ class Call:
             row = tuple(tensor[number].view(torch.uint8).numpy().tobytes() for tensor in held)
             alike.setdefault(row, []).append(number)
         return list(alike.values())
-
-    def rolled(self) -> Call:
-        """Return the same call with every sample at the next place of the batch, the last one at the first."""
-
-        def roll(value: Any) -> Any:
-            return value.roll(1, 0) if isinstance(value, Tensor) and value.ndim else value
-
-        args, kwargs = tree_map(roll, (self.args, self.kwargs))
-        return dataclasses.replace(self, args=args, kwargs=kwargs)
 
 
 def _name(path: Sequence[Any]) -> str:
@@ -102,11 +100,9 @@ class Caller(nn.Module):
         self.output = output
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Run the model and pick the output that is measured.
+        """Run the model and pick the output that is measured; a `RuntimeError` becomes an `UntracedError`.
 
-        Raises:
-            UntracedError: the model raised a `RuntimeError`, which is the cause. Some of these make torch.export
-                print its unfinished graph; it lets an error of this class pass.
+        Some of these errors make torch.export print its unfinished graph; it lets an error of that class pass.
         """
         try:
             return select(self.model(*args, **kwargs), self.output)
@@ -138,10 +134,21 @@ def arguments(model: nn.Module, batch: Any, output: str | int | None = None) -> 
     batch = dict(batch) if isinstance(batch, Mapping) and type(batch) not in SUPPORTED_NODES else batch
     batch = tree_map(lambda v: v.detach().clone() if isinstance(v, Tensor) else v, batch)
     args, kwargs, notes = _passed(model, batch)
-    _check_parameters(model)
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            raise InputError(f"parameter {name!r} has no size yet: run the model once before measuring it")
+        if parameter.is_meta:
+            raise InputError(f"parameter {name!r} lies on the meta device and has no values: load the weights first")
     if "use_cache" in _parameters(model) and "use_cache" not in kwargs:
         kwargs["use_cache"] = False
-    _check_tensors([leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)])
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    if not tensors:
+        raise InputError("the batch holds no tensor")
+    for tensor in tensors:
+        if tensor.numel() == 0:
+            raise InputError(
+                f"the batch holds an empty tensor of shape {tuple(tensor.shape)}: pass at least one sample"
+            )
     return Call(args=args, kwargs=kwargs, output=output, notes=notes)
 
 
@@ -157,26 +164,6 @@ def _passed(model: nn.Module, batch: Any) -> tuple[tuple[Any, ...], dict[str, An
         note = "the batch is a pair and the model needs one argument: the second entry is taken as labels"
         return (batch[0],), {}, (note,)
     return tuple(batch), {}, ()
-
-
-def _check_parameters(model: nn.Module) -> None:
-    """Refuse a model whose parameters have no values yet."""
-    for name, parameter in model.named_parameters():
-        if is_lazy(parameter):
-            raise InputError(f"parameter {name!r} has no size yet: run the model once before measuring it")
-        if parameter.is_meta:
-            raise InputError(f"parameter {name!r} lies on the meta device and has no values: load the weights first")
-
-
-def _check_tensors(tensors: Sequence[Tensor]) -> None:
-    """Refuse a batch without tensors, or with an empty one."""
-    if not tensors:
-        raise InputError("the batch holds no tensor")
-    for tensor in tensors:
-        if tensor.numel() == 0:
-            raise InputError(
-                f"the batch holds an empty tensor of shape {tuple(tensor.shape)}: pass at least one sample"
-            )
 
 
 def batches_of(loader: Any, *, model: nn.Module | None = None) -> Iterable[Any]:
@@ -197,11 +184,7 @@ def batches_of(loader: Any, *, model: nn.Module | None = None) -> Iterable[Any]:
 
 
 def sample_shapes(call: Call, earlier: tuple[Shape, ...] = ()) -> tuple[Shape, ...]:
-    """Return the shapes of the tensors of one sample, for figures that pool the samples of several batches.
-
-    Raises:
-        InputError: the samples of earlier batches had others.
-    """
+    """Return the shapes of the tensors of one sample, for figures that pool the samples of several batches."""
     shapes = tuple(tuple(leaf.shape[1:]) for leaf in call.leaves if isinstance(leaf, Tensor))
     if earlier and shapes != earlier:
         first, now = (" and ".join(shape(one) or "" for one in each) for each in (earlier, shapes))
@@ -236,12 +219,20 @@ def broken_tensors(model: nn.Module) -> dict[str, str]:
         if is_lazy(tensor) or tensor.is_meta or not tensor.is_floating_point():
             continue
         strict = isinstance(tensor, nn.Parameter) or id(tensor) in statistics
-        ends = torch.stack(tensor.detach().aminmax()) if tensor.numel() else tensor  # both are NaN if any entry is
-        if bool((~torch.isfinite(ends) if strict else torch.isnan(ends)).any()):
+        if not all(_is_whole(part, strict) for part in plain_parts(tensor.detach()) if part.is_floating_point()):
             found[name] = "holds NaN or infinite values"
         elif name.endswith("running_var") and bool((tensor < 0).any()):
             found[name] = "holds a negative variance"
     return found
+
+
+def _is_whole(tensor: Tensor, finite: bool) -> bool:
+    """Whether a tensor holds no NaN, nor, if asked, an infinite value."""
+    if not tensor.numel():
+        return True
+    wide = tensor.float() if tensor.itemsize == 1 else tensor  # torch compares no values of one byte
+    ends = torch.stack(wide.aminmax())  # both are NaN if any entry is
+    return bool((torch.isfinite(ends) if finite else ~torch.isnan(ends)).all())
 
 
 def quantized(model: nn.Module) -> str | None:
@@ -309,9 +300,6 @@ def settle(model: nn.Module, call: Call, mode: str) -> Call:
     It may be the map of one sample if the first sample gives the same alone as in the batch, and all samples give the
     same at the next place of the batch. This is a necessary condition; `samples.joined` decides on the graph. It takes
     three passes over the batch, and two over a sample.
-
-    Raises:
-        RandomOperatorError: the same input gives two different outputs.
     """
     with torch.no_grad():
         with untouched(model):  # what a run changes must not show in the next

@@ -21,9 +21,8 @@ from ..core.errors import CaptureError, InputError, NormscopeError, describe_err
 from ..core.torch_settings import full_precision
 from ..core.untouched import drops, mode_of, outside_inference_mode, untouched
 from .call import Call, Caller, UntracedError, close, drawn, prepare, quantized, run, settle
-from .direct_trace import is_plain, writes_nothing
+from .direct_trace import is_plain, write_out_of_place, writes_nothing
 from .exported import one_thread_at_a_time, quiet
-from .in_place import write_out_of_place
 from .ir import Graph, same_constants
 from .leaves import recognise
 from .memory import AS_STRIDED, Strides, refuse_other_strides
@@ -82,11 +81,7 @@ def capture(model: nn.Module, batch: Any, *, mode: str | None = None, output: st
 def capture_within(
     budget: Budget, model: nn.Module, batch: Any, *, mode: str | None = None, output: str | int | None = None
 ) -> Graph:
-    """Do what `capture` does, unless no time is left for the longer of its two traces.
-
-    Raises:
-        CaptureError: as for `capture`, or because the trace would end too late.
-    """
+    """Do what `capture` does, unless no time is left for the longer of its two traces."""
     forced, mode = mode, mode_of(model, mode)
     with untouched(model, forced):
         call = settle(model, prepare(model, batch, output), mode)
@@ -121,9 +116,6 @@ def capture_weights(model: nn.Module, batch: Any, *, output: str | int | None = 
     """Turn a model in eval mode into the graph of one sample, operator by operator, as a function of its parameters.
 
     The inputs of the graph are the float parameters, whose paths are their names, and after them the sample.
-
-    Raises:
-        InputError, CaptureError: as for `capture`, or because single samples do not give the same as in the batch.
     """
     with untouched(model, "eval"):
         call = settle(model, prepare(model, batch, output), "eval")
@@ -148,16 +140,7 @@ def capture_groups(
 ) -> list[tuple[list[int], Graph]]:
     """Turn a captured model of single samples into one graph for all samples that share their masks and ids.
 
-    Args:
-        graph: what `capture` returned: the map of the first sample.
-        model: the same model.
-        batch: the same batch.
-        samples: how many of its samples, the first ones; None for all.
-        mode: as it was captured.
-        output: as it was captured.
-
-    Returns:
-        The numbers of these samples, and the map of each of them; its `samples` are their inputs alone.
+    The first `samples` of them (None for all) come by number, each group with its graph, whose `samples` are its own.
     """
     call = dataclasses.replace(prepare(model, batch, output), per_sample=True)
     rows = graph.samples
@@ -198,11 +181,6 @@ class Traces:
     Constants of a trace (masks, token ids, values computed from them) are evaluated for each batch. The caller must
     check that the values of a graph are those of the model.
 
-    Args:
-        model: the user's model, which is left as found.
-        mode: the mode, as for `capture`.
-        output: the output to follow, as for `capture`.
-
     Attributes:
         taken: how many traces were taken.
         fresh: whether the last graph came from a new trace.
@@ -216,11 +194,7 @@ class Traces:
 
     @one_thread_at_a_time
     def at(self, batch: Any) -> Graph:
-        """Return the graph of one batch; the last trace is kept for the next batch.
-
-        Raises:
-            InputError, CaptureError: as for `capture`.
-        """
+        """Return the graph of one batch; the last trace is kept for the next batch."""
         with untouched(self.model, self.forced):
             call = prepare(self.model, batch, self.output)
         return self.of(call)
@@ -345,12 +319,7 @@ def _translated(program: ExportedProgram, call: Call, mode: str) -> Graph:
 
 
 def _verify(model: nn.Module, call: Call, forced: str | None, program: ExportedProgram, graph: Graph) -> None:
-    """Refuse a graph that does not compute what the model does, on the batch and on random inputs.
-
-    Raises:
-        CaptureError: a run changes a tensor that is constant in the graph, or a tensor has other strides than in the
-            trace, or the outputs differ.
-    """
+    """Refuse a graph that does not compute what the model does, on the batch and on random inputs."""
     single = call.sample() if call.per_sample else call
     needed = ancestors(output_of(program))
     state = read_state(program, needed)

@@ -1,4 +1,4 @@
-"""Recognise traces that can be read without torch's rewriting, because nothing is written in place.
+"""Read traces without torch's rewriting, where nothing is written in place or no later operator can see it.
 
 torch.export leaves views, casts and batch norms as the model called them. `run_decompositions` rewrites them in fewer
 kinds of operators, which takes longer than the trace itself. A trace without other operators that need it is read as it
@@ -8,6 +8,7 @@ is, and `simpler` rewrites these few operators in the same way.
 from __future__ import annotations
 
 import operator
+import re
 from typing import Any
 
 import torch
@@ -86,13 +87,7 @@ def _calls(program: ExportedProgram) -> list[torch.fx.Node]:
 
 
 def simpler(target: Any, args: tuple[Any, ...], value: Tensor) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
-    """Return an operator, with its arguments, as torch's rewriting would write it; None for one that stays as it is.
-
-    Args:
-        target: the operator as traced.
-        args: its arguments.
-        value: its value, of which only shape, dtype and device are read.
-    """
+    """Return an operator, with its arguments, as torch's rewriting would write it; None for one that stays as it is."""
     if target in VIEWS:
         return aten.reshape.default, (args[0], list(value.shape)), {}
     if target in CASTS:
@@ -102,3 +97,55 @@ def simpler(target: Any, args: tuple[Any, ...], value: Tensor) -> tuple[Any, tup
     if target is BATCH_NORM:
         return aten._native_batch_norm_legit_no_training.default, (*args[:5], *args[6:8]), {}
     return None
+
+
+_WITH_TWIN = """
+    add.Tensor sub.Tensor mul.Tensor div.Tensor relu relu6 leaky_relu elu selu celu silu mish gelu
+    hardtanh hardswish hardsigmoid sigmoid tanh clamp
+"""
+IN_PLACE = dict(zip(operators(re.sub(r"(?<!\S)\w+", r"\g<0>_", _WITH_TWIN)), operators(_WITH_TWIN), strict=True))
+"""Operators that write into their first operand, each with the operator that makes a new value instead."""
+OWN_MEMORY = {
+    *IN_PLACE.values(),
+    *operators("""
+        conv1d conv2d conv_transpose2d.input linear mm bmm addmm batch_norm layer_norm rms_norm group_norm
+        scaled_dot_product_attention softmax.int max_pool2d avg_pool2d adaptive_avg_pool2d mean.dim cat clone
+    """),
+}
+"""Operators whose value never shares memory with an operand, whatever the arguments."""
+
+
+def write_out_of_place(program: ExportedProgram) -> None:
+    """Replace the operators that write in place, in the trace itself, if this is safe for all of them; else none.
+
+    `x += y` and `nn.ReLU(inplace=True)` save memory and change nothing else as long as the old value is not read again.
+    The replacement is safe if the overwritten value was made by an operator whose result has memory of its own, and if
+    all its other readers ran before and have results with memory of their own.
+    """
+    nodes = list(program.graph.nodes)
+    order = {node: position for position, node in enumerate(nodes)}
+    writing = [
+        node for node in nodes if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+    ]
+    if all(_unseen(node, order) for node in writing):
+        for node in writing:
+            node.target = IN_PLACE[node.target]
+
+
+def _unseen(write: torch.fx.Node, order: dict[torch.fx.Node, int]) -> bool:
+    """Whether the value that an operator overwrites is read nowhere after the write."""
+    written = write.args[0]
+    if write.target not in IN_PLACE or not isinstance(written, torch.fx.Node) or not _own(written):
+        return False
+    if not all(_own(user) and order[user] < order[write] for user in written.users if user is not write):
+        return False
+    values = [written.meta.get("val"), *(operand.meta.get("val") for operand in write.all_input_nodes)]
+    tensors = [value for value in values if isinstance(value, Tensor) and value.is_floating_point()]
+    same = len(tensors) == len(values) and len({value.dtype for value in tensors}) == 1
+    return same and write.meta["val"].shape == tensors[0].shape  # a new value has the form of the overwritten one
+
+
+def _own(node: torch.fx.Node) -> bool:
+    """Whether a value has memory of its own."""
+    target: Any = node.target
+    return node.op == "call_function" and IN_PLACE.get(target, target) in OWN_MEMORY

@@ -70,12 +70,6 @@ def load_program(path: Path) -> Program:
     """Load a `.pt2` file. This can run code that the file holds.
 
     The file holds the graph of one mode: the attribute `training` of the module tells which, and dropout is off.
-
-    Args:
-        path: the path of the file.
-
-    Raises:
-        InputError: torch cannot load the file.
     """
     if not os.path.isfile(path):
         raise InputError(f"no file {path}")
@@ -83,7 +77,9 @@ def load_program(path: Path) -> Program:
         with quiet():
             program = torch.export.load(path)
             dropped = _without_dropout(program)
-            training = dropped or _batch_statistics(program)
+            training = dropped or any(
+                node.args[5] is True for node in program.graph.nodes if str(node.target).startswith("aten.batch_norm")
+            )
             model = torch.export.unflatten(program)
             _name_classes(model, program)
     except Exception as error:
@@ -120,12 +116,6 @@ def _without_dropout(program: torch.export.ExportedProgram) -> bool:
             node.update_arg(2, False)
             found = True
     return found
-
-
-def _batch_statistics(program: torch.export.ExportedProgram) -> bool:
-    """Whether a batch norm in the graph normalizes with the statistics of its batch."""
-    nodes = [node for node in program.graph.nodes if "batch_norm" in str(node.target)]
-    return any(node.args[5] is True for node in nodes if str(node.target).startswith("aten.batch_norm"))
 
 
 def _fixed_batch_size(program: torch.export.ExportedProgram) -> int | None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from ..core.budget import check_time
 from ..core.cost import count
 from ..core.errors import InputError
+from ..core.markup import visible
 from ..report.document import Column, Document, Table, Text
 from ..report.words import pluralise, shape
 from .origins import Constant, ConstantRead
@@ -297,7 +298,7 @@ class Graph:
         shown = [f"{i.name}: input {list(i.shape)} {i.path}" for i in self.inputs]
         for node in self.nodes:
             shown.append(f"{node.name} = {node.op}({', '.join(node.refs)}) {list(node.shape)}  # {node.where}")
-        return "\n".join([*shown, f"return {self.output}"])
+        return visible("\n".join([*shown, f"return {self.output}"]))
 
     def document(self) -> Document:
         """Return the operators as a table, in the order they run."""

@@ -23,11 +23,7 @@ Layout = tuple[tuple[int, ...], tuple[int, ...], int]
 
 
 def entries_read(node: torch.fx.Node) -> Tensor:
-    """Return which entry of its operand each entry of an `as_strided` is, as flat indices in the result's shape.
-
-    Raises:
-        CaptureError: it reads memory that is no entry of its operand.
-    """
+    """Return which entry of its operand each entry of an `as_strided` is, as flat indices in the result's shape."""
     (size, stride, offset), (shape, steps, start) = _operand(node), _read(node)
     length = 1 + max(_end(size, stride, offset), _end(shape, steps, start))
     held = torch.arange(length).as_strided(size, stride, offset).reshape(-1)
@@ -42,15 +38,7 @@ def entries_read(node: torch.fx.Node) -> Tensor:
 
 
 def refuse_other_strides(nodes: Iterable[torch.fx.Node], seen: list[tuple[Layout, Layout]]) -> None:
-    """Refuse `as_strided` of an operand that has other strides in a real run than in the traced one.
-
-    Args:
-        nodes: the traced operators.
-        seen: the layouts that `Strides` recorded in a real run.
-
-    Raises:
-        CaptureError: a layout differs from the traced one.
-    """
+    """Refuse `as_strided` of an operand that has other strides in a real run than in the traced one."""
     for node in nodes:
         layout, read = _operand(node), _read(node)
         met = {other for other, same in seen if same == read and other[0] == layout[0]}

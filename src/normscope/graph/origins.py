@@ -1,14 +1,15 @@
 """What a traced function holds besides its input: every constant, of every type, and which operators read it.
 
 A traced program names its parameters, buffers and lifted tensors (globals, closures, plain attributes, NumPy arrays),
-and shows every Python number as an argument of an operator. Operators on constants alone are evaluated before the graph
-is made: what they were computed from is found here, and not in the graph.
+and shows every Python number, flag, text and dtype as an argument of an operator. Operators on constants alone are
+evaluated before the graph is made: what they were computed from is found here, and not in the graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import torch
@@ -19,6 +20,10 @@ from torch.export.graph_signature import InputKind
 from .user_lines import source_of
 
 KINDS = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer"}
+NUMBERS = ("int", "float", "number")
+"""Types of arguments that are one number."""
+Argument = Enum("Argument", ["NUMBER", "VALUE", "ABSENT"])
+"""What an argument is, if it is no flag, text, dtype or list: a number, a traced value, or left to its default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -26,9 +31,11 @@ class Constant:
     """Something that a traced function holds besides its input.
 
     Attributes:
-        name: of a tensor as the model or torch.export calls it; of a number the operator and its argument.
-        kind: `"parameter"`, `"buffer"`, `"tensor"` (held elsewhere), `"number"` (or text), `"object"` (anything else).
-        value: the tensor, the number, or the object.
+        name: of a tensor as the model or torch.export calls it; of a number the operator and its argument; of a choice
+            the operator.
+        kind: `"parameter"`, `"buffer"`, `"tensor"` (held elsewhere), `"number"`, `"choice"` (what the arguments of one
+            operator are besides tensors and numbers), `"object"` (anything else).
+        value: the tensor, the number, the arguments with an `Argument` for each number, or the object.
         source: the user's line that reads it.
     """
 
@@ -62,15 +69,7 @@ def read_constants(
     varying: Collection[str],
     without_effect: Collection[Any],
 ) -> tuple[tuple[Constant, ...], tuple[ConstantRead, ...]]:
-    """Return every constant that the output depends on, and which operators of the graph read it.
-
-    Args:
-        program: the traced program.
-        needed: the traced values that the output depends on.
-        values: the values that do not depend on the input, by name.
-        varying: the names of those that do.
-        without_effect: operators whose numbers have no effect on the graph.
-    """
+    """Return every constant that the output depends on, and which operators of the graph read it."""
     specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
     constants: list[Constant] = []
     reads: list[ConstantRead] = []
@@ -92,14 +91,14 @@ def read_constants(
             kind = kind if isinstance(value, Tensor) else "object"
             origins[node.name] = add(name, kind, value, source_of(reader.meta))
             continue
-        own = list(_numbers(node)) if node.target not in without_effect else []
+        own = list(_written(node)) if node.target not in without_effect else []
         source = source_of(node.meta) if own else ""
-        numbers = [add(f"{node.target}:{name}", "number", number, source) for name, number in own]
+        written = [add(name, kind, value, source) for name, kind, value in own]
         constant = [operand.name for operand in node.all_input_nodes if operand.name not in varying]
         if node.name not in varying:
-            origins[node.name] = frozenset().union(*numbers, *(origins[name] for name in constant))
+            origins[node.name] = frozenset().union(*written, *(origins[name] for name in constant))
             continue
-        reads += [ConstantRead(node=node.name, entries=1, real=False, origins=number) for number in numbers]
+        reads += [ConstantRead(node=node.name, entries=1, real=False, origins=one) for one in written]
         for name in constant:
             value = values.get(name)
             real, entries = (value.is_floating_point(), value.numel()) if isinstance(value, Tensor) else (False, 1)
@@ -107,25 +106,44 @@ def read_constants(
     return tuple(constants), tuple(reads)
 
 
-def _numbers(node: torch.fx.Node) -> Iterator[tuple[str, Any]]:
-    """Yield the numbers, flags and texts among an operator's arguments, each with the name of its argument."""
+def _written(node: torch.fx.Node) -> Iterator[tuple[str, str, Any]]:
+    """Yield what the code writes into an operator's arguments: the name, kind and value of each constant.
+
+    Which tensors an operator reads, and in which arguments, is how operators are connected. All else was chosen: the
+    numbers, and what the arguments are besides (which of them are given, flags, texts, dtypes, lengths of lists).
+    """
     schema = getattr(node.target, "_schema", None)
-    names = [argument.name for argument in schema.arguments] if schema is not None else []
-    named = [(names[place] if place < len(names) else str(place), value) for place, value in enumerate(node.args)]
-    for name, argument in (*named, *node.kwargs.items()):
-        for leaf in _leaves(argument):
-            if isinstance(leaf, bool | int | float | complex | str):
-                yield name, leaf
-
-
-def _leaves(argument: Any) -> Iterator[Any]:
-    """Yield the entries of nested arguments."""
-    if isinstance(argument, slice):
-        argument = (argument.start, argument.stop, argument.step)
-    if isinstance(argument, Mapping):
-        argument = tuple(argument.values())
-    if isinstance(argument, list | tuple):
-        for item in argument:
-            yield from _leaves(item)
+    if schema is None:
+        given, chosen = {str(place): value for place, value in enumerate((*node.args, *node.kwargs.items()))}, None
     else:
-        yield argument
+        given = dict(zip((port.name for port in schema.arguments), node.args)) | node.kwargs
+        chosen = [
+            port.name
+            for port in schema.arguments
+            if "Tensor" not in str(port.type) and (port.has_default_value() or str(port.real_type) not in NUMBERS)
+        ]
+    numbers: dict[str, list[Any]] = {name: [] for name in given}
+    forms = {name: _form(value, numbers[name]) for name, value in given.items()}
+    choice = [forms.get(name, Argument.ABSENT) for name in (forms if chosen is None else chosen)]
+    if choice:
+        while choice and choice[-1] is Argument.ABSENT:
+            choice.pop()
+        yield str(node.target), "choice", tuple(choice)
+    for name, values in numbers.items():
+        yield from ((f"{node.target}:{name}", "number", value) for value in values)
+
+
+def _form(argument: Any, numbers: list[Any]) -> Any:
+    """Return an argument with a kind of `Argument` for each number and traced value; add the numbers to a list."""
+    if isinstance(argument, slice):
+        argument = argument.start, argument.stop, argument.step
+    if isinstance(argument, Mapping):
+        argument = tuple(argument.items())
+    if isinstance(argument, list | tuple):
+        return tuple(_form(one, numbers) for one in argument)
+    if isinstance(argument, int | float | complex) and not isinstance(argument, bool):
+        numbers.append(argument)
+        return Argument.NUMBER
+    if isinstance(argument, torch.fx.Node):
+        return Argument.VALUE
+    return str(argument) if isinstance(argument, torch.device) else argument

@@ -76,11 +76,9 @@ def merged(graph: Graph) -> Graph:
 
 def with_names(tree: Any, names: dict[str, str]) -> Any:
     """Return arguments with their references renamed."""
-
-    def rename(leaf: Any) -> Any:
-        return Ref(names.get(leaf.name, leaf.name), leaf.shape) if isinstance(leaf, Ref) else leaf
-
-    return map_leaves(tree, rename)
+    return map_leaves(
+        tree, lambda leaf: Ref(names.get(leaf.name, leaf.name), leaf.shape) if isinstance(leaf, Ref) else leaf
+    )
 
 
 def regions(reader: Reader, node: Node, allowed: Iterable[Any]) -> Iterable[tuple[list[Node], Ref]]:
@@ -101,24 +99,16 @@ def regions(reader: Reader, node: Node, allowed: Iterable[Any]) -> Iterable[tupl
 
 
 def runner(region: list[Node], source: Ref, output: str) -> Callable[[Tensor], Tensor]:
-    """Return the region as a function of its source; casts are taken as exact."""
-
-    def run(x: Tensor) -> Tensor:
-        values = {source.name: x}
-        for member in region:
-            operands = [values[name] for name in member.refs]
-            values[member.name] = operands[0] if member.op in SAME else in_dtype(member, x.dtype).evaluate(operands)
-        return values[output]
-
-    return run
+    """Return the region as a function of its source, in the dtype of its argument."""
+    return lambda x: evaluated(region, {source.name: x}, x.dtype)[output]
 
 
-def evaluated(nodes: list[Node], given: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Run nodes in float64 on given values; casts are taken as exact."""
-    values = dict(given)
+def evaluated(nodes: list[Node], values: dict[str, Tensor], dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+    """Run nodes on given values with float constants in one dtype; casts are taken as exact."""
+    values = dict(values)
     for node in nodes:
         operands = [values[name] for name in node.refs]
-        values[node.name] = operands[0] if node.op in SAME else in_dtype(node, torch.float64).evaluate(operands)
+        values[node.name] = operands[0] if node.op in SAME else in_dtype(node, dtype).evaluate(operands)
     return values
 
 

@@ -83,11 +83,9 @@ Meeting = Callable[[Node, Sequence[Entries]], Entries]
 
 
 def joined(graph: Graph, count: int) -> str | None:
-    """Return what keeps the samples of a batch from being measured one by one, in words; None if nothing does.
+    """Return what keeps the `count` samples of a batch from being measured one by one, in words; None if nothing does.
 
-    Args:
-        graph: the graph of the whole batch, before units are recognised; all tensors of the batch are its inputs.
-        count: the number of samples, along the first dimension of every input and of the output.
+    The graph is that of the whole batch, before units are recognised, with all tensors of the batch as its inputs.
     """
     shapes = [graph.output_shape, *(item.shape for item in graph.inputs)]
     if any(not shape or shape[0] != count for shape in shapes):
@@ -383,11 +381,8 @@ def _moved(
 ) -> Entries:
     """Return the entries of a value to which those of its operands were moved.
 
-    Args:
-        node: the operator; entries that come from no operand are known by it.
-        parts: the operands.
-        passing: dimensions of all operands along which nothing moves, each with that of the value.
-        move: moves numbers from the places of the operands to those of a value of a given shape.
+    Nothing moves along the pairs of dimensions `passing`, of all operands and of the value; `move` brings numbers from
+    the operands to a value of a given shape. Entries that come from no operand are known by the operator.
     """
     shape, implied = list(node.shape), set()
     for dim, there in passing:
@@ -491,49 +486,32 @@ def overwrite(node: Node, values: Sequence[Entries]) -> Entries:
     return Entries(source.owner, _pair(source.label, _number(f"{node.dtype}")).expand(node.shape), source.implied)
 
 
-def along(node: Node, values: Sequence[Entries]) -> Entries:
-    """Reductions, softmax, sorting, running sums: the entries along `dim` meet, or all of them without `dim`."""
-    dims = node.bound().get("dim")
-    if len(values) != 1 or dims is None or dims == []:
-        return everything(node, values)
-    left = _along(values[0], [dims] if isinstance(dims, int) else dims)
-    if left.owner.numel() == math.prod(node.shape):
-        return _together(node, [left.reshape(node.shape)])
-    return _together(node, [left.expand(node.shape, distinct=True)])
+def meets(dims: Callable[[dict[str, Any], int], Any]) -> Meeting:
+    """Reductions, norms, linear layers, pooling, convolutions: with constant parameters, entries along dimensions meet.
 
-
-def pairs(node: Node, values: Sequence[Entries]) -> Entries:
-    """`view_as_complex` joins the last dimension, and `view_as_real` adds one for the two parts of a number."""
-    (value,) = values
-    if len(value.shape) > len(node.shape):
-        return _together(node, [_along(value, [-1]).reshape(node.shape)])
-    return _together(node, [value.reshape((*value.shape, 1)).expand(node.shape, distinct=True)])
-
-
-def trailing(count: Callable[[dict[str, Any]], int]) -> Meeting:
-    """Linear layers, LayerNorm, RMSNorm, pooling: with constant parameters, the last dimensions meet."""
+    `dims` gives these dimensions from the arguments and the rank of the operand; None where they are not known.
+    """
 
     def meeting(node: Node, values: Sequence[Entries]) -> Entries:
-        if len(values) != 1 or not _first(node):
+        along = dims(node.bound(), len(values[0].shape))
+        if len(values) != 1 or not _first(node) or along is None or along == []:
             return everything(node, values)
-        size = len(values[0].shape)
-        left = _along(values[0], range(size - count(node.bound()), size))
+        left = _along(values[0], [along] if isinstance(along, int) else along)
+        if left.owner.numel() == math.prod(node.shape):
+            return _together(node, [left.reshape(node.shape)])
         return _together(node, [left.expand(node.shape, distinct=True)])
 
     return meeting
 
 
-def items(size: int | None = None) -> Meeting:
-    """Convolutions, GroupNorm: with constant parameters, all but the first of `size` dimensions meet."""
+def trailing(count: int) -> Meeting:
+    """Operators in which the last dimensions meet."""
+    return meets(lambda given, rank: range(rank - count, rank))
 
-    def meeting(node: Node, values: Sequence[Entries]) -> Entries:
-        if len(values) != 1 or not _first(node) or (size is not None and len(values[0].shape) != size):
-            return everything(node, values)
-        left = _along(values[0], range(1, len(values[0].shape)))
-        left = left.reshape((node.shape[0], *(1,) * (len(node.shape) - 1)))
-        return _together(node, [left.expand(node.shape, distinct=True)])
 
-    return meeting
+def convolved(axes: int) -> Meeting:
+    """Convolutions over some axes: all entries of a sample meet."""
+    return meets(lambda given, rank: range(1, rank) if rank == axes + 2 else None)
 
 
 def product(node: Node, values: Sequence[Entries]) -> Entries:
@@ -613,7 +591,8 @@ def by_channel(node: Node, values: Sequence[Entries]) -> Entries:
 def recurrent(node: Node, values: Sequence[Entries]) -> Entries:
     """Recurrent layers: a sequence meets its own first state; samples lie along the states' second dimension."""
     given = node.bound()
-    if not _first(node) or _refers(given["params"]) or any(len(value.shape) != 3 for value in values):
+    varying = any(isinstance(leaf, Ref) for leaf in leaves(given["params"]))
+    if varying or not _first(node) or any(len(value.shape) != 3 for value in values):
         return everything(node, values)
     batch = 0 if given["batch_first"] else 1
     sequence, *states = values
@@ -627,7 +606,7 @@ def recurrent(node: Node, values: Sequence[Entries]) -> Entries:
 
 
 def looked_up(node: Node, values: Sequence[Entries]) -> Entries:
-    """`embedding` in a constant table, `one_hot`: every entry becomes a row."""
+    """`embedding` in a constant table, `one_hot`, `view_as_real`: every entry becomes a row."""
     if len(values) != 1 or isinstance(node.bound().get("weight"), Ref):
         return everything(node, values)
     (value,) = values
@@ -637,12 +616,6 @@ def looked_up(node: Node, values: Sequence[Entries]) -> Entries:
 def _first(node: Node) -> bool:
     """Whether the first argument depends on the input."""
     return isinstance(node.args[0], Ref)
-
-
-def _refers(argument: Any) -> bool:
-    if isinstance(argument, list | tuple):
-        return any(map(_refers, argument))
-    return isinstance(argument, Ref)
 
 
 def _table(kinds: dict[Meeting, str]) -> dict[Any, Meeting]:
@@ -658,7 +631,6 @@ def _table(kinds: dict[Meeting, str]) -> dict[Any, Meeting]:
 
 
 TABLE = _table({
-    pairs: "view_as_complex.default view_as_real.default",
     entrywise: """alias clone detach _to_copy to.dtype to.dtype_layout to.device to.other type_as contiguous lift_fresh
         lift_fresh_copy hardswish log_sigmoid where.ScalarOther where.ScalarSelf where.Scalar masked_fill.Tensor
         rsub.Tensor __and__ __or__ dropout.default feature_dropout.default alpha_dropout.default
@@ -684,7 +656,8 @@ TABLE = _table({
     written: """index_add.default scatter_add.default scatter_reduce.two scatter.src scatter.value index_copy.default
         index_fill.int_Scalar index_fill.int_Tensor index_put.default""",
     overwrite: "copy.default fill.Tensor",
-    along: """softmax.int _softmax.default log_softmax.int _log_softmax.default glu.default sum.default sum.dim_IntList
+    meets(lambda given, rank: given.get("dim")): """softmax.int
+        _softmax.default log_softmax.int _log_softmax.default glu.default sum.default sum.dim_IntList
         mean.default mean.dim amax.default amin.default max.dim min.dim max.default min.default prod.default
         prod.dim_int var.correction var.dim var.default std.correction std.dim std.default logsumexp.default
         linalg_vector_norm.default norm.ScalarOpt_dim norm.Scalar sort.default topk.default argmax.default
@@ -692,24 +665,24 @@ TABLE = _table({
         cummax.default cummin.default logcumsumexp.default median.dim median.default kthvalue.default fft_fft.default
         fft_ifft.default fft_rfft.default fft_irfft.default fft_hfft.default fft_ihfft.default fft_fft2.default
         fft_ifft2.default fft_rfft2.default fft_irfft2.default _fft_r2c.default _fft_c2c.default _fft_c2r.default""",
-    trailing(lambda given: 1): "linear.default",
-    trailing(lambda given: len(given["normalized_shape"])): "layer_norm.default rms_norm.default",
-    trailing(lambda given: 1): """max_pool1d.default avg_pool1d.default adaptive_avg_pool1d.default
-        adaptive_max_pool1d.default max_pool1d_with_indices.default upsample_linear1d.vec""",
-    trailing(lambda given: 2): """max_pool2d.default avg_pool2d.default adaptive_avg_pool2d.default
+    meets(lambda given, rank: range(-len(given["normalized_shape"]), 0)): "layer_norm.default rms_norm.default",
+    trailing(1): """linear.default view_as_complex.default max_pool1d.default avg_pool1d.default
+        adaptive_avg_pool1d.default adaptive_max_pool1d.default max_pool1d_with_indices.default
+        upsample_linear1d.vec""",
+    trailing(2): """max_pool2d.default avg_pool2d.default adaptive_avg_pool2d.default
         adaptive_max_pool2d.default max_pool2d_with_indices.default upsample_bilinear2d.vec upsample_bicubic2d.vec
         _upsample_bilinear2d_aa.vec""",
-    trailing(lambda given: 3): """max_pool3d.default avg_pool3d.default adaptive_avg_pool3d.default
+    trailing(3): """max_pool3d.default avg_pool3d.default adaptive_avg_pool3d.default
         adaptive_max_pool3d.default max_pool3d_with_indices.default upsample_trilinear3d.vec""",
-    items(3): "conv1d.default conv1d.padding conv_transpose1d.default",
-    items(4): "conv2d.default conv2d.padding conv_transpose2d.input",
-    items(5): "conv3d.default conv3d.padding conv_transpose3d.input",
-    items(): "group_norm.default instance_norm.default",
+    convolved(1): "conv1d.default conv1d.padding conv_transpose1d.default",
+    convolved(2): "conv2d.default conv2d.padding conv_transpose2d.input",
+    convolved(3): "conv3d.default conv3d.padding conv_transpose3d.input",
+    meets(lambda given, rank: range(1, rank)): "group_norm.default instance_norm.default",
     product: "mm.default bmm.default matmul.default mv.default addmm.default baddbmm.default",
     attention: "scaled_dot_product_attention.default",
     contraction: "einsum.default",
     by_channel: """batch_norm.default _native_batch_norm_legit_no_training.default
         _native_batch_norm_legit.no_stats prelu.default""",
-    looked_up: "embedding.default one_hot.default",
+    looked_up: "embedding.default one_hot.default view_as_real.default",
     recurrent: "lstm.input gru.input rnn_tanh.input rnn_relu.input",
 })  # fmt: skip

@@ -20,6 +20,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.nn.modules.batchnorm import _NormBase
 
 from ..core.errors import CaptureError
+from ..core.reached import same
 from .ir import Node, Ref
 
 aten = torch.ops.aten
@@ -131,11 +132,7 @@ def refuse_moving_statistics(node: torch.fx.Node, args: Sequence[Any]) -> None:
 
 
 def refuse_hidden_reads(program: ExportedProgram, needed: set[torch.fx.Node]) -> None:
-    """Refuse an output that reads running statistics that an instance norm updates: torch.export misses the update.
-
-    Raises:
-        CaptureError: the reader and the instance norm are named.
-    """
+    """Refuse an output that reads running statistics that an instance norm updates: torch.export misses the update."""
     moving = [node for node in program.graph.nodes if _moves_statistics(node)]
     for node in moving:
         for statistic in (node.args[3], node.args[4]):
@@ -169,7 +166,7 @@ def read_state(program: ExportedProgram, needed: set[torch.fx.Node]) -> dict[str
 
 def changed(before: dict[str, Tensor], now: dict[str, Tensor]) -> list[str]:
     """Return the names of the tensors whose values have changed."""
-    return [name for name, value in now.items() if not torch.equal(value, before[name])]
+    return [name for name, value in now.items() if not same(value, before[name])]
 
 
 def state_notes(program: ExportedProgram, needed: Iterable[torch.fx.Node]) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
@@ -18,7 +18,6 @@ from .call import Call
 from .direct_trace import BATCH_NORM, simpler
 from .ir import HELD, Graph, HeldArgument, Input, Node, Ref, leaves
 from .memory import AS_STRIDED, entries_read, overlap
-from .narrow_floats import rounded
 from .origins import read_constants
 from .state import (
     batch_norm_output,
@@ -141,7 +140,7 @@ class _Reader:
                 path = self.weights.get(node.name, node.name)
                 self.variables[node.name] = Input(name=node.name, value=self.constants[node.name], path=path)
         elif node.op == "get_attr":
-            self.constants[node.name] = _attribute(self.program.graph_module, str(node.target))
+            self.constants[node.name] = operator.attrgetter(str(node.target))(self.program.graph_module)
         elif node.op == "call_function":
             source = node.args[0] if node.target is operator.getitem else None
             if isinstance(source, torch.fx.Node) and source.name in self.multiple:
@@ -174,8 +173,8 @@ class _Reader:
         depends = _refers((args, kwargs))
         if node.target in DROPOUT:
             self._dropout(node, args, kwargs, depends)
-        elif not depends and not self.has_floats and self._starts_here(node):
-            value = node.target(*args, **kwargs)  # type: ignore[operator]
+        elif not depends and not self.has_floats and node.target in EMBEDDINGS and self._from_tokens(node.args[1]):
+            value = node.target(*args, **kwargs)
             self.variables[node.name] = Input(name=node.name, value=value, path=_path(node.meta)[0])
         elif torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not _switched_off(node):
             raise RandomOperatorError(
@@ -205,9 +204,11 @@ class _Reader:
         else:
             self.made[node.name] = _identity(node, args[0])
 
-    def _starts_here(self, node: torch.fx.Node) -> bool:
-        """Whether an operator is the embedding of the user's tokens."""
-        return node.target in EMBEDDINGS and _from_tokens(node.args[1], self.tokens)
+    def _from_tokens(self, node: Any) -> bool:
+        """Whether an argument is the user's tokens, perhaps moved about."""
+        while isinstance(node, torch.fx.Node) and node.op == "call_function" and node.target in MOVES:
+            node = node.args[0]
+        return isinstance(node, torch.fx.Node) and node.name in self.tokens
 
     def _written(self, node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
         """Return the node of an operator, in a form that rules know."""
@@ -255,11 +256,7 @@ def _shape(node: torch.fx.Node) -> tuple[int, ...]:
 
 
 def refuse_numbers(node: torch.fx.Node) -> None:
-    """Refuse a value of a tensor that is taken out as a Python number.
-
-    Raises:
-        CaptureError: the user's line is named.
-    """
+    """Refuse a value of a tensor that is taken out as a Python number."""
     if isinstance(node.meta.get("val"), torch.SymFloat | torch.SymInt | torch.SymBool):
         raise CaptureError(
             f"a value of a tensor is taken out as a number (.item(), float()) at "
@@ -345,12 +342,6 @@ def _token_inputs(program: ExportedProgram, constants: dict[str, Any]) -> set[st
     return set(named or integer)
 
 
-def _from_tokens(node: Any, tokens: set[str]) -> bool:
-    while isinstance(node, torch.fx.Node) and node.op == "call_function" and node.target in MOVES:
-        node = node.args[0]
-    return isinstance(node, torch.fx.Node) and node.name in tokens
-
-
 def output_of(program: ExportedProgram) -> torch.fx.Node:
     """Return the traced value that is measured."""
     specs = program.graph_signature.output_specs
@@ -432,7 +423,27 @@ def _path(meta: dict[str, Any]) -> tuple[str, str]:
     return re.sub(r"^model\.?", "", path.split("@")[0]), kind.rsplit(".", 1)[-1]
 
 
-def _attribute(module: nn.Module, target: str) -> Any:
-    for part in target.split("."):
-        module = getattr(module, part)
-    return module
+def rounded(inputs: Iterable[Input], nodes: Iterable[Node]) -> tuple[str, ...]:
+    """Say where values that depend on an input are stored in a float that does not hold every value of that input.
+
+    A model in one float throughout counts as the real function of its stored weights, however narrow that float is.
+    """
+    reached = {item.name: {dtype} if (dtype := item.value.dtype).is_floating_point else set() for item in inputs}
+    narrow: set[str] = set()
+    found = []
+    for node in nodes:
+        reached[node.name] = set().union(*(reached[ref] for ref in node.refs))
+        if not narrow.isdisjoint(node.refs):
+            narrow.add(node.name)
+        elif (node.dtype.is_floating_point or node.dtype.is_complex) and not all(
+            holds(node.dtype, wide) for wide in reached[node.name]
+        ):
+            narrow.add(node.name)
+            found.append(f"values are rounded to {str(node.dtype).removeprefix('torch.')} in {node.where}")
+    return tuple(dict.fromkeys(found))
+
+
+def holds(dtype: torch.dtype, other: torch.dtype) -> bool:
+    """Whether a float, or each part of a complex number, holds every value of a float."""
+    mine, theirs = torch.finfo(dtype), torch.finfo(other)
+    return mine.eps <= theirs.eps and mine.max >= theirs.max and mine.smallest_normal <= theirs.smallest_normal

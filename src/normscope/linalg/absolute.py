@@ -36,17 +36,8 @@ _SLACK = 1 + 1e-12
 def absolute(linear: LinearMap) -> LinearMap | None:
     """Return the map whose matrix has the absolute values of the entries, or one with larger entries.
 
-    If every input entry moves by at most d_j, every output entry moves by at most `absolute(linear)` applied to d.
-
-    Args:
-        linear: any linear map; it keeps the result.
-
-    Returns:
-        A map with nonnegative entries, or None for code that is too large to be written out.
-
-    Example:
-        >>> absolute(Matrix(torch.tensor([[1.0, -2.0]]))).apply(torch.ones(1, 2))
-        tensor([[3.]])
+    If every input entry moves by at most d_j, every output entry moves by at most `absolute(linear)` applied to d. The
+    result is None for code that is too large to be written out.
     """
     found = absolute_entries(linear)
     if found is not None:
@@ -55,7 +46,8 @@ def absolute(linear: LinearMap) -> LinearMap | None:
         inner = absolute(linear.inner)
         return None if inner is None else Repeated(inner, linear.leading)
     if small(linear):
-        return _flat(linear, _written_entries(linear))
+        there, back = Identity(linear.in_shape, (linear.in_size,)), Identity((linear.out_size,), linear.out_shape)
+        return Composite((there, Matrix(_written_entries(linear)), back))
     return of_each(linear, absolute) if isinstance(linear, Composite | Sum) and in_range(linear) else None
 
 
@@ -64,17 +56,8 @@ def absolute(linear: LinearMap) -> LinearMap | None:
 def row_norms(linear: LinearMap) -> Tensor | None:
     """Return an upper bound on the l2 norm of every row of the map's matrix, in the shape of the output (float64).
 
-    Exact up to rounding for single maps with zero padding and for whatever is small enough to be written out.
-
-    Args:
-        linear: any linear map; it keeps the result.
-
-    Returns:
-        A tensor of the output's shape, or None for code that is too large to be written out.
-
-    Example:
-        >>> row_norms(Matrix(torch.tensor([[3.0, -4.0]]))).round(decimals=9)
-        tensor([5.], dtype=torch.float64)
+    Exact up to rounding for single maps with zero padding and for whatever is small enough to be written out; None for
+    code that is too large for that.
     """
     found = _row_norms(linear)
     return None if found is None else _positive(found, found * _SLACK + linear.slack)
@@ -83,11 +66,7 @@ def row_norms(linear: LinearMap) -> Tensor | None:
 @kept
 @torch.no_grad()
 def absolute_norm(linear: LinearMap) -> float:
-    """Return a bound on the norm of the map with absolute entries (the Schur test): what rounding can add is its share.
-
-    Args:
-        linear: any linear map; it keeps the result.
-    """
+    """Return a bound on the norm of the map with absolute entries, by the Schur test; rounding adds a share of it."""
     if isinstance(linear, Composite):  # what cancels in the product is rounded all the same
         return product_above(*(absolute_norm(part) for part in linear.parts))
     if isinstance(linear, Sum):
@@ -124,12 +103,6 @@ def small(linear: LinearMap) -> bool:
 def _written_entries(linear: LinearMap) -> Tensor:
     """Return the absolute entries of a map that is written out, and what they may lack where parts cancel."""
     return write_out(linear).abs() + ceiling10(lost(linear, upper).log10)
-
-
-def _flat(linear: LinearMap, matrix: Tensor) -> LinearMap:
-    """Return a written-out map between the shapes of `linear`."""
-    ends = Identity(linear.in_shape, (linear.in_size,)), Identity((linear.out_size,), linear.out_shape)
-    return Composite((ends[0], Matrix(matrix), ends[1]))
 
 
 def _row_norms(linear: LinearMap) -> Tensor | None:

@@ -40,14 +40,8 @@ def narrow_share(terms: int) -> float:
 def gram_matrix(matrix: Tensor, *, narrow: bool = False) -> Tensor:
     """Return A A^T of a real matrix `[m, terms]` in CPU memory as a full float64 matrix.
 
-    Args:
-        matrix: the matrix A; in float32 its entries should not be much larger than 1.
-        narrow: whether to multiply in float32 (`narrow_share` bounds the rounding error).
-
-    Example:
-        >>> gram_matrix(torch.tensor([[1.0, 2.0], [0.0, 1.0]]))
-        tensor([[5., 2.],
-                [2., 1.]], dtype=torch.float64)
+    With `narrow` it is multiplied in float32 (`narrow_share` bounds the rounding error), and its entries should not be
+    much larger than 1.
     """
     step = PIECE if narrow else _WIDE
     pieces = (matrix[:, first : first + step].T for first in range(0, matrix.shape[1], step))
@@ -55,13 +49,7 @@ def gram_matrix(matrix: Tensor, *, narrow: bool = False) -> Tensor:
 
 
 def gram_of_rows(pieces: Iterable[Tensor], order: int, *, narrow: bool = False) -> Tensor:
-    """Return the sum of P^T P over pieces P `[rows, order]` as a full float64 matrix.
-
-    Args:
-        pieces: the rows of a real matrix; with `narrow` at most `PIECE` at a time.
-        order: the order of the result.
-        narrow: whether to multiply in float32.
-    """
+    """Return the sum of P^T P over pieces P `[rows, order]`, with `narrow` of at most `PIECE` rows, in float64."""
     total = np.zeros((order, order), dtype=np.float64, order="F")
     if narrow:
         for part in _narrow_sums(pieces, order):
@@ -78,11 +66,7 @@ def gram_of_rows(pieces: Iterable[Tensor], order: int, *, narrow: bool = False) 
 
 
 def narrow_products(blocks: Tensor) -> Iterator[Tensor]:
-    """Yield, for every block of a real tensor `[blocks, m, terms]` in CPU memory, A_i [A_0^T .. A_i^T] from float32.
-
-    Yields:
-        Products `[m, (i + 1) m]` in float32, or in float64 where the sums are too long for float32.
-    """
+    """Yield, for every block of a real tensor `[blocks, m, terms]` in CPU memory, A_i [A_0^T .. A_i^T] from float32."""
     count, order, terms = blocks.shape
     rows = blocks.reshape(count * order, terms).float()
     pieces = [rows[:, first : first + PIECE].contiguous().numpy() for first in range(0, terms, PIECE)]
@@ -145,10 +129,8 @@ def certify(
 ) -> EigenvalueCertificate:
     """Return a proven bound on the largest eigenvalue of positive semidefinite Hermitian matrices.
 
-    Args:
-        chunks: batches `[b, m, m]` in float64 or complex128; a label is the number of a chunk and of a matrix in it.
-        delta: how far above the largest estimate the first threshold is set, relatively.
-        generator: a CPU generator for the start vectors of Lanczos.
+    They come in batches `[b, m, m]`, float64 or complex128; a label is the number of a batch and of a matrix in it. The
+    first threshold is set a share `delta` above the largest estimate.
     """
     found = EigenvalueCertificate()
     for number, gram in enumerate(chunks):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -14,7 +13,7 @@ from ..core.bracket import Evidence
 from ..core.budget import Budget
 from ..core.errors import InputError
 from ..core.rounding import UNIT, ZERO, Upper, gamma, smallest, total
-from .certify import NARROW_RTOL, EigenvalueCertificate, below, certify
+from .certify import NARROW_RTOL, EigenvalueCertificate, certify
 from .convolution_map import Axis, Convolution
 from .lanczos import lanczos
 from .linear_map import Matrix
@@ -25,21 +24,12 @@ _SIDE_LIMIT = 16384
 _FAST, _AFFORDABLE = 2e9, 1e11
 """The largest number of multiplications to write a convolution out: at once, and after a torus has left a gap."""
 
-_STRIP, _WRITTEN = 1e10, "some axes written out, "
-"""The largest number of operations to certify a convolution with one axis written out; and the name of that method."""
-_REACHABLE = 1.5
-"""Other tori reduce a gap by a third at best, so that larger gaps than this many tolerances are left as they are."""
 _LOOK = 8
 """How many Lanczos steps tell whether another torus promises a smaller bound."""
 
 
 class ConvolutionNorm:
     """The certified norm of one convolution, which can be tightened.
-
-    Args:
-        conv: the convolution.
-        rtol: how tight a bound to aim for.
-        budget: once it is over, only cheap bounds are taken.
 
     Attributes:
         upper: the bound so far.
@@ -50,7 +40,7 @@ class ConvolutionNorm:
         self.conv, self.rtol, self.budget = conv, rtol, budget
         self.upper: Upper = ZERO
         self.start: Tensor | None = None
-        self._symbol: Symbol | None = None
+        self._inexact = False
         weight = conv.weight.double()
         largest = float(torch.stack(weight.aminmax()).abs().max()) if weight.numel() else 0.0
         if not math.isfinite(largest):
@@ -76,19 +66,23 @@ class ConvolutionNorm:
 
     @property
     def _cost(self) -> float:
-        short, long = sorted((self.conv.in_size, self.conv.out_size))
-        return math.inf if short > 2048 or short * long > 3e7 else float(short * short * long)
+        """About how many multiplications it takes to certify the matrices of all groups; infinite for large ones."""
+        groups = self.conv.groups
+        short, long = sorted((self.conv.in_size // groups, self.conv.out_size // groups))
+        return math.inf if short > 2048 or groups * short * long > 3e7 else float(groups * short * short * long)
 
     def _rescaled(self, bound: Upper) -> Upper:
         log10 = bound.log10 + self._exponent * math.log10(2.0)
         return Upper(log10 + 8.0 * UNIT * max(1.0, abs(log10), abs(bound.log10)), bound.evidence, bound.method)
 
     def _write_out(self) -> None:
-        """Certify the matrix of the convolution itself."""
+        """Certify the matrices of the convolution itself, one for each group."""
         plain = self._plain
         # The largest tap may read padding alone, so that the matrix is written out with the unscaled weights.
         given = plain._with_weight(self.conv.weight.double(), 0.0)
-        written, start = matrix_bound(Matrix(given.dense()), rtol=self.rtol, budget=self.budget)
+        blocks = Convolution(given.blocks()[:, :, None], (1,), groups=plain.groups)
+        inner = ConvolutionNorm(blocks, rtol=self.rtol, budget=self.budget)
+        written, start = inner.upper, inner.start
         if written.log10 == -math.inf:
             self.upper = written
             return
@@ -117,68 +111,17 @@ class ConvolutionNorm:
                 again, second, its_peak = _certified(other, self.rtol)
                 if again.log10 < found.log10:
                     found, certificate, peak, symbol = again, second, its_peak, other
-        self._symbol, self._peak, self._torus = symbol, peak, symbol.torus
+        self._inexact = not symbol.exact
         start = plane_wave(self._plain, symbol, certificate, peak)
         if self._kernel.inputs == self.conv.transposed:
             start = self._plain.apply(start) if self.conv.transposed else self._plain.adjoint(start)
         self.upper, self.start = self._rescaled(smallest([found, cheap])), start[0]
 
-    def tighten(self, log10_lower: float) -> Upper:
-        """Return a bound closer to a known lower side, from the matrix itself or from other tori."""
-        if self._symbol is None or self._symbol.exact or log10_lower == -math.inf or self.budget.over:
-            return self.upper
-        if self._cost <= _AFFORDABLE:
+    def tighten(self) -> tuple[Upper, Tensor | None]:
+        """Return a closer bound, from the matrices themselves where they are small enough, and its vector."""
+        if self._inexact and self._cost <= _AFFORDABLE and not self.budget.over:
             self._write_out()
-            return self.upper
-        which = self._strip_axis()
-        if which is not None:
-            self._write_axis(which, log10_lower)
-            return self.upper
-        if self.rtol >= NARROW_RTOL:
-            return self.upper
-        lower = 10.0 ** (log10_lower - self._exponent * math.log10(2.0))
-        high = 10.0 ** (self.upper.log10 - self._exponent * math.log10(2.0))
-        if high > lower * (1.0 + _REACHABLE * self.rtol):
-            return self.upper
-        best = other_torus(self._symbol, self._peak, self._tori(), lower, high, self.rtol, self.budget)
-        if best is not None:
-            self.upper = smallest([self.upper, self._rescaled(best)])
-        return self.upper
-
-    def _strip_axis(self) -> int | None:
-        """Return the axis to write out: the one that leaves the smallest factorizations, if they are affordable."""
-        if len(self.conv.axes) < 2:
-            return None
-        conv, costs = self._plain, []
-        rows, columns = conv.weight.shape[0] // conv.groups, conv.weight.shape[1]
-        for a, axis in enumerate(conv.axes):
-            rest = [ring.size // ring.stride for b, ring in enumerate(self._torus) if b != a and b in self._kernel.axes]
-            order = min(rows * axis.outputs, columns * axis.size * math.prod(r.stride for r in self._torus))
-            costs.append((math.prod(rest) * conv.groups * (float(order) ** 3), a))
-        limit = _STRIP * (50.0 if conv.device.type == "cuda" else 1.0)
-        return min(costs)[1] if min(costs)[0] <= limit else None
-
-    def _write_axis(self, which: int, log10_lower: float) -> None:
-        """Certify the convolution with one axis written out and the others on a torus."""
-        strip = written_axis(self._plain, which)
-        inner = ConvolutionNorm(strip, rtol=self.rtol, budget=self.budget)
-        goal = log10_lower - self._exponent * math.log10(2.0)
-        if inner.upper.log10 > goal + math.log10(1.0 + self.rtol):
-            inner.tighten(goal)
-        found = total([inner.upper, Upper.of(strip.slack, Evidence.PROVEN)]) if strip.slack else inner.upper
-        method = inner.upper.method.removeprefix(_WRITTEN)
-        self.upper = smallest([self.upper, self._rescaled(found.named(_WRITTEN + method))])
-
-    def _tori(self) -> list[tuple[Ring, ...]]:
-        """Return other tori with the same strides, of this size and the next, the smaller first."""
-        assert self._symbol is not None
-        choices: list[list[Ring]] = []
-        for a, (axis, ring) in enumerate(zip(self.conv.axes, self._torus, strict=True)):
-            fixed = a not in self._kernel.axes or ring.rigid
-            more = [ring] if fixed else rings(axis, self.conv.padding_mode, extra=1)
-            choices.append([r for r in more if r.stride == ring.stride and r.rigid == ring.rigid])
-        tori = [torus for torus in itertools.product(*choices) if torus != self._torus]
-        return sorted(tori, key=lambda torus: math.prod(ring.size for ring in torus))
+        return self.upper, self.start
 
 
 def bounding_cost(linear: Matrix | Convolution) -> float:
@@ -201,62 +144,6 @@ def matrix_bound(linear: Matrix, *, rtol: float, budget: Budget) -> tuple[Upper,
     full = torch.zeros(linear.in_shape, dtype=torch.float64, device=linear.device)
     full.reshape(-1, linear.in_shape[-1])[0] = norm.start.reshape(-1)
     return norm.upper, full
-
-
-def other_torus(
-    base: Symbol,
-    peak: Tensor,
-    tori: Sequence[tuple[Ring, ...]],
-    lower: float,
-    upper: float,
-    rtol: float,
-    budget: Budget,
-) -> Upper | None:
-    """Look for a torus whose bound is below `upper`, if possible within `rtol` of a known lower side.
-
-    On another torus, only frequencies near those that exceed the lower side on the base torus are likely to exceed the
-    goal. They are tested first, since a Cholesky factorization that fails costs little; a torus that passes is then
-    certified in full.
-    """
-    hot, tried = [base.turns_of(peak[None])], budget.search("the choice of a torus", 3.0 * base.frequencies)
-    level = (lower / base.factor) ** 2
-    for grid, gram in base.chunks():
-        failed = (~below(gram, level)).reshape(grid.shape[0], -1).any(dim=1).cpu()
-        hot.append(base.turns_of(grid[failed]))
-    points = torch.cat(hot)
-    found, goal = None, lower * (1.0 + 0.98 * rtol)
-    for _ in range(2):
-        if goal >= upper * (1.0 - 1e-6):
-            break
-        passed = False
-        for torus in tori:
-            if tried.over:
-                return found
-            symbol = Symbol(base.kernel, torus)
-            level = (goal / symbol.factor) ** 2 / (1.0 + 8.0 * UNIT) - symbol.error
-            spent, passed = _passes(symbol, (points[:1], points), level)
-            tried.spend(min(spent, tried.left))
-            if passed:
-                method = "torus + Cholesky"
-                found, upper = Upper.of(goal, Evidence.PROVEN, method, allowance=8.0 * UNIT), goal
-                break
-        if passed and goal <= lower * (1.0 + rtol):
-            break
-        goal = math.sqrt(goal * upper) if not passed else math.sqrt(lower * (1.0 + rtol) * upper)
-    return found
-
-
-def _passes(symbol: Symbol, hot: Sequence[Tensor], level: float) -> tuple[float, bool]:
-    """Say whether every eigenvalue on a torus is proven to be below a level, and how many frequencies that took."""
-    spent = 0.0
-    if level <= 0.0:
-        return spent, False
-    for grid in (*(symbol.near(points) for points in hot), symbol.grid):
-        for piece, gram in symbol.chunks(grid):
-            spent += piece.shape[0]
-            if not bool(below(gram, level).all()):
-                return spent, False
-    return spent, True
 
 
 def _normalized(conv: Convolution, weight: Tensor, largest: float) -> tuple[Convolution, int]:
@@ -317,16 +204,9 @@ def _twist(symbol: Symbol, peak: Tensor, axis: int, ring: Ring) -> Ring:
 
 
 def plane_wave(conv: Convolution, symbol: Symbol, certificate: EigenvalueCertificate, grid: Tensor) -> Tensor:
-    """Return the leading singular vector at a frequency as a tapered wave.
+    """Return the leading singular vector at a frequency of a plain (not transposed) convolution as a tapered wave.
 
-    Args:
-        conv: the plain (not transposed) convolution.
-        symbol: its symbol on some torus.
-        certificate: the certificate with the eigenvector of the symbol's Gram matrix.
-        grid: the frequency of that Gram matrix.
-
-    Returns:
-        `[1, *in_shape]` when the symbol's Gram matrices act on inputs, else `[1, *out_shape]`; float64.
+    It is `[1, *in_shape]` when the symbol's Gram matrices act on inputs, else `[1, *out_shape]`, in float64.
     """
     assert certificate.vector is not None
     assert certificate.label is not None
@@ -388,32 +268,3 @@ def _line(axis: Axis, ring: Ring, inputs: bool, turn: float, origin: int, *, mov
         taper = torch.sin(math.pi * (torch.arange(count, dtype=torch.float64) + 1.0) / (count + 1.0))
     angle = 2.0 * math.pi * turn * entry.double()
     return torch.complex(taper * angle.cos(), taper * angle.sin()), phase
-
-
-def written_axis(conv: Convolution, which: int) -> Convolution:
-    """Return the plain convolution with one axis written out, the same map up to the order of entries.
-
-    The result has `C_in n` input and `C_out O` output channels, `n` and `O` being the axis' sizes, and is exact along
-    that axis whatever the padding; entries where padding brings several taps together are rounded sums, which its
-    `slack` accounts for.
-
-    Args:
-        conv: a plain (not transposed) convolution with at least two axes.
-        which: the axis to write out.
-    """
-    axis = conv.axes[which]
-    reads = axis.placement(conv.padding_mode, conv.device)
-    weight = conv.weight.double().movedim(2 + which, 2)
-    rows, columns, _, *rest = weight.shape
-    spread = torch.einsum("rckt,koi->rocit", weight.flatten(3), reads)
-    result = Convolution.__new__(Convolution)
-    result._set(
-        spread.reshape(rows * axis.outputs, columns * axis.size, *rest),
-        tuple(other for index, other in enumerate(conv.axes) if index != which),
-        conv.groups,
-        conv.padding_mode,
-        False,
-    )
-    if conv.padding_mode != "zeros":
-        result.slack = gamma(axis.kernel + 4.0) * conv.tap_norms()
-    return result

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.sizes import norm as l2
-from .linear_map import LinearMap
+from .linear_map import LinearMap, at_least_float32
 
 PADDING_MODES = ("zeros", "circular", "reflect", "replicate")
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -72,12 +72,30 @@ class Axis:
         last = self.size - 1
         return last - (last - position.abs()).abs()
 
-    def placement(self, mode: str, device: torch.device) -> Tensor:
-        """Return 0/1 entries `[taps, outputs, inputs]`: which input each tap reads for each output."""
+    def reads(self, mode: str, device: torch.device) -> Tensor:
+        """Return which input each tap reads for each output, `[taps, outputs]`; -1 for a zero of the padding."""
         tap = torch.arange(self.kernel, device=device)[:, None] * self.dilation
-        covered = tap + torch.arange(self.outputs, device=device)[None, :] * self.stride
-        read = covered - self.left if mode == "zeros" else self.source(mode, device)[covered]
-        return (read[..., None] == torch.arange(self.size, device=device)).to(torch.float64)
+        covered = tap + torch.arange(self.outputs, device=device)[None] * self.stride
+        if mode != "zeros":
+            return self.source(mode, device)[covered]
+        read = covered - self.left
+        return torch.where((read >= 0) & (read < self.size), read, -1)
+
+    def reads_transposed(self, device: torch.device) -> Tensor:
+        """Return the same for the transpose: input p and a tap write output p stride - left + tap dilation."""
+        tap = torch.arange(self.kernel, device=device)[:, None] * self.dilation
+        ahead = torch.arange(self.size, device=device)[None] + self.left - tap
+        read = torch.div(ahead, self.stride, rounding_mode="floor")
+        return torch.where((ahead % self.stride == 0) & (read >= 0) & (read < self.outputs), read, -1)
+
+
+def combine_axes(places: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    """Return flat places `[a, b]` in a box from the places `[a_k, b_k]` along each of its axes; -1 stays -1."""
+    flat = torch.zeros(1, 1, dtype=torch.int64, device=places[0].device)
+    for along, size in zip(places, sizes, strict=True):
+        before, here = flat[:, None, :, None], along[None, :, None, :]
+        flat = torch.where((before < 0) | (here < 0), -1, before * size + here).flatten(2).flatten(0, 1)
+    return flat
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +173,7 @@ class Convolution(LinearMap):
         self._set(weight, tuple(axes), groups, padding_mode, transposed)
 
     def _set(self, weight: Tensor, axes: tuple[Axis, ...], groups: int, mode: str, transposed: bool) -> None:
-        weight = weight.detach()
-        self.weight = weight.float() if weight.dtype in (torch.float16, torch.bfloat16) else weight
+        self.weight = at_least_float32(weight)
         self.device = weight.device
         self.axes, self.groups, self.padding_mode, self.transposed = axes, groups, mode, transposed
         small = (weight.shape[0], *(axis.outputs for axis in axes))
@@ -216,44 +233,27 @@ class Convolution(LinearMap):
     def _tuple(self, name: str) -> tuple[int, ...]:
         return tuple(getattr(axis, name) for axis in self.axes)
 
+    def blocks(self) -> Tensor:
+        """Write the groups of the plain convolution out in float64, one below the other: `[C_out O, C_in/groups n]`.
+
+        Every entry is a tap, or a sum of taps that read one input through padding.
+        """
+        reads = combine_axes([axis.reads(self.padding_mode, self.device) for axis in self.axes], self._tuple("size"))
+        placed = (reads[..., None] == torch.arange(math.prod(self._tuple("size")), device=self.device)).double()
+        spread = torch.tensordot(self.weight.double().flatten(2), placed, dims=1).permute(0, 2, 1, 3)
+        return spread.flatten(2).flatten(0, 1)
+
     def dense(self) -> Tensor:
-        """Write the map out in float64; every entry is a tap, or a sum of taps that read one input through padding."""
-        weight = self.weight.double().flatten(2)
-        rows, columns, _ = weight.shape
-        per_group = rows // self.groups
-        small, large = math.prod(self._tuple("outputs")), math.prod(self._tuple("size"))
-        reads = self._placement()
-        matrix = torch.zeros(rows, columns * self.groups, small, large, dtype=torch.float64, device=self.device)
-        for group in range(self.groups):
-            out = slice(group * per_group, (group + 1) * per_group)
-            block = torch.tensordot(weight[out], reads, dims=([2], [0]))
-            matrix[out, group * columns : (group + 1) * columns] = block
-        matrix = matrix.permute(0, 2, 1, 3).reshape(rows * small, columns * self.groups * large)
+        """Write the map out in float64."""
+        matrix = torch.block_diag(*self.blocks().chunk(self.groups))
         return matrix.T if self.transposed else matrix
 
-    def _placement(self) -> Tensor:
-        """Return 0/1 entries `[taps, outputs, inputs]`: which input each tap reads for each output."""
-        reads = torch.ones(1, 1, 1, dtype=torch.float64, device=self.device)
-        for axis in self.axes:
-            one = axis.placement(self.padding_mode, self.device)
-            reads = torch.einsum("aoi,bpj->abopij", reads, one)
-            a, b, o, p, i, j = reads.shape
-            reads = reads.reshape(a * b, o * p, i * j)
-        return reads
-
-    def scaled_out(self, scale: Tensor) -> Convolution:
-        """Return the convolution followed by one factor per output channel (a folded BatchNorm)."""
-        return self._scaled(scale, rows=not self.transposed)
-
-    def scaled_in(self, scale: Tensor) -> Convolution:
-        """Return the convolution preceded by one factor per input channel."""
-        return self._scaled(scale, rows=self.transposed)
-
-    def _scaled(self, scale: Tensor, *, rows: bool) -> Convolution:
+    def scaled(self, scale: Tensor, *, outputs: bool) -> Convolution:
+        """Return the convolution followed by one factor per output channel (a folded BatchNorm), or behind such."""
         weight = self.weight.double()
         scale = scale.detach().to(weight)
         ones = (1,) * len(self.axes)
-        if rows:
+        if outputs != self.transposed:
             weight = weight * scale.reshape(-1, 1, *ones)
         else:
             per_group = weight.shape[0] // self.groups

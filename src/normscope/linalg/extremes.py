@@ -65,20 +65,10 @@ def extreme_eigenpairs(
 ) -> Ends:
     """Find the largest and the smallest eigenvalues of a symmetric operator.
 
-    Each step takes one product and one transfer of a few numbers from the device. A value counts as converged once
-    its estimated error is at most `rtol` of its size, or the size of rounding errors.
-
-    Args:
-        operator: maps vectors `[n]` to vectors `[n]`.
-        start: the first vector `[n]`, not zero; a start near the wanted eigenvectors saves steps.
-        top: how many of the largest eigenvalues are wanted.
-        bottom: how many of the smallest eigenvalues are wanted.
-        rtol: the relative tolerance of each value.
-        budget: the search ends once it is over; one of its steps is one product.
-        room: at most this many vectors are held; once there are so many, the search goes on with the best of them.
-        project: a projection onto a subspace; the operator is searched inside that subspace.
-        generator: a CPU generator for a new start vector, where the space of the first start is exhausted.
-        on_step: called after each step with the largest remaining error over its tolerance.
+    Each step takes one product, a step of the budget, and one transfer of a few numbers from the device. A value counts
+    as converged once its estimated error is at most `rtol` of its size, or the size of rounding errors. At most `room`
+    vectors are held; the search then goes on with the best of them. With `project` the operator is searched inside a
+    subspace. `on_step` gets the largest remaining error over its tolerance.
     """
     size, wanted = start.numel(), top + bottom
     project = project or (lambda vector: vector)
@@ -104,7 +94,9 @@ def extreme_eigenpairs(
             fresh = _fresh(space.known, project, generator)
             whole = fresh is None
             image = image if fresh is None else fresh
-        if whole or (found.settled and _enough(space.filled, wanted, since_fresh)):
+        # values count once the space is large enough, also after a fresh start (0: there was none)
+        enough = space.filled >= wanted + BEYOND and (since_fresh == 0 or since_fresh > AFRESH)
+        if whole or (found.settled and enough):
             break
         if space.full:
             space.restart(top + SPARE, bottom + SPARE if bottom else 0)
@@ -166,11 +158,6 @@ class _Found:
             open=float(shares.max()) if chosen else float("inf"),
             wanted=top + bottom,
         )
-
-
-def _enough(vectors: int, wanted: int, since_fresh: int) -> bool:
-    """Whether a space is large enough for its values to count, also after a fresh start (0: there was none)."""
-    return vectors >= wanted + BEYOND and (since_fresh == 0 or since_fresh > AFRESH)
 
 
 def _errors(values: Tensor, residuals: Tensor) -> Tensor:

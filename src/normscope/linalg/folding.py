@@ -6,6 +6,8 @@ that rounding, so that certified norms of folded maps stay certified.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
@@ -16,7 +18,6 @@ from ..core.rounding import gamma
 from ..core.sizes import norm as l2
 from .convolution_map import Convolution
 from .linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
-from .slices import repeated, slice_map
 from .writing import cancels, in_range
 
 _ENTRY = 4.0 * 2.0**-53
@@ -25,16 +26,7 @@ _Map = TypeVar("_Map", bound=LinearMap)
 
 
 def compose(second: LinearMap, first: LinearMap) -> LinearMap:
-    """Return `second` after `first` as one map; parts that cannot be folded stay side by side in a `Composite`.
-
-    Raises:
-        ValueError: when the shapes do not fit.
-
-    Example:
-        >>> scale = Diagonal(torch.tensor([2.0, 3.0]), (2,))
-        >>> compose(scale, Matrix(torch.ones(2, 5)))
-        Matrix([5] -> [2])
-    """
+    """Return `second` after `first` as one map; parts that cannot be folded stay side by side in a `Composite`."""
     if first.out_shape != second.in_shape:
         raise ValueError(f"cannot compose {second} after {first}")
     if isinstance(second, Identity) and second.in_shape == second.out_shape:
@@ -50,11 +42,7 @@ def compose(second: LinearMap, first: LinearMap) -> LinearMap:
 
 
 def add(a: LinearMap, b: LinearMap) -> LinearMap:
-    """Return the sum of two maps with the same input and output as one map, or a `Sum` that keeps the terms apart.
-
-    Raises:
-        ValueError: when the shapes differ.
-    """
+    """Return the sum of two maps with the same input and output as one map, or a `Sum` that keeps the terms apart."""
     if a.in_shape != b.in_shape or a.out_shape != b.out_shape:
         raise ValueError(f"cannot add {a} and {b}")
     terms: list[LinearMap] = []
@@ -146,15 +134,17 @@ def _joined(second: LinearMap, first: LinearMap) -> LinearMap | None:
             scale = second.scale.double() * first.scale.double()
             return _slack(Diagonal(scale, first.in_shape), second, first, _ENTRY * _largest(scale))
         case Diagonal(), Matrix():
-            return _scaled_rows(second, first)
+            channels = second.channels(-1)
+            return None if channels is None else _scaled(first, channels.double()[:, None], second, first)
         case Matrix(), Diagonal():
-            return _scaled_columns(second, first)
+            channels = first.channels(-1)
+            return None if channels is None else _scaled(second, channels.double()[None], second, first)
         case Diagonal(), Convolution():
             channels = second.channels(0)
-            return None if channels is None else _carry(first.scaled_out(channels), second, first)
+            return None if channels is None else _carry(first.scaled(channels, outputs=True), second, first)
         case Convolution(), Diagonal():
             channels = first.channels(0)
-            return None if channels is None else _carry(second.scaled_in(channels), first, second)
+            return None if channels is None else _carry(second.scaled(channels, outputs=False), first, second)
         case Matrix(), Matrix():
             return _product(second, first)
         case Centering(dims=1), Matrix():
@@ -165,27 +155,20 @@ def _joined(second: LinearMap, first: LinearMap) -> LinearMap | None:
             return _centered(second, weight - weight.mean(dim=1, keepdim=True), weight)
         case Centering(), Centering() if second.dims == first.dims:
             return first
-        case Reindex(), Reindex() | Identity():
-            return _reindexed(second, first)
+        case Reindex(), Identity():
+            return Reindex(second.index.reshape(second.out_shape), first.in_shape)
+        case Reindex(), Reindex():
+            index = torch.where(second.index >= 0, first.index[second.index.clamp(min=0)], -1)
+            return Reindex(index.reshape(second.out_shape), first.in_shape)
         case Identity(), Reindex():
             return Reindex(first.index.reshape(second.out_shape), first.in_shape)
     return None
 
 
-def _scaled_rows(scale: Diagonal, matrix: Matrix) -> LinearMap | None:
-    channels = scale.channels(-1)
-    if channels is None:
-        return None
-    weight = matrix.weight.double() * channels.double()[:, None]
-    return _slack(_matrix(weight, matrix), scale, matrix, _ENTRY * _norm(weight))
-
-
-def _scaled_columns(matrix: Matrix, scale: Diagonal) -> LinearMap | None:
-    channels = scale.channels(-1)
-    if channels is None:
-        return None
-    weight = matrix.weight.double() * channels.double()[None, :]
-    return _slack(_matrix(weight, matrix), matrix, scale, _ENTRY * _norm(weight))
+def _scaled(matrix: Matrix, factors: Tensor, second: LinearMap, first: LinearMap) -> Matrix:
+    """Return a matrix with factors of its rows or columns."""
+    weight = matrix.weight.double() * factors
+    return _slack(_matrix(weight, matrix), second, first, _ENTRY * _norm(weight))
 
 
 def _product(second: Matrix, first: Matrix) -> LinearMap | None:
@@ -206,13 +189,6 @@ def _centered(linear: Matrix, weight: Tensor, before: Tensor) -> Matrix:
     return result
 
 
-def _reindexed(second: Reindex, first: Reindex | Identity) -> Reindex:
-    if isinstance(first, Identity):
-        return Reindex(second.index.reshape(second.out_shape), first.in_shape)
-    index = torch.where(second.index >= 0, first.index[second.index.clamp(min=0)], -1)
-    return Reindex(index.reshape(second.out_shape), first.in_shape)
-
-
 def _added(a: LinearMap, b: LinearMap) -> LinearMap | None:
     """Return `a + b` as one map, or None."""
     match a, b:
@@ -222,8 +198,13 @@ def _added(a: LinearMap, b: LinearMap) -> LinearMap | None:
         case Matrix(), Matrix():
             weight = a.weight.double() + b.weight.double()
             return _sum_slack(_matrix(weight, a), a, b, _ENTRY * _norm(weight))
-        case Matrix(), Identity() | Diagonal():
-            return _plus_diagonal(a, b)
+        case Matrix(), Identity() | Diagonal() if a.in_shape == a.out_shape:
+            ones = torch.ones(a.in_shape[-1], dtype=torch.float64, device=a.device)
+            channels = ones if isinstance(b, Identity) else b.channels(-1)
+            if channels is None:
+                return None
+            weight = a.weight.double() + torch.diag(channels.double())
+            return _sum_slack(_matrix(weight, a), a, b, _ENTRY * _norm(weight))
         case Convolution(), Identity():
             return a.plus_identity(1.0)
         case Convolution(), Diagonal():
@@ -242,19 +223,6 @@ def _added(a: LinearMap, b: LinearMap) -> LinearMap | None:
             if a.in_shape == a.out_shape:
                 return Diagonal(torch.full((), 2.0, dtype=torch.float64), a.in_shape)
     return None
-
-
-def _plus_diagonal(matrix: Matrix, other: Identity | Diagonal) -> Matrix | None:
-    if matrix.in_shape != matrix.out_shape:
-        return None
-    if isinstance(other, Identity):
-        channels: Tensor | None = torch.ones(matrix.in_shape[-1], dtype=torch.float64, device=matrix.device)
-    else:
-        channels = other.channels(-1)
-    if channels is None:
-        return None
-    weight = matrix.weight.double() + torch.diag(channels.double())
-    return _sum_slack(_matrix(weight, matrix), matrix, other, _ENTRY * _norm(weight))
 
 
 def _matrix(weight: Tensor, like: Matrix) -> Matrix:
@@ -298,4 +266,90 @@ def _carry(result: Convolution, scale: Diagonal, conv: Convolution) -> Convoluti
     """Add the slack of a folded scale to that of a convolution."""
     if scale.slack:
         result.slack += scale.slack * (conv.tap_norms() + conv.slack)
+    return result
+
+
+def slice_map(linear: LinearMap, leading: Sequence[int]) -> LinearMap | None:
+    """Return the map that `linear` applies to every slice of the leading dimensions, or None if there is none."""
+    leading = tuple(leading)
+    depth = len(leading)
+    if linear.in_shape[:depth] != leading or linear.out_shape[:depth] != leading:
+        return None
+    if depth == 0:
+        return linear
+    inner = _inner(linear, leading)
+    if inner is not None and not isinstance(linear, Repeated):
+        inner.slack = linear.slack
+        if linear.origin is not None:
+            inner.origin = slice_map(linear.origin, leading)
+            return None if inner.origin is None else inner
+    return inner
+
+
+def _inner(linear: LinearMap, leading: tuple[int, ...]) -> LinearMap | None:
+    depth = len(leading)
+    in_shape, out_shape = linear.in_shape[depth:], linear.out_shape[depth:]
+    match linear:
+        case Repeated():
+            if len(linear.leading) < depth:
+                return slice_map(linear.inner, leading[len(linear.leading) :])
+            rest = linear.leading[depth:]
+            return Repeated(linear.inner, rest) if rest else linear.inner
+        case Matrix() if in_shape and out_shape:
+            return Matrix(linear.weight, in_shape[:-1])
+        case Identity():
+            return Identity(in_shape, out_shape)
+        case Diagonal():
+            scale = linear.scale
+            outer = scale.shape[: max(0, scale.ndim - len(in_shape))]
+            if math.prod(outer) != 1:
+                return None
+            return Diagonal(scale.reshape(scale.shape[len(outer) :]), in_shape)
+        case Centering() if linear.dims <= len(in_shape):
+            return Centering(in_shape, linear.dims)
+        case Reindex():
+            return _inner_reindex(linear, math.prod(leading), in_shape, out_shape)
+        case Composite():
+            parts = [slice_map(part, leading) for part in linear.parts]
+            return None if any(part is None for part in parts) else Composite([part for part in parts if part])
+        case Sum():
+            terms = [slice_map(term, leading) for term in linear.terms]
+            return None if any(term is None for term in terms) else Sum([term for term in terms if term])
+    return None
+
+
+def _inner_reindex(
+    linear: Reindex, count: int, in_shape: tuple[int, ...], out_shape: tuple[int, ...]
+) -> Reindex | None:
+    """Return the reindexing of one slice if all slices do the same within themselves."""
+    if count == 0 or math.prod(in_shape) == 0:
+        return None
+    index = linear.index.reshape(count, -1)
+    offset = torch.arange(count, device=index.device)[:, None] * math.prod(in_shape)
+    within = torch.where(index >= 0, index - offset, -1)
+    outside = (index >= 0) & ((within < 0) | (within >= math.prod(in_shape)))
+    if bool(outside.any()) or not bool((within == within[:1]).all()):
+        return None
+    return Reindex(within[0].reshape(out_shape), in_shape)
+
+
+def repeated(inner: LinearMap, leading: Sequence[int]) -> LinearMap:
+    """Return `inner` applied to every slice of the leading dimensions, as a map of its own kind where possible."""
+    leading = tuple(leading)
+    result: LinearMap
+    match inner:
+        case Matrix():
+            result = Matrix(inner.weight, (*leading, *inner.in_shape[:-1]))
+        case Identity():
+            result = Identity((*leading, *inner.in_shape), (*leading, *inner.out_shape))
+        case Diagonal():
+            result = Diagonal(inner.scale, (*leading, *inner.in_shape))
+        case Centering():
+            result = Centering((*leading, *inner.in_shape), inner.dims)
+        case Repeated():
+            return Repeated(inner.inner, (*leading, *inner.leading))
+        case _:
+            return Repeated(inner, leading) if leading else inner
+    result.slack = inner.slack
+    result.origin = None if inner.origin is None else Repeated(inner.origin, leading)
     return result

@@ -15,45 +15,8 @@ from ..core.budget import Budget
 from ..core.cost import count
 from .linear_map import LinearMap
 
-
-def squared_eigenpairs(matrices: Tensor, start: Tensor, *, rtol: float) -> tuple[Tensor, Tensor]:
-    """Return the largest eigenvalue `[b]`, from below, and its eigenvector `[b, m]` of positive semidefinite matrices.
-
-    The p-th power of a matrix turns any start towards its top eigenvectors: a component whose eigenvalue is
-    smaller than the largest by a share d shrinks by a factor of exp(-p d). So the estimate is too small by a share of
-    about log(m) / p.
-
-    Args:
-        matrices: `[b, m, m]`, float64 or complex128.
-        start: start vectors `[b, m]`, drawn at random.
-        rtol: about how far the eigenvalue may be off, relatively.
-
-    Example:
-        >>> matrix = torch.diag(torch.tensor([1.0, 3.0], dtype=torch.float64))
-        >>> values, _ = squared_eigenpairs(matrix[None], torch.ones(1, 2), rtol=1e-9)
-        >>> round(float(values), 9)
-        3.0
-    """
-    size = matrices.shape[-1]
-    squarings = max(1, math.ceil(math.log2(max(math.log(size), 1.0) / rtol)))
-    power = matrices
-    for _ in range(squarings):
-        power = power / torch.linalg.matrix_norm(power, keepdim=True).clamp(min=1e-300)
-        power = power @ power
-    vectors = _unit(power @ start.to(matrices)[:, :, None])
-    images = matrices @ vectors
-    values = (vectors.conj() * images).sum(dim=(1, 2)).real
-    return values, _unit(images)[:, :, 0]
-
-
-def _unit(columns: Tensor) -> Tensor:
-    return columns / columns.norm(dim=1, keepdim=True).clamp(min=1e-300)
-
-
 _DIRECT = 128
-"""Matrices of up to this order are diagonalized directly."""
-_SQUARED = 2048
-"""On a GPU, matrices of up to this order are treated by repeated squaring instead."""
+"""Matrices of up to this order are diagonalized directly on a CPU; a GPU takes longer for that than for Lanczos."""
 _CHUNK = 32
 """Vectors of a basis that restarts, for which memory is taken at a time."""
 _ROOM = 4
@@ -84,22 +47,13 @@ class Ritz(NamedTuple):
 def top_eigenpairs(
     matrices: Tensor, *, steps: int = 48, rtol: float = 1e-6, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the largest eigenvalue `[b]` and its eigenvector `[b, m]` of Hermitian matrices `[b, m, m]`.
-
-    Args:
-        matrices: float64 or complex128.
-        steps: at most this many Lanczos steps.
-        rtol: stop once the estimated relative error of every eigenvalue is below this.
-        generator: a CPU generator for the start vectors; a fixed seed when None.
-    """
+    """Return the largest eigenvalue `[b]` and its eigenvector `[b, m]` of Hermitian matrices `[b, m, m]`."""
     count, size, _ = matrices.shape
     if size <= _DIRECT and not matrices.is_cuda:
         values, vectors = torch.linalg.eigh(matrices)
         return values[:, -1], vectors[:, :, -1]
     generator = generator or torch.Generator().manual_seed(0)
     start = torch.randn(count, size, dtype=torch.float64, generator=generator).to(matrices)
-    if size <= _SQUARED and matrices.is_cuda:
-        return squared_eigenpairs(matrices, start, rtol=rtol)
     found = lanczos(lambda x: (matrices @ x[:, :, None])[:, :, 0], start, steps=steps, rtol=rtol)
     return found.values, found.vectors
 
@@ -113,15 +67,10 @@ def lanczos(
     sure: bool = False,
     budget: Budget | None = None,
 ) -> Ritz:
-    """Search for the largest eigenvalues of a batch of Hermitian positive semidefinite operators.
+    """Search for the largest eigenvalues of a batch of Hermitian positive semidefinite operators, rows `[b, n]`.
 
-    Args:
-        operator: maps rows `[b, n]` to rows `[b, n]`, each row by its own operator.
-        start: start vectors `[b, n]`, real or complex; `above` needs them drawn from a normal distribution.
-        steps: at most this many steps, with full reorthogonalization.
-        rtol: stop once the estimated relative error of every eigenvalue is below this.
-        sure: whether to compute `above`, and to stop only once it is within `rtol` as well.
-        budget: the search stops once its time is over.
+    With `sure` the search also computes `above`, for which the start must be drawn from a normal distribution, and
+    stops only once it is within `rtol` as well. All steps are fully reorthogonalized.
 
     Reference: M. Hochstenbach, Probabilistic upper bounds for the matrix two-norm (2013), for `above`.
     """
@@ -143,9 +92,6 @@ def lanczos(
 
 class Krylov:
     """Krylov spaces of a batch of Hermitian operators, with orthonormal bases that grow step by step.
-
-    Args:
-        start: start vectors `[b, n]`, real or complex.
 
     Attributes:
         steps: the number of steps so far.
@@ -270,16 +216,8 @@ def largest_singular_vector(
 ) -> SingularSearch:
     """Search for the unit vector that a map stretches most: thick-restart Lanczos on the transpose times the map.
 
-    Args:
-        linear: the map.
-        start: the first vector `[*in_shape]`, in the dtype to work in.
-        rtol: the search ends once the estimated relative error of the singular value is below this.
-        steps: at most this many steps (one application of the map and its transpose each).
-        enough: stop as soon as the gain reaches this value.
-        budget: the search ends once it is over; one of its steps is one step of the search.
-        memory: the number of bytes that the basis may take; the search restarts when it is full.
-        scale: about how large the gain is; the map is divided by it, so that its square neither overflows nor
-            vanishes.
+    It works in the dtype of `start`, ends once the gain reaches `enough`, and restarts when the basis takes `memory`
+    bytes. The map is divided by `scale`, about its gain, so that its square neither overflows nor vanishes.
     """
     size = linear.in_size
     room = int(max(8, min(64, steps + 1, size, memory // (start.element_size() * max(size, 1)))))
@@ -315,10 +253,6 @@ def largest_singular_vector(
 class RestartedSpace:
     """A Krylov space that grows by a vector a step, and a symmetric operator in its coordinates.
 
-    Args:
-        like: a vector `[n]` of the dtype and on the device to work in.
-        room: vectors that are kept at most.
-
     Attributes:
         filled: the number of vectors so far.
         scale: the largest entry of the operator's diagonal and of its last column, in absolute value.
@@ -347,10 +281,9 @@ class RestartedSpace:
         return self.small[: self.filled, : self.filled]
 
     def extend(self, vector: Tensor, image: Tensor) -> tuple[Tensor, float] | None:
-        """Take in a unit vector and its image.
+        """Take in a unit vector; return the part of its image outside the space and that part's length.
 
-        Returns:
-            The part of the image outside the space and its length; None where the image is not finite.
+        The result is None where the image is not finite.
         """
         if self.filled == len(self.basis):
             more = self.basis.new_zeros(min(_CHUNK, self.room - self.filled), len(vector))

@@ -24,15 +24,9 @@ _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 def linear_map(x: Tensor | nn.Module | LinearMap, input_shape: Sequence[int] | None = None) -> LinearMap:
-    """Return the linear map of a matrix, a linear layer or a convolution (without its bias).
+    """Return the linear map of a matrix, a linear layer or a convolution at `(C, *spatial)`, without its bias.
 
-    Args:
-        x: a 2d tensor, `nn.Linear`, `nn.Conv1d/2d/3d`, `nn.ConvTranspose1d/2d/3d` (parametrizations are honoured), or
-            a map, which is returned as it is.
-        input_shape: `(C, *spatial)` for convolutions; a leading batch dimension is ignored.
-
-    Raises:
-        InputError: when the input cannot be used as given.
+    Parametrizations are honoured, and a leading batch dimension of the shape is ignored.
     """
     if isinstance(x, LinearMap):
         return x

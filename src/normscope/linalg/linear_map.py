@@ -118,7 +118,7 @@ class Matrix(LinearMap):
     """`x -> x @ weight.T` on the last dimension, repeated over the leading ones."""
 
     def __init__(self, weight: Tensor, leading: Sequence[int] = ()) -> None:
-        self.weight = _working(weight)
+        self.weight = at_least_float32(weight)
         self.device = weight.device
         self.in_shape = (*leading, weight.shape[1])
         self.out_shape = (*leading, weight.shape[0])
@@ -310,7 +310,8 @@ class Sum(LinearMap):
         return sum((term.adjoint(y) for term in self.terms[1:]), self.terms[0].adjoint(y))
 
 
-def _working(weight: Tensor) -> Tensor:
+def at_least_float32(weight: Tensor) -> Tensor:
+    """Return a weight in a dtype that products can be taken in."""
     weight = weight.detach()
     return weight.float() if weight.dtype in (torch.float16, torch.bfloat16) else weight
 
@@ -323,14 +324,7 @@ Found = TypeVar("Found")
 
 
 def kept(function: Callable[[LinearMap], Found]) -> Callable[[LinearMap], Found]:
-    """Let every map keep what a function finds out about it, so that this is worked out once.
-
-    Example:
-        >>> from normscope.linalg.linear_map import Identity
-        >>> entries, here = kept(lambda linear: [linear.in_size]), Identity((2, 3))
-        >>> entries(here), entries(here) is entries(here), entries(here) is entries(Identity((2, 3)))
-        ([6], True, False)
-    """
+    """Let every map keep what a function finds out about it, so that this is worked out once."""
 
     @wraps(function)
     def found(linear: LinearMap) -> Found:

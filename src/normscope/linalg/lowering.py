@@ -19,7 +19,7 @@ from torch import Tensor
 from ..core.archive import Archive
 from ..core.bracket import Bracket
 from ..core.errors import InputError
-from .convolution_map import Convolution
+from .convolution_map import Convolution, combine_axes
 from .linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
 from .writing import write_out
 
@@ -58,11 +58,7 @@ class Nodes:
         return self.add(name, "constant", [], size, size=size, value=pattern(value, shape, self.archive))
 
     def map(self, name: str, linear: LinearMap, read: str) -> str:
-        """Add the nodes of a linear map of a value; the last of them gets the given name.
-
-        Raises:
-            TooLargeError: a part is given as code and too large to be written out.
-        """
+        """Add the nodes of a linear map of a value; the last of them gets the given name."""
         parts = list(self._parts(linear)) or [("add", {}, Fraction(1))]
         for number, (kind, data, growth) in enumerate(parts):
             own = name if number == len(parts) - 1 else f"{name}/{number}"
@@ -112,7 +108,8 @@ class Nodes:
                 of = math.prod(linear.in_shape[len(linear.in_shape) - linear.dims :])
                 yield "center", {"of": of}, Fraction(1)
             case Convolution() if not linear.transposed:
-                reads = _reads(linear)
+                axes = [axis.reads(linear.padding_mode, torch.device("cpu")) for axis in linear.axes]
+                reads = combine_axes(axes, linear.in_shape[1:])
                 yield from self._parts(Reindex(reads.reshape(-1), (math.prod(linear.in_shape[1:]),)))
                 weight = linear.weight.reshape(linear.groups, linear.weight.shape[0] // linear.groups, -1)
                 yield _dense(weight, reads.shape[1], self.archive)
@@ -189,22 +186,6 @@ def _divisors(number: int) -> list[int]:
     return sorted({*small, *(number // n for n in small)}, reverse=True)
 
 
-def _reads(conv: Convolution) -> Tensor:
-    """Return which entry of a channel every tap reads for every output, `[taps, outputs]`; -1 for a zero."""
-    index = torch.zeros(1, 1, dtype=torch.int64)
-    for axis in conv.axes:
-        entry = torch.arange(axis.kernel)[:, None] * axis.dilation + torch.arange(axis.outputs)[None] * axis.stride
-        if conv.padding_mode == "zeros":
-            entry = entry - axis.left
-            entry = torch.where((entry >= 0) & (entry < axis.size), entry, -1)
-        else:
-            entry = axis.source(conv.padding_mode, torch.device("cpu"))[entry]
-        grid = (index[:, None, :, None] * axis.size + entry[None, :, None, :]).reshape(len(index) * axis.kernel, -1)
-        none = ((index[:, None, :, None] < 0) | (entry[None, :, None, :] < 0)).reshape(grid.shape)
-        index = torch.where(none, -1, grid)
-    return index
-
-
 def _check_size(columns: int, rows: int) -> None:
     if min(rows, columns) > _SIDE or rows * columns > _ENTRIES:
         raise TooLargeError(f"a map of {rows} by {columns} entries")
@@ -243,11 +224,7 @@ class Unchanged:
         return cls(tuple((tensor, _sums(tensor)) for tensor in tensors))
 
     def check(self) -> None:
-        """Refuse to go on if the values of a tensor have changed.
-
-        Raises:
-            InputError: a tensor has changed.
-        """
+        """Refuse to go on if the values of a tensor have changed."""
         if any(_sums(tensor) != sums for tensor, sums in self.tensors):
             raise InputError("the model has changed since it was measured: measure it again, then save")
 
@@ -267,12 +244,7 @@ class NormProof:
     unchanged: Unchanged = field(default_factory=lambda: Unchanged(()))
 
     def write(self, path: str | os.PathLike[str], bracket: Bracket) -> None:
-        """Write the map as a network of linear nodes, and both sides.
-
-        Raises:
-            InputError: the map has changed, is given as code too large to be written out, or the upper side is
-                infinite and there is no witness.
-        """
+        """Write the map as a network of linear nodes, and both sides."""
         self.unchanged.check()
         archive = Archive()
         nodes = Nodes(archive)
@@ -299,19 +271,7 @@ def claims(
     steps: list[dict[str, Any]] | None = None,
     given: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """Return both sides of a bracket as claims; an infinite upper side and a lower side of zero claim nothing.
-
-    Args:
-        bracket: the bracket with the two sides.
-        archive: the archive that stores the pair.
-        pair: two flat inputs that attain the lower side.
-        ball: centre and radius, for a claim about a ball.
-        steps: the steps of the upper side's certificate.
-        given: further assumptions of the upper side, in words.
-
-    Raises:
-        InputError: there is nothing to claim.
-    """
+    """Return both sides of a bracket as claims; an infinite upper side and a lower side of zero claim nothing."""
     about = {"scope": "global" if ball is None else "ball", "mode": bracket.mode, **(ball or {})}
     found: list[dict[str, Any]] = []
     if bracket.log10_upper < math.inf:

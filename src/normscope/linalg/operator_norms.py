@@ -19,6 +19,7 @@ from ..core.sizes import norm as l2
 from .certify import NARROW_RTOL
 from .conv_norm import ConvolutionNorm, bounding_cost, matrix_bound
 from .convolution_map import Convolution
+from .folding import slice_map
 from .lanczos import largest_singular_vector
 from .linear_map import (
     Averaging,
@@ -34,17 +35,16 @@ from .linear_map import (
     Sum,
     kept,
 )
-from .slices import slice_map
 from .writing import absolute_entries, cost, lost, writable, write_out
 
 
 @dataclass(frozen=True, slots=True)
 class NormBound:
-    """An upper bound, a vector that comes close to attaining it, and a way to tighten it given a log10 lower side."""
+    """An upper bound, a vector that comes close to attaining it, and what takes a tighter one, with its vector."""
 
     upper: Upper
     start: Tensor | None = None
-    tighten: Callable[[float], Upper] | None = None
+    tighten: Callable[[], tuple[Upper, Tensor | None]] | None = None
 
 
 ZERO_BOUND = NormBound(ZERO)
@@ -144,23 +144,10 @@ def taken(linear: LinearMap) -> BoundsTaken:
 
 
 def upper(linear: LinearMap, *, rtol: float = 1e-3, budget: Budget | None = None) -> Upper:
-    """Return a certified upper bound on the spectral norm of a linear map.
+    """Return a certified upper bound on the spectral norm of a linear map, which keeps it.
 
-    Args:
-        linear: any linear map; it keeps the result.
-        rtol: how tight a bound to aim for.
-        budget: once it is over only cheap bounds are taken, which are not kept.
-
-    Returns:
-        The bound, with evidence PROVEN for matrices, convolutions and diagonal, reindexing and centering maps, and
-        NUMERICAL where code had to be run in floating point to write the map out.
-
-    Raises:
-        InputError: when a weight is NaN or infinite.
-
-    Example:
-        >>> upper(Matrix(torch.diag(torch.tensor([3.0, 4.0])))).evidence.name
-        'PROVEN'
+    It is PROVEN for matrices, convolutions and diagonal, reindexing and centering maps, and NUMERICAL where code had to
+    be run in floating point to write the map out. Once the budget is over only cheap bounds are taken, and not kept.
     """
     return bound(linear, rtol=rtol, budget=budget).upper
 
@@ -323,16 +310,7 @@ def bracket(
 ) -> Bracket:
     """Return the spectral norm of a linear map between a witnessed lower side and a certified upper side.
 
-    Args:
-        linear: any linear map.
-        rtol: close the bracket to `upper/lower - 1 <= rtol`.
-        budget: of the searches, behind the closed forms: refining stops once it is over (the result is still sound).
-        seed: for the start of the search from below.
-        steps: at most this many Lanczos steps.
-
-    Returns:
-        A bracket whose witness is a unit vector of `in_shape` in float64; `gap`, `converged` and `advice` say how
-        far it closed.
+    The budget is that of the searches, behind the closed forms. The witness is a unit vector of `in_shape` in float64.
     """
     known, tightened = taken(linear).within(rtol), taken(linear).tightened
     inner = _one_slice(linear)
@@ -350,8 +328,10 @@ def bracket(
         found = NormBound(smallest([known.upper, again.upper]), known.start, again.tighten)
     tighten = found.tighten
     if loose and tighten is not None:
-        tighter = budget.attempt(lambda: tighten(log10_lower), lambda: found.upper)
+        tighter, start = budget.attempt(tighten, lambda: (found.upper, None))
         found = NormBound(smallest([found.upper, _loosened(tighter, linear)]), found.start)
+        if start is not None and start.shape == linear.in_shape:
+            log10_lower, witness = max((log10_lower, witness), attained(linear, start), key=lambda pair: pair[0])
     if not budget.ended:
         taken(linear).keep(linear, rtol, True, found)
     result = Bracket(
@@ -395,16 +375,8 @@ def _lifted(linear: LinearMap, inner: LinearMap, found: Bracket) -> Bracket:
 def estimate(linear: LinearMap, *, rtol: float = 1e-2, seed: int = 0, steps: int = 100) -> float:
     """Return log10 of the spectral norm, from below: the gain of the best vector a short search finds.
 
-    Where it takes less than a Lanczos search, the vector comes from the certificate of the map.
-
-    Args:
-        linear: any linear map.
-        rtol: stop when the search gains less than this.
-        seed: for the start of the search.
-        steps: at most this many Lanczos steps.
-
-    Returns:
-        A value the norm is not below; it usually comes within `rtol`, which nothing certifies (see `bracket`).
+    Where it takes less than a Lanczos search, the vector comes from the certificate of the map. The gain usually comes
+    within `rtol` of the norm, which nothing certifies (see `bracket`).
     """
     if linear.in_size == 0 or linear.out_size == 0:
         return -math.inf

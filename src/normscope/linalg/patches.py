@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..core.budget import Budget
 from ..core.rounding import ZERO, Upper, largest, numerical
-from .convolution_map import Axis, Convolution
+from .convolution_map import Convolution, combine_axes
 from .linear_map import Matrix
 from .operator_norms import upper
 
@@ -60,16 +60,7 @@ class Read:
     def norm(self, *, rtol: float = 1e-3, budget: Budget | None = None) -> Upper:
         """Bound the largest spectral norm over the groups; exact up to rounding unless both sides are large.
 
-        Args:
-            rtol: how tight a bound to aim for where the matrices are too large to be exact.
-            budget: once it is over, only cheap bounds are taken.
-
-        Returns:
-            A bound, NUMERICAL at best, since the inputs of a layer are themselves computed.
-
-        Example:
-            >>> round(10 ** Read.of(torch.tensor([[3.0, 0.0], [0.0, 4.0]])).norm().log10, 6)
-            4.0
+        The bound is NUMERICAL at best, since the inputs of a layer are themselves computed.
         """
         if self.largest == 0.0:
             return ZERO
@@ -96,27 +87,16 @@ def _largest(x: Tensor) -> float:
 
 
 def patches(conv: Convolution, x: Tensor) -> Read:
-    """Return what a convolution (or transposed convolution) reads for its outputs.
+    """Return what a convolution (or its transpose) reads of inputs `[*leading, channels, *spatial]` for its outputs.
 
-    Args:
-        conv: the convolution at its real size.
-        x: its input, `[*leading, channels, *spatial]`; every leading index adds positions.
-
-    Returns:
-        Pieces `[groups, positions, channels per group * taps]`, each computed when it is needed.
-
-    Example:
-        >>> conv = Convolution(torch.ones(1, 1, 2), (3,), padding=1)
-        >>> next(patches(conv, torch.tensor([[1.0, 2.0, 3.0]])).pieces)[0]
-        tensor([[0., 1.],
-                [1., 2.],
-                [2., 3.],
-                [3., 0.]])
+    Pieces are `[groups, positions, channels per group * taps]`; every leading index adds positions.
     """
     channels = conv.in_shape[0]
     given = x.reshape(-1, channels, math.prod(conv.in_shape[1:]))
-    given = torch.cat([given, given.new_zeros(*given.shape[:2], 1)], dim=2)  # the last entry is the zero of the padding
-    read = _table(conv, x.device)
+    given = torch.cat([given, given.new_zeros(*given.shape[:2], 1)], dim=2)  # entry -1: the zero of the padding
+    mode, device = conv.padding_mode, x.device
+    axes = [axis.reads_transposed(device) if conv.transposed else axis.reads(mode, device) for axis in conv.axes]
+    read = combine_axes(axes, conv.in_shape[1:])
     taps, positions = read.shape
     groups, samples = conv.groups, given.shape[0]
     columns = channels // groups * taps
@@ -129,27 +109,3 @@ def patches(conv: Convolution, x: Tensor) -> Read:
             yield found.permute(1, 0, 4, 2, 3).reshape(groups, -1, columns)
 
     return Read(pieces(), samples * positions, columns, _largest(given))
-
-
-def _table(conv: Convolution, device: torch.device) -> Tensor:
-    """Return, for every tap and output position, the flat input position it reads; the padding is one past the last."""
-    sizes = conv.in_shape[1:]
-    table = torch.zeros(1, 1, dtype=torch.int64, device=device)
-    valid = torch.ones(1, 1, dtype=torch.bool, device=device)
-    for axis, size in zip(conv.axes, sizes, strict=True):
-        read = _read(axis, conv, device)
-        inside = (read >= 0) & (read < size)
-        table = (table[:, None, :, None] * size + read[None, :, None, :]).flatten(2).flatten(0, 1)
-        valid = (valid[:, None, :, None] & inside[None, :, None, :]).flatten(2).flatten(0, 1)
-    return torch.where(valid, table, math.prod(sizes))
-
-
-def _read(axis: Axis, conv: Convolution, device: torch.device) -> Tensor:
-    """Return, for every tap and output entry of one axis, the input entry it reads, or -1."""
-    tap = torch.arange(axis.kernel, device=device)[:, None] * axis.dilation
-    if conv.transposed:  # entry q of the plain convolution's input is written by output p if q = p stride - left + tap
-        ahead = torch.arange(axis.size, device=device)[None, :] + axis.left - tap
-        read = torch.div(ahead, axis.stride, rounding_mode="floor")
-        return torch.where((ahead % axis.stride == 0) & (read < axis.outputs), read, -1)
-    covered = tap + torch.arange(axis.outputs, device=device)[None, :] * axis.stride
-    return covered - axis.left if conv.padding_mode == "zeros" else axis.source(conv.padding_mode, device)[covered]

@@ -44,12 +44,8 @@ class Quadrature:
 
         The spectral measure m of v has the weight (u^T v)^2 at the eigenvalue of each unit eigenvector u. Its share in
         [-limit, limit] is m(-inf, limit] - m(-inf, -limit), and `_below` encloses both terms. The estimate has each in
-        the middle of its sides: the weight of the nodes inside would be 0 for every interval between two nodes.
-
-        Args:
-            limit: of the interval.
-            rounding: how far the nodes may be off. The lower side is that of an interval smaller by this, the upper
-                side that of a larger one.
+        the middle of its sides: the weight of the nodes inside would be 0 for every interval between two nodes. With
+        nodes that may be off by `rounding`, the sides are those of an interval smaller or larger by this.
         """
         scale = max(float(self.nodes.abs().max()), self.beta)
         if scale == 0.0:
@@ -71,11 +67,7 @@ class Quadrature:
         from 1 to 0 behind x, so that m(-inf, x] is at most the weight of the nodes up to x. In the same way m(-inf, x)
         is at least the weight of the nodes before x (Chebyshev, Markov and Stieltjes). No other bounds on these weights
         from the same products are closer. The k-th eigenvalue of T lies between nodes k and k + 1, which says which
-        node x is.
-
-        Args:
-            place: x. It is moved away from the eigenvalues of T, where c is infinite.
-            toward: in which direction: of the sign of this number.
+        node x is. The place x is moved away from the eigenvalues of T, where c is infinite, to the side of `toward`.
         """
         distance = NODE_DISTANCE * abs(toward)
         for node in self.nodes.tolist() if toward > 0 else self.nodes.flip(0).tolist():
@@ -107,16 +99,6 @@ def quadratures(
     the dimension, and the mean weight of every eigenvalue is 1 over the dimension. (A vector of signs that is projected
     has neither property, and two of them may agree on a wrong trace.) Gauss quadrature with n nodes is exact for
     polynomials of degree 2n - 1.
-
-    Args:
-        operator: a symmetric operator on vectors `[size]`.
-        size: the length of vectors.
-        dimension: of the subspace.
-        probes: how many random vectors to take.
-        steps: how many products to make with each, at most.
-        project: a projection onto the subspace; the operator is taken inside that subspace.
-        generator: a CPU generator for the random vectors.
-        like: a tensor of the dtype and on the device to work in.
 
     Reference: Ubaru, Chen and Saad 2017; Golub and Meurant 2010 (nodes that are given).
     """

@@ -34,12 +34,8 @@ class Kernel:
     """A convolution as one of stride 1 on phased channels, arranged so that its Gram matrices are small.
 
     The `s` inputs between two outputs become `s` channels (phases); phases that no tap reads are dropped, and so are
-    axes along which all taps fall on one entry.
-
-    Args:
-        conv: the plain (not transposed) convolution; for float32 its weights should not be much larger than 1.
-        strides: the stride to take out of each axis (a divisor of the convolution's own).
-        narrow: whether taps are multiplied in float32 (CPU only; not every kernel does so, see `narrow`).
+    axes along which all taps fall on one entry. With `narrow`, for which weights should not be much larger than 1,
+    taps are multiplied in float32 where that pays.
 
     Attributes:
         parts: tap positions `[t, axes]` and matrices `[t, groups, m, inner]`; the Gram matrix is the sum over parts.
@@ -169,20 +165,14 @@ class Ring:
     rigid: bool = False
 
 
-def rings(axis: Axis, mode: str, extra: int = 0) -> list[Ring]:
-    """Return the tori that bound one axis, the least first; an empty list means that no window meets the input.
-
-    Args:
-        axis: the geometry of the axis.
-        mode: the padding mode.
-        extra: how many larger tori to add.
-    """
+def rings(axis: Axis, mode: str) -> list[Ring]:
+    """Return the tori that bound one axis, the best first; an empty list means that no window meets the input."""
     if mode == "zeros" or (axis.left == 0 and axis.right <= 0):
-        return _zero_rings(axis, extra)
+        return _zero_rings(axis)
     source = axis.source(mode, torch.device("cpu"))
     valid = Axis(axis.padded, axis.outputs, axis.kernel, axis.stride, axis.dilation, 0, 0)
     copies = math.sqrt(int(torch.bincount(source).max())) * (1.0 + 2.0**-50)
-    found = [Ring(ring.size, ring.stride, ring.twisted, copies) for ring in _zero_rings(valid, extra)]
+    found = [Ring(ring.size, ring.stride, ring.twisted, copies) for ring in _zero_rings(valid)]
     if mode != "circular":
         return found
     stride = math.gcd(axis.stride, axis.size)
@@ -194,7 +184,7 @@ def rings(axis: Axis, mode: str, extra: int = 0) -> list[Ring]:
     return [wrapped] if exact else [wrapped, *found]
 
 
-def _zero_rings(axis: Axis, extra: int) -> list[Ring]:
+def _zero_rings(axis: Axis) -> list[Ring]:
     """Return the tori for zero padding, without the windows that lie wholly in the padding."""
     first = max(0, -((axis.extent - 1 - axis.left) // axis.stride))
     last = min(axis.outputs - 1, (axis.size - 1 + axis.left) // axis.stride)
@@ -206,17 +196,12 @@ def _zero_rings(axis: Axis, extra: int) -> list[Ring]:
     read = axis.size + min(0, right) + min(0, left)
     least = max(read + max(left, right, 0), span + 1)
     least += -least % axis.stride
-    sizes = [least + step * axis.stride for step in range(extra + 1)]
     reached = axis.inner_output is not None
-    return [Ring(size, axis.stride, twisted, reached=reached) for size in sizes for twisted in (False, True)]
+    return [Ring(least, axis.stride, twisted, reached=reached) for twisted in (False, True)]
 
 
 class Symbol:
     """Gram matrices of a convolution on a torus, by frequency and group.
-
-    Args:
-        kernel: the convolution's taps, with the strides of the torus taken out.
-        torus: one ring per axis.
 
     Attributes:
         error: a bound on the norm of the rounding error of a Gram matrix.

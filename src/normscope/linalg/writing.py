@@ -38,11 +38,6 @@ def absolute_entries(linear: LinearMap) -> LinearMap | None:
     """Return the map whose matrix has the absolute values of the entries; None for code and for maps of several parts.
 
     Entries known to within the slack of the map are larger by it.
-
-    Example:
-        >>> import torch
-        >>> absolute_entries(Matrix(torch.tensor([[1.0, -2.0]]))).apply(torch.ones(1, 2))
-        tensor([[3.]])
     """
     match linear:
         case Identity() | Reindex() | Averaging():
@@ -86,15 +81,6 @@ def cancels(linear: LinearMap) -> bool:
     Such a map must not be multiplied out: what comes after it may bring the row back to any size. No such row is
     missed: with factors of at most 1, the sum of its entries is at most what is left of them. Of code nothing is known.
     Parts that were folded count as what they were folded from, so that little by little is as much as all at once.
-
-    Args:
-        linear: any map; it keeps the answer.
-
-    Example:
-        >>> ones = Matrix(torch.ones(1, 1, dtype=torch.float64))
-        >>> minus = Matrix(-0.999999999 * torch.ones(1, 1, dtype=torch.float64))
-        >>> cancels(Sum([ones, minus])), cancels(Sum([ones, ones]))
-        (True, False)
     """
     if isinstance(linear, Repeated):
         return cancels(linear.inner)
@@ -274,11 +260,8 @@ def lost(linear: LinearMap, norm: Callable[[LinearMap], Upper]) -> Upper:
     """Return a bound on the norm of the difference between a map and the matrix that writing it out gives.
 
     The difference has two sources: the rounding of products and sums, which is proportional to the product of the parts
-    with absolute entries, and the slack that parts carry from folding, which is multiplied by all other parts.
-
-    Args:
-        linear: a map of several parts; parts given as code without a known norm are not counted.
-        norm: a function that bounds the norm of a single map, its slack included.
+    with absolute entries, and the slack that parts carry from folding, which is multiplied by all other parts. Parts
+    given as code without a known norm are not counted; `norm` bounds that of a single map, its slack included.
     """
     size, slack = _size(linear, norm)
     return total([size.times(Upper.of(gamma(rounded(linear)), Evidence.NUMERICAL)), slack])

@@ -10,12 +10,12 @@ import json
 import os
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..core.codec import decode
+from ..core.codec import decode, is_number
 from ..core.errors import InputError, describe_error
 from ..core.files import bounded_lines, parse_json
 from ..core.finding import Finding
@@ -229,7 +229,7 @@ class LogReading:
     def _take(self, line: Mapping[str, Any]) -> None:
         match line["type"]:
             case "run":
-                begun = int(line.get("step", 0))
+                begun = _read_step(line.get("step", 0))
                 if self.metadata:
                     self.resumed.append(begun)
                 self._forget(begun)
@@ -247,13 +247,14 @@ class LogReading:
                 self._steps.append((record, self.layers))
             case "metrics":
                 figures = {str(key): float(value) for key, value in line["metrics"].items()}
-                self._forget_metrics(int(line["step"]))
-                self.metrics.append((int(line["step"]), figures))
+                step = _read_step(line["step"])
+                self._forget_metrics(step)
+                self.metrics.append((step, figures))
             case "finding":
                 self.findings.append(Finding.from_json(line))
             case "end":
                 shares = {key: float(line[key]) for key in ("seconds", "overhead")}
-                self.ended = Ended(how=str(line["how"]), step=int(line["step"]), **shares)
+                self.ended = Ended(how=str(line["how"]), step=_read_step(line["step"]), **shares)
 
     def records(self) -> tuple[Record, ...]:
         """Return the records by step, all with the layers of the last part of the run."""
@@ -294,8 +295,15 @@ def _check_beginning(metadata: Mapping[str, Any]) -> None:
     _require(all(type(interval) is int for interval in metadata.get("every", {}).values()), "every")
 
 
+def _read_step(value: Any) -> int:
+    """Return a step; raise ValueError for an integer beyond every count, which no chart can place."""
+    _require(is_number(int(value)), "step")
+    return int(value)
+
+
 def _check_record(record: Record, counts: Mapping[str, int]) -> None:
     """Raise ValueError where a record holds no numbers, or not one for each of its layers."""
+    _read_step(record.step)
     _require(_are_numbers((record.loss, *record.lr, *record.total.values())), "loss, lr or total")
     _require(_are_numbers(record.metrics.values()) and None not in record.metrics.values(), "metrics")
     _require(None not in record.lr, "lr")
@@ -307,8 +315,10 @@ def _check_record(record: Record, counts: Mapping[str, int]) -> None:
         _require(len(rows) == counts.get("weight", 0) and right, f"histogram of each {what}")
 
 
-def _are_numbers(values: Iterable[Any]) -> bool:
-    return {type(value) for value in values} <= {float, int, type(None)}
+def _are_numbers(values: Collection[Any]) -> bool:
+    kinds = {type(value) for value in values}
+    integers = (value for value in values if type(value) is int) if int in kinds else ()
+    return kinds <= {float, int, type(None)} and all(map(is_number, integers))
 
 
 def _require(holds: bool, what: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..core.errors import InputError, describe_error
 from ..core.finding import Finding
+from ..core.markup import visible
 from .alarms import add_record, look_for_alarms
 from .composing import StepInTransit, compose
 from .history import History
@@ -151,7 +152,7 @@ class Recorder:
         if topic not in self._warned:
             self._warned.add(topic)
             with contextlib.suppress(UserWarning):  # also where warnings are errors
-                warnings.warn(f"normscope: {words}", stacklevel=3)
+                warnings.warn(visible(f"normscope: {words}"), stacklevel=3)
 
     def _tell(self, method: str, *what: Any) -> None:
         """Call a method of every sink that has it."""

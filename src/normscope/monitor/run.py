@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import InputError
 from ..core.finding import Finding
+from ..core.markup import visible
 from ..report.shown import Shown
 from ..report.words import pluralise
 from .log import FILE, Ended, LogReading
@@ -208,7 +209,7 @@ class Run(Shown):
         reached = f"step {self.records[-1].step:,}" if self.records else "nothing measured"
         how = "no end logged" if self.ended is None else self.ended.how
         counts = f"{pluralise(len(self.layers), 'layer')}, {pluralise(len(self.findings), 'alarm')}"
-        return f"<Run {self.path}: {reached}, {counts}, {how}>"
+        return visible(f"<Run {self.path}: {reached}, {counts}, {how}>")
 
 
 def _read_quantity(record: Record, quantity: str) -> float | None:

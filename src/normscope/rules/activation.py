@@ -104,29 +104,19 @@ def called(node: Node) -> EntrywiseWord | None:
     return EntrywiseWord(*known.word)
 
 
-def _fixed(name: str) -> Callable[[dict[str, Any]], Activation]:
-    return lambda arguments: ACTIVATIONS[name]
+_FIXED: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu, "relu6": F.relu6, "selu": F.selu, "silu": F.silu, "mish": F.mish, "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid, "sigmoid": torch.sigmoid, "log_sigmoid": F.logsigmoid, "tanh": torch.tanh,
+    "sin": torch.sin, "cos": torch.cos, "erf": torch.erf, "atan": torch.atan, "abs": torch.abs,
+}  # fmt: skip
 
 
-_FIXED: list[tuple[Any, str, Callable[[Tensor], Tensor]]] = [
-    (aten.relu.default, "relu", F.relu),
-    (aten.relu6.default, "relu6", F.relu6),
-    (aten.selu.default, "selu", F.selu),
-    (aten.silu.default, "silu", F.silu),
-    (aten.mish.default, "mish", F.mish),
-    (aten.hardswish.default, "hardswish", F.hardswish),
-    (aten.hardsigmoid.default, "hardsigmoid", F.hardsigmoid),
-    (aten.sigmoid.default, "sigmoid", torch.sigmoid),
-    (aten.log_sigmoid.default, "logsigmoid", F.logsigmoid),
-    (aten.tanh.default, "tanh", torch.tanh),
-    (aten.sin.default, "sin", torch.sin),
-    (aten.cos.default, "cos", torch.cos),
-    (aten.erf.default, "erf", torch.erf),
-    (aten.atan.default, "atan", torch.atan),
-    (aten.abs.default, "abs", torch.abs),
-]
-for _op, _name, _function in _FIXED:
-    entrywise(_op, _fixed(_name), _function)
+def _fixed(known: Activation) -> Callable[[dict[str, Any]], Activation]:
+    return lambda arguments: known
+
+
+for _name, _function in _FIXED.items():
+    entrywise(getattr(aten, _name).default, _fixed(ACTIVATIONS[_name.replace("_", "")]), _function)
 
 entrywise(
     aten.gelu.default,
@@ -172,17 +162,15 @@ def _prelu_steps(node: Node, build: Builder) -> str | None:
     return scalar_step(node, build, function)
 
 
-def _prelu_word(node: Node) -> EntrywiseWord | None:
-    return None if activation_of(node) is None else EntrywiseWord("leaky_relu", {"slope": _prelu_slopes(node)})
-
-
 entrywise(
     aten.prelu.default,
     lambda a: activations.prelu(a["weight"]),
     nn.PReLU(5),
     nn.PReLU(1, init=-2.0),
     local=_prelu_steps,
-    word=_prelu_word,
+    word=lambda node: (
+        None if activation_of(node) is None else EntrywiseWord("leaky_relu", {"slope": _prelu_slopes(node)})
+    ),
 )
 
 

@@ -65,10 +65,6 @@ def _spread_product(node: Node, build: Builder, left: str, right: str) -> str:
     return build.apply(Multiply(), wide_left, wide_right, shape=node.shape)
 
 
-def _product_word(node: Node) -> ProductWord | None:
-    return ProductWord() if len(node.operands) == 2 else None
-
-
 @rule(
     aten.mul.Tensor,
     examples=[
@@ -76,7 +72,7 @@ def _product_word(node: Node) -> ProductWord | None:
         (lambda x: x.tanh() * x.sigmoid(), (2, 3)), (lambda x: x.sigmoid().mean(1, keepdim=True) * x.tanh(), (2, 3)),
         (lambda x: torch.nn.functional.layer_norm(x, (4,)) * x.tanh(), (2, 4)),
     ],
-    linear=True, local=_product_steps, word=_product_word,
+    linear=True, local=_product_steps, word=lambda node: ProductWord() if len(node.operands) == 2 else None,
 )  # fmt: skip
 @rule(aten.mul.Scalar, examples=[(lambda x: aten.mul.Scalar(x, 2.0), (2, 3))], linear=True)
 def multiply(node: Node, operands: Sequence[Range]) -> Effect:
@@ -139,17 +135,13 @@ def _larger_steps(node: Node, build: Builder) -> str | None:
     return build.affine([scaled(b, 1.0), scaled(kept, sign)])
 
 
-def _larger_word(node: Node) -> LargerWord:
-    return LargerWord(lowest=node.takes_smallest)
-
-
 @rule(
     aten.maximum.default, aten.minimum.default, aten.max.other, aten.min.other,
     examples=[
         (lambda x: torch.maximum(x, -0.5 * x), (2, 3)), (lambda x: torch.minimum(x, torch.ones(3)), (2, 3)),
         (lambda x: torch.max(x, -x), (2, 3)), (lambda x: torch.min(x, 2 * x), (2, 3)),
     ],
-    local=_larger_steps, word=_larger_word,
+    local=_larger_steps, word=lambda node: LargerWord(lowest=node.takes_smallest),
 )  # fmt: skip
 def extreme(node: Node, operands: Sequence[Range]) -> Effect:
     """The larger or smaller of two values: each entry follows one of them."""

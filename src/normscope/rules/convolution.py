@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..graph.ir import Node, Ref
 from ..linalg.convolution_map import Convolution
-from ..linalg.slices import repeated
+from ..linalg.folding import repeated
 from .effects import Effect, Linear, Range, Unbounded
 from .linear import weighted
 from .registry import Factors, rule

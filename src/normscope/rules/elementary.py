@@ -52,14 +52,11 @@ def _power_steps(node: Node, build: Builder) -> str | None:
     reason = f"power {exponent:g} of a value that can be zero or negative within the ball, in {node.where}"
     zero = turning(0.0)
     if exponent == int(exponent) and exponent >= 0:
-        return scalar_step(node, build, Scalar(lambda x: node.evaluate([x]), zero, bounded=_even(exponent)))
+        bounded = (0.0 if exponent % 2 == 0 else -math.inf, math.inf)
+        return scalar_step(node, build, Scalar(lambda x: node.evaluate([x]), zero, bounded=bounded))
     if exponent == int(exponent):
         return scalar_step(node, build, Scalar(lambda x: node.evaluate([x]), jumps=zero, reason=reason))
     return scalar_step(node, build, Scalar(lambda x: node.evaluate([x]), domain=(0.0, math.inf), reason=reason))
-
-
-def _even(exponent: float) -> tuple[float, float]:
-    return (0.0, math.inf) if exponent % 2 == 0 else (-math.inf, math.inf)
 
 
 @rule(
@@ -113,11 +110,6 @@ def _tangent_steps(node: Node, build: Builder) -> str | None:
     return scalar_step(node, build, Scalar(lambda x: node.evaluate([x]), turns, poles, margin=PERIODIC, reason=reason))
 
 
-def _reciprocal_steps(node: Node, build: Builder) -> str | None:
-    """1/x: monotone on either side of its pole."""
-    return scalar_step(node, build, reciprocal(node))
-
-
 @rule(
     *(op for op in _DOMAINS if op is not aten.exp.default),
     examples=[
@@ -134,7 +126,7 @@ def _reciprocal_steps(node: Node, build: Builder) -> str | None:
     aten.reciprocal.default,
     examples=[(partial(_inside, torch.reciprocal), (2, 3))],
     summary=_STEEP,
-    local=_reciprocal_steps,
+    local=lambda node, build: scalar_step(node, build, reciprocal(node)),  # monotone on either side of its pole
 )
 def steep(node: Node, operands: Sequence[Range]) -> Effect:
     """No finite slope over all inputs."""

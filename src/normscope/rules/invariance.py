@@ -15,10 +15,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..graph.channels import aligned, channel_numbers, once_each, parts, single_channels
 from ..graph.ir import Graph, Node, Ref, Unit, leaves
 from ..graph.memory import overlap, storage_of
-from ..graph.regions import Reader
+from ..graph.regions import SAME, Reader
 from .linear import PRODUCTS
 from .registry import lookup, multiplied, sets_of
 
@@ -123,20 +122,8 @@ class _Pair:
 def feeds(graph: Graph) -> tuple[FeedingLayer, ...]:
     """Return every pair of a weight layer and the normalizer it feeds, in the order of the normalizers.
 
-    Args:
-        graph: as `capture` returned it; `graph.double()` copies tensors, and then shared ones are not seen to be.
-
-    Returns:
-        One feed per pair. Weight layers behind activations, sums, pooling or anything else that does more than move
-        entries feed nothing.
-
-    Example:
-        >>> import torch, normscope as ns
-        >>> from torch import nn
-        >>> model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
-        >>> [feed] = feeds(ns.capture(model, torch.rand(8, 1, 5, 5), mode="train"))
-        >>> feed.weight.path, feed.unit, feed.scale_invariant, feed.bias_redundant
-        ('0', 'channel', True, 'whole')
+    Weight layers behind activations, sums, pooling or anything else that does more than move entries feed nothing. The
+    graph must be as `capture` returned it: `graph.double()` copies tensors, and then shared ones are not seen to be.
     """
     reader = Reader(graph)
     pairs = [pair for node in graph if (pair := _pair(graph, reader, node)) is not None]
@@ -148,21 +135,10 @@ def feeds(graph: Graph) -> tuple[FeedingLayer, ...]:
 
 
 def parameter_names(model: nn.Module, node: Node) -> dict[str, str]:
-    """Return the qualified names of the parameters a weight layer or normalizer of the graph uses.
+    """Return the qualified names of the weight and the bias that a weight layer or normalizer of the graph uses.
 
-    Args:
-        model: the model the graph was captured from.
-        node: a node of that graph.
-
-    Returns:
-        A name for `"weight"` and `"bias"`, as far as they are found: the parameter whose memory the node reads (a
-        part of it counts, as in `in_proj_weight`), else the module's attribute of that name (reparametrised weights).
-
-    Example:
-        >>> import torch, normscope as ns
-        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2, bias=False))
-        >>> parameter_names(model, ns.capture(model, torch.zeros(1, 3)).nodes[0])
-        {'weight': '0.weight'}
+    Each is the parameter whose memory the node reads (a part of it counts, as in `in_proj_weight`), else the module's
+    attribute of that name (reparametrised weights).
     """
     names = {}
     modules = dict(model.named_modules())
@@ -189,9 +165,14 @@ def _pair(graph: Graph, reader: Reader, node: Node) -> _Pair | None:
     numbers = channel_numbers(weight, layer.axis, moves)
     if normalizer.groups is not None and not aligned(numbers, normalizer.source.shape):
         return None
-    single = (
-        normalizer.groups == channels if normalizer.groups is not None else single_channels(numbers, normalizer.dims)
-    )
+    if normalizer.groups is None:
+        single = single_channels(numbers, normalizer.dims)
+        sets = parts(numbers, normalizer.dims, channels)
+        pointwise = once_each(numbers, normalizer.dims, normalizer.source.shape)
+    else:
+        single = normalizer.groups == channels
+        sets = tuple(channel * normalizer.groups // channels for channel in range(channels))
+        pointwise = math.prod(normalizer.source.shape[2:]) == 1
     between = (*moves, *normalizer.inner)
     exclusive = _exclusive(graph, (weight, *between), (*between, node))
     unit: Gauge = "channel" if single else "layer" if normalizer.groups is None else "group"
@@ -204,8 +185,8 @@ def _pair(graph: Graph, reader: Reader, node: Node) -> _Pair | None:
         exclusive=exclusive,
         scale_invariant=exclusive and not normalizer.running,
         bias_redundant=redundancy,
-        sets=_sets(normalizer, numbers, channels),
-        pointwise=normalizer.centred and not single and _pointwise(normalizer, numbers),
+        sets=sets,
+        pointwise=normalizer.centred and not single and pointwise,
     )
     return _Pair(feed=feed, layer=layer, groups=normalizer.groups)
 
@@ -319,20 +300,6 @@ def _walk(reader: Reader, source: Ref) -> tuple[Node, WeightLayer, tuple[Node, .
     return None
 
 
-def _sets(normalizer: _Normalizer, numbers: Tensor, channels: int) -> tuple[int, ...]:
-    """Return for every channel the number of the part of the channels it is normalized with."""
-    if normalizer.groups is None:
-        return parts(numbers, normalizer.dims, channels)
-    return tuple(channel * normalizer.groups // channels for channel in range(channels))
-
-
-def _pointwise(normalizer: _Normalizer, numbers: Tensor) -> bool:
-    """Whether every normalized set holds a channel once."""
-    if normalizer.groups is None:
-        return once_each(numbers, normalizer.dims, normalizer.source.shape)
-    return math.prod(normalizer.source.shape[2:]) == 1
-
-
 def _exclusive(graph: Graph, inside: tuple[Node, ...], readers: tuple[Node, ...]) -> bool:
     """Whether nobody but `readers` reads the values of the nodes `inside`."""
     names, allowed = {node.name for node in inside}, {node.name for node in readers}
@@ -353,3 +320,53 @@ def _view(tensor: Tensor) -> tuple[Any, ...]:
 def _equal(first: Tensor, second: Tensor) -> bool:
     alike = (first.shape, first.dtype, first.device) == (second.shape, second.dtype, second.device)
     return alike and torch.equal(first, second)
+
+
+def channel_numbers(weight: Node, axis: int, moves: tuple[Node, ...]) -> Tensor:
+    """Return, for every entry after some moves, the output channel of the weight that it comes from.
+
+    Dimensions along which the channel does not change have size 1: the numbers start as one expanded row, and most
+    moves keep them so.
+    """
+    shape = [1] * len(weight.shape)
+    shape[axis] = weight.shape[axis]
+    numbers = torch.arange(weight.shape[axis]).reshape(shape).expand(weight.shape)
+    for move in moves:
+        numbers = numbers if move.op in SAME else move.evaluate([numbers])
+    return numbers[tuple(slice(None) if stride else slice(0, 1) for stride in numbers.stride())]
+
+
+def aligned(numbers: Tensor, shape: tuple[int, ...]) -> bool:
+    """Whether position k on axis 1 is always channel k."""
+    positions = torch.arange(shape[1]).reshape(1, -1, *(1,) * (len(shape) - 2))
+    return bool((numbers == positions).all())
+
+
+def single_channels(numbers: Tensor, dims: tuple[int, ...]) -> bool:
+    """Whether every set over `dims` holds entries of one channel."""
+    return bool((numbers.amin(dims) == numbers.amax(dims)).all())
+
+
+def _rows(numbers: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """Return the channels of every normalized set, one row per set; a repeated channel may be listed once."""
+    outer = [dim for dim in range(numbers.ndim) if dim not in dims]
+    size = math.prod(numbers.shape[dim] for dim in dims)
+    return numbers.permute(*outer, *dims).reshape(-1, size).unique(dim=0)
+
+
+def parts(numbers: Tensor, dims: tuple[int, ...], channels: int) -> tuple[int, ...]:
+    """Return each channel's part, of the finest partition in which each set over `dims` lies in one part."""
+    rows, part = _rows(numbers, dims), torch.arange(channels)
+    while True:
+        least = part[rows].amin(1, keepdim=True).expand(rows.shape)
+        joined = part.scatter_reduce(0, rows.reshape(-1), least.reshape(-1), "amin")
+        if torch.equal(joined, part):
+            return tuple(part.unique(return_inverse=True)[1].tolist())
+        part = joined
+
+
+def once_each(numbers: Tensor, dims: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether every set over `dims` of a value of that shape holds as many entries as different channels."""
+    size = math.prod(shape[dim] for dim in dims)
+    rows = _rows(numbers, dims).sort(1).values
+    return rows.shape[1] == size and bool((rows[:, 1:] > rows[:, :-1]).all())

@@ -16,21 +16,24 @@ from ..linalg.linear_map import Coded, Diagonal, LinearMap, Reindex
 Mover = Callable[[Tensor], Tensor]
 
 
-def coded(node: Node, position: int, kind: type[Coded] = Coded) -> LinearMap:
-    """Return an operator that is linear in one operand as a map given by its own code."""
-    shapes = [ref.shape for ref in node.operands]
-    zeros = [torch.zeros(shape, dtype=torch.float64, device=node.device) for shape in shapes]
+def in_operand(node: Node, position: int) -> Mover:
+    """Return an operator that is linear in one operand as a function of it: the others are zero, and no constant."""
+    zeros = [torch.zeros(ref.shape, dtype=torch.float64, device=node.device) for ref in node.operands]
     offset = node.evaluate(zeros)
 
     def single(x: Tensor) -> Tensor:
-        return node.evaluate([x if i == position else zero.to(x.dtype) for i, zero in enumerate(zeros)]) - offset.to(
-            x.dtype
-        )
+        values = [x if place == position else zero.to(x.dtype) for place, zero in enumerate(zeros)]
+        return node.evaluate(values) - offset.to(x.dtype)
 
-    def function(batch: Tensor) -> Tensor:
-        return torch.stack([single(x) for x in batch])
+    return single
 
-    return kind(function, shapes[position], node.shape, node.device)
+
+def coded(node: Node, position: int, kind: type[Coded] = Coded) -> LinearMap:
+    """Return an operator that is linear in one operand as a map given by its own code."""
+    single = in_operand(node, position)
+    return kind(
+        lambda batch: torch.stack([single(x) for x in batch]), node.operands[position].shape, node.shape, node.device
+    )
 
 
 def spread(ref: Ref, shape: Sequence[int], scale: Any, device: torch.device) -> LinearMap:

@@ -12,10 +12,11 @@ from torch.nn import functional as F
 from ..core.bracket import Evidence
 from ..core.rounding import ONE, Upper
 from ..graph.ir import Node, Ref
+from ..linalg.convolution_map import combine_axes
 from ..linalg.linear_map import Averaging
 from .effects import Effect, Gain, Linear, Range, Unbounded
+from .local.entry_sets import WindowMaximum
 from .local.local import Builder
-from .local.windows import WindowMaximum
 from .maps import coded, spread
 from .registry import rule
 from .vocabulary import WindowsWord
@@ -58,12 +59,8 @@ def windows(node: Node) -> WindowsWord:
         ids = torch.arange(math.prod(shape)).reshape(shape)
         index = ids.permute(*kept, *dims).reshape(math.prod(shape[d] for d in kept), -1)
         return WindowsWord(index, 0, node.takes_smallest)
-    index = torch.zeros(1, 1, dtype=torch.int64)
-    for axis in range(-node.pooled_axes, 0):
-        taps = _taps(node, axis)
-        wide, missing = index[:, None, :, None] * shape[axis] + taps[None, :, None, :], index[:, None, :, None] < 0
-        wide = torch.where(missing | (taps[None, :, None, :] < 0), -1, wide)
-        index = wide.reshape(len(index) * len(taps), -1)
+    axes = range(-node.pooled_axes, 0)
+    index = combine_axes([_taps(node, axis) for axis in axes], [shape[axis] for axis in axes])
     return WindowsWord(index, len(shape) - node.pooled_axes)
 
 
@@ -75,22 +72,13 @@ def _taps(node: Node, axis: int) -> Tensor:
         widest = max(end - start for start, end in ends)
         return torch.tensor([[p if p < end else -1 for p in range(start, start + widest)] for start, end in ends])
     given = node.bound()
+    kernel = given["kernel_size"]
+    options = (kernel, given.get("stride") or kernel, given.get("padding", 0), given.get("dilation", 1))
     kernel, stride, padding, dilation = (
-        _at(value, axis)
-        for value in (
-            given["kernel_size"],
-            given.get("stride") or given["kernel_size"],
-            given.get("padding", 0),
-            given.get("dilation", 1),
-        )
+        value if isinstance(value, int) else value[axis if len(value) > 1 else 0] for value in options
     )
     places = torch.arange(outputs)[:, None] * stride - padding + torch.arange(kernel)[None] * dilation
     return torch.where((places >= 0) & (places < size), places, -1)
-
-
-def _at(value: int | Sequence[int], axis: int) -> int:
-    values = (value,) if isinstance(value, int) else tuple(value)
-    return int(values[axis] if len(values) > 1 else values[0])
 
 
 def window_steps(node: Node, build: Builder) -> str | None:
@@ -138,8 +126,5 @@ def max_pool(node: Node, operands: Sequence[Range]) -> Effect:
     for axis in range(-node.pooled_axes, 0):
         taps = _taps(node, axis)
         shared *= int(taps[taps >= 0].bincount().max())
-    return Gain(gains=(_root(shared),), range=Range.of(operands[0].entry, node.shape[-1]))
-
-
-def _root(shared: int) -> Upper:
-    return ONE if shared == 1 else Upper.of(math.sqrt(shared), Evidence.PROVEN, "shared windows", allowance=1e-15)
+    root = Upper.of(math.sqrt(shared), Evidence.PROVEN, "shared windows", allowance=1e-15)
+    return Gain(gains=(ONE if shared == 1 else root,), range=Range.of(operands[0].entry, node.shape[-1]))

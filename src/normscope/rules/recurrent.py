@@ -99,7 +99,10 @@ def recurrent(node: Node, operands: Sequence[Range]) -> Effect:
         what = "has a projection" if layers is None else "has weights that depend on the input"
         return Unbounded(reason=f"{node.op} in {node.where} {what}")
     ranges = iter(operands[1:] if isinstance(given["input"], Ref) else operands)
-    sizes = [next(ranges).entry if isinstance(state, Ref) else _largest(state) for state in states]
+    sizes = [
+        next(ranges).entry if isinstance(state, Ref) else float(state.detach().abs().amax()) if state.numel() else 0.0
+        for state in states
+    ]
     if not math.isfinite(sizes[-1]) and kind in ("lstm", "gru"):
         return Unbounded(reason=f"the first state of {node.op} in {node.where}, which its gates multiply, is unbounded")
     steps = 1 if cell else given["input"].shape[1 if given["batch_first"] else 0]
@@ -129,10 +132,6 @@ def _layers(given: dict[str, Any]) -> list[list[list[Any]]] | None:
 def _part(node: Node, cell: bool) -> int:
     """Return which value is meant: 0 for all h, 1 for the last h, 2 for the last c."""
     return (node.index or 0) + (1 if cell else 0)
-
-
-def _largest(state: Tensor) -> float:
-    return float(state.detach().abs().max()) if state.numel() else 0.0
 
 
 def _limit(kind: str, first: float, steps: int, *, carried: bool) -> float:

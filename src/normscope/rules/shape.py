@@ -12,6 +12,7 @@ from ..graph.ir import Node
 from ..graph.places import places_vary
 from ..linalg.linear_map import Identity, LinearMap, Reindex
 from .effects import Effect, Linear, Range, Unbounded
+from .maps import in_operand
 from .registry import rule
 
 aten = torch.ops.aten
@@ -19,21 +20,9 @@ aten = torch.ops.aten
 
 def moved(node: Node) -> tuple[LinearMap, ...]:
     """Return one map per operand, read off by running the operator on entry numbers with the other operands zero."""
-    shapes = [ref.shape for ref in node.operands]
-    device = node.device
-
-    def part(position: int) -> LinearMap:
-        zeros = [torch.zeros(shape, dtype=torch.float64, device=device) for shape in shapes]
-        offset = node.evaluate(zeros)
-
-        def place(ids: torch.Tensor) -> torch.Tensor:
-            values = list(zeros)
-            values[position] = ids
-            return node.evaluate(values) - offset
-
-        return Reindex.of(place, shapes[position], device)
-
-    return tuple(part(position) for position in range(len(shapes)))
+    return tuple(
+        Reindex.of(in_operand(node, position), ref.shape, node.device) for position, ref in enumerate(node.operands)
+    )
 
 
 @rule(

@@ -75,15 +75,11 @@ def _glu_steps(node: Node, build: Builder) -> str | None:
     return build.apply(Multiply(), first, build.apply(gate, second, shape=node.shape), shape=node.shape)
 
 
-def _glu_word(node: Node) -> GatedWord:
-    return GatedWord(int(node.bound()["dim"]) % len(node.shape))
-
-
 @rule(
     aten.glu.default,
     examples=[(lambda x: F.glu(x.tanh() * 3), (2, 4)), (lambda x: F.glu(F.layer_norm(x, (4,))), (2, 4))],
     local=_glu_steps,
-    word=_glu_word,
+    word=lambda node: GatedWord(int(node.bound()["dim"]) % len(node.shape)),
 )
 def glu(node: Node, operands: Sequence[Range]) -> Effect:
     """A gated linear unit: finite only on bounded operands."""

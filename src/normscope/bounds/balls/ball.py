@@ -16,8 +16,7 @@ from ..bounding import Bounding
 from ..captured import Captured
 from ..evaluation import CARRIED
 from ..passes import multiplications
-from .ball_ellipsoid_search import search
-from .ball_ellipsoid_state import Reach
+from .ball_ellipsoid import Reach, search
 from .enclosure import Enclosures, Tightener, enclose
 from .expansion import Expansion, expand
 from .radius_outcome import RadiusOutcome, affine_outcome
@@ -37,15 +36,7 @@ VANISHING = 1e-150
 
 
 class Balls:
-    """A captured model over balls around centres, all of them at once.
-
-    Args:
-        captured: the model.
-        centres: `[B, n]` flat inputs; the captured batch if absent.
-        bounding: what bounds over the balls may cost; without limits if None.
-
-    Raises:
-        InputError: the centres do not fit the model's input.
+    """A captured model over balls around centres `[B, n]` (the captured batch if absent), all of them at once.
 
     Example:
         >>> import torch
@@ -107,14 +98,9 @@ class Balls:
         return any(0.0 < size < VANISHING for size in self.ceilings.values()) or not all(map(moderate, forms))
 
     def over(self, radius: float | Tensor, *, effort: str = "fast") -> Over:
-        """Return what holds over the balls of a radius, one for all centres or one for each.
+        """Return what holds over balls of a finite radius >= 0, one for all centres or `[B]`.
 
-        Args:
-            radius: a finite number >= 0, or `[B]` of them.
-            effort: `"fast"`: intervals and one pass back; `"tight"`: linear relaxation of every open unit too.
-
-        Raises:
-            InputError: the radius is negative or not finite, or the effort is unknown.
+        At `"fast"` by intervals and one pass back; `"tight"` relaxes every open unit, too.
         """
         given = torch.as_tensor(radius, dtype=torch.float64, device=self.centres.device).expand(len(self.centres))
         if not bool((given >= 0).all() and given.isfinite().all()):
@@ -217,14 +203,7 @@ class Over:
         return None if self.expanded is not None else f"more than {OUTPUTS} outputs: composition alone"
 
     def differences(self, top: Tensor) -> Tensor:
-        """Bound over each ball the l2 constant of `out[top] - out[k]` for every k.
-
-        Args:
-            top: `[B]`, one output per centre.
-
-        Returns:
-            `[B, K]`, 0 at k = top.
-        """
+        """Bound over each ball the l2 constant of `out[top] - out[k]` for every k, `[B, K]`, 0 at k = top."""
         if self._differences is not None and self._differences[0] is top:
             return self._differences[1]
         if self.balls.vanishing:
@@ -242,14 +221,7 @@ class Over:
         return self._differences[1]
 
     def margins(self, top: Tensor) -> Tensor:
-        """Bound `out[top] - out[k]` over each ball from below.
-
-        Args:
-            top: `[B]`, one output per centre.
-
-        Returns:
-            `[B, K]`, 0 at k = top.
-        """
+        """Bound `out[top] - out[k]` over each ball from below, `[B, K]`, 0 at k = top."""
         values = self.balls.values
         if self.balls.vanishing:
             return torch.full_like(values, -torch.inf).scatter(1, top[:, None], 0.0)
@@ -263,12 +235,7 @@ class Over:
         return margins.scatter(1, top[:, None], 0.0)
 
     def tested(self, top: Tensor, gaps: Tensor) -> RadiusOutcome:
-        """Test whether `out[top]` stays above all others over each ball, and how far it does.
-
-        Args:
-            top: `[B]`, one output per centre.
-            gaps: the margins at the centres, `[B, K]`, less their rounding errors; +inf at the label.
-        """
+        """Test whether `out[top]` stays above all others over each ball, and how far it does; see `affine_outcome`."""
         margins = self.margins(top).scatter(1, top[:, None], math.inf)
         rates = self.differences(top)
         found = affine_outcome(gaps, torch.zeros_like(gaps), rates, self.radius)

@@ -2,32 +2,36 @@
 
 The state is a matrix Q over the stacked *sources* still needed (inputs and primitives) with dg dg^T <= norm(dx)^2 Q for
 any two inputs of the ball. A primitive u with du = sum of M dv + dw, norm(dw/o) <= norm(dv) on every block, carries it
-on: with multipliers sigma per block, S = diag(sigma)^(1/2) and v = F g the stacked operands,
+on as one step of that engine: v are the stacked operands, the multipliers are one number per block, and dw adds the sum
+of o^2/sigma.
 
-    T = S (I - S Q_vv S)^-1 S,   Qhat = Q + Q_gv T Q_vg,   Q_uu = M Qhat_vv M^T + diag(o^2/sigma),   Q_gu = Qhat_gv M^T.
-
-Moves are kept, so that the state can be run again with other multipliers (`ball_ellipsoid_search.py`).
-
-Squares of values that cancel lose twice the digits that the values do: where a product is taken the diagonal is raised
-over what rounding may have taken. An error of at most c r_i r_j in entry (i, j) of n x n is below c n diag(r^2).
+The state (`Reach`) is fed primitive by primitive beside the enclosures, and tightens every value that is read. Moves
+are kept: in the end a search runs them again with better multipliers, by Adam on shares and weights, every iterate of
+which is feasible as it stands.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from ...core.budget import Budget
 from ...core.rounding import gamma
-from ...rules.local.local import OperandShare, flat, wide
-from ..ellipsoids.ellipsoid import raised, reach, roots
+from ...linalg.absolute import WRITTEN
+from ...linalg.linear_map import Identity, LinearMap
+from ...linalg.writing import moderate, writable
+from ...rules.local.local import Affine, Enclosure, LocalForm, OperandShare, UnrolledStep, flat, wide
+from ..ellipsoids.ellipsoid import SHRUNK, advance, image_above, join_blocks, raised, reach
+from ..minimise import minimise
+from ..segments import Form
+from ..unrolled import UnrolledNetwork
+from .enclosure import Enclosures, tidy
 from .expansion import largest_eigenvalue
-
-SHRUNK = 1e-9
-"""How far below the edge of feasibility multipliers stay, relatively."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +70,6 @@ class EllipsoidOperand:
         ratio = (weight / (weight + steep).clamp(min=1e-300)).reshape(batch, blocks, -1).amax(-1)
         return cls(centre, weight, inner, outer, ratio)
 
-    def pushed(self, right: Tensor) -> Tensor:
-        """Return M times matrices `[B, n, k]`."""
-        return self.centre[..., None] * right if self.centre.ndim == 2 else self.centre @ right
-
 
 @dataclass(frozen=True, slots=True)
 class Carried:
@@ -78,6 +78,14 @@ class Carried:
     form: Tensor
     kept: Tensor
     pieces: tuple[EllipsoidOperand, ...]
+
+    @property
+    def centre(self) -> Tensor:
+        """The centre maps of all operands, side by side; one slope per entry if a single one is diagonal."""
+        if len(self.pieces) == 1:
+            return self.pieces[0].centre
+        maps = [torch.diag_embed(p.centre) if p.centre.ndim == 2 else p.centre for p in self.pieces]
+        return torch.cat(maps, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,45 +107,28 @@ class Forget:
 Move = Carried | Afresh | Forget
 
 
-def moved(q: Tensor, move: Move, sigmas: Sequence[Tensor] | None = None) -> Tensor:
-    """Return the state behind a move: `[B, N, N]`, NaN where the multipliers are not feasible.
+Choose = Callable[[Tensor, Carried], Sequence[Tensor]]
+"""Multipliers `[B, blocks]` for every piece of a primitive, from the ellipsoid of its operands."""
 
-    Args:
-        q: the state before.
-        move: what happens.
-        sigmas: multipliers `[B, blocks]` for every piece of a primitive; a good start (`multipliers`) if absent.
-    """
+
+def moved(q: Tensor, move: Move, choose: Choose | None = None) -> Tensor:
+    """Return the state behind a move: `[B, N, N]`, NaN where the multipliers (`multipliers` if absent) do not fit."""
+    kept = move.kept
     if isinstance(move, Forget):
-        return q[:, move.kept][:, :, move.kept]
+        return q[:, kept][:, :, kept]
     if isinstance(move, Afresh):
         eye = torch.eye(move.size, dtype=q.dtype, device=q.device) * move.constant.square()[:, None, None]
-        if not move.kept.numel():
-            return eye
         # two ellipsoids side by side hold together with shares that sum to 1
-        return _joined(2 * q[:, move.kept][:, :, move.kept], None, 2 * eye)
-    crossed = q @ move.form.mT
-    own = move.form @ crossed
-    kept, size = move.kept, move.kept.numel() + len(move.form)
-    rounded = size * gamma(2.0 * q.shape[-1] + 16.0)
-    own = raised((own + own.mT) / 2, rounded * reach(move.form, q).square())
-    before = raised(q[:, kept][:, :, kept], rounded * roots(q)[:, kept].square())
-    chosen = multipliers(own, move) if sigmas is None else sigmas
-    inner = torch.cat([s[:, p.inner] for s, p in zip(chosen, move.pieces, strict=True)], 1)
+        return join_blocks(2 * q[:, kept][:, :, kept], None, 2 * eye) if kept.numel() else eye
+    joint = image_above(q, move.form, kept)
+    own = joint[:, kept.numel() :, kept.numel() :]
+    pairs = list(zip((choose or multipliers)(own, move), move.pieces, strict=True))
+    sigma = torch.cat([chosen[:, piece.inner] for chosen, piece in pairs], 1)
     spreads = [
-        torch.where(p.weight > 0, p.weight.square() / s[:, p.outer].clamp(min=1e-300), 0.0)
-        for s, p in zip(chosen, move.pieces, strict=True)
+        torch.where(piece.weight > 0, piece.weight.square() / chosen[:, piece.outer].clamp(min=1e-300), 0.0)
+        for chosen, piece in pairs
     ]
-    middle = _middle(own, inner)
-    across, rounded = crossed[:, kept], size * gamma(2.0 * len(move.form) + 16.0)
-    hat = own + own @ middle @ own
-    hat = raised((hat + hat.mT) / 2, rounded * reach(own, middle).square())
-    rest = raised(before + across @ middle @ across.mT, rounded * reach(across, middle).square())
-    value = _pushed(move, _pushed(move, hat).mT) + torch.diag_embed(torch.stack(spreads).sum(0))
-    beside = _pushed(move, (across + across @ middle @ own).mT).mT
-    rounded = (kept.numel() + value.shape[-1]) * gamma(2.0 * len(move.form) + 16.0)
-    there = _pushed(move, roots(hat)[..., None], absolute=True)[..., 0]
-    value = raised((value + value.mT) / 2, rounded * there.square())
-    return _joined(raised(rest, rounded * roots(rest).square()), beside, value)
+    return advance(joint, kept.numel(), move.centre, sigma, torch.stack(spreads).sum(0))
 
 
 def multipliers(
@@ -173,35 +164,251 @@ def shares_of(move: Carried) -> list[Tensor]:
     return [piece.ratio.clamp(max=0.5 if move.kept.numel() else 1.0) for piece in move.pieces]
 
 
-def _middle(own: Tensor, inner: Tensor) -> Tensor:
-    """Return T, computed on the entries that are open for some centre."""
-    chosen = (inner > 0).any(0).nonzero()[:, 0]
-    root = torch.where(inner > 0, inner.clamp(min=1e-300).sqrt(), 0.0)[:, chosen]
-    pairs = root[:, :, None] * root[:, None, :]
-    eye = torch.eye(len(chosen), dtype=own.dtype, device=own.device)
-    factor, info = torch.linalg.cholesky_ex(eye - pairs * own[:, chosen][:, :, chosen])
-    safe = torch.where((info == 0)[:, None, None], factor, eye)
-    block = torch.where((info == 0)[:, None, None], pairs * torch.cholesky_inverse(safe), math.nan)
-    if len(chosen) == own.shape[-1]:
-        return block
-    whole = torch.zeros_like(own)
-    batch = torch.arange(len(own), device=own.device)[:, None, None]
-    return whole.index_put((batch, chosen[:, None], chosen[None, :]), block)
+_PAD = 1 + 1e-9
+"""Room for the rounding of eigenvalues and Cholesky factorizations, which is not bounded: evidence is NUMERICAL."""
+
+RATE = 0.2
+"""The first step of Adam on the multipliers' logarithms and logits."""
+LEAST = 1e-140
+"""Constants and coefficients from here to its inverse have squares that neither vanish nor overflow."""
 
 
-def _pushed(move: Carried, right: Tensor, *, absolute: bool = False) -> Tensor:
-    """Return the centre maps of all operands, side by side, or their absolute values, times matrices `[B, n, k]`."""
-    start, total = 0, None
-    for piece in move.pieces:
-        piece = replace(piece, centre=piece.centre.abs()) if absolute else piece
-        part = piece.pushed(right[:, start : start + len(piece.inner)])
-        total = part if total is None else total + part
-        start += len(piece.inner)
-    assert total is not None
-    return total
+@dataclass(frozen=True, slots=True)
+class StatePlace:
+    """Where a value stands in the state, and the index of the last step that reads it."""
+
+    start: int
+    size: int
+    last: int
 
 
-def _joined(first: Tensor, across: Tensor | None, second: Tensor) -> Tensor:
-    if across is None:
-        across = first.new_zeros(len(second), first.shape[-1], second.shape[-1])
-    return torch.cat([torch.cat([first, across], -1), torch.cat([across.mT, second], -1)], -2)
+class Reach:
+    """The state of the engine over the balls of B centres, fed while values are enclosed.
+
+    What is wider than `widest` starts afresh from its constant as soon as values get narrow. Once the clock of the
+    budget has run out the state is given up: it says nothing any more.
+    """
+
+    def __init__(
+        self, unrolled: UnrolledNetwork, batch: int, device: torch.device, *, widest: int, budget: Budget | None = None
+    ) -> None:
+        self.unrolled, self.batch, self.device, self.widest = unrolled, batch, device, widest
+        self.budget, self.lost = budget, False
+        self.reads = _reads(unrolled)
+        self.moves: list[Move] = []
+        self.places: dict[str, StatePlace] = {}
+        self.stands: dict[str, str] = {}
+        self.inputs = {item.name: math.prod(item.shape) for item in unrolled.graph.inputs}
+        if self._late():
+            start = torch.zeros(0, 0, dtype=torch.float64, device=device)
+        elif sum(self.inputs.values()) <= widest:
+            for name, size in self.inputs.items():
+                self._place(name, size, _last(self.reads, unrolled, name))
+            start = torch.eye(self._width(), dtype=torch.float64, device=device)
+        else:
+            start = self._ahead()
+        self.start = self.q = start.expand(batch, -1, -1)
+
+    def _late(self) -> bool:
+        """Say whether the state is given up, or time is up before its next operation: then it is given up."""
+        if self.budget is not None and not self.lost and self.budget.late:
+            self.lost, self.moves, self.places, self.stands = True, [], {}, {}
+        return self.lost
+
+    @property
+    def cost(self) -> float:
+        """About how many multiplications it takes to run all moves again."""
+        return self.batch * sum(float(max(move.form.shape)) ** 3 for move in self.moves if isinstance(move, Carried))
+
+    def _check(self, *sizes: Tensor) -> None:
+        """Give the state up where squares of what it is made of leave the range of floats."""
+        for size in sizes:
+            known = size[(size > 0) & size.isfinite()]
+            if known.numel() and not (float(known.amin()) > LEAST and float(known.amax()) < 1 / LEAST):
+                self.lost, self.moves, self.places, self.stands = True, [], {}, {}
+
+    def _place(self, name: str, size: int, last: int) -> None:
+        self.places[name] = StatePlace(self._width(), size, last)
+
+    def _width(self) -> int:
+        return sum(place.size for place in self.places.values())
+
+    def _ahead(self) -> Tensor:
+        """Return the state of an input that is too wide to carry: only the linear values of it that are read later."""
+        matrices: dict[str, Tensor] = {}
+        seen: dict[tuple[tuple[str, int], ...], str] = {}
+        for name, last in self.reads.items():
+            form = {source: m for source, m in self.unrolled.forms[name].items() if source in self.inputs}
+            if not form:
+                continue
+            key = tuple((source, id(linear)) for source, linear in form.items())
+            size = math.prod(self.unrolled.shapes[name])
+            if key in seen:
+                old = self.places[seen[key]]
+                self.places[seen[key]] = StatePlace(old.start, old.size, max(old.last, last))
+            elif self._width() + size > self.widest or not all(_writable(linear) for linear in form.values()):
+                self.places, self.stands = {}, {}
+                return torch.zeros(0, 0, dtype=torch.float64, device=self.device)
+            else:
+                seen[key] = f"{name} of the input"
+                self._place(seen[key], size, last)
+                matrices[seen[key]] = torch.cat([self._block(form.get(s), size, n) for s, n in self.inputs.items()], 1)
+            self.stands[name] = seen[key]
+        stacked = torch.cat(list(matrices.values()))
+        rounded = gamma(4.0 * math.sqrt(stacked.shape[1]) + 16.0)
+        return raised(stacked @ stacked.mT, rounded * stacked.square().sum(-1))
+
+    def _block(self, linear: LinearMap | None, rows: int, columns: int) -> Tensor:
+        if linear is None:
+            return torch.zeros(rows, columns, dtype=torch.float64, device=self.device)
+        if isinstance(linear, Identity):
+            return torch.eye(rows, dtype=torch.float64, device=self.device)
+        return self.unrolled.written(linear).to(self.device)
+
+    def form(self, name: str) -> Tensor | None:
+        """Return a value that is read as a matrix over the state, or None where it cannot be written out."""
+        if self.lost:
+            return None
+        form: Form = self.unrolled.forms[name]
+        ahead = self.stands.get(name)
+        sources = {source: linear for source, linear in form.items() if ahead is None or source not in self.inputs}
+        if not all(source in self.places and _writable(linear) for source, linear in sources.items()):
+            return None
+        rows = math.prod(self.unrolled.shapes[name])
+        matrix = torch.zeros(rows, self.q.shape[-1], dtype=torch.float64, device=self.device)
+        if ahead is not None:
+            place = self.places[ahead]
+            matrix[:, place.start : place.start + place.size] = torch.eye(rows, dtype=torch.float64)
+        for source, linear in sources.items():
+            place = self.places[source]
+            matrix[:, place.start : place.start + place.size] = self._block(linear, rows, place.size)
+        self._check(matrix.abs())
+        return None if self.lost else matrix
+
+    def constants(self, name: str) -> tuple[Tensor, Tensor, Tensor | None] | None:
+        """Return the constant of a value that is read, `[B]`, of its entries `[B, *shape]` and of its sets, if any."""
+        form = None if self._late() else self.form(name)
+        if form is None or form.shape[0] > self.widest:
+            return None
+        own, shape = image_above(self.q, form), self.unrolled.shapes[name]
+        entries = _root(own.diagonal(dim1=-2, dim2=-1)).reshape(self.batch, *shape)
+        sets = None
+        if len(shape) == 2 and shape[0] > 1:
+            blocks = own.reshape(self.batch, *shape, *shape).diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
+            sets = _root(largest_eigenvalue(blocks.reshape(-1, shape[1], shape[1]))).reshape(self.batch, shape[0])
+        return _root(largest_eigenvalue(own)), entries, sets
+
+    def rows(self, directions: Tensor) -> Tensor | None:
+        """Return the constants of combinations `[B, rows, K]` of the output's entries, `[B, rows]`."""
+        form = self.form(self.unrolled.output)
+        if form is None:
+            return None
+        along = directions @ form
+        # the rows cancel, and so do their squares: what rounding can have taken of both is a share of the whole
+        whole = reach(directions.abs() @ form.abs(), self.q)
+        rounded = gamma(4.0 * self.q.shape[-1] + 4.0 * len(form) + 16.0)
+        return _root(((along @ self.q) * along).sum(-1) + rounded * whole.square())
+
+    def advance(self, index: int, step: UnrolledStep, found: LocalForm, constant: Tensor) -> None:
+        """Carry the state over one primitive; where that is too much, its value starts afresh from its constant."""
+        if self._late():
+            return
+        forms = [self.form(name) for name in step.operands]
+        if self.lost:
+            return
+        kept = {name: place for name, place in self.places.items() if place.last > index}
+        chosen = self._indices(list(kept.values()))
+        size, last = math.prod(step.shape), _last(self.reads, self.unrolled, step.name)
+        operands = sum(math.prod(self.unrolled.shapes[name]) for name in step.operands)
+        self.places = {}
+        for name, place in kept.items():
+            self._place(name, place.size, place.last)
+        if last <= index or len(chosen) + size > self.widest or not bool(constant.isfinite().all()):
+            self._move(Forget(chosen))
+            return
+        self._place(step.name, size, last)
+        if any(form is None for form in forms) or operands > self.widest or not _finite(found):
+            self._move(Afresh(constant, size, chosen))
+            return
+        shapes = [self.unrolled.shapes[name] for name in step.operands]
+        pieces = tuple(
+            EllipsoidOperand.of(part, shape, step.shape) for part, shape in zip(found.parts, shapes, strict=True)
+        )
+        self._move(Carried(torch.cat([form for form in forms if form is not None]), chosen, pieces))
+
+    def _move(self, move: Move) -> None:
+        self.moves.append(move)
+        self.q = moved(self.q, move)
+
+    def _indices(self, places: Sequence[StatePlace]) -> Tensor:
+        index = [torch.arange(place.start, place.start + place.size, device=self.device) for place in places]
+        return torch.cat(index) if index else torch.zeros(0, dtype=torch.int64, device=self.device)
+
+    def look(self, seen: Enclosures, name: str, step: UnrolledStep | None = None) -> Enclosure | None:
+        """Return the enclosure of a value within the engine's constants."""
+        x = seen.known[name]
+        self._check(x.constant, x.entries)
+        found = self.constants(name)
+        if found is None:
+            return None
+        constant, entries = torch.minimum(x.constant, found[0]), torch.minimum(x.entries, found[1])
+        return replace(tidy(x.centre, x.low, x.high, constant, entries, x.radius), sets=found[2])
+
+    def learn(self, seen: Enclosures, index: int, step: UnrolledStep) -> None:
+        """Carry the state over a primitive."""
+        self._check(*(part.gain for part in seen.locals[step.name].parts), seen.known[step.name].constant)
+        self.advance(index, step, seen.locals[step.name], seen.known[step.name].constant)
+
+
+def _reads(unrolled: UnrolledNetwork) -> dict[str, int]:
+    """Return the values that primitives read, and the output, with the index of the last reader."""
+    reads: dict[str, int] = {}
+    for index, step in enumerate(unrolled.steps.values()):
+        if not isinstance(step.operation, Affine):
+            reads |= dict.fromkeys(step.operands, index)
+    return reads | {unrolled.output: len(unrolled.steps)}
+
+
+def _last(reads: dict[str, int], unrolled: UnrolledNetwork, source: str) -> int:
+    """Return the index of the last step that reads a value made of a source."""
+    return max((last for name, last in reads.items() if source in unrolled.forms[name]), default=-1)
+
+
+def _finite(found: LocalForm) -> bool:
+    return all(bool(part.weight.isfinite().all() and part.gain.isfinite().all()) for part in found.parts)
+
+
+def _writable(linear: LinearMap) -> bool:
+    if isinstance(linear, Identity):
+        return True
+    return linear.in_size * linear.out_size <= WRITTEN and writable(linear) and moderate(linear)
+
+
+def _root(value: Tensor) -> Tensor:
+    return (value.clamp(min=0.0).sqrt() * _PAD).nan_to_num(nan=torch.inf, posinf=torch.inf)
+
+
+def search(reach: Reach, budget: Budget) -> None:
+    """Run the moves of a state again with better multipliers, and leave in it the best state for every centre."""
+    form = reach.form(reach.unrolled.output)
+    carried = [move for move in reach.moves if isinstance(move, Carried)]
+    settled = not any(bool((piece.ratio > 0).any()) for move in carried for piece in move.pieces)
+    if form is None or settled or form.shape[0] > reach.widest:
+        return
+    starts = [torch.logit(share.clamp(1e-6, 1 - 1e-6)) for move in carried for share in shares_of(move)]
+    free = [start.clone().requires_grad_(True) for start in (*starts, *map(torch.zeros_like, starts))]
+
+    def evaluate() -> tuple[Tensor, Tensor]:
+        pairs = zip(free[: len(starts)], free[len(starts) :], strict=True)
+
+        def choose(own: Tensor, move: Carried) -> list[Tensor]:
+            shares, tilts = zip(*itertools.islice(pairs, len(move.pieces)), strict=True)
+            return multipliers(own, move, [torch.sigmoid(value) for value in shares], tilts)
+
+        q = reach.start
+        for move in reach.moves:
+            q = moved(q, move, choose)
+        return largest_eigenvalue(image_above(q, form)).log(), q
+
+    best = largest_eigenvalue(image_above(reach.q, form)).nan_to_num(nan=torch.inf).log(), reach.q
+    _, reach.q = minimise(free, evaluate, best, turns=iter(budget.spend, False), rate=RATE, betas=(0.9, 0.99))

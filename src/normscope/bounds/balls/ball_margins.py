@@ -8,26 +8,23 @@ import torch
 from torch import Tensor
 
 from ...core.budget import Budget, affordable
-from ...rules.local.local import Affine
+from ...rules.local.local import Affine, Lines
+from ..minimise import minimise
 from ..passes import multiplications
 from .ball import Balls
-from .enclosure import enclose
+from .enclosure import Enclosures, enclose
 from .radius_outcome import RadiusOutcome, affine_outcome
 from .relaxation import ROWS, Relaxation
 from .sweep import Below, below
-from .tilted import tilted
 
 MOST_WORK = 2e10
 """Multiplications that one test may take: larger networks are left to the constants."""
+TILTS, RATE = 12, 0.25
+"""Steps of Adam on lower lines, and the first step's length; the last is a tenth of it."""
 
 
 class LinearMargins:
-    """Bounds the margins of balls around centres from below by affine functions of the input.
-
-    Args:
-        balls: the centres.
-        tilt: whether the lower lines of kinks are searched for (`tilted.py`).
-    """
+    """Bounds margins over balls from below by affine functions of the input; `tilt` searches the lines of kinks."""
 
     def __init__(self, balls: Balls, *, tilt: bool = False) -> None:
         self.balls, self.tilt = balls, tilt
@@ -53,14 +50,7 @@ class LinearMargins:
         return self.balls.carried and cheap and not self.balls.vanishing
 
     def over(self, radius: Tensor, top: Tensor, gaps: Tensor, budget: Budget) -> RadiusOutcome:
-        """Test radii `[B]`.
-
-        Args:
-            radius: of the balls.
-            top: the label of every centre, `[B]`.
-            gaps: the margins at the centres, `[B, K]`, less their rounding errors; +inf at the label.
-            budget: nothing on the way is tightened any more once its clock has run out.
-        """
+        """Test radii `[B]`; nothing is tightened any more once the clock has run out. See `affine_outcome`."""
         found = self._below(radius, top, budget)
         offset, rates = torch.cat([item.offset for item in found]), torch.cat([item.rates for item in found])
         return affine_outcome(gaps, offset, rates, radius)
@@ -82,3 +72,47 @@ class LinearMargins:
                 rows = (eye[label][:, None] - eye[None]).reshape(len(some), balls.outputs, *shape)
                 found.append((tilted if self.tilt else below)(seen, balls.unrolled.output, rows))
         return found
+
+
+def tilted(seen: Enclosures, name: str, rows: Tensor) -> Below:
+    """Bound combinations of a value's entries as `below`, with the slopes of kinks that were found to suit each best.
+
+    Below a ReLU every line of slope 0 to 1 through the origin will do. Each combination of outputs has slopes of its
+    own, which a few steps of Adam improve; none ends below the plain choice.
+
+    Reference: Xu et al. 2021 (alpha-CROWN), for the output alone: what is known of inner values is not touched.
+    """
+    plain, shares = below(seen, name, rows), _shares(seen, name, rows)
+
+    def evaluate() -> tuple[Tensor, Tensor, Tensor]:
+        lines = below(seen, name, rows, shares)
+        return -lines.least(seen.radius), lines.slopes, lines.offset
+
+    if not shares:
+        return plain
+    _, slopes, offset = minimise(
+        list(shares.values()),
+        evaluate,
+        (-plain.least(seen.radius), plain.slopes, plain.offset),
+        turns=range(TILTS + 1),
+        rate=RATE,
+        betas=(0.5, 0.9),
+        decay=0.1 ** (1 / TILTS),
+        interval=(0.0, 1.0),
+    )
+    return Below(slopes, offset)
+
+
+def _shares(seen: Enclosures, name: str, rows: Tensor) -> dict[str, Tensor]:
+    """Return where the plain lower lines lie in their swing, for every step on the way that has one, row by row."""
+    found = {}
+    for step in seen.unrolled.before(name):
+        local = seen.locals.get(step.name)
+        lines: Lines | None = None if local is None or local.lines is None else local.lines()
+        if lines is None or lines.swing is None or bool((lines.swing[0] >= lines.swing[1]).all()):
+            continue
+        least, most = lines.swing
+        share = torch.where(most > least, (lines.low_slopes[0] - least) / (most - least).clamp(min=1e-300), 0.0)
+        every = share[:, None].expand(-1, rows.shape[1], *share.shape[1:])
+        found[step.name] = every.clone().clamp_(0.0, 1.0).requires_grad_(True)
+    return found

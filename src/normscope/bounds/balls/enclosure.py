@@ -70,15 +70,10 @@ def enclose(
     ceilings: Mapping[str, float] | None = None,
     helpers: Sequence[Tightener] = (),
 ) -> Enclosures:
-    """Enclose every value over the balls of `radius` around the centres whose `values` are given.
+    """Enclose every value over the balls of `radius` `[B]` around the centres whose `values` are given.
 
-    Args:
-        unrolled: the steps.
-        values: every value at the centres (`Unrolled.values`).
-        radius: `[B]`.
-        norm: bounds the norm of one linear map.
-        ceilings: constants over all inputs, by value, where they are known.
-        helpers: asked for a tighter enclosure of every value that a primitive reads, and of the output.
+    `ceilings` are constants over all inputs, where they are known. Helpers are asked for a tighter enclosure of every
+    value that a primitive reads, and of the output.
     """
     result = Enclosures(unrolled, radius)
     most = dict(ceilings or {})

@@ -45,12 +45,7 @@ class Expansion:
 
 
 def expand(seen: Enclosures, rows: Tensor) -> Expansion:
-    """Bound the map from the input to `rows` of the output over the balls.
-
-    Args:
-        seen: every value over the balls.
-        rows: `[B, K, *output]`, the combinations of output entries to bound.
-    """
+    """Bound the map from the input to `rows` `[B, K, *output]` of the output over the balls."""
     unrolled = seen.unrolled
     gradients: Gradients = {unrolled.output: rows}
     batch, count = rows.shape[:2]

@@ -30,11 +30,8 @@ class RadiusOutcome:
 def affine_outcome(gaps: Tensor, offset: Tensor, rates: Tensor, radius: Tensor) -> RadiusOutcome:
     """Return what affine bounds say: a margin is at least gap + offset - rate norm(x - centre) within the radius.
 
-    Args:
-        gaps: the margins at the centres, `[B, K]`, less their rounding errors; +inf at the label.
-        offset: `[B, K]`, at most 0.
-        rates: `[B, K]`, at least 0.
-        radius: `[B]`.
+    `gaps` are the margins at the centres, `[B, K]`, less their rounding errors, +inf at the label; offsets are at most
+    0.
     """
     start = gaps + torch.where(gaps == math.inf, 0.0, offset)
     fall = torch.where(radius[:, None] == 0, 0.0, rates * radius[:, None])

@@ -27,11 +27,7 @@ KEPT = 5e7
 
 
 class Relaxation:
-    """Tightens the limits of every value that a primitive is about to read, where the primitive is still open.
-
-    Args:
-        budget: nothing is relaxed any more once its clock has run out.
-    """
+    """Tightens the limits of every value that an open primitive is about to read, until the clock has run out."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget

@@ -54,14 +54,10 @@ class Below:
 
 
 def below(seen: Enclosures, name: str, rows: Tensor, shares: Mapping[str, Tensor] | None = None) -> Below:
-    """Bound combinations of a value's entries over the balls from below, relative to the centre.
+    """Bound combinations `rows` `[B, K, *shape]` of a value over the balls from below, relative to the centre.
 
-    Args:
-        seen: every value over the balls, up to that one.
-        name: the value.
-        rows: `[B, K, *shape]`, the combinations.
-        shares: where the lower lines of steps shall lie between the ends of their swing, by the steps' names: from 0 to
-            1, `[B, K, *shape]`, one for every combination.
+    `shares` say where the lower lines of steps shall lie between the ends of their swing: from 0 to 1, `[B, K,
+    *shape]`.
     """
     gradients = {name: rows}
     offset = torch.zeros(rows.shape[:2], dtype=rows.dtype, device=rows.device)

@@ -26,7 +26,7 @@ from ..data.quantile import DataBracket, check_shares
 from ..data.streaming import INDEPENDENT, SampleNorms
 from ..domain.domain import RECORDS, Coverage, Domain, conditions_of, covered
 from ..domain.domain_bounds import domain_sides
-from ..domain.recording import Extremes, Recorder
+from ..domain.recording import Extremes, FigureRecorder
 from ..point import first_samples
 from ..rungs import upper_sides
 from ..unrolled import GraphSteps
@@ -206,7 +206,9 @@ class _Pass:
         with torch.no_grad():
             steps = GraphSteps(captured.double, captured.segments.effects)
             conditions = conditions_of(steps, record)
-        self.recorder = Recorder(captured.model, captured.graph, steps, captured.mode, captured.output, conditions)
+        self.recorder = FigureRecorder(
+            captured.model, captured.graph, steps, captured.mode, captured.output, conditions
+        )
         self.extremes = Extremes(max(quantile for quantile, _ in widths) * samples)
         self.fresh: list[tuple[Tensor, Tensor]] = []
         self.read = 0

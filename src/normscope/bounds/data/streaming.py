@@ -24,7 +24,7 @@ from ...graph.capturing import Traces
 from ...graph.ir import Graph, Shape
 from ..derivative import captured
 from ..domain.gains import block_gains
-from ..domain.recording import Recorder
+from ..domain.recording import FigureRecorder
 from ..point import batch_norms
 from .order import draws_needed
 from .quantile import DataBracket, check_shares, quantile
@@ -222,7 +222,7 @@ class LayerGains:
     """
 
     def __init__(self, model: nn.Module, batch: Any, mode: str | None, output: str | int | None) -> None:
-        self._recorder = Recorder.of(model, batch, mode, output, None, block_gains)
+        self._recorder = FigureRecorder.of(model, batch, mode, output, None, block_gains)
         self._gains: list[Tensor] = []
 
     def add(self, batch: Any) -> None:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ...core.codec import JsonForm, Part
 from ...core.errors import InputError, describe_error
 from ...core.files import write_bytes
+from ...core.markup import visible
 from ...core.npz import read_arrays, read_json_array
 from ...core.progress import Progress
 from ...core.untouched import mode_of, outside_inference_mode
@@ -29,7 +30,7 @@ from ..unrolled import GraphSteps
 from .conditions import DomainCondition, Enough
 from .derivative import treatments
 from .gains import block_gains
-from .recording import Extremes, Recorder, digests
+from .recording import Extremes, FigureRecorder, digests
 
 RECORDS = ("ranges", "gains")
 """The values that the option `record` may have."""
@@ -129,7 +130,8 @@ class Violation:
 
     def __str__(self) -> str:
         place = f"{self.operator} in `{self.path or 'the model'}`"
-        return f"sample {self.sample}: at {place} {self.what} is {self.value:.6g}, the domain ends at {self.limit:.6g}"
+        ends = f"{self.what} is {self.value:.6g}, the domain ends at {self.limit:.6g}"
+        return visible(f"sample {self.sample}: at {place} {ends}")
 
 
 class Domain:
@@ -149,7 +151,7 @@ class Domain:
 
     def __init__(
         self,
-        recorder: Recorder,
+        recorder: FigureRecorder,
         limits: Mapping[str, Tensor],
         *,
         samples: int,
@@ -342,7 +344,7 @@ class Domain:
         header, limits = read_domain(path)
         digests_then = header.pop("digests")
         record, mode = header["record"], header.pop("mode")
-        recorder = Recorder.of(model, batch, mode, output, known, partial(conditions_of, record=record))
+        recorder = FigureRecorder.of(model, batch, mode, output, known, partial(conditions_of, record=record))
         if recorder.digests != digests_then or {condition.key for condition in recorder.conditions} != set(limits):
             raise InputError(f"{os.fspath(path)} was recorded with another network: other weights, shapes or version")
         device = recorder.graph.inputs[0].value.device
@@ -414,7 +416,7 @@ def domain(
     first = next(batches, None)
     if first is None:
         raise InputError("the loader gives no batch: a domain needs data")
-    recorder = Recorder.of(model, first, mode, output, known, partial(conditions_of, record=record))
+    recorder = FigureRecorder.of(model, first, mode, output, known, partial(conditions_of, record=record))
     dropped = 0.0
     if quantile > 0:
         sized = batches_of(loader, model=model)

@@ -20,7 +20,7 @@ from ..captured import Captured
 from ..derivative import Tangents
 from ..global_attack import gradients
 from ..passes import passes
-from ..point import NOISES
+from ..point import NOISES, find_bends
 from ..rungs import Rungs, bracket_of, upper_sides
 from ..unrolled import GraphSteps
 from .derivative import derivative
@@ -148,7 +148,10 @@ class _Climb:
         return best
 
     def noise(self, point: Tensor, direction: Tensor) -> float:
-        """Return how far J v may be off, from products that are rounded in other ways: slopes may cancel."""
+        """Return how far J v may be off, from products that are rounded in other ways: slopes may cancel.
+
+        On a bend of the function J v is whatever torch gives, and infinitely far off.
+        """
         with torch.enable_grad():
             x = point.detach().requires_grad_(True)
             value = self.function(x)
@@ -156,6 +159,9 @@ class _Climb:
         if any(product is None for product in products):
             return math.inf
         first, *others = (product.detach() for product in products if product is not None)
+        rows = (lambda x: self.function(x[0])[None]), point[None], value[None], direction[None], first[None]
+        if bool(find_bends(*rows).any()):
+            return math.inf
         pairs = zip(others, STRETCHES, strict=True)
         return NOISES * max(float((first - other / factor).norm()) for other, factor in pairs)
 

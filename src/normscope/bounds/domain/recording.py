@@ -30,7 +30,7 @@ ENTRIES_AT_ONCE = 2**25
 """Entries of the largest value that is held for several samples at once."""
 
 
-class Recorder:
+class FigureRecorder:
     """Turns what a model takes into flat float64 points of its graph, and takes the figures of its conditions there.
 
     A point is a sample, or a whole batch where samples meet. `graph` is what was captured of the model in the forced
@@ -59,7 +59,7 @@ class Recorder:
         output: str | int | None,
         known: Mapping[str, float] | None,
         conditions: Callable[[GraphSteps], Sequence[DomainCondition]],
-    ) -> Recorder:
+    ) -> FigureRecorder:
         """Capture a model, and record what is asked for of its steps."""
         graph = capture(model, batch, mode=mode, output=output)
         with torch.no_grad():

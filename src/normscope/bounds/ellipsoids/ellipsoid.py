@@ -12,22 +12,32 @@ It is the S-procedure: adding sum_i (sigma_i/e_i^2) (e_i^2 dv_i^2 - dw_i^2) >= 0
 inverting. With a state of one layer and Lambda = sigma/e^2 it is the recursion of X_i in the literature. All functions
 take leading batch dimensions; positive definiteness is checked by a Cholesky factorization in the dtype given.
 
+A state may be enlarged at will, so each operation is done in float64 and its diagonal raised by a bound on what
+rounding can have hidden. Entrywise, the error of F Q F^T is at most gamma abs(F) abs(Q) abs(F)^T, and abs(Q_ij) <=
+sqrt(Q_ii Q_jj); an error matrix with entries below c a_i a_j is at most c n diag(a)^2 in the order of matrices. With
+`prove_inverse`, which judges an inverse by its residual and positive definiteness by a Cholesky factorization with
+Rump's allowance (`core.rounding`), every rounding is counted: how `effort="tight"` becomes PROVEN.
+
 Reference: Fazlyab et al. 2019 (LipSDP-Neuron); for a = 0 and sigma a multiple of the identity, Xu and Sivaranjani 2024.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from ...core.rounding import UNIT, gamma
+from ...core.rounding import UNIT, cholesky_allowance, gamma
 
 SHRUNK = 1e-9
 """How far below the edge of feasibility the default sigma stays, relatively."""
+ROOM = 1.0 + 1e-6
+"""Room for the rounding of the allowances themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +49,7 @@ class Uncertain:
         radius: e, per entry `[*, n]`, or one number `[*, 1]` if `whole`.
         size: m, the entries of u.
         whole: the bound is norm(dw) <= e norm(dv).
-        everywhere: no radius is zero, which saves two products of matrices.
+        everywhere: no radius is zero or small beside the centre, which saves two products of matrices.
     """
 
     centre: Tensor | None
@@ -47,6 +57,15 @@ class Uncertain:
     size: int
     whole: bool = False
     everywhere: bool = False
+
+    def spread(self, sigma: Tensor) -> Tensor:
+        """Return e^2/sigma by entry of u, e raised over the rounding of the slopes; infinite without a multiplier."""
+        around = 0.0 if self.centre is None or self.whole else self.centre.abs()
+        radius = torch.where(self.radius > 0, self.radius + 4.0 * UNIT * (self.radius + around), 0.0)
+        missing = torch.where(radius > 0, math.inf, 0.0)
+        spread = (1.0 + 16.0 * UNIT) * radius.square() / sigma.clamp(min=torch.finfo(sigma.dtype).tiny)
+        spread = torch.where(sigma > 0, spread, missing)
+        return spread.expand(*spread.shape[:-1], self.size)
 
 
 class _Inverse(torch.autograd.Function):
@@ -70,25 +89,67 @@ class _Inverse(torch.autograd.Function):
         return result
 
 
-def image(q: Tensor, form: Tensor) -> Tensor:
-    """Return F Q F^T, symmetric to the last bit."""
-    moved = form @ q @ form.mT
-    return (moved + moved.mT) / 2
+def invert(reduced: Tensor) -> Tensor:
+    """Return (I - R)^-1, NaN where I - R is not positive definite."""
+    inverse: Tensor = _Inverse.apply(reduced)
+    return inverse
 
 
-def image_above(q: Tensor, form: Tensor) -> Tensor:
-    """Return F Q F^T with its diagonal raised over the rounding of the two products."""
-    return raised(image(q, form), form.shape[-2] * _rounded(q) * reach(form, q).square())
+def prove_inverse(reduced: Tensor) -> Tensor:
+    """Return a matrix that is at least (I - R)^-1; NaN unless I - R is proven positive definite."""
+    n = len(reduced)
+    eye = torch.eye(n, dtype=torch.float64)
+    rest = eye - reduced
+    allowance = cholesky_allowance(n, float(rest.diagonal().sum()), is_complex=False) + 8.0 * UNIT
+    factor, info = torch.linalg.cholesky_ex(rest)
+    _, safe = torch.linalg.cholesky_ex(rest - allowance * eye)
+    if int(info) or int(safe):
+        return torch.full_like(reduced, math.nan)
+    inverse = _even(torch.cholesky_inverse(factor))
+    size = float(inverse.norm())
+    residual = float((eye - rest @ inverse).norm()) + (gamma(n + 8.0) * float(rest.norm()) + 4.0 * UNIT) * size
+    if not residual < 0.5:
+        return torch.full_like(reduced, math.nan)
+    inverse.diagonal().add_(ROOM * size * residual / (1.0 - residual))
+    return raised(inverse)
 
 
-def _rounded(q: Tensor) -> float:
-    """Return the share that two products with a state may lose of every entry."""
-    return gamma(2.0 * q.shape[-1] + 16.0)
+def image(q: Tensor | None, form: Tensor, kept: Tensor | None = None) -> Tensor:
+    """Return Q over (kept values, F g), symmetric to the last bit; Q is the identity if absent."""
+    moved = form if q is None else form @ q
+    own = _even(moved @ form.mT)
+    if q is None or kept is None or not kept.numel():
+        return own
+    return join_blocks(q[..., kept, :][..., :, kept], moved[..., kept].mT, own)
 
 
-def raised(matrix: Tensor, allowance: Tensor) -> Tensor:
-    """Add to the diagonal."""
-    return matrix + torch.diag_embed(allowance.detach() + 4.0 * UNIT * roots(matrix).square())
+def image_above(q: Tensor | None, form: Tensor, kept: Tensor | None = None, slack: float | None = None) -> Tensor:
+    """Return `image` raised over its rounding; with `slack` also over underflow, and an error of F of that norm."""
+    far = form.norm(dim=-1) if q is None else reach(form, q)
+    before = 0
+    if q is not None and kept is not None and kept.numel():
+        before, far = kept.numel(), torch.cat([roots(q)[..., kept], far], -1)
+    result = raised(image(q, form, kept), gamma(2.0 * form.shape[-1] + 16.0) * far.square())
+    if slack is None:
+        return result
+    result = result + torch.diag(_underflow(pad(form.abs().amax(-1), (before, 0), value=1.0)))
+    if slack:
+        top = 1.0 if q is None else float(q.diagonal().sum())
+        size = math.hypot(math.sqrt(before), float(form.norm()))
+        result.diagonal().add_((2.0 * size + slack) * slack * top * ROOM)
+    return raised(result)
+
+
+def _underflow(sizes: Tensor) -> Tensor:
+    """Bound what underflow can take from the diagonal of F Q F^T, where the entries of Q are near 1."""
+    return torch.where(sizes > 0, 1e-290 * sizes.amax().square() + 1e-305, 0.0)
+
+
+def raised(matrix: Tensor, squared: Tensor | None = None) -> Tensor:
+    """Raise the diagonal over errors of a few units of each entry, and of `squared`_i^(1/2) `squared`_j^(1/2)."""
+    sizes = matrix.detach().diagonal(dim1=-2, dim2=-1).abs()
+    added = 4.0 * UNIT * sizes if squared is None else 4.0 * UNIT * sizes + squared.detach()
+    return matrix + torch.diag_embed(matrix.shape[-1] * ROOM * added + 4.0 * UNIT * sizes)
 
 
 def roots(q: Tensor) -> Tensor:
@@ -102,80 +163,72 @@ def reach(form: Tensor, q: Tensor) -> Tensor:
 
 
 def advance(
-    q: Tensor,
-    form: Tensor,
-    qvv: Tensor,
-    kept: Tensor,
-    known: Uncertain,
+    joint: Tensor,
+    kept: int,
+    centre: Tensor | None,
     sigma: Tensor,
+    spread: Tensor,
+    *,
+    invert: Callable[[Tensor], Tensor] = invert,
     inverse: Tensor | None = None,
+    rounded: bool = True,
+    short: bool = False,
 ) -> Tensor:
-    """Return the state over (kept values, u) behind one nonlinear step.
+    """Return the state over (K kept values, u) behind one nonlinear step; NaN where the multipliers are not feasible.
 
-    Args:
-        q: the state `[*, N, N]`.
-        form: v as a linear map of the state's values, `[n, N]`.
-        qvv: its ellipsoid, `image(q, form)`.
-        kept: indices of the state's entries that are needed later.
-        known: what the step does.
-        sigma: the multipliers, `[*, n]`, or `[*, 1]` where the step is known as a whole.
-        inverse: of I - S Q_vv S, if it is known.
-
-    Returns:
-        `[*, K + m, K + m]`, or NaN where I - S Q_vv S is not positive definite.
+    `joint` is the state over (kept values, v), `centre` M with one slope per entry `[*, n]` or a matrix `[*, m, n]`,
+    `sigma` are the multipliers `[*, n]` or `[*, 1]`, and `spread` is what dw adds to the diagonal of Q_uu. `invert`
+    gives (I - S Q_vv S)^-1 or a larger matrix, if that `inverse` is not known. The result is raised over its rounding
+    unless `rounded` is False; then a `short` cut without products may be taken.
     """
-    root = sigma.clamp(min=0.0).sqrt()
+    above = raised if rounded else _as_it_is
+    root = torch.where(sigma > 0, sigma.clamp(min=torch.finfo(sigma.dtype).tiny).sqrt(), 0.0)
+    root = root.expand(*root.shape[:-1], joint.shape[-1] - kept)
     pairs = root[..., :, None] * root[..., None, :]
     if inverse is None:
-        inverse = _Inverse.apply(pairs * qvv)
-        assert inverse is not None
-    middle = inverse * pairs
-    missing = torch.where(known.radius > 0, math.inf, 0.0)  # no multiplier: nothing is known of dw
-    spread = torch.where(sigma > 0, known.radius.square() / sigma.clamp(min=1e-300), missing)
-    spread = spread.expand(*spread.shape[:-1], known.size)
-    if known.centre is None:
-        # nothing of the inverse is needed, but that it exists: NaN where it does not
-        own = torch.diag_embed(spread) + 0.0 * inverse.sum((-2, -1))[..., None, None]
-    elif known.whole:
-        own = image_above(_carried(qvv, middle), known.centre) + torch.diag_embed(spread)
+        inverse = invert(above(joint[..., kept:, kept:] * pairs))
+    if short and not rounded and not kept and centre is not None and centre.ndim == spread.ndim:
+        slopes = centre / root  # Qhat_vv = diag(1/sigma) T diag(1/sigma) - diag(1/sigma)
+        return inverse * (slopes[..., :, None] * slopes[..., None, :]) + torch.diag_embed(spread - slopes.square())
+    if centre is None and not kept:  # nothing of the inverse is needed, but that it exists: NaN where it does not
+        return torch.diag_embed(spread) + 0.0 * inverse.sum((-2, -1))[..., None, None]
+    middle = above(inverse * pairs)
+    side = joint[..., kept:] if centre is not None else joint[..., :kept, kept:]
+    before = joint if centre is not None else joint[..., :kept, :kept]
+    terms = gamma(2.0 * side.shape[-1] + 16.0)
+    wide = above(before + _even(side @ middle @ side.mT), terms * reach(side, middle).square())
+    if centre is None:
+        return join_blocks(wide, None, torch.diag_embed(spread))
+    if centre.ndim > spread.ndim:
+        first = torch.arange(kept, device=joint.device)
+        after = (image_above if rounded else image)(wide, pad(centre, (kept, 0)), first)
     else:
-        slopes = known.centre[..., :, None] * known.centre[..., None, :]
-        if known.everywhere:  # Qhat_vv = diag(1/sigma) T diag(1/sigma) - diag(1/sigma)
-            own = slopes * inverse / pairs + torch.diag_embed(spread - known.centre.square() / sigma)
-        else:
-            own = slopes * _carried(qvv, middle) + torch.diag_embed(spread)
-    if kept.numel() == 0:
-        return own
-    size, far = kept.numel() + known.size, roots(q)[..., kept]
-    crossed = q[..., kept, :] @ form.mT
-    rest = raised(
-        q[..., kept, :][..., :, kept] + crossed @ middle @ crossed.mT,
-        size * (_rounded(q) * far.square() + _rounded(qvv) * reach(crossed, middle).square()),
-    )
-    if known.centre is None:
-        cross = own.new_zeros(*rest.shape[:-1], known.size)
-    else:
-        moved = crossed + crossed @ middle @ qvv
-        cross = moved @ known.centre.mT if known.whole else moved * known.centre[..., None, :]
-        rest = raised(rest, size * _rounded(qvv) * roots(rest).square())
-        own = raised(own, size * (_rounded(q) + _rounded(qvv)) * roots(own).square())
-    return torch.cat([torch.cat([rest, cross], -1), torch.cat([cross.mT, own], -1)], -2)
+        scale = pad(centre, (kept, 0), value=1.0)
+        after = above(wide * (scale[..., :, None] * scale[..., None, :]))
+    return above(after + torch.diag_embed(pad(spread, (kept, 0))))
 
 
-def _carried(qvv: Tensor, middle: Tensor) -> Tensor:
-    """Return Qhat_vv with its diagonal raised over the rounding of the products."""
-    return raised(qvv + qvv @ middle @ qvv, qvv.shape[-1] * _rounded(qvv) * reach(qvv, middle).square())
+def _as_it_is(matrix: Tensor, squared: Tensor | None = None) -> Tensor:
+    return matrix
+
+
+def _even(matrix: Tensor) -> Tensor:
+    return (matrix + matrix.mT) / 2
+
+
+def join_blocks(first: Tensor, across: Tensor | None, second: Tensor) -> Tensor:
+    """Return a symmetric matrix from its blocks; absent ones are zero."""
+    if across is None:
+        across = first.new_zeros(*first.shape[:-1], second.shape[-1])
+    second = second.expand(*first.shape[:-2], *second.shape[-2:])
+    return torch.cat([torch.cat([first, across], -1), torch.cat([across.mT, second], -1)], -2)
 
 
 def balanced(known: Uncertain, *, alone: bool) -> tuple[Tensor, float]:
     """Return weights d and a factor such that sigma = factor d/lambda_max(Q_vv) is feasible and a good start.
 
     With all slopes alike, sigma = e/((e + abs(m)) lambda_max(Q_vv)) gives lambda_max(Q_uu) <= (e + abs(m))^2
-    lambda_max(Q_vv): the bound by a product of norms.
-
-    Args:
-        known: the step.
-        alone: nothing but u is needed afterwards.
+    lambda_max(Q_vv): the bound by a product of norms. `alone`: nothing but u is needed afterwards.
     """
     if known.centre is None:
         return torch.ones_like(known.radius), (1.0 - SHRUNK) if alone else 0.5

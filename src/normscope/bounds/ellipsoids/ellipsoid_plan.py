@@ -19,9 +19,8 @@ from ...core.log10 import power10
 from ...core.rounding import Upper
 from ...graph.ir import Graph, Node
 from ...linalg.convolution_map import Convolution
-from ...linalg.folding import add, compose
+from ...linalg.folding import add, compose, slice_map
 from ...linalg.linear_map import Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated
-from ...linalg.slices import slice_map
 from ...linalg.writing import moderate, write_out
 from ...rules.effects import Effect, Elementwise, Gain, Linear, Unbounded
 from ..segments import Form, Segments
@@ -99,27 +98,25 @@ class EllipsoidPlan:
         turns = [operation.matrix.shape[0] for operation in self.operations if isinstance(operation, StateChange)]
         return max([*turns, *(step.known.size + step.kept.numel() for step in self.steps)], default=0)
 
-    def to(self, dtype: torch.dtype) -> EllipsoidPlan:
-        """Return the same plan in another precision."""
+    def to(self, dtype: torch.dtype, device: torch.device | None = None) -> EllipsoidPlan:
+        """Return the same plan in another precision, or elsewhere."""
 
         def moved(operation: StateChange | EllipsoidStep) -> StateChange | EllipsoidStep:
             if isinstance(operation, StateChange):
-                return StateChange(operation.matrix.to(dtype))
+                return replace(operation, matrix=operation.matrix.to(device, dtype))
             known = operation.known
-            centre = None if known.centre is None else known.centre.to(dtype)
-            form = None if operation.form is None else operation.form.to(dtype)
-            return replace(operation, form=form, known=replace(known, centre=centre, radius=known.radius.to(dtype)))
+            centre = None if known.centre is None else known.centre.to(device, dtype)
+            form = None if operation.form is None else operation.form.to(device, dtype)
+            known = replace(known, centre=centre, radius=known.radius.to(device, dtype))
+            return replace(operation, form=form, kept=operation.kept.to(device), known=known)
 
-        return replace(self, operations=tuple(map(moved, self.operations)), output=self.output.to(dtype))
+        return replace(self, operations=tuple(map(moved, self.operations)), output=self.output.to(device, dtype))
 
 
 def plan(segments: Segments, values: Mapping[str, Upper], *, widest: int = WIDEST) -> EllipsoidPlan | None:
     """Return the plan of a graph, or None where some step has no finite constant or the output is too wide.
 
-    Args:
-        segments: the float64 graph with its effects.
-        values: a bound on the map from the input to every node, for the values that start afresh.
-        widest: largest state.
+    Values that start afresh do so from `values`, bounds on the maps from the input to every node.
     """
     if any(isinstance(effect, Unbounded) for effect in segments.effects.values()):
         return None

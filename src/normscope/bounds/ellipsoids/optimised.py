@@ -7,7 +7,7 @@ from multipliers whose Cholesky factorizations all went through in float64.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,8 +16,10 @@ from torch import Tensor
 from ...core.budget import Budget, affordable, check_time
 from ...core.log10 import power10
 from ...core.progress import Progress
+from ...core.rounding import UNIT
+from ...linalg.certify import certify as largest_eigenvalue
 from .descent import Descent
-from .ellipsoid import Uncertain, advance, image_above, largest
+from .ellipsoid import Uncertain, advance, image_above, invert, largest, prove_inverse
 from .ellipsoid_plan import EllipsoidPlan, EllipsoidStep, StateChange, image_cost
 
 VANISHED = 1e-240
@@ -29,6 +31,8 @@ WORK = 3e10
 """Sizes of layers cubed, summed over all of them and over all steps: wide networks take fewer steps."""
 TIGHTENING = "the optimised certificate"
 """How messages name the search."""
+COUNTED = 3.0
+"""How many times the multiplications of a step it takes to prove it."""
 SINGLE = 256
 """States of this width and more are searched in single precision; a figure is always taken in float64."""
 
@@ -68,11 +72,8 @@ def optimise(
 ) -> Certified | None:
     """Return the best certificate found; None if not even the start is feasible in float64.
 
-    Args:
-        plan: what to run.
-        steps: of the search, the starts are the first; `moves(plan)` if absent. The closed form is always evaluated.
-        budget: what the search is a part of; its deadline may cut the search short.
-        directions: rows d of the outputs d^T f whose constants are wanted, jointly; the whole output if absent.
+    There are `moves(plan)` steps if `steps` is absent, the starts are the first; the closed form is always evaluated.
+    With `directions`, the constants of d^T f for its rows d are wanted, jointly.
     """
     steps, whole = moves(plan) if steps is None else steps, budget or Budget()
     with torch.no_grad():
@@ -97,9 +98,10 @@ def _search(plan: EllipsoidPlan, budget: Budget, directions: Tensor | None) -> M
 
 @dataclass(frozen=True, slots=True)
 class PlanRun:
-    """One run of a plan: log10 of the scale, the output's ellipsoid in that scale, and the multipliers by node."""
+    """One run of a plan: the output's ellipsoid in units of 2^exponent of the start, and the multipliers by node."""
 
     log10_scale: float
+    exponent: int
     q: Tensor
     sigma: Mapping[str, Tensor]
 
@@ -108,32 +110,44 @@ Choose = Callable[[EllipsoidStep, Uncertain, Tensor, float], Tensor]
 """The multipliers of a step, from what is known of it, Q_vv, and log10 of Q_vv's scale."""
 
 
-def run(plan: EllipsoidPlan, choose: Choose, known: Callable[[EllipsoidStep], Uncertain] | None = None) -> PlanRun:
-    """Run a plan with the multipliers that `choose` gives; `known` overrides what the plan knows of its steps."""
-    log = max(plan.start.values())
+def run(
+    plan: EllipsoidPlan,
+    choose: Choose,
+    known: Callable[[EllipsoidStep], Uncertain] | None = None,
+    *,
+    proven: bool = False,
+) -> PlanRun:
+    """Run a plan with the multipliers that `choose` gives; `known` overrides what the plan knows of its steps.
+
+    Scales are powers of two, so that they do not round; a run that is `proven` counts all the other roundings.
+    """
+    start, exponent, log = max(plan.start.values()), 0, max(plan.start.values())
     q: Tensor | None = None
     sigmas: dict[str, Tensor] = {}
     for operation in plan.operations:
-        check_time(operation.cost, plan.output.device)
+        check_time(COUNTED * operation.cost if proven else operation.cost, plan.output.device)
+        slack = (operation.slack or 0.0) if proven else None
         if isinstance(operation, StateChange):
-            q = operation.matrix @ operation.matrix.mT if q is None else image_above(q, operation.matrix)
+            q = image_above(q, operation.matrix, slack=slack)
         else:
             assert q is not None
-            step = operation.known if known is None else known(operation)
-            qvv = q if operation.form is None else image_above(q, operation.form)
-            sigma = choose(operation, step, qvv, log)
-            form = q if operation.form is None else operation.form  # not read where nothing is kept
-            q = advance(q, form, qvv, operation.kept, step, sigma)
+            step, kept = operation.known if known is None else known(operation), operation.kept.numel()
+            joint = q if operation.form is None else image_above(q, operation.form, operation.kept, slack)
+            sigma = choose(operation, step, joint[..., kept:, kept:], log)
+            how = prove_inverse if proven else invert
+            q = advance(joint, kept, step.centre, sigma, step.spread(sigma), invert=how)
             sigmas[operation.name] = sigma.detach() * power10(-2.0 * log)
         sizes = q.detach().diagonal(dim1=-2, dim2=-1)
-        scale = float(sizes.mean())
-        if scale > 0 and math.isfinite(scale):
-            q, log = q / scale, log + math.log10(scale) / 2
-        if known is None and bool((sizes <= VANISHED * scale).any()) and vanished(operation, sizes / scale):
+        top = float(sizes.max())
+        if 0.0 < top < math.inf:
+            shift = max(math.frexp(top)[1], -1000) // 2 * 2
+            q, exponent = q * 2.0**-shift, exponent + shift
+            log = start + 0.5 * exponent * math.log10(2.0)
+        if known is None and bool((sizes <= VANISHED * top).any()) and vanished(operation, sizes / top):
             q = q * math.nan
-    check_time(image_cost(plan.output), plan.output.device)
-    q = plan.output @ plan.output.mT if q is None else image_above(q, plan.output)
-    return PlanRun(log, q, sigmas)
+    check_time(COUNTED * image_cost(plan.output) if proven else image_cost(plan.output), plan.output.device)
+    slack = None if known is not None else (plan.output_slack or 0.0) if proven else 0.0
+    return PlanRun(log, exponent, image_above(q, plan.output, slack=slack), sigmas)
 
 
 def vanished(operation: StateChange | EllipsoidStep, sizes: Tensor) -> bool:
@@ -156,13 +170,38 @@ def certify(plan: EllipsoidPlan, sigma: Mapping[str, Tensor]) -> Certified | Non
         found = run(plan, lambda step, known, qvv, log: sigma[step.name] * power10(2.0 * log))
         if not bool(found.q.isfinite().all()):
             return None
-        q = found.q + torch.diag(lost(plan.output))
-        top = float(largest(q))
+        top = float(largest(found.q))
     value = found.log10_scale + math.log10(top) / 2 if top > 0 else -math.inf
-    return Certified(value, found.log10_scale, q, sigma)
+    return Certified(value, found.log10_scale, found.q, sigma)
 
 
-def lost(form: Tensor) -> Tensor:
-    """Bound what underflow can take from the diagonal of F Q F^T, for a state Q with entries near 1."""
-    sizes = form.abs().amax(-1)
-    return torch.where(sizes > 0, 1e-290 * sizes.amax().square() + 1e-305, 0.0)
+def is_exact(plan: EllipsoidPlan, inputs: Container[str]) -> bool:
+    """Return whether every map of a plan was written out with a known error, from the inputs of the graph on.
+
+    A plan that starts elsewhere rests on what is known of the values there.
+    """
+    known = plan.output_slack is not None and all(operation.slack is not None for operation in plan.operations)
+    return known and all(name in inputs and value == 0.0 for name, value in plan.start.items())
+
+
+def accounted(plan: EllipsoidPlan, certificate: Certified) -> Certified | None:
+    """Return a certificate with the rounding of the recursion counted; None where it cannot be shown to hold.
+
+    For a plan that `is_exact` it holds with all rounding; otherwise up to that of writing the maps out. The multipliers
+    are whatever floats the search found: any are valid.
+    """
+    for step in plan.steps:
+        known = step.known
+        if known.centre is not None and (known.whole or not bool((known.radius > 0).all())):
+            return None  # a centre map is itself a computed matrix, and a slope that is fixed is rounded
+    sigma = {name: value.cpu().double() for name, value in certificate.sigma.items()}
+    plan = plan.to(torch.float64, torch.device("cpu"))
+    done = run(plan, lambda step, known, qvv, log: sigma[step.name] * power10(2.0 * log), proven=True)
+    if not bool(done.q.isfinite().all()):
+        return None
+    top = largest_eigenvalue([done.q[None]], delta=1e-12).bound
+    if not math.isfinite(top) or top <= 0:
+        return None
+    log = 0.5 * math.log10(top) + done.log10_scale
+    room = 16.0 * UNIT * max(1.0, abs(log), abs(done.exponent))
+    return Certified(log + room, done.log10_scale + room, done.q.to(certificate.q.device), certificate.sigma)

@@ -40,12 +40,7 @@ Made = tuple[str, tuple[str, ...]]
 
 
 class Script:
-    """The nodes of a graph, one after the other, in the checker's words.
-
-    Args:
-        graph: in float64.
-        effects: of its nodes, by name.
-        archive: takes the arrays.
+    """The nodes of a float64 graph, one after the other, in the checker's words; `archive` takes the arrays.
 
     Attributes:
         nodes: what the file holds.
@@ -288,11 +283,7 @@ def compact(value: Tensor) -> Tensor:
 
 
 def scripted(graph: Graph, effects: Mapping[str, Effect], archive: Archive) -> Script:
-    """Return the script of a graph.
-
-    Raises:
-        InputError: a value has no entries, or a parameter is NaN or infinite.
-    """
+    """Return the script of a graph; InputError where a value has no entries, or a parameter is NaN or infinite."""
     shapes = [item.shape for item in graph.inputs] + [node.shape for node in graph]
     if any(0 in shape for shape in shapes):
         raise InputError("a proof cannot hold a value without entries")

@@ -1,10 +1,13 @@
-"""`Proof`: what an independent checker needs to prove both sides of a network's bracket anew."""
+"""`Proof`: what an independent checker needs to prove both sides of a network's bracket anew.
+
+Its steps stand in the order in which a checker takes them: what bounds which value, and by which numbers.
+"""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +17,13 @@ from torch import Tensor
 from ...core.archive import Archive
 from ...core.bracket import Bracket
 from ...core.errors import InputError
+from ...core.log10 import power10
 from ...graph.ir import Graph, Node, Unit, leaves
-from ...linalg.lowering import Unchanged, claims
-from ...rules.effects import Effect
+from ...linalg.lowering import Unchanged, claims, pattern
+from ...rules.effects import Effect, Elementwise, Gain
 from ..segments import segment
 from .multipliers import Multipliers
-from .network_script import Script, scripted
-from .steps import steps
+from .network_script import Script, compact, scripted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,3 +117,174 @@ def _pair(witness: Any) -> tuple[Tensor, Tensor] | None:
     sides = [side if isinstance(side, tuple) else (side,) for side in witness]
     first, second = (torch.cat([part.detach().double().reshape(-1) for part in side]) for side in sides)
     return first, second
+
+
+SLACK = 2e-7
+"""Added to log10 of a certified bound, so that the checker's own rounding has room."""
+EDGE = 1.0 - 1e-7
+"""Multipliers of nodes that are known as a whole stay this far below the edge of feasibility."""
+SUMS = {"product": (), "liplt": ("segments", "slopes")}
+"""What sums start from, beside the operands of a node, by method; "segments" where nothing is said."""
+LINEAR = {"constant", "add", "concat", "scale", "gather", "dense", "center"}
+THROUGH = {"segments": LINEAR, "slopes": LINEAR | {"entrywise"}}
+"""The nodes that lie within a sum: linear ones, or activations too (LipLT)."""
+
+
+def steps(
+    script: Script,
+    effects: Mapping[str, Effect],
+    archive: Archive,
+    *,
+    method: str,
+    multipliers: Iterable[Multipliers] = (),
+    log10: float = -math.inf,
+) -> list[dict[str, Any]]:
+    """Return the steps that prove the bound on the output of a script, one after the other.
+
+    Where one certificate proves the claimed bound `log10` from the input on, no other step is told.
+    """
+    by = SUMS.get(method, ("segments",))
+    certificates: dict[str, list[dict[str, Any]]] = {}
+    for run in multipliers:
+        for step in certificate(run, script, effects, archive):
+            certificates.setdefault(step["at"], []).append(step)
+    ends, kinds = _ends(script), {node["name"]: node for node in script.nodes.items}
+    found: list[dict[str, Any]] = []
+    for name, node in kinds.items():
+        found.append({"do": "gain", "at": name})
+        sources = [list(script.folded[name])] if name in script.folded else []
+        if name in ends and node["kind"] in LINEAR:
+            sources += [_sources(name, kinds, THROUGH[way]) for way in by]
+        seen: list[list[str]] = [] if len(node["from"]) > 1 else [node["from"]]
+        for some in sources:
+            if some and some not in seen:
+                found.append({"do": "fold", "at": name, "from": some})
+                seen.append(some)
+        found += certificates.get(name, [])
+    enough = power10(-log10 - SLACK)
+    alone = [step for step in certificates.get(script.graph.output, []) if step["start"].keys() == {script.input}]
+    return next(([step] for step in alone if step["scale"] >= enough), found)
+
+
+def _ends(script: Script) -> set[str]:
+    """Names of the values where a segment ends: read by a nonlinear node or a concatenation, or the output."""
+    ends = {script.graph.output}
+    for node in script.nodes.items:
+        if node["kind"] not in LINEAR or node["kind"] == "concat":
+            ends.update(node["from"])
+    return ends
+
+
+def _sources(name: str, nodes: Mapping[str, dict[str, Any]], through: Container[str]) -> list[str]:
+    """Return the values that one depends on through nodes of some kinds alone."""
+    found: dict[str, None] = {}
+    seen, stack = {name}, list(nodes[name]["from"])
+    while stack:
+        here = stack.pop()
+        if here in seen:
+            continue
+        seen.add(here)
+        if here in nodes and nodes[here]["kind"] in through:
+            stack.extend(nodes[here]["from"])
+        else:
+            found[here] = None
+    return sorted(found)
+
+
+def certificate(
+    run: Multipliers, script: Script, effects: Mapping[str, Effect], archive: Archive
+) -> list[dict[str, Any]]:
+    """Return a run of the ellipsoid engine as steps; none if it passes a node that the checker cannot carry.
+
+    With start weights w_j = 1/C_j^2 and lambda = sigma/e^2 (e half the width of the slopes, or the node's constant)
+    sum_j w_j norm(ds_j)^2 - sum lambda (...) >= norm(dy)^2/bound^2 holds as a quadratic form (see the checker).
+    """
+    if not abs(run.log10) < 140.0:
+        return []
+    found, start = _multipliers(run, script, effects, archive), _starts(run, script)
+    if found is None or not all(abs(value) < 140.0 for value in start.values()):
+        return []
+    at = run.into or run.at or script.graph.output
+    inner = run.into is not None or (run.at is not None and isinstance(effects.get(at), Gain))
+    step = {
+        "do": "certificate",
+        "scale": power10(-run.log10 - SLACK),
+        "start": {name: power10(-2.0 * value) for name, value in start.items()},
+        "multipliers": found,
+        "slopes": {script.cores[name]: list(pair) for name, pair in _wider(run, script, effects).items()},
+    }
+    targets = script.read.get(at, ()) if inner else (at,)
+    return [{"at": name, **step} for name in targets if _covered(name, script, set(start), set(found))]
+
+
+def _wider(run: Multipliers, script: Script, effects: Mapping[str, Effect]) -> dict[str, tuple[float, float]]:
+    """Return the slopes that activations were carried with, where these are wider than the checker would take.
+
+    A PReLU with a slope per channel was carried with one interval for all, and the checker takes each entry's own.
+    """
+    slopes: dict[str, tuple[float, float]] = {}
+    for node in script.graph:
+        effect = effects[node.name]
+        if isinstance(effect, Elementwise) and node.name in run.sigma and _differs(node):
+            slopes[node.name] = effect.slope
+    return slopes
+
+
+def _differs(node: Node) -> bool:
+    """Whether a parameter of an activation is not the same for all entries."""
+    return any(isinstance(leaf, Tensor) and leaf.numel() > 1 for leaf in leaves((node.args, node.kwargs)))
+
+
+def _multipliers(
+    run: Multipliers, script: Script, effects: Mapping[str, Effect], archive: Archive
+) -> dict[str, str] | None:
+    """Return where the archive holds the multipliers of every core; None if a node is one the checker cannot carry."""
+    nodes = {node.name: node for node in script.graph}
+    found: dict[str, str] = {}
+    for name, sigma in run.sigma.items():
+        weights = _lambda(nodes[name], effects[name], sigma)
+        if weights is None or name not in script.cores:
+            return None
+        found[script.cores[name]] = pattern(compact(weights), weights.shape, archive)
+    return found
+
+
+def _starts(run: Multipliers, script: Script) -> dict[str, float]:
+    """Return log10 of the constants that a run starts from, by the names of the script, where all inputs are one."""
+    start: dict[str, float] = {} if run.start else {script.input: 0.0}
+    inputs = {item.name for item in script.graph.inputs}
+    for name, value in run.start.items():
+        here = script.input if name in inputs else script.cores.get(name, name) if run.cores else name
+        start[here] = min(value, start.get(here, value))
+    return start
+
+
+def _covered(name: str, script: Script, start: set[str], carried: set[str]) -> bool:
+    """Say whether a value depends on the start alone, through linear nodes and nodes that have multipliers."""
+    nodes = {node["name"]: node for node in script.nodes.items}
+    seen, stack = set(start), [name]
+    while stack:
+        name = stack.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if name not in nodes or (nodes[name]["kind"] not in LINEAR and name not in carried):
+            return False
+        stack.extend(nodes[name]["from"])
+    return True
+
+
+def _lambda(node: Node, effect: Effect, sigma: Tensor) -> Tensor | None:
+    """Return the multipliers of a node in the checker's units, one for each entry; None where it cannot carry it."""
+    if isinstance(effect, Elementwise):
+        half = (effect.slope[1] - effect.slope[0]) / 2.0
+        spread = sigma.double().cpu().reshape(-1).repeat(math.prod(node.shape) // sigma.numel())
+        found = (spread / half**2).reshape(node.shape) if half > 0 else torch.zeros(1, dtype=torch.float64)
+    elif isinstance(effect, Gain) and (len(effect.gains) == 1 or effect.joint):
+        gains = [power10(gain.log10) for gain in effect.gains]
+        if max(gains) <= 0.0 or (len(gains) > 1 and min(gains) < max(gains)):
+            return None
+        found = sigma.double().cpu().reshape(-1)[:1] * EDGE / (1.0 if len(gains) > 1 else gains[0]) ** 2
+    else:
+        return None
+    return found if bool(torch.isfinite(found).all()) else None

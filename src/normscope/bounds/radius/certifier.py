@@ -1,10 +1,16 @@
-"""`Certifier`: radii of samples of one captured classifier, by bounds over balls, beside an attack."""
+"""`Certifier`: radii of samples of one captured classifier, by bounds over balls, beside an attack.
+
+Radii are searched for in stages: by linear bounds of the margins, by constants over balls, and by the constants of the
+differences of outputs over all inputs. Where a search starts depends on the samples alone, never on what an attack
+found.
+"""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -13,20 +19,128 @@ from torch import Tensor
 from ...core.bracket import Evidence
 from ...core.budget import Budget, affordable, check_time
 from ...core.errors import InputError, NotFiniteError
+from ...core.log10 import ceiling10
 from ...core.progress import Progress
 from ...core.untouched import untouched
 from ...graph.call import arguments, run
 from ...graph.ir import Graph
 from ..balls.ball import Balls
+from ..balls.ball_margins import LinearMargins
+from ..balls.radius_outcome import RadiusOutcome
 from ..bounding import Bounding
 from ..captured import Captured
+from ..ellipsoids.ellipsoid_plan import plan
+from ..ellipsoids.optimised import Certified, accounted, optimise
 from ..folded import Bounds
+from ..outputs import directions
 from ..passes import multiplications, passes
-from .differences import difference_constants
+from ..rungs import upper_sides
 from .largest_radius import LEAST, MOST, widest
 from .logits import Logits, margins
 from .pgd import Attack, Attacked
-from .stages import ConstantStage, LinearStage, RadiusStage, TiltedStage
+
+
+class RadiusStage(ABC):
+    """Tests radii of samples by one method, which results name by `method`; see `affine_outcome` for the gaps."""
+
+    method = "ball"
+    effort = "fast"
+
+    def __init__(
+        self, balls: Balls, rows: Tensor, top: Tensor, gaps: Tensor, budget: Budget, progress: Progress
+    ) -> None:
+        self.balls, self.rows, self.top, self.gaps = balls, rows, top, gaps
+        self.budget, self.progress = budget, progress
+        self._some = balls
+
+    def test(self, some: Tensor, radius: Tensor) -> RadiusOutcome:
+        """Test radii `[m]` of the samples with numbers `some`; those that are settled are left out."""
+        self.progress.step("radii")
+        if len(some) != len(self._some.centres):
+            self._some = self.balls.around(self.rows[some]) if len(some) < len(self.rows) else self.balls
+        return self.tested(self._some, radius, self.top[some], self.gaps[some])
+
+    def start(self) -> Tensor:
+        """Return the first radii to try: where the linear model changes class."""
+        linear = torch.where(self.rates > 0, self.gaps / self.rates, math.inf).amin(1)
+        size = self.balls.centres.norm(dim=1)
+        return torch.where(linear.isfinite() & (linear > 0), linear, torch.where(size > 0, size, 1.0))
+
+    @property
+    @abstractmethod
+    def cost(self) -> float:
+        """About how many multiplications one test of all samples takes."""
+
+    @property
+    @abstractmethod
+    def rates(self) -> Tensor:
+        """How fast each margin falls at the samples, `[B, K]`."""
+
+    @abstractmethod
+    def tested(self, balls: Balls, radius: Tensor, top: Tensor, gaps: Tensor) -> RadiusOutcome:
+        """Test radii of some samples."""
+
+
+class LinearStage(RadiusStage):
+    """Linear bounds of the margins, carried back from the output."""
+
+    method = "linear"
+
+    @cached_property
+    def cost(self) -> float:  # noqa: D102
+        return LinearMargins(self.balls).cost
+
+    def usable(self, work: float | None) -> bool:
+        """Say whether linear bounds apply, and whether a few tests fit into an amount of work."""
+        enough = work is None or affordable(LEAST, self.cost, work=work, least=0, device=self.rows.device) == LEAST
+        return enough and LinearMargins(self.balls).usable
+
+    @cached_property
+    def rates(self) -> Tensor:  # noqa: D102
+        still = torch.zeros(len(self.rows), dtype=torch.float64, device=self.rows.device)
+        return LinearMargins(self.balls).rates(still, self.top, self.budget)
+
+    def tested(self, balls: Balls, radius: Tensor, top: Tensor, gaps: Tensor) -> RadiusOutcome:  # noqa: D102
+        return LinearMargins(balls).over(radius, top, gaps, self.budget)
+
+
+class TiltedStage(LinearStage):
+    """Linear bounds of the margins whose lines below kinks are searched for."""
+
+    effort = "tight"
+
+    def tested(self, balls: Balls, radius: Tensor, top: Tensor, gaps: Tensor) -> RadiusOutcome:  # noqa: D102
+        return LinearMargins(balls, tilt=True).over(radius, top, gaps, self.budget)
+
+
+class ConstantStage(RadiusStage):
+    """Limits of the outputs and constants of their differences over the balls."""
+
+    def __init__(
+        self,
+        balls: Balls,
+        rows: Tensor,
+        top: Tensor,
+        gaps: Tensor,
+        budget: Budget,
+        progress: Progress,
+        *,
+        effort: str,
+    ) -> None:
+        super().__init__(balls, rows, top, gaps, budget, progress)
+        self.effort = effort
+
+    @property
+    def cost(self) -> float:  # noqa: D102
+        return self.balls.cost
+
+    @cached_property
+    def rates(self) -> Tensor:  # noqa: D102
+        return self.balls.over(0.0).differences(self.top)
+
+    def tested(self, balls: Balls, radius: Tensor, top: Tensor, gaps: Tensor) -> RadiusOutcome:  # noqa: D102
+        return balls.over(radius, effort=self.effort).tested(top, gaps)
+
 
 RTOL = 1e-2
 """A radius larger by this share was seen to fail."""
@@ -62,19 +176,7 @@ class Columns:
 
 
 class Certifier:
-    """Certifies and attacks samples of one captured classifier.
-
-    Args:
-        captured: the model.
-        bounding: what its bounds may cost.
-        effort: `"fast"` or `"tight"`.
-        attack: whether to attack.
-        seed: of the attack.
-        values: the bounds of all nodes over all inputs, where they were taken already.
-
-    Raises:
-        InputError: the model is no classifier of single samples.
-    """
+    """Certifies and attacks samples of one captured classifier; `values` are bounds of its nodes, if known."""
 
     def __init__(
         self,
@@ -123,11 +225,7 @@ class Certifier:
         return self.captured.graph.samples.double()
 
     def outputs(self, inputs: Any) -> Tensor:
-        """Return what the model itself gives for a batch.
-
-        Raises:
-            NotFiniteError: the model gives NaN or infinite values.
-        """
+        """Return what the model itself gives for a batch; NotFiniteError for NaN or infinite values."""
         model = self.captured.model
         with untouched(model, self.captured.mode), torch.no_grad():
             own = run(model, arguments(model, inputs, self.captured.output)).double()
@@ -170,9 +268,8 @@ class Certifier:
     def check(self, rows: Tensor, own: Tensor) -> None:
         """Refuse samples on which the exact function is not what the model gives, and say why.
 
-        Raises:
-            InputError: rounding in the model's own precision makes another function of it, or samples of this batch are
-                treated differently, unlike those of the captured one.
+        Rounding in the model's own precision may make another function of it, or samples of this batch may be treated
+        differently, unlike those of the captured one.
         """
         if _alike(self.exact(rows), own, self.captured.graph):
             return
@@ -191,13 +288,9 @@ class Certifier:
         )
 
     def examine(self, rows: Tensor, labels: Tensor | None, budget: Budget, *, brief: bool = False) -> list[Columns]:
-        """Certify and attack samples, some at a time.
+        """Certify and attack flat samples at their labels (the predicted ones if None), some at a time.
 
-        Args:
-            rows: the samples, flat `[B, n]`.
-            labels: the class of each; the predicted one if None.
-            budget: for all of them; its deadline may cut searches short.
-            brief: whether searches through large networks take fewer steps, as an audit wants it.
+        A `brief` search through a large network takes fewer steps, as an audit wants it.
         """
         found = []
         _ = self._constants  # before the clocks of single samples start
@@ -372,3 +465,52 @@ def _check_classifier(graph: Graph) -> None:
             "the model has a single output: a class needs a rival. For a binary classifier with one logit z wrap the "
             "model so that it returns the two outputs 0 and z."
         )
+
+
+PAIRED = 12
+"""Up to this many outputs the tight certificate is optimised for all pairs; beyond, for the output as a whole."""
+
+
+def difference_constants(
+    captured: Captured, bounding: Bounding | None = None, *, effort: str = "fast", values: Bounds | None = None
+) -> Tensor:
+    """Bound the constants of all `out[a] - out[b]` over all inputs, `[K, K]`; `inf` where there is no finite bound.
+
+    The effort `"tight"` optimises the certificate for the differences. `values` are the bounds of all nodes over all
+    inputs, where they were taken already.
+
+    Example:
+        >>> import torch
+        >>> layer = torch.nn.Linear(2, 2, bias=False).requires_grad_(False)
+        >>> layer.weight.copy_(torch.tensor([[3.0, 0.0], [0.0, 4.0]])) is layer.weight
+        True
+        >>> round(float(difference_constants(Captured.of(layer.eval(), torch.zeros(1, 2)))[0, 1]), 4)
+        5.0
+    """
+    size, device = math.prod(captured.graph.output_shape), captured.double.inputs[0].value.device
+    limits = bounding or Bounding()
+    known = upper_sides(captured, limits, proofs=False).nodes if values is None else values
+    whole = known[captured.graph.output].log10
+    bound = torch.full((size, size), math.sqrt(2) * ceiling10(whole) * (1 + 1e-12), dtype=torch.float64, device=device)
+    for way, budget in limits.efforts(effort) if math.isfinite(whole) else ():
+        found = budget.share(0.5).attempt(partial(_certificate, captured, budget, known, way, size), lambda: None)
+        if found is None:
+            continue
+        diagonal = found.q.diagonal()
+        both = diagonal[:, None] + diagonal[None, :]
+        # the sum cancels where two outputs move together: its rounding is added
+        squared = (both - 2 * found.q).clamp(min=0.0) + 1e-12 * both
+        bound = torch.minimum(bound, squared.sqrt() * 10.0**found.log10_scale * (1 + 1e-9))
+    return bound.fill_diagonal_(0.0)
+
+
+def _certificate(captured: Captured, budget: Budget, values: Bounds, effort: str, size: int) -> Certified | None:
+    """Return the ellipsoid of the output, or None where the graph is too wide for one, or time is up."""
+    with torch.no_grad():
+        steps = plan(captured.segments, values)
+    if steps is None:
+        return None
+    pairs = directions("difference", size).to(steps.output.device) if effort == "tight" and size <= PAIRED else None
+    most = 1 if effort == "fast" else None
+    found = optimise(steps, steps=most, budget=budget.share(0.3), directions=pairs)
+    return None if found is None else accounted(steps, found) or found

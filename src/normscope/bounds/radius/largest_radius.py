@@ -62,15 +62,9 @@ def widest(
     it was safe; nothing else is assumed. The next radius is guessed from the rate at which each gap was seen to shrink,
     interpolated between two radii.
 
-    Args:
-        test: lower bounds of the gaps over balls.
-        gaps: at the centres, `[B, K]`, positive; +inf at the label.
-        rates: how fast each gap shrinks at the centre, `[B, K]`.
-        start: the first radius tried, `[B]`, finite and positive.
-        floor: radii already certified, `[B]`.
-        rtol: how close to each other the last passing and the first failing radius shall be, relatively.
-        budget: of the search; a step is one test. Without one there are `MOST`.
-        least: this many radii are tried whatever the budget.
+    `gaps` and the `rates` at which they shrink are those at the centres, `[B, K]`, +inf at the label; `start` is the
+    first radius tried, `floor` those already certified. A step of the budget is one test; without one there are `MOST`.
+    `least` radii are tried whatever the budget.
     """
     low, high = floor.clone(), torch.full_like(floor, math.inf)
     near, far = _Seen(torch.zeros_like(floor), rates.clone()), _Seen(high.clone(), torch.full_like(rates, math.inf))

@@ -23,11 +23,7 @@ Objective = Callable[[Tensor, slice], Tensor]
 
 
 class Logits:
-    """The map of one sample, applied to rows `[m, n]`: all at once where torch can, else one by one.
-
-    Args:
-        graph: the map of one sample to its K logits.
-    """
+    """The map of one sample to its K logits, applied to rows `[m, n]`: all at once where torch can, else one by one."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = _batchable(graph)

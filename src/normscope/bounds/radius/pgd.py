@@ -73,16 +73,9 @@ class Attacked:
 
 
 class Attack:
-    """An attack on flat samples; every search improves on what is known so far.
+    """An attack on flat samples, searched in one precision and confirmed in float64 (`exact`); searches only improve.
 
-    Args:
-        search: the classifier in the precision that is searched.
-        exact: the same in float64, where changes are confirmed.
-        points: the samples, flat `[B, n]`.
-        labels: the class of each `[B]`.
-        seed: of the random starts.
-        budget: of the attack; a step is one gradient, or one value, at one sample. None: the attack ends by itself.
-        progress: told of every step.
+    A step of the budget is one gradient, or one value, at one sample. Without a budget the attack ends by itself.
     """
 
     def __init__(

@@ -12,6 +12,7 @@ from torch import Tensor
 from ...core.bracket import Evidence
 from ...core.codec import JsonForm, Saved
 from ...core.errors import InputError, SoundnessError
+from ...core.markup import visible
 from ...report.drawing import ticks
 from ...report.shown import Shown
 
@@ -170,7 +171,7 @@ class Radii(Saved, Shown):
 
     def __repr__(self) -> str:
         middle = sorted(self.radius)[len(self) // 2]
-        return f"<Radii of {self.name}: {len(self)} samples, median certified radius {middle:.3g}>"
+        return visible(f"<Radii of {self.name}: {len(self)} samples, median certified radius {middle:.3g}>")
 
 
 def _check_radius(radius: float) -> None:

@@ -174,12 +174,7 @@ def _examined(
 ) -> Columns:
     """Certify and attack the samples of a batch, each with its own masks, and return them in their order.
 
-    Args:
-        groups: the numbers of samples with the same masks, their inputs and their certifier.
-        own: what the model gives for the batch.
-        labels: the class of each sample; the predicted one if None.
-        budget: for all of them.
-        brief: as for `Certifier.examine`.
+    `groups` are the numbers of samples with the same masks, their inputs and their certifier.
     """
     parts: list[Columns] = []
     for position, (numbers, rows, certifier) in enumerate(groups):
@@ -201,18 +196,7 @@ def audited_radii(
     samples: int = 8,
     seed: int = 0,
 ) -> Radii | None:
-    """Return the radii of the first samples of a captured batch at the classes the model gives; None for no classifier.
-
-    Args:
-        captured: the model and batch of an audit.
-        bounding: whose deadline may cut the searches short; searches through large networks take few steps anyway.
-        values: the bounds of all nodes over all inputs, where they were taken already.
-        samples: how many.
-        seed: of the attack.
-
-    Raises:
-        SoundnessError: the attack got inside a certified radius: a bug.
-    """
+    """Return the radii of the first samples of a batch at the classes the model gives; None for no classifier."""
     bounding = bounding or Bounding()
     if any(0 in node.shape for node in captured.graph):
         return None

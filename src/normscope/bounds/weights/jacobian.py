@@ -84,14 +84,7 @@ def weight_slopes(
 ) -> dict[str, tuple[JacobianFound, JacobianFound]]:
     """Return, for every weight by name, what was found for the output and for a loss of it, at given data.
 
-    Args:
-        graph: the float64 graph.
-        weights: the weights it applies.
-        values: every node's value at the data.
-        search: how much to look for.
-        loss: the loss as a function of the output; without one the second figure is empty.
-        constant: the Lipschitz constant of the loss in the output.
-        base: the graph with rounding errors, where it was read already.
+    `constant` is the Lipschitz constant of the loss in the output; without a loss the second figure is empty.
     """
     found = {weight.name: (JacobianFound(), JacobianFound()) for weight in weights}
     base = Values.of(graph) if base is None else base

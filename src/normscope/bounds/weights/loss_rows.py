@@ -47,11 +47,7 @@ class LossRows:
         return flat.reshape(self.shape or (1,)).movedim(self.axis, -1).reshape(self.count, self.classes)
 
     def targets(self, loss: Loss, given: Tensor) -> Tensor:
-        """Return one sample's targets as `[rows]` classes or `[rows, classes]` values.
-
-        Raises:
-            InputError: they do not fit the output.
-        """
+        """Return one sample's targets as `[rows]` classes or `[rows, classes]` values; an error if they do not fit."""
         needed = self.count if loss.targets == "classes" else self.count * self.classes
         if given.numel() != needed:
             raise InputError(f"the {loss.name} needs {needed} target(s) for outputs of shape {list(self.shape)}")
@@ -63,15 +59,9 @@ class LossRows:
         return labels.long()
 
     def loss(self, loss: Loss, targets: Tensor | None, output: Tensor) -> Callable[[Tensor], Tensor] | None:
-        """Return the mean loss as a function of the flat output.
+        """Return the mean loss as a function of the flat output; None where targets are needed and there are none.
 
-        Args:
-            loss: the loss of a row.
-            targets: as `targets` returns them; None for the classes that move the loss most at `output`.
-            output: the output at the data.
-
-        Returns:
-            None where targets are needed and there are none.
+        Without targets the classes that move the loss most at `output` are taken.
         """
         chosen = targets
         if chosen is None:
@@ -95,18 +85,7 @@ def steepest_classes(loss: Loss, logits: Tensor) -> Tensor:
 
 
 def targets_by_sample(loss: Loss, given: Tensor, rows: LossRows, samples: int, *, whole: bool) -> list[Tensor]:
-    """Return the targets of every measured sample.
-
-    Args:
-        loss: the loss.
-        given: what the user passed: one entry per sample, or one for a single sample.
-        rows: how the output of the measured function is read.
-        samples: how many samples are measured.
-        whole: whether the batch is one input.
-
-    Raises:
-        InputError: they do not fit.
-    """
+    """Return the targets of every measured sample from what the user passed, one entry per sample."""
     if not isinstance(given, Tensor):
         raise InputError(f"targets is a {type(given).__name__}: pass a tensor")
     if whole:

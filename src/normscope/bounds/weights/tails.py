@@ -77,12 +77,7 @@ class Tails:
         self._remember()
 
     def behind(self, names: Sequence[str], values: Mapping[str, Tensor]) -> tuple[Segments, bool]:
-        """Return the segments behind nodes, with those as inputs, and whether they depend on the values at the data.
-
-        Args:
-            names: the nodes whose values range over everything.
-            values: every node's value at the data.
-        """
+        """Return the segments behind nodes that take any value, and whether they depend on the data."""
         composed, added = len(self._composed), len(self._added)
         setting = _Setting(values, dict.fromkeys(names, UNKNOWN))
         moving = set(names)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from ...core.finding import Finding, Severity
+from ...core.reached import plain_parts
 from ...graph.call import broken_tensors
 from ...report.words import pluralise
 from ..examined import Examined
@@ -25,10 +26,11 @@ def non_finite_weights(examined: Examined) -> Iterator[Finding]:
         return
     first, what = next(iter(broken.items()))
     tensor = examined.model.state_dict(keep_vars=True).get(first)
-    values = torch.zeros(0) if tensor is None else tensor.detach()
-    bad = int((~torch.isfinite(values)).sum())
-    nans = int(torch.isnan(values).sum())
-    shown = f" Of its {values.numel():,} values {nans:,} are NaN and {bad - nans:,} infinite." if bad else ""
+    size, parts = (0, []) if tensor is None else (tensor.numel(), plain_parts(tensor.detach()))
+    parts = [part.float() if part.itemsize == 1 else part for part in parts]
+    bad = sum(int((~torch.isfinite(part)).sum()) for part in parts)
+    nans = sum(int(torch.isnan(part).sum()) for part in parts)
+    shown = f" Of its {size:,} values {nans:,} are NaN and {bad - nans:,} infinite." if bad else ""
     others = f" {pluralise(len(broken) - 1, 'other tensor')} of the model are broken too." if len(broken) > 1 else ""
     yield Finding(
         code="non-finite-weights",
@@ -37,7 +39,7 @@ def non_finite_weights(examined: Examined) -> Iterator[Finding]:
         seen=f"`{first}` {what}.{shown}{others}",
         why="One such value makes everything computed from it NaN, so the model's output carries nothing.",
         advice=RESTORE,
-        numbers=figures(values=bad, nan=nans, size=values.numel(), count=len(broken)),
+        numbers=figures(values=bad, nan=nans, size=size, count=len(broken)),
     )
 
 

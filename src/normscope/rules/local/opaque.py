@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ...core.log10 import ceiling10
-from ...core.rounding import Upper
 from ...core.sizes import norm as l2
 from ...graph.ir import Node
 from ...linalg.operator_norms import upper
@@ -47,28 +46,21 @@ class Opaque(Primitive):
             if isinstance(effect, Unbounded):
                 reason = effect.reason
             else:
-                constants = [effect.constant(upper, j) for j in range(len(operands))]
-                gains[i] = torch.tensor([_float(constant) for constant in constants], dtype=torch.float64)
+                logs = [effect.constant(upper, j).log10 for j in range(len(operands))]
+                gains[i] = torch.tensor([ceiling10(log) * (1 + 1e-12) for log in logs], dtype=torch.float64)
             if not isinstance(effect, Linear | Elementwise) and effect.range is not None:
                 limits[i] = effect.range.entry
         gains, limits = gains.to(value.device), limits.to(value.device)
         parts = []
-        for j, operand in enumerate(operands):
-            shape = (len(value), *operand.centre.shape[1:])
-            gain = gains[:, j]
-            moved = times(gain, operand.constant)
-            parts.append(
-                OperandShare(
-                    _nothing(shape), wide(gain, value).expand_as(value), gain, wide(moved, value).expand_as(value)
-                )
-            )
+        for gain, operand in zip(gains.unbind(1), operands, strict=True):
+            weight, moved = (wide(v, value).expand_as(value) for v in (gain, times(gain, operand.constant)))
+
+            def nothing(rows: Tensor, shape: Sequence[int] = operand.centre.shape[1:]) -> Tensor:
+                return rows.new_zeros(*rows.shape[:2], *shape)  # the transpose of the zero map
+
+            parts.append(OperandShare(nothing, weight, gain, moved))
         limit = wide(limits, value).expand_as(value)
         return LocalForm(-limit, limit, tuple(parts), reason=reason)
-
-
-def _nothing(shape: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
-    """Return the transpose of the zero map, into operands of a shape `[B, *in]`."""
-    return lambda rows: torch.zeros(*rows.shape[:2], *shape[1:], dtype=rows.dtype, device=rows.device)
 
 
 def _range(operand: Enclosure, i: int) -> Range:
@@ -77,7 +69,3 @@ def _range(operand: Enclosure, i: int) -> Range:
     rows = l2(size.reshape(-1, size.shape[-1] if size.ndim else 1), -1)
     row = float(rows.amax()) if rows.numel() else 0.0
     return Range(float(size.amax()) if size.numel() else 0.0, row)
-
-
-def _float(bound: Upper) -> float:
-    return ceiling10(bound.log10) * (1 + 1e-12)
