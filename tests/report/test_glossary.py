@@ -29,6 +29,19 @@ def test_the_page_of_the_documentation_is_written_from_the_words_of_reports():
     assert (ROOT / "docs" / "glossary.md").read_text() == written, "run: python tools/written_pages.py"
 
 
+def test_the_table_of_rooms_is_written_from_their_docstrings():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    written = runpy.run_path(str(ROOT / "tools" / "written_pages.py"))["architecture_page"](page)
+    assert page == written, "run: python tools/written_pages.py"
+
+
+def test_every_file_that_the_architecture_names_is_there():
+    named = re.findall(r"`((?:\w+/)+\w+\.py|\w+/)`", (ROOT / "docs" / "architecture.md").read_text())
+    places = (ROOT, ROOT / "src" / "normscope", ROOT / "src" / "normscope_lab", ROOT / "src")
+    assert len(named) > 60
+    assert [name for name in named if not any((place / name).exists() for place in places)] == []
+
+
 def test_every_term_is_explained_in_whole_sentences_and_used_somewhere():
     assert WORDS.keys() == USED.keys()
     assert set(ASKED) <= WORDS.keys()

@@ -57,6 +57,8 @@ def page(result: dict) -> str:
     lines = [
         "# Attacks on single figures",
         "",
+        "What readers with fresh eyes tried by hand, with counts: [attacks_by_hand.md](attacks_by_hand.md).",
+        "",
         "Written by `tests/soundness/test_attacks.py` from `attacks.json`:",
         "",
         f"    {result['command']}",
