@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -374,14 +375,9 @@ def timed(patch: pytest.MonkeyPatch) -> None:
 
 
 def steps_by_speed(patch: pytest.MonkeyPatch) -> None:
-    """As many steps as a measured speed allows."""
-
-    def measured(*_: Any, **__: Any) -> int:
-        began = time.perf_counter()
-        torch.ones(64, 64) @ torch.ones(64, 64)
-        return max(2, min(600, int(1e-3 / max(time.perf_counter() - began, 1e-6))))
-
-    patch.setattr(lower, "passes", measured)
+    """As many steps as a measured speed allows, which is another one each time."""
+    allowed = itertools.cycle((2, 300, 40))
+    patch.setattr(lower, "passes", lambda *_, **__: next(allowed))
 
 
 @pytest.mark.one_in(2)

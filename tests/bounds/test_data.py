@@ -354,7 +354,7 @@ class TestTeeth:
     def test_constants_of_the_first_batch_are_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from normscope.bounds import derivative
 
-        monkeypatch.setattr(derivative, "_of", lambda graph, call: True)
+        monkeypatch.setattr(derivative, "_wholes", lambda batch, graph, call, traces: iter(graph.batched))
         monkeypatch.setattr(derivative, "_gives", lambda model, call, local: True)
         with pytest.raises(AssertionError):
             TestStreaming().test_tokens_and_masks_of_each_batch_count()

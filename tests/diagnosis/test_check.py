@@ -49,7 +49,9 @@ class TestCost:
         model.register_forward_hook(lambda *_: (next(forwards), None)[1])
         model[0].register_full_backward_hook(lambda *_: (next(backwards), None)[1])
         monkeypatch.setattr(torch.export, "export", lambda *_, **__: pytest.fail("a check traces nothing"))
-        monkeypatch.setattr("normscope.diagnosis.rows.bracket", lambda *_, **__: pytest.fail("a check bounds nothing"))
+        monkeypatch.setattr(
+            "normscope.bounds.bounding.Bounding.bracket", lambda *_, **__: pytest.fail("a check bounds nothing")
+        )
         loader = None if batches is None else (randn(64, 6) for _ in range(batches))
         return ns.check(model, randn(64, 6), loader=loader, **known), next(forwards), next(backwards)
 

@@ -22,8 +22,12 @@ from .user_lines import source_of
 KINDS = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer"}
 NUMBERS = ("int", "float", "number")
 """Types of arguments that are one number."""
-Argument = Enum("Argument", ["NUMBER", "VALUE", "ABSENT"])
-"""What an argument is, if it is no flag, text, dtype or list: a number, a traced value, or left to its default."""
+
+
+class Argument(Enum):
+    """What an argument is, if it is no flag, text, dtype or list: a number, a traced value, or left to its default."""
+
+    NUMBER, VALUE, ABSENT = range(3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
