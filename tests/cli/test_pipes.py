@@ -41,6 +41,7 @@ def closed_pipe() -> Iterator[int]:
         os.close(writer)
 
 
+@pytest.mark.slow
 def test_a_process_whose_reader_left_keeps_its_files_and_its_exit_code(work):
     """Standard output and standard error both go to nobody, to the last flush of the interpreter."""
     environment = os.environ | {"PYTHONPATH": str(Path(ns.__file__).parents[1])}

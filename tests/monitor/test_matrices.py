@@ -137,10 +137,10 @@ def dense(layer: nn.Module, weight: Tensor, shape: tuple[int, ...]) -> float:
     return math.log10(float(torch.linalg.matrix_norm(matrix, 2)))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("tier", "every", "lr", "seed"),
-    [("economy", 2, 0.3, 1), ("economy", 9, 0.3, 3), ("standard", 4, 0.1, 2), ("full", 9, 0.3, 0)],
+    [("full", 9, 0.3, 0), ("economy", 2, 0.3, 1), ("economy", 9, 0.3, 3), ("standard", 4, 0.1, 2)],
 )
 def test_norms_of_a_short_run_are_those_of_dense_decompositions(tier: str, every: int, lr: float, seed: int) -> None:
     torch.manual_seed(seed)

@@ -81,6 +81,7 @@ def audited() -> dict:
     return data
 
 
+@pytest.mark.slow
 def test_every_text_of_an_audit(audited):
     accepted = [path for path in texts(audited) if is_read(Audit.from_json, harmed(audited, path))]
     assert len(accepted) > 50

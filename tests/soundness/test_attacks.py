@@ -149,7 +149,7 @@ BUGS = {
 @pytest.mark.one_in(2)
 @pytest.mark.usefixtures("briefly")
 @pytest.mark.parametrize(
-    "bug", [pytest.param(b, marks=[pytest.mark.slow] * (b == "the gain of attention")) for b in BUGS]
+    "bug", [pytest.param(b, marks=[pytest.mark.slow] * (b != "a radius 1 % too large")) for b in BUGS]
 )
 def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the attack alone: brackets whose own sides contradict each other say nothing here."""
