@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..graph.ir import Graph, Node, Ref, Unit, leaves
 from ..graph.memory import overlap, storage_of
@@ -132,24 +132,6 @@ def feeds(graph: Graph) -> tuple[FeedingLayer, ...]:
         others.setdefault(pair.feed.weight.name, []).append(pair)
     users = _Users(graph)
     return tuple(_settled(pair, others, users) for pair in pairs)
-
-
-def parameter_names(model: nn.Module, node: Node) -> dict[str, str]:
-    """Return the qualified names of the weight and the bias that a weight layer or normalizer of the graph uses.
-
-    Each is the parameter whose memory the node reads (a part of it counts, as in `in_proj_weight`), else the module's
-    attribute of that name (reparametrised weights).
-    """
-    names = {}
-    modules = dict(model.named_modules())
-    for argument, tensor in _parameters(node).items():
-        held = [name for name, value in model.named_parameters(remove_duplicate=False) if overlap(tensor, value)]
-        own = f"{node.path}.{argument}" if node.path else argument
-        if held:
-            names[argument] = next((name for name in held if name.startswith(f"{node.path}.")), held[0])
-        elif isinstance(getattr(modules.get(node.path), argument, None), Tensor):
-            names[argument] = own
-    return names
 
 
 def _pair(graph: Graph, reader: Reader, node: Node) -> _Pair | None:
@@ -304,13 +286,6 @@ def _exclusive(graph: Graph, inside: tuple[Node, ...], readers: tuple[Node, ...]
     """Whether nobody but `readers` reads the values of the nodes `inside`."""
     names, allowed = {node.name for node in inside}, {node.name for node in readers}
     return graph.output not in names and all(node.name in allowed for node in graph if names.intersection(node.refs))
-
-
-def _parameters(node: Node) -> dict[str, Tensor]:
-    """Return a node's weight and bias by name."""
-    layer = weight_layer(node)
-    given: dict[str, Any] = node.bound() if layer is None else {"weight": layer.weight, "bias": layer.bias}
-    return {name: given[name] for name in ("weight", "bias") if isinstance(given.get(name), Tensor)}
 
 
 def _view(tensor: Tensor) -> tuple[Any, ...]:
