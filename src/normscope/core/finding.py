@@ -104,6 +104,23 @@ KINDS: dict[str, FindingKind] = {
         one="the gradient through {where} is not that of its forward",
         many="the gradient through {count} modules is not that of their forward",
     ),
+    "gradient-cut": FindingKind(one="no gradient can flow back past {where}"),
+    "unused-parameter": FindingKind(
+        one="the forward never uses {where}",
+        many="the forward never uses {count} layers",
+    ),
+    "equal-units": FindingKind(one="the units of {where} are all alike", many="the units of {count} layers are alike"),
+    "layer-scale": FindingKind(
+        one="the weights of {where} have a scale of their own", many="the weights of {count} layers stand out in scale"
+    ),
+    "rank-one-weights": FindingKind(
+        one="the weights of {where} are of rank one", many="the weights of {count} layers are of rank one"
+    ),
+    "missing-activation": FindingKind(
+        one="no activation stands before {where}", many="no activation stands before {count} layers"
+    ),
+    "output-constant": FindingKind(one="the output does not depend on the input, from {where} on"),
+    "frozen-layer": FindingKind(one="{where} does not train"),
     "tiny-sets": FindingKind(
         one="{where} normalizes sets of one or two values", many="{norms} work on sets of one or two values"
     ),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
-from ..core.codec import Part
+from ..core.codec import JsonForm, Part
 
 FLOAT16_LARGEST, BFLOAT16_LARGEST = 65504.0, float.fromhex("0x1.fep127")
 """The largest numbers of the two half precisions; beyond them is infinity."""
@@ -17,7 +18,7 @@ INPUT = "input"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SignalRow:
+class SignalRow(Part):
     """An input, or what one layer hands on, over one batch. `None` means not measured.
 
     Attributes:
@@ -30,9 +31,14 @@ class SignalRow:
         least, greatest: their range.
         below_float16, below_bfloat16: of all values, those that are not zero and lie below the smallest normal number.
         log10_gradient: the norm of the gradient here, as a multiple of that at the output; `-inf` is no gradient.
-        saturated: sigmoid and tanh: the share of values in the flat parts; softmax: of rows that are one-hot.
+        saturated: sigmoid and tanh: the share of values in the flat parts; softmax and attention: of rows that are
+            one-hot.
         dead: ReLU: the share of channels that were positive for no sample of the data.
+        sample_deviation: how much the values of one sample differ from those of another: the deviation over the samples,
+            as a root mean square over all entries; 0 if the layer hands on the same for every sample.
     """
+
+    JSON: ClassVar[JsonForm] = JsonForm(added=("sample_deviation",))
 
     path: str
     kind: str
@@ -48,6 +54,7 @@ class SignalRow:
     log10_gradient: float | None = None
     saturated: float | None = None
     dead: float | None = None
+    sample_deviation: float | None = None
 
     @property
     def largest(self) -> float | None:
@@ -77,6 +84,42 @@ def _room(limit: float, largest: float | None) -> float | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterRow(Part):
+    """One parameter: its size, and whether it takes part in what the model computes and learns.
+
+    Attributes:
+        name, shape: as the model has them.
+        trainable: whether it asks for gradients.
+        used: whether the forward read it.
+        reached: whether gradients of an output can flow to it.
+        root_mean_square: the size of a typical entry.
+        least, greatest: the range of its entries.
+        row_deviation: for matrices and kernels: how much the rows (the weights of each unit) differ from one another,
+            as a root mean square; 0 if all units are the same.
+        leading_share: for matrices and kernels: the share of the squared entries that one pair of singular vectors
+            carries; 1 is a matrix of rank one.
+        gradient: the norm of its gradient; `None` without one.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    trainable: bool
+    used: bool
+    reached: bool
+    root_mean_square: float
+    least: float
+    greatest: float
+    row_deviation: float | None = None
+    leading_share: float | None = None
+    gradient: float | None = None
+
+    @property
+    def module(self) -> str:
+        """The path of the module that holds it."""
+        return self.name.rpartition(".")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Signal(Part):
     """The values of a network by depth, from one forward and one backward on one batch.
 
@@ -86,7 +129,12 @@ class Signal(Part):
         samples: how many samples the batch has.
         forwards, backwards: passes that this took.
         reason: why there are no gradients, if there are none.
+        parameters: every parameter of the model.
+        feeds: for each row, the numbers of the rows that it reads with no other row between.
+        linear_feeds: of these, the ones whose values are only rearranged on the way.
     """
+
+    JSON: ClassVar[JsonForm] = JsonForm(added=("parameters", "feeds", "linear_feeds"))
 
     rows: tuple[SignalRow, ...]
     gradient_of: str
@@ -94,6 +142,9 @@ class Signal(Part):
     forwards: int
     backwards: int
     reason: str | None = None
+    parameters: tuple[ParameterRow, ...] = ()
+    feeds: tuple[tuple[int, ...], ...] = ()
+    linear_feeds: tuple[tuple[int, ...], ...] = ()
 
     @property
     def inputs(self) -> tuple[SignalRow, ...]:

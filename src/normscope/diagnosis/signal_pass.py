@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.nn.parameter import is_lazy
+from torch.utils._pytree import tree_leaves, tree_map
 
 from ..core.cost import count
 from ..core.errors import InputError, describe_error
@@ -24,8 +25,9 @@ from ..core.untouched import on_copies, untouched
 from ..graph.call import Call, arguments, select
 from ..listening.calls import EMBEDDINGS, NORMALIZERS, RELUS, FunctionCall, Site, float_tensors
 from ..listening.listener import ForwardListener
+from .autograd_flow import Feed, find_feeds, reached_parameters
 from .examined import UnitsOverData
-from .signal import BFLOAT16_NORMAL, FLOAT16_NORMAL, INPUT, Signal, SignalRow
+from .signal import BFLOAT16_NORMAL, FLOAT16_NORMAL, INPUT, ParameterRow, Signal, SignalRow
 
 FLAT = 0.01
 """Nearer to an end of its range than this share of the range, a sigmoid or tanh has less than a twentieth of its
@@ -37,6 +39,10 @@ OTHERS = {
     "scaled_dot_product_attention": "attention", "multi_head_attention_forward": "attention", "lstm": "lstm",
     "gru": "gru", "rnn_tanh": "rnn", "rnn_relu": "rnn",
 }  # fmt: skip
+ATTENTION_ROWS = 64
+"""Queries of a fused attention whose rows are looked at."""
+POWER_STEPS = 4
+"""Enough to tell a matrix of rank one: one step finds its direction."""
 RANDOM, LOSS = "a random direction of the output", "the loss"
 
 Loss = Callable[..., Tensor]
@@ -75,7 +81,8 @@ def watch_signal(
         stack.enter_context(untouched(model, mode))
         stack.enter_context(uncompiled())
         stack.enter_context(ignore_warnings("Converting a tensor with requires_grad=True"))  # a branch on a value
-        listener, reason = _SignalListener(model), None
+        samples = next((leaf.shape[0] for leaf in call.leaves if isinstance(leaf, Tensor) and leaf.ndim), 1)
+        listener, reason = _SignalListener(model, samples), None
         try:
             reason = _both_ways(listener, call, batch, output, loss)
         except InputError:
@@ -85,7 +92,7 @@ def watch_signal(
             listener.forget_gradients()
         failed = not listener.complete
         if failed:
-            listener = _SignalListener(model)
+            listener = _SignalListener(model, samples)
             _without_gradient(listener, call)
     rows = listener.rows({} if units is None else units)
     forwards, backwards = 1 + failed, int(reason is None)
@@ -94,10 +101,13 @@ def watch_signal(
     return Signal(
         rows=rows,
         gradient_of=RANDOM if loss is None else LOSS,
-        samples=next((leaf.shape[0] for leaf in call.leaves if isinstance(leaf, Tensor) and leaf.ndim), 1),
+        samples=samples,
         forwards=forwards,
         backwards=backwards,
         reason=reason,
+        parameters=listener.parameters(),
+        feeds=tuple(tuple(feed.layer for feed in feeds) for feeds in listener.feeds),
+        linear_feeds=tuple(tuple(feed.layer for feed in feeds if feed.rearranged) for feeds in listener.feeds),
     )
 
 
@@ -109,6 +119,7 @@ def _both_ways(
         made = listener.forward(call)
         outputs = _outputs(made, output)
         objective = outputs if loss is None else [_loss_of(loss, made, outputs, batch, call)]
+        listener.read_graph(objective if loss is not None else float_tensors(made))
         return listener.backward(objective, outputs, random=loss is None)
 
 
@@ -153,9 +164,15 @@ def _loss_of(loss: Loss, made: Any, outputs: Sequence[Tensor], batch: Any, call:
 class _SignalListener(ForwardListener):
     """Keeps the statistics of every layer's output, and of the gradient that comes back to it, on the device."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, samples: int) -> None:
         super().__init__(model, dropout=False)
         self.complete = False
+        self.feeds: list[tuple[Feed, ...]] = []
+        self._samples = samples
+        self._functions: list[Any] = []  # autograd's node of every row
+        self._used: set[int] = set()
+        self._reached: set[int] = set()
+        self._of_parameters: dict[int, Tensor] = {}
         self._heard: list[tuple[Site, tuple[int, ...], torch.dtype, Tensor]] = []
         self._gradients: dict[int, Tensor] = {}
         self._leaves: list[Tensor] = []
@@ -186,8 +203,18 @@ class _SignalListener(ForwardListener):
             if tensor.requires_grad:
                 tensor.register_hook(lambda gradient: self._end.append(_norm(gradient)))
         signs = [_signs(value) if random else torch.ones_like(value) for value in objective]
-        torch.autograd.grad(objective, leaves, signs, allow_unused=True)
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        gradients = torch.autograd.grad(objective, [*leaves, *trained], signs, allow_unused=True)
+        for parameter, gradient in zip(trained, gradients[len(leaves) :], strict=True):
+            if gradient is not None:
+                self._of_parameters[id(parameter)] = _norm(gradient)
         return None
+
+    def read_graph(self, outputs: Sequence[Tensor]) -> None:
+        """Note which rows read which, and what gradients of these outputs can reach."""
+        self.feeds = find_feeds(self._functions)
+        self._reached = reached_parameters(outputs)
+        self._functions = []
 
     def forget_gradients(self) -> None:
         """Drop what a backward that did not end has left."""
@@ -195,14 +222,17 @@ class _SignalListener(ForwardListener):
 
     def after_call(self, call: FunctionCall, result: Any) -> Any:
         """Hear what a layer's function returns; an embedding starts a graph, as a float input does."""
+        self._used.update(id(leaf) for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, nn.Parameter))
         family = _family(call, result)
         if family is None:
             return result
-        if family == "embedding" and torch.is_grad_enabled():
+        if family == "embedding" and torch.is_grad_enabled() and not result.requires_grad:
             result = self._leaf(result)
         made = result[0] if isinstance(result, tuple) else result
         dim = call.kwargs.get("dim", call.args[1] if len(call.args) > 1 else -1)
         flat = _saturated(family, made.detach(), dim) if family in SATURATING else None
+        if call.name == "scaled_dot_product_attention":
+            flat = _one_hot_attention(call)
         self._hear(self.site(family), made, flat)
         return result
 
@@ -226,7 +256,8 @@ class _SignalListener(ForwardListener):
         return leaf.clone()
 
     def _hear(self, site: Site, made: Tensor, saturated: Tensor | None = None) -> None:
-        self._heard.append((site, tuple(made.shape), made.dtype, _statistics(made.detach(), saturated)))
+        self._heard.append((site, tuple(made.shape), made.dtype, _statistics(made.detach(), saturated, self._samples)))
+        self._functions.append(made.grad_fn)
         if not torch.is_grad_enabled():
             self._held.clear()
         self._held[made.data_ptr()] = made, made._version
@@ -235,6 +266,31 @@ class _SignalListener(ForwardListener):
 
     def _returned(self, index: int, gradient: Tensor) -> None:
         self._gradients[index] = _norm(gradient)
+
+    def parameters(self) -> tuple[ParameterRow, ...]:
+        """Fetch what is to be said of the parameters."""
+        held = [(n, p) for n, p in self.model.named_parameters() if not is_lazy(p) and p.numel() and not p.is_meta]
+        none = torch.full((1,), math.nan, dtype=torch.float64)
+        fetched = _fetched([_parameter_statistics(p) for _, p in held])
+        norms = _fetched([self._of_parameters.get(id(p), none).reshape(1) for _, p in held])
+        return tuple(
+            ParameterRow(
+                name=name,
+                shape=tuple(parameter.shape),
+                trainable=parameter.requires_grad,
+                used=id(parameter) in self._used or id(parameter) in self._reached,
+                reached=id(parameter) in self._reached,
+                root_mean_square=size,
+                least=least,
+                greatest=greatest,
+                row_deviation=None if math.isnan(between) else between,
+                leading_share=None if math.isnan(share) else share,
+                gradient=None if math.isnan(norm) else norm,
+            )
+            for (name, parameter), (size, least, greatest, between, share), (norm,) in zip(
+                held, fetched, norms, strict=True
+            )
+        )
 
     def rows(self, units: Mapping[Site, UnitsOverData]) -> tuple[SignalRow, ...]:
         """Fetch everything and return the rows."""
@@ -284,7 +340,7 @@ def _row(
     gradient: float | None,
     units: UnitsOverData | None,
 ) -> SignalRow:
-    mean, variance, least, greatest, below_float16, below_bfloat16, saturated = figures
+    mean, variance, least, greatest, below_float16, below_bfloat16, saturated, between = figures
     finite = all(map(math.isfinite, (least, greatest)))
     measured = {
         "mean": mean,
@@ -294,6 +350,7 @@ def _row(
         "below_float16": below_float16,
         "below_bfloat16": below_bfloat16,
         "saturated": None if math.isnan(saturated) else saturated,
+        "sample_deviation": None if math.isnan(between) else math.sqrt(max(between, 0.0)),
     }
     return SignalRow(
         path=site[0],
@@ -308,15 +365,21 @@ def _row(
 
 
 @torch.no_grad()
-def _statistics(values: Tensor, saturated: Tensor | None) -> Tensor:
-    """Return mean, variance, range, the two shares below half precisions, and what is saturated (or NaN)."""
+def _statistics(values: Tensor, saturated: Tensor | None, samples: int) -> Tensor:
+    """Return mean, variance, range, shares below half precisions, what is saturated, the variance over the samples.
+
+    The last two are NaN where there is none.
+    """
     wide = values.double()
     variance, mean = torch.var_mean(wide, correction=0)
     least, greatest = torch.aminmax(wide)
     sizes = wide.abs()
     below = [((sizes < limit) & (sizes > 0)).double().mean() for limit in (FLOAT16_NORMAL, BFLOAT16_NORMAL)]
-    flat = torch.full_like(mean, math.nan) if saturated is None else saturated.double()
-    return torch.stack([mean, variance, least, greatest, *below, flat])
+    unknown = torch.full_like(mean, math.nan)
+    flat = unknown if saturated is None else saturated.double()
+    comparable = samples > 1 and values.ndim > 0 and values.shape[0] == samples
+    between = wide.var(0, correction=0).mean() if comparable else unknown
+    return torch.stack([mean, variance, least, greatest, *below, flat, between])
 
 
 @torch.no_grad()
@@ -328,6 +391,53 @@ def _saturated(family: str, made: Tensor, dim: Any) -> Tensor | None:
     low, high = (-1.0, 1.0) if family == "tanh" else (0.0, 1.0)
     edge = FLAT * (high - low)
     return ((made < low + edge) | (made > high - edge)).double().mean()
+
+
+@torch.no_grad()
+def _one_hot_attention(call: FunctionCall) -> Tensor | None:
+    """Return the share of rows of fused attention that look at one of several positions alone."""
+    given = call.named()
+    query, key, mask = given["query"].detach(), given["key"].detach(), given.get("attn_mask")
+    if key.shape[-2] < 2:
+        return None
+    scale = given.get("scale") or query.shape[-1] ** -0.5
+    step = max(1, query.shape[-2] // ATTENTION_ROWS)
+    positions = torch.arange(0, query.shape[-2], step, device=query.device)
+    if query.shape[-3] != key.shape[-3]:  # grouped queries share keys
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+    scores = scale * query[..., positions, :].double() @ key.double().mT
+    allowed = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device)
+    if given.get("is_causal"):
+        allowed = allowed.tril()
+    if isinstance(mask, Tensor):
+        allowed = mask if mask.dtype == torch.bool else mask > -1e4
+        scores = (
+            scores
+            if mask.dtype == torch.bool
+            else scores + mask.expand(*mask.shape[:-2], query.shape[-2], -1)[..., positions, :]
+        )
+    allowed = allowed.expand(*allowed.shape[:-2], query.shape[-2], key.shape[-2])[..., positions, :]
+    shares = scores.masked_fill(~allowed, -math.inf).softmax(-1)
+    several = (allowed.sum(-1) > 1).expand(shares.shape[:-1])
+    return ((shares.amax(-1) > 1.0 - FLAT) & several).double().sum() / several.sum().clamp(min=1)
+
+
+@torch.no_grad()
+def _parameter_statistics(parameter: Tensor) -> Tensor:
+    """Return root mean square, range, deviation between the rows, and the share of the leading singular pair."""
+    wide = parameter.detach().double()
+    least, greatest = torch.aminmax(wide)
+    square = wide.square().mean()
+    rows = wide.flatten(1) if wide.ndim > 1 else wide[None]
+    if min(rows.shape) < 2:
+        return torch.stack([square.sqrt(), least, greatest, *[torch.full_like(square, math.nan)] * 2])
+    between = rows.var(0, correction=0).mean().sqrt()
+    vector = torch.ones(rows.shape[1], dtype=wide.dtype, device=wide.device) + rows.abs().sum(0)
+    for _ in range(POWER_STEPS):
+        vector = rows.mT @ (rows @ vector)
+        vector = vector / torch.linalg.vector_norm(vector).clamp(min=1e-300)
+    share = (rows @ vector).square().sum() / rows.square().sum().clamp(min=1e-300)
+    return torch.stack([square.sqrt(), least, greatest, between, share])
 
 
 def _norm(gradient: Tensor) -> Tensor:

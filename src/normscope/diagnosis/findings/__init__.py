@@ -20,20 +20,29 @@ from .expanding import expanding_normalizer, joined
 from .facts import not_lipschitz, redundant_bias, steep_activation
 from .growth import exploding_run
 from .loose import loose_bound
+from .parameters import cut_gradient, equal_units, frozen_layer, rank_one, scale_stands_out, unused_parameters
 from .saturated import saturated_units
 from .scale import half_precision, input_scale
 from .spectral import spectral_norm_off
 from .statistics_sets import small_batch, stale_statistics, tiny_sets
+from .structure import constant_output, missing_activation
 
 LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     non_finite_weights,
     non_finite_activations,
     input_scale,
     gradient_mismatch,
+    cut_gradient,
+    unused_parameters,
+    equal_units,
+    scale_stands_out,
+    rank_one,
+    missing_activation,
     tiny_sets,
     eps_scale,
     spectral_norm_off,
     dead_layer,
+    constant_output,
     exploding_run,
     batch_norm_depth,
     gradient_explosion,
@@ -47,6 +56,7 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     eps_dominated,
     dead_relu,
     expanding_normalizer,
+    frozen_layer,
     redundant_bias,
     not_lipschitz,
     loose_bound,

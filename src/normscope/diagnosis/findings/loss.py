@@ -1,0 +1,206 @@
+"""Findings about the loss: outputs and targets that do not fit it, and a model that is no better than a guess."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from ...core.finding import Finding, Severity
+from ..examined import Examined
+from ..loss_facts import BINARY, CLASSES, LossFacts, is_fresh
+from .finding_words import figure, figures, percent
+
+RANGES = {"Softmax": (0.0, 1.0), "Sigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0), "Relu": (0.0, math.inf)}
+"""What comes out of a last activation."""
+APPLIED = {"cross_entropy": "softmax", "bce_with_logits": "sigmoid"}
+"""The activation that a loss applies itself."""
+NO_BETTER = 0.9
+"""A share of the loss of the best constant: a model that has learned anything is below it."""
+FAR_ABOVE = 10.0
+"""A fresh model starts near the loss of a blind guess."""
+OTHER_SCALE = 30.0
+"""A factor between the size of targets and that of outputs; training makes up for less soon."""
+ONE_SIDED = 0.95
+"""A share of samples of one class at which always guessing it is hard to beat."""
+
+
+def loss_not_finite(examined: Examined) -> Iterator[Finding]:
+    """A loss that is NaN or infinite."""
+    facts = _facts(examined)
+    if facts is None or math.isfinite(facts.value):
+        return
+    yield Finding(
+        code="loss-not-finite",
+        severity=Severity.ERROR,
+        where="the loss",
+        seen=f"The loss ({facts.name}) is {facts.value}; the outputs run from {figure(facts.output_least)} to "
+        f"{figure(facts.output_greatest)}.",
+        why="Its gradient is no number either: one step makes every weight NaN.",
+        advice="If the outputs are finite, look at the loss: the logarithm of a zero, targets outside the classes, a "
+        "division by an empty mask. Losses that take logits (cross_entropy, bce_with_logits) avoid the logarithm.",
+        numbers={},
+    )
+
+
+def activation_before_loss(examined: Examined) -> Iterator[Finding]:
+    """A last activation that the loss applies itself, or that keeps the outputs from where the loss needs them."""
+    facts = _facts(examined)
+    if facts is None:
+        return
+    applied = APPLIED.get(facts.name)
+    if facts.name in CLASSES and len(facts.output_shape) > 1 and facts.output_shape[1] == 1:
+        yield _mismatch(
+            "The output has one class: its softmax is 1 whatever the input, and the loss is 0.",
+            "No gradient comes back, and nothing is learned.",
+            "Give the last layer one output per class, or use one output with loss bce_with_logits.",
+        )
+    elif facts.last == "Softmax" and facts.output_shape[-1] == 1:
+        yield _mismatch(
+            "The model ends in a softmax over one output, which is 1 whatever the input.",
+            "The output does not depend on the input, and no gradient comes back.",
+            "Use a sigmoid (or none, with loss bce_with_logits) for one output.",
+        )
+    elif facts.name == "cross_entropy" and (facts.probabilities or facts.last in RANGES):
+        what = "a softmax" if facts.probabilities else f"a {facts.last.lower()}"
+        twice = facts.probabilities
+        yield _mismatch(
+            f"The outputs come out of {what} and run from {figure(facts.output_least)} to {figure(facts.output_greatest)}, "
+            f"and cross_entropy applies a softmax{' once more' if twice else ' to them'}.",
+            "Cross entropy expects scores without limits: between these limits no class can become certain, the gradients "
+            "are small, and the loss cannot fall far.",
+            f"Remove {what} at the end of the model: cross_entropy takes the scores (logits) of the last layer.",
+        )
+    elif facts.name == "bce_with_logits" and facts.last in RANGES:
+        yield _mismatch(
+            f"The outputs come out of a {facts.last.lower()}, and bce_with_logits applies a sigmoid to them"
+            f"{' once more' if applied == facts.last.lower() else ''}.",
+            "The probability of a class cannot leave a small range, gradients are small, and the loss cannot fall far.",
+            f"Remove the {facts.last.lower()} at the end of the model, or use the loss bce on probabilities.",
+        )
+    elif facts.name == "nll" and not facts.log_probabilities:
+        yield _mismatch(
+            "nll_loss expects logarithms of probabilities, and the exponentials of the outputs do not add up to 1.",
+            "The loss can fall without limit by making all outputs large: it measures nothing.",
+            "End the model in log_softmax, or use cross_entropy, which applies it.",
+        )
+
+
+def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
+    """Targets that the outputs cannot reach: another shape, outside the last activation's range, another scale."""
+    facts = _facts(examined)
+    if facts is None or facts.name in CLASSES:
+        return
+    low, high = RANGES.get(facts.last, (-math.inf, math.inf))
+    span = facts.target_greatest - facts.target_least
+    if facts.output_shape != facts.target_shape:
+        yield _mismatch(
+            f"The output has shape {_shape(facts.output_shape)} and the target {_shape(facts.target_shape)}: {facts.name} "
+            "broadcasts them and compares every output with every target.",
+            "The best the model can do then is to predict the mean of all targets.",
+            "Give both the same shape: target.unsqueeze(1), or output.squeeze(1).",
+            code="shapes-broadcast",
+        )
+    elif facts.target_least < low - 0.01 * span or facts.target_greatest > high + 0.01 * span:
+        yield _mismatch(
+            f"The targets run from {figure(facts.target_least)} to {figure(facts.target_greatest)}, and the last activation "
+            f"({facts.last.lower()}) gives values between {low:g} and {high:g}.",
+            "Outputs cannot reach targets outside the range of the last activation.",
+            f"Remove the {facts.last.lower()} at the end, or scale the targets into its range.",
+            code="targets-out-of-range",
+        )
+    elif facts.name in BINARY:
+        if facts.target_least < 0.0 or facts.target_greatest > 1.0:
+            yield _mismatch(
+                f"The targets run from {figure(facts.target_least)} to {figure(facts.target_greatest)}, and {facts.name} "
+                "takes probabilities.",
+                "Outside 0 to 1 the loss has no lower limit.",
+                "Use targets 0 and 1, or another loss.",
+                code="targets-out-of-range",
+            )
+    elif 2 < facts.whole_targets and facts.output_shape[-1:] == (1,) and facts.target_greatest < facts.whole_targets:
+        yield _mismatch(
+            f"The targets are the whole numbers from 0 to {facts.target_greatest:.0f}, as numbers of classes are, and the "
+            f"loss is {facts.name}.",
+            "A number of a class is a name: a loss of distances takes class 3 for the mean of 2 and 4.",
+            "For classes use one output per class and cross_entropy; if the targets are counts, there is nothing to do.",
+        )
+    elif facts.target_size > OTHER_SCALE * max(facts.output_size, 1.0):
+        yield _mismatch(
+            f"The targets have size {figure(facts.target_size)} and the outputs {figure(facts.output_size)}.",
+            "The gradient is as large as the error: the first steps are far too long for the layers, and the output's bias "
+            "takes most of the training.",
+            "Standardise the targets (subtract their mean, divide by their deviation), and undo it at the end.",
+            code="targets-scale",
+        )
+
+
+def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
+    """A trained model that does no better than the best constant output, or a fresh one that starts far above it."""
+    facts = _facts(examined)
+    if facts is None or facts.blind is None or not math.isfinite(facts.value) or facts.blind <= 1e-9:
+        return
+    fresh = is_fresh(examined.model)
+    share = facts.value / facts.blind
+    told = f"The loss is {figure(facts.value)}; the best output that is the same for every sample has {figure(facts.blind)}"
+    if facts.accuracy is not None:
+        told += f" (accuracy {percent(facts.accuracy)}, the largest class has {percent(facts.largest_class or 0.0)})"
+    if not fresh and share >= NO_BETTER:
+        yield Finding(
+            code="no-better-than-constant",
+            severity=Severity.WARNING,
+            where="the loss",
+            seen=f"{told}.",
+            why="The model has learned nothing about its input, or forgets it: a constant would do as well.",
+            advice="Look at the findings above first. Then try to fit ten samples: if even their loss does not fall, the "
+            "fault is in the model, the loss or the labels; if it does, in the learning rate or in the data.",
+            numbers=figures(loss=facts.value, blind=facts.blind),
+        )
+    elif fresh and share >= FAR_ABOVE:
+        yield Finding(
+            code="first-loss",
+            severity=Severity.WARNING,
+            where="the loss",
+            seen=f"{told}, and the model looks fresh.",
+            why="A fresh model that is sure of wrong answers spends the first steps on unlearning them, and they are long.",
+            advice="Make the last layer's weights smaller at the start, or standardise the input and the targets.",
+            numbers=figures(loss=facts.value, blind=facts.blind),
+        )
+
+
+def one_class(examined: Examined) -> Iterator[Finding]:
+    """Targets that are all the same, or nearly."""
+    facts = _facts(examined)
+    if facts is None:
+        return
+    constant = facts.target_least == facts.target_greatest and math.prod(facts.target_shape) > 1
+    if constant:
+        yield _mismatch(
+            f"All targets of the batch are {figure(facts.target_least)}.",
+            "A constant output fits them: nothing can be learned from this batch.",
+            "Look at how labels are read, and shuffle the data: batches that are sorted by class look like this.",
+            code="one-class",
+        )
+    elif facts.largest_class is not None and facts.largest_class > ONE_SIDED:
+        yield Finding(
+            code="one-class",
+            severity=Severity.INFO,
+            where="the targets",
+            seen=f"{percent(facts.largest_class)} of the targets are of one class.",
+            why="Always guessing this class is hard to beat, and accuracy says little.",
+            advice="Weigh the classes in the loss, or draw batches with equal shares; judge by balanced accuracy.",
+            numbers=figures(share=facts.largest_class),
+        )
+
+
+def _facts(examined: Examined) -> LossFacts | None:
+    return None if examined.signal is None else examined.signal.loss
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+
+
+def _mismatch(seen: str, why: str, advice: str, *, code: str = "activation-before-loss") -> Finding:
+    return Finding(
+        code=code, severity=Severity.WARNING, where="the loss", seen=seen, why=why, advice=advice, numbers={}
+    )

@@ -1,0 +1,182 @@
+"""Findings about parameters: not used, cut off from the gradient, all alike, of rank one, or at a scale of their own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from statistics import median
+
+from ...core.finding import Finding, Severity
+from ...report.words import listed, pluralise
+from ..examined import Examined
+from ..signal import ParameterRow
+from .depth import WEIGHTS
+from .finding_words import figure, figures, percent
+
+STANDS_OUT = 30.0
+"""A factor between the scale of one layer and that of the others; trained networks stay within 10."""
+RANK_ONE = 0.98
+"""The share of squared weights along one direction; a random matrix of four rows has about 0.4."""
+FEWEST_ROWS = 4
+"""A matrix with fewer rows or columns has next to no rank to lose."""
+
+
+def unused_parameters(examined: Examined) -> Iterator[Finding]:
+    """Trainable parameters that the forward never reads."""
+    parameters = _parameters(examined)
+    used = {row.module for row in parameters if row.used}
+    for module, rows in _by_module([row for row in parameters if row.trainable and not row.used]):
+        whole = module not in used and any(_is_matrix(row) for row in rows)
+        chosen = "expert" in module  # one of several that the samples of a batch choose from
+        yield Finding(
+            code="unused-parameter",
+            severity=Severity.WARNING if whole and not chosen else Severity.INFO,
+            where=module or rows[0].name,
+            seen=f"The forward never uses {listed([f'`{row.name}`' for row in rows])}.",
+            why="What is not used gets no gradient and never learns: either the layer was forgotten in `forward`, or "
+            "it is not needed.",
+            advice="Call it in `forward`, or remove it. If it is used only for some inputs, there is nothing to do.",
+            numbers=figures(parameters=len(rows), size=sum(math.prod(row.shape) for row in rows)),
+        )
+
+
+def cut_gradient(examined: Examined) -> Iterator[Finding]:
+    """Trainable parameters that the forward uses and that no gradient can reach."""
+    signal = examined.signal
+    if signal is None or not signal.backwards:
+        return
+    cut = [row for row in signal.parameters if row.trainable and row.used and not row.reached]
+    if not cut:
+        return
+    modules = list(dict.fromkeys(row.module or row.name for row in cut))
+    order = {row.path: number for number, row in enumerate(signal.rows)}
+    last = max(modules, key=lambda path: order.get(path, -1))
+    share = len(cut) / sum(row.trainable for row in signal.parameters)
+    yield Finding(
+        code="gradient-cut",
+        severity=Severity.WARNING,
+        where=last,
+        seen=f"No gradient can reach {pluralise(len(cut), 'trainable parameter')} of "
+        f"{listed([f'`{path}`' for path in modules], most=3)}: autograd's graph ends behind `{last}`.",
+        why="What no gradient reaches never learns, however long the training is.",
+        advice=f"Look behind `{last}` for detach(), .data, .item(), torch.no_grad(), argmax, rounding or a tensor that is "
+        "built anew from values, and take it out. If these layers are frozen on purpose, set requires_grad_(False).",
+        numbers=figures(parameters=len(cut), share=share),
+    )
+
+
+def frozen_layer(examined: Examined) -> Iterator[Finding]:
+    """Layers that do not train between layers that do."""
+    signal = examined.signal
+    if signal is None:
+        return
+    paths = list(dict.fromkeys(row.path for row in signal.layers))
+    weights = [row for row in signal.parameters if _is_matrix(row)]
+    trains = {path: [row.trainable for row in weights if row.module == path] for path in paths}
+    held = [path for path in paths if trains[path]]
+    frozen = [
+        path
+        for number, path in enumerate(held)
+        if not any(trains[path]) and any(any(trains[before]) for before in held[:number])
+    ]
+    if frozen and any(any(trains[path]) for path in held):
+        yield Finding(
+            code="frozen-layer",
+            severity=Severity.INFO,
+            where=frozen[0],
+            seen=f"{listed([f'`{path}`' for path in frozen], most=3)} "
+            f"{'does' if len(frozen) == 1 else 'do'} not train (requires_grad is False), while layers before do.",
+            why="Fine-tuning freezes the first layers; a frozen layer behind layers that train is rarely meant.",
+            advice="If it is frozen on purpose, there is nothing to do; otherwise call requires_grad_(True) on it.",
+            numbers=figures(layers=len(frozen)),
+        )
+
+
+def equal_units(examined: Examined) -> Iterator[Finding]:
+    """Weight layers whose units are all the same."""
+    alike = [
+        row for row in _parameters(examined) if _is_matrix(row) and row.used and row.row_deviation == 0.0 and row.least
+    ]
+    for row in alike:
+        one = row.least == row.greatest
+        yield Finding(
+            code="equal-units",
+            severity=Severity.WARNING,
+            where=row.module or row.name,
+            seen=f"All {row.shape[0]:,} units of `{row.name}` have the same weights"
+            + (f": every entry is {figure(row.least)}." if one else "."),
+            why="Units that start alike get the same gradient and stay alike: the layer computes one feature, however "
+            "wide it is.",
+            advice="Initialise the weights at random: torch.nn.init.kaiming_normal_(weight) or xavier_uniform_(weight).",
+            numbers=figures(units=row.shape[0], value=row.least if one else None),
+        )
+
+
+def rank_one(examined: Examined) -> Iterator[Finding]:
+    """Weight matrices that hand on a single direction of their input."""
+    for row in _parameters(examined):
+        share = row.leading_share
+        if not row.used or share is None or share < RANK_ONE or not row.row_deviation or _least_side(row) < FEWEST_ROWS:
+            continue
+        yield Finding(
+            code="rank-one-weights",
+            severity=Severity.WARNING,
+            where=row.module or row.name,
+            seen=f"`{row.name}`, {' x '.join(map(str, row.shape))}, is nearly of rank one: one direction carries "
+            f"{percent(share)} of its squared weights.",
+            why="The layer hands on one number per input: everything else about the input is lost behind it.",
+            advice="Initialise the weights again at random (torch.nn.init.kaiming_normal_ or orthogonal_); after training, "
+            "lower the learning rate or the weight decay that made them collapse.",
+            numbers=figures(share=share),
+        )
+
+
+def scale_stands_out(examined: Examined) -> Iterator[Finding]:
+    """A weight layer whose weights are far larger or smaller than those of the other layers, for its width."""
+    signal = examined.signal
+    if signal is None:
+        return
+    ran = {row.path for row in signal.layers if row.kind in WEIGHTS}
+    layers = [row for row in signal.parameters if _is_matrix(row) and row.used and row.module in ran]
+    sizes = {row.name: row.root_mean_square * math.sqrt(math.prod(row.shape[1:])) for row in layers}
+    if len(sizes) < 3:
+        return
+    last = layers[-1].name
+    for row in layers:
+        others = median(size for name, size in sizes.items() if name != row.name)
+        size = sizes[row.name]
+        if not size or not others:
+            continue
+        factor = size / others
+        if STANDS_OUT > factor > 1.0 / STANDS_OUT or (factor < 1.0 and row.name == last):
+            continue  # a small last layer is a common start
+        yield Finding(
+            code="layer-scale",
+            severity=Severity.WARNING,
+            where=row.module or row.name,
+            seen=f"The weights of `{row.name}` are {figure(factor)} times as large as those of the other layers, for their "
+            f"width (root mean square {figure(row.root_mean_square)}).",
+            why="One layer at another scale makes all values and gradients behind and before it too large or too small "
+            "for the learning rate of the others.",
+            advice="Initialise this layer as the others, torch.nn.init.kaiming_normal_(weight), or find what scaled it: a "
+            "factor in its initialisation, a wrong fan, a unit of measurement.",
+            numbers=figures(factor=factor, root_mean_square=row.root_mean_square),
+        )
+
+
+def _parameters(examined: Examined) -> Sequence[ParameterRow]:
+    return () if examined.signal is None else examined.signal.parameters
+
+
+def _is_matrix(row: ParameterRow) -> bool:
+    return len(row.shape) > 1 and _least_side(row) > 1
+
+
+def _least_side(row: ParameterRow) -> int:
+    return min(row.shape[0], math.prod(row.shape[1:]))
+
+
+def _by_module(rows: Sequence[ParameterRow]) -> Iterator[tuple[str, list[ParameterRow]]]:
+    for module, members in groupby(sorted(rows, key=lambda row: row.module), key=lambda row: row.module):
+        yield module, list(members)

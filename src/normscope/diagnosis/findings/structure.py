@@ -1,0 +1,97 @@
+"""Findings about how layers stand together: no activation between two of them, an output that does not vary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...core.finding import Finding, Severity
+from ...report.words import pluralise
+from ..examined import Examined
+from ..signal import Signal, SignalRow
+from .depth import WEIGHTS
+from .finding_words import figure, figures
+
+NO_DIFFERENCE = 1e-6
+"""A share of the size of the values: float32 keeps seven digits."""
+
+
+def missing_activation(examined: Examined) -> Iterator[Finding]:
+    """Two weight layers with nothing but a rearrangement between them, so that they are one linear map."""
+    signal = examined.signal
+    if signal is None:
+        return
+    for number, feeds in enumerate(signal.linear_feeds):
+        row = signal.rows[number]
+        if row.kind not in WEIGHTS:
+            continue
+        for before in (signal.rows[feed] for feed in feeds):
+            if before.kind not in WEIGHTS or _is_factorization(examined, before, row):
+                continue
+            yield Finding(
+                code="missing-activation",
+                severity=Severity.WARNING,
+                where=row.path,
+                seen=f"`{before.path}` hands its output straight to `{row.path}`: there is no activation between them.",
+                why="Two linear layers in a row compute what one could: the first adds weights and no power.",
+                advice=f"Put an activation (ReLU, GELU) between `{before.path}` and `{row.path}`, or remove one of them.",
+                numbers={},
+            )
+
+
+def _is_factorization(examined: Examined, first: SignalRow, second: SignalRow) -> bool:
+    """Whether two layers in a row are a product on purpose: through fewer channels, or channel by channel."""
+    weights = {row.module: row for row in examined.signal.parameters if len(row.shape) > 1} if examined.signal else {}
+    before, after = weights.get(first.path), weights.get(second.path)
+    if before is None or after is None or before.name == after.name:
+        return True  # weights that are no parameters of these modules: nobody knows
+    modules = dict(examined.model.named_modules())
+    if any(getattr(modules.get(path), "groups", 1) > 1 for path in (first.path, second.path)):
+        return True
+    width, ends = before.shape[0], (before.shape[1], after.shape[0])
+    return width < min(ends)
+
+
+def constant_output(examined: Examined) -> Iterator[Finding]:
+    """A network whose output is the same for every sample."""
+    signal = examined.signal
+    if signal is None or examined.data.not_finite is not None or not signal.layers or signal.samples < 2:
+        return
+    last = signal.layers[-1]
+    if not any(_varies(row) for row in signal.inputs) or _varies(last) is not False:
+        return
+    culprit = _first_constant(signal)
+    if culprit is None:
+        return
+    zero_head = culprit is last and last.deviation == 0.0 and last.mean == 0.0
+    yield Finding(
+        code="output-constant",
+        severity=Severity.INFO if zero_head else Severity.WARNING,
+        where=culprit.path,
+        seen=f"The output is the same for all {pluralise(signal.samples, 'sample')}: from `{culprit.path}` "
+        f"({culprit.kind}) on nothing varies from sample to sample (a value there is {figure(culprit.mean or 0.0)}).",
+        why="An output that does not depend on the input has learned nothing about it, and no gradient tells the layers "
+        "before what to change.",
+        advice="A last layer that starts at zero opens with the first step: nothing to do for a fresh model."
+        if zero_head
+        else f"Look at what `{culprit.path}` is given and at its weights: biases far below zero before a ReLU, weights that "
+        "are zero, a saturated activation, a multiplication by zero.",
+        numbers=figures(samples=signal.samples),
+    )
+
+
+def _varies(row: SignalRow) -> bool | None:
+    """Whether the values of a row differ from sample to sample; None where nobody can tell."""
+    size = row.root_mean_square
+    if row.sample_deviation is None or size is None:
+        return None
+    return row.sample_deviation > NO_DIFFERENCE * size
+
+
+def _first_constant(signal: Signal) -> SignalRow | None:
+    """Return the first row that does not vary though what it reads does."""
+    varies = [_varies(row) for row in signal.rows]
+    for number, row in enumerate(signal.rows):
+        feeds = signal.feeds[number] if number < len(signal.feeds) else ()
+        if varies[number] is False and (not feeds or any(varies[feed] is not False for feed in feeds)) and number:
+            return row
+    return None

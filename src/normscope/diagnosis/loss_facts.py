@@ -1,0 +1,171 @@
+"""What the loss was given: which loss it is, whether outputs and targets fit it, and what a blind guess would score."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from ..core.codec import Part
+from ..core.errors import InputError
+from .autograd_flow import last_operator
+
+LOSSES: Mapping[str, Callable[..., Tensor]] = {
+    "cross_entropy": F.cross_entropy,
+    "nll": F.nll_loss,
+    "bce": F.binary_cross_entropy,
+    "bce_with_logits": F.binary_cross_entropy_with_logits,
+    "mse": F.mse_loss,
+    "l1": F.l1_loss,
+    "smooth_l1": F.smooth_l1_loss,
+    "huber": F.huber_loss,
+}
+"""Losses by the names that `check` takes."""
+_NAMES = {function.__name__: name for name, function in LOSSES.items()}
+CLASSES, BINARY = ("cross_entropy", "nll"), ("bce", "bce_with_logits")
+FEW_CLASSES = 100
+"""Whole numbers with at most this many values may be the numbers of classes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossFacts(Part):
+    """The call of a loss on one batch.
+
+    Attributes:
+        name: which loss, by the names of `LOSSES`.
+        value: the loss.
+        blind: the loss of the best output that is the same for every sample; `None` where nobody can tell.
+        last: the operator that made the output, by the name autograd gives its derivative (`Softmax`, `Relu`).
+        output_shape, target_shape: the two shapes.
+        output_least, output_greatest: the range of the outputs.
+        target_least, target_greatest, target_size: the range of the targets, and their root mean square.
+        output_size: the root mean square of the outputs.
+        probabilities: whether the outputs are positive and add up to 1 over the classes.
+        log_probabilities: whether their exponentials do.
+        whole_targets: whether all targets are whole numbers from 0, and how many different ones; 0 if they are not.
+        largest_class: the share of the most frequent target; `None` for numbers.
+        accuracy: the share of samples that are classified right; `None` for numbers.
+    """
+
+    name: str
+    value: float
+    blind: float | None
+    last: str
+    output_shape: tuple[int, ...]
+    target_shape: tuple[int, ...]
+    output_least: float
+    output_greatest: float
+    output_size: float
+    target_least: float
+    target_greatest: float
+    target_size: float
+    probabilities: bool
+    log_probabilities: bool
+    whole_targets: int
+    largest_class: float | None = None
+    accuracy: float | None = None
+
+
+def resolve_loss(loss: Any) -> Any:
+    """Return the function of a loss that is given by name; anything else as it is."""
+    if not isinstance(loss, str):
+        return loss
+    name = loss.removesuffix("_loss")
+    if name not in LOSSES:
+        raise InputError(f"there is no loss {loss!r}: pass one of {', '.join(LOSSES)}, or a function")
+    return LOSSES[name]
+
+
+class LossListener(TorchFunctionMode):
+    """Sees the calls of losses, in the user's loss or inside the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[str, Tensor, Tensor, Tensor]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the function, and keep what a loss was given."""
+        result = func(*args, **(kwargs or {}))
+        name = _NAMES.get(getattr(func, "__name__", ""))
+        if name is not None and isinstance(result, Tensor):
+            given = {**dict(zip(("input", "target"), args)), **(kwargs or {})}
+            if isinstance(given.get("input"), Tensor) and isinstance(given.get("target"), Tensor):
+                self.calls.append((name, given["input"], given["target"], result))
+        return result
+
+    def facts(self) -> LossFacts | None:
+        """Return what the last call of a loss shows."""
+        return read_loss(*self.calls[-1]) if self.calls else None
+
+
+@torch.no_grad()
+def read_loss(name: str, output: Tensor, target: Tensor, value: Tensor) -> LossFacts:
+    """Look at one call of a loss."""
+    last, output, target = last_operator(output), output.detach().double(), target.detach()
+    numbers = target.double()
+    over_classes = output.ndim > 1 and output.shape[1] > 1
+    sums = output.sum(1) if over_classes else output.new_zeros(1)
+    logs = output.logsumexp(1) if over_classes else output.new_ones(1)
+    whole = not numbers.is_complex() and bool((numbers == numbers.round()).all()) and bool((numbers >= 0).all())
+    values, counts = numbers.flatten().unique(return_counts=True)
+    indices = name in CLASSES and not target.is_floating_point()
+    fits = indices and over_classes and target.ndim == output.ndim - 1
+    return LossFacts(
+        name=name,
+        value=float(value.detach().double().mean()),
+        blind=_blind(name, output, numbers, counts, indices),
+        last=last,
+        output_shape=tuple(output.shape),
+        target_shape=tuple(target.shape),
+        output_least=float(output.min()),
+        output_greatest=float(output.max()),
+        output_size=float(output.square().mean().sqrt()),
+        target_least=float(numbers.min()),
+        target_greatest=float(numbers.max()),
+        target_size=float(numbers.square().mean().sqrt()),
+        probabilities=bool(output.min() >= 0) and bool((sums - 1).abs().max() < 1e-3),
+        log_probabilities=over_classes and bool(logs.abs().max() < 1e-3),
+        whole_targets=len(values) if whole and len(values) <= FEW_CLASSES else 0,
+        largest_class=float(counts.max() / counts.sum()) if indices or name in BINARY else None,
+        accuracy=float((output.argmax(1) == target).double().mean()) if fits else None,
+    )
+
+
+def _blind(name: str, output: Tensor, target: Tensor, counts: Tensor, indices: bool) -> float | None:
+    """Return the loss of the best constant output."""
+    if name in CLASSES:
+        shares = counts / counts.sum()
+        return float(-(shares * shares.log()).sum()) if indices else None
+    if name in BINARY:
+        share = target.mean(0).clamp(1e-12, 1 - 1e-12)
+        return float(-(share * share.log() + (1 - share) * (1 - share).log()).mean())
+    if output.shape != target.shape or len(target) < 2:
+        return None
+    if name == "mse":
+        return float(target.var(0, correction=0).mean())
+    return float((target - target.median(0).values).abs().mean()) if name == "l1" else None
+
+
+def is_fresh(model: torch.nn.Module) -> bool:
+    """Whether a model looks as if it had never been trained.
+
+    A trained one has a normalizer whose scale is not 1, or a bias beside weights beyond the range of torch's default.
+    """
+    for module in model.modules():
+        weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
+        if not isinstance(weight, Tensor) or not isinstance(bias, Tensor) or not weight.numel():
+            continue
+        if weight.ndim == 1:
+            if bool((weight != 1).any()) or bool((bias != 0).any()):
+                return False
+        elif bool((bias != 0).any()):
+            limit = 1.0 / math.sqrt(max(1, math.prod(weight.shape[1:])))
+            if float(weight.detach().abs().max()) > limit * (1 + 1e-6):
+                return False
+    return True
