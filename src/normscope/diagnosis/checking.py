@@ -18,6 +18,7 @@ from .checked import Check, Passes
 from .data_pass import watch_data
 from .examined import DataSeen, Examined
 from .findings import look
+from .loss_facts import resolve_loss
 from .rows import from_data
 from .signal import Signal
 from .signal_pass import Loss, watch_signal
@@ -32,7 +33,7 @@ def check(
     batch: Any,
     *,
     loader: Iterable[Any] | None = None,
-    loss: Loss | None = None,
+    loss: Loss | str | None = None,
     mode: str | None = None,
     output: str | int | None = None,
     name: str | None = None,
@@ -48,9 +49,10 @@ def check(
         batch: what the model takes: a tensor, a tuple of arguments or a dict of them; a pair of inputs and labels.
         loader: batches to take the statistics of normalizers and ReLUs from, in place of the batch; the first 8 are
             read.
-        loss: a function from the output (and the labels, if the batch is a pair) to a scalar, such as
-            `torch.nn.functional.cross_entropy`: gradients are then those of the loss. Without it they are those of a
-            random direction of the output.
+        loss: a function from the output (and the labels, if the batch is a pair) to a scalar, or its name:
+            `"cross_entropy"`, `"nll"`, `"bce"`, `"bce_with_logits"`, `"mse"`, `"l1"`, `"smooth_l1"` or `"huber"`.
+            Gradients are then those of the loss, and it is looked at whether outputs and targets fit it. Without it
+            gradients are those of a random direction of the output.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
         output: which output to differentiate, for models with several.
         name: how the report calls the model; its class if not given.
@@ -75,7 +77,7 @@ def check(
     model = unwrapped(model)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch)
-    data, signal, skipped = _passes(model, batch, loader, mode=asked, output=output, loss=loss)
+    data, signal, skipped = _passes(model, batch, loader, mode=asked, output=output, loss=resolve_loss(loss))
     examined = Examined(model=model, mode=mode, places=from_data(model, data), data=data, signal=signal)
     return Check(
         name=name or type(model).__name__,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..core.codec import JsonForm, Part
+from .loss_facts import LossFacts
 
 FLOAT16_LARGEST, BFLOAT16_LARGEST = 65504.0, float.fromhex("0x1.fep127")
 """The largest numbers of the two half precisions; beyond them is infinity."""
@@ -132,9 +133,10 @@ class Signal(Part):
         parameters: every parameter of the model.
         feeds: for each row, the numbers of the rows that it reads with no other row between.
         linear_feeds: of these, the ones whose values are only rearranged on the way.
+        loss: what the loss was given, where there is one that is known.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(added=("parameters", "feeds", "linear_feeds"))
+    JSON: ClassVar[JsonForm] = JsonForm(added=("parameters", "feeds", "linear_feeds", "loss"))
 
     rows: tuple[SignalRow, ...]
     gradient_of: str
@@ -145,6 +147,7 @@ class Signal(Part):
     parameters: tuple[ParameterRow, ...] = ()
     feeds: tuple[tuple[int, ...], ...] = ()
     linear_feeds: tuple[tuple[int, ...], ...] = ()
+    loss: LossFacts | None = None
 
     @property
     def inputs(self) -> tuple[SignalRow, ...]:

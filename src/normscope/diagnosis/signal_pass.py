@@ -27,6 +27,7 @@ from ..listening.calls import EMBEDDINGS, NORMALIZERS, RELUS, FunctionCall, Site
 from ..listening.listener import ForwardListener
 from .autograd_flow import Feed, find_feeds, reached_parameters
 from .examined import UnitsOverData
+from .loss_facts import LossFacts, LossListener
 from .signal import BFLOAT16_NORMAL, FLOAT16_NORMAL, INPUT, ParameterRow, Signal, SignalRow
 
 FLAT = 0.01
@@ -41,6 +42,8 @@ OTHERS = {
 }  # fmt: skip
 ATTENTION_ROWS = 64
 """Queries of a fused attention whose rows are looked at."""
+HIDDEN_BELOW = 1e4
+"""A score this far below the largest of its row is that of a hidden position."""
 POWER_STEPS = 4
 """Enough to tell a matrix of rank one: one step finds its direction."""
 RANDOM, LOSS = "a random direction of the output", "the loss"
@@ -108,6 +111,7 @@ def watch_signal(
         parameters=listener.parameters(),
         feeds=tuple(tuple(feed.layer for feed in feeds) for feeds in listener.feeds),
         linear_feeds=tuple(tuple(feed.layer for feed in feeds if feed.rearranged) for feeds in listener.feeds),
+        loss=listener.loss,
     )
 
 
@@ -116,9 +120,11 @@ def _both_ways(
 ) -> str | None:
     """Run one forward and one backward; return why there is no backward, if there is none."""
     with torch.enable_grad(), on_copies(listener.model):
-        made = listener.forward(call)
-        outputs = _outputs(made, output)
-        objective = outputs if loss is None else [_loss_of(loss, made, outputs, batch, call)]
+        with LossListener() as losses:
+            made = listener.forward(call)
+            outputs = _outputs(made, output)
+            objective = outputs if loss is None else [_loss_of(loss, made, outputs, batch, call)]
+        listener.loss = losses.facts()
         listener.read_graph(objective if loss is not None else float_tensors(made))
         return listener.backward(objective, outputs, random=loss is None)
 
@@ -168,6 +174,7 @@ class _SignalListener(ForwardListener):
         super().__init__(model, dropout=False)
         self.complete = False
         self.feeds: list[tuple[Feed, ...]] = []
+        self.loss: LossFacts | None = None
         self._samples = samples
         self._functions: list[Any] = []  # autograd's node of every row
         self._used: set[int] = set()
@@ -233,6 +240,8 @@ class _SignalListener(ForwardListener):
         flat = _saturated(family, made.detach(), dim) if family in SATURATING else None
         if call.name == "scaled_dot_product_attention":
             flat = _one_hot_attention(call)
+        elif call.name == "multi_head_attention_forward":
+            flat = _one_hot_multihead(call)
         self._hear(self.site(family), made, flat)
         return result
 
@@ -393,33 +402,47 @@ def _saturated(family: str, made: Tensor, dim: Any) -> Tensor | None:
     return ((made < low + edge) | (made > high - edge)).double().mean()
 
 
-@torch.no_grad()
 def _one_hot_attention(call: FunctionCall) -> Tensor | None:
     """Return the share of rows of fused attention that look at one of several positions alone."""
     given = call.named()
-    query, key, mask = given["query"].detach(), given["key"].detach(), given.get("attn_mask")
-    if key.shape[-2] < 2:
-        return None
-    scale = given.get("scale") or query.shape[-1] ** -0.5
-    step = max(1, query.shape[-2] // ATTENTION_ROWS)
-    positions = torch.arange(0, query.shape[-2], step, device=query.device)
+    query, key, mask = given["query"], given["key"], given.get("attn_mask")
     if query.shape[-3] != key.shape[-3]:  # grouped queries share keys
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
-    scores = scale * query[..., positions, :].double() @ key.double().mT
-    allowed = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device)
     if given.get("is_causal"):
-        allowed = allowed.tril()
-    if isinstance(mask, Tensor):
-        allowed = mask if mask.dtype == torch.bool else mask > -1e4
-        scores = (
-            scores
-            if mask.dtype == torch.bool
-            else scores + mask.expand(*mask.shape[:-2], query.shape[-2], -1)[..., positions, :]
-        )
-    allowed = allowed.expand(*allowed.shape[:-2], query.shape[-2], key.shape[-2])[..., positions, :]
-    shares = scores.masked_fill(~allowed, -math.inf).softmax(-1)
-    several = (allowed.sum(-1) > 1).expand(shares.shape[:-1])
-    return ((shares.amax(-1) > 1.0 - FLAT) & several).double().sum() / several.sum().clamp(min=1)
+        mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+    return _one_hot(query, key, mask, given.get("scale"))
+
+
+def _one_hot_multihead(call: FunctionCall) -> Tensor | None:
+    """Return the same for torch's own attention with its projections."""
+    given = call.named()
+    weight, bias, heads = given["in_proj_weight"], given["in_proj_bias"], given["num_heads"]
+    weights = [given["q_proj_weight"], given["k_proj_weight"]] if weight is None else weight.chunk(3)[:2]
+    biases = [None, None] if bias is None else bias.chunk(3)[:2]
+    query, key = (
+        torch.nn.functional.linear(given[name], own, shift).unflatten(-1, (heads, -1)).movedim(0, -2)
+        for name, own, shift in zip(("query", "key"), weights, biases, strict=True)
+    )
+    mask = given["attn_mask"]
+    if isinstance(mask, Tensor) and mask.dtype == torch.bool:
+        mask = ~mask  # there, True means that a position is hidden
+    return _one_hot(query, key, mask if mask is None or mask.ndim == 2 else None, None)
+
+
+@torch.no_grad()
+def _one_hot(query: Tensor, key: Tensor, mask: Tensor | None, scale: float | None) -> Tensor | None:
+    """Return the share of rows with more than 99 % on one position, of those that may look at several."""
+    rows, columns = query.shape[-2], key.shape[-2]
+    if columns < 2:
+        return None
+    picked = slice(None, None, max(1, rows // ATTENTION_ROWS))
+    scores = (scale or query.shape[-1] ** -0.5) * query.detach()[..., picked, :].double() @ key.detach().double().mT
+    if mask is not None:
+        mask = mask.detach().expand(*mask.shape[:-2], rows, columns)[..., picked, :]
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    several = (scores > scores.amax(-1, keepdim=True).clamp(min=-1e30) - HIDDEN_BELOW).sum(-1) > 1
+    certain = scores.softmax(-1).amax(-1) > 1.0 - FLAT
+    return (certain & several).double().sum() / several.sum().clamp(min=1)
 
 
 @torch.no_grad()

@@ -20,6 +20,7 @@ from .expanding import expanding_normalizer, joined
 from .facts import not_lipschitz, redundant_bias, steep_activation
 from .growth import exploding_run
 from .loose import loose_bound
+from .loss import activation_before_loss, loss_not_finite, no_better_than_constant, one_class, targets_do_not_fit
 from .parameters import cut_gradient, equal_units, frozen_layer, rank_one, scale_stands_out, unused_parameters
 from .saturated import saturated_units
 from .scale import half_precision, input_scale
@@ -30,6 +31,10 @@ from .structure import constant_output, missing_activation
 LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     non_finite_weights,
     non_finite_activations,
+    loss_not_finite,
+    activation_before_loss,
+    targets_do_not_fit,
+    one_class,
     input_scale,
     gradient_mismatch,
     cut_gradient,
@@ -38,6 +43,7 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     scale_stands_out,
     rank_one,
     missing_activation,
+    no_better_than_constant,
     tiny_sets,
     eps_scale,
     spectral_norm_off,

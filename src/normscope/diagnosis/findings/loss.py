@@ -53,6 +53,7 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
             "The output has one class: its softmax is 1 whatever the input, and the loss is 0.",
             "No gradient comes back, and nothing is learned.",
             "Give the last layer one output per class, or use one output with loss bce_with_logits.",
+            code="loss-does-not-fit",
         )
     elif facts.last == "Softmax" and facts.output_shape[-1] == 1:
         yield _mismatch(
@@ -82,6 +83,7 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
             "nll_loss expects logarithms of probabilities, and the exponentials of the outputs do not add up to 1.",
             "The loss can fall without limit by making all outputs large: it measures nothing.",
             "End the model in log_softmax, or use cross_entropy, which applies it.",
+            code="loss-does-not-fit",
         )
 
 
@@ -123,6 +125,7 @@ def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
             f"loss is {facts.name}.",
             "A number of a class is a name: a loss of distances takes class 3 for the mean of 2 and 4.",
             "For classes use one output per class and cross_entropy; if the targets are counts, there is nothing to do.",
+            code="loss-does-not-fit",
         )
     elif facts.target_size > OTHER_SCALE * max(facts.output_size, 1.0):
         yield _mismatch(

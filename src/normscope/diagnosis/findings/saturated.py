@@ -10,7 +10,7 @@ from ..signal import SignalRow
 from .depth import WEIGHTS
 from .finding_words import figures, percent
 
-MOST = {"sigmoid": 0.5, "tanh": 0.5, "hardsigmoid": 0.5, "softmax": 0.9}
+MOST = {"sigmoid": 0.5, "tanh": 0.5, "hardsigmoid": 0.5, "softmax": 0.9, "attention": 0.9}
 """Shares: half of all gates wide open or shut is common after training, and a few attention heads that look at one
 token too; beyond that hardly any gradient is left."""
 
@@ -21,7 +21,7 @@ def saturated_units(examined: Examined) -> Iterator[Finding]:
         if row.saturated is None or not row.saturated > MOST[row.kind]:
             continue
         where = f"`{row.path}`" if row.path else "the model"
-        rows = row.kind == "softmax"
+        rows = row.kind in ("softmax", "attention")
         yield Finding(
             code="saturated-units",
             severity=Severity.WARNING,
