@@ -118,6 +118,10 @@ KINDS: dict[str, FindingKind] = {
         many="the forward never uses {count} layers",
     ),
     "equal-units": FindingKind(one="the units of {where} are all alike", many="the units of {count} layers are alike"),
+    "zero-weights": FindingKind(
+        one="all weights of {where} are zero",
+        many="all weights of {count} layers are zero",
+    ),
     "layer-scale": FindingKind(
         one="the weights of {where} have a scale of their own", many="the weights of {count} layers stand out in scale"
     ),

@@ -21,7 +21,7 @@ from .facts import not_lipschitz, redundant_bias, steep_activation
 from .growth import exploding_run
 from .loose import loose_bound
 from .loss import activation_before_loss, loss_not_finite, no_better_than_constant, one_class, targets_do_not_fit
-from .parameters import cut_gradient, equal_units, frozen_layer, rank_one, scale_stands_out, unused_parameters
+from .parameters import cut_gradient, equal_units, frozen_layer, rank_one, scale_stands_out, unused_parameters, zero_weights
 from .saturated import saturated_units
 from .scale import half_precision, input_scale
 from .spectral import spectral_norm_off
@@ -40,10 +40,10 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     cut_gradient,
     unused_parameters,
     equal_units,
+    zero_weights,
     scale_stands_out,
     rank_one,
     missing_activation,
-    no_better_than_constant,
     tiny_sets,
     eps_scale,
     spectral_norm_off,
@@ -67,6 +67,7 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     not_lipschitz,
     loose_bound,
     steep_activation,
+    no_better_than_constant,
 )
 """Every finding; what stands earlier is more likely the cause of what stands later."""
 

@@ -13,14 +13,15 @@ from ..examined import Examined, ExaminedRow
 from ..node_sites import family
 
 SAME = {
-    "dead-layer": ("tiny-sets", "eps-scale"),
     "eps-dominated": ("tiny-sets", "eps-scale", "dead-layer", "dead-channels"),
     "dead-channels": ("tiny-sets", "dead-layer"),
     "small-batch": ("tiny-sets",),
     "expanding-normalizer": ("tiny-sets", "eps-scale", "dead-layer", "dead-channels", "eps-dominated"),
     "not-lipschitz": ("eps-scale",),
     "stale-statistics": ("dead-layer",),
-    "no-gradient": ("tiny-sets", "eps-scale", "dead-layer", "dead-relu", "saturated-units"),
+    "no-gradient": ("tiny-sets", "eps-scale", "dead-layer", "dead-relu", "saturated-units", "zero-weights"),
+    "output-constant": ("dead-layer", "dead-relu", "saturated-units", "zero-weights"),
+    "dead-layer": ("tiny-sets", "eps-scale", "zero-weights"),
 }
 """A finding is dropped if one of these stands at the same place."""
 
@@ -43,8 +44,14 @@ BEYOND = {
 }
 """A finding is dropped if everything that reaches it came through one of these: a ReLU counts with all units off."""
 
-ANYWHERE = {"stale-statistics": ("input-scale",)}
+ANYWHERE = {
+    "stale-statistics": ("input-scale",),
+    "output-constant": ("activation-before-loss",),
+    "first-loss": ("targets-scale", "activation-before-loss", "input-scale", "layer-scale"),
+}
 """A warning is dropped if one of these, a warning too, stands anywhere."""
+SYMPTOMS = ("no-better-than-constant",)
+"""These are dropped if there is any other warning."""
 
 
 class GraphOrder:
@@ -117,6 +124,8 @@ def unexplained(found: Sequence[Finding], examined: Examined) -> list[Finding]:
 def _explains(cause: Finding, finding: Finding, flow: GraphOrder) -> bool:
     if cause is finding or not _as_large(cause, finding):
         return False
+    if finding.code in SYMPTOMS and cause.severity > Severity.INFO and cause.code not in SYMPTOMS:
+        return True
     if cause.where == finding.where and cause.code in SAME.get(finding.code, ()):
         return True
     if cause.code in ANYWHERE.get(finding.code, ()) and Severity.INFO < finding.severity <= cause.severity:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from ...core.finding import Finding, Severity
 from ...core.log10 import log10
-from ...graph.ir import Unit
 from ...report.words import pluralise
 from ..empty_channels import constant_inputs, dead_filters, dead_scales
 from ..examined import Examined, ExaminedRow, NormalizerOverData
@@ -29,12 +28,10 @@ RELATIVE_NORM = 1e-3
 """A share of the median norm of the weight layers: a network that is small all over is not dead."""
 MANY_CHANNELS = 0.1
 """A tenth of a layer is worth acting on; a channel or two are common after training."""
-ERRORS = 3.0
-"""How many standard errors of a share chance explains."""
 ENOUGH_SAMPLES = 64
 """With fewer samples a channel or unit may just not have met its input."""
 HALF_OFF = 0.5
-"""Inputs that are nearly alike switch half of a random layer off; beyond that, and chance, it is a fault."""
+"""Inputs that are nearly alike switch half of a random layer off; beyond that and one standard error it is a fault."""
 FAR_BELOW = 3.0
 """A bias that lies this many deviations below zero keeps its channel off for nearly every input."""
 CENTRED_OFF = 0.3
@@ -233,14 +230,13 @@ def dead_relu(examined: Examined) -> Iterator[Finding]:
     data = examined.data
     if data.not_finite is not None or data.samples < ENOUGH_SAMPLES:
         return
-    flow = GraphOrder(examined)
     centred = {place.path for place, seen in examined.normalizers() if seen.kind == "batch" and not seen.untaken}
     for (where, *_), units in data.units.items():
         count, size = int(units.dead.sum()), units.dead.numel()
         if count:
-            before = flow.before(where)
-            chance = ERRORS * math.sqrt(0.25 / size)
-            many = count / size > (CENTRED_OFF if before and before <= centred else HALF_OFF + chance)
+            before = frozenset() if examined.signal is None else examined.signal.paths_before(where, "relu")
+            limit = CENTRED_OFF if before and before <= centred else HALF_OFF + math.sqrt(0.25 / size)
+            many = count == size or count / size > limit
             cause = _bias_below(examined, before, units.dead) if many else None
             yield _dead_relu(where, units.dead, data.samples, many, cause)
 
@@ -288,11 +284,11 @@ class _Bias:
 def _bias_below(examined: Examined, before: frozenset[str], dead: Tensor) -> _Bias | None:
     """Return the bias of the one layer before a ReLU if it lies far below zero in most channels that are off."""
     places = [place for place in examined.places if place.path in before]
-    if len(places) != 1 or places[0].node is None:
+    if len(places) != 1:
         return None
-    place, node = places[0], places[0].node
-    given = {} if isinstance(node.op, Unit) else node.bound()
-    bias, spread = given.get("bias"), _spread(place, given.get("weight"))
+    place = places[0]
+    module = examined.model.get_submodule(place.row.path)
+    bias, spread = getattr(module, "bias", None), _spread(place, getattr(module, "weight", None))
     if not isinstance(bias, Tensor) or spread is None or not bias.shape == spread.shape == dead.shape:
         return None
     bias, spread = bias.detach().double().cpu()[dead], spread[dead]
@@ -311,6 +307,6 @@ def _spread(place: ExaminedRow, weight: object) -> Tensor | None:
     size = weight.detach().double().cpu()
     if place.normalizer is not None:
         return size.abs()
-    if place.weight is None or place.node is None or place.node.is_transposed_convolution:
+    if place.weight is None or "Transpose" in place.row.kind:
         return None
     return torch.linalg.vector_norm(size.flatten(1), dim=1) * place.weight.rms_input

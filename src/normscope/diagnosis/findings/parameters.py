@@ -113,6 +113,36 @@ def equal_units(examined: Examined) -> Iterator[Finding]:
         )
 
 
+def zero_weights(examined: Examined) -> Iterator[Finding]:
+    """Weight layers that are zero as a whole: a start, unless the network depends on its input through them alone."""
+    signal = examined.signal
+    if signal is None:
+        return
+    layers = [row for row in signal.parameters if _is_matrix(row) and row.used]
+    for number, row in enumerate(layers):
+        if row.least or row.greatest:
+            continue
+        before = [other.gradient for other in layers[:number] if other.trainable]
+        behind = any(other.least or other.greatest for other in layers[number + 1 :])
+        closed = bool(before) and not any(before) and behind
+        where = row.module or row.name
+        yield Finding(
+            code="zero-weights",
+            severity=Severity.WARNING if closed else Severity.INFO,
+            where=where,
+            seen=f"All weights of `{where}` are exactly zero"
+            + (", and no gradient gets past it to the layers before." if closed else "."),
+            why="The output does not depend on the input, and the layers before do not learn."
+            if closed
+            else "This is how residual branches and last layers are often initialised: the branch adds nothing at first "
+            "and opens with the first steps.",
+            advice="Initialise it at random: torch.nn.init.kaiming_normal_(weight)."
+            if closed
+            else "Nothing to do for a fresh model. After training it means that the layer got no gradient.",
+            numbers={},
+        )
+
+
 def rank_one(examined: Examined) -> Iterator[Finding]:
     """Weight matrices that hand on a single direction of their input."""
     for row in _parameters(examined):
@@ -142,13 +172,11 @@ def scale_stands_out(examined: Examined) -> Iterator[Finding]:
     sizes = {row.name: row.root_mean_square * math.sqrt(math.prod(row.shape[1:])) for row in layers}
     if len(sizes) < 3:
         return
-    last = layers[-1].name
+    last, usual = layers[-1].name, median(sizes.values())
     for row in layers:
-        others = median(size for name, size in sizes.items() if name != row.name)
-        size = sizes[row.name]
-        if not size or not others:
+        if not sizes[row.name] or not usual:
             continue
-        factor = size / others
+        factor = sizes[row.name] / usual
         if STANDS_OUT > factor > 1.0 / STANDS_OUT or (factor < 1.0 and row.name == last):
             continue  # a small last layer is a common start
         yield Finding(
