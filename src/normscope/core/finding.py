@@ -100,6 +100,7 @@ KINDS: dict[str, FindingKind] = {
         one="{where} returns NaN or infinite values", many="{count} modules return NaN or infinite values"
     ),
     "input-scale": FindingKind(one="the {where} is at an unusual scale"),
+    "input-columns": FindingKind(one="one column of the {where} is far larger than the others"),
     "gradient-mismatch": FindingKind(
         one="the gradient through {where} is not that of its forward",
         many="the gradient through {count} modules is not that of their forward",
@@ -121,6 +122,10 @@ KINDS: dict[str, FindingKind] = {
     "zero-weights": FindingKind(
         one="all weights of {where} are zero",
         many="all weights of {count} layers are zero",
+    ),
+    "recurrent-scale": FindingKind(
+        one="the recurrent weights of {where} explode or vanish over a sequence",
+        many="the recurrent weights of {count} layers explode or vanish over a sequence",
     ),
     "layer-scale": FindingKind(
         one="the weights of {where} have a scale of their own", many="the weights of {count} layers stand out in scale"

@@ -85,6 +85,15 @@ def _room(limit: float, largest: float | None) -> float | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WidestColumn(Part):
+    """The column of an input with the largest values: its number and root mean square, and that of a usual column."""
+
+    index: int
+    size: float
+    usual: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterRow(Part):
     """One parameter: its size, and whether it takes part in what the model computes and learns.
 
@@ -134,9 +143,10 @@ class Signal(Part):
         feeds: for each row, the numbers of the rows that it reads with no other row between.
         linear_feeds: of these, the ones whose values are only rearranged on the way.
         loss: what the loss was given, where there is one that is known.
+        columns: for each input that is a table, its widest column.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(added=("parameters", "feeds", "linear_feeds", "loss"))
+    JSON: ClassVar[JsonForm] = JsonForm(added=("parameters", "feeds", "linear_feeds", "loss", "columns"))
 
     rows: tuple[SignalRow, ...]
     gradient_of: str
@@ -148,6 +158,7 @@ class Signal(Part):
     feeds: tuple[tuple[int, ...], ...] = ()
     linear_feeds: tuple[tuple[int, ...], ...] = ()
     loss: LossFacts | None = None
+    columns: tuple[WidestColumn | None, ...] = ()
 
     @property
     def inputs(self) -> tuple[SignalRow, ...]:

@@ -28,7 +28,7 @@ from ..listening.listener import ForwardListener
 from .autograd_flow import Feed, find_feeds, reached_parameters
 from .examined import UnitsOverData
 from .loss_facts import LossFacts, LossListener
-from .signal import BFLOAT16_NORMAL, FLOAT16_NORMAL, INPUT, ParameterRow, Signal, SignalRow
+from .signal import BFLOAT16_NORMAL, FLOAT16_NORMAL, INPUT, ParameterRow, Signal, SignalRow, WidestColumn
 
 FLAT = 0.01
 """Nearer to an end of its range than this share of the range, a sigmoid or tanh has less than a twentieth of its
@@ -112,6 +112,7 @@ def watch_signal(
         feeds=tuple(tuple(feed.layer for feed in feeds) for feeds in listener.feeds),
         linear_feeds=tuple(tuple(feed.layer for feed in feeds if feed.rearranged) for feeds in listener.feeds),
         loss=listener.loss,
+        columns=tuple(listener.columns),
     )
 
 
@@ -175,6 +176,7 @@ class _SignalListener(ForwardListener):
         self.complete = False
         self.feeds: list[tuple[Feed, ...]] = []
         self.loss: LossFacts | None = None
+        self.columns: list[WidestColumn | None] = []
         self._samples = samples
         self._functions: list[Any] = []  # autograd's node of every row
         self._used: set[int] = set()
@@ -192,6 +194,7 @@ class _SignalListener(ForwardListener):
         fed = {id(tensor): self._leaf(tensor) for _, tensor in variables}
         for name, tensor in variables:
             self._hear((INPUT if len(variables) == 1 else f"{INPUT} {name}", INPUT, 0), fed[id(tensor)])
+        self.columns = [_widest_column(tensor) for _, tensor in variables]
         self._held.clear()
         args, kwargs = tree_map(lambda leaf: fed.get(id(leaf), leaf), (call.args, call.kwargs))
         with self.listening():
@@ -242,6 +245,8 @@ class _SignalListener(ForwardListener):
             flat = _one_hot_attention(call)
         elif call.name == "multi_head_attention_forward":
             flat = _one_hot_multihead(call)
+        elif call.name in ("lstm", "gru", "rnn_tanh"):
+            flat = _saturated_gates(call, made.detach())
         self._hear(self.site(family), made, flat)
         return result
 
@@ -446,6 +451,29 @@ def _one_hot(query: Tensor, key: Tensor, mask: Tensor | None, scale: float | Non
 
 
 @torch.no_grad()
+def _saturated_gates(call: FunctionCall, made: Tensor) -> Tensor | None:
+    """Return the share of the gates of a recurrent layer (its first, if it has several) that are wide open or shut.
+
+    The state that a step reads is the output of the step before; where there are several layers, it is left out.
+    """
+    if call.name == "rnn_tanh":
+        return (made.abs() > 1.0 - 2 * FLAT).double().mean()
+    given, _, weights, biased, layers, _, _, both, batch_first = call.args[:9]
+    if not isinstance(given, Tensor) or not isinstance(biased, bool):
+        return None  # packed sequences
+    shift = weights[2] + weights[3] if biased else None
+    gates = torch.nn.functional.linear(given.detach(), weights[0], shift)
+    if layers == 1 and not both and weights[1].shape[1] == made.shape[-1]:
+        time = 1 if batch_first else 0
+        before = made.roll(1, time)
+        before.select(time, 0).zero_()
+        gates = gates + before @ weights[1].mT
+    kept = torch.cat([part for k, part in enumerate(gates.chunk(4 if call.name == "lstm" else 3, -1)) if k != 2], -1)
+    edge = math.log((1.0 - FLAT) / FLAT)
+    return (kept.abs() > edge).double().mean()
+
+
+@torch.no_grad()
 def _parameter_statistics(parameter: Tensor) -> Tensor:
     """Return root mean square, range, deviation between the rows, and the share of the leading singular pair."""
     wide = parameter.detach().double()
@@ -461,6 +489,18 @@ def _parameter_statistics(parameter: Tensor) -> Tensor:
         vector = vector / torch.linalg.vector_norm(vector).clamp(min=1e-300)
     share = (rows @ vector).square().sum() / rows.square().sum().clamp(min=1e-300)
     return torch.stack([square.sqrt(), least, greatest, between, share])
+
+
+@torch.no_grad()
+def _widest_column(values: Tensor) -> WidestColumn | None:
+    """Return the column of a table with the largest values, or None if the input is no table."""
+    if values.ndim not in (2, 3) or values.shape[-1] < 2:
+        return None
+    sizes = values.detach().double().flatten(0, -2).square().mean(0).sqrt()
+    used = sizes[sizes > 0]
+    if len(used) < 2:
+        return None
+    return WidestColumn(index=int(sizes.argmax()), size=float(sizes.max()), usual=float(used.median()))
 
 
 def _norm(gradient: Tensor) -> Tensor:

@@ -21,9 +21,18 @@ from .facts import not_lipschitz, redundant_bias, steep_activation
 from .growth import exploding_run
 from .loose import loose_bound
 from .loss import activation_before_loss, loss_not_finite, no_better_than_constant, one_class, targets_do_not_fit
-from .parameters import cut_gradient, equal_units, frozen_layer, rank_one, scale_stands_out, unused_parameters, zero_weights
+from .parameters import (
+    cut_gradient,
+    equal_units,
+    frozen_layer,
+    rank_one,
+    recurrent_scale,
+    scale_stands_out,
+    unused_parameters,
+    zero_weights,
+)
 from .saturated import saturated_units
-from .scale import half_precision, input_scale
+from .scale import half_precision, input_scale, one_column
 from .spectral import spectral_norm_off
 from .statistics_sets import small_batch, stale_statistics, tiny_sets
 from .structure import constant_output, missing_activation
@@ -36,11 +45,13 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     targets_do_not_fit,
     one_class,
     input_scale,
+    one_column,
     gradient_mismatch,
     cut_gradient,
     unused_parameters,
     equal_units,
     zero_weights,
+    recurrent_scale,
     scale_stands_out,
     rank_one,
     missing_activation,

@@ -20,6 +20,7 @@ SAME = {
     "not-lipschitz": ("eps-scale",),
     "stale-statistics": ("dead-layer",),
     "no-gradient": ("tiny-sets", "eps-scale", "dead-layer", "dead-relu", "saturated-units", "zero-weights"),
+    "layer-scale": ("recurrent-scale",),
     "output-constant": ("dead-layer", "dead-relu", "saturated-units", "zero-weights"),
     "dead-layer": ("tiny-sets", "eps-scale", "zero-weights"),
 }

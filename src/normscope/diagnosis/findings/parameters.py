@@ -18,6 +18,10 @@ STANDS_OUT = 30.0
 """A factor between the scale of one layer and that of the others; trained networks stay within 10."""
 RANK_ONE = 0.98
 """The share of squared weights along one direction; a random matrix of four rows has about 0.4."""
+RECURRENT = ("lstm", "gru", "rnn")
+MOST_GAIN = {"lstm": 4.0, "gru": 4.0, "rnn": 2.0}
+LEAST_GAIN = 0.05
+"""Root mean square times root of the width: torch's default gives 0.58, an orthogonal matrix 1; gates allow more."""
 FEWEST_ROWS = 4
 """A matrix with fewer rows or columns has next to no rank to lose."""
 
@@ -167,7 +171,7 @@ def scale_stands_out(examined: Examined) -> Iterator[Finding]:
     signal = examined.signal
     if signal is None:
         return
-    ran = {row.path for row in signal.layers if row.kind in WEIGHTS}
+    ran = {row.path for row in signal.layers if row.kind in (*WEIGHTS, *RECURRENT)}
     layers = [row for row in signal.parameters if _is_matrix(row) and row.used and row.module in ran]
     sizes = {row.name: row.root_mean_square * math.sqrt(math.prod(row.shape[1:])) for row in layers}
     if len(sizes) < 3:
@@ -190,6 +194,34 @@ def scale_stands_out(examined: Examined) -> Iterator[Finding]:
             advice="Initialise this layer as the others, torch.nn.init.kaiming_normal_(weight), or find what scaled it: a "
             "factor in its initialisation, a wrong fan, a unit of measurement.",
             numbers=figures(factor=factor, root_mean_square=row.root_mean_square),
+        )
+
+
+def recurrent_scale(examined: Examined) -> Iterator[Finding]:
+    """Recurrent weights that multiply the state by far more, or far less, than 1 at every step."""
+    signal = examined.signal
+    if signal is None:
+        return
+    kinds = {row.path: row.kind for row in signal.layers if row.kind in RECURRENT}
+    for row in signal.parameters:
+        kind = kinds.get(row.module)
+        if kind is None or "weight_hh" not in row.name:
+            continue
+        gain = row.root_mean_square * math.sqrt(row.shape[-1])
+        if LEAST_GAIN <= gain <= MOST_GAIN[kind]:
+            continue
+        grows = gain > 1.0
+        yield Finding(
+            code="recurrent-scale",
+            severity=Severity.WARNING,
+            where=row.module,
+            seen=f"The recurrent weights `{row.name}` multiply the state by about {figure(gain)} at every step.",
+            why="Over a sequence that is a power: values and gradients explode, or saturate the units."
+            if grows
+            else "Over a sequence that is a power: the state forgets within a step or two, and gradients vanish.",
+            advice="Initialise the recurrent weights orthogonally, torch.nn.init.orthogonal_(weight_hh), "
+            + ("clip gradients, and use LSTM or GRU for long sequences." if grows else "with gain 1."),
+            numbers=figures(gain=gain),
         )
 
 

@@ -10,7 +10,8 @@ from ..signal import SignalRow
 from .depth import WEIGHTS
 from .finding_words import figures, percent
 
-MOST = {"sigmoid": 0.5, "tanh": 0.5, "hardsigmoid": 0.5, "softmax": 0.9, "attention": 0.9}
+MOST = {"sigmoid": 0.5, "tanh": 0.5, "hardsigmoid": 0.5, "softmax": 0.9, "attention": 0.9, "lstm": 0.9, "gru": 0.9,
+        "rnn": 0.9}  # fmt: skip
 """Shares: half of all gates wide open or shut is common after training, and a few attention heads that look at one
 token too; beyond that hardly any gradient is left."""
 
@@ -26,13 +27,18 @@ def saturated_units(examined: Examined) -> Iterator[Finding]:
             code="saturated-units",
             severity=Severity.WARNING,
             where=row.path,
-            seen=f"{percent(row.saturated)} of the {'rows' if rows else 'values'} of the {row.kind} in {where} "
+            seen=f"{percent(row.saturated)} of the {_counted(row)} of the {row.kind} in {where} "
             + ("put more than 99 % on one entry." if rows else "lie within 1 % of its limits."),
             why=f"There the {row.kind} is flat: hardly any gradient passes, and what comes before it stops learning.",
             advice="Lower the scale of what enters it (weights, scores, a missing 1/sqrt(width)), normalize before it"
             + (" (normalize queries and keys)." if rows else ", or use ReLU or GELU."),
             numbers=figures(share=row.saturated),
         )
+
+
+def _counted(row: SignalRow) -> str:
+    """Say what a share is counted in."""
+    return {"softmax": "rows", "attention": "rows", "lstm": "gates", "gru": "gates"}.get(row.kind, "values")
 
 
 def _hidden(rows: Sequence[SignalRow]) -> list[SignalRow]:

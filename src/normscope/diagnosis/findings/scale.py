@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from ...core.finding import Finding, Severity
+from ...listening.calls import NORMALIZERS
 from ..examined import Examined
 from ..signal import BFLOAT16_LARGEST, FLOAT16_LARGEST, FLOAT16_NORMAL, SignalRow
 from .finding_words import figure, figures, percent
@@ -16,6 +17,8 @@ LARGE_INPUT, SMALL_INPUT = 30.0, 1e-3
 SAME_SCALE = 2.0
 """Within this factor the first layer reads the input as it is, and the model does not scale it itself."""
 BYTES = 255.0
+OTHER_SCALE = 300.0
+"""A factor between the largest column of a table and a usual one."""
 NEAR = 4.0
 """Another batch, or a few steps of training, may well bring values this many times as large as those seen."""
 MOSTLY = 0.5
@@ -50,6 +53,32 @@ def input_scale(examined: Examined) -> Iterator[Finding]:
             numbers=figures(least=row.least, greatest=row.greatest, mean=row.mean, deviation=row.deviation),
         )
         return
+
+
+def one_column(examined: Examined) -> Iterator[Finding]:
+    """A column of a table whose values are far larger than those of the others, and that the model does not scale."""
+    signal = examined.signal
+    if signal is None:
+        return
+    for number, column in enumerate(signal.columns):
+        if column is None or column.size < OTHER_SCALE * column.usual:
+            continue
+        readers = [row.kind for row, feeds in zip(signal.rows, signal.feeds, strict=False) if number in feeds]
+        if readers and all(kind in NORMALIZERS for kind in readers):
+            continue
+        name = signal.rows[number].path
+        yield Finding(
+            code="input-columns",
+            severity=Severity.WARNING,
+            where=name,
+            seen=f"Column {column.index} of the {name} has values of size {figure(column.size)}, a usual column of size "
+            f"{figure(column.usual)}.",
+            why="One large column decides what every unit of the first layer computes: the others are as good as absent, "
+            "and the learning rate that suits them is far too high for it.",
+            advice="Standardise every column of the data (subtract its mean, divide by its deviation); for amounts over "
+            "several decades take the logarithm first.",
+            numbers=figures(column=column.index, size=column.size, usual=column.usual),
+        )
 
 
 def _first_read(examined: Examined) -> float | None:
