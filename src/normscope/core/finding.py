@@ -165,6 +165,7 @@ KINDS: dict[str, FindingKind] = {
     "gradient-vanishing": FindingKind(
         one="the gradient of {where} vanishes", many="the gradients of {count} layers vanish"
     ),
+    "gradient-jump": FindingKind(one="the gradient changes by decades at {where}"),
     "half-precision": FindingKind(
         one="{where} is close to overflow in half precision",
         many="{count} layers are close to overflow in half precision",

@@ -14,7 +14,7 @@ from .backward import gradient_mismatch
 from .broken import non_finite_activations, non_finite_weights
 from .causes import unexplained
 from .dead import dead_channels, dead_layer, dead_relu
-from .depth import batch_norm_depth, gradient_explosion, gradient_vanishing, no_gradient
+from .depth import batch_norm_depth, gradient_explosion, gradient_jump, gradient_vanishing, no_gradient
 from .epsilon import eps_dominated, eps_scale
 from .expanding import expanding_normalizer, joined
 from .facts import not_lipschitz, redundant_bias, steep_activation
@@ -66,6 +66,7 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     no_gradient,
     saturated_units,
     gradient_vanishing,
+    gradient_jump,
     half_precision,
     dead_channels,
     stale_statistics,

@@ -21,6 +21,7 @@ SAME = {
     "stale-statistics": ("dead-layer",),
     "no-gradient": ("tiny-sets", "eps-scale", "dead-layer", "dead-relu", "saturated-units", "zero-weights"),
     "layer-scale": ("recurrent-scale",),
+    "input-scale": ("input-columns",),
     "output-constant": ("dead-layer", "dead-relu", "saturated-units", "zero-weights"),
     "dead-layer": ("tiny-sets", "eps-scale", "zero-weights"),
 }
@@ -48,6 +49,7 @@ BEYOND = {
 ANYWHERE = {
     "stale-statistics": ("input-scale",),
     "output-constant": ("activation-before-loss",),
+    "gradient-jump": ("layer-scale", "saturated-units", "zero-weights", "recurrent-scale"),
     "first-loss": ("targets-scale", "activation-before-loss", "input-scale", "layer-scale"),
 }
 """A warning is dropped if one of these, a warning too, stands anywhere."""

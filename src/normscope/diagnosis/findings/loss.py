@@ -119,7 +119,7 @@ def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
                 "Use targets 0 and 1, or another loss.",
                 code="targets-out-of-range",
             )
-    elif 2 < facts.whole_targets and facts.output_shape[-1:] == (1,) and facts.target_greatest < facts.whole_targets:
+    elif facts.whole_targets > 2 and facts.output_shape[-1:] == (1,) and facts.target_greatest < facts.whole_targets:
         yield _mismatch(
             f"The targets are the whole numbers from 0 to {facts.target_greatest:.0f}, as numbers of classes are, and the "
             f"loss is {facts.name}.",

@@ -10,6 +10,7 @@ import torch
 from ...core.finding import Finding, Severity
 from ...report.words import pluralise
 from ..examined import Examined, NormalizerOverData
+from ..loss_facts import is_fresh
 from .finding_words import figure, figures, percent
 
 NOISY_VARIANCE = 0.3
@@ -92,7 +93,7 @@ def stale_statistics(examined: Examined) -> Iterator[Finding]:
         if not seen.uses_running or seen.running_variance is None or seen.running_mean is None:
             continue
         if seen.untaken:
-            yield _never_updated(place.path)
+            yield _never_updated(place.path, trained=not is_fresh(examined.model))
             continue
         drift = _drift(seen, examined.data.samples)
         if drift is not None:
@@ -117,16 +118,18 @@ def stale_statistics(examined: Examined) -> Iterator[Finding]:
         )
 
 
-def _never_updated(where: str) -> Finding:
+def _never_updated(where: str, *, trained: bool) -> Finding:
+    seen = f"The running statistics of `{where}` were never updated: mean 0 and variance 1 everywhere"
     return Finding(
         code="stale-statistics",
-        severity=Severity.INFO,
+        severity=Severity.WARNING if trained else Severity.INFO,
         where=where,
-        seen=f"The running statistics of `{where}` were never updated: mean 0 and variance 1 everywhere.",
-        why="In eval mode such a normalizer does not normalize: the figures of this audit are those of the network "
-        "without it, and training will change them.",
-        advice='Audit a fresh model in train mode (mode="train"); if it was trained, its statistics were lost: take '
-        "them again with torch.optim.swa_utils.update_bn(loader, model).",
+        seen=f"{seen}, though the model was trained." if trained else f"{seen}.",
+        why="In eval mode such a normalizer does not normalize: the network computes another function than in training.",
+        advice="Take the statistics over training data: torch.optim.swa_utils.update_bn(loader, model). They are lost where "
+        "a checkpoint was loaded without its buffers, or the model was trained in eval mode."
+        if trained
+        else 'Look at a fresh model in train mode (mode="train").',
         numbers={},
     )
 
