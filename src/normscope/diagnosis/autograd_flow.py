@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 REARRANGING = frozenset({
-    "View", "UnsafeView", "ReshapeAlias", "T", "Transpose", "Permute", "Expand", "Unsqueeze", "Squeeze", "Clone", "Slice",
-    "Select", "Alias", "ToCopy", "AvgPool2D", "AvgPool3D", "AdaptiveAvgPool2D", "AdaptiveAvgPool3D", "Mean", "Unbind",
+    "View", "UnsafeView", "ReshapeAlias", "T", "Transpose", "Permute", "Expand", "Unsqueeze", "Squeeze", "Clone",
+    "Slice", "Select", "Alias", "ToCopy", "AvgPool2D", "AvgPool3D", "AdaptiveAvgPool2D", "AdaptiveAvgPool3D", "Mean",
+    "Unbind",
 })  # fmt: skip
 """Derivatives of operators that move or average entries: between two weight layers they are no activation."""
 

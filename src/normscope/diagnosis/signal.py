@@ -35,8 +35,8 @@ class SignalRow(Part):
         saturated: sigmoid and tanh: the share of values in the flat parts; softmax and attention: of rows that are
             one-hot.
         dead: ReLU: the share of channels that were positive for no sample of the data.
-        sample_deviation: how much the values of one sample differ from those of another: the deviation over the samples,
-            as a root mean square over all entries; 0 if the layer hands on the same for every sample.
+        sample_deviation: how much the values of one sample differ from those of another: the deviation over the
+            samples, as a root mean square over all entries; 0 if the layer hands on the same for every sample.
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(added=("sample_deviation",))

@@ -152,8 +152,8 @@ def gradient_jump(examined: Examined) -> Iterator[Finding]:
         f"`{before.path}`.",
         why="Layers on the two sides of such a jump cannot learn at one learning rate: one side does not move, or the "
         "other diverges.",
-        advice=f"Look at the weights and the scale of `{row.path}`: initialise them as those of the other layers, or put a "
-        "normalizer before it.",
+        advice=f"Look at the weights and the scale of `{row.path}`: initialise them as those of the other layers, or "
+        "put a normalizer before it.",
         numbers=figures(log10_gradient=step),
     )
 

@@ -65,10 +65,11 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
         what = "a softmax" if facts.probabilities else f"a {facts.last.lower()}"
         twice = facts.probabilities
         yield _mismatch(
-            f"The outputs come out of {what} and run from {figure(facts.output_least)} to {figure(facts.output_greatest)}, "
+            f"The outputs come out of {what} and run from {figure(facts.output_least)} to "
+            f"{figure(facts.output_greatest)}, "
             f"and cross_entropy applies a softmax{' once more' if twice else ' to them'}.",
-            "Cross entropy expects scores without limits: between these limits no class can become certain, the gradients "
-            "are small, and the loss cannot fall far.",
+            "Cross entropy expects scores without limits: between these limits no class can become certain, the "
+            "gradients are small, and the loss cannot fall far.",
             f"Remove {what} at the end of the model: cross_entropy takes the scores (logits) of the last layer.",
         )
     elif facts.name == "bce_with_logits" and facts.last in RANGES:
@@ -96,16 +97,16 @@ def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
     span = facts.target_greatest - facts.target_least
     if facts.output_shape != facts.target_shape:
         yield _mismatch(
-            f"The output has shape {_shape(facts.output_shape)} and the target {_shape(facts.target_shape)}: {facts.name} "
-            "broadcasts them and compares every output with every target.",
+            f"The output has shape {_shape(facts.output_shape)} and the target {_shape(facts.target_shape)}: "
+            f"{facts.name} broadcasts them and compares every output with every target.",
             "The best the model can do then is to predict the mean of all targets.",
             "Give both the same shape: target.unsqueeze(1), or output.squeeze(1).",
             code="shapes-broadcast",
         )
     elif facts.target_least < low - 0.01 * span or facts.target_greatest > high + 0.01 * span:
         yield _mismatch(
-            f"The targets run from {figure(facts.target_least)} to {figure(facts.target_greatest)}, and the last activation "
-            f"({facts.last.lower()}) gives values between {low:g} and {high:g}.",
+            f"The targets run from {figure(facts.target_least)} to {figure(facts.target_greatest)}, and the last "
+            f"activation ({facts.last.lower()}) gives values between {low:g} and {high:g}.",
             "Outputs cannot reach targets outside the range of the last activation.",
             f"Remove the {facts.last.lower()} at the end, or scale the targets into its range.",
             code="targets-out-of-range",
@@ -113,25 +114,26 @@ def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
     elif facts.name in BINARY:
         if facts.target_least < 0.0 or facts.target_greatest > 1.0:
             yield _mismatch(
-                f"The targets run from {figure(facts.target_least)} to {figure(facts.target_greatest)}, and {facts.name} "
-                "takes probabilities.",
+                f"The targets run from {figure(facts.target_least)} to {figure(facts.target_greatest)}, and "
+                f"{facts.name} takes probabilities.",
                 "Outside 0 to 1 the loss has no lower limit.",
                 "Use targets 0 and 1, or another loss.",
                 code="targets-out-of-range",
             )
     elif facts.whole_targets > 2 and facts.output_shape[-1:] == (1,) and facts.target_greatest < facts.whole_targets:
         yield _mismatch(
-            f"The targets are the whole numbers from 0 to {facts.target_greatest:.0f}, as numbers of classes are, and the "
-            f"loss is {facts.name}.",
+            f"The targets are the whole numbers from 0 to {facts.target_greatest:.0f}, as numbers of classes are, "
+            f"and the loss is {facts.name}.",
             "A number of a class is a name: a loss of distances takes class 3 for the mean of 2 and 4.",
-            "For classes use one output per class and cross_entropy; if the targets are counts, there is nothing to do.",
+            "For classes use one output per class and cross_entropy; if the targets are counts, there is nothing to "
+            "do.",
             code="loss-does-not-fit",
         )
     elif facts.target_size > OTHER_SCALE * max(facts.output_size, 1.0):
         yield _mismatch(
             f"The targets have size {figure(facts.target_size)} and the outputs {figure(facts.output_size)}.",
-            "The gradient is as large as the error: the first steps are far too long for the layers, and the output's bias "
-            "takes most of the training.",
+            "The gradient is as large as the error: the first steps are far too long for the layers, and the "
+            "output's bias takes most of the training.",
             "Standardise the targets (subtract their mean, divide by their deviation), and undo it at the end.",
             code="targets-scale",
         )
@@ -144,7 +146,8 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
         return
     fresh = is_fresh(examined.model)
     share = facts.value / facts.blind
-    told = f"The loss is {figure(facts.value)}; the best output that is the same for every sample has {figure(facts.blind)}"
+    told = f"The loss is {figure(facts.value)}; the best output that is the same for every sample has "
+    f"{figure(facts.blind)}"
     if facts.accuracy is not None:
         told += f" (accuracy {percent(facts.accuracy)}, the largest class has {percent(facts.largest_class or 0.0)})"
     if not fresh and share >= NO_BETTER:
@@ -154,8 +157,8 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
             where="the loss",
             seen=f"{told}.",
             why="The model has learned nothing about its input, or forgets it: a constant would do as well.",
-            advice="Look at the findings above first. Then try to fit ten samples: if even their loss does not fall, the "
-            "fault is in the model, the loss or the labels; if it does, in the learning rate or in the data.",
+            advice="Look at the findings above first. Then try to fit ten samples: if even their loss does not fall, "
+            "the fault is in the model, the loss or the labels; if it does, in the learning rate or in the data.",
             numbers=figures(loss=facts.value, blind=facts.blind),
         )
     elif fresh and share >= FAR_ABOVE:
@@ -164,7 +167,8 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
             severity=Severity.WARNING,
             where="the loss",
             seen=f"{told}, and the model looks fresh.",
-            why="A fresh model that is sure of wrong answers spends the first steps on unlearning them, and they are long.",
+            why="A fresh model that is sure of wrong answers spends the first steps on unlearning them, and they are "
+            "long.",
             advice="Make the last layer's weights smaller at the start, or standardise the input and the targets.",
             numbers=figures(loss=facts.value, blind=facts.blind),
         )

@@ -1,4 +1,4 @@
-"""Findings about parameters: not used, cut off from the gradient, all alike, of rank one, or at a scale of their own."""
+"""Findings about parameters: not used, out of reach of gradients, all alike, of rank one, at a scale of their own."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def cut_gradient(examined: Examined) -> Iterator[Finding]:
         seen=f"No gradient can reach {pluralise(len(cut), 'trainable parameter')} of "
         f"{listed([f'`{path}`' for path in modules], most=3)}: autograd's graph ends behind `{last}`.",
         why="What no gradient reaches never learns, however long the training is.",
-        advice=f"Look behind `{last}` for detach(), .data, .item(), torch.no_grad(), argmax, rounding or a tensor that is "
+        advice=f"Look behind `{last}` for detach(), .data, .item(), torch.no_grad(), argmax, rounding or a tensor "
+        "that is "
         "built anew from values, and take it out. If these layers are frozen on purpose, set requires_grad_(False).",
         numbers=figures(parameters=len(cut), share=share),
     )
@@ -112,7 +113,8 @@ def equal_units(examined: Examined) -> Iterator[Finding]:
             + (f": every entry is {figure(row.least)}." if one else "."),
             why="Units that start alike get the same gradient and stay alike: the layer computes one feature, however "
             "wide it is.",
-            advice="Initialise the weights at random: torch.nn.init.kaiming_normal_(weight) or xavier_uniform_(weight).",
+            advice="Initialise the weights at random: torch.nn.init.kaiming_normal_(weight) or "
+            "xavier_uniform_(weight).",
             numbers=figures(units=row.shape[0], value=row.least if one else None),
         )
 
@@ -138,8 +140,8 @@ def zero_weights(examined: Examined) -> Iterator[Finding]:
             + (", and no gradient gets past it to the layers before." if closed else "."),
             why="The output does not depend on the input, and the layers before do not learn."
             if closed
-            else "This is how residual branches and last layers are often initialised: the branch adds nothing at first "
-            "and opens with the first steps.",
+            else "This is how residual branches and last layers are often initialised: the branch adds nothing at "
+            "first and opens with the first steps.",
             advice="Initialise it at random: torch.nn.init.kaiming_normal_(weight)."
             if closed
             else "Nothing to do for a fresh model. After training it means that the layer got no gradient.",
@@ -160,8 +162,8 @@ def rank_one(examined: Examined) -> Iterator[Finding]:
             seen=f"`{row.name}`, {' x '.join(map(str, row.shape))}, is nearly of rank one: one direction carries "
             f"{percent(share)} of its squared weights.",
             why="The layer hands on one number per input: everything else about the input is lost behind it.",
-            advice="Initialise the weights again at random (torch.nn.init.kaiming_normal_ or orthogonal_); after training, "
-            "lower the learning rate or the weight decay that made them collapse.",
+            advice="Initialise the weights again at random (torch.nn.init.kaiming_normal_ or orthogonal_); after "
+            "training, lower the learning rate or the weight decay that made them collapse.",
             numbers=figures(share=share),
         )
 
@@ -187,12 +189,12 @@ def scale_stands_out(examined: Examined) -> Iterator[Finding]:
             code="layer-scale",
             severity=Severity.WARNING,
             where=row.module or row.name,
-            seen=f"The weights of `{row.name}` are {figure(factor)} times as large as those of the other layers, for their "
-            f"width (root mean square {figure(row.root_mean_square)}).",
+            seen=f"The weights of `{row.name}` are {figure(factor)} times as large as those of the other layers, for "
+            f"their width (root mean square {figure(row.root_mean_square)}).",
             why="One layer at another scale makes all values and gradients behind and before it too large or too small "
             "for the learning rate of the others.",
-            advice="Initialise this layer as the others, torch.nn.init.kaiming_normal_(weight), or find what scaled it: a "
-            "factor in its initialisation, a wrong fan, a unit of measurement.",
+            advice="Initialise this layer as the others, torch.nn.init.kaiming_normal_(weight), or find what scaled "
+            "it: a factor in its initialisation, a wrong fan, a unit of measurement.",
             numbers=figures(factor=factor, root_mean_square=row.root_mean_square),
         )
 

@@ -71,12 +71,12 @@ def one_column(examined: Examined) -> Iterator[Finding]:
             code="input-columns",
             severity=Severity.WARNING,
             where=name,
-            seen=f"Column {column.index} of the {name} has values of size {figure(column.size)}, a usual column of size "
-            f"{figure(column.usual)}.",
-            why="One large column decides what every unit of the first layer computes: the others are as good as absent, "
-            "and the learning rate that suits them is far too high for it.",
-            advice="Standardise every column of the data (subtract its mean, divide by its deviation); for amounts over "
-            "several decades take the logarithm first.",
+            seen=f"Column {column.index} of the {name} has values of size {figure(column.size)}, a usual column of "
+            f"size {figure(column.usual)}.",
+            why="One large column decides what every unit of the first layer computes: the others are as good as "
+            "absent, and the learning rate that suits them is far too high for it.",
+            advice="Standardise every column of the data (subtract its mean, divide by its deviation); for amounts "
+            "over several decades take the logarithm first.",
             numbers=figures(column=column.index, size=column.size, usual=column.usual),
         )
 

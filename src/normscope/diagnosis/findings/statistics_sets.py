@@ -125,9 +125,10 @@ def _never_updated(where: str, *, trained: bool) -> Finding:
         severity=Severity.WARNING if trained else Severity.INFO,
         where=where,
         seen=f"{seen}, though the model was trained." if trained else f"{seen}.",
-        why="In eval mode such a normalizer does not normalize: the network computes another function than in training.",
-        advice="Take the statistics over training data: torch.optim.swa_utils.update_bn(loader, model). They are lost where "
-        "a checkpoint was loaded without its buffers, or the model was trained in eval mode."
+        why="In eval mode such a normalizer does not normalize: the network computes another function than in "
+        "training.",
+        advice="Take the statistics over training data: torch.optim.swa_utils.update_bn(loader, model). They are "
+        "lost where a checkpoint was loaded without its buffers, or the model was trained in eval mode."
         if trained
         else 'Look at a fresh model in train mode (mode="train").',
         numbers={},

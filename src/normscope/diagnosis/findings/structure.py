@@ -33,7 +33,8 @@ def missing_activation(examined: Examined) -> Iterator[Finding]:
                 where=row.path,
                 seen=f"`{before.path}` hands its output straight to `{row.path}`: there is no activation between them.",
                 why="Two linear layers in a row compute what one could: the first adds weights and no power.",
-                advice=f"Put an activation (ReLU, GELU) between `{before.path}` and `{row.path}`, or remove one of them.",
+                advice=f"Put an activation (ReLU, GELU) between `{before.path}` and `{row.path}`, or remove one of "
+                "them.",
                 numbers={},
             )
 
@@ -69,12 +70,12 @@ def constant_output(examined: Examined) -> Iterator[Finding]:
         where=culprit.path,
         seen=f"The output is the same for all {pluralise(signal.samples, 'sample')}: from `{culprit.path}` "
         f"({culprit.kind}) on nothing varies from sample to sample (a value there is {figure(culprit.mean or 0.0)}).",
-        why="An output that does not depend on the input has learned nothing about it, and no gradient tells the layers "
-        "before what to change.",
+        why="An output that does not depend on the input has learned nothing about it, and no gradient tells the "
+        "layers before what to change.",
         advice="A last layer that starts at zero opens with the first step: nothing to do for a fresh model."
         if zero_head
-        else f"Look at what `{culprit.path}` is given and at its weights: biases far below zero before a ReLU, weights that "
-        "are zero, a saturated activation, a multiplication by zero.",
+        else f"Look at what `{culprit.path}` is given and at its weights: biases far below zero before a ReLU, "
+        "weights that are zero, a saturated activation, a multiplication by zero.",
         numbers=figures(samples=signal.samples),
     )
 
