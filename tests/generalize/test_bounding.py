@@ -172,6 +172,12 @@ class TestKinds:
         assert balls.evidence == everywhere.evidence == "certified"
         assert balls.value <= everywhere.value + 1e-12
 
+    def test_operators_in_place_change_nothing(self):
+        model = network()
+        in_place = nn.Sequential(*(nn.ReLU(inplace=True) if isinstance(m, nn.ReLU) else m for m in model))
+        one, other = (ns.generalization(each, data(100), steps=0, cells=(1,)) for each in (model, in_place))
+        assert [(row.name, row.log10_value) for row in one.rows] == [(row.name, row.log10_value) for row in other.rows]
+
     def test_sharpness_adds_a_rate(self):
         found = ns.generalization(network(), data(100), steps=0, cells=(1,), sharpness=True)
         assert found["LLA"].evidence == "rate without constants"
