@@ -13,6 +13,7 @@ from normscope.generalize.stream import SamplesSeen, independent_draws
 from normscope.generalize.vc import Units, growth_bound, log_growth, slides_bound, vc_dimension
 from normscope.generalize.weight_layers import read_network
 from normscope.generalize.weight_rows import (
+    MarginFacts,
     bartlett2017,
     golowich2020,
     growth_row,
@@ -148,53 +149,49 @@ class TestNetworks:
         assert growth_row(found, seen(), 0.01).evidence == "certified"
 
 
+def facts(**changes):
+    spectral, frobenius, rows = ([math.log10(x) for x in norms] for norms in ((2.0, 3.0), (4.0, 3.5), (4.0, 3.5)))
+    base = MarginFacts(
+        log10_spectral=spectral, log10_frobenius=frobenius, log10_rows=rows, width=8, classes=5, samples=5000,
+        square_norms=35000.0, radius=3.0, delta=0.01,
+    )  # fmt: skip
+    return replace(base, **changes)
+
+
 class TestMargins:
     def test_bartlett_spelled_out(self):
-        spectral, rows, m, gamma, delta, width = [2.0, 3.0], [4.0, 3.5], 5000, 1.5, 0.01, 8
+        m, gamma, width, step = 5000, 1.5, 8, 2**0.5
         k = math.ceil(math.log2(6.0 / gamma))
-        step = 2**0.5
-        ratios = [step ** math.ceil(math.log(r / s, step)) for r, s in zip(rows, spectral)]
-        root = math.sqrt(7.0 * m * math.log(2 * width**2)) * 2.0**k * sum(r ** (2 / 3) for r in ratios) ** 1.5
-        expected = 72 * root * math.log(m) / m + 8 / m**1.5
+        ratios = [step ** math.ceil(math.log(r / s, step)) for r, s in zip((4.0, 3.5), (2.0, 3.0))]
+        root = math.sqrt(35000.0 * math.log(2 * width**2)) * 2.0**k * sum(r ** (2 / 3) for r in ratios) ** 1.5
         cost = math.log(1.5 * (abs(k) + 1) * (abs(k) + 2)) + 2 * math.log(math.ceil(2 * math.log(width, step)) + 2)
-        found = bartlett2017(
-            [math.log10(s) for s in spectral], [math.log10(r) for r in rows],
-            square_norms=7.0 * m, width=width, samples=m, margin=gamma, delta=delta,
-        )  # fmt: skip
-        assert 10 ** found[0] == pytest.approx(expected)
-        assert found[1] == pytest.approx(3 * math.sqrt((math.log(2 / delta) + cost) / (2 * m)))
+        complexity, confidence = (term.value for term in bartlett2017(facts(), gamma))
+        assert complexity == pytest.approx(72 * root * math.log(m) / m + 8 / m**1.5)
+        assert confidence == pytest.approx(3 * math.sqrt((math.log(2 / 0.01) + cost) / (2 * m)))
 
     def test_neyshabur_spelled_out(self):
         s, f, m, d, h, b, gamma = [2.0, 3.0], [4.0, 3.5], 5000, 2, 8, 3.0, 1.5
         kl = 42**2 * d**2 * b**2 * h * math.log(4 * d * h) * math.e**2 / (2 * gamma**2)
         kl *= (s[0] * s[1]) ** 2 * sum((x / y) ** 2 for x, y in zip(f, s))
         term = 4 * math.sqrt((kl + math.log(6 * m * d * m ** (1 / (2 * d)) / 0.01)) / (m - 1))
-        found = neyshabur2018(
-            [math.log10(x) for x in s], [math.log10(x) for x in f], radius=b, width=h, samples=m, margin=gamma,
-            delta=0.01,
-        )  # fmt: skip
-        assert [10**x for x in found] == pytest.approx([kl, term])
+        assert [one.value for one in neyshabur2018(facts(), gamma)] == pytest.approx([term])
 
     def test_golowich_spelled_out(self):
-        k = math.ceil(math.log2(30.0 / 2.0))
-        rad = 2.0**k * (math.sqrt(2 * math.log(2) * 3) + 1) * math.sqrt(900.0) / 400
-        found = golowich2020(
-            math.log10(30.0), depth=3, classes=5, square_norms=900.0, samples=400, margin=2.0, delta=0.05
-        )
-        assert 10 ** found[0] == pytest.approx(4 * 5 * rad)
-        share = 0.05 / (1.5 * (k + 1) * (k + 2))
-        assert found[1] == pytest.approx(3 * math.sqrt(math.log(2 / share) / 800))
+        k = math.ceil(math.log2(14.0 / 2.0))
+        rad = 2.0**k * (math.sqrt(2 * math.log(2) * 2) + 1) * math.sqrt(35000.0) / 5000
+        complexity, confidence = (term.value for term in golowich2020(facts(), 2.0))
+        assert complexity == pytest.approx(4 * 5 * rad)
+        share = 0.01 / (1.5 * (k + 1) * (k + 2))
+        assert confidence == pytest.approx(3 * math.sqrt(math.log(2 / share) / 10000))
 
     def test_the_rademacher_complexity_of_linear_functions_is_below_golowich(self):
         """sup over norm(w) <= 1 of the mean of eps <w, x> is norm(X^T eps)/m."""
         generator = torch.Generator().manual_seed(0)
         x = torch.randn(50, 4, generator=generator)
         signs = torch.randint(2, (4000, 50), generator=generator) * 2.0 - 1.0
-        seen_here = float((signs @ x).norm(dim=1).mean() / 50)
-        term, _ = golowich2020(
-            0.0, depth=1, classes=1, square_norms=float(x.square().sum()), samples=50, margin=1.0, delta=0.1
-        )
-        assert seen_here <= 10**term / 4
+        average = float((signs @ x).norm(dim=1).mean() / 50)
+        linear = facts(log10_frobenius=[0.0], classes=1, samples=50, square_norms=float(x.square().sum()))
+        assert average <= golowich2020(linear, 1.0)[0].value / 4
 
     @pytest.mark.parametrize("value", [1e-3, 0.4, 1.0, 1.0001, 3.0, 1e9])
     def test_strata_cover_from_above_and_their_shares_add_up_to_one(self, value):
