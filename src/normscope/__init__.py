@@ -28,8 +28,7 @@ from .geometry.hessian import hessian
 from .geometry.margins import Margins, margins
 from .geometry.smoothness import Smoothness, smoothness
 from .geometry.spectrum import Spectrum
-from .geometry.symmetries import symmetries
-from .geometry.symmetry import Symmetries
+from .geometry.symmetries import Symmetries, symmetries
 from .graph.capturing import capture
 from .graph.ir import Graph
 from .linalg.layer_norms import spectral_norm

@@ -17,9 +17,9 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.choosing import run_training
+from normscope.choosing import choose as choosing
 from normscope.choosing.choice import RunOutcome, half_width
-from normscope.choosing.run_training import train_run
+from normscope.choosing.choose import train_run
 from normscope.choosing.task import TrainingRun, gather
 from normscope.core.errors import InputError
 from normscope.jobs import engines
@@ -33,8 +33,8 @@ QUICK = {"batch_sizes": (8,), "learning_rates": (0.05,), "seeds": 1, "steps": 4,
 @pytest.fixture
 def hurried(monkeypatch):
     """Runs without the measurements beside the training, which take longer than a few steps."""
-    monkeypatch.setattr(run_training, "_stable", lambda *given: 0.5)
-    monkeypatch.setattr(run_training, "_checked", lambda *given: set())
+    monkeypatch.setattr(choosing, "_stable", lambda *given: 0.5)
+    monkeypatch.setattr(choosing, "_checked", lambda *given: set())
 
 
 def quick(model=build, loader=None, **given):
@@ -51,7 +51,7 @@ def choice(*outcomes):
 
 
 def test_every_twin_is_run_and_what_cannot_be_is_recorded_with_the_reason(monkeypatch):
-    monkeypatch.setattr(run_training, "TRIAL_STEPS", 1)
+    monkeypatch.setattr(choosing, "TRIAL_STEPS", 1)
     found = quick(steps=2)
     assert [one.run.normalizer for one in found.outcomes] == ["none", "batch", "layer", "group", "instance", "rms"]
     refused = found.cell("instance", 8)
@@ -136,14 +136,14 @@ def test_a_choice_that_was_ended_goes_on_and_loses_no_finished_run(tmp_path, mon
         return train_run(task, run, first=first)
 
     kinds = {"folder": tmp_path, "normalizers": ("none", "layer", "group")}
-    monkeypatch.setattr(run_training, "train_run", lambda *a, **k: counted(*a, **k, stop=2))
+    monkeypatch.setattr(choosing, "train_run", lambda *a, **k: counted(*a, **k, stop=2))
     with pytest.raises(Stop):
         quick(**kinds)
     lines = (tmp_path / RUNS).read_text().splitlines()
     assert [RunOutcome.from_json(json.loads(line)).run.key for line in lines] == ran
     with (tmp_path / RUNS).open("a") as file:
         file.write(lines[0][: len(lines[0]) // 2])  # killed while it wrote
-    monkeypatch.setattr(run_training, "train_run", counted)
+    monkeypatch.setattr(choosing, "train_run", counted)
     found = quick(**kinds)
     assert len(ran) == len(set(ran)) == 3
     assert len((tmp_path / RUNS).read_text().splitlines()) == 3

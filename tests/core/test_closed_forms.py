@@ -19,7 +19,7 @@ from normscope.bounds.domain import domain_bounds
 from normscope.core import budget as module
 from normscope.core.budget import Budget, OutOfTimeError, check_time, in_time
 from normscope.diagnosis import audit_steps
-from normscope.generalize.theorem20_rows import over_all_inputs
+from normscope.generalize.than2025 import over_all_inputs
 from normscope.linalg.layer_norms import linear_map
 from normscope.linalg.operator_norms import bound
 

@@ -12,7 +12,7 @@ from normscope.generalize.bound import BoundRow, Condition, condition, row, term
 from normscope.generalize.generalization_table import decomposition
 from normscope.generalize.partition import Voronoi
 from normscope.generalize.stream import Tally
-from normscope.generalize.theorem20_rows import over_all_inputs, over_balls
+from normscope.generalize.than2025 import over_all_inputs, over_balls
 from normscope.theory import losses
 
 

@@ -25,7 +25,7 @@ from normscope.geometry.candidate import (
     ShiftAction,
     UnitEntries,
 )
-from normscope.geometry.symmetry import Symmetries
+from normscope.geometry.symmetries import Symmetries
 from normscope.geometry.verification import Function as Wide
 from normscope.geometry.verification import verify
 from normscope.graph.call import prepare

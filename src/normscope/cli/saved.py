@@ -17,7 +17,7 @@ from ..diagnosis.checked import Check
 from ..generalize.generalization_table import Generalization
 from ..geometry.curvature import KINDS as MEASURED
 from ..geometry.curvature import Curvature
-from ..geometry.symmetry import Symmetries
+from ..geometry.symmetries import Symmetries
 from ..monitor.log import FILE
 from ..monitor.run import Run
 from ..report.shown import Shown

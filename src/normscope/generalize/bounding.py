@@ -22,7 +22,7 @@ from .description import Fixed
 from .generalization_table import ErrorPart, Generalization, PartitionCourse, decomposition
 from .pac_bayes import PosteriorSearch, WeightVector, pac_bayes_row
 from .partition import KINDS
-from .theorem20_rows import Setting, corollary_rows, fresh_row, lla_row, local_rows, over_all_inputs
+from .than2025 import Setting, corollary_rows, fresh_row, lla_row, local_rows, over_all_inputs
 from .traced import trace
 from .weight_layers import read_network
 from .weight_rows import growth_row, margin_rows, weight_norm_row

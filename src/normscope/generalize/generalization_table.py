@@ -11,7 +11,7 @@ from ..core.errors import InputError
 from ..geometry.figure_result import FigureResult, figures_form
 from ..theory.sample_sizes import sample_size
 from .bound import CERTIFIED, BoundRow
-from .theorem20_rows import ALONE, LocalRow
+from .than2025 import ALONE, LocalRow
 
 if TYPE_CHECKING:
     import pandas

@@ -20,7 +20,7 @@ from . import vc
 from .bound import BoundRow, BoundTerm, Condition, condition, row, term
 from .description import ARCHITECTURE
 from .stream import SamplesSeen
-from .theorem20_rows import THAN
+from .than2025 import THAN
 from .weight_layers import NetworkNorms
 
 error_row = partial(row, speaks_of="the error of the model on fresh data", most=1.0)

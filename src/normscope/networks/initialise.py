@@ -19,8 +19,7 @@ from ..graph.call import Call
 from ..graph.capturing import capture
 from ..report.shown import Shown
 from ..rules.invariance import feeds
-from .checked_run import run
-from .twin import Where, call_of, chosen, copied
+from .twin import Where, call_of, chosen, copied, run
 
 CLOSE = 0.01
 """A layer whose output has a standard deviation this close to one is not rescaled."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..geometry.candidate import KINDS
-from ..geometry.symmetry import Symmetries, Symmetry
+from ..geometry.symmetries import Symmetries, Symmetry
 from ..report.document import Block, Cell, Column, Document, Notice, ReadColumn, Table, Text, tabulate
 from ..report.words import pluralise
 
