@@ -8,7 +8,7 @@ from torch import nn
 
 import normscope as ns
 from normscope.core.errors import InputError
-from normscope.generalize.bound import BoundRow, Condition, condition, row, term
+from normscope.generalize.bound import BoundRow, condition, row, term
 from normscope.generalize.generalization_table import decomposition
 from normscope.generalize.partition import Voronoi
 from normscope.generalize.stream import Tally
@@ -105,11 +105,6 @@ class TestTable:
         data["rows"][0]["vacuous"] = not data["rows"][0]["vacuous"]
         with pytest.raises(InputError, match="vacuous"):
             ns.Generalization.from_json(data)
-
-    def test_it_is_a_table_for_pandas(self, found):
-        frame = found.to_pandas()
-        assert list(frame["name"]) == [one.name for one in found.rows]
-        assert frame.loc[frame["name"] == "VC", "evidence"].item() == "certified"
 
     def test_sample_sizes(self, found):
         name = "Theorem 20, slopes at D"
@@ -247,19 +242,6 @@ class TestRefused:
         with pytest.raises(InputError, match=message):
             ns.generalization(network(), data(50), **({"steps": 0} | given))
 
-    def test_what_is_no_model(self):
-        with pytest.raises(InputError):
-            ns.generalization("model", data())
-
-    @pytest.mark.parametrize("name", ["probability", "ramp", "clipped_cross_entropy"])
-    def test_bounded_losses_stay_within_their_bound(self, name):
-        loss = losses.named(name)
-        generator = torch.Generator().manual_seed(0)
-        logits = 10 ** (4 * torch.rand(2000, 1, generator=generator) - 1) * torch.randn(2000, 5, generator=generator)
-        rows = loss.rows(logits.double(), torch.randint(5, (2000,), generator=generator))
-        assert 0.0 <= float(rows.min()) <= float(rows.max()) <= loss.most
-        assert float(rows.max()) == pytest.approx(loss.most)
-
 
 class TestRows:
     def test_a_certified_row_needs_every_condition(self):
@@ -275,14 +257,6 @@ class TestRows:
                 name="r", source="", speaks_of="", log10_value=0.0, most=1.0, terms=(), conditions=(bad,),
                 evidence="certified", vacuous=True,
             )  # fmt: skip
-
-    def test_a_condition_is_one_of_three(self):
-        with pytest.raises(ValueError, match="met, not met or unknown"):
-            Condition(what="a", status="maybe", why="")
-
-    def test_a_value_beyond_all_floats_is_kept(self):
-        found = row("r", source="", speaks_of="", most=1.0, terms=[], conditions=[], log10_value=400.0)
-        assert (found.value, found.vacuous, found.log10_value) == (math.inf, True, 400.0)
 
     @pytest.mark.parametrize(("test", "bound"), [(None, None), (None, 0.4), (0.3, 0.4), (0.05, None)])
     def test_the_three_errors_hold_what_is_known(self, test, bound):

@@ -10,7 +10,7 @@ from torch import nn
 
 from normscope.generalize.description import Fixed
 from normscope.generalize.stream import SamplesSeen, independent_draws
-from normscope.generalize.vc import Units, growth_bound, log_growth, slides_bound, vc_dimension
+from normscope.generalize.vc import Units, growth_bound, log_growth
 from normscope.generalize.weight_layers import read_network
 from normscope.generalize.weight_rows import (
     MarginFacts,
@@ -20,7 +20,6 @@ from normscope.generalize.weight_rows import (
     margin_rows,
     neyshabur2018,
     power_of_two,
-    quantiles,
     weight_norm_row,
 )
 from normscope.graph.capturing import capture
@@ -61,21 +60,6 @@ class TestGrowth:
         second = math.log(2) + 9 * math.log(2 * math.e * 100 * 2 / 9)
         assert log_growth(layers, 100) == pytest.approx(first + second)
         assert growth_bound(first + second, 100, 0.05)[0] == pytest.approx(math.sqrt(2 * (first + second) / 100))
-
-    def test_few_samples_can_be_classified_in_every_way(self):
-        assert log_growth([Units(count=1, bends=1, weights=50, degree=1)], 10) == pytest.approx(10 * math.log(2))
-
-    def test_the_dimension_is_where_the_growth_ends(self):
-        layers = [Units(count=3, bends=1, weights=5, degree=1), Units(count=1, bends=1, weights=9, degree=2)]
-        d = vc_dimension(layers)
-        assert log_growth(layers, d) >= d * math.log(2) > 0
-        assert log_growth(layers, d + 1) < (d + 1) * math.log(2)
-
-    def test_the_slides_formula(self):
-        assert slides_bound(10, 1000, 0.05) == pytest.approx(
-            math.sqrt(2 / 1000 * 10 * math.log(2 * math.e * 1000 / 10) + math.log(2 / 0.05) / 1000)
-        )
-        assert slides_bound(1e6, 1000, 0.05) == math.inf
 
 
 class TestNetworks:
@@ -215,33 +199,6 @@ class TestMargins:
                 model[2].weight.div_(factor)
         assert values[0] == pytest.approx(values[1], rel=1e-6)
 
-    def test_an_undeclared_radius_is_not_certified(self):
-        model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
-        network = read_network(model, torch.randn(2, 3), 2, None, None)
-        for radius, evidence in ((None, "estimated"), (5.0, "certified")):
-            rows = {row.name: row.evidence for row in margin_rows(network, seen(), 0.01, radius)}
-            assert rows == {"Bartlett 2017": "certified", "Neyshabur 2018": evidence, "Golowich 2020": "certified"}
-
-    def test_the_margin_with_the_smallest_bound_is_taken(self):
-        model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
-        network, data = read_network(model, torch.randn(2, 3), 2, None, None), seen()
-        for row in margin_rows(network, data, 0.01, 1.0):
-            margins = quantiles(data.margins.tolist())
-            apart = [margin_rows(network, replace(data, margins=torch.full((1000,), m)), 0.01, 1.0) for m in margins]
-            below = [float((data.margins <= m).double().mean()) for m in margins]
-            values = [
-                share + sum(term.value for term in one.terms[1:])
-                for share, rows in zip(below, apart)
-                for one in rows
-                if one.name == row.name
-            ]
-            assert row.value == pytest.approx(min(values))
-
-    def test_margins_to_try_are_positive(self):
-        assert quantiles([]) == []
-        assert quantiles([-2.0, -1.0]) == []
-        assert all(margin > 0 for margin in quantiles(torch.linspace(-1, 5, 100).tolist()))
-
 
 class TestWeightNorm:
     def test_the_rate_and_its_condition(self):
@@ -263,56 +220,11 @@ def test_all_pairs_of_classes_are_counted():
     assert found.units[-1].count == len(list(itertools.permutations(range(4), 2)))
 
 
-class Shifted(nn.Module):
-    """Adds a constant between its layers, which no weight layer shows."""
-
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 2)
-
-    def forward(self, x):
-        return self.b((self.a(x).relu() + 5.0).relu())
-
-
-def test_a_constant_that_is_added_is_seen():
-    found = read_network(Shifted().eval(), torch.randn(2, 3), 2, None, None)
-    assert (found.homogeneous.status, found.piecewise.status) == ("not met", "met")
-    assert {one.evidence for one in margin_rows(found, seen(), 0.01, 1.0)} == {"estimated"}
-
-
 def test_pooling_is_nothing_that_golowich_speaks_of():
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(8, 2)).eval()
     found = read_network(model, torch.randn(2, 1, 6, 6), 2, None, None)
     rows = {one.name: one.evidence for one in margin_rows(found, seen(), 0.01, 1.0)}
     assert rows == {"Bartlett 2017": "certified", "Neyshabur 2018": "certified", "Golowich 2020": "estimated"}
-
-
-class _Nameless(nn.Module):
-    """Operations that belong to no named layer."""
-
-    def __init__(self, operation):
-        super().__init__()
-        self.layer, self.operation = nn.Linear(16, 16), operation
-
-    def forward(self, x):
-        return self.operation(self.layer(x))
-
-
-@pytest.mark.parametrize(
-    ("operation", "condition", "named"),
-    [
-        (lambda x: x + 1.0, "homogeneous", "add"),
-        (lambda x: torch.sigmoid(x), "piecewise", "sigmoid"),
-        (lambda x: nn.functional.max_pool1d(x[:, None], 2).flatten(1), "entrywise", "max_pool1d"),
-        (lambda x: nn.functional.layer_norm(x, (16,)), "chain", "layer_norm"),
-    ],
-)
-def test_an_operation_outside_of_named_layers_is_called_by_what_it_does(operation, condition, named):
-    found = getattr(read_network(_Nameless(operation).eval(), torch.randn(4, 16), 2, None, None), condition)
-    assert found.status == "not met"
-    assert "``" not in found.why
-    assert f"`{named}`" in found.why
-    assert "outside of every named layer" in found.why
 
 
 class _Indexed(nn.Module):

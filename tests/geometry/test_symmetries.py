@@ -17,7 +17,6 @@ import normscope as ns
 from normscope.core.errors import InputError
 from normscope.geometry.candidate import (
     Candidate,
-    Layers,
     Mixing,
     ParameterPart,
     RowMixing,
@@ -352,14 +351,6 @@ def test_frozen_parameters_are_in_no_group() -> None:
     assert [(g["units"], len(g["params"])) for g in groups] == [(None, 2)]
 
 
-def test_another_copy_of_the_model_may_be_given_and_no_other_model() -> None:
-    model, _, found = every_kind()
-    other = copy.deepcopy(model)
-    assert found.param_groups(other)[0]["params"][0] is other[0].weight
-    with pytest.raises(InputError, match="not those that were measured"):
-        found.canonicalize(nn.Linear(2, 2))
-
-
 def test_json_and_back(tmp_path: Path) -> None:
     _, _, found = every_kind()
     found.to_json(tmp_path / "s.json")
@@ -374,17 +365,6 @@ def test_json_and_back(tmp_path: Path) -> None:
     broken["rows"][0]["kind"] = "magic"
     with pytest.raises(InputError, match=r"holds damaged symmetries \(rows\[0\]\.kind is 'magic'\)"):
         ns.Symmetries.from_json(broken)
-
-
-def test_the_page_and_the_table(tmp_path: Path) -> None:
-    _, _, found = every_kind()
-    text = str(found)
-    assert "64 of 613 degrees of freedom" in text
-    assert "Each was verified in float64." in text
-    assert "channel scale" in found._repr_html_()
-    page = found.to_html(tmp_path / "page.html")
-    assert "13 -&gt; 15" in page
-    assert len(found.to_pandas()) == len(found) == 12
 
 
 def test_the_model_is_left_as_found() -> None:
@@ -412,29 +392,6 @@ def test_dropout_counts_as_off() -> None:
     assert model.self_attn.dropout == 0.5
 
 
-def test_two_weights_of_one_module_are_two_layers() -> None:
-    class Bare(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b = nn.Parameter(noise(4, 3)), nn.Parameter(noise(4, 4, seed=1))
-
-        def forward(self, x: Tensor) -> Tensor:
-            y = F.layer_norm(F.linear(x, self.a), (4,)).tanh()
-            return F.layer_norm(F.linear(y, self.b), (4,)).tanh()
-
-    found = ns.symmetries(Bare(), noise(5, 3), mode="eval")
-    scales = [row.parameters for row in found.verified if row.kind == "layer scale"]
-    assert scales == [("a",), ("b",)]
-    assert len(found.rows) == len(found.verified)
-
-
-def test_a_model_that_cannot_be_differentiated_twice_is_one_sentence() -> None:
-    anchors = noise(5, 4, seed=3)
-    model = shaken(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), Function(lambda x: torch.cdist(x, anchors))))
-    with pytest.raises(InputError, match=r"cannot be differentiated twice .*_cdist_backward"):
-        ns.symmetries(model, noise(5, 3), mode="train")
-
-
 def test_bad_input_is_one_sentence() -> None:
     with pytest.raises(InputError, match="no parameters"):
         ns.symmetries(nn.ReLU(), noise(2, 3))
@@ -442,21 +399,3 @@ def test_bad_input_is_one_sentence() -> None:
         ns.symmetries("model", noise(2, 3))
     with pytest.raises(InputError, match="the model raises"):
         ns.symmetries(nn.Linear(4, 2), noise(2, 3))
-
-
-def test_layers_know_their_parameters_by_memory() -> None:
-    model = nn.MultiheadAttention(8, 2, batch_first=True)
-
-    class Own(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.attention = model
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.attention(x, x, x, need_weights=False)[0]
-
-    layers = Layers(Own().train(), capture_batch(Own().train(), noise(2, 4, 8)))
-    assert {layer.weight.name for layer in layers.by_name.values()} == {
-        "attention.in_proj_weight",
-        "attention.out_proj.weight",
-    }

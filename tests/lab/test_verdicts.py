@@ -156,9 +156,3 @@ def _whole(figures: Figures, name: str, value: float) -> float:
 def test_a_verdict_written_by_hand_is_found() -> None:
     fixed = Claim(id="x", source="", where="", text="", judge=lambda f: Judgement(Verdict.HOLDS, f"{f['a']}"))
     assert len(verdicts(fixed)) == 1
-
-
-def test_every_claim_says_what_where_and_whose() -> None:
-    for claim, one in CLAIMS:
-        assert all((claim.source, claim.where, claim.text, one.title, one.about)), claim.id
-        assert claim.id == claim.id.lower()
