@@ -139,12 +139,12 @@ def generalization(
     traced, notes, declared = reading.traced, list(reading.notes), Fixed()
 
     attempt = partial(_attempt, notes)
-    known = None
+    everywhere = None
     if traced is None:
         notes.append(f"no bound over all inputs, and none by norms of weights: {reading.untraced}")
     else:
         declared = Fixed.of(fixed, traced.graph, [name for name, _ in model.named_buffers()])
-        known = attempt(
+        everywhere = attempt(
             "no bound over all inputs",
             lambda: over_all_inputs(model, reading.example, output, max_seconds, traced.graph),
         )
@@ -154,12 +154,12 @@ def generalization(
         loss=bounded,
         delta=delta,
         alone=condition("the loss of a sample depends on that sample alone", None, "the model could not be traced")
-        if known is None
-        else known.alone,
+        if everywhere is None
+        else everywhere.alone,
     )
     rows = [] if reading.test is None else [fresh_row(setting, reading.test, "Test", reading.unseen)]
-    local = local_rows(model, setting, known, domain, held_out, notes)
-    rows += [*(one.bound for one in local), *corollary_rows(setting, known, local)]
+    local = local_rows(model, setting, everywhere, domain, held_out, notes)
+    rows += [*(one.bound for one in local), *corollary_rows(setting, everywhere, local)]
     if sharpness and output is not None:
         notes.append("the sharpness is taken of models with one output")
     elif sharpness:
@@ -192,7 +192,7 @@ def generalization(
                 max_seconds,
                 fixed=declared,
                 traced=traced,
-                captured=None if known is None else known.captured,
+                captured=None if everywhere is None else everywhere.captured,
             ),
         )
     if network is not None:

@@ -153,16 +153,16 @@ class WeightVector:
             traced = TracedInWeights(graph, [own[id(every[item.path])] for item in graph.inputs[:-1]])
         return cls(model, tuple(named), tuple(one.shape for one in named.values()), output, traced)
 
-    def vector(self, given: dict[str, Tensor] | None = None) -> Tensor:
+    def vector(self, prior: dict[str, Tensor] | None = None) -> Tensor:
         """Return the given parameters, or those of the model, as one vector."""
         if not self.names:
             raise InputError("the model has no parameters, and a posterior is one over parameters")
-        state = dict(self.model.named_parameters()) if given is None else given
+        state = dict(self.model.named_parameters()) if prior is None else prior
         for name, shape in zip(self.names, self.shapes):
             if name not in state or state[name].shape != shape:
                 raise InputError(f"the prior has no parameter {name!r} of shape {tuple(shape)}: pass a state_dict")
             if not bool(state[name].isfinite().all()):
-                raise InputError(f"the parameter {name!r} {'of the prior ' if given is not None else ''}is not finite")
+                raise InputError(f"the parameter {name!r} {'of the prior ' if prior is not None else ''}is not finite")
         like = next(self.model.parameters())
         return torch.cat([state[name].detach().reshape(-1).to(like) for name in self.names]).clone()
 

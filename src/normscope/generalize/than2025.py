@@ -134,12 +134,12 @@ def hkk(
     They are `sum (m_i/m) lambda_i max(1, L_i)`, `max_i lambda_i L_i sqrt(ln(4/delta)/m)` and `sqrt(N/m)`; the paper
     leaves out a constant. Cells without held-out samples are left out.
     """
-    known = (counts > 0) & distances.isfinite()
-    m, spread = float(counts.sum()), distances[known].double()
-    if not bool(known.any()):
+    limited = (counts > 0) & distances.isfinite()
+    m, spread = float(counts.sum()), distances[limited].double()
+    if not bool(limited.any()):
         return math.inf, math.inf, 0.5 * math.log10(len(counts) / m)
-    exponents = torch.as_tensor(log10_constants, dtype=torch.float64).expand(len(counts))[known]
-    mean = log10_sum((exponents.clamp(min=0.0) + spread.log10() + (counts[known] / m).log10()).tolist())
+    exponents = torch.as_tensor(log10_constants, dtype=torch.float64).expand(len(counts))[limited]
+    mean = log10_sum((exponents.clamp(min=0.0) + spread.log10() + (counts[limited] / m).log10()).tolist())
     worst = float((exponents + spread.log10()).max()) + 0.5 * math.log10(math.log(4.0 / delta) / m)
     return mean, worst, 0.5 * math.log10(len(counts) / m)
 
@@ -236,7 +236,7 @@ def over_all_inputs(
     )
 
 
-def over_balls(known: Constants, tallies: tuple[Tally, ...]) -> tuple[list[Tensor], Condition]:
+def over_balls(everywhere: Constants, tallies: tuple[Tally, ...]) -> tuple[list[Tensor], Condition]:
     """Return log10 of the model's constant over the ball of every cell, for every label; one tensor per partition.
 
     The cell of points outside of all balls has the constant over all inputs, and so have all but the `MOST_BALLS` cells
@@ -249,18 +249,18 @@ def over_balls(known: Constants, tallies: tuple[Tally, ...]) -> tuple[list[Tenso
     classes = len(largest.counts) // partition.size
     samples = largest.counts.view(classes, partition.size)[:, :-1].sum(0)
     chosen = samples.argsort(descending=True)[: min(MOST_BALLS, int((samples > 0).sum()))]
-    regions = torch.full((len(partition.centres),), known.log10_global, dtype=torch.float64)
+    regions = torch.full((len(partition.centres),), everywhere.log10_global, dtype=torch.float64)
     with Progress("certifying balls", math.ceil(len(chosen) / AT_ONCE)) as progress:
         for some in chosen.split(AT_ONCE):
             centres = partition.centres[some.to(partition.centres.device)]
-            balls = Balls(known.captured, centres, known.bounding)
+            balls = Balls(everywhere.captured, centres, everywhere.bounding)
             bounds = balls.over(partition.radius).constant.double().cpu().log10() + 1e-12
             regions[some] = torch.minimum(bounds, regions[some])
             progress.step()
-    outside = torch.tensor([known.log10_global], dtype=torch.float64)
+    outside = torch.tensor([everywhere.log10_global], dtype=torch.float64)
     by_cell = [torch.cat([regions[: one.partition.size - 1], outside]).repeat(classes) for one in tallies]
     why = f"certified over the balls of radius {partition.radius:g} around {len(chosen)} centres, else over all inputs"
-    return by_cell, condition(CONVEX, known.steep.status == MET, why)
+    return by_cell, condition(CONVEX, everywhere.steep.status == MET, why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -516,57 +516,57 @@ def fresh_row(setting: Setting, fresh: SamplesSeen, what: str, independent: Cond
 def local_rows(
     model: nn.Module,
     setting: Setting,
-    known: Constants | None,
+    everywhere: Constants | None,
     domain: Domain | None,
     held_out: Any,
     notes: list[str],
 ) -> list[LocalRow]:
     """Return Theorem 20 with every kind of constant; the last row is that of the slopes at the samples of D."""
     rows, plan, partitions = [], setting.plan, len(setting.reading.held_tallies)
-    if known is not None:
-        if known.reason:
-            notes.append(f"the constant over all inputs is infinite: {known.reason}")
-        constants: Sequence[Tensor | float] = [setting.log10_loss + known.log10_global] * partitions
+    if everywhere is not None:
+        if everywhere.reason:
+            notes.append(f"the constant over all inputs is infinite: {everywhere.reason}")
+        constants: Sequence[Tensor | float] = [setting.log10_loss + everywhere.log10_global] * partitions
         distances = "reach" if plan.radius is not None else "limit" if plan.input_range is not None else "mean"
-        rows.append(theorem20_row(setting, "Theorem 20, all inputs", constants, known.steep, distances=distances))
+        rows.append(theorem20_row(setting, "Theorem 20, all inputs", constants, everywhere.steep, distances=distances))
         if distances != "mean":
             rows.append(
                 theorem20_row(
-                    setting, "Slides' Theorem 1", constants, known.steep, distances="diameter", two_sided=True
+                    setting, "Slides' Theorem 1", constants, everywhere.steep, distances="diameter", two_sided=True
                 )
             )
-    if known is not None and plan.radius is not None:
+    if everywhere is not None and plan.radius is not None:
         try:
-            by_ball, steep = over_balls(known, setting.train.tallies)
+            by_ball, steep = over_balls(everywhere, setting.train.tallies)
             constants = [setting.log10_loss + one for one in by_ball]
             rows.append(theorem20_row(setting, "Theorem 20, balls", constants, steep, distances="reach"))
         except NormscopeError as error:
             notes.append(f"no constants over balls: {describe_error(error)}")
-    if known is not None and domain is not None:
+    if everywhere is not None and domain is not None:
         why = "no proof that whole cells lie inside the domain"
         if held_out is not None:
             share = domain.coverage(batch.inputs for batch in sample_batches(model, held_out)).share
             why += f"; {100 * share:.3g} % of the held-out samples are"
         steep = condition(CONVEX, None, f"{why}. The ball certificate (radius=) has one")
-        inside = domain_sides(known.captured, domain, known.bounding)["best"].log10_upper
-        constants = [setting.log10_loss + min(inside, known.log10_global)] * partitions
+        inside = domain_sides(everywhere.captured, domain, everywhere.bounding)["best"].log10_upper
+        constants = [setting.log10_loss + min(inside, everywhere.log10_global)] * partitions
         rows.append(theorem20_row(setting, "Theorem 20, domain", constants, steep, distances="mean"))
     sampled = condition(CONVEX, None, "the longest gradient of the loss at a sample of the cell: a maximum over points")
     slopes = [one.slopes.log10() for one in setting.train.tallies]
     return [*rows, theorem20_row(setting, "Theorem 20, slopes at D", slopes, sampled, distances="mean")]
 
 
-def corollary_rows(setting: Setting, known: Constants | None, local: list[LocalRow]) -> list[BoundRow]:
+def corollary_rows(setting: Setting, everywhere: Constants | None, local: list[LocalRow]) -> list[BoundRow]:
     """Return Corollaries 21 and 22, and the bound of Hou et al."""
     sampled = local[-1]
-    finite = known is not None and math.isfinite(known.log10_global)
+    finite = everywhere is not None and math.isfinite(everywhere.log10_global)
     rows = [corollary21_row(local[0].bound, True if finite else None)]
-    if known is not None:
+    if everywhere is not None:
         rows += corollary22_rows(
             setting,
-            log10_product=known.log10_product,
-            normalizers=known.normalizers,
-            chain=known.chain,
+            log10_product=everywhere.log10_product,
+            normalizers=everywhere.normalizers,
+            chain=everywhere.chain,
             with_local=sampled,
         )
     slopes = [one.slopes.log10() for one in setting.train.tallies]

@@ -114,11 +114,11 @@ def read_network(
     graph = captured.graph
     nodes = [node for node in graph if is_weight(node)]
     biased = any(isinstance(node.bound().get("bias"), Tensor) for node in nodes)
-    known = bool(nodes) and all(
+    are_matrices = bool(nodes) and all(
         node.operator in MATRICES and isinstance(node.bound()["weight"], Tensor) for node in nodes
     )
     with torch.no_grad():
-        layers = tuple(_norms(captured, node, biased, node is nodes[-1]) for node in nodes) if known else ()
+        layers = tuple(_norms(captured, node, biased, node is nodes[-1]) for node in nodes) if are_matrices else ()
     learned = _learned(graph, fixed)
     units, counted, why_not_counted = _units(graph, classes, learned)
     return NetworkNorms(
@@ -144,15 +144,15 @@ def read_network(
         alone=alone(graph, traced.folded_model, batch, output),
         matrices=condition(
             "every weight layer is a matrix or a convolution",
-            known,
-            READ_OFF if known else "the norms of some weight layer are not known",
+            are_matrices,
+            READ_OFF if are_matrices else "the norms of some weight layer are not known",
         ),
         piecewise=condition(
             "the network is piecewise linear, from weights, sums and ReLUs",
             not why_not_counted,
             why_not_counted or READ_OFF,
         ),
-        weight_frobenius=tuple(log10(float(node.bound()["weight"].double().norm())) for node in nodes if known),
+        weight_frobenius=tuple(log10(float(node.bound()["weight"].double().norm())) for node in nodes if are_matrices),
     )
 
 

@@ -253,13 +253,13 @@ class Objective:
         free = [leaves[index] for index in indices]
         loss = loss_of(self.function, tree_unflatten(leaves, shape), batch)
         slopes = torch.autograd.grad(loss, free, create_graph=True, allow_unused=True)
-        known = [(s, m) for s, m in zip(slopes, moved, strict=True) if s is not None and s.requires_grad]
-        if not known:
+        curved = [(s, m) for s, m in zip(slopes, moved, strict=True) if s is not None and s.requires_grad]
+        if not curved:
             return [None] * len(parameters)
         bent = torch.autograd.grad(
-            [s for s, _ in known],
+            [s for s, _ in curved],
             free,
-            [torch.zeros_like(s) if m is None else m for s, m in known],
+            [torch.zeros_like(s) if m is None else m for s, m in curved],
             materialize_grads=True,
             allow_unused=True,
         )
@@ -275,8 +275,8 @@ class Objective:
         for batch in self.batches:
             with self._twice():
                 traced = self._traced(batch)
-                known = [(traced.gradients[index], part) for index, part in zip(indices, parts, strict=True)]
-                bent = [(g, part) for g, part in known if g is not None and g.requires_grad]
+                with_gradient = [(traced.gradients[index], part) for index, part in zip(indices, parts, strict=True)]
+                bent = [(g, part) for g, part in with_gradient if g is not None and g.requires_grad]
                 if not bent:  # The loss is linear in these parameters.
                     continue
                 products = torch.autograd.grad(
@@ -370,10 +370,10 @@ def refuse_lost_gradients(model: nn.Module, loss: Tensor) -> None:
 def _nodes(tensors: Sequence[Tensor | None]) -> Iterator[Any]:
     """Yield the nodes of the autograd graph that lead to some tensors."""
     waiting: list[Any] = [t.grad_fn for t in tensors if t is not None and t.grad_fn is not None]
-    seen: set[Any] = set()
+    visited: set[Any] = set()
     while waiting:
         node = waiting.pop()
-        if node not in seen:
-            seen.add(node)
+        if node not in visited:
+            visited.add(node)
             yield node
             waiting.extend(before for before, _ in node.next_functions if before is not None)

@@ -51,10 +51,6 @@ def input_variances(model: nn.Module, batch: Tensor) -> dict[str, list[float]]:
     """Return the figures of `VARIANCES` at each site for one batch in train mode.
 
     A copy is run, so that the model keeps its running statistics and its hooks are not called.
-
-    Args:
-        model: the network.
-        batch: a mini-batch of training images.
     """
     variances: dict[str, Tensor] = {}
     copied = copy.deepcopy(model).train()
@@ -89,11 +85,11 @@ def _figures(variance: Tensor, module: nn.Module) -> Tensor:
 def matrix_norms(model: nn.Module, *, reshaped: bool) -> dict[str, list[float]]:
     """Return log10 of every weight's Frobenius norm and, with `reshaped`, of its reshaped kernel's spectral norm."""
     kernels = [module.weight.detach().flatten(1).double() for module in weight_layers(model).values()]  # type: ignore[operator]
-    found = {"frobenius": torch.stack([kernel.norm() for kernel in kernels]).log10().tolist()}
+    summary = {"frobenius": torch.stack([kernel.norm() for kernel in kernels]).log10().tolist()}
     if reshaped:
         largest = [_spectral(kernel) for kernel in kernels]
-        found["reshaped"] = torch.stack(largest).log10().tolist()
-    return found
+        summary["reshaped"] = torch.stack(largest).log10().tolist()
+    return summary
 
 
 def _spectral(kernel: Tensor) -> Tensor:
@@ -127,13 +123,7 @@ def jobs(settings: Settings) -> list[Job]:
 
 
 def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
-    """Train one network and return its curves.
-
-    Args:
-        settings: the settings of the experiment.
-        job: the job, whose kind is `NETWORK DECAY`.
-        folder: the folder for the log, the curves so far and a checkpoint, from which an interrupted run is resumed.
-    """
+    """Train one network and return its curves."""
     if folder is not None:
         return _Training(settings, job, folder).run()
     with TemporaryDirectory() as temporary:
@@ -141,11 +131,7 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
 
 
 def load(settings: Settings) -> tuple[Split, str]:
-    """Return the data, with images scaled so that the largest norm in training is 1, and a description of the data.
-
-    Raises:
-        InputError: the folder of CIFAR-10 is not given.
-    """
+    """Return the data, with images scaled so that the largest norm in training is 1, and a description of the data."""
     if settings["data"] == "digits":
         split, what = digits(generator=torch.Generator().manual_seed(0)), "scikit-learn's digits"
     elif "data_folder" not in settings:
