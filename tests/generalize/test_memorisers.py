@@ -74,7 +74,7 @@ ARGUMENTS = {
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_what_stands_in_arguments_is_paid_for(name):
     """A pattern of n choices costs at least the logarithm of the number of patterns."""
-    bits = [bool(bit) for bit in samples(24, 0)[1]]
+    bits = [bool(bit) for bit in samples(12, 0)[1]]
 
     def nats(pattern):
         def forward(s, x):
@@ -84,7 +84,7 @@ def test_what_stands_in_arguments_is_paid_for(name):
         graph = capture(model.eval(), torch.ones(2, 1, dtype=torch.float64), mode="eval")
         return describe(graph, range(len(graph.constants)), Fixed.of(["numbers", "base"], graph)).nats
 
-    assert nats(bits) - nats([True] * 24) > math.log(math.comb(24, sum(bits)))
+    assert nats(bits) - nats([True] * 12) > math.log(math.comb(12, sum(bits)))
 
 
 class TestRepeatedSamples:

@@ -66,7 +66,7 @@ def steepest(model: nn.Module, x: Tensor, y: Tensor, rho: float, *, raw: bool, s
 
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("rho", [0.05, 0.2])
-@pytest.mark.parametrize("steps", [0, 30, 150])
+@pytest.mark.parametrize("steps", [0, 150])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_ascent_finds_what_many_starts_find_or_says_that_it_has_not_converged(
     name: str, steps: int, rho: float

@@ -116,16 +116,11 @@ def test_what_is_measured_is_the_network_as_it_stands():
 @pytest.mark.parametrize(
     "build",
     [
-        lambda: theorem6([3], []),
-        lambda: theorem6([3, 0, 2], [1.0, 1.0]),
         lambda: theorem6([3, 2], [1.0, 1.0]),
         lambda: theorem6([3, 2], [-1.0]),
-        lambda: theorem6([3, 2], [math.inf]),
         lambda: theorem6([3, 2], [math.nan]),
         lambda: theorem13([3, 2, 2], [1.0], layer=2),
-        lambda: theorem13([3, 2, 2], [1.0], layer=0),
         lambda: theorem15([3, 2, 2], [0.0], layer=1),
-        lambda: theorem15([3, 2, 2], [1.0], layer=1, factor=0.0),
         lambda: equality13(theorem13([3, 2, 2], [1.0], layer=1), torch.ones(2)),
         lambda: equality15(theorem15([3, 2, 2], [1.0], layer=1), lambda v: v, torch.ones(3)),
     ],

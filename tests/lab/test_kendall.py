@@ -41,11 +41,6 @@ def test_infinite_figures_are_tied_with_each_other_and_above_all_others():
     assert kendall([-math.inf, 0.0, math.inf], [1.0, 2.0, 3.0]) == 1.0
 
 
-def test_without_numbers_or_differences_there_is_no_tau():
-    for x, y in (([1.0, math.nan], [1.0, 2.0]), ([1.0, 2.0], [math.nan, 2.0]), ([1.0, 1.0], [1.0, 2.0]), ([], [])):
-        assert math.isnan(kendall(x, y))
-
-
 def test_psi_separates_an_axis_that_a_measure_orders_from_one_that_it_reverses():
     sample = crossed(2, 3)
     gaps = [10.0 * a + b for a, b in sample.configurations]

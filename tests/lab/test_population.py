@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 import normscope
@@ -16,7 +15,7 @@ from normscope.core.errors import InputError
 from normscope.data import Split, digits
 from normscope.jobs import engines
 from normscope.jobs.ledger import RUNS, Ledger
-from normscope.networks.small import cnn, mlp
+from normscope.networks.small import mlp
 from normscope_lab.population import cohorts as work
 from normscope_lab.population import measures
 from normscope_lab.population.cohorts import PopulationWork
@@ -266,23 +265,12 @@ def test_a_population_that_was_ended_goes_on_and_loses_nothing(split, tmp_path, 
     ("grid", "given", "reason"),
     [
         ({"depths": (1,)}, {}, "depths are whole numbers from 2 to 1000"),
-        ({"depths": (99999,)}, {}, "depths are whole numbers from 2 to 1000"),
-        ({"depths": ()}, {}, "depths are"),
-        ({"widths": (2.5,)}, {}, "widths are"),
         ({"normalizers": ("spectral",)}, {}, "normalizers are some of"),
-        ({"normalizers": "none"}, {}, "normalizers are some of"),
         ({"normalizers": ("group",), "widths": (16,)}, {}, "8 groups of 3 or more"),
-        ({"batch_sizes": (1,)}, {}, "batch_sizes are"),
         ({"batch_sizes": (128,)}, {}, "too few for batches of 128"),
         ({"learning_rates": (0.0,)}, {}, "learning_rates are"),
-        ({"learning_rates": (math.inf,)}, {}, "learning_rates are"),
-        ({"weight_decays": (-1.0,)}, {}, "weight_decays are"),
-        ({"seeds": 0}, {}, "seeds is how many"),
         ({}, {"samples": 100_000}, "cannot be drawn"),
         ({}, {"label_noise": 1.5}, "label_noise is a probability"),
-        ({}, {"target_loss": 0.0}, "target_loss"),
-        ({}, {"steps": 0}, "steps is"),
-        ({}, {"momentum": 1.0}, "momentum is"),
         ({}, {"network": "transformer"}, "network is one of"),
         ({}, {"device": "nowhere"}, "cannot be used here"),
         ({}, {"device": "meta", "engine": "ray"}, "trains on processors"),
@@ -336,26 +324,6 @@ def test_results_are_saved_and_shown(tmp_path):
             Prediction.from_json(damaged)
 
 
-@pytest.mark.parametrize("normalizer", ["none", "batch", "layer", "group", "rms"])
-def test_convolutions_are_trained_together_too(normalizer):
-    images = torch.rand(24, 3, 8, 8, generator=generator())
-    labels = torch.arange(24) % 3
-    split = Split(train_images=images, train_labels=labels, test_images=images, test_labels=labels)
-    data = drawn(split, samples=24, label_noise=0.0, generator=generator())
-    job = PopulationWork(data, "cnn", Stop(loss=1e-9, steps=4), 0.9)
-    recipes = tuple(recipe(normalizer=normalizer, depth=3, batch_size=12, seed=seed) for seed in range(2))
-    for one in job.train(recipes):
-        assert one.status == "not reached"
-        assert one.steps == 4
-        start = cnn(generator=generator(one.recipe.seed), normalizer=normalizer, width=24, depth=3, classes=3)
-        kernels = [module.weight for module in start if isinstance(module, nn.Conv2d)]
-        moved = [module.weight for module in one.model if isinstance(module, nn.Conv2d)]
-        assert [kernel.shape[1] for kernel in kernels] == [3, 24]
-        assert not any(torch.equal(a, b) for a, b in zip(kernels, moved, strict=True))
-        assert all(torch.equal(a, b) for a, b in zip(start.parameters(), one.start.parameters(), strict=True))
-        assert bool(one.model(images).isfinite().all())
-
-
 @pytest.mark.slow
 def test_a_convolutional_network_has_every_measure():
     images = torch.rand(80, 3, 16, 16, generator=generator())
@@ -391,17 +359,10 @@ def test_processes_give_what_one_process_gives_and_one_that_dies_is_recorded(spl
     "change",
     [
         {"status": "flew"},
-        {"train_error": "x"},
-        {"test_error": 7.0},
         {"test_error": -0.1},
-        {"test_error": "nan"},
-        {"measures": 3},
         {"measures": {"parameters": "x"}},
-        {"measures": {"parameters": [1.0]}},
-        {"recipe": 3},
         {"recipe": {"depth": 2}},
         {"recipe": {**asdict(recipe()), "depth": "2"}},
-        {"recipe": {**asdict(recipe()), "normalizer": 2}},
     ],
 )
 def test_a_line_that_is_no_network_is_named_and_not_used(tmp_path, change):

@@ -155,10 +155,6 @@ class TestClaims:
         found = verdicts(runs(coupled=jump, none=jump, decoupled=jump))
         assert found["than.figure2.exponential"] == Verdict.CORRECTED
 
-    def test_large_variances_at_first_fail_the_claim_on_the_beginning(self) -> None:
-        high = {"variance": [[0.5 + e] * 20 for e in range(5)]}
-        assert verdicts(runs(coupled=high, none=high, decoupled=high))["than.figure2.start"] == Verdict.FAILS
-
     @pytest.mark.parametrize("norm", ["operator", "reshaped", "frobenius"])
     @pytest.mark.parametrize("decay", ["coupled", "none", "decoupled"])
     def test_every_norm_and_every_decay_has_a_say(self, norm: str, decay: str) -> None:
@@ -168,12 +164,6 @@ class TestClaims:
         assert found.verdict == Verdict.CONVENTION
         assert found.evidence.count("It is not so for: ReLU network, " + norm) == 1
         assert FIGURE1.claims[0].judge({**measured, **dict(list(low.items())[:1])}).verdict == Verdict.CONVENTION
-
-    def test_runs_that_are_missing_are_left_out_of_the_verdict(self) -> None:
-        few = {job: one for job, one in runs().items() if job.kind.startswith("relu")}
-        assert verdicts(few)["than.figure2.product"] == Verdict.NOT_TESTABLE  # nothing was measured of ResNet18
-        measured = FIGURE1.figures({"epochs": 4}, few)
-        assert FIGURE1.claims[0].judge(measured).verdict == Verdict.HOLDS
 
     def test_products_are_those_of_their_definitions(self) -> None:
         found = FIGURE1.figures({"epochs": 4}, runs())

@@ -32,7 +32,7 @@ from ..monitor.watching import watch
 from ..networks.twin import twin
 from ..theory.losses import Loss
 from .choice import NAMES, Choice, RunOutcome, Status
-from .task import Samples, TrainingRun, TrainingTask, build_seeded_model, gather
+from .task import TrainingRun, TrainingTask, build_seeded_model, gather
 
 BATCH_SIZES = (2, 8, 32, 128)
 LEARNING_RATES = (0.001, 0.01, 0.1)
@@ -109,9 +109,16 @@ def choose(
     loss_function(loss_fn)  # This refuses anything that is no loss.
     source = unwrapped(model) if isinstance(model, nn.Module) else model
     built = build_seeded_model(source, 0)
+    held = gather(built, loader, own_loss=loss_fn is None, samples=samples)
+    training = held.count - held.held_out
+    if training < max(batch_sizes):
+        raise InputError(
+            f"there are {training} samples to train on, too few for batches of {max(batch_sizes)}: "
+            "pass a loader with more, or smaller batch_sizes"
+        )
     task = TrainingTask(
         model=source,
-        samples=_samples(built, loader, loss_fn is None, samples, max(batch_sizes)),
+        samples=held,
         loss=loss_fn,
         steps=steps,
         momentum=momentum,
@@ -123,7 +130,12 @@ def choose(
         notes.append("all seeds start from the weights of the model: pass a function that builds it to vary them too")
     settings = task.settings()
     ledger = Ledger(RunOutcome, folder, settings)
-    runs = _runs(normalizers, batch_sizes, learning_rates, seeds)
+    # Runs with large batches come first: they take longest, and processes should end together.
+    sizes, rates = sorted(set(batch_sizes), reverse=True), sorted(set(learning_rates))
+    runs = [
+        TrainingRun(normalizer=kind, batch_size=size, lr=float(rate), seed=seed)
+        for size, kind, rate, seed in product(sizes, dict.fromkeys(normalizers), rates, range(seeds))
+    ]
     jobs: list[Job] = [(run, run.lr == min(learning_rates) and run.seed == 0) for run in runs]
     missing = [job for job in jobs if job[0].key not in ledger.done]
     if missing:
@@ -137,24 +149,6 @@ def choose(
         settings=settings,
         notes=tuple(notes),
     )
-
-
-def _samples(model: nn.Module, loader: Any, own_loss: bool, count: int | None, largest_batch: int) -> Samples:
-    """Read the samples; refuse a loader with too few of them for the largest batch."""
-    samples = gather(model, loader, own_loss=own_loss, samples=count)
-    training = samples.count - samples.held_out
-    if training < largest_batch:
-        raise InputError(
-            f"there are {training} samples to train on, too few for batches of {largest_batch}: "
-            "pass a loader with more, or smaller batch_sizes"
-        )
-    return samples
-
-
-def _runs(kinds: Sequence[str], sizes: Sequence[int], rates: Sequence[float], seeds: int) -> list[TrainingRun]:
-    """Return every run, those with large batches first: they take longest, and processes should end together."""
-    grid = product(sorted(set(sizes), reverse=True), dict.fromkeys(kinds), sorted(set(rates)), range(seeds))
-    return [TrainingRun(normalizer=kind, batch_size=size, lr=float(rate), seed=seed) for size, kind, rate, seed in grid]
 
 
 def _check(kinds: Any, sizes: Any, rates: Any, seeds: Any) -> None:

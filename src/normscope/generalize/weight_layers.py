@@ -119,7 +119,10 @@ def read_network(
     )
     with torch.no_grad():
         layers = tuple(_norms(captured, node, biased, node is nodes[-1]) for node in nodes) if are_matrices else ()
-    learned = _learned(graph, fixed)
+    learned: Counter[str] = Counter()  # How many floats each operator reads that may have been learned, by its name.
+    for read in graph.reads:
+        if read.real and not all(graph.constants[origin] in fixed for origin in read.origins):
+            learned[read.node] += read.entries
     units, counted, why_not_counted = _units(graph, classes, learned)
     return NetworkNorms(
         layers=layers,
@@ -189,25 +192,10 @@ def _is_homogeneous(node: Node) -> bool:
     return _family(node) == "shape" and "pad" not in node.operator and not floats
 
 
-def _is_shift(node: Node) -> bool:
-    """Whether a weight layer adds a product of two constants to its input, as `addmm(x, a, b)` does."""
-    arguments = node.bound()
-    return isinstance(arguments.get("bias"), Ref) or ("add" in node.operator and isinstance(arguments.get("self"), Ref))
-
-
 def _family(node: Node) -> str | None:
     """Return the family of a node's operator; None where it has no rule."""
     rule = lookup(node)
     return None if rule is None else rule.family
-
-
-def _learned(graph: Graph, fixed: Fixed) -> Counter[str]:
-    """Return how many floats in tensors each operator reads that may have been learned, by its name."""
-    learned: Counter[str] = Counter()
-    for read in graph.reads:
-        if read.real and not all(graph.constants[origin] in fixed for origin in read.origins):
-            learned[read.node] += read.entries
-    return learned
 
 
 def _beside(graph: Graph, counted: Collection[str], fixed: Fixed) -> Description:
@@ -272,7 +260,10 @@ def _units(graph: Graph, classes: int, learned: Counter[str]) -> tuple[tuple[Uni
             )
         elif is_weight(node) and len(node.refs) == 1:
             counted.add(node.name)
-            weights, degree = weights | {node.name}, max(degree, 2) if _is_shift(node) else degree + 1
+            arguments = node.bound()  # `addmm(x, a, b)` adds a product of two constants to its input.
+            added = "add" in node.operator and isinstance(arguments.get("self"), Ref)
+            is_shift = added or isinstance(arguments.get("bias"), Ref)
+            weights, degree = weights | {node.name}, max(degree, 2) if is_shift else degree + 1
         elif _family(node) != "shape" and node.operator not in (*SUMS, *AVERAGES):
             return (), set(), f"{_named(node)} is none of these"
         elif learned[node.name]:  # A constant that is added or concatenated may have been learned.

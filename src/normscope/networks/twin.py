@@ -304,8 +304,9 @@ class _TwinBuilder:
     def _fold(self, path: str, module: nn.Module, into: str | None) -> None:
         """Fold a BatchNorm into the layer before it; where no layer can take it, keep it as an affine map."""
         if into is None:
-            new: nn.Module = affine(module)
-            self._put(path, remember(new, module), module)
+            scale, shift = coefficients(module)
+            like = next((value for value in (module.weight, module.running_mean) if isinstance(value, Tensor)), scale)
+            self._put(path, remember(ChannelAffine(scale.to(like), shift.to(like)), module), module)
             self._record(path, module, "ChannelAffine", "no layer feeds it alone: its affine map stays, in its place")
             return
         layer = folded(self.model.get_submodule(into), module)
@@ -507,13 +508,6 @@ def folded(layer: nn.Module, norm: nn.Module) -> nn.Module:
         new.weight.copy_(weight)
         new.bias = nn.Parameter(bias.to(layer.weight), requires_grad=layer.weight.requires_grad)
     return new
-
-
-def affine(norm: nn.Module) -> ChannelAffine:
-    """Return a BatchNorm in eval mode as the affine map that it is."""
-    scale, shift = coefficients(norm)
-    like = next((value for value in (norm.weight, norm.running_mean) if isinstance(value, Tensor)), scale)
-    return ChannelAffine(scale.to(like), shift.to(like))
 
 
 def module_shapes(
