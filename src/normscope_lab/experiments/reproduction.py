@@ -93,13 +93,13 @@ class Reproduction(Shown):
     def _computed(self) -> tuple[Figures, str]:
         """The figures, and the reason where there are none."""
         try:
-            found = self.experiment.figures(self.settings, self.measured)
+            figures = self.experiment.figures(self.settings, self.measured)
         except UNREADABLE as error:
             if not self.failed:
                 raise
             first, why = next(iter(self.failed.items()))
             return {}, f"{len(self.failed)} of its jobs did not finish (`{first}`: {why}; {describe_error(error)})"
-        return {name: float(value) for name, value in found.items() if not math.isnan(value)}, ""
+        return {name: float(value) for name, value in figures.items() if not math.isnan(value)}, ""
 
     @property
     def figures(self) -> Figures:

@@ -79,18 +79,18 @@ def power(values: Sequence[float], sample: Sample, axes: Sequence[str], *, gener
     numbers, counts = _draws(sample.configurations, generator)
     weights = counts[:, numbers]
     overall = weighted_kendall(signs(values), signs(sample.gaps), np.vstack([np.ones(len(numbers)), weights]))
-    along, resampled, found = {}, [], []
+    along, resampled, taus = {}, [], []
     for index, axis in enumerate(axes):
         others = [(*one[:index], *one[index + 1 :]) for one in sample.configurations]
         groups = _groups(list(zip(others, sample.seeds)), values, sample.gaps)
         along[axis] = tau = _averaged(groups, others, generator)
         if tau.value is not None:
-            found.append(tau.value)
+            taus.append(tau.value)
             resampled.append(_resampled(groups, values, sample.gaps, weights))
     alike = _groups(list(sample.configurations), values, sample.gaps)
     mean = Tau(value=None)
-    if found:
-        mean = _interval(float(np.mean(found)), np.mean(resampled, axis=0))
+    if taus:
+        mean = _interval(float(np.mean(taus)), np.mean(resampled, axis=0))
     return Power(
         overall=_interval(float(overall[0]), overall[1:]),
         axes=along,

@@ -267,12 +267,12 @@ def _factor(figures: Figures, name: str, published: float, what: str, more: str)
 
 
 def _gauge(figures: Figures) -> Judgement:
-    found, shrunk = read(figures, "ratio of sharpness"), read(figures, "ratio of sharpness of smaller weights")
+    plain, shrunk = read(figures, "ratio of sharpness"), read(figures, "ratio of sharpness of smaller weights")
     stable = read(figures, "ratio of sharpness times rate")
     return readings(
-        [(found,), (shrunk,), (stable,)],
+        [(plain,), (shrunk,), (stable,)],
         above=1.0,
-        evidence=f"Without BatchNorm it is {found} times as large; after dividing the weights in front of BatchNorm by "
+        evidence=f"Without BatchNorm it is {plain} times as large; after dividing the weights in front of BatchNorm by "
         f"3, which changes no output, {shrunk}. {_edge(figures)}",
     )
 
@@ -309,14 +309,14 @@ def _wider(figures: Figures) -> Judgement:
 
 
 def _larger(figures: Figures) -> Judgement:
-    found, step = read(figures, "ratio of largest stable rates"), figures["step of the rates"]
+    ratio, step = read(figures, "ratio of largest stable rates"), figures["step of the rates"]
     evidence = (
-        f"The largest stable rate with BatchNorm is {found} times that without; rates were tried {_steps(figures)}, so "
+        f"The largest stable rate with BatchNorm is {ratio} times that without; rates were tried {_steps(figures)}, so "
         f"that a difference of less than that is not seen."
     )
-    if found.low / step < 1.0 < found.high * step:
+    if ratio.low / step < 1.0 < ratio.high * step:
         return Judgement(Verdict.NOT_TESTABLE, f"{evidence} It does not decide which is larger.")
-    return decided(found, above=1.0, evidence=evidence)
+    return decided(ratio, above=1.0, evidence=evidence)
 
 
 def _steps(figures: Figures) -> str:

@@ -77,8 +77,15 @@ def _figures(variance: Tensor, module: nn.Module) -> Tensor:
     gamma = module.weight.detach().double().abs() if isinstance(module, NORMALIZERS) else torch.ones_like(variance)
     inverse = (variance + eps).rsqrt()
     gain = gamma * inverse
-    found = (variance.mean(), variance.log().mean().exp(), inverse.amax(), inverse.norm(), gain.amax(), gain.norm())
-    return torch.stack(found).log10()
+    statistics = (
+        variance.mean(),
+        variance.log().mean().exp(),
+        inverse.amax(),
+        inverse.norm(),
+        gain.amax(),
+        gain.norm(),
+    )
+    return torch.stack(statistics).log10()
 
 
 @torch.no_grad()
@@ -243,11 +250,11 @@ class _Training:
         """Add the norms, variances and accuracies of the model after so many epochs to the curves."""
         last = epoch == self.settings["epochs"]
         seldom = epoch % self.settings["reshape_every"] == 0 or last
-        found = matrix_norms(self.model, reshaped=seldom)
+        statistics = matrix_norms(self.model, reshaped=seldom)
         rows = torch.arange(self.settings["batch_size"], device=self.device)
-        found |= input_variances(self.model, self.train[0][rows])
+        statistics |= input_variances(self.model, self.train[0][rows])
         self.curves["epochs"].append(epoch)
-        for quantity, values in found.items():
+        for quantity, values in statistics.items():
             self.curves[quantity].append(values if quantity != "reshaped" else [epoch, values])
         if seldom:
             self.curves["test_accuracy"].append([epoch, self._accuracy()])
@@ -274,14 +281,14 @@ class _Training:
             for step, value in course.get(layer, ()):
                 norms.setdefault(step, [None] * len(self.curves["layers"]))[index] = value
         totals = {record.step: record.total for record in watched.records}
-        found = self.curves | {
+        statistics = self.curves | {
             "done": self.epoch,
             "operator": [[step / self.steps, values] for step, values in sorted(norms.items())],
             "printed": [[step / self.steps, one.get("log10_printed")] for step, one in totals.items()],
             "folded": [[step / self.steps, one.get("log10_folded")] for step, one in totals.items()],
             "findings": _first(watched.findings),
         }
-        written: dict[str, Any] = json.loads(json.dumps(to_plain(rounded(found)), allow_nan=False))
+        written: dict[str, Any] = json.loads(json.dumps(to_plain(rounded(statistics)), allow_nan=False))
         write_text(self.folder / CURVES, json.dumps(written, separators=(",", ":")) + "\n")
         return dict(from_plain(written))
 
