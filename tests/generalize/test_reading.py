@@ -45,7 +45,6 @@ class TestPartition:
             ("grid", {}, "input_range"),
             ("grid", {"input_range": (0.0, 1.0), "radius": 1.0}, "no radius"),
             ("random", {}, "input_range"),
-            ("kmeans", {}, "partition is one of"),
         ],
     )
     def test_what_cannot_be_a_partition_is_refused(self, kind, given, message):

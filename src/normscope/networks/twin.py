@@ -207,7 +207,7 @@ class _TwinBuilder:
             graph = self._graph("find the places for normalizers (or name them with where=)")
             paths = hidden_layers(graph, self.model)
         else:
-            paths = [path for path, layer in _weight_layers(self.model) if chosen(where, path, layer)]
+            paths = [path for path, layer in weight_layers(self.model) if chosen(where, path, layer)]
         if not paths:
             raise InputError(f"where={where!r} names no normalizer and no weight layer of the model")
         for path in paths:
@@ -388,7 +388,7 @@ def chosen(where: Where, path: str, module: nn.Module) -> bool:
     return any(fnmatchcase(path, pattern) for pattern in patterns)
 
 
-def _weight_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def weight_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield linear layers and convolutions, except the one in a MultiheadAttention, which is read and never run."""
     for path, module in model.named_modules():
         only_read = isinstance(module, nn.modules.linear.NonDynamicallyQuantizableLinear)
