@@ -12,7 +12,6 @@ from torch.func import functional_call, grad_and_value, vmap
 
 import normscope as ns
 
-from ..core.clocks import clocked
 from .hessians import CROSS_ENTROPY
 from .test_paths import SQUARE, bowl
 
@@ -120,16 +119,6 @@ def test_too_few_steps_or_starts_are_said(options: dict[str, int], advice: str) 
     page = " ".join(str(found).split())
     assert "found from below" in page
     assert advice in page
-
-
-def test_an_ascent_that_the_clock_cuts_is_said_and_has_made_a_step() -> None:
-    model, x, y = trained("tanh", 30)
-    whole = ns.flatness(model, CROSS_ENTROPY, (x, y), levels=(0.1,), draws=1, sharpness=False)
-    with clocked(3):
-        cut = ns.flatness(model, CROSS_ENTROPY, (x, y), levels=(0.1,), draws=1, sharpness=False, max_seconds=1.0)
-    assert 0.0 < cut.ascent <= whole.ascent * (1 + 1e-9)
-    assert not cut.ascent_converged
-    assert "the ascent was cut short by max_seconds" in cut.notes
 
 
 def test_a_loss_without_a_bound_is_infinite() -> None:

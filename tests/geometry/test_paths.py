@@ -169,19 +169,3 @@ def test_flatness_names_what_cannot_be_differentiated_twice_and_first_derivative
     with pytest.raises(InputError, match="differentiated twice: Once"):
         ns.flatness(Custom(3, 2), "cross_entropy", BATCH, levels=(0.1,), draws=1)
     assert ns.flatness(Custom(3, 2), "cross_entropy", BATCH, levels=(0.1,), draws=1, sharpness=False).ascent >= 0
-
-
-def test_one_of_several_outputs_is_taken_by_its_name():
-    class Two(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Linear(2, 2)
-
-        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-            hidden = self.inner(x)
-            return {"logits": 2.0 * hidden, "hidden": hidden}
-
-    model, x, y = Two(), torch.randn(5, 2), torch.zeros(5, dtype=torch.long)
-    found = ns.margins(model, (x, y), output="logits")
-    logits = model(x)["logits"].detach().double()
-    assert found.margin == pytest.approx((logits[:, 0] - logits[:, 1]).tolist())

@@ -2,7 +2,6 @@
 
 import copy
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -57,13 +56,6 @@ def test_too_few_evaluations_are_said() -> None:
     assert "raise evaluations" in found.notes[-1]
 
 
-@pytest.mark.parametrize("bad", [{"time": 0.0}, {"lr": -1.0}, {"rtol": 0.0}])
-def test_bad_options_are_refused(bad) -> None:
-    model, batch = bowl(1.0)
-    with pytest.raises(InputError, match=next(iter(bad))):
-        lab.flow(model, SQUARE, batch, **bad)
-
-
 def test_the_trajectory_on_the_circle_is_that_of_the_points() -> None:
     model, x, y = made("batch")
     found = lab.flow(model, CROSS_ENTROPY, (x, y), time=0.5, mode="train", rtol=1e-3)
@@ -85,18 +77,6 @@ def test_what_cannot_be_measured_leaves_the_model_as_found() -> None:
     with pytest.raises(InputError, match="must be a scalar"):
         lab.flow(model, lambda out, y: out.sum(1), BATCH)
     assert unchanged(model, state)
-
-
-def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
-    model, x, y = made("batch")
-    found = lab.flow(model, CROSS_ENTROPY, (x, y), time=0.2, rtol=1e-2, mode="train")
-    written = found.to_json(tmp_path / "flow.json")
-    assert written["type"] == "flow"
-    for source in (tmp_path / "flow.json", written):
-        again = lab.Flow.from_json(source)
-        assert again == found
-        assert again.document() == found.document()
-        assert again.to_json() == written
 
 
 @pytest.mark.gpu

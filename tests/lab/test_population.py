@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ import normscope
 from normscope.core.errors import InputError
 from normscope.data import Split, digits
 from normscope.jobs import engines
-from normscope.jobs.ledger import RUNS, Ledger
+from normscope.jobs.ledger import RUNS
 from normscope.networks.small import mlp
 from normscope_lab.population import cohorts as work
 from normscope_lab.population import measures
@@ -353,23 +353,3 @@ def test_processes_give_what_one_process_gives_and_one_that_dies_is_recorded(spl
     assert [(m.recipe.normalizer, m.status) for m in found.members] == [
         ("none", "reached"), ("none", "reached"), ("layer", "failed"), ("layer", "failed"),
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"status": "flew"},
-        {"test_error": -0.1},
-        {"measures": {"parameters": "x"}},
-        {"recipe": {"depth": 2}},
-        {"recipe": {**asdict(recipe()), "depth": "2"}},
-    ],
-)
-def test_a_line_that_is_no_network_is_named_and_not_used(tmp_path, change):
-    held = Ledger(Member, tmp_path, {})
-    held.add(Member(recipe=recipe(), status="reached", train_error=0.1, test_error=0.4, measures={"parameters": 3.0}))
-    path = tmp_path / RUNS
-    whole = path.read_text()
-    path.write_text(json.dumps({**json.loads(whole), **change}) + "\n" + whole)
-    with pytest.raises(InputError, match=r"line 1 of .* is damaged .*: remove it"):
-        Ledger(Member, tmp_path, {})

@@ -246,16 +246,6 @@ class TestOddFolders:
             reproduce(["toy.one"], folder=place.parent, workers=0)
         assert "Error" not in str(error.value).partition("(")[0]
 
-    @pytest.mark.parametrize("text", ["[1, 2", "", "[1, 2]", "null", "\x00"])
-    def test_settings_that_are_none(self, place: Path, text: str) -> None:
-        (place / "settings.json").write_text(text)
-        self.refused(place, "name another folder")
-
-    def test_results_without_their_settings(self, place: Path) -> None:
-        (place / "settings.json").unlink()
-        self.refused(place, r"without their settings\.json: name another folder")
-        assert not (place / "settings.json").exists()
-
     def test_results_of_another_experiment(self, place: Path) -> None:
         runs = place / "runs.jsonl"
         runs.write_text(runs.read_text().replace("toy.one", "toy.two"))

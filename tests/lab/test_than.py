@@ -11,7 +11,6 @@ from torch import nn
 
 import normscope as ns
 from normscope_lab.experiments.base import Job, Verdict
-from normscope_lab.experiments.than import watched_training
 from normscope_lab.experiments.than.figures import FIGURE1, FIGURE2
 from normscope_lab.experiments.than.watched_training import CHECKPOINT, input_variances, matrix_norms, measure
 from normscope_lab.experiments.vision import efficientnet, relu_network, resnet18
@@ -56,12 +55,6 @@ class TestProbes:
 
 
 class TestRuns:
-    @pytest.mark.parametrize("decay", ["coupled", "decoupled", "none"])
-    def test_decays_are_what_they_are_called(self, decay: str, tmp_path: Path) -> None:
-        run = watched_training._Training(TINY, Job(f"relu {decay}"), tmp_path)
-        assert type(run.optimizer) is (torch.optim.AdamW if decay == "decoupled" else torch.optim.Adam)
-        assert run.optimizer.defaults["weight_decay"] == (0 if decay == "none" else 1e-4)
-
     def test_a_run_that_was_ended_goes_on_to_the_same_curves(self, tmp_path: Path) -> None:
         whole = measure(TINY, Job("relu_bn coupled"), tmp_path / "whole")
         measure({**TINY, "epochs": 1}, Job("relu_bn coupled"), tmp_path / "parts")

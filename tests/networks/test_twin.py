@@ -269,20 +269,6 @@ def test_what_cannot_be_is_refused_with_the_reason(model, asked, reason):
     assert same(state(model), before)
 
 
-def test_without_a_batch_what_needs_one_says_so():
-    with pytest.raises(InputError, match="pass a batch"):
-        ns.twin(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), normalizer="layer")
-    with pytest.raises(InputError, match="needs a batch"):
-        ns.twin(mlp()[0], normalizer=None, fold=True)
-    with pytest.raises(InputError, match="pass a batch"):
-        ns.twin(grouped()[0], normalizer="batch")
-    with pytest.raises(InputError, match="pass a batch"):
-        ns.twin(mlp()[0], normalizer="instance")
-    found = ns.twin(mlp()[0], normalizer="layer")
-    assert not found.checked
-    assert "not run" in str(found)
-
-
 def test_tokens_before_samples_are_not_mixed_by_instance_normalization():
     layer = nn.TransformerEncoderLayer(32, 4, 48, dropout=0.0)  # [tokens, samples, features]
     with pytest.raises(InputError, match="would mix them"):
