@@ -246,6 +246,11 @@ class TestOddFolders:
             reproduce(["toy.one"], folder=place.parent, workers=0)
         assert "Error" not in str(error.value).partition("(")[0]
 
+    def test_results_without_their_settings(self, place: Path) -> None:
+        (place / "settings.json").unlink()
+        self.refused(place, r"without their settings\.json: name another folder")
+        assert not (place / "settings.json").exists()
+
     def test_results_of_another_experiment(self, place: Path) -> None:
         runs = place / "runs.jsonl"
         runs.write_text(runs.read_text().replace("toy.one", "toy.two"))
