@@ -12,7 +12,6 @@ from normscope.generalize.description import Fixed
 from normscope.generalize.pac_bayes import (
     AT_ONCE,
     Posterior,
-    PosteriorSearch,
     WeightVector,
     average_error,
     binary_kl,
@@ -100,11 +99,10 @@ def problem(m, seed, flip=0.1):
 def bound(m, seed, model, fixed=(), **options):
     x, y = problem(m, seed)
     declared = Fixed.of(fixed, capture(model, x[:8], mode="eval"))
-    search = PosteriorSearch(**({"steps": 60, "draws": 40, "rates": (1e-2, 5e-2)} | options))
     return pac_bayes_row(
         model,
         lambda: iter([SampleBatch(x, y)]),
-        search=search,
+        **({"steps": 60, "draws": 40, "rates": (1e-2, 5e-2)} | options),
         samples=m,
         classes=2,
         delta=0.1,
@@ -135,7 +133,7 @@ class TestBound:
             torch.manual_seed(seed)
             row, _ = pac_bayes_row(
                 nn.Linear(30, 2), lambda x=x, y=y: iter([SampleBatch(x, y)]),
-                search=PosteriorSearch(steps=40, draws=20, rates=(0.05, 0.05)), samples=40, classes=2, delta=0.5,
+                steps=40, draws=20, rates=(0.05, 0.05), samples=40, classes=2, delta=0.5,
                 output=None, asked=(ALONE,), seed=seed,
             )  # fmt: skip
             assert row.value >= 0.5

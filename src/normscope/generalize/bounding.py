@@ -20,7 +20,7 @@ from .bound import CERTIFIED, BoundRow, condition
 from .data_reading import CellPlan, DataReading, read, rereader
 from .description import Fixed
 from .generalization_table import ErrorPart, Generalization, PartitionCourse, decomposition
-from .pac_bayes import PosteriorSearch, WeightVector, pac_bayes_row
+from .pac_bayes import WeightVector, pac_bayes_row
 from .partition import KINDS
 from .than2025 import Setting, corollary_rows, fresh_row, lla_row, local_rows, over_all_inputs
 from .traced import trace
@@ -207,7 +207,9 @@ def generalization(
             lambda: pac_bayes_row(
                 model,
                 rereader(model, train, held_out),
-                search=PosteriorSearch(steps=steps, draws=2 * steps, prior=None if prior is None else dict(prior)),
+                steps=steps,
+                draws=2 * steps,
+                prior=None if prior is None else dict(prior),
                 samples=reading.train.samples,
                 classes=reading.train.classes,
                 delta=delta,

@@ -399,14 +399,7 @@ def corollary21_row(like: BoundRow, continuous: bool | None) -> BoundRow:
     )
 
 
-def corollary22_rows(
-    setting: Setting,
-    *,
-    log10_product: float,
-    normalizers: Sequence[tuple[str, float]],
-    chain: Condition,
-    with_local: LocalRow,
-) -> list[BoundRow]:
+def corollary22_rows(setting: Setting, everywhere: Constants, with_local: LocalRow) -> list[BoundRow]:
     """Return Corollary 22: the BN or LN form for the model, and the form without normalizers."""
     slack = with_local.over[with_local.chosen].slack
     train = setting.train.tallies[with_local.chosen]
@@ -416,15 +409,15 @@ def corollary22_rows(
     near = condition(
         "lambda_i bounds the mean distance in each cell", None, "estimated from held-out samples, from above"
     )
-    conditions = [*setting.common, near, chain, setting.reading.independent]
+    conditions = [*setting.common, near, everywhere.chain, setting.reading.independent]
     if bool((counts[~limited] > 0).any()):
         conditions.append(
             condition("every cell that holds samples holds held-out ones", False, "some do not and are left out")
         )
     rows = []
-    for name, exponent, what in _normalizer_forms(normalizers):
-        omega, gap = corollary22(log10_product, setting.log10_loss, mean_distance, slack, exponent)
-        network = "the model" if exponent or not normalizers else "its twin without normalizers"
+    for name, exponent, what in _normalizer_forms(everywhere.normalizers):
+        omega, gap = corollary22(everywhere.log10_product, setting.log10_loss, mean_distance, slack, exponent)
+        network = "the model" if exponent or not everywhere.normalizers else "its twin without normalizers"
         rows.append(
             row(
                 name,
@@ -453,12 +446,12 @@ def _normalizer_forms(normalizers: Sequence[tuple[str, float]]) -> list[tuple[st
     return [form, ("Corollary 22, without normalizers", 0.0, "omega alone")]
 
 
-def hkk_row(setting: Setting, constants: Sequence[Tensor | float], with_local: LocalRow) -> BoundRow:
+def hkk_row(setting: Setting, with_local: LocalRow) -> BoundRow:
     """Return the bound of Hou et al. as Than quotes it."""
     index = with_local.chosen
     train = setting.train.tallies[index]
     distances = mean_distances(train, setting.reading.held_tallies[index])
-    mean, worst, size = hkk(train.counts, distances, constants[index], delta=setting.delta)
+    mean, worst, size = hkk(train.counts, distances, train.slopes.log10(), delta=setting.delta)
     terms = [
         term("loss on D", setting.train.loss),
         BoundTerm(name="cells", log10=mean),
@@ -562,12 +555,5 @@ def corollary_rows(setting: Setting, everywhere: Constants | None, local: list[L
     finite = everywhere is not None and math.isfinite(everywhere.log10_global)
     rows = [corollary21_row(local[0].bound, True if finite else None)]
     if everywhere is not None:
-        rows += corollary22_rows(
-            setting,
-            log10_product=everywhere.log10_product,
-            normalizers=everywhere.normalizers,
-            chain=everywhere.chain,
-            with_local=sampled,
-        )
-    slopes = [one.slopes.log10() for one in setting.train.tallies]
-    return [*rows, hkk_row(setting, slopes, sampled)]
+        rows += corollary22_rows(setting, everywhere, sampled)
+    return [*rows, hkk_row(setting, sampled)]
