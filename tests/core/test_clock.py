@@ -38,7 +38,7 @@ from .clocks import MODELS, Clock, clocked, made, shorten
 def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short searches, and nothing that is done whatever the clock says: as if the networks were large."""
     shorten(monkeypatch)
-    monkeypatch.setattr(module, "CLOSED_FORM_WORK", 0.0)
+    monkeypatch.setattr(module, "CLOSED_FORM_SECONDS", 0.0)
     monkeypatch.setattr(captured, "TINY_PASS", 0.0)
     monkeypatch.setattr(audit_steps, "BRIEF_TRACE", -1.0)
 
@@ -292,7 +292,7 @@ class TestMaps:
         assert cheap.log10 >= operator_norms.upper(linear).log10
 
     def test_tiny_networks_are_bounded_tightly_whatever_the_clock_says(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "CLOSED_FORM_WORK", 1e10)
+        monkeypatch.setattr(module, "CLOSED_FORM_SECONDS", 10.0)
         monkeypatch.setattr(captured, "TINY_PASS", 1e5)
         model, batch = made("chain")
         whole, cut = ns.ladder(model, batch), ns.ladder(model, batch, max_seconds=0.0)

@@ -90,7 +90,7 @@ def capture_within(
         clock = Budget()
         program, whole = _traced(model, dataclasses.replace(call, per_sample=False), forced, mode, True)
         times = 1.0 if is_plain(program) else REWRITTEN
-        if budget.limited and not budget.time_for(times * clock.elapsed, 1.0):
+        if budget.limited and not budget.time_for(times * clock.elapsed):
             raise CaptureError(NO_TIME)
         why = what_joins(program, call, mode, whole)
         notes = call.notes if why is None else (*call.notes, f"{why}: the whole batch is measured as one input")
