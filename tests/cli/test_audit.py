@@ -10,8 +10,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from normscope import data as data_sets
-from normscope.cli import compare, data_forms, huggingface, model_forms
-from normscope.cli.targets import read_from
+from normscope.cli import data_forms, model_forms, saved
+from normscope.cli.messages import read_from
 from normscope.core.errors import InputError
 from normscope.diagnosis.audit_result import Audit
 
@@ -124,7 +124,7 @@ def test_noise_has_the_sizes_of_the_config(name, sizes, expected):
     import transformers
 
     model = getattr(transformers, f"{name}Model")(getattr(transformers, f"{name}Config")(**sizes))
-    made = huggingface.noise(model, 3, generator=torch.Generator().manual_seed(0))
+    made = model_forms.noise(model, 3, generator=torch.Generator().manual_seed(0))
     assert {key: tuple(value.shape) for key, value in made.items()} == expected
     assert all(int(value.max()) < 20 for key, value in made.items() if "ids" in key)
 
@@ -219,7 +219,7 @@ def test_compare_prints_and_writes(work, run):
 def test_names_in_a_comparison_are_unique():
     audits = [Audit(name=name, mode=None, parameters=0, samples=0, batches=0) for name in "aabbb"]
     files = [Path("x.json"), Path("y.json"), Path("z.json"), Path("z.json"), Path("w/z.json")]
-    names = list(compare.named(list(zip(files, audits))))
+    names = list(saved.named(list(zip(files, audits))))
     assert names == ["a (x)", "a (y)", "b (z)", "b (z)'", "b (z)''"]
 
 

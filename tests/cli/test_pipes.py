@@ -93,7 +93,7 @@ def test_the_other_verbs_too(work, into_nobody, verb):
 def test_the_files_are_there_before_anything_is_printed(work, run, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        "normscope.cli.audit.print_document", lambda _: seen.append(sorted(p.name for p in work.glob("*.*")))
+        "normscope.cli.messages.print_document", lambda _: seen.append(sorted(p.name for p in work.glob("*.*")))
     )
     assert run(*AUDIT).code == 0
     assert {"a.json", "r.html"} <= set(seen[0])

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from normscope.bounds.radius.radii import Radii
-from normscope.cli.targets import check_targets
+from normscope.cli.messages import check_targets
 from normscope.core.bracket import Evidence
 from normscope.diagnosis.audit_result import Audit
 

@@ -19,7 +19,7 @@ from normscope.graph.ir import Graph
 
 NEVER = 10**9
 LATE = 100.0
-"""The time, in seconds, of a clock that has run out: that of every `max_seconds` here, and before the end of closed forms."""
+"""The seconds at which a clock has run out: the largest `max_seconds` here, before the deadline of closed forms."""
 
 
 class Clock:

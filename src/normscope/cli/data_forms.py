@@ -18,8 +18,7 @@ from .. import data as data_sets
 from ..core.errors import InputError, describe_error
 from ..core.npz import open_npz
 from ..report.words import listed, pluralise
-from .model_forms import GivenModel
-from .objects import call_object, load_object
+from .model_forms import GivenModel, call_object, load_object
 
 BATCH_SIZE = 32
 NOISE_SAMPLES = 8
@@ -31,6 +30,8 @@ MAX_DATA_BYTES = 4 << 30
 """What is read of an npz file: 2,048 images of 3x224x224 in float64 take 2.5 GB."""
 UNIT = "values from 0 to 1"
 FORMS = "digits, mnist:FOLDER, cifar10:FOLDER, npz:FILE, package.module:loader or path/to/file.py:loader"
+SPLIT_BATCH = 256
+"""Samples of a batch of training or test data with labels."""
 RAW = "raw:"
 """The prefix of a folder whose images are wanted with values from 0 to 1, and not standardised."""
 
@@ -284,6 +285,37 @@ def open_labelled(text: str | None, given: GivenModel, *, samples: int, seed: in
     opened = open_data(text, given, batch_size=min(samples, given.batch_size or samples), seed=seed)
     batches = [opened.first] if opened.loader is None else opened.loader
     return Labelled(batches=_first(batches, samples), notes=opened.notes)
+
+
+def open_with_labels(text: str, given: GivenModel, *, samples: int, seed: int) -> tuple[list[Any], tuple[str, ...]]:
+    """Return the batches of `open_labelled`, and notes for the report; refuse data without labels."""
+    labelled = open_labelled(text, given, samples=samples, seed=seed)
+    batches = list(labelled.batches)
+    if any(labels is None for _, labels in batches):
+        raise InputError(f"{text} has no labels: batches are pairs of inputs and labels")
+    return batches, labelled.notes
+
+
+def open_split(text: str, given: GivenModel, *, samples: int, seed: int) -> tuple[Any, Any, tuple[str, ...]]:
+    """Return training samples with labels, and test samples if the data set has them; and notes for the report."""
+    name, colon, folder = text.partition(":")
+    if text == "digits":
+        split, values = data_sets.digits(generator=torch.Generator().manual_seed(seed)), UNIT
+    elif name in _FOLDERS and colon and folder:
+        split, values = folder_split(name, folder, samples)
+    else:
+        train, notes = open_with_labels(text, given, samples=samples, seed=seed)
+        return train, None, notes
+    train, test = (
+        list(
+            zip(
+                converted(images[:samples], dtype_of(given.model), values).split(SPLIT_BATCH),
+                labels[:samples].split(SPLIT_BATCH),
+            )
+        )
+        for images, labels in ((split.train_images, split.train_labels), (split.test_images, split.test_labels))
+    )
+    return train, test, (f"data: {name}, {values}, training and test part",)
 
 
 def _of_split(split: data_sets.Split, given: GivenModel, samples: int, source: str) -> Labelled:

@@ -37,7 +37,7 @@ class Budget:
     no clock decides anything: the same search takes the same steps in every run, whatever else the machine does.
 
     Budgets are parts of each other: what a part spends is spent of the whole, and what the clock cut in a part was cut
-    in the whole. Closed forms have a later deadline than searches (`closed_forms`).
+    in the whole. Closed forms have one deadline, later than that of all searches (`closed_forms`).
 
     Args:
         steps: how many steps the search may take; None for work that ends by itself.
@@ -72,14 +72,16 @@ class Budget:
         return self._part(Budget(steps, what=what), self._deadline)
 
     def closed_forms(self, what: str) -> Budget:
-        """Return the budget of work that is done although the clock has run out, for `CLOSED_FORM_SECONDS` more."""
+        """Return the budget of work that all calls do: it ends `CLOSED_FORM_SECONDS` after the whole."""
         *_, whole = self._wholes()
-        return self._part(Budget(what=what), min(self._deadline, whole._deadline) + CLOSED_FORM_SECONDS)
+        return self._part(Budget(what=what), whole._deadline + CLOSED_FORM_SECONDS)
 
     def share(self, part: float) -> Budget:
-        """Return the budget of a part of the steps, and of the time, that are left."""
+        """Return the budget of a part of the steps, and of the time, that are left; closed forms share no time."""
         steps = None if self.left == math.inf else math.floor(self.left * part)
-        ends = self._deadline if not self.limited else time.monotonic() + part * self.seconds
+        *_, whole = self._wholes()
+        whole_time = not self.limited or self._deadline > whole._deadline
+        ends = self._deadline if whole_time else time.monotonic() + part * self.seconds
         return self._part(Budget(steps, what=self.what), ends)
 
     def _part(self, part: Budget, deadline: float) -> Budget:
