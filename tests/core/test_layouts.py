@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.core.reached import same
+from normscope.core.untouched import same
 
 EYE = torch.eye(4)
 pytestmark = pytest.mark.filterwarnings(

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.core.errors import CaptureError
-from normscope.core.reached import Reached
-from normscope.core.untouched import untouched
+from normscope.core.untouched import Reached, untouched
 
 HISTORY: list[Any] = []
 TOTAL = 0

@@ -14,8 +14,14 @@ import pytest
 import torch
 
 from normscope.core.files import write_text
-from normscope.core.threads import ignore_warnings, silence_loggers
-from normscope.core.torch_settings import full_precision, math_attention, uncompiled, without_cudnn
+from normscope.core.threads import (
+    full_precision,
+    ignore_warnings,
+    math_attention,
+    silence_loggers,
+    uncompiled,
+    without_cudnn,
+)
 
 
 def in_thread(action: Callable[[], object]) -> None:

@@ -19,9 +19,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ..core.bracket import Bracket, Evidence, Scope
 from ..core.budget import Budget
 from ..core.errors import JacobianError, describe_error
-from ..core.log10 import log10
-from ..core.sizes import norm
-from ..core.torch_settings import math_attention
+from ..core.log10 import log10, norm
+from ..core.threads import math_attention
 from ..core.untouched import mode_of, outside_inference_mode, untouched
 from ..graph.capturing import Traces
 from ..graph.ir import Graph

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError, describe_error
-from ..core.file_limits import MAX_TABLE_BYTES, SMALL_BYTES
-from ..core.files import read_json
+from ..core.files import MAX_TABLE_BYTES, SMALL_BYTES, read_json
 from ..core.npz import open_zip, unpacked_limit
 from ..core.threads import ignore_warnings
 from ..diagnosis.bare_weights import Stored

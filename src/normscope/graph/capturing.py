@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..core.budget import Budget
 from ..core.errors import CaptureError, InputError, NormscopeError, describe_error
-from ..core.torch_settings import full_precision
+from ..core.threads import full_precision
 from ..core.untouched import drops, mode_of, outside_inference_mode, untouched
 from .call import Call, Caller, UntracedError, close, drawn, prepare, quantized, run, settle
 from .direct_trace import is_plain, write_out_of_place, writes_nothing
