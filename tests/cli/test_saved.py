@@ -1,8 +1,6 @@
 """Saved radii: `normscope show` prints them and writes their page, `normscope compare` refuses them."""
 
 import json
-import os
-import threading
 
 import pytest
 
@@ -40,31 +38,6 @@ def test_show_prints_radii_and_writes_their_page(saved, run):
     assert "66.7%" in done.out.replace(" ", "")
     assert done.out.endswith("wrote page.html\n")
     assert (saved / "page.html").read_text() == RADII.to_html()
-
-
-def test_radii_shown_are_those_that_the_command_printed(work, run):
-    options = ("--samples", 4, "--max-seconds", 2, "--json", "r.json")
-    made = run("radius", "net.py:model", "--data", "net.py:loader", *options)
-    shown = run("show", "r.json")
-    assert (made.code, shown.code, shown.err) == (0, 0, "")
-    assert made.out == shown.out + "wrote r.json\n"
-
-
-def test_radii_are_known_by_their_type_wherever_it_stands(saved, run):
-    data = RADII.to_json()
-    kind = data.pop("type")
-    (saved / "turned.json").write_text("\ufeff" + json.dumps(data | {"type": kind}))
-    assert "Certified radii of net" in run("show", "turned.json").out
-
-
-def test_a_pipe_is_read_once_and_taken_for_an_audit(saved, run):
-    content = (saved / "audit.json").read_text()
-    os.mkfifo(saved / "pipe")
-    writer = threading.Thread(target=lambda: (saved / "pipe").write_text(content), daemon=True)
-    writer.start()
-    assert run("show", "pipe").code == 0
-    writer.join(10)
-    assert not writer.is_alive()
 
 
 @pytest.mark.parametrize("order", [("radii.json", "audit.json"), ("audit.json", "radii.json")])

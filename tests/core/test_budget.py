@@ -35,20 +35,6 @@ def test_steps_are_counted_to_the_last() -> None:
     assert (budget.spent, budget.left, budget.over, budget.ended, budget.cut) == (3, 0, True, True, False)
 
 
-def test_more_steps_than_are_left_are_not_taken_in_part() -> None:
-    budget = Budget(5)
-    assert budget.spend(4)
-    assert not budget.spend(2)
-    assert budget.left == 1
-    assert budget.spend()
-
-
-def test_work_without_a_count_never_ends() -> None:
-    budget = Budget()
-    assert all(budget.spend(1e9) for _ in range(10))
-    assert (budget.left, budget.seconds, budget.over, budget.ended) == (math.inf, math.inf, False, False)
-
-
 def test_a_part_spends_of_the_whole_and_no_more_than_it_has() -> None:
     whole = Budget(10)
     part = whole.share(0.3)

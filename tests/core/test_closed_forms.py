@@ -134,10 +134,6 @@ def test_no_bound_is_above_the_closed_forms(call: Call, name: str, effort: str) 
     compare(call, name, effort, (40,))
 
 
-def test_no_bound_is_above_the_closed_forms_after_some_time() -> None:
-    compare(one, "convolution", "tight", (), seconds=0.02)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("call", "name", "effort"), [*CASES, *LONGER])
 def test_no_bound_is_above_the_closed_forms_at_any_moment(call: Call, name: str, effort: str) -> None:

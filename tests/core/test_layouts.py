@@ -77,13 +77,6 @@ def test_a_model_that_reads_a_sparse_buffer_has_the_constant_of_the_dense_one(na
     assert same(sparse.held, SPARSE[name](scaled))
 
 
-@pytest.mark.parametrize("name", ["BSR", "sparse integers", "nested", "jagged", "quantized", "float8"])
-def test_a_check_passes_over_an_unusual_buffer(name: str) -> None:
-    model = Holding(LAYOUTS[name](EYE))
-    assert not any(finding.where == "held" for finding in ns.check(model, torch.randn(5, 4)).findings)
-    assert same(model.held, LAYOUTS[name](EYE))
-
-
 @pytest.mark.parametrize("kept", ["buffer", "attribute"])
 @pytest.mark.parametrize("name", SPARSE)
 def test_a_sparse_tensor_that_a_forward_fills_is_put_back(name: str, kept: str) -> None:

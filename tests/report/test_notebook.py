@@ -103,29 +103,3 @@ def test_hostile_names_stay_text_in_small_cards(name):
         assert not set(shown) & set("\u202e\x1b\u2028\ud800")
         shown.encode("utf-8")
     assert html.escape("<b>") in card("<b>", {})
-
-
-def test_evidence_is_written_by_its_name():
-    assert f"{ns.Evidence.PROVEN} {ns.Evidence.SAMPLED:>8}" == "PROVEN  SAMPLED"
-    assert str(ns.Evidence.NUMERICAL) == "NUMERICAL"
-    assert "{}".format(results()["bracket"].evidence) == "PROVEN"
-    assert ns.Evidence.PROVEN > ns.Evidence.NUMERICAL
-    assert int(ns.Evidence.PROVEN) == 2
-
-
-def test_a_bracket_says_what_is_missing():
-    open_ = ns.Bracket(
-        log10_lower=0.0,
-        log10_upper=7.5,
-        evidence=ns.Evidence.NUMERICAL,
-        method="m",
-        converged=False,
-        advice="raise rtol",
-    )
-    shown = open_._repr_html_()
-    assert "1 to 10^7.500" in shown
-    assert "raise rtol" in shown
-    no_bound = ns.Bracket(
-        log10_lower=0.0, log10_upper=-1.0, evidence=ns.Evidence.NUMERICAL, method="m", holds=False, reason="it skips"
-    )
-    assert "not a bound" in no_bound._repr_html_()

@@ -65,10 +65,6 @@ def test_a_wide_table_is_printed_in_parts_and_whole(width):
     assert sum(len(piece.columns) - 1 for piece in pieces) == 20
 
 
-def test_a_table_that_fits_is_one():
-    assert len(list(parts(wide(3), width=80))) == 1
-
-
 def test_a_very_long_name_breaks_at_its_dots():
     name = "model.encoder.layers.11.attention.self.query_projection.weight_normed"
     shown = [line.split()[0] for line in lines(wide(4, name), width=80) if ".." not in line and "." in line]
