@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
 from .. import data as data_sets
 from ..core.errors import InputError, describe_error
@@ -52,16 +53,9 @@ class Batches:
 
 
 def open_data(text: str | None, given: GivenModel, *, batch_size: int | None, seed: int) -> Batches:
-    """Turn `--data` into batches for a model.
+    """Turn `--data` into batches for a model; None is random noise, if the model says what it takes.
 
-    Args:
-        text: DATA as given on the command line; None for random noise, if the model says what it takes.
-        given: the model.
-        batch_size: how many samples a batch has; None for the usual number, or the only one the model takes.
-        seed: the seed of the noise and of the order of the digits.
-
-    Raises:
-        InputError: the data are missing, damaged, empty or of no known form.
+    Without a batch size it is the usual one, or the only one that the model takes.
     """
     if batch_size is not None and given.batch_size not in (None, batch_size):
         raise InputError(
@@ -98,12 +92,9 @@ _FOLDERS: dict[str, tuple[Callable[..., data_sets.Split], data_sets.ChannelScale
 
 
 def folder_split(name: str, text: str, limit: int) -> tuple[data_sets.Split, str]:
-    """Read a data set from the user's folder; return it with a description of how its values were scaled.
+    """Read at most so many images of each part of a data set; return it with how its values were scaled.
 
-    Args:
-        name: the name of the data set.
-        text: what follows the name on the command line: the folder, with `raw:` before it for values from 0 to 1.
-        limit: read at most this many images of either part.
+    The text is what follows the name on the command line: a folder, with `raw:` before it for values from 0 to 1.
     """
     raw, folder = text.startswith(RAW), at_home(text.removeprefix(RAW))
     read, scale = _FOLDERS[name]
@@ -348,11 +339,12 @@ def _first(batches: Iterable[Any], samples: int) -> Iterator[tuple[Any, Any]]:
     remaining = samples
     for batch in batches:
         inputs, labels = _pair(batch)
-        sizes = [len(leaf) for leaf in _tensors(inputs) if leaf.ndim]
+        sizes = [len(leaf) for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.ndim]
         count = sizes[0] if sizes else 1
         if count > remaining and len(set(sizes)) == 1:
             labels = None if labels is None else labels[:remaining]
-            inputs, count = _cut(inputs, remaining), remaining
+            inputs = tree_map(lambda v: v[:remaining] if isinstance(v, Tensor) else v, inputs)  # noqa: B023 - called here
+            count = remaining
         yield inputs, labels
         remaining -= count
         if remaining <= 0:
@@ -366,12 +358,3 @@ def _pair(batch: Any) -> tuple[Any, Any]:
     if isinstance(batch, Sequence) and len(batch) == 2:
         return batch[0], batch[1]
     return batch, None
-
-
-def _tensors(inputs: Any) -> list[Tensor]:
-    return [leaf for leaf in torch.utils._pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)]
-
-
-def _cut(inputs: Any, count: int) -> Any:
-    """Return the first samples of a batch."""
-    return torch.utils._pytree.tree_map(lambda v: v[:count] if isinstance(v, Tensor) else v, inputs)

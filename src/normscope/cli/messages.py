@@ -11,13 +11,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, TextIO, cast
+from typing import Any, NoReturn, TextIO, cast
 
 import typer
 
 from ..core.errors import InputError
 from ..core.files import file_mode
-from ..report.document import Document
 from ..report.terminal import print_document
 from ..report.words import visible
 from .data_forms import RAW
@@ -47,26 +46,6 @@ def fail(text: str) -> NoReturn:
     sys.exit(2)
 
 
-class WritableResult(Protocol):
-    """A result that can write its report and its figures."""
-
-    def to_html(self, path: Path, /) -> object:
-        """Write the report."""
-        ...
-
-    def to_json(self, path: Path, /) -> object:
-        """Write the figures."""
-        ...
-
-
-class _Result(WritableResult, Protocol):
-    """A result that also has a page."""
-
-    def document(self, *, brief: bool) -> Document:
-        """Return the page; a brief one is for the terminal."""
-        ...
-
-
 @contextmanager
 def measuring(model: str, data: str | None, *targets: Path | None) -> Iterator[None]:
     """Refuse files that cannot be written before the work, and `sys.exit()` in the user's code inside of the block."""
@@ -75,14 +54,14 @@ def measuring(model: str, data: str | None, *targets: Path | None) -> Iterator[N
         yield
 
 
-def show_result(result: _Result, html: Path | None, json: Path | None) -> None:
+def show_result(result: Any, html: Path | None, json: Path | None) -> None:
     """Write the files of a result that were asked for, and print its brief page."""
     write_result(result, html, json)
     print_document(result.document(brief=True))
     say_written(html, json)
 
 
-def write_result(result: WritableResult, html: Path | None, json: Path | None) -> None:
+def write_result(result: Any, html: Path | None, json: Path | None) -> None:
     """Write the report and the figures of a result to the files that were asked for."""
     if html is not None:
         result.to_html(html)
@@ -152,14 +131,7 @@ def readers_may_leave() -> Iterator[None]:
 def check_targets(*paths: Path | None, inputs: Iterable[Path] = ()) -> None:
     """Refuse files that could not be written in the end, or that the command reads.
 
-    Args:
-        paths: the files to write; None stands for a file that was not asked for.
-        inputs: the files and folders that are read. In such a folder only reports, audits, checks and radii may be
-            overwritten.
-
-    Raises:
-        InputError: a folder is missing or not writable, a target is a folder or one of the inputs, or two targets are
-            one file.
+    In a folder that is read only reports, audits, checks and radii may be overwritten. None is no file.
     """
     targets = [path for path in paths if path is not None]
     read = list(inputs)
@@ -175,11 +147,7 @@ def check_targets(*paths: Path | None, inputs: Iterable[Path] = ()) -> None:
 
 
 def read_from(*texts: str | None) -> list[Path]:
-    """Return the files and folders that MODEL and --data are read from, as far as their names tell.
-
-    Args:
-        texts: MODEL and DATA as given on the command line; None if one is not given.
-    """
+    """Return the files and folders that MODEL and --data are read from, as far as their names tell."""
     named = (path for text in texts if text for path in _named(text))
     return [path for path in named if os.path.exists(path)]
 

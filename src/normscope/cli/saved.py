@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import typer
 
@@ -26,7 +26,6 @@ from ..monitor.run import Run
 from ..pages.audit_comparison import compare_document
 from ..pages.live import Followed, LiveServer
 from ..pages.run_comparison import compare_runs_document
-from ..report.document import Document
 from ..report.html import to_html
 from ..report.shown import Shown
 from ..report.terminal import print_document
@@ -80,16 +79,15 @@ def open_saved(path: Path) -> Shown:
     return result
 
 
-def run_names(runs: Sequence[tuple[Path, Run]]) -> list[str]:
-    """Return a unique name for each run: the name of its folder, or its path if several folders share a name."""
-    own = [run.name for _, run in runs]
-    names: list[str] = []
-    for path, run in runs:
-        name = run.name if own.count(run.name) == 1 else path.as_posix()
-        while name in names:
+def unique_names(names: Sequence[str], longer: Sequence[str]) -> list[str]:
+    """Return names that all differ: a longer one where several share a name, and with a prime where even that is so."""
+    chosen: list[str] = []
+    for name, other in zip(names, longer, strict=True):
+        name = name if names.count(name) == 1 else other
+        while name in chosen:
             name += "'"
-        names.append(name)
-    return names
+        chosen.append(name)
+    return chosen
 
 
 def open_audit(path: Path) -> Audit:
@@ -159,7 +157,7 @@ def _serve(files: Sequence[Path], port: int) -> None:
         if not is_run(file):
             raise InputError(f"{file} is no folder of a run: --live shows runs that ns.watch(..., log=FOLDER) writes")
     runs = [Followed(file) for file in files]
-    names = run_names([(file, followed.run) for file, followed in zip(files, runs, strict=True)])
+    names = unique_names([followed.run.name for followed in runs], [file.as_posix() for file in files])
     with LiveServer(runs, names, port) as server:
         typer.echo(one_line(f"live at {server.address} (Ctrl-C ends)"))
         try:
@@ -189,36 +187,11 @@ def compare(
         other = next(path for path in files if path not in folders)
         raise InputError(f"{folders[0]} is a run and {other} is none: compare runs with runs, audits with audits")
     check_targets(html, inputs=files)
-    comparison = _runs(files) if folders else _audits(files)
+    results: list[Any] = [Run(path) if folders else open_audit(path) for path in files]
+    own = [result.name for result in results]
+    names = unique_names(own, [p.as_posix() if folders else f"{n} ({p.stem})" for p, n in zip(files, own, strict=True)])
+    document: Any = partial(compare_runs_document if folders else compare_document, dict(zip(names, results)))
     if html is not None:
-        write_text(html, to_html(comparison(brief=False)))
-    print_document(comparison(brief=True))
+        write_text(html, to_html(document(brief=False)))
+    print_document(document(brief=True))
     say_written(html)
-
-
-class _Comparison(Protocol):
-    """Returns the comparison as a document, for a page or, if brief, for a terminal."""
-
-    def __call__(self, *, brief: bool) -> Document: ...
-
-
-def _audits(files: list[Path]) -> _Comparison:
-    return partial(compare_document, named([(path, open_audit(path)) for path in files]))
-
-
-def _runs(files: list[Path]) -> _Comparison:
-    runs = [(path, Run(path)) for path in files]
-    names = run_names(runs)
-    return partial(compare_runs_document, {name: run for name, (_, run) in zip(names, runs, strict=True)})
-
-
-def named(audits: list[tuple[Path, Audit]]) -> dict[str, Audit]:
-    """Return audits by unique names: the name of the model, with the name of the file if several models share it."""
-    names = [audit.name for _, audit in audits]
-    by_name: dict[str, Audit] = {}
-    for path, audit in audits:
-        name = audit.name if names.count(audit.name) == 1 else f"{audit.name} ({path.stem})"
-        while name in by_name:
-            name += "'"
-        by_name[name] = audit
-    return by_name
