@@ -6,8 +6,7 @@ import pytest
 
 from normscope.core.finding import Severity
 from normscope.pages.audit import audit_document
-from normscope.pages.audit_words import headline, why_useless
-from normscope.pages.cards import merged, next_steps, notices
+from normscope.pages.audit_words import headline, merged, next_steps, notices, why_useless
 from normscope.report.document import Chart, Figures, Glossary, Notice, Table, Text
 from normscope.report.html import to_fragment, to_html
 from normscope.report.terminal import render

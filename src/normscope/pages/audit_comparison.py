@@ -20,8 +20,7 @@ from ..report.document import Block, Cell, Chart, Column, Document, ReadColumn, 
 from ..report.glossary import glossary
 from ..report.words import factor, format_cell, listed, pluralise
 from .audit import cut_short, not_measured, own_gain, part, sensitivity_lower, sensitivity_upper, useful_bound
-from .audit_words import tally, to_see_more, why_useless
-from .cards import NAMED, next_steps, notices, steps
+from .audit_words import NAMED, next_steps, notices, steps, tally, to_see_more, why_useless
 from .radii import compared_curves, compared_radii
 
 
@@ -351,7 +350,10 @@ def _rungs(audits: Mapping[str, Audit]) -> list[tuple[str, list[str], list[float
     """Return a label, the names and the upper sides of each method; methods that agree in every audit are merged."""
     merged: dict[tuple[str, ...], list[str]] = {}
     names = list(dict.fromkeys(rung for audit in audits.values() for rung in audit.ladder))
-    values = {rung: [_rung(audit, rung) for audit in audits.values()] for rung in names}
+    values = {
+        rung: [audit.ladder[rung].log10_upper if rung in audit.ladder else None for audit in audits.values()]
+        for rung in names
+    }
     for rung in names:
         key = ("observed" if rung == "observed" else "", *(format_cell(value, "log10") for value in values[rung]))
         merged.setdefault(key, []).append(rung)
@@ -359,10 +361,6 @@ def _rungs(audits: Mapping[str, Audit]) -> list[tuple[str, list[str], list[float
         (PLAIN["best"] if "best" in alike else PLAIN.get(alike[0], alike[0]), alike, values[alike[0]])
         for alike in merged.values()
     ]
-
-
-def _rung(audit: Audit, rung: str) -> float | None:
-    return audit.ladder[rung].log10_upper if rung in audit.ladder else None
 
 
 def _reading_delta(audits: Mapping[str, Audit]) -> str:
@@ -433,7 +431,8 @@ def _layer_table(
     for (path, *_), found in rows.items():
         values = [read(found[name]) if name in found else None for name in audits]
         if any(value is not None for value in values):
-            lines.append((path, _kinds(found), *_compared(values), _only_in(audits, found)))
+            kinds = " / ".join(dict.fromkeys(row.kind for row in found.values()))
+            lines.append((path, kinds, *_compared(values), None if len(found) == len(audits) else ", ".join(found)))
     if not lines:
         return None
     caption = _reading_delta(audits)
@@ -442,14 +441,6 @@ def _layer_table(
     if all(line[-1] is None for line in lines):
         return Table(title=title, caption=caption, columns=tuple(columns), rows=tuple(line[:-1] for line in lines))
     return Table(title=title, caption=caption, columns=(*columns, owners), rows=tuple(lines))
-
-
-def _kinds(found: Mapping[str, Row]) -> str:
-    return " / ".join(dict.fromkeys(row.kind for row in found.values()))
-
-
-def _only_in(audits: Mapping[str, Audit], found: Mapping[str, Row]) -> str | None:
-    return None if len(found) == len(audits) else ", ".join(found)
 
 
 def _charts(

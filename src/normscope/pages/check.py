@@ -9,7 +9,7 @@ from ..diagnosis.checked import Check
 from ..diagnosis.signal import FLOAT16_LARGEST, INPUT, Signal, SignalRow
 from ..report.document import Block, Chart, Column, Document, ReadColumn, Series, Table, Text, tabulate
 from ..report.words import pluralise, shape
-from .cards import next_steps, notices, steps
+from .audit_words import next_steps, notices, steps
 
 
 def check_document(check: Check, *, brief: bool = False) -> Document:

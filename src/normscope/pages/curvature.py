@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import median_low
 from typing import Any
 
 from ..diagnosis.verdict import sentence
@@ -393,7 +394,9 @@ def margins_document(found: Margins, *, brief: bool = False) -> Document:
     if not brief:
         items = [Figure(label="Median margin", value=found.quantile(0.5), kind="number")]
         items += [
-            Figure(label=f"Median margin over {scope.upper()}", value=_middle(found.normalised(scope)), kind="number")
+            Figure(
+                label=f"Median margin over {scope.upper()}", value=median_low(found.normalised(scope)), kind="number"
+            )
             for scope in found.log10_constants
         ]
         blocks += [Figures(items=tuple(items)), _histogram(found)]
@@ -435,7 +438,3 @@ def _round_width(reach: float) -> float:
     least = reach / BINS or 1.0
     power = 10.0 ** math.floor(math.log10(least))
     return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= least)
-
-
-def _middle(values: tuple[float, ...]) -> float:
-    return sorted(values)[(len(values) - 1) // 2]

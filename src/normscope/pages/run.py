@@ -34,8 +34,7 @@ from ..report.glossary import glossary
 from ..report.limits import MAX_CURVES, left_out
 from ..report.words import pluralise
 from .audit import part
-from .audit_words import tally
-from .cards import next_steps, notices, steps
+from .audit_words import next_steps, notices, steps, tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,13 +213,13 @@ def verdict_of(run: Run) -> str:
 
 def headline(run: Run) -> list[str]:
     """Return a few sentences about a run as a whole."""
-    known = run.metadata
-    if not known:
+    metadata = run.metadata
+    if not metadata:
         return ["Nothing has been measured yet: the log ends before the first forward."]
-    every = known.get("every") or {}
+    every = metadata.get("every") or {}
     how = ", ".join(f"{tier} every {pluralise(interval, 'step')}" for tier, interval in every.items())
-    subject = f"{known.get('model', 'A model')} with {pluralise(known.get('parameters', 0), 'parameter')}"
-    first = f"{subject}, trained by {known.get('optimizer', 'an optimizer')}; measured: {how or 'at no interval'}."
+    subject = f"{metadata.get('model', 'A model')} with {pluralise(metadata.get('parameters', 0), 'parameter')}"
+    first = f"{subject}, trained by {metadata.get('optimizer', 'an optimizer')}; measured: {how or 'at no interval'}."
     if run.ended is None:
         end = "No end is logged: the run goes on, or it was killed."
     else:
@@ -237,9 +236,9 @@ def figures(run: Run) -> Iterator[Figure]:
     )
     loss = run.total("loss")
     if loss:
-        least = min((value for _, value in loss if not math.isnan(value)), default=math.nan)
-        note = f"first {loss[0][1]:.4g}, least {least:.4g}"
-        yield Figure(label="Loss", value=loss[-1][1], kind="number", note=note)
+        first, last, least, _ = ends(loss)
+        note = f"first {first:.4g}, least {math.nan if least is None else least:.4g}"
+        yield Figure(label="Loss", value=last, kind="number", note=note)
     for quantity, label in (("log10_printed", "Product of the norms"), ("log10_folded", "Folded product")):
         course = run.total(quantity)
         if course:
@@ -334,8 +333,8 @@ def metric_curves(run: Run) -> list[Block | None]:
 
 def metric_names(run: Run) -> list[str]:
     """Return the names of the figures that the training loop logged beside the loss."""
-    given = [record.metrics for record in run.records] + [figures for _, figures in run.metrics]
-    return list(dict.fromkeys(name for figures in given for name in figures if name not in OF_LOSSES))
+    logged = [record.metrics for record in run.records] + [figures for _, figures in run.metrics]
+    return list(dict.fromkeys(name for figures in logged for name in figures if name not in OF_LOSSES))
 
 
 def lr_curves(run: Run) -> Curves | None:
@@ -431,41 +430,34 @@ def settings(run: Run) -> dict[str, str]:
 Course = Sequence[tuple[int, float]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Last:
     """A column with the last value of a quantity."""
 
     quantity: str
     title: str
+    help: str
     kind: Kind = "log10"
-    help: str = ""
 
 
 WEIGHTS = (
-    Last(
-        quantity="norm_error",
-        title="error",
-        kind="number",
-        help="Decades by which the last norm may be off; one that may be off by more than 0.02 is not shown.",
-    ),
-    Last(quantity="norm_age", title="age", kind="count", help="Steps since the last norm was measured."),
-    Last(quantity="log10_folded", title="folded", help="log10 of the norm with the normalizer behind it, last."),
-    Last(
-        quantity="folded_error", title="error folded", kind="number", help="Decades by which that may be off, likewise."
-    ),
-    Last(quantity="log10_size", title="size", help="log10 of the Frobenius norm, last."),
-    Last(quantity="log10_gradient", title="gradient", help="log10 of the norm of the gradient, last."),
-    Last(quantity="log10_effective_lr", title="effective lr", help="log10 of lr/norm² or lr/norm, last."),
-    Last(quantity="rotation", title="rotation", kind="number", help="Angle of one step in radians, last."),
+    Last("norm_error", "error", "Decades by which the last norm may be off; above 0.02 it is not shown.", "number"),
+    Last("norm_age", "age", "Steps since the last norm was measured.", "count"),
+    Last("log10_folded", "folded", "log10 of the norm with the normalizer behind it, last."),
+    Last("folded_error", "error folded", "Decades by which that may be off, likewise.", "number"),
+    Last("log10_size", "size", "log10 of the Frobenius norm, last."),
+    Last("log10_gradient", "gradient", "log10 of the norm of the gradient, last."),
+    Last("log10_effective_lr", "effective lr", "log10 of lr/norm² or lr/norm, last."),
+    Last("rotation", "rotation", "Angle of one step in radians, last.", "number"),
 )
 NORMALIZERS = (
-    Last(quantity="log10_variance_min", title="smallest", help="log10 of the smallest variance, last."),
-    Last(quantity="log10_variance_max", title="largest", help="log10 of the largest variance, last."),
-    Last(quantity="log10_constant", title="constant", help="log10 of the largest Jacobian norm without scale, last."),
-    Last(quantity="log10_gain", title="gain", help="log10 of the same with the scale, last."),
-    Last(quantity="dominated", title="near eps", kind="percent", help="Share of the variances below 10 eps, last."),
-    Last(quantity="dead", title="dead", kind="percent", help="Share of the scales that let nothing through, last."),
-    Last(quantity="log10_running", title="to running", help="log10 of batch over running variance, mean, last."),
+    Last("log10_variance_min", "smallest", "log10 of the smallest variance, last."),
+    Last("log10_variance_max", "largest", "log10 of the largest variance, last."),
+    Last("log10_constant", "constant", "log10 of the largest Jacobian norm without scale, last."),
+    Last("log10_gain", "gain", "log10 of the same with the scale, last."),
+    Last("dominated", "near eps", "Share of the variances below 10 eps, last.", "percent"),
+    Last("dead", "dead", "Share of the scales that let nothing through, last.", "percent"),
+    Last("log10_running", "to running", "log10 of batch over running variance, mean, last."),
 )
 COURSE = (
     ("first", "at the first measurement"),

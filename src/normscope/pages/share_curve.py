@@ -195,10 +195,19 @@ QUANTILE_MEANING = (
 
 def quantile_document(found: DataBracket, *, brief: bool = False) -> Document:
     """Return the report: the statement, limits by share, and the samples with the largest norms."""
-    blocks: list[Block] = [Text(body=quantile_headline(found)), *_warn_unconverged(found)]
+    blocks: list[Block] = [Text(body=quantile_headline(found))]
+    if not found.converged:
+        blocks.append(Notice(level="warning", heading="what to do", lines=(("", f"{found.advice}"),)))
+    points = [(share, *found.limits(share)) for share in sorted({*SHARES, found.share})]
+    points = [point for point in points if point[2] < math.inf or point[0] == found.share]
     if not brief:
-        blocks += [_quantile_figures(found), _quantile_chart(found)]
-    blocks += [_quantile_table(found), _largest_table(found)]
+        items = (
+            Figure(label="samples", value=found.samples, kind="count"),
+            Figure(label=f"{100 * found.share:g} % quantile, at most", value=found.log10_upper, kind="log10"),
+            Figure(label="largest norm seen", value=found.largest[0][1], kind="log10"),
+        )
+        blocks += [Figures(items=items), _quantile_chart(points)]
+    blocks += [_quantile_table(found, points), _largest_table(found)]
     blocks += [_part_table(found.per_class, "By class", "class")] if found.per_class else []
     blocks += [_part_table(found.per_layer, "By layer", "layer")] if found.per_layer else []
     blocks += [Text(body=sentence(note)) for note in found.notes]
@@ -216,27 +225,7 @@ def quantile_headline(found: DataBracket) -> str:
     )
 
 
-def _warn_unconverged(found: DataBracket) -> list[Block]:
-    return [] if found.converged else [Notice(level="warning", heading="what to do", lines=(("", f"{found.advice}"),))]
-
-
-def _quantile_figures(found: DataBracket) -> Figures:
-    return Figures(
-        items=(
-            Figure(label="samples", value=found.samples, kind="count"),
-            Figure(label=f"{100 * found.share:g} % quantile, at most", value=found.log10_upper, kind="log10"),
-            Figure(label="largest norm seen", value=found.largest[0][1], kind="log10"),
-        )
-    )
-
-
-def _quantile_points(found: DataBracket) -> list[tuple[float, float, float]]:
-    shares = sorted({*SHARES, found.share})
-    points = [(share, *found.limits(share)) for share in shares]
-    return [point for point in points if point[2] < math.inf or point[0] == found.share]
-
-
-def _quantile_table(found: DataBracket) -> Table:
+def _quantile_table(found: DataBracket, points: list[tuple[float, float, float]]) -> Table:
     return Table(
         title="By share of the data",
         columns=(
@@ -244,16 +233,16 @@ def _quantile_table(found: DataBracket) -> Table:
             Column(title="at least", kind="log10", help="the quantile is no smaller, with that confidence"),
             Column(title="at most", kind="log10", help="the quantile is no larger, with that confidence"),
         ),
-        rows=tuple((f"{100 * share:.6g} %", low, high) for share, low, high in _quantile_points(found)),
+        rows=tuple((_percent(share), low, high) for share, low, high in points),
         caption=f"Each side holds with confidence {found.confidence:g}, one at a time. Exponents of ten of the norm.",
     )
 
 
-def _quantile_chart(found: DataBracket) -> Chart:
-    points = [point for point in _quantile_points(found) if math.isfinite(point[2])]
+def _quantile_chart(points: list[tuple[float, float, float]]) -> Chart:
+    points = [point for point in points if math.isfinite(point[2])]
     return Chart(
         title="Jacobian norm by share of the data",
-        labels=tuple(f"{100 * share:.6g} %" for share, _, _ in points),
+        labels=tuple(_percent(share) for share, _, _ in points),
         series=(Series(name="at most", style="line", values=tuple(high for _, _, high in points)),),
         axis="log10 of the norm",
         caption="The larger the share, the larger the norm that it does not exceed; more samples reach larger shares.",

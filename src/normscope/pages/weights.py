@@ -1,11 +1,14 @@
-"""`symmetries_document`: the symmetries of a model as the report a person reads."""
+"""Weights and changed networks as reports: symmetries, sensitivities, a twin, and rescaled weights."""
 
 from __future__ import annotations
 
+from ..bounds.weights.sensitivity import WeightRow, WeightSensitivity
 from ..geometry.candidate import KINDS
 from ..geometry.symmetry import Symmetries, Symmetry
+from ..networks.initialise import Initialisation, Scaled
+from ..networks.twin import Twin
 from ..report.document import Block, Cell, Column, Document, Notice, ReadColumn, Table, Text, tabulate
-from ..report.words import pluralise
+from ..report.words import pluralise, shape
 
 MEANING = {
     "channel scale": "A BatchNorm or InstanceNorm divides each channel by its size: the length of its filter is lost.",
@@ -20,7 +23,7 @@ MEANING = {
     "query-key pair": "Scores are products of queries and keys: what the keys gain the queries can lose.",
     "value-output pair": "The attention is linear in its values: what they gain the output projection can lose.",
 }
-READING = (
+READING_SYMMETRIES = (
     "Change: of the output under a random element of the group, over its largest entry, at the weights as found and "
     "where eps plays no part; beside it a change of the same weights by chance. Gradient: its part along the symmetry, "
     "over norm(w) norm(grad), and how far that is from eps/(var + eps) sum (dL/dzhat) zhat. Hessian: H X w + X^T grad, "
@@ -30,12 +33,12 @@ READING = (
 
 def symmetries_document(found: Symmetries, *, brief: bool = False) -> Document:
     """Return the report: a verdict, the table by kind, every symmetry with its evidence, and what does not hold."""
-    blocks: list[Block] = [Text(body=verdict(found), lead=True)]
+    blocks: list[Block] = [Text(body=_symmetries_verdict(found), lead=True)]
     if found.rows:
         blocks.append(_kinds(found))
     if found.verified and not brief:
         title = "Every symmetry and its evidence"
-        blocks.append(tabulate(found.verified, EVIDENCE_COLUMNS, title=title, caption=READING))
+        blocks.append(tabulate(found.verified, EVIDENCE_COLUMNS, title=title, caption=READING_SYMMETRIES))
     unverified = [row for row in found.rows if row.status != "verified"]
     blocks += [
         Notice(
@@ -58,7 +61,7 @@ def symmetries_document(found: Symmetries, *, brief: bool = False) -> Document:
     return Document(title="Symmetries of the parameters", blocks=tuple(blocks))
 
 
-def verdict(found: Symmetries) -> str:
+def _symmetries_verdict(found: Symmetries) -> str:
     """Return what was found in a few sentences."""
     if not found.rows:
         return f"No symmetry was found among the {found.num_parameters:,} parameters, in {found.mode} mode."
@@ -125,3 +128,102 @@ EVIDENCE_COLUMNS: tuple[ReadColumn[Symmetry], ...] = (
     ReadColumn("Hessian", "number", lambda row: row.evidence.hessian),
     ReadColumn("Fisher", "number", lambda row: row.evidence.fisher_no_eps),
 )
+
+
+READING_SENSITIVITIES = (
+    "Every figure is an exponent of ten (log10). norm(h, W) bounds how far the output moves per unit (Frobenius) of "
+    "change of one weight, all others and the data fixed: the upper side, norm(H) times the constant of the network "
+    "behind the layer, for every value of the weight; the lower side for a change that was found. Relative is the "
+    "lower side times norm(W): rescaling a weight in front of a normalizer moves the lower side, not that. Biases are "
+    "held fixed."
+)
+
+
+def weight_sensitivity_document(found: WeightSensitivity, *, brief: bool = False) -> Document:
+    """Return the report: a sentence, the table, and what was not measured; the same for a terminal."""
+    where = f"at {pluralise(found.samples, 'sample')}" if found.mode == "eval" else "at the batch, as one input"
+    of = "" if found.loss is None else f" and of the loss ({found.loss})"
+    blocks: list[Block] = [
+        Text(
+            body=f"Sensitivity of the output{of} to {pluralise(len(found.rows), 'weight')}, {found.mode} mode, {where}."
+        )
+    ]
+    if found.rows:
+        blocks.append(_sensitivity_table(found))
+    if found.skipped:
+        columns = (Column(title="not measured"), Column(title="why"))
+        blocks.append(Table(columns=columns, rows=found.skipped))
+    blocks += [Text(body=f"Note: {note}") for note in found.notes]
+    return Document(title="Sensitivity to the weights", blocks=tuple(blocks))
+
+
+def _sensitivity_table(found: WeightSensitivity) -> Table:
+    columns: list[ReadColumn[WeightRow]] = [
+        ReadColumn("layer", "name", lambda row: row.path or "(model)"),
+        ReadColumn("operator", "name", lambda row: row.operator),
+        ReadColumn("weight", "name", lambda row: shape(row.weight_shape)),
+        ReadColumn("norm(H)", "log10", lambda row: row.log10_read),
+        ReadColumn("behind", "log10", lambda row: row.log10_behind),
+        ReadColumn("norm(h, W), lower", "log10", lambda row: row.bracket_h.log10_lower),
+        ReadColumn("upper", "log10", lambda row: row.bracket_h.log10_upper),
+        ReadColumn("relative", "log10", lambda row: row.log10_relative),
+    ]
+    if found.loss is not None:
+        columns += [
+            ReadColumn(
+                "norm(f, W), lower", "log10", lambda row: None if row.bracket_f is None else row.bracket_f.log10_lower
+            ),
+            ReadColumn("upper", "log10", lambda row: None if row.bracket_f is None else row.bracket_f.log10_upper),
+        ]
+    columns += [
+        ReadColumn("printed", "log10", lambda row: row.printed_h.log10_upper),
+        ReadColumn("is a bound", "name", lambda row: "yes" if row.printed_h.holds else "no"),
+        ReadColumn("remarks", "text", _remarks),
+    ]
+    return tabulate(found.rows, columns, title="norm(h, W) by weight (log10)", caption=READING_SENSITIVITIES)
+
+
+def _remarks(row: WeightRow) -> str | None:
+    parts = [row.bracket_h.reason or "", "scale invariant" if row.scale_invariant else ""]
+    if row.bracket_f is not None and row.bracket_f.reason != row.bracket_h.reason:
+        parts.append(row.bracket_f.reason or "")
+    return "; ".join(part for part in (*parts, *row.notes) if part) or None
+
+
+def twin_document(twin: Twin, *, brief: bool = False) -> Document:
+    """Return the report: every module that was changed, before and after."""
+    what = "no normalizer" if twin.normalizer is None else f"{twin.normalizer} normalization"
+    ran = "It ran on the batch." if twin.checked else "It was not run: pass a batch to have it checked."
+    body = f"The twin has {what}: {pluralise(len(twin.changes), 'place')} changed. {ran}"
+    columns = (Column(title="module", kind="name"), Column(title="was"), Column(title="now"), Column(title="note"))
+    rows = tuple((change.path, change.was, change.now, change.note) for change in twin.changes)
+    table = (Table(columns=columns, rows=rows),) if rows else ()
+    notes = tuple(Text(body=f"Note: {note}.") for note in twin.notes)
+    return Document(title=f"Twin of {type(twin.model).__name__}", blocks=(Text(body=body, lead=True), *table, *notes))
+
+
+def initialisation_document(done: Initialisation, *, brief: bool = False) -> Document:
+    """Return the report: how many layers were rescaled, and each layer before and after."""
+    changed = len(done.factors)
+    deviations = [layer.before for layer in done.layers]
+    head = (
+        f"{pluralise(changed, 'weight layer')} of {len(done.layers)} rescaled ({done.mode} mode). Before, what "
+        f"layers hand on had deviations from {min(deviations):.3g} to {max(deviations):.3g}."
+    )
+    columns: tuple[ReadColumn[Scaled], ...] = (
+        ReadColumn("layer", "name", lambda layer: layer.path),
+        ReadColumn("deviation before", "number", lambda layer: layer.before),
+        ReadColumn("after", "number", lambda layer: layer.after),
+        ReadColumn("factor", "number", lambda layer: layer.factor, "by which weight and bias were multiplied"),
+        ReadColumn(
+            "gradient before",
+            "log10",
+            lambda layer: layer.log10_gradient_before,
+            "as a multiple of that at the output",
+        ),
+        ReadColumn("after", "log10", lambda layer: layer.log10_gradient_after),
+        ReadColumn("left alone because", "text", lambda layer: layer.reason),
+    )
+    notes = tuple(Text(body=f"Note: {note}.") for note in done.notes)
+    blocks: tuple[Block, ...] = (Text(body=head, lead=True), tabulate(done.layers, columns), *notes)
+    return Document(title=f"Initialisation of {type(done.model).__name__}", blocks=blocks)
