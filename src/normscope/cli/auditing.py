@@ -100,7 +100,7 @@ def audit(
     Exit codes: 0 fine, 1 a finding reaches --fail-on, 2 the audit could not be made.
     """
     with measuring(model, data, html, json):
-        given = open_model(model, trust=trust)
+        subject = open_model(model, trust=trust)
         needs_model = {
             "--data": data,
             "--mode": mode,
@@ -108,13 +108,13 @@ def audit(
             "--batch-size": batch_size,
             "--device": device,
         }
-        if given.weights is not None:
-            result = _audit_weights(given, needs_model, max_seconds)
+        if subject.weights is not None:
+            result = _audit_weights(subject, needs_model, max_seconds)
         else:
-            batches = open_data(data, place_model(given, device, mode), batch_size=batch_size, seed=seed)
+            batches = open_data(data, place_model(subject, device, mode), batch_size=batch_size, seed=seed)
             with Parts("auditing", [part for part in PARTS if effort == "thorough" or part not in THOROUGH]):
                 result = audit_model(
-                    given.module,
+                    subject.module,
                     batches.first,
                     loader=batches.loader,
                     mode=mode,
@@ -122,23 +122,23 @@ def audit(
                     effort=effort,
                     max_seconds=max_seconds,
                     seed=seed,
-                    name=given.name,
+                    name=subject.name,
                 )
-            result = dataclasses.replace(result, notes=(*batches.notes, *given.notes, *result.notes))
+            result = dataclasses.replace(result, notes=(*batches.notes, *subject.notes, *result.notes))
     show_result(result, html, json)
     judge(result.findings, fail_on)
 
 
-def _audit_weights(given: GivenModel, options: Mapping[str, object], max_seconds: float | None) -> Audit:
+def _audit_weights(subject: GivenModel, options: Mapping[str, object], max_seconds: float | None) -> Audit:
     """Audit weights alone; refuse options that need a model to run."""
     for option, value in options.items():
         if value is not None:
             raise InputError(
-                f"{given.name} holds weights and no model to run: leave {option} out, or name a function that builds "
+                f"{subject.name} holds weights and no model to run: leave {option} out, or name a function that builds "
                 "the model (package.module:function)"
             )
-    assert given.weights is not None
-    return audit_weights(given.weights, name=given.name, max_seconds=max_seconds)
+    assert subject.weights is not None
+    return audit_weights(subject.weights, name=subject.name, max_seconds=max_seconds)
 
 
 def check(
@@ -170,22 +170,22 @@ def check(
     Exit codes: 0 fine, 1 a finding reaches --fail-on, 2 the check could not be made.
     """
     with measuring(model, data, html, json):
-        given = open_model(model, trust=trust)
-        if given.model is None:
+        subject = open_model(model, trust=trust)
+        if subject.model is None:
             raise InputError(
-                f"{given.name} holds weights and no model to run: normscope audit reads weights alone, or name a "
+                f"{subject.name} holds weights and no model to run: normscope audit reads weights alone, or name a "
                 "function that builds the model (package.module:function)"
             )
-        batches = open_data(data, place_model(given, device, mode), batch_size=batch_size, seed=seed)
+        batches = open_data(data, place_model(subject, device, mode), batch_size=batch_size, seed=seed)
         result = check_model(
-            given.model,
+            subject.model,
             batches.first,
             loader=batches.loader,
             mode=mode,
             output=output_of(output),
-            name=given.name,
+            name=subject.name,
         )
-    result = dataclasses.replace(result, notes=(*batches.notes, *given.notes, *result.notes))
+    result = dataclasses.replace(result, notes=(*batches.notes, *subject.notes, *result.notes))
     show_result(result, html, json)
     judge(result.findings, fail_on)
 

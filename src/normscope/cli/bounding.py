@@ -147,10 +147,10 @@ def lipschitz(
     if per is not None and scope != "data":
         raise InputError("--per is for --scope data")
     with measuring(model, data, html, json):
-        given = place_model(open_runnable(model, trust=trust), device, None)
-        samples_in_scope = _samples(given, data, scope, batch_size, seed, labels=per == "class")
+        subject = place_model(open_runnable(model, trust=trust), device, None)
+        samples_in_scope = _samples(subject, data, scope, batch_size, seed, labels=per == "class")
         bracket = measure_lipschitz(
-            given.module,
+            subject.module,
             samples_in_scope.batches,
             scope=scope,
             share=share,
@@ -162,8 +162,8 @@ def lipschitz(
             max_seconds=max_seconds,
             seed=seed,
         )
-    bracket = samples_in_scope.described(bracket, given)
-    print_document(_document(bracket, given.name))
+    bracket = samples_in_scope.described(bracket, subject)
+    print_document(_document(bracket, subject.name))
     if html is not None and isinstance(bracket, DataBracket):
         bracket.to_html(html)
         say_written(html)
@@ -186,33 +186,35 @@ class SamplesInScope:
     notes: tuple[str, ...]
     order: list[int] | None = None
 
-    def described(self, bracket: Bracket, given: GivenModel) -> Bracket:
+    def described(self, bracket: Bracket, subject: GivenModel) -> Bracket:
         """Return a bracket with the notes, and with samples numbered as in the data set."""
-        bracket = dataclasses.replace(bracket, notes=(*self.notes, *given.notes, *bracket.notes))
+        bracket = dataclasses.replace(bracket, notes=(*self.notes, *subject.notes, *bracket.notes))
         if isinstance(bracket, DataBracket) and self.order is not None:
             return bracket.renumbered(self.order)
         return bracket
 
 
-def _samples(given: GivenModel, data: str | None, scope: str, size: int, seed: int, *, labels: bool) -> SamplesInScope:
+def _samples(
+    subject: GivenModel, data: str | None, scope: str, size: int, seed: int, *, labels: bool
+) -> SamplesInScope:
     """Return the samples that a scope needs, in batches of some size."""
-    size = given.batch_size or size
+    size = subject.batch_size or size
     if scope != "data":
-        opened = open_data(data, given, batch_size=size, seed=seed)
-        device = next((p.device for p in given.module.parameters()), torch.device("cpu"))
+        opened = open_data(data, subject, batch_size=size, seed=seed)
+        device = next((p.device for p in subject.module.parameters()), torch.device("cpu"))
         first = tree_map(lambda v: v.to(device) if isinstance(v, torch.Tensor) else v, opened.first)
         return SamplesInScope(batches=first, notes=opened.notes)
     if data is None:
         raise InputError("--scope data is measured on data: give --data")
     if data.partition(":")[0] in NAMED:
-        return _drawn(given, data, size, seed, labels=labels)
-    opened = open_data(data, given, batch_size=size, seed=seed)
+        return _drawn(subject, data, size, seed, labels=labels)
+    opened = open_data(data, subject, batch_size=size, seed=seed)
     return SamplesInScope(batches=[opened.first] if opened.loader is None else opened.loader, notes=opened.notes)
 
 
-def _drawn(given: GivenModel, data: str, size: int, seed: int, *, labels: bool) -> SamplesInScope:
+def _drawn(subject: GivenModel, data: str, size: int, seed: int, *, labels: bool) -> SamplesInScope:
     """Return the samples of a named data set in a random order, with their labels if they are asked for."""
-    labelled = open_labelled(data, given, samples=MANY, seed=seed)
+    labelled = open_labelled(data, subject, samples=MANY, seed=seed)
     read = list(labelled.batches)
     inputs = torch.cat([inputs for inputs, _ in read])
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))
@@ -268,12 +270,12 @@ def radius(
     standard deviation of the pixels there; with `raw:` it is the step from black to white of one pixel.
     """
     with measuring(model, data, html, json):
-        given = open_runnable(model, trust=trust)
-        if given.fixed_mode and given.module.training:
-            raise InputError(f"{given.name} was exported in train mode, where samples have no class of their own")
-        labelled = open_labelled(data, place_model(given, device, None), samples=samples, seed=seed)
+        subject = open_runnable(model, trust=trust)
+        if subject.fixed_mode and subject.module.training:
+            raise InputError(f"{subject.name} was exported in train mode, where samples have no class of their own")
+        labelled = open_labelled(data, place_model(subject, device, None), samples=samples, seed=seed)
         radii = certified_radius(
-            given.module,
+            subject.module,
             labelled.batches,
             effort=effort,
             attack=attack,
@@ -282,7 +284,7 @@ def radius(
             max_seconds=max_seconds,
             seed=seed,
         )
-    radii = dataclasses.replace(radii, name=given.name, notes=(*labelled.notes, *given.notes, *radii.notes))
+    radii = dataclasses.replace(radii, name=subject.name, notes=(*labelled.notes, *subject.notes, *radii.notes))
     write_result(radii, html, json)
     print_document(radii_document(radii, brief=True, at=at))
     say_written(html, json)
@@ -318,11 +320,11 @@ def domain(
     MODEL and DATA are what `normscope audit` takes, but for weights alone.
     """
     with measuring(model, data, save, json):
-        given = open_runnable(model, trust=trust)
-        opened = open_data(data, place_model(given, device, mode), batch_size=batch_size, seed=0)
+        subject = open_runnable(model, trust=trust)
+        opened = open_data(data, place_model(subject, device, mode), batch_size=batch_size, seed=0)
         defining, held_out = _split([opened.first] if opened.loader is None else opened.loader)
         recorded = record_domain(
-            given.module,
+            subject.module,
             defining,
             margin=margin,
             quantile=quantile,
@@ -331,13 +333,15 @@ def domain(
             output=output_of(output),
         )
         coverage = recorded.coverage(held_out) if held_out else None
-        rungs = ladder(given.module, opened.first, domain=recorded, effort=effort, mode=mode, output=output_of(output))
-    print_document(_domain_document(given.name, recorded, coverage, rungs, (*opened.notes, *given.notes)))
+        rungs = ladder(
+            subject.module, opened.first, domain=recorded, effort=effort, mode=mode, output=output_of(output)
+        )
+    print_document(_domain_document(subject.name, recorded, coverage, rungs, (*opened.notes, *subject.notes)))
     if save is not None:
         recorded.save(save)
         say_written(save)
     if json is not None:
-        write_text(json, json_format.dumps(_plain(given.name, recorded, coverage, rungs), indent=1) + "\n")
+        write_text(json, json_format.dumps(_plain(subject.name, recorded, coverage, rungs), indent=1) + "\n")
         say_written(json)
 
 
@@ -424,10 +428,10 @@ def curve(
     MODEL and DATA are what `normscope audit` takes, but for weights alone. The order of the data must have no meaning.
     """
     with measuring(model, data, html, json):
-        given = open_runnable(model, trust=trust)
-        opened = open_data(data, place_model(given, device, mode), batch_size=batch_size, seed=seed)
+        subject = open_runnable(model, trust=trust)
+        opened = open_data(data, place_model(subject, device, mode), batch_size=batch_size, seed=seed)
         result = measure_curve(
-            given.module,
+            subject.module,
             [opened.first] if opened.loader is None else opened.loader,
             samples=samples,
             record=record,
@@ -492,8 +496,8 @@ def ops(as_json: bool = typer.Option(False, "--json", help="Print JSON instead o
     opaque is not followed by the checker, which says so.
     """
     if as_json:
-        known = [{KEYS.get(column.title, column.title): column.read(one) for column in COLUMNS} for one in operators()]
-        typer.echo(json_format.dumps(known, indent=2))
+        rows = [{KEYS.get(column.title, column.title): column.read(one) for column in COLUMNS} for one in operators()]
+        typer.echo(json_format.dumps(rows, indent=2))
     else:
         caption = "Every example of every rule runs through the same soundness tests."
         print_document(Document(blocks=(tabulate(operators(), COLUMNS, caption=caption),)))

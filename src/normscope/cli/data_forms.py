@@ -52,23 +52,23 @@ class Batches:
     notes: tuple[str, ...] = ()
 
 
-def open_data(text: str | None, given: GivenModel, *, batch_size: int | None, seed: int) -> Batches:
+def open_data(text: str | None, subject: GivenModel, *, batch_size: int | None, seed: int) -> Batches:
     """Turn `--data` into batches for a model; None is random noise, if the model says what it takes.
 
     Without a batch size it is the usual one, or the only one that the model takes.
     """
-    if batch_size is not None and given.batch_size not in (None, batch_size):
+    if batch_size is not None and subject.batch_size not in (None, batch_size):
         raise InputError(
-            f"{given.name} was exported for batches of {given.batch_size}: --batch-size {batch_size} does not fit"
+            f"{subject.name} was exported for batches of {subject.batch_size}: --batch-size {batch_size} does not fit"
         )
-    size = given.batch_size or batch_size
+    size = subject.batch_size or batch_size
     generator = torch.Generator().manual_seed(seed)
     if text is None:
-        return _noise(given, size or NOISE_SAMPLES, generator)
+        return _noise(subject, size or NOISE_SAMPLES, generator)
     name, colon, rest = text.partition(":")
     if text == "digits":
         images = data_sets.digits(generator=generator).train_images
-        return _in_batches(images, given.model, size, f"scikit-learn's digits, the training part, {UNIT}")
+        return _in_batches(images, subject.model, size, f"scikit-learn's digits, the training part, {UNIT}")
     if name in (*_FOLDERS, "npz") and colon and rest in ("", RAW):
         raise InputError(f"--data {text} lacks what follows the colon: {FORMS}")
     if name in _FOLDERS and colon:
@@ -76,12 +76,12 @@ def open_data(text: str | None, given: GivenModel, *, batch_size: int | None, se
         split, values = folder_split(name, rest, limit)
         count = len(split.train_images)
         source = f"the first {count:,} training images of {name}, {values}"
-        return _in_batches(split.train_images, given.model, size, source)
+        return _in_batches(split.train_images, subject.model, size, source)
     if name == "npz" and colon:
         samples = npz_inputs(at_home(rest), BATCHES * (size or BATCH_SIZE))
-        return _in_batches(samples, given.model, size, f"{rest}")
+        return _in_batches(samples, subject.model, size, f"{rest}")
     if colon and rest:
-        return _from_object(text, given.model, size)
+        return _from_object(text, subject.model, size)
     raise InputError(f"--data {text!r} is of no known form: it is {FORMS}")
 
 
@@ -112,15 +112,15 @@ def folder_split(name: str, text: str, limit: int) -> tuple[data_sets.Split, str
     )
 
 
-def _noise(given: GivenModel, samples: int, generator: torch.Generator) -> Batches:
+def _noise(subject: GivenModel, samples: int, generator: torch.Generator) -> Batches:
     """Return one batch of random noise of the sizes that the model takes."""
-    if given.noise is None:
-        raise InputError(f"{given.name} does not say what it takes: give --data ({FORMS})")
+    if subject.noise is None:
+        raise InputError(f"{subject.name} does not say what it takes: give --data ({FORMS})")
     note = (
         f"the data are random noise ({samples} samples): norms and bounds over all inputs are those of the model, but "
         "figures at the data, variances and dead units say nothing about real inputs; give --data"
     )
-    return Batches(first=given.noise(samples, generator), notes=(note,))
+    return Batches(first=subject.noise(samples, generator), notes=(note,))
 
 
 def _in_batches(samples: Tensor, model: nn.Module | None, size: int | None, source: str) -> Batches:
@@ -262,32 +262,32 @@ class Labelled:
     notes: tuple[str, ...] = ()
 
 
-def open_labelled(text: str | None, given: GivenModel, *, samples: int, seed: int) -> Labelled:
+def open_labelled(text: str | None, subject: GivenModel, *, samples: int, seed: int) -> Labelled:
     """Turn `--data` into samples with classes: the test part of named data sets, else the user's data."""
     name, colon, rest = (text or "").partition(":")
     if text == "digits":
         split = data_sets.digits(generator=torch.Generator().manual_seed(seed))
-        return _of_split(split, given, samples, f"scikit-learn's digits, the part kept for testing, {UNIT}")
+        return _of_split(split, subject, samples, f"scikit-learn's digits, the part kept for testing, {UNIT}")
     if name in ("mnist", "cifar10") and colon and rest:
         split, values = folder_split(name, rest, samples)
-        return _of_split(split, given, samples, f"test images of {name}, {values}")
+        return _of_split(split, subject, samples, f"test images of {name}, {values}")
     if name == "npz" and colon and rest:
-        return _npz(at_home(rest), given, samples)
-    opened = open_data(text, given, batch_size=min(samples, given.batch_size or samples), seed=seed)
+        return _npz(at_home(rest), subject, samples)
+    opened = open_data(text, subject, batch_size=min(samples, subject.batch_size or samples), seed=seed)
     batches = [opened.first] if opened.loader is None else opened.loader
     return Labelled(batches=_first(batches, samples), notes=opened.notes)
 
 
-def open_with_labels(text: str, given: GivenModel, *, samples: int, seed: int) -> tuple[list[Any], tuple[str, ...]]:
+def open_with_labels(text: str, subject: GivenModel, *, samples: int, seed: int) -> tuple[list[Any], tuple[str, ...]]:
     """Return the batches of `open_labelled`, and notes for the report; refuse data without labels."""
-    labelled = open_labelled(text, given, samples=samples, seed=seed)
+    labelled = open_labelled(text, subject, samples=samples, seed=seed)
     batches = list(labelled.batches)
     if any(labels is None for _, labels in batches):
         raise InputError(f"{text} has no labels: batches are pairs of inputs and labels")
     return batches, labelled.notes
 
 
-def open_split(text: str, given: GivenModel, *, samples: int, seed: int) -> tuple[Any, Any, tuple[str, ...]]:
+def open_split(text: str, subject: GivenModel, *, samples: int, seed: int) -> tuple[Any, Any, tuple[str, ...]]:
     """Return training samples with labels, and test samples if the data set has them; and notes for the report."""
     name, colon, folder = text.partition(":")
     if text == "digits":
@@ -295,12 +295,12 @@ def open_split(text: str, given: GivenModel, *, samples: int, seed: int) -> tupl
     elif name in _FOLDERS and colon and folder:
         split, values = folder_split(name, folder, samples)
     else:
-        train, notes = open_with_labels(text, given, samples=samples, seed=seed)
+        train, notes = open_with_labels(text, subject, samples=samples, seed=seed)
         return train, None, notes
     train, test = (
         list(
             zip(
-                converted(images[:samples], dtype_of(given.model), values).split(SPLIT_BATCH),
+                converted(images[:samples], dtype_of(subject.model), values).split(SPLIT_BATCH),
                 labels[:samples].split(SPLIT_BATCH),
             )
         )
@@ -309,19 +309,19 @@ def open_split(text: str, given: GivenModel, *, samples: int, seed: int) -> tupl
     return train, test, (f"data: {name}, {values}, training and test part",)
 
 
-def _of_split(split: data_sets.Split, given: GivenModel, samples: int, source: str) -> Labelled:
+def _of_split(split: data_sets.Split, subject: GivenModel, samples: int, source: str) -> Labelled:
     """Return the test images of a data set with their classes."""
-    images = converted(split.test_images[:samples], dtype_of(given.model), source)
+    images = converted(split.test_images[:samples], dtype_of(subject.model), source)
     note = f"data: {source}, {len(images):,} samples"
     return Labelled(batches=((images, split.test_labels[:samples]),), notes=(note,))
 
 
-def _npz(path: Path, given: GivenModel, samples: int) -> Labelled:
+def _npz(path: Path, subject: GivenModel, samples: int) -> Labelled:
     """Return the samples of an npz file, with their classes if it has any."""
     inputs = npz_inputs(path, samples)
     if not len(inputs):
         raise InputError(f"{path} holds no sample")
-    inputs = converted(inputs, dtype_of(given.model), str(path)) if inputs.is_floating_point() else inputs
+    inputs = converted(inputs, dtype_of(subject.model), str(path)) if inputs.is_floating_point() else inputs
     name, array, _ = npz_array(path, LABELS, samples)
     if array is None:
         note = (

@@ -87,26 +87,26 @@ def open_model(text: str, *, trust: bool) -> GivenModel:
 
 def open_runnable(text: str, *, trust: bool) -> GivenModel:
     """Open MODEL for a command that runs it; refuse weights alone."""
-    given = open_model(text, trust=trust)
-    if given.model is None:
+    subject = open_model(text, trust=trust)
+    if subject.model is None:
         raise InputError(
-            f"{given.name} holds weights and no model to run: name a function that builds the model "
+            f"{subject.name} holds weights and no model to run: name a function that builds the model "
             "(package.module:function)"
         )
-    return given
+    return subject
 
 
-def place_model(given: GivenModel, device: str | None, mode: str | None) -> GivenModel:
+def place_model(subject: GivenModel, device: str | None, mode: str | None) -> GivenModel:
     """Move the model to a device, and refuse a mode in which it cannot run."""
-    has = "train" if given.module.training else "eval"
-    if given.fixed_mode and mode not in (None, has):
-        raise InputError(f"{given.name} was exported in {has} mode and has no other: leave --mode {mode} out")
+    has = "train" if subject.module.training else "eval"
+    if subject.fixed_mode and mode not in (None, has):
+        raise InputError(f"{subject.name} was exported in {has} mode and has no other: leave --mode {mode} out")
     if device is not None:
         try:
-            given.module.to(device)
+            subject.module.to(device)
         except (RuntimeError, AssertionError) as error:
             raise InputError(f"the model cannot be moved to --device {device} ({describe_error(error)})") from error
-    return given
+    return subject
 
 
 def _built(text: str) -> GivenModel:
@@ -161,8 +161,8 @@ def load_object(reference: str) -> Any:
     value: Any = module
     for part in name.split("."):
         if not hasattr(value, part):
-            known = [item for item in vars(module) if not item.startswith("_")]
-            raise InputError(f"{source} has no {name!r}; it has {', '.join(known) or 'no names at all'}")
+            public = [item for item in vars(module) if not item.startswith("_")]
+            raise InputError(f"{source} has no {name!r}; it has {', '.join(public) or 'no names at all'}")
         value = getattr(value, part)
     return value
 
@@ -214,9 +214,9 @@ def _file_module(path: Path) -> ModuleType:
     if not os.path.isfile(path):
         raise InputError(f"no file {path}")
     name, location = f"_normscope_user_{path.stem}", str(path.resolve())
-    known = sys.modules.get(name)
-    if known is not None and known.__file__ == location:
-        return known
+    loaded = sys.modules.get(name)
+    if loaded is not None and loaded.__file__ == location:
+        return loaded
     spec = importlib.util.spec_from_file_location(name, location)
     assert spec is not None
     assert spec.loader is not None
@@ -316,9 +316,9 @@ def _class_of(config: Any, source: str, transformers: Any) -> Any:
     """Return the class of transformers that a config names."""
     names = list(getattr(config, "architectures", None) or [])
     for name in names:
-        found = getattr(transformers, str(name), None)
-        if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
-            return found
+        kind = getattr(transformers, str(name), None)
+        if isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel):
+            return kind
     if names:
         raise InputError(
             f"{source} wants {names[0]}, which is not part of transformers, and code that comes with a model is not "

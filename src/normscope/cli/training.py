@@ -121,11 +121,11 @@ def curvature(
     Train and eval mode are two different losses where the model has batch norms: the report names the mode.
     """
     with measuring(model, data, html, json):
-        given = open_runnable(model, trust=trust)
-        batches, notes = open_with_labels(data, place_model(given, device, mode), samples=samples, seed=seed)
+        subject = open_runnable(model, trust=trust)
+        batches, notes = open_with_labels(data, place_model(subject, device, mode), samples=samples, seed=seed)
         function = _loss(loss)
         spectrum = hessian(
-            given.module,
+            subject.module,
             function,
             batches,
             k=k,
@@ -139,9 +139,9 @@ def curvature(
             max_seconds=max_seconds,
             seed=seed,
         )
-        others = [_measured(kind, given.module, function, batches, mode) for kind in dict.fromkeys(also or ())]
-    spectrum = dataclasses.replace(spectrum, notes=(*notes, *given.notes, *spectrum.notes))
-    result = Curvature(results=tuple(dataclasses.replace(one, name=given.name) for one in (spectrum, *others)))
+        others = [_measured(kind, subject.module, function, batches, mode) for kind in dict.fromkeys(also or ())]
+    spectrum = dataclasses.replace(spectrum, notes=(*notes, *subject.notes, *spectrum.notes))
+    result = Curvature(results=tuple(dataclasses.replace(one, name=subject.name) for one in (spectrum, *others)))
     show_result(result, html, json)
 
 
@@ -188,9 +188,9 @@ def symmetries(
     MODEL and DATA are what `normscope audit` takes, but for weights alone. A BatchNorm has its symmetry in train mode.
     """
     with measuring(model, data, html, json):
-        given = open_runnable(model, trust=trust)
-        opened = open_data(data, place_model(given, device, mode), batch_size=batch_size, seed=seed)
-        result = find_symmetries(given.module, opened.first, mode=mode, output=output_of(output), seed=seed)
+        subject = open_runnable(model, trust=trust)
+        opened = open_data(data, place_model(subject, device, mode), batch_size=batch_size, seed=seed)
+        result = find_symmetries(subject.module, opened.first, mode=mode, output=output_of(output), seed=seed)
     show_result(result, html, json)
 
 
@@ -257,15 +257,15 @@ def generalization(
     one with --test. Samples for distances come from --held-out, or one in five of DATA is set aside.
     """
     with measuring(model, data, html, json):
-        given = open_runnable(model, trust=trust)
-        given = place_model(given, device, "eval")
-        train, fresh, notes = open_split(data, given, samples=samples, seed=seed)
+        subject = open_runnable(model, trust=trust)
+        subject = place_model(subject, device, "eval")
+        train, fresh, notes = open_split(data, subject, samples=samples, seed=seed)
         if test is not None:
-            fresh, more = open_with_labels(test, given, samples=samples, seed=seed)
+            fresh, more = open_with_labels(test, subject, samples=samples, seed=seed)
             notes += more
-        held, more = (None, ()) if held_out is None else open_with_labels(held_out, given, samples=samples, seed=seed)
+        held, more = (None, ()) if held_out is None else open_with_labels(held_out, subject, samples=samples, seed=seed)
         result = bound_generalization(
-            given.module,
+            subject.module,
             train,
             fresh,
             held,
@@ -282,7 +282,7 @@ def generalization(
             max_seconds=max_seconds,
             seed=seed,
         )
-    result = dataclasses.replace(result, name=given.name, notes=(*notes, *more, *given.notes, *result.notes))
+    result = dataclasses.replace(result, name=subject.name, notes=(*notes, *more, *subject.notes, *result.notes))
     show_result(result, html, json)
 
 
@@ -349,10 +349,10 @@ def choose(
     """
     sizes, rates = numbers(batch_sizes, "--batch-sizes", int), numbers(learning_rates, "--learning-rates", float)
     with measuring(model, data, html, json):
-        given = open_runnable(model, trust=trust)
+        subject = open_runnable(model, trust=trust)
         choice = run_choice(
-            _source(model, given),
-            open_split(data, given, samples=samples, seed=seed)[0],
+            _source(model, subject),
+            open_split(data, subject, samples=samples, seed=seed)[0],
             loss,
             normalizers=[name.strip() for name in normalizers.split(",")],
             batch_sizes=sizes,
@@ -365,16 +365,16 @@ def choose(
             folder=folder,
             engine=engine,
             workers=workers,
-            name=given.name,
+            name=subject.name,
         )
     show_result(choice, html, json)
 
 
-def _source(text: str, given: GivenModel) -> nn.Module | Callable[[], nn.Module]:
+def _source(text: str, subject: GivenModel) -> nn.Module | Callable[[], nn.Module]:
     """Return a builder if the command line names one, so that seeds differ in their weights; else the model."""
     module, colon, _ = text.rpartition(":")
     builds = colon and module and not isinstance(load_object(text), nn.Module)
-    return ModelSource(text) if builds else given.module
+    return ModelSource(text) if builds else subject.module
 
 
 def numbers(text: str, option: str, kind: Callable[[str], Any]) -> list[Any]:

@@ -109,9 +109,9 @@ class Part:
         return result
 
     @classmethod
-    def of_fields(cls, **given: Any) -> Self:
+    def of_fields(cls, **values: Any) -> Self:
         """Return the result with the fields that were read; a subclass computes here the fields that are not stored."""
-        return cls(**given)
+        return cls(**values)
 
 
 class Saved(Part):
@@ -246,11 +246,11 @@ def _hint_parts(hint: Any) -> tuple[Any, tuple[Any, ...], bool]:
 def _stored(kind: type) -> dict[str, tuple[Field[Any], Any]]:
     """Return the fields that a file may have, by name, each with its type."""
     form, hints = _form(kind), get_type_hints(kind)
-    known = {item.name: item for item in fields(kind)}
+    declared = {item.name: item for item in fields(kind)}
     named = {*form.left_out, *form.unread, *form.older, *form.added, *form.sparse, *form.choices} - {...}
-    if not named <= known.keys():
-        raise TypeError(f"{kind.__name__} has no {', '.join(map(str, named - known.keys()))}")
-    return {name: (item, hints[name]) for name, item in known.items() if name not in form.left_out}
+    if not named <= declared.keys():
+        raise TypeError(f"{kind.__name__} has no {', '.join(map(str, named - declared.keys()))}")
+    return {name: (item, hints[name]) for name, item in declared.items() if name not in form.left_out}
 
 
 @cache

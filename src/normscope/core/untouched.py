@@ -415,11 +415,11 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[T
     """Return the tensors that an operator writes into, as its schema says."""
     if not func._schema.is_mutable:
         return []
-    found = []
+    leaves = []
     for index, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            found += tree_leaves(args[index] if index < len(args) else kwargs.get(argument.name))
-    return [value for value in found if isinstance(value, Tensor)]
+            leaves += tree_leaves(args[index] if index < len(args) else kwargs.get(argument.name))
+    return [value for value in leaves if isinstance(value, Tensor)]
 
 
 @contextmanager
@@ -523,5 +523,5 @@ def dropping_nothing(model: nn.Module) -> Iterator[None]:
 
 def _dropout_position(func: Any, name: str) -> int | None:
     """Return the position of the argument `dropout_p`, or None for a function that has none."""
-    known = F.scaled_dot_product_attention if name == "scaled_dot_product_attention" else func
-    return POSITIONS.get(known)
+    function = F.scaled_dot_product_attention if name == "scaled_dot_product_attention" else func
+    return POSITIONS.get(function)

@@ -363,14 +363,14 @@ def _findings(audit: Audit) -> list[Block]:
 
 def cut_short(audits: Mapping[str, Audit]) -> list[Notice]:
     """Return a notice of the audits that `max_seconds` cut short, and of what was cut in each; or nothing."""
-    cut = {name: found for name, audit in audits.items() if (found := cuts(audit))}
+    cut = {name: sentences for name, audit in audits.items() if (sentences := cuts(audit))}
     if not cut:
         return []
     which = listed(list(cut), most=len(cut))
     heading = "This audit was cut short by max_seconds" if len(audits) == 1 else f"Cut short by max_seconds: {which}"
     effect = "Bounds hold, but could be tighter; what was not reached is missing. Raise `max_seconds`."
     others = "" if len(cut) == len(audits) else " A difference to the others may come from this alone."
-    more = tuple((name if len(audits) > 1 else "", f"{'; '.join(found)}.") for name, found in cut.items())
+    more = tuple((name if len(audits) > 1 else "", f"{'; '.join(sentences)}.") for name, sentences in cut.items())
     return [Notice(level="info", heading=heading, lines=(("", effect + others),), more=more)]
 
 
@@ -415,7 +415,7 @@ def growth_chart(audit: Audit) -> Chart | None:
     rows = audit.layers
     trunk = _along(rows, "seen at the data", lambda row: row.log10_observed, lambda row: row.log10_trunk_observed)
     inside = row_series("inside branches", "line", rows, lambda row: row.log10_observed if row.bypassed else None)
-    seen = [*trunk, *(replace(series, paths=branch_lines(rows), faint=True) for series in inside)]
+    observed = [*trunk, *(replace(series, paths=branch_lines(rows), faint=True) for series in inside)]
     bound = _along(
         rows,
         "at most, for any input",
@@ -424,9 +424,9 @@ def growth_chart(audit: Audit) -> Chart | None:
     )
     return _row_chart(
         rows,
-        (*seen, *bound),
+        (*observed, *bound),
         title="How much a change of the input has grown, layer by layer",
-        caption=" ".join(filter(None, (READING_GROWTH if seen else "", _where_it_ends(audit, bound)))),
+        caption=" ".join(filter(None, (READING_GROWTH if observed else "", _where_it_ends(audit, bound)))),
         axis="log10 of the growth (1 is ten times)",
         rules=(("no growth", 0.0),),
         term="Jacobian norm",

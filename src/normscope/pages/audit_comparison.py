@@ -62,13 +62,17 @@ def compared_findings(audits: Mapping[str, Audit]) -> list[Block]:
         return [Text(body="Nothing was found in any of them.")]
     blocks: list[Block] = []
     for group in groups(every):
-        found: dict[str, list[Finding]] = {}
+        by_audit: dict[str, list[Finding]] = {}
         for finding in group:
-            found.setdefault(owner[id(finding)], []).append(finding)
+            by_audit.setdefault(owner[id(finding)], []).append(finding)
         distinct = list({finding.where: finding for finding in reversed(group)}.values())[::-1]
         (card,) = notices(distinct)
-        met = "in every audit" if len(found) == len(audits) else f"only in {listed(list(found), most=len(found))}"
-        where = tuple((name, places(members, NAMED)) for name, members in found.items()) if group[0].where else ()
+        met = (
+            "in every audit"
+            if len(by_audit) == len(audits)
+            else f"only in {listed(list(by_audit), most=len(by_audit))}"
+        )
+        where = tuple((name, places(members, NAMED)) for name, members in by_audit.items()) if group[0].where else ()
         rest = tuple(line for line in card.more if line[0] != "layers")
         blocks.append(replace(card, where=met, more=(*where, *rest)))
     return blocks
@@ -294,7 +298,7 @@ def _keyed(rows: Sequence[Row]) -> list[tuple[Key, Row]]:
 
 def _summary(audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]) -> Text:
     names = list(audits)
-    common = sum(len(found) == len(names) for found in rows.values())
+    common = sum(len(owners) == len(names) for owners in rows.values())
     return Text(
         body=f"{pluralise(len(names), 'audit')}, compared with {names[0]}: {pluralise(len(rows), 'layer')} by path, of "
         f"which {common:,} in every audit."
@@ -428,11 +432,13 @@ def _layer_table(
     read: Callable[[Row], float | None],
 ) -> Table | None:
     lines = []
-    for (path, *_), found in rows.items():
-        values = [read(found[name]) if name in found else None for name in audits]
+    for (path, *_), by_audit in rows.items():
+        values = [read(by_audit[name]) if name in by_audit else None for name in audits]
         if any(value is not None for value in values):
-            kinds = " / ".join(dict.fromkeys(row.kind for row in found.values()))
-            lines.append((path, kinds, *_compared(values), None if len(found) == len(audits) else ", ".join(found)))
+            kinds = " / ".join(dict.fromkeys(row.kind for row in by_audit.values()))
+            lines.append(
+                (path, kinds, *_compared(values), None if len(by_audit) == len(audits) else ", ".join(by_audit))
+            )
     if not lines:
         return None
     caption = _reading_delta(audits)
@@ -487,10 +493,12 @@ def _aligned(
     with and without normalizers) these are aligned, and networks with little in common by position.
     """
     weights = {name: [row for row in audit.layers if row.role == "weight"] for name, audit in audits.items()}
-    shared = sum(len(found) == len(audits) for found in rows.values())
+    shared = sum(len(by_audit) == len(audits) for by_audit in rows.values())
     as_many_weights = len({len(layers) for layers in weights.values()}) == 1
     if shared == len(rows) or (2 * shared >= len(rows) and not as_many_weights):
-        by_path: dict[str, list[Row | None]] = {name: [found.get(name) for found in rows.values()] for name in audits}
+        by_path: dict[str, list[Row | None]] = {
+            name: [by_audit.get(name) for by_audit in rows.values()] for name in audits
+        }
         return tuple(path for path, *_ in rows), by_path
     if as_many_weights:
         return _by_position(weights, "weight layer")
@@ -502,6 +510,6 @@ def _by_position(layers: dict[str, list[Row]], noun: str) -> tuple[tuple[str, ..
     count = max(map(len, layers.values()))
     padded = {name: [*rows, *[None] * (count - len(rows))] for name, rows in layers.items()}
     paths = [{None if row is None else row.path for row in aligned} for aligned in zip(*padded.values())]
-    if all(len(found) == 1 for found in paths):
+    if all(len(names) == 1 for names in paths):
         return tuple(row.path for row in next(iter(layers.values()))), padded
     return tuple(f"{noun} {index + 1}" for index in range(count)), padded

@@ -92,7 +92,7 @@ def merged(texts: Sequence[str], where: Sequence[str] = ()) -> str:
 
 def _filled(form: tuple[str, ...], names: Sequence[Sequence[str]]) -> str:
     """Return a sentence with the names of all findings filled into each of its gaps."""
-    gaps = [listed(list(dict.fromkeys(found))) for found in zip(*names)]
+    gaps = [listed(list(dict.fromkeys(gap_names))) for gap_names in zip(*names)]
     return "".join(text + gap for text, gap in zip(form, (*gaps, "")))
 
 
@@ -215,24 +215,24 @@ def nothing_found(audit: Audit) -> str:
 
 def to_do(audit: Audit) -> list[str]:
     """Return what to do next: about the findings, and to make the audit show more."""
-    found = [*next_steps(audit.findings, audit.layers), *to_see_more(audit)]
-    if not found and audit.mode is not None:
-        found.append("There are no errors or warnings. `ns.watch` tells when training changes that.")
-    return found
+    items = [*next_steps(audit.findings, audit.layers), *to_see_more(audit)]
+    if not items and audit.mode is not None:
+        items.append("There are no errors or warnings. `ns.watch` tells when training changes that.")
+    return items
 
 
 def to_see_more(audit: Audit) -> list[str]:
     """Return what to do so that an audit shows what it does not show now."""
-    found: list[str] = []
+    items: list[str] = []
     if any(finding.severity is Severity.ERROR for finding in audit.findings):
-        return found  # errors must be mended first
+        return items  # errors must be mended first
     batch = [note for note in audit.notes if note.startswith("statistics come from the batch alone")]
     if batch:
         few = pluralise(audit.samples, "sample")
-        found.append(f"Pass a loader (`loader=`, or `--data`): the statistics come from {few} alone.")
+        items.append(f"Pass a loader (`loader=`, or `--data`): the statistics come from {few} alone.")
     if cuts(audit):
-        found.append("Raise `max_seconds`: the audit was cut short, so its bounds hold but could be tighter.")
-    return found
+        items.append("Raise `max_seconds`: the audit was cut short, so its bounds hold but could be tighter.")
+    return items
 
 
 def cuts(audit: Audit) -> list[str]:
@@ -249,8 +249,8 @@ def subject(audit: Audit) -> str:
             "there is none for the network as a whole or for data."
         )
     sizes = f" for inputs of shape {shape(audit.input_shape)}" if audit.input_shape else ""
-    seen = f"{pluralise(audit.samples, 'sample')} in {pluralise(audit.batches, 'batch', 'batches')}"
-    went = f"{seen} went through it." if audit.samples else "No data went through it."
+    data = f"{pluralise(audit.samples, 'sample')} in {pluralise(audit.batches, 'batch', 'batches')}"
+    went = f"{data} went through it." if audit.samples else "No data went through it."
     return f"{holds} It was audited in {audit.mode} mode{sizes}. {went}"
 
 

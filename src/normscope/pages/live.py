@@ -291,8 +291,8 @@ class LiveServer(ThreadingHTTPServer):
             if asked.get("seen") == str(version(self._runs)):
                 return None
             parts = asked.get("parts", "").split("\n")[:20]
-            found = live_data(self._runs, self._names, dict.fromkeys(parts), low, high)
-            return json.dumps(found, allow_nan=False, separators=(",", ":")).encode()
+            content = live_data(self._runs, self._names, dict.fromkeys(parts), low, high)
+            return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -303,20 +303,20 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer with the page or its data, and with "not found" to those who do not know the address."""
         asked = urlsplit(self.path)
         port = self.server.server_port
-        known = self.headers.get("Host", "") in (f"{HOST}:{port}", f"localhost:{port}")
+        names_host = self.headers.get("Host", "") in (f"{HOST}:{port}", f"localhost:{port}")
         word, _, what = asked.path.removeprefix("/").partition("/")
-        if not known or not secrets.compare_digest(word.encode(), self.server.word.encode()):
+        if not names_host or not secrets.compare_digest(word.encode(), self.server.word.encode()):
             self._answer(HTTPStatus.NOT_FOUND)
         elif what == "":
             self._answer(HTTPStatus.OK, self.server.page, "text/html; charset=utf-8")
         elif what == "data":
             try:
-                found = self.server.data(asked.query)
+                content = self.server.data(asked.query)
             except ValueError:
                 self._answer(HTTPStatus.BAD_REQUEST)
                 return
-            status = HTTPStatus.NO_CONTENT if found is None else HTTPStatus.OK
-            self._answer(status, found or b"", "application/json")
+            status = HTTPStatus.NO_CONTENT if content is None else HTTPStatus.OK
+            self._answer(status, content or b"", "application/json")
         else:
             self._answer(HTTPStatus.NOT_FOUND)
 

@@ -310,7 +310,7 @@ def curve(name: str, points: Points, *, of: int = 1, depth: float | None = None)
 
 def loss_curves(run: Run) -> Curves | None:
     """Return the loss over all steps, as log10 where it is positive and spans two powers of ten."""
-    return total_curves(loss_courses(run), title="Loss by step", axis="loss", found=marks(run), logarithmic=True)
+    return total_curves(loss_courses(run), title="Loss by step", axis="loss", marks=marks(run), logarithmic=True)
 
 
 def loss_courses(run: Run) -> dict[str, Points]:
@@ -326,7 +326,7 @@ def metric_curves(run: Run) -> list[Block | None]:
     names = metric_names(run)
     more = left_out(len(names), MOST, "logged figure")
     return [
-        *(total_curves({name: run.total(name)}, title=name, axis=name, found=marks(run)) for name in names[:MOST]),
+        *(total_curves({name: run.total(name)}, title=name, axis=name, marks=marks(run)) for name in names[:MOST]),
         Text(body=more) if more else None,
     ]
 
@@ -348,7 +348,7 @@ def lr_curves(run: Run) -> Curves | None:
     }
     if all(len({value for _, value in points}) < 2 for points in courses.values()):
         return None
-    return total_curves(courses, title="Learning rate", axis="learning rate", found=marks(run), logarithmic=True)
+    return total_curves(courses, title="Learning rate", axis="learning rate", marks=marks(run), logarithmic=True)
 
 
 def product_curves(run: Run) -> Curves | None:
@@ -359,7 +359,7 @@ def product_curves(run: Run) -> Curves | None:
         term="printed product",
         axis="log10 of the product",
         caption=READING_THE_PRODUCTS,
-        found=marks(run),
+        marks=marks(run),
     )
 
 
@@ -370,7 +370,7 @@ def total_curves(
     axis: str,
     caption: str = "",
     term: str = "",
-    found: tuple[Mark, ...] = (),
+    marks: tuple[Mark, ...] = (),
     logarithmic: bool = False,
 ) -> Curves | None:
     """Return figures of the whole network as curves, or None where there is none."""
@@ -381,7 +381,7 @@ def total_curves(
     if logarithmic and values and min(values) > 0 and max(values) >= 100 * min(values):
         courses, axis = {name: _log10(points) for name, points in courses.items()}, f"log10 of the {axis}"
     curves = tuple(curve(name, points, of=len(courses)) for name, points in courses.items())
-    return Curves(title=title, curves=curves, axis=axis, caption=caption, term=term, marks=found)
+    return Curves(title=title, curves=curves, axis=axis, caption=caption, term=term, marks=marks)
 
 
 def _totals(run: Run) -> Curves | None:
@@ -416,15 +416,15 @@ def settings_table(run: Run) -> Table | None:
 def settings(run: Run) -> dict[str, str]:
     """Return the settings of a run by name, written out."""
     plain = {key: value for key, value in run.metadata.items() if key not in ("schema_version", "step", "notes")}
-    found: dict[str, Any] = {key: value for key, value in plain.items() if not isinstance(value, dict)}
-    found |= {f"every ({tier})": interval for tier, interval in (plain.get("every") or {}).items()}
+    values: dict[str, Any] = {key: value for key, value in plain.items() if not isinstance(value, dict)}
+    values |= {f"every ({tier})": interval for tier, interval in (plain.get("every") or {}).items()}
     if run.records and run.records[0].lr:
-        found["first lr"] = ", ".join(f"{rate:.4g}" for rate in run.records[0].lr)
+        values["first lr"] = ", ".join(f"{rate:.4g}" for rate in run.records[0].lr)
     decays = {layer.weight_decay for layer in run.of("weight") if layer.weight_decay is not None}
     if decays:
-        found["weight decay"] = ", ".join(f"{value:.4g}" for value in sorted(decays))
-    found |= plain.get("provenance") or {}
-    return {key: f"{value:,}" if isinstance(value, int) else str(value) for key, value in found.items()}
+        values["weight decay"] = ", ".join(f"{value:.4g}" for value in sorted(decays))
+    values |= plain.get("provenance") or {}
+    return {key: f"{value:,}" if isinstance(value, int) else str(value) for key, value in values.items()}
 
 
 Course = Sequence[tuple[int, float]]
@@ -518,7 +518,7 @@ def _table(
     kind: LayerKind,
     quantity: str,
     title: str,
-    known: list[tuple[Column, Callable[[LayerRecord], Cell]]],
+    fixed: list[tuple[Column, Callable[[LayerRecord], Cell]]],
     lasts: Sequence[Last],
 ) -> Table | None:
     layers = run.of(kind)
@@ -529,7 +529,7 @@ def _table(
         (Column(title="layer", kind="name"), [layer.name for layer in layers]),
         (Column(title="kind", kind="name"), [layer.family for layer in layers]),
     ]
-    columns += [(column, [read(layer) for layer in layers]) for column, read in known]
+    columns += [(column, [read(layer) for layer in layers]) for column, read in fixed]
     spans = [ends(course.get(layer.name, ())) for layer in layers]
     for index, (name, meaning) in enumerate(COURSE):
         columns.append((Column(title=name, kind="log10", help=f"log10, {meaning}."), [cells[index] for cells in spans]))

@@ -31,15 +31,15 @@ READING_SYMMETRIES = (
 )
 
 
-def symmetries_document(found: Symmetries, *, brief: bool = False) -> Document:
+def symmetries_document(symmetries: Symmetries, *, brief: bool = False) -> Document:
     """Return the report: a verdict, the table by kind, every symmetry with its evidence, and what does not hold."""
-    blocks: list[Block] = [Text(body=_symmetries_verdict(found), lead=True)]
-    if found.rows:
-        blocks.append(_kinds(found))
-    if found.verified and not brief:
+    blocks: list[Block] = [Text(body=_symmetries_verdict(symmetries), lead=True)]
+    if symmetries.rows:
+        blocks.append(_kinds(symmetries))
+    if symmetries.verified and not brief:
         title = "Every symmetry and its evidence"
-        blocks.append(tabulate(found.verified, EVIDENCE_COLUMNS, title=title, caption=READING_SYMMETRIES))
-    unverified = [row for row in found.rows if row.status != "verified"]
+        blocks.append(tabulate(symmetries.verified, EVIDENCE_COLUMNS, title=title, caption=READING_SYMMETRIES))
+    unverified = [row for row in symmetries.rows if row.status != "verified"]
     blocks += [
         Notice(
             level="warning" if row.status == "failed" else "info",
@@ -49,47 +49,47 @@ def symmetries_document(found: Symmetries, *, brief: bool = False) -> Document:
         )
         for row in unverified
     ]
-    if found.withheld:
+    if symmetries.withheld:
         blocks.append(
             Table(
                 title="In front of a normalizer, and yet no symmetry",
                 columns=(Column(title="layer", kind="name"), Column(title="why")),
-                rows=tuple(found.withheld),
+                rows=tuple(symmetries.withheld),
             )
         )
-    blocks += [Text(body=f"Note: {note}") for note in found.notes]
+    blocks += [Text(body=f"Note: {note}") for note in symmetries.notes]
     return Document(title="Symmetries of the parameters", blocks=tuple(blocks))
 
 
-def _symmetries_verdict(found: Symmetries) -> str:
+def _symmetries_verdict(symmetries: Symmetries) -> str:
     """Return what was found in a few sentences."""
-    if not found.rows:
-        return f"No symmetry was found among the {found.num_parameters:,} parameters, in {found.mode} mode."
-    share = found.dof / max(found.num_parameters, 1)
+    if not symmetries.rows:
+        return f"No symmetry was found among the {symmetries.num_parameters:,} parameters, in {symmetries.mode} mode."
+    share = symmetries.dof / max(symmetries.num_parameters, 1)
     text = (
-        f"{pluralise(len(found.verified), 'symmetry', 'symmetries')} in {found.mode} mode: "
-        f"{found.dof:,} of {found.num_parameters:,} degrees of freedom ({100 * share:.2g} %) change nothing. "
+        f"{pluralise(len(symmetries.verified), 'symmetry', 'symmetries')} in {symmetries.mode} mode: "
+        f"{symmetries.dof:,} of {symmetries.num_parameters:,} degrees of freedom ({100 * share:.2g} %) change nothing. "
     )
     text += (
         "Each was verified in float64."
-        if len(found.verified) == len(found.rows)
-        else f"{len(found.rows) - len(found.verified)} more did not stand the check and are not claimed."
+        if len(symmetries.verified) == len(symmetries.rows)
+        else f"{len(symmetries.rows) - len(symmetries.verified)} more did not stand the check and are not claimed."
     )
-    if found.canonical_change is not None:
+    if symmetries.canonical_change is not None:
         text += (
             f" With scale-invariant weights of norm 1 (`canonicalize`) the output changes by "
-            f"{found.canonical_change:.2g} of its size"
+            f"{symmetries.canonical_change:.2g} of its size"
         )
-        if found.canonical_change_eval is not None and found.mode == "train":
-            text += f", and by {found.canonical_change_eval:.2g} in eval mode"
+        if symmetries.canonical_change_eval is not None and symmetries.mode == "train":
+            text += f", and by {symmetries.canonical_change_eval:.2g} in eval mode"
         text += "."
     return text
 
 
-def _kinds(found: Symmetries) -> Table:
+def _kinds(symmetries: Symmetries) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for kind in KINDS:
-        mine = [row for row in found.rows if row.kind == kind]
+        mine = [row for row in symmetries.rows if row.kind == kind]
         good = [row for row in mine if row.status == "verified"]
         if mine:
             worst = max((row.evidence.output_change_no_eps for row in good), default=None)
@@ -139,25 +139,24 @@ READING_SENSITIVITIES = (
 )
 
 
-def weight_sensitivity_document(found: WeightSensitivity, *, brief: bool = False) -> Document:
+def weight_sensitivity_document(sensitivity: WeightSensitivity, *, brief: bool = False) -> Document:
     """Return the report: a sentence, the table, and what was not measured; the same for a terminal."""
-    where = f"at {pluralise(found.samples, 'sample')}" if found.mode == "eval" else "at the batch, as one input"
-    of = "" if found.loss is None else f" and of the loss ({found.loss})"
-    blocks: list[Block] = [
-        Text(
-            body=f"Sensitivity of the output{of} to {pluralise(len(found.rows), 'weight')}, {found.mode} mode, {where}."
-        )
-    ]
-    if found.rows:
-        blocks.append(_sensitivity_table(found))
-    if found.skipped:
+    where = (
+        f"at {pluralise(sensitivity.samples, 'sample')}" if sensitivity.mode == "eval" else "at the batch, as one input"
+    )
+    of = "" if sensitivity.loss is None else f" and of the loss ({sensitivity.loss})"
+    which = f"{pluralise(len(sensitivity.rows), 'weight')}, {sensitivity.mode} mode, {where}"
+    blocks: list[Block] = [Text(body=f"Sensitivity of the output{of} to {which}.")]
+    if sensitivity.rows:
+        blocks.append(_sensitivity_table(sensitivity))
+    if sensitivity.skipped:
         columns = (Column(title="not measured"), Column(title="why"))
-        blocks.append(Table(columns=columns, rows=found.skipped))
-    blocks += [Text(body=f"Note: {note}") for note in found.notes]
+        blocks.append(Table(columns=columns, rows=sensitivity.skipped))
+    blocks += [Text(body=f"Note: {note}") for note in sensitivity.notes]
     return Document(title="Sensitivity to the weights", blocks=tuple(blocks))
 
 
-def _sensitivity_table(found: WeightSensitivity) -> Table:
+def _sensitivity_table(sensitivity: WeightSensitivity) -> Table:
     columns: list[ReadColumn[WeightRow]] = [
         ReadColumn("layer", "name", lambda row: row.path or "(model)"),
         ReadColumn("operator", "name", lambda row: row.operator),
@@ -168,7 +167,7 @@ def _sensitivity_table(found: WeightSensitivity) -> Table:
         ReadColumn("upper", "log10", lambda row: row.bracket_h.log10_upper),
         ReadColumn("relative", "log10", lambda row: row.log10_relative),
     ]
-    if found.loss is not None:
+    if sensitivity.loss is not None:
         columns += [
             ReadColumn(
                 "norm(f, W), lower", "log10", lambda row: None if row.bracket_f is None else row.bracket_f.log10_lower
@@ -180,7 +179,7 @@ def _sensitivity_table(found: WeightSensitivity) -> Table:
         ReadColumn("is a bound", "name", lambda row: "yes" if row.printed_h.holds else "no"),
         ReadColumn("remarks", "text", _remarks),
     ]
-    return tabulate(found.rows, columns, title="norm(h, W) by weight (log10)", caption=READING_SENSITIVITIES)
+    return tabulate(sensitivity.rows, columns, title="norm(h, W) by weight (log10)", caption=READING_SENSITIVITIES)
 
 
 def _remarks(row: WeightRow) -> str | None:

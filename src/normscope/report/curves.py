@@ -162,12 +162,12 @@ class _CurveWalk:
 
     def last(self, low: float, high: float) -> float | None:
         """Return the last value in a stretch; None if there is none."""
-        found = None
+        latest = None
         while self._at < len(self._points) and self._points[self._at][0] <= high:
             x, value = self._points[self._at]
-            found = value if x >= low else found
+            latest = value if x >= low else latest
             self._at += 1
-        return found
+        return latest
 
 
 def _binned(xs: Sequence[float]) -> list[list[float]]:
