@@ -129,8 +129,8 @@ def projected(spectrum: Spectrum) -> str:
     if spectrum.directions == shown:
         return f" Of its {spectrum.parameters:,} dimensions {shown:,} along which nothing changes were projected out."
     return (
-        f" Of its {spectrum.parameters:,} dimensions {spectrum.directions:,} along which nothing changes were projected "
-        f"out; {shown - spectrum.directions:,} more that the graph shows were refused (see the notes)."
+        f" Of its {spectrum.parameters:,} dimensions {spectrum.directions:,} along which nothing changes were "
+        f"projected out; {shown - spectrum.directions:,} more that the graph shows were refused (see the notes)."
     )
 
 
