@@ -5,7 +5,6 @@ import json
 import pytest
 
 from normscope.bounds.radius.radii import Radii
-from normscope.cli.messages import check_targets
 from normscope.core.bracket import Evidence
 from normscope.diagnosis.audit_result import Audit
 
@@ -67,12 +66,3 @@ def test_what_is_no_whole_result_is_refused_in_one_line(change, said, saved, run
     assert said in done.err
     assert "not expected" not in done.err
     assert not (saved / "out.html").exists()
-
-
-def test_saved_radii_beside_a_model_may_be_written_again_but_not_while_they_are_read(saved, run):
-    check_targets(saved / "radii.json", inputs=[saved])
-    before = (saved / "radii.json").read_bytes()
-    done = run("show", "radii.json", "--html", "radii.json")
-    assert done.code == 2
-    assert done.err.startswith("normscope: cannot write ")
-    assert (saved / "radii.json").read_bytes() == before

@@ -43,13 +43,6 @@ def test_show_prints_a_run_and_writes_its_page(runs, run):
     assert (runs / "run.html").read_text() == Run("runs/a").to_html()
 
 
-def test_the_page_is_written_before_anything_is_printed(runs, run, monkeypatch):
-    seen = []
-    monkeypatch.setattr("normscope.cli.saved.print_document", lambda _: seen.append((runs / "run.html").exists()))
-    assert run("show", "runs/a", "--html", "run.html").code == 0
-    assert seen == [True]
-
-
 def test_live_serves_several_runs_and_says_where(runs, run, monkeypatch):
     served = []
 

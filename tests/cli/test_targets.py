@@ -92,19 +92,6 @@ def test_pipes_and_devices_are_written_to_and_stay(inputs, run):
     assert stat.S_ISCHR(null.stat().st_mode)
 
 
-@pytest.mark.parametrize("target", ["x" * 300, "loop"])
-def test_a_name_that_cannot_be_is_refused_before_the_work(target, inputs, run):
-    (inputs / "loop").symlink_to("loop")
-    done = run("show", "a.json", "--html", target)
-    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-    assert "not expected" not in done.err
-
-
-def test_the_longest_name_there_is_can_be_written(tmp_path):
-    write_text(tmp_path / ("y" * 255), "text")
-    assert (tmp_path / ("y" * 255)).read_text() == "text"
-
-
 def test_a_device_may_be_asked_for_twice_and_a_file_may_not(tmp_path):
     null = Path("/dev/null")
     check_targets(null, null)

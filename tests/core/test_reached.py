@@ -105,15 +105,6 @@ def test_no_public_function_leaves_a_traced_tensor_behind(call):
     assert HISTORY == []
 
 
-def test_hooks_of_the_user():
-    seen: list[Any] = []
-    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU()).eval()
-    model[0].register_forward_hook(lambda module, inputs, output: seen.append(output))
-    model[1].register_forward_pre_hook(lambda module, inputs: seen.append(inputs))
-    ns.capture(model, torch.randn(4, 3))
-    assert seen == []
-
-
 def counting() -> tuple[Any, list[Any]]:
     """A function that counts its calls in a variable of its own, and the list it fills."""
     calls, filled = 0, []
@@ -143,17 +134,6 @@ def test_a_closure_counts_on_where_it_was():
     assert filled == []
     model(torch.zeros(1, 3))
     assert filled == [1]
-
-
-def test_what_is_kept_is_the_same_object():
-    model = Keeps("own list")
-    first = torch.ones(3)
-    model.list.append(first)
-    held = model.list
-    ns.capture(model.eval(), torch.randn(4, 3))
-    assert model.list is held
-    assert len(held) == 1
-    assert held[0] is first
 
 
 class ReadsBack(nn.Module):

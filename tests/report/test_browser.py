@@ -136,22 +136,6 @@ def test_arrow_keys_walk_along_a_chart(page):
     assert page.evaluate("document.querySelectorAll('.place.here').length") <= 1
 
 
-def test_the_theme_follows_the_system_until_the_reader_chooses(chromium, path):
-    file = path / "theme.html"
-    file.write_text(to_html(document()), encoding="utf-8")
-    chromium.open(file, dark=True)
-    dark = chromium.evaluate(PAPER)
-    assert chromium.evaluate("document.querySelector('.theme').textContent") == "Light mode"
-    chromium.click(".theme")
-    light = chromium.evaluate(PAPER)
-    assert chromium.evaluate("document.querySelector('.theme').textContent") == "Dark mode"
-    assert dark != light
-    chromium.open(file)
-    assert chromium.evaluate(PAPER) == light
-    chromium.click(".theme")
-    assert chromium.evaluate(PAPER) == dark
-
-
 def test_nothing_is_asked_of_the_network(page, path):
     page.hover("svg.chart .place .band")
     page.click(head(2))
@@ -231,25 +215,6 @@ def test_an_injected_script_would_not_run(chromium, path):
     chromium.open(file)
     assert chromium.dialogs == []
     assert any("Content Security Policy" in error for error in chromium.errors)
-
-
-def test_a_name_of_the_legend_brings_its_curve_out_until_the_next_click(page):
-    faint = "[...document.querySelectorAll('figure.curves .wide .curve')].map(c => getComputedStyle(c).opacity)"
-    assert page.evaluate(faint) == ["1", "1"]
-    page.hover("figure.curves .names:nth-of-type(2)")
-    page.settle()
-    assert page.evaluate(faint) == ["0.12", "1"]
-    page.hover("h1")
-    page.settle()
-    assert page.evaluate(faint) == ["1", "1"]
-    page.click("figure.curves .names")
-    page.hover("h1")
-    page.settle()
-    assert page.evaluate(faint) == ["1", "0.12"]
-    page.click("figure.curves .names")
-    page.hover("h1")
-    page.settle()
-    assert page.evaluate(faint) == ["1", "1"]
 
 
 def test_a_curve_tells_its_values_and_alarms_where_the_pointer_rests(page):
