@@ -23,19 +23,8 @@ from .files import read_json, write_text
 INFINITIES = {"inf": math.inf, "-inf": -math.inf}
 
 
-def plain(value: Any) -> Any:
-    """Return nested dicts, lists and tuples with infinities as strings, NaN as `None`, tuples as lists."""
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    return value
-
-
 def from_plain(value: Any) -> Any:
-    """Return what `plain` was given, as far as numbers go: the strings of infinities become numbers again."""
+    """Return what `encode` was given, as far as numbers go: the strings of infinities become numbers again."""
     if isinstance(value, dict):
         return {key: from_plain(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -180,7 +169,10 @@ def open_json(form: JsonForm, source: str | os.PathLike[str] | Mapping[str, Any]
 
 
 def encode(value: Any) -> Any:
-    """Return results, enums, mappings, tuples and numbers, however they are nested, as plain data."""
+    """Return results, enums, mappings and tuples, however they are nested, as plain data.
+
+    Infinities become strings, NaN `None`, and tuples lists.
+    """
     if is_dataclass(value) and not isinstance(value, type):
         return {key: encode(item) for key, item in _items(value)}
     if isinstance(value, enum.Enum):
@@ -189,7 +181,9 @@ def encode(value: Any) -> Any:
         return {key: encode(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [encode(item) for item in value]
-    return plain(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value
 
 
 def decode(hint: Any, value: Any, where: str = "", *, nan: bool = False) -> Any:

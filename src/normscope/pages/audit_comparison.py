@@ -490,7 +490,7 @@ def _aligned(
     """Return the labels along the depth, and the row of each audit at each of them.
 
     Networks that share their layers are aligned by path. Where only the number of weight layers is the same (a network
-    with and without normalizers) these are aligned, and networks with little in common by position.
+    with and without normalizers) these are aligned; networks with less in common are not drawn in one chart.
     """
     weights = {name: [row for row in audit.layers if row.role == "weight"] for name, audit in audits.items()}
     shared = sum(len(by_audit) == len(audits) for by_audit in rows.values())
@@ -500,16 +500,8 @@ def _aligned(
             name: [by_audit.get(name) for by_audit in rows.values()] for name in audits
         }
         return tuple(path for path, *_ in rows), by_path
-    if as_many_weights:
-        return _by_position(weights, "weight layer")
-    return _by_position({name: list(audit.layers) for name, audit in audits.items()}, "layer")
-
-
-def _by_position(layers: dict[str, list[Row]], noun: str) -> tuple[tuple[str, ...], dict[str, list[Row | None]]]:
-    """Align layers by their position; the labels are the paths if all audits agree on them, else numbers."""
-    count = max(map(len, layers.values()))
-    padded = {name: [*rows, *[None] * (count - len(rows))] for name, rows in layers.items()}
-    paths = [{None if row is None else row.path for row in aligned} for aligned in zip(*padded.values())]
-    if all(len(names) == 1 for names in paths):
-        return tuple(row.path for row in next(iter(layers.values()))), padded
-    return tuple(f"{noun} {index + 1}" for index in range(count)), padded
+    if not as_many_weights:
+        return (), {name: [] for name in audits}
+    paths = [{row.path for row in aligned} for aligned in zip(*weights.values())]
+    labels = (names.pop() if len(names) == 1 else f"weight layer {at + 1}" for at, names in enumerate(paths))
+    return tuple(labels), {name: list(layers) for name, layers in weights.items()}
