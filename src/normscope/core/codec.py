@@ -145,11 +145,7 @@ def save_json(data: dict[str, Any], path: str | os.PathLike[str] | None) -> dict
 
 @contextmanager
 def open_json(form: JsonForm, source: str | os.PathLike[str] | Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Read a file of some form; errors inside the block are raised again with the name of the file.
-
-    Raises:
-        InputError: the file is missing, is no JSON, is of another kind or version, or is damaged.
-    """
+    """Read a file of some form; errors inside the block are raised again as an `InputError` that names the file."""
     name = "the data" if isinstance(source, Mapping) else os.fspath(source)
     data = source if isinstance(source, Mapping) else read_json(source)
     if not isinstance(data, Mapping) or data.get("type") != form.kind:

@@ -70,13 +70,7 @@ def log10_root_sum_squares(exponents: Iterable[float]) -> float:
 def norm(x: Tensor, dim: int | tuple[int, ...] | None = None, *, keepdim: bool = False) -> Tensor:
     """Return the l2 norm over dimensions (all by default) where no square over- or underflows; NaN stays NaN.
 
-    Args:
-        x: real entries; an infinite one makes the norm infinite.
-        dim: the dimensions to take the norm over.
-        keepdim: whether they stay, with one entry.
-
-    Returns:
-        Norms that are off by a few units in the last place per entry; 0 only where every entry is 0.
+    Norms are off by a few units in the last place per entry, and 0 only where every entry is 0.
 
     Example:
         >>> norm(torch.tensor([3e-200, 4e-200], dtype=torch.float64))

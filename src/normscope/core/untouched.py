@@ -253,11 +253,7 @@ def _attributes(module: nn.Module, path: str) -> Undo:
 
 
 def copy_to_restore(tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """Return a copy of a buffer or attribute of the model; refuse one that could not be put back after a run.
-
-    Raises:
-        InputError: the tensor has no values yet, or is of a kind that cannot be copied and compared.
-    """
+    """Return a copy of a buffer or attribute of the model; refuse one that could not be put back after a run."""
     if is_lazy(tensor):
         raise InputError(f"{name!r} has no size yet: run the model once before measuring it")
     try:

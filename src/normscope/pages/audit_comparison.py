@@ -162,21 +162,10 @@ def compare_document(
     about: str = "",
     title: str = "",
 ) -> Document:
-    """Return two or more audits as one comparison: first the main differences, then layers matched by path.
+    """Return audits by the names to show as one comparison with the first: the main differences, then layers by path.
 
-    Args:
-        audits: the audits by the names to show; the others are compared with the first.
-        brief: for a terminal: without charts and explanations, and with layers only where two audits are compared.
-        accuracy: the accuracies by the same names, for the table of headline figures.
-        radii: certified radii by the same names; those of the audits if they all have some.
-        about: a paragraph that says what is compared.
-        title: the title of the page; made from the names if empty.
-
-    Returns:
-        Plain blocks; differences are those of the exponents: 1.0 is ten times as much as in the first audit.
-
-    Raises:
-        InputError: fewer than two audits are given.
+    The brief form, for a terminal, has no charts, and layers only where two audits are compared. Accuracies and radii
+    are by the same names; without radii those of the audits are shown if they all have some.
     """
     if len(audits) < 2:
         raise InputError(f"{pluralise(len(audits), 'audit')} given: a comparison needs at least two")

@@ -253,15 +253,7 @@ class LiveServer(ThreadingHTTPServer):
     """Serves the page of several runs, and their data as JSON; no request can change anything.
 
     A request is answered only if its address holds a random word and it names this host: other users of the machine do
-    not know the word, and pages of other sites cannot make such requests.
-
-    Args:
-        runs: the runs to follow.
-        names: the name of each run.
-        port: the port to serve on; 0 takes any free port.
-
-    Raises:
-        InputError: the port is taken, or not allowed.
+    not know the word, and pages of other sites cannot make such requests. Port 0 is any free port.
     """
 
     daemon_threads = True

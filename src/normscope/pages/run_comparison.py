@@ -34,18 +34,7 @@ NOT_SETTINGS = ("began",)
 
 
 def compare_runs_document(runs: Mapping[str, Run], *, brief: bool = False) -> Document:
-    """Return two or more runs side by side: losses, products, variances, layers matched by name, settings, alarms.
-
-    Args:
-        runs: runs by the names to show; the others are compared with the first.
-        brief: whether to make the short form for a terminal: without the pictures that have a curve per layer.
-
-    Returns:
-        Plain blocks; differences are those of the exponents: 1.0 is ten times as much as in the first run.
-
-    Raises:
-        InputError: fewer than two runs.
-    """
+    """Return runs by the names to show, compared with the first; the brief form has no picture of all layers."""
     if len(runs) < 2:
         raise InputError(f"{pluralise(len(runs), 'run')} given: a comparison needs at least two")
     loss = _overlaid(runs, "loss", "Loss by step", "loss")
