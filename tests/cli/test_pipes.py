@@ -18,8 +18,6 @@ AUDIT = (
     "net.py:model",
     "--data",
     "net.py:loader",
-    "--max-seconds",
-    0.5,
     "--html",
     "r.html",
     "--json",
