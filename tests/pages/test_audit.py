@@ -6,7 +6,7 @@ import pytest
 
 from normscope.core.finding import Severity
 from normscope.pages.audit import audit_document
-from normscope.pages.audit_words import headline, merged, next_steps, notices, why_useless
+from normscope.pages.audit_words import headline, merge_sentences, next_steps, notices, why_useless
 from normscope.report.document import Chart, Figures, Glossary, Notice, Table, Text
 from normscope.report.html import to_fragment, to_html
 from normscope.report.terminal import render
@@ -211,7 +211,7 @@ def test_many_findings_of_one_code_become_one_notice_that_names_every_place():
     ],
 )
 def test_sentences_that_differ_in_names_alone_are_one(texts, expected):
-    assert merged(texts) == expected
+    assert merge_sentences(texts) == expected
 
 
 def test_what_to_do_next_names_each_kind_once_and_the_worst_first():

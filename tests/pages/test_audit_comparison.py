@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from normscope.pages.audit_comparison import compare_document, compared_verdict, difference, matched
+from normscope.pages.audit_comparison import compare_document, compared_verdict, difference, match_rows
 from normscope.report.document import Chart, Notice, Steps, Table, Text
 from normscope.report.html import to_html
 from normscope.report.terminal import render
@@ -99,7 +99,7 @@ def test_differences_of_infinities_are_never_nan(value, base, expected):
 
 
 def test_rows_are_matched_by_path_and_stay_in_order():
-    rows = matched(PAIR)
+    rows = match_rows(PAIR)
     assert [path for path, *_ in rows] == ["net.0", "net.2", "net.1", "net.3"]
     assert [sorted(found) for found in rows.values()] == [
         ["first", "second"],

@@ -130,13 +130,13 @@ def _in_batches(samples: Tensor, model: nn.Module | None, size: int | None, sour
         raise InputError(f"--data holds no sample ({source})")
     kept = samples[: BATCHES * size]
     if kept.is_floating_point():
-        kept = converted(kept, dtype_of(model), source)
+        kept = convert_samples(kept, dtype_of(model), source)
     batches = kept[: max(len(kept) - len(kept) % size, min(size, len(kept)))].split(size)
     note = f"data: {source}, {pluralise(len(batches), 'batch', 'batches')} of {len(batches[0]):,}"
     return Batches(first=batches[0], loader=batches, notes=(note,))
 
 
-def converted(samples: Tensor, dtype: torch.dtype, source: str) -> Tensor:
+def convert_samples(samples: Tensor, dtype: torch.dtype, source: str) -> Tensor:
     """Return samples in a model's dtype; refuse samples beyond its range."""
     in_dtype = samples.to(dtype)
     beyond = in_dtype.isinf() & ~samples.isinf()
@@ -300,7 +300,7 @@ def open_split(text: str, subject: GivenModel, *, samples: int, seed: int) -> tu
     train, test = (
         list(
             zip(
-                converted(images[:samples], dtype_of(subject.model), values).split(SPLIT_BATCH),
+                convert_samples(images[:samples], dtype_of(subject.model), values).split(SPLIT_BATCH),
                 labels[:samples].split(SPLIT_BATCH),
             )
         )
@@ -311,7 +311,7 @@ def open_split(text: str, subject: GivenModel, *, samples: int, seed: int) -> tu
 
 def _of_split(split: data_sets.Split, subject: GivenModel, samples: int, source: str) -> Labelled:
     """Return the test images of a data set with their classes."""
-    images = converted(split.test_images[:samples], dtype_of(subject.model), source)
+    images = convert_samples(split.test_images[:samples], dtype_of(subject.model), source)
     note = f"data: {source}, {len(images):,} samples"
     return Labelled(batches=((images, split.test_labels[:samples]),), notes=(note,))
 
@@ -321,7 +321,7 @@ def _npz(path: Path, subject: GivenModel, samples: int) -> Labelled:
     inputs = npz_inputs(path, samples)
     if not len(inputs):
         raise InputError(f"{path} holds no sample")
-    inputs = converted(inputs, dtype_of(subject.model), str(path)) if inputs.is_floating_point() else inputs
+    inputs = convert_samples(inputs, dtype_of(subject.model), str(path)) if inputs.is_floating_point() else inputs
     name, array, _ = npz_array(path, LABELS, samples)
     if array is None:
         note = (

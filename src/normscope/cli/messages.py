@@ -148,11 +148,11 @@ def check_targets(*paths: Path | None, inputs: Iterable[Path] = ()) -> None:
 
 def read_from(*texts: str | None) -> list[Path]:
     """Return the files and folders that MODEL and --data are read from, as far as their names tell."""
-    named = (path for text in texts if text for path in _named(text))
+    named = (path for text in texts if text for path in _possible_paths(text))
     return [path for path in named if os.path.exists(path)]
 
 
-def _named(text: str) -> Iterator[Path]:
+def _possible_paths(text: str) -> Iterator[Path]:
     """Yield what a text may name: a path, `file.py:name`, `package.module:name`, `npz:FILE`, a sharded model."""
     yield Path(text)
     before, _, _ = text.rpartition(":")

@@ -255,13 +255,13 @@ def load_folder(folder: Path) -> tuple[nn.Module, tuple[str, ...]]:
                 "model.save_pretrained(folder, safe_serialization=True)"
             )
         raise InputError(f"{folder} holds no *.safetensors file")
-    return _loaded(str(folder), local=True)
+    return _load_model(str(folder), local=True)
 
 
 def load_id(name: str) -> tuple[nn.Module, tuple[str, ...]]:
     """Load a model by its id, from the local cache or else from the hub."""
     try:
-        return _loaded(name, local=True)
+        return _load_model(name, local=True)
     except InputError as error:
         if not isinstance(error.__cause__, _NotCached):
             raise
@@ -270,14 +270,14 @@ def load_id(name: str) -> tuple[nn.Module, tuple[str, ...]]:
             f"{name!r} is no file, no folder, no package.module:name and not in the local Hugging Face cache, and the "
             "hub cannot be reached"
         )
-    return _loaded(name, local=False)
+    return _load_model(name, local=False)
 
 
 class _NotCached(Exception):
     """The config of a model is not in the local cache."""
 
 
-def _loaded(source: str, *, local: bool) -> tuple[nn.Module, tuple[str, ...]]:
+def _load_model(source: str, *, local: bool) -> tuple[nn.Module, tuple[str, ...]]:
     """Load a model from a folder or by id; `local` says that the hub is not asked."""
     try:
         import transformers

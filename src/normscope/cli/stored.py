@@ -33,19 +33,19 @@ def stored_weights(path: Path) -> Stored:
     if not os.path.isfile(path):
         raise InputError(f"no file {path}")
     if path.name.endswith(INDEX):
-        return _indexed(path)
-    return _safetensors(path) if path.suffix == ".safetensors" else _pickled(path)
+        return _read_index(path)
+    return _safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
 
 
 def _safetensors(path: Path) -> dict[str, Callable[[], Tensor]]:
     """Return the tensors of a safetensors file."""
-    names = sorted(_opened(path).keys(), key=_natural)
+    names = sorted(_open_safetensors(path).keys(), key=_natural)
     if not names:
         raise InputError(f"{path} holds no tensor")
     return {name: _reader(path, name) for name in names}
 
 
-def _opened(path: Path) -> Any:
+def _open_safetensors(path: Path) -> Any:
     try:
         from safetensors import safe_open
     except ImportError as error:
@@ -67,7 +67,7 @@ def _reader(path: Path, name: str) -> Callable[[], Tensor]:
 
     def read() -> Tensor:
         try:
-            return _opened(path).get_tensor(name)
+            return _open_safetensors(path).get_tensor(name)
         except InputError:
             raise
         except Exception as error:
@@ -76,7 +76,7 @@ def _reader(path: Path, name: str) -> Callable[[], Tensor]:
     return read
 
 
-def _indexed(path: Path) -> dict[str, Callable[[], Tensor]]:
+def _read_index(path: Path) -> dict[str, Callable[[], Tensor]]:
     """Return the tensors of the safetensors files that an index names."""
     try:
         shards = read_json(path)["weight_map"]
@@ -91,7 +91,7 @@ def _indexed(path: Path) -> dict[str, Callable[[], Tensor]]:
         if file not in tensors:
             if not os.path.isfile(file):
                 raise InputError(f"no file {file}, which {path.name} names")
-            tensors[file] = set(_opened(file).keys())
+            tensors[file] = set(_open_safetensors(file).keys())
         if name not in tensors[file]:
             raise InputError(f"{file} does not hold the tensor {name!r} that {path.name} expects there")
     return {name: _reader(files[name], name) for name in sorted(files, key=_natural)}
@@ -104,9 +104,9 @@ def _natural(name: str) -> list[tuple[int, int, str]]:
     return [(1, 0, part) if number is None else (0, len(number), number) for part, number in zip(parts, numbers)]
 
 
-def _pickled(path: Path) -> dict[str, Callable[[], Tensor]]:
+def _read_pickle(path: Path) -> dict[str, Callable[[], Tensor]]:
     """Return the tensors of a pickled state dict."""
-    content = _unpickled(path)
+    content = _unpickle(path)
     for key in NESTED:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
@@ -127,7 +127,7 @@ def _pickled(path: Path) -> dict[str, Callable[[], Tensor]]:
     return {name: lambda tensor=tensor: tensor for name, tensor in plain.items()}  # type: ignore[misc]
 
 
-def _unpickled(path: Path) -> Any:
+def _unpickle(path: Path) -> Any:
     """Return the content of a pickle of tensors and plain containers; refuse one that would run code."""
     try:
         _check_unpacked(path)

@@ -139,13 +139,13 @@ def curvature(
             max_seconds=max_seconds,
             seed=seed,
         )
-        others = [_measured(kind, subject.module, function, batches, mode) for kind in dict.fromkeys(also or ())]
+        others = [_measure_also(kind, subject.module, function, batches, mode) for kind in dict.fromkeys(also or ())]
     spectrum = dataclasses.replace(spectrum, notes=(*notes, *subject.notes, *spectrum.notes))
     result = Curvature(results=tuple(dataclasses.replace(one, name=subject.name) for one in (spectrum, *others)))
     show_result(result, html, json)
 
 
-def _measured(kind: Also, model: nn.Module, loss: Any, batches: list[Any], mode: str | None) -> Any:
+def _measure_also(kind: Also, model: nn.Module, loss: Any, batches: list[Any], mode: str | None) -> Any:
     """Measure one of the other results, of the same model and data."""
     match kind:
         case Also.SMOOTHNESS:

@@ -170,7 +170,7 @@ def compare_document(
     if len(audits) < 2:
         raise InputError(f"{pluralise(len(audits), 'audit')} given: a comparison needs at least two")
     title = title or f"Comparison of {listed(list(audits), most=4)}"
-    rows = matched(audits)
+    rows = match_rows(audits)
     owned = {name: audit.radii for name, audit in audits.items() if audit.radii is not None}
     radii = radii or (owned if len(owned) == len(audits) else {})
     if brief:
@@ -242,9 +242,9 @@ def _problems(audits: Mapping[str, Audit]) -> list[Block]:
     return [*compared_findings(audits), *cut_short(audits), *not_measured(audits)]
 
 
-def matched(audits: Mapping[str, Audit]) -> dict[Key, dict[str, Row]]:
+def match_rows(audits: Mapping[str, Audit]) -> dict[Key, dict[str, Row]]:
     """Return every row of any audit by its path, in the order of each audit as far as these agree."""
-    keyed = {name: _keyed(audit.layers) for name, audit in audits.items()}
+    keyed = {name: _key_rows(audit.layers) for name, audit in audits.items()}
     by_key: dict[Key, dict[str, Row]] = {
         key: {} for key in merged_order([[key for key, _ in rows] for rows in keyed.values()])
     }
@@ -275,7 +275,7 @@ def merged_order(lists: Iterable[Iterable[Name]]) -> list[Name]:
     return order
 
 
-def _keyed(rows: Sequence[Row]) -> list[tuple[Key, Row]]:
+def _key_rows(rows: Sequence[Row]) -> list[tuple[Key, Row]]:
     """Return the rows of an audit, each with its key."""
     runs: Counter[tuple[str, str]] = Counter()
     keyed = []
@@ -335,7 +335,7 @@ def _ladder_table(audits: Mapping[str, Audit]) -> Table | None:
         title="Upper sides by method (log10)",
         caption=f"{READING} {_reading_delta(audits)}",
         columns=(Column(title="bound"), *_compared_columns(audits), Column(title="methods")),
-        rows=tuple((label, *_compared(values), ", ".join(names)) for label, names, values in rungs),
+        rows=tuple((label, *_compare_values(values), ", ".join(names)) for label, names, values in rungs),
     )
 
 
@@ -368,7 +368,7 @@ def _compared_columns(audits: Mapping[str, Audit]) -> list[Column]:
     return [*(Column(title=name, kind="log10") for name in audits), *differences]
 
 
-def _compared(values: Sequence[float | None]) -> list[Cell]:
+def _compare_values(values: Sequence[float | None]) -> list[Cell]:
     first, *others = values
     return [*values, *(difference(value, first) for value in others)]
 
@@ -426,7 +426,7 @@ def _layer_table(
         if any(value is not None for value in values):
             kinds = " / ".join(dict.fromkeys(row.kind for row in by_audit.values()))
             lines.append(
-                (path, kinds, *_compared(values), None if len(by_audit) == len(audits) else ", ".join(by_audit))
+                (path, kinds, *_compare_values(values), None if len(by_audit) == len(audits) else ", ".join(by_audit))
             )
     if not lines:
         return None
@@ -445,7 +445,7 @@ def _charts(
 
     A chart is None where nothing was measured. Each audit has the same colour throughout.
     """
-    labels, aligned = _aligned(audits, rows)
+    labels, aligned = _align_rows(audits, rows)
 
     def chart(
         title: str, style: Literal["line", "marks"], read: Callable[[Row], float | None], term: str, caption: str = ""
@@ -473,7 +473,7 @@ def _charts(
     )
 
 
-def _aligned(
+def _align_rows(
     audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]
 ) -> tuple[tuple[str, ...], dict[str, list[Row | None]]]:
     """Return the labels along the depth, and the row of each audit at each of them.

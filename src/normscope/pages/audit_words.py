@@ -39,7 +39,7 @@ def _card(group: Sequence[Finding], rows: Sequence[Row]) -> Notice:
     heading = sentence(clause(group, rows)).removesuffix(".")
     seen, *others = [("seen", text) if not index else ("", text) for index, text in enumerate(_observations(group))]
     rest = [("layers", places(group, NAMED))] if several else []
-    folded = (*others, *rest, ("why it matters", merged([f.why for f in group])), ("advice", advice(group)))
+    folded = (*others, *rest, ("why it matters", merge_sentences([f.why for f in group])), ("advice", advice(group)))
     quiet = first.severity is Severity.INFO
     named = bool(first.where) and (several or place(first.where) not in heading) and not (quiet and len(group) > FEW)
     return Notice(
@@ -67,14 +67,14 @@ def steps(items: Sequence[str]) -> list[Steps]:
 
 def advice(group: Sequence[Finding]) -> str:
     """Return the advice of all findings of a group, given once where it differs in names alone."""
-    return merged([finding.advice for finding in group], [finding.where for finding in group])
+    return merge_sentences([finding.advice for finding in group], [finding.where for finding in group])
 
 
-def merged(texts: Sequence[str], where: Sequence[str] = ()) -> str:
+def merge_sentences(texts: Sequence[str], where: Sequence[str] = ()) -> str:
     """Return several sentences, merged into one where they differ in names between backticks alone.
 
     Example:
-        >>> merged(["The bias of `1` takes its place.", "The bias of `4` takes its place."])
+        >>> merge_sentences(["The bias of `1` takes its place.", "The bias of `4` takes its place."])
         'The bias of `1` and `4` takes its place.'
     """
     by_form: dict[tuple[str, ...], list[list[str]]] = {}
@@ -84,13 +84,13 @@ def merged(texts: Sequence[str], where: Sequence[str] = ()) -> str:
         form = tuple(parts[::2])
         by_form.setdefault(form, []).append(parts[1::2])
         layers.setdefault(form, []).extend(place(name) for name in where[index : index + 1])
-    written = {form: _filled(form, names) for form, names in by_form.items() if any(form)}
+    written = {form: _fill_gaps(form, names) for form, names in by_form.items() if any(form)}
     if len(written) < 2 or not where:
         return " ".join(written.values())
     return " ".join(f"{listed(list(dict.fromkeys(layers[form])))}: {text}" for form, text in written.items())
 
 
-def _filled(form: tuple[str, ...], names: Sequence[Sequence[str]]) -> str:
+def _fill_gaps(form: tuple[str, ...], names: Sequence[Sequence[str]]) -> str:
     """Return a sentence with the names of all findings filled into each of its gaps."""
     gaps = [listed(list(dict.fromkeys(gap_names))) for gap_names in zip(*names)]
     return "".join(text + gap for text, gap in zip(form, (*gaps, "")))
@@ -101,7 +101,7 @@ def _observations(group: Sequence[Finding]) -> list[str]:
     texts = [finding.seen for finding in group]
     forms = {tuple(_NAME.split(text)[::2]) for text in texts}
     if len(forms) == 1:
-        return [merged(texts)]
+        return [merge_sentences(texts)]
     return [
         text if finding.where in text else f"{place(finding.where)}: {text}" for finding, text in zip(group, texts)
     ][:SHOWN]
@@ -146,7 +146,7 @@ def why_useless(audit: Audit) -> str | None:
     if overall is None:
         return None
     if overall.log10_upper == math.inf:
-        return f"It is infinite: {_ended(overall.reason or 'no reason is known')}"
+        return f"It is infinite: {_end_sentence(overall.reason or 'no reason is known')}"
     if observed is None or not loose(overall.log10_upper, observed.log10_upper):
         return None
     excess = overall.log10_upper - observed.log10_upper
@@ -285,17 +285,17 @@ def _over_all_inputs(bracket: Bracket) -> str:
         text += f"; two inputs were found for which it grows {factor(bracket.log10_lower)} times"
     if bracket.converged:
         return f"{text}."
-    why = _ended(bracket.advice or "give it more time")
+    why = _end_sentence(bracket.advice or "give it more time")
     return f"{text}. {why[0].upper()}{why[1:]}" if "cut short" in why else f"{text}. The search was cut short: {why}"
 
 
 def _at_data(audit: Audit, bracket: Bracket) -> str:
     where = f"A{_samples(audit, bracket)[1:]} (POINT)"
     if bracket.log10_upper == math.inf:
-        return f"{where} no bound on its Jacobian is known: {_ended(bracket.reason or 'no reason is known')}"
+        return f"{where} no bound on its Jacobian is known: {_end_sentence(bracket.reason or 'no reason is known')}"
     evidence = "" if bracket.evidence is not Evidence.SAMPLED else f" ({EVIDENCE[bracket.evidence]})"
     return f"{where} a small change of the input grows at most {factor(bracket.log10_upper)} times{evidence}."
 
 
-def _ended(text: str) -> str:
+def _end_sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."

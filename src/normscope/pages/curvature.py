@@ -34,10 +34,10 @@ from ..report.words import pluralise
 
 def curvature_document(whole: Curvature, *, brief: bool = False) -> Document:
     """Return one report of all results, in a short form for a terminal if `brief`."""
-    return joined([one.document(brief=brief) for one in whole.results], brief=brief)
+    return join_documents([one.document(brief=brief) for one in whole.results], brief=brief)
 
 
-def joined(documents: Sequence[Document], *, brief: bool = False) -> Document:
+def join_documents(documents: Sequence[Document], *, brief: bool = False) -> Document:
     """Return several documents as one: the first as it is, each other one under its own heading."""
     first, *others = documents
     blocks = _without_words(first)
@@ -115,11 +115,11 @@ def definition(spectrum: Spectrum) -> str:
     return (
         f"These are eigenvalues of {MATRIX[spectrum.matrix]} of the mean loss ({spectrum.loss:.4g}) over {data}, in "
         f"{spectrum.mode} mode (batch norm by {statistics}; dropout off), from "
-        f"{pluralise(spectrum.num_products, 'product')}.{projected(spectrum)}{quotient}"
+        f"{pluralise(spectrum.num_products, 'product')}.{describe_projection(spectrum)}{quotient}"
     )
 
 
-def projected(spectrum: Spectrum) -> str:
+def describe_projection(spectrum: Spectrum) -> str:
     """Say how many directions without effect there are, and how many of them were projected out."""
     shown = spectrum.directions_found
     if shown is None:

@@ -156,7 +156,7 @@ def _full(radii: Radii, at: Sequence[float] | None) -> list[Block]:
         Text(heading="Verdict", body=headline(radii), lead=True),
         Figures(items=tuple(_figures(radii))),
         *_chart(radii),
-        *_unsettled(radii),
+        *_warn_unsettled(radii),
         Text(heading="Accuracy by radius" if radii.labelled else "Share by radius", folded=True),
         accuracy_table(radii, at, title=""),
         Text(heading="Samples", folded=True),
@@ -171,7 +171,7 @@ def _full(radii: Radii, at: Sequence[float] | None) -> list[Block]:
 def _brief(radii: Radii, at: Sequence[float] | None) -> list[Block]:
     return [
         Text(body=headline(radii), lead=True),
-        *_unsettled(radii),
+        *_warn_unsettled(radii),
         accuracy_table(radii, at, title="accuracy by radius" if radii.labelled else "share by radius"),
         *([_samples(radii, title="radii by sample", brief=True)] if len(radii) <= FEW else []),
         *(Text(body=f"Note: {note}") for note in radii.notes),
@@ -195,7 +195,7 @@ def _figures(radii: Radii) -> list[Figure]:
     return items
 
 
-def _unsettled(radii: Radii) -> list[Block]:
+def _warn_unsettled(radii: Radii) -> list[Block]:
     if radii.converged:
         return []
     line = (("", radii.advice),) if radii.advice else ()

@@ -67,7 +67,7 @@ def statements(curve: ShareCurve, share: float = 0.99) -> list[str]:
     if point is not None:
         size = _times(point.bracket.log10_upper)
         lines.append(
-            f"At every input whose inner values stay in the ranges of {_recorded(curve)} (DOMAIN; "
+            f"At every input whose inner values stay in the ranges of {_count_recorded(curve)} (DOMAIN; "
             f"{point.width}) a small change grows {size}; {covering(point)}."
         )
     lines.append(f"Over all inputs (GLOBAL) a change grows {_times(curve.everywhere.log10_upper)}.")
@@ -162,13 +162,13 @@ def _domains(curve: ShareCurve) -> Table | None:
         ReadColumn("method", "name", lambda point: point.bracket.method),
     )
     caption = (
-        f"Recorded over {_recorded(curve)}. A domain need not be convex: between two inputs the bound holds if the "
-        "whole segment lies inside."
+        f"Recorded over {_count_recorded(curve)}. A domain need not be convex: between two inputs the bound holds if "
+        "the whole segment lies inside."
     )
     return tabulate(curve.domains, columns, title="Domains, each inside the next", caption=caption)
 
 
-def _recorded(curve: ShareCurve) -> str:
+def _count_recorded(curve: ShareCurve) -> str:
     """Say over how many samples or batches the domains were recorded."""
     shape = curve.everywhere.input_shape or (1,)
     whole = curve.mode == "train" or shape[0] > 1

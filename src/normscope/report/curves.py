@@ -142,7 +142,7 @@ class MeasuredStretch:
 def places(curves: Curves) -> Iterator[MeasuredStretch]:
     """Yield the stretches that a pointer can rest on: one for each x, or stretches of equal width where x are many."""
     xs = sorted({x for curve in curves.curves for x, _ in curve.points} | {mark.x for mark in curves.marks})
-    groups = [[x] for x in xs] if len(xs) <= PLACES else _binned(xs)
+    groups = [[x] for x in xs] if len(xs) <= PLACES else _bin_points(xs)
     ends = [groups[0][0], *((one[-1] + other[0]) / 2 for one, other in itertools.pairwise(groups)), groups[-1][-1]]
     walks = [_CurveWalk(curve) for curve in curves.curves]
     for group, start, stop in zip(groups, ends, ends[1:]):
@@ -170,7 +170,7 @@ class _CurveWalk:
         return latest
 
 
-def _binned(xs: Sequence[float]) -> list[list[float]]:
+def _bin_points(xs: Sequence[float]) -> list[list[float]]:
     low, width = xs[0], (xs[-1] - xs[0]) / PLACES
     groups: dict[int, list[float]] = {}
     for x in xs:

@@ -18,7 +18,7 @@ from .drawing import (
     number_text,
     rule_lines,
     scale,
-    shortened,
+    shorten_name,
     tag,
 )
 from .words import format_cell
@@ -121,7 +121,7 @@ def _upright(chart: Chart, extent: AxisScale, narrow: bool) -> Frame:
         left, right = 52.0, 16.0 + max((CHARACTER * len(name) for name, _ in chart.rules), default=0.0)
     width = NARROW - left - right if narrow else WIDTH
     band = width / count
-    lengths = {index: len(shortened(chart.labels[index], most)) * CHARACTER for index in _labelled(count, band)}
+    lengths = {index: len(shorten_name(chart.labels[index], most)) * CHARACTER for index in _labelled(count, band)}
     tilt = TILT if max(lengths.values()) > band - 8 else 0.0
     turn = math.radians(tilt)
     out = max(length * math.cos(turn) - band * (index + 0.5) + 12 for index, length in lengths.items())
@@ -154,7 +154,7 @@ def _names(chart: Chart, frame: Frame) -> Iterator[str]:
     most = _longest(chart, frame.narrow)
     for index in range(frame.count) if frame.sideways else _labelled(frame.count, frame.band):
         x, y = frame.point(frame.middle(index), 0.0)
-        name = escaped(shortened(chart.labels[index], most))
+        name = escaped(shorten_name(chart.labels[index], most))
         if frame.sideways:
             yield tag("text", name, class_="label", x=frame.left - 10, y=y + 4, text_anchor="end")
         else:
