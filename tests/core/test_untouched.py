@@ -128,13 +128,6 @@ def test_nothing_is_touched(name: str, training: bool, trouble: str | None) -> N
         assert raised is not None
 
 
-def test_a_spectral_norm_is_taken_without_touching_the_layer() -> None:
-    layer = spectral_norm(nn.Conv1d(2, 3, 3)).train()
-    before = state(layer)
-    ns.spectral_norm(layer, (2, 7))
-    assert differences(before, state(layer)) == []
-
-
 def test_differences_are_seen() -> None:
     """The comparison itself can fail."""
     model = used(None, training=True)

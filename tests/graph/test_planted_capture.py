@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from normscope.bounds.captured import Captured
-from normscope.core import reached
+from normscope.core import untouched
 from normscope.core.errors import NormscopeError
-from normscope.core.reached import Reached
-from normscope.core.untouched import ProtectedParameters
+from normscope.core.untouched import ProtectedParameters, Reached
 from normscope.graph import call, capturing, memory, samples, state, translate
 from normscope.graph.ir import Node
 
@@ -200,7 +199,7 @@ BUGS = {
         lambda: test_state.test_a_weight_that_a_run_changes_is_part_of_the_function_or_refused("scaled"),
     ),
     "lists stay as a run left them": Bug(
-        lambda patch: patch.setattr(reached, "_contents", lambda container: lambda: None),
+        lambda patch: patch.setattr(untouched, "_contents", lambda container: lambda: None),
         lambda: test_reached.test_what_a_forward_keeps_is_left_as_found("nested", False),
     ),
     "every batch of a cumulative mean has one share": Bug(

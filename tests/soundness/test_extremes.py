@@ -18,9 +18,8 @@ from normscope.bounds.evaluation import CARRIED, Values
 from normscope.bounds.secants import Confirmer
 from normscope.core.bracket import Evidence
 from normscope.core.errors import SoundnessError
-from normscope.core.log10 import ceiling10, log10, product_above
+from normscope.core.log10 import ceiling10, log10, norm, product_above
 from normscope.core.rounding import Upper
-from normscope.core.sizes import norm
 from normscope.rules import arithmetic, ranges
 from normscope.rules.local import entry_sets
 

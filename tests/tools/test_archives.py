@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from normscope.core import file_limits as limits
+from normscope.core import files as limits
 from normscope.core import npz
 
 from .hostile_archives import (

@@ -10,7 +10,7 @@ import torch
 
 import normscope as ns
 from normscope import cli
-from normscope.cli.verify import checker_folder
+from normscope.cli.bounding import checker_folder
 
 from .proofs import SCRIPT, File
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from ..core.budget import check_time
-from ..core.torch_settings import math_attention
+from ..core.threads import math_attention
 from ..core.untouched import untouched
 from ..graph.call import Call, prepare, run
 from ..graph.ir import Graph, Unit

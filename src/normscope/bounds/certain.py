@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..core.log10 import norm as l2
 from ..core.rounding import UNIT, gamma
-from ..core.sizes import norm as l2
 from ..graph.ir import Node
 from ..rules.complex_values import COMPLEX
 from ..rules.local.entry_sets import LogSoftmax, LogSumExp, Norm, Normalize, Softmax, WindowMaximum

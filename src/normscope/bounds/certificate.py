@@ -17,8 +17,8 @@ from torch import Tensor
 from ..core.bracket import Evidence
 from ..core.budget import Budget, check_time
 from ..core.log10 import log10, log10_sum
+from ..core.log10 import norm as l2
 from ..core.rounding import UNIT, Upper, gamma
-from ..core.sizes import norm as l2
 from ..linalg.linear_map import LinearMap, Matrix, Repeated
 from ..linalg.writing import moderate, written
 from ..rules.effects import Elementwise

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..core.cost import count
 from ..core.errors import CaptureError, InputError, JacobianError, RandomOperatorError
-from ..core.sizes import norm
+from ..core.log10 import norm
 from ..core.untouched import untouched
 from ..graph.call import Call, drawn, fresh, prepare, quantized, settle
 from ..graph.capturing import Traces, capture

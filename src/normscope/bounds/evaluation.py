@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from ..core.log10 import ceiling10
+from ..core.log10 import norm as l2
 from ..core.rounding import UNIT, gamma
-from ..core.sizes import norm as l2
 from ..graph.ir import Graph, Node
 from ..linalg.absolute import absolute, applied
 from ..linalg.convolution_map import Convolution

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..core.budget import Budget, attempt
-from ..core.sizes import norm as l2
+from ..core.log10 import norm as l2
 from ..graph.ir import Graph
 from .evaluation import Values, apart
 from .secants import Confirmer, Secant

@@ -87,8 +87,8 @@ def lipschitz(
         max_seconds: of the whole call, but for the trace of the model, which every figure needs, and for closed forms,
             which come first: searches that take longer are cut short, and then `converged` is False and `advice` says
             what was cut. No upper side is above that of `effort="fast"` without a limit, unless the closed forms of the
-            network alone take more than some seconds (5e10 multiplications). DATA has none: no batch is begun after the
-            limit. Without a limit every search takes its own number of steps, and the same call gives the same figures.
+            network alone take more than ten seconds longer. DATA has none: no batch is begun after the limit. Without a
+            limit every search takes its own number of steps, and the same call gives the same figures.
         seed: of the search from below.
 
     Returns:

@@ -19,16 +19,14 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ..core.bracket import Bracket, Evidence, Scope
 from ..core.budget import Budget
 from ..core.errors import JacobianError, describe_error
-from ..core.log10 import log10
-from ..core.sizes import norm
-from ..core.torch_settings import math_attention
+from ..core.log10 import log10, norm
+from ..core.threads import math_attention
 from ..core.untouched import mode_of, outside_inference_mode, untouched
 from ..graph.capturing import Traces
 from ..graph.ir import Graph
 from ..linalg.lanczos import lanczos
 from .autograd_check import DIRECTIONS, compare, reach_of
 from .derivative import BatchFunction, Products, candidates, captured
-from .passes import multiplications
 
 FEW = 32
 """With up to this many outputs (or inputs) a sample the whole Jacobian is taken, and its norm is exact up to rounding.
@@ -163,10 +161,8 @@ def batch_norms(
     forced, mode = mode, mode_of(model, mode)
     graph = graph or captured(model, batch, forced, output)
     search = (budget or Budget()).share(SEARCHED).search(LANCZOS)
-    one_step = math.inf if graph is None else STEP_PASSES * multiplications(graph)
     with math_attention(), torch.enable_grad():
         for local in candidates(model, batch, mode, forced, output, graph, traces):
-            search.free(steps * local.samples * one_step, local.point.device, begun=True)
             try:
                 with nullcontext() if local.doubted is None else untouched(model, forced):  # a graph writes nothing
                     return _norms_at(local, rtol, steps, seed, search)

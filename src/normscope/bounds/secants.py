@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ..core.budget import attempt
 from ..core.log10 import log10
+from ..core.log10 import norm as l2
 from ..core.rounding import inward
-from ..core.sizes import norm as l2
 from .certain import Certain
 from .evaluation import CARRIED, Values, apart
 

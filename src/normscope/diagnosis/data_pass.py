@@ -18,7 +18,7 @@ from ..core.budget import Budget
 from ..core.cost import count
 from ..core.errors import InputError, describe_error
 from ..core.progress import Progress
-from ..core.torch_settings import uncompiled
+from ..core.threads import uncompiled
 from ..core.untouched import untouched
 from ..graph.call import arguments
 from ..listening.calls import FunctionCall, Site, float_tensors

@@ -80,7 +80,7 @@ class Symmetries(Saved, Shown):
         notes: what the reader must know.
     """
 
-    page = "symmetry:symmetries_document"
+    page = "weights:symmetries_document"
     JSON: ClassVar[JsonForm] = JsonForm(
         kind="symmetries",
         noun="symmetries",

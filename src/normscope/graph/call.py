@@ -17,8 +17,7 @@ from torch.utils._pytree import SUPPORTED_NODES, keystr, tree_flatten_with_path,
 
 from ..core.cost import count
 from ..core.errors import InputError, NotFiniteError, RandomOperatorError, describe_error
-from ..core.reached import plain_parts
-from ..core.untouched import on_copies, untouched
+from ..core.untouched import on_copies, plain_parts, untouched
 from ..report.words import shape
 from .ir import Shape
 

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..core.budget import Budget
 from ..core.errors import CaptureError, InputError, NormscopeError, describe_error
-from ..core.torch_settings import full_precision
+from ..core.threads import full_precision
 from ..core.untouched import drops, mode_of, outside_inference_mode, untouched
 from .call import Call, Caller, UntracedError, close, drawn, prepare, quantized, run, settle
 from .direct_trace import is_plain, write_out_of_place, writes_nothing
@@ -90,7 +90,7 @@ def capture_within(
         clock = Budget()
         program, whole = _traced(model, dataclasses.replace(call, per_sample=False), forced, mode, True)
         times = 1.0 if is_plain(program) else REWRITTEN
-        if budget.limited and not budget.time_for(times * clock.elapsed, 1.0):
+        if budget.limited and not budget.time_for(times * clock.elapsed):
             raise CaptureError(NO_TIME)
         why = what_joins(program, call, mode, whole)
         notes = call.notes if why is None else (*call.notes, f"{why}: the whole batch is measured as one input")

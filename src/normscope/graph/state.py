@@ -20,7 +20,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.nn.modules.batchnorm import _NormBase
 
 from ..core.errors import CaptureError
-from ..core.reached import same
+from ..core.untouched import same
 from .ir import Node, Ref
 
 aten = torch.ops.aten

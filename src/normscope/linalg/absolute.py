@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..core.log10 import SMALLEST, ceiling10, product_above
-from ..core.sizes import norm as l2
+from ..core.log10 import norm as l2
 from .convolution_map import Convolution
 from .linear_map import (
     Averaging,

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..core.sizes import norm as l2
+from ..core.log10 import norm as l2
 from .linear_map import LinearMap, at_least_float32
 
 PADDING_MODES = ("zeros", "circular", "reflect", "replicate")

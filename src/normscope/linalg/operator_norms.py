@@ -13,9 +13,9 @@ from ..core.bracket import Bracket, Evidence
 from ..core.budget import Budget, check_time
 from ..core.cost import count
 from ..core.errors import InputError
+from ..core.log10 import norm as l2
 from ..core.log10 import power10
 from ..core.rounding import ONE, UNIT, ZERO, Upper, gamma, inward, smallest, total
-from ..core.sizes import norm as l2
 from .certify import NARROW_RTOL
 from .conv_norm import ConvolutionNorm, bounding_cost, matrix_bound
 from .convolution_map import Convolution

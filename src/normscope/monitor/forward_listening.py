@@ -25,7 +25,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
-from ..core.torch_settings import uncompiled
+from ..core.threads import uncompiled
 from ..core.untouched import untouched
 from ..listening.calls import EMBEDDINGS, NORMALIZERS, PRODUCTS, FunctionCall, Site, tensors_in
 from ..listening.listener import LayerListener, Names, in_user_hook

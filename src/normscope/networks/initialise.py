@@ -57,7 +57,7 @@ class Initialisation(Shown):
         notes: what the reader must know.
     """
 
-    page = "networks:initialisation_document"
+    page = "weights:initialisation_document"
 
     model: nn.Module = field(repr=False)
     layers: tuple[Scaled, ...]

@@ -75,7 +75,7 @@ class Twin(Shown):
         notes: what the reader must know.
     """
 
-    page = "networks:twin_document"
+    page = "weights:twin_document"
     JSON: ClassVar[JsonForm] = JsonForm(left_out=("model",))
 
     model: nn.Module = field(repr=False)

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..core.log10 import norm as l2
 from ..core.log10 import product_above as above
 from ..core.rounding import numerical
-from ..core.sizes import norm as l2
 from ..graph.ir import Node, Ref
 from ..linalg.linear_map import Diagonal, Identity, LinearMap
 from .effects import Effect, Gain, Linear, Range, Unbounded

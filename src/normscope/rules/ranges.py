@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..core.log10 import ceiling10
+from ..core.log10 import norm as l2
 from ..core.log10 import product_above as above
-from ..core.sizes import norm as l2
 from ..graph.ir import Node
 from ..linalg.convolution_map import Convolution
 from ..linalg.linear_map import (

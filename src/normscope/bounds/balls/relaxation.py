@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...core.budget import Budget
-from ...core.sizes import norm as l2
+from ...core.log10 import norm as l2
 from ...rules.local.local import Affine, Enclosure, UnrolledStep, flat, times
 from .enclosure import Enclosures, tidy
 from .expansion import largest_singular

@@ -12,7 +12,7 @@ from ...core.bracket import Bracket, Scope
 from ...core.budget import Budget
 from ...core.errors import InputError
 from ...core.rounding import inward
-from ...core.torch_settings import math_attention
+from ...core.threads import math_attention
 from ...graph.ir import Graph
 from ..autograd_check import differentiable
 from ..bounding import Bounding

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from ...core.budget import Budget
 from ...core.log10 import log10
+from ...core.log10 import norm as l2
 from ...core.rounding import gamma
-from ...core.sizes import norm as l2
-from ...core.torch_settings import math_attention
+from ...core.threads import math_attention
 from ...graph.ir import Graph
 from ...linalg.lanczos import lanczos
 from ...rules.local.local import flat

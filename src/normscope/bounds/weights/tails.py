@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...core.log10 import norm as l2
 from ...core.rounding import numerical
-from ...core.sizes import norm as l2
 from ...graph.ir import Input, Node, Ref
 from ...linalg.folding import add, compose
 from ...linalg.linear_map import Identity, LinearMap

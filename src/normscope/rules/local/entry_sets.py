@@ -15,7 +15,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from ...core.sizes import norm as l2
+from ...core.log10 import norm as l2
 from .local import CentredValue, Enclosure, LocalForm, OperandShare, Primitive, flat, times
 
 _CURVATURE = 2.0 / math.sqrt(3.0)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...core.log10 import ceiling10
-from ...core.sizes import norm as l2
+from ...core.log10 import norm as l2
 from ...graph.ir import Node
 from ...linalg.operator_norms import upper
 from ..effects import Elementwise, Linear, Range, Unbounded
