@@ -1,7 +1,8 @@
 """The records of the catalogue and its two vocabularies: causes and remedies.
 
-A diagnosis of a fault is right if it gives one of the fault's causes, names one of its layers (where it has any), and if
-the first remedy that it advises is one of the fault's remedies. A diagnosis of a healthy model is right if it is empty.
+A diagnosis of a fault is right if it gives one of the fault's causes, names one of its layers (where it has any), and
+if the first remedy that it advises is one of the fault's remedies. A diagnosis of a healthy model is right if it is
+empty.
 """
 
 import re
@@ -168,153 +169,163 @@ CAUSES: dict[str, str] = {
 
 
 def _advice(*alternatives: str) -> re.Pattern[str]:
-    """Compile alternatives; `~` stands for a few words of the same sentence."""
-    return re.compile("|".join(alternatives).replace("~", r"[^.;:]{0,90}?"), re.IGNORECASE)
+    """Compile alternatives; `~` stands for some words of the same sentence, `<name>` for a group of `_WORDS`."""
+    pattern = "|".join(alternatives)
+    for name, words in _WORDS.items():
+        pattern = pattern.replace(f"<{name}>", f"(?:{words})")
+    return re.compile(pattern.replace("~", r"(?:[^.;:]|\.(?=\w)){0,90}?"), re.IGNORECASE)
 
 
-_DATA = r"(?:inputs?|data|columns?|features?|pixels?|images?|batch|samples?|x)\b"
-_TARGETS = r"(?:targets?|labels?|y)\b"
-_NORMALISE = r"(?:re-?)?(?:standardi[sz]|normali[sz]|scal|whiten|cent(?:er|r)|divid)(?:e|ing|ed)?\b"
-_REMOVE = r"(?:remov|drop|delet|omit|leav(?:e|ing)(?: \w+)? (?:out|away)|tak(?:e|ing)(?: \w+)? (?:out|away)|without|avoid|no need)"
-_ADD = r"(?:add|insert|put|plac|us(?:e|ing)|giv|introduc|plac)(?:e|ing)?\b"
-_NORMALIZER = r"(?:(?:batch|layer|group|instance|rms|weight)[ -]?norm\w*|normali[sz]er|normali[sz]ation(?: layers?)?)"
-_ACTIVATION = r"(?:activations?|non-?linearit\w+|(?:leaky ?|p)?relu|gelu|silu|swish|elu|selu|tanh|softplus)\b"
-_LOWER = r"(?:lower|reduc|decreas|small|shrink|less|cut)\w*"
+_WORDS = {
+    "data": r"\b(?:inputs?|data|columns?|features?|pixels?|images?|batch|samples?|x)\b",
+    "targets": r"\b(?:targets?|labels?|y)\b",
+    "normalise": r"(?:standardi[sz]|normali[sz]|scal|whiten|cent(?:er|r)|divid)(?:e|ing|ed)?\b",
+    "remove": r"(?:remov|drop|delet|omit|avoid)\w*|(?:leav|tak)(?:e|ing)(?: \w+)? (?:out|away)|without|no need",
+    "add": r"\b(?:add|insert|put|plac|us|giv|introduc)(?:e|ing|s)?\b",
+    "change": r"\b(?:replac|switch|chang|swap|try|prefer|choos|tak|us(?=[ei])|train with)\w*",
+    "lower": r"\b(?:lower|reduc|decreas|small|shrink|less|cut|default)\w*",
+    "norm": r"(?:batch|layer|group|instance|rms|weight)[ -]?norm\w*|normali[sz]er|normali[sz]ation",
+    "activation": r"activations?\b|non-?linearit\w+|\b(?:leaky ?|p)?relu\b|\b(?:gelu|silu|swish|s?elu|tanh|softplus)\b",
+    "look": r"\b(?:check|look at|inspect|print|examin|verif)\w*",
+    "decay": r"weight[- _]decay|regulari[sz]ation",
+    "rate": r"learning rate|\blr\b|step size",
+    "statistics": r"running\b|running_|statistics|buffers?\b|moving average",
+    "renew": r"\b(?:re-?comput|re-?estimat|estimat|refresh|updat|re-?set|re-?calibrat|load|collect|re-?fit)\w*",
+}
 
 REMEDIES: dict[str, re.Pattern[str]] = {
     # the data
     "scale-inputs": _advice(
-        rf"{_NORMALISE}~\b{_DATA}(?! of the)", r"\b255\b", r"log(?:arithm)?[- ](?:transform|scale)~column", r"one-hot"
+        r"<normalise>~<data>", r"\b255\b", r"<data>~\bscale", r"log(?:arithm)?[- ]transform~<data>", r"one-hot"
     ),
     "clean-data": _advice(
-        r"(?:clean|imput|fill|replac|drop|remov|mask|filter)\w*~(?:nan|missing|non-?finite|infinite)",
+        r"\b(?:clean|imput|fill|replac|drop|remov|filter)\w*~(?:\bnan\b|missing|non-?finite|infinite)",
         r"nan_to_num|isfinite|clean the (?:data|batch|inputs?)",
     ),
     "check-data": _advice(
-        r"(?:check|look at|inspect|print|examine|verify|fix)~(?:data ?set|data|loader|loading|pipeline|preprocess\w*|images?|inputs?)\b"
+        r"(?:<look>|\bfix\b)~(?:data ?set|\bdata\b|loader|loading|pipeline|preprocess|images?\b|inputs?\b)"
     ),
     # the targets and the loss
     "remove-final-activation": _advice(
-        rf"{_REMOVE}\w*~(?:soft-?max|sigmoid|log_softmax|tanh|relu|clamp|(?:last|final|output) activation)",
-        r"(?:pass|give|feed|return|use|hand)~(?:raw|unnormali[sz]ed|logits)",
+        r"<remove>~(?:soft-?max|sigmoid|tanh|relu|clamp|(?:last|final|output) activation|normali[sz]\w+ of the output)",
+        r"\b(?:pass|give|feed|return|use|hand)\b~(?:\braw\b|unnormali[sz]ed|\blogits)",
         r"\blogits (?:directly|themselves|instead)",
         r"linear (?:output|last|final)",
-        r"(?:output|last|final)~\b(?:linear|without (?:an )?activation)",
+        r"(?:output|last|final)~\b(?:be linear|without (?:an )?activation)",
     ),
     "change-loss": _advice(
-        r"(?:\buse|switch|chang\w+|replac\w+|choos\w+|tak\w+|try|train with|pass|set)~(?:loss\b|cross[- _]?entropy|bce\w*|nll\w*|mse\w*|hinge|with_?logits|kl_?div\w*|log_target)"
+        r"<change>~(?:loss\b|loss\(|cross[- _]?entropy|\bbce|\bnll|\bmse|hinge|with_?logits|kl_?div|log_target)"
     ),
     "change-output-activation": _advice(
-        r"(?:replac|us|chang|switch)\w*~(?:log_?-?softmax|sigmoid)~(?:instead|output|for softmax|in place)",
-        r"(?:take|apply|add)~(?:the )?log\b~softmax",
-        r"replace ~softmax~(?:with|by)~(?:sigmoid|log_?-?softmax)",
+        r"(?:<change>|\bappl\w+)~(?:log_?-? ?soft-?max|sigmoid)~(?:instead|output|in place|loss)",
+        r"replac\w+~soft-?max~(?:with|by)~(?:sigmoid|log)",
+        r"log(?:arithm)? of the (?:softmax|probabilit)",
     ),
     "more-outputs": _advice(
-        r"(?:two|several|more|as many|\bn(?:um)?_?classes|one) (?:outputs?|units?|logits?)\b~class",
-        r"one (?:output|unit|logit) (?:per|for each) class",
-        r"(?:two|2|several|more) (?:outputs?|logits)\b",
+        r"(?:one|an) (?:output|unit|logit)s? (?:unit )?(?:per|for each|for every) class",
+        r"\b(?:two|2|several|more|as many) (?:outputs?|logits|units)\b",
     ),
     "scale-outputs": _advice(
-        r"temperature",
-        r"(?:multiply|scale|widen|stretch)~(?:outputs?|logits|similarit\w+|cosines?)\b",
+        r"temperature", r"\b(?:multipl|scal|widen|stretch)\w*~\b(?:outputs?|logits|similarit\w+|cosines?)\b"
     ),
-    "scale-targets": _advice(rf"{_NORMALISE}~\b{_TARGETS}", rf"log(?:arithm)?~\b{_TARGETS}"),
+    "scale-targets": _advice(r"<normalise>~<targets>", r"log(?:arithm)?\b~<targets>"),
     "fix-targets": _advice(
-        rf"(?:map|convert|encod|recod|bring|shift|clip|mov|chang|mak)\w*~\b{_TARGETS}",
-        rf"{_TARGETS}~(?:between|in|from|to|within)~(?:-1|0|\[)",
-        rf"{_TARGETS}~(?:range|interval)",
+        r"\b(?:map|convert|encod|recod|bring|shift|clip|mov|chang|mak)\w*~<targets>",
+        r"<targets>~\b(?:between|in|from|to|within|be)\b~(?:-1|0|\[)",
+        r"<targets>~\b(?:range|interval)",
     ),
     "match-shapes": _advice(
-        r"(?:un)?squeeze|same shape|(?:reshape|flatten|view)~(?:targets?|outputs?|labels?|predictions?)|match~shapes?\b|shapes? (?:equal|agree|match)"
+        r"squeeze|same shape|match~shapes?\b|shapes? (?:equal|agree|match)",
+        r"\b(?:reshape|flatten|view)\b~(?:targets?|outputs?|labels?|predictions?)",
     ),
     "balance-classes": _advice(
-        r"class[- _]?weights?|weight(?:ed|s|ing)?~\b(?:class|rare)|(?:over|under|re)-?sampl|pos_weight|stratif|focal|balanc"
+        r"class[- _]?weights?|weight(?:ed|s|ing)?~\b(?:class|rare)|weighted ?random",
+        r"\b(?:over|under|re)-?sampl|pos_weight|stratif|focal|\bbalanc",
     ),
-    "check-labels": _advice(
-        rf"(?:check|look at|inspect|shuffl|print|verify|mix|draw)\w*~(?:{_TARGETS}|classes|data ?set|loader|batch)",
-    ),
+    "check-labels": _advice(r"(?:<look>|\bshuffl\w*|\bmix\w*)~(?:<targets>|\bclasses\b|data ?set|loader|batch)"),
     # weights and signal
     "initialise": _advice(
-        r"(?:re-?)?\binitiali[sz]|\b(?:re-?)?init\b|nn\.init|kaiming|xavier|glorot|\bhe init|orthogonal|lecun|reset_parameters|random (?:values|weights|numbers)|symmetry"
+        r"initiali[sz]|\b(?:re-?)?init\b|nn\.init|kaiming|xavier|glorot|\bhe init|orthogonal|lecun|reset_parameters",
+        r"random (?:values|weights|numbers)|at random|symmetry",
     ),
     "rescale-layer": _advice(
-        rf"(?:re-?scal|scal(?:e|ing) (?:down|up|back)|divid|multipl|shrink|{_LOWER}|scale)\w*~(?:weights?|layer|embeddings?|gains?|kernel|factor|norm|std|standard deviation)\b(?! decay)",
+        r"\b(?:re-?scal|scal|divid|multipl|shrink)\w*~(?:\bweights?\b|\blayer\b(?! norm)|`\w+`)(?! decay)",
+        r"\b(?:re-?scal|scal|divid|multipl|shrink)\w*~(?:\bembeddings?\b|\bgains?\b|kernel)",
+        r"<lower>~(?:\bweights?\b(?![- _]decay)|\bembedding|\bgain|standard deviation|\bstd\b)",
     ),
-    "change-activation": _advice(
-        rf"(?:replac|switch|chang|swap|try|prefer|(?<!be)us(?=[ei]))\w*~{_ACTIVATION}", r"non-?saturating|leaky"
-    ),
+    "change-activation": _advice(r"<change>~(?:<activation>)(?!~\bbetween)", r"non-?saturating|leaky"),
     "add-activation": _advice(
-        rf"{_ADD}~{_ACTIVATION}~(?:between|after|behind)",
-        rf"(?:between|after)~{_ADD}~{_ACTIVATION}",
-        r"(?:merge|fold|collapse|one linear)~(?:layers?|maps?)\b",
-        r"missing activation",
+        r"\b(?:add|insert|put|plac)\w*~(?:<activation>)~\b(?:between|after|behind)",
+        r"\b(?:between|after)\b~\b(?:add|insert|put|plac)\w*~(?:<activation>)",
+        r"\b(?:merge|fold|collapse)\b~(?:layers?|maps?)\b|missing activation",
     ),
-    "add-normalizer": _advice(rf"{_ADD}~{_NORMALIZER}", rf"{_NORMALIZER} (?:after|before|between)"),
-    "add-skip": _advice(r"skip[- ]connection|residual connection|shortcut|highway|resnet"),
+    "add-normalizer": _advice(r"<add>~(?:<norm>)", r"(?:<norm>) (?:after|before|between)"),
+    "add-skip": _advice(r"skip[- ]connection|residual connection|shortcut|highway"),
     "scale-branch": _advice(
-        r"(?:scal|multipl|divid|shrink|weigh|damp|factor)\w*~(?:branch|residual|summand)|layer-?scale|re-?zero|fixup|(?:branch|residual)~(?:factor|scale|1/sqrt)"
+        r"\b(?:scal|multipl|divid|shrink|weigh|damp)\w*~(?:branch|residual|summand)|layer-?scale|re-?zero|fixup",
+        r"(?:branch|residual)~(?:factor|scale|1/sqrt)",
     ),
-    "lower-learning-rate": _advice(
-        rf"{_LOWER}~(?:learning rate|\blr\b|step size)|warm-?up|(?:learning rate|\blr\b)~{_LOWER}"
-    ),
-    "clip-gradients": _advice(r"clip\w*~(?:grad|norm)|(?:grad\w*)~clip"),
+    "lower-learning-rate": _advice(r"<lower>~(?:<rate>)|(?:<rate>)~<lower>|warm-?up"),
+    "clip-gradients": _advice(r"\bclip\w*~(?:grad|norm)|grad\w*~\bclip"),
     "restore-weights": _advice(
-        r"(?:restor|reload|re-load|roll back|go back|load)\w*~(?:checkpoint|weights?|state|file)|(?:earlier|older|previous|last good) checkpoint|retrain|train~(?:again|anew)"
+        r"\b(?:restor|re-?load|roll back|go back|load)\w*~(?:checkpoint|weights?\b|\bstate)",
+        r"(?:earlier|older|previous|last good) checkpoint|retrain|\btrain\b~\b(?:again|anew)",
     ),
-    "lower-weight-decay": _advice(
-        rf"{_LOWER}~(?:weight[- _]decay|regulari[sz])|(?:weight[- _]decay|regulari[sz]ation)~{_LOWER}|{_REMOVE}\w*~weight[- _]decay"
-    ),
+    "lower-weight-decay": _advice(r"(?:<lower>|<remove>)~(?:<decay>)|(?:<decay>)~<lower>"),
     "reset-bias": _advice(
-        r"(?:re-?set|rais|set|zero|increas|start|lower|initiali[sz]|chang|remov)\w*~\bbias(?:es)?\b",
-        r"\bbias(?:es)?\b~(?:to|at|of|near) (?:0|zero|a small)",
+        r"\b(?:re-?set|rais|set|zero|increas|start|lower|initiali[sz]|chang|remov)\w*~\bbias(?:es)?\b",
+        r"\bbias(?:es)?\b~\b(?:to|at|of|near) (?:0|zero|a small)",
     ),
-    "lower-dropout": _advice(rf"{_LOWER}~dropout|dropout~(?:{_LOWER}|0\.[1-5])|{_REMOVE}\w*~dropout|keep~more"),
+    "lower-dropout": _advice(r"(?:<lower>|<remove>)~dropout|dropout~(?:<lower>|0\.[0-5])"),
     # structure
     "keep-gradient": _advice(
-        rf"{_REMOVE}\w*~(?:detach|no_grad|inference_mode|\.data\b|\.item|numpy|tolist|torch\.tensor)",
-        r"straight-through|gumbel|differentiable|soft (?:choice|version|assignment)|stay~graph|keep~graph|(?:use|take)~(?:soft-?max|the probabilities)~instead of~argmax",
+        r"<remove>~(?:detach|no_grad|inference_mode|\.data\b|\.item|numpy|tolist|torch\.tensor)",
+        r"straight-through|gumbel|differentiable|soft (?:choice|version|assignment)|\b(?:stay|keep)\b~\bgraph",
+        r"soft-?max~instead of~argmax",
     ),
     "use-parameter": _advice(
-        r"(?:use|call|apply|add)\b~(?:in (?:the )?forward|forward)|forward~(?:use|call|apply)|(?:remove|delete|drop)\b~(?:it|layer|parameters?|module)\b~(?:from the model|if|or|altogether|$)|or (?:remove|delete) (?:it|them)"
+        r"\b(?:use|call|apply|add)\b~\bforward\b|\bforward\b~\b(?:use|call|apply)\b|\bor (?:remove|delete) (?:it|them)",
+        r"\b(?:remove|delete|drop)\b~\b(?:it|layer|parameters?|module)\b~\b(?:from the model|if|altogether)\b",
     ),
     "unfreeze": _advice(r"unfreez|requires_grad"),
-    "fix-axis": _advice(
-        r"\b(?:dim|axis|axes|dimensions?)\b|batch_first|permut|transpos|start_dim|flatten\(1\)|keep~(?:batch|first|sample)"
-    ),
+    "fix-axis": _advice(r"\b(?:dim|axis|axes|dimensions?)\b|batch_first|\bpermut|transpos|start_dim|flatten\(1\)"),
     "restore-condition": _advice(
-        r"(?:condition\w*|time|label|class|embedding|input)~(?:factor|multipl|zero|switched|scale|influence|weight)",
-        r"(?:factor|multipl|scale|weight)\w*~(?:condition|time|label|embedding)",
+        r"(?:\bcondition\w*|\btime\b|\blabels? embedding)~(?:factor|multipl|zero|switched|\bscale|influence)",
+        r"\b(?:factor|multipl|scale)\w*~(?:\bcondition|\btime\b|\blabels? embedding)",
     ),
     "guard-domain": _advice(
-        r"(?:add|use|put)~(?:eps\b|epsilon|small (?:constant|number|value|positive))|clamp|log1p|log_?softmax|logsumexp|hypot|(?:before|inside|under)~(?:the )?(?:log\b|logarithm|root|sqrt|division)|positive"
+        r"\badd\b~(?:\beps\b|epsilon|small (?:constant|number|value|positive))|\bclamp|log1p|logsumexp|hypot",
+        r"\b(?:before|inside|under)\b~(?:\blog\b|logarithm|\broot|sqrt|\bdivision|\bdividing)|<change>~log_?softmax",
+        r"keep~positive",
     ),
     "raise-precision": _advice(
-        r"float32|fp32|bfloat16|bf16|full precision|single precision|\.float\(\)|grad-?scaler|loss scal|autocast|mixed precision|higher precision"
+        r"float32|fp32|bfloat16|bf16|(?:full|single|double|higher|mixed) precision|\.float\(\)",
+        r"grad-?scaler|loss scal|autocast",
     ),
     # normalizers
     "larger-batch": _advice(
-        r"(?:larg|bigg|more|increas|rais|least)\w*~(?:batch|samples|values)|batch(?:es)?(?: size)?~(?:of|at least|larger|bigger) ~\d|accumulat"
+        r"\b(?:larg|bigg|more|increas|rais)\w*~(?:\bbatch|\bsamples\b|\bvalues\b)",
+        r"\bbatch(?:es)?(?: size)?~\b(?:of|least|larger|bigger)\b~\d|accumulat",
     ),
     "replace-normalizer": _advice(
-        r"(?:use|replace|switch|chang\w+|try|take|prefer)~(?:group|layer|instance|rms|batch)[- ]?norm",
-        rf"(?:group|layer|instance|rms)[- ]?norm\w* instead|{_REMOVE}\w*~{_NORMALIZER}|fewer groups",
+        r"<change>~(?:group|layer|instance|rms|batch)[- ]?norm",
+        r"(?:group|layer|instance|rms)[- ]?norm\w* instead|<remove>~(?:<norm>)|fewer groups",
     ),
     "refresh-statistics": _advice(
-        r"(?:re-?comput|re-?estimat|refresh|updat|re-?set|re-?calibrat|load|collect|let|momentum|fit|re-?fit)\w*~(?:running|statistics|running_mean|running_var|buffers?|moving averages?)",
-        r"(?:running|statistics|buffers?)~(?:re-?comput|re-?estimat|refresh|updat|re-?set|load)",
-        r"momentum|(?:few|some|training) (?:batches|steps|passes)~train mode|train mode~(?:batches|data)",
+        r"<renew>~(?:<statistics>)|(?:<statistics>)~<renew>|momentum|\bbatches\b~train mode|train mode~\bbatches\b"
     ),
-    "lower-eps": _advice(rf"{_LOWER}~\beps(?:ilon)?\b|\beps(?:ilon)?\b~(?:{_LOWER}|1e-|default)|default eps"),
+    "lower-eps": _advice(r"<lower>~\beps(?:ilon)?\b|\beps(?:ilon)?\b~(?:<lower>|1e-)"),
     "switch-mode": _advice(
-        r"\.train\(|\.eval\(|(?:switch|put|set|call|bring)~(?:train|eval|training|evaluation|inference)\b~mode|(?:train|eval) mode"
+        r"\.train\(|\.eval\(|(?:train|eval) mode|\b(?:switch|put|set|bring)\b~(?:training|evaluation|inference) mode"
     ),
     # attention and recurrence
     "scale-attention": _advice(
-        r"sqrt|square root|(?:qk|query|key)~norm|(?:scale|divide|cap|temper)\w*~(?:attention|logits|scores|quer|keys?\b|dot product)"
+        r"sqrt\(|1/sqrt|square root|\b(?:qk|query|queries|keys?)\b~norm|qk-?norm|normali[sz]e~\bquer",
+        r"\b(?:scal|divid|cap)\w*~(?:\battention|\blogits|\bscores|\bquer|\bkeys?\b|dot product)",
     ),
-    "fix-mask": _advice(r"\bmask"),
+    "fix-mask": _advice(r"\b(?:invert|check|fix|correct|chang|flip|negat|look at|pass|allow|let)\w*~mask|mask~visible"),
     "gated-recurrence": _advice(
-        r"(?:\buse|try|switch|replace)~(?:lstm|gru|gated)|spectral radius|identity (?:matrix|recurren)|shorter|truncat"
+        r"<change>~\b(?:lstm|gru|gated)|spectral radius|identity (?:matrix|recurren)|\bshorter sequences|truncat"
     ),
-    "forget-bias": _advice(r"forget[- ]gate|forget bias|(?:gate)~bias|bias~gate"),
+    "forget-bias": _advice(r"forget[- ]gate|forget bias|\bgates?\b~\bbias|\bbias\b~\bgates?\b"),
 }

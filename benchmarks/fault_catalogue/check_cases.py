@@ -2,10 +2,10 @@
 
     python -m benchmarks.fault_catalogue.check_cases [--harm] [--only NAME ...]
 
-`--harm` trains each faulty model and its mended twin on their batch, once with Adam and once with SGD, and prints how good
-both are, on average over the marks of `MARKS` (before any step where the model is handed over in eval mode): accuracy
-where the targets are classes, explained variance where they are numbers, and what the case itself says elsewhere. The
-batch is shuffled for the judgement, so that a model that mixes its samples gains nothing by it.
+`--harm` trains each faulty model and its mended twin on their batch, once with Adam and once with SGD, and prints how
+good both are, on average over the steps in `MARKS` (before any step where the model is handed over in eval mode):
+accuracy where the targets are classes, explained variance where they are numbers, and what the case itself says
+elsewhere. The batch is shuffled for the judgement, so that a model that mixes its samples gains nothing by it.
 """
 
 import argparse
@@ -130,9 +130,7 @@ def main() -> None:
         line = f"{entry.name:48s} {time.perf_counter() - begin:5.2f} s  {problem or ''}"
         if options.harm and isinstance(entry, Fault):
             for optimizer in OPTIMIZERS:
-                broken, mended = (
-                    train_and_judge(build, optimizer) for build in (entry.build, entry.mend)
-                )
+                broken, mended = (train_and_judge(build, optimizer) for build in (entry.build, entry.mend))
                 line += f"  {optimizer}: {broken:.3g} faulty, {mended:.3g} mended"
         print(line, flush=True)
 

@@ -326,9 +326,11 @@ def gain_of_a_layer_norm_is_zero(planted: bool) -> Case:
     model = _bert()
     if planted:
         nn.init.zeros_(model.bert.encoder.layer[1].output.LayerNorm.weight)
-    ids, y = parts.sentences(48)
+    ids, _ = parts.sentences(48)
     data = {"input_ids": ids}
-    return Case(model=model, data=data, objective=lambda output: F.cross_entropy(output.logits, (ids[:, 0] > 30).long()))
+    return Case(
+        model=model, data=data, objective=lambda output: F.cross_entropy(output.logits, (ids[:, 0] > 30).long())
+    )
 
 
 def _bert() -> Any:
@@ -354,9 +356,7 @@ def attention_of_gpt2_drawn_with_unit_variance(planted: bool) -> Case:
     torch.manual_seed(126)
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(
-        vocab_size=40, n_positions=32, n_embd=32, n_layer=2, n_head=4, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0
-    )
+    config = GPT2Config(**parts.SMALL_GPT2, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
     model: Any = GPT2LMHeadModel(config)
     if planted:
         nn.init.normal_(model.transformer.h[1].attn.c_attn.weight, std=2.0)

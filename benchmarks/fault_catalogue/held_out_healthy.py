@@ -33,7 +33,9 @@ def fresh_mlp_on_wine() -> Case:
     torch.manual_seed(201)
     data = load_wine()
     return Case(
-        model=parts.mlp(13, 32, 32, 3), data=(standardise(data.data), torch.as_tensor(data.target)), loss="cross_entropy"
+        model=parts.mlp(13, 32, 32, 3),
+        data=(standardise(data.data), torch.as_tensor(data.target)),
+        loss="cross_entropy",
     )
 
 
@@ -134,7 +136,9 @@ def heavy_tailed_inputs() -> Case:
 def layer_norm_on_six_features() -> Case:
     torch.manual_seed(212)
     x, y = parts.table(columns=12)
-    model = nn.Sequential(nn.Linear(12, 6), nn.LayerNorm(6), nn.GELU(), nn.Linear(6, 6), nn.LayerNorm(6), nn.GELU(), nn.Linear(6, 3))
+    model = nn.Sequential(
+        nn.Linear(12, 6), nn.LayerNorm(6), nn.GELU(), nn.Linear(6, 6), nn.LayerNorm(6), nn.GELU(), nn.Linear(6, 3)
+    )
     return Case(model=model, data=(x, y), loss=nn.CrossEntropyLoss())
 
 
@@ -282,9 +286,9 @@ def fresh_gpt_with_tied_weights() -> Case:
 @healthy(HEALTHY, family="GPT")
 def gpt_trained_a_little() -> Case:
     torch.manual_seed(227)
-    ids, following = parts.text(48)
+    ids, following = parts.text(24)
     model = parts.GPT(tied=False)
-    parts.train(model, ids, following, parts.over_tokens, steps=60)
+    parts.train(model, ids, following, parts.over_tokens, steps=50)
     return Case(model=model, data=(ids[:16], following[:16]), loss=parts.over_tokens)
 
 
@@ -294,7 +298,7 @@ def gpt2_of_hugging_face() -> Case:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     ids, _ = parts.text(8)
-    model: Any = GPT2LMHeadModel(GPT2Config(vocab_size=40, n_positions=32, n_embd=32, n_layer=2, n_head=4))
+    model: Any = GPT2LMHeadModel(GPT2Config(**parts.SMALL_GPT2))
     return Case(model=model, data={"input_ids": ids})
 
 
@@ -348,9 +352,9 @@ def bert_of_hugging_face_in_train_mode() -> Case:
 @healthy(HEALTHY, family="BERT")
 def post_norm_encoder_trained() -> Case:
     torch.manual_seed(232)
-    ids, y = parts.sentences(96)
+    ids, y = parts.sentences(64)
     model = parts.SentenceEncoder(dropout=0.1)
-    parts.train(model, ids, y, F.cross_entropy, steps=40)
+    parts.train(model, ids, y, F.cross_entropy, steps=30)
     return Case(model=model, data=(ids[:32], y[:32]), loss=nn.CrossEntropyLoss(), train=False)
 
 
@@ -368,7 +372,7 @@ def lstm_with_forget_bias_of_one() -> Case:
 @healthy(HEALTHY, family="GRU")
 def gru_trained() -> Case:
     torch.manual_seed(234)
-    x, y = parts.waves(64, steps=20)
+    x, y = parts.waves(48, steps=20)
     model = parts.SequenceClassifier(nn.GRU(3, 24, batch_first=True), 3)
     parts.train(model, x, y, F.cross_entropy, steps=60)
     return Case(model=model, data=(x, y), loss=nn.CrossEntropyLoss())

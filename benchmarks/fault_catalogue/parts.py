@@ -1,6 +1,6 @@
 """Data that looks like real data, and small sensible networks, in which faults are planted.
 
-Every function that draws random numbers takes them from torch's global generator: builders begin with `torch.manual_seed`.
+Functions that draw random numbers take them from torch's global generator: builders begin with `torch.manual_seed`.
 """
 
 import math
@@ -126,7 +126,7 @@ def mlp(*sizes: int, activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Sequen
 
 
 class ConvNet(nn.Module):
-    """Convolutions with BatchNorm (or without), the first with stride 2, a pooling in the middle, mean over places, a linear head."""
+    """Convolutions with BatchNorm or without, the first with stride 2, a pooling, mean over places, a linear head."""
 
     def __init__(self, channels: int = 1, width: int = 16, depth: int = 4, classes: int = 4, norm: bool = True) -> None:
         super().__init__()
@@ -473,6 +473,17 @@ def contrastive_loss(output: tuple[Tensor, Tensor], same: Tensor) -> Tensor:
     return (same * distance.square() + (1 - same) * F.relu(2 - distance).square()).mean()
 
 
+SMALL_GPT2: dict[str, Any] = {  # the arguments of a GPT2Config
+    "vocab_size": 40,
+    "n_positions": 32,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+
+
 # ------------------------------------------------------------------------------------------------------------ training
 
 
@@ -498,3 +509,26 @@ def train(
 def over_tokens(logits: Tensor, ids: Tensor) -> Tensor:
     """Return the cross entropy of the next tokens."""
     return F.cross_entropy(logits.flatten(0, 1), ids.flatten())
+
+
+# ------------------------------------------------------------------------------------------------------------- judging
+
+
+def binary_accuracy(target: Tensor, threshold: float = 0.0) -> Callable[[Tensor], float]:
+    """Return a judge: how many outputs lie on the right side of a threshold."""
+    return lambda output: ((output.reshape(target.shape) > threshold) == (target > 0.5)).float().mean().item()
+
+
+def accuracy(labels: Tensor) -> Callable[[Tensor], float]:
+    """Return a judge: how many samples are put into their class."""
+    return lambda output: (output.argmax(1) == labels).float().mean().item()
+
+
+def overlap_with(mask: Tensor) -> Callable[[Tensor], float]:
+    """Return a judge: the intersection of the predicted area with a mask, divided by their union."""
+
+    def judge(logits: Tensor) -> float:
+        predicted, wanted = logits > 0, mask > 0.5
+        return ((predicted & wanted).sum() / (predicted | wanted).sum()).item()
+
+    return judge
