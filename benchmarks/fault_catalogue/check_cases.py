@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
 
 from .case import CAUSES, REMEDIES, Case, Fault, Healthy
 from .held_out import FAULTS, HEALTHY
@@ -63,7 +64,8 @@ def describe_problem(entry: Fault | Healthy) -> str | None:
     if value is not None and value.ndim != 0:
         return f"the loss has shape {tuple(value.shape)}"
     if isinstance(entry, Healthy):
-        return None if value is None or torch.isfinite(value) else f"the loss of a healthy model is {value.item()}"
+        tensors = [leaf for leaf in tree_leaves((output, value)) if isinstance(leaf, Tensor)]
+        return None if all(tensor.isfinite().all() for tensor in tensors) else "a healthy model is not finite"
     names = {name for name, _ in case.model.named_modules()}
     names |= {name for name, _ in case.model.named_parameters()} | {name for name, _ in case.model.named_buffers()}
     unknown = [*(entry.causes - CAUSES.keys()), *(entry.remedies - REMEDIES.keys()), *(set(entry.layers) - names)]

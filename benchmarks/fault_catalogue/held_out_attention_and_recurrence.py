@@ -55,7 +55,8 @@ def relu_states_that_grow(planted: bool) -> Case:
         recurrent.weight_ih_l0.mul_(0.3)
         recurrent.bias_ih_l0.zero_()
         recurrent.bias_hh_l0.zero_()
-    return Case(model=parts.SequenceClassifier(recurrent, 4), data=(x, y), loss=nn.CrossEntropyLoss())
+    model = parts.SequenceClassifier(recurrent, 4)
+    return Case(model=model, data=(x, y), objective=lambda output: F.cross_entropy(output, y), judge=parts.accuracy(y))
 
 
 @fault(
@@ -184,7 +185,7 @@ def huge_logits_in_one_block(planted: bool) -> Case:
     if planted:
         with torch.no_grad():
             model.blocks[1].attention.qkv.weight.mul_(40.0)
-    return Case(model=model, data=(x, y), loss=nn.CrossEntropyLoss())
+    return Case(model=model, data=x, objective=lambda output: F.cross_entropy(output, y), judge=parts.accuracy(y))
 
 
 @fault(

@@ -288,7 +288,7 @@ def convolution_held_off_by_its_bias(planted: bool) -> Case:
     model = parts.ConvNet(norm=False)
     if planted:
         nn.init.constant_(model.features[5].bias, -12.0)
-    return Case(model=model, data=(x, y), loss=nn.CrossEntropyLoss())
+    return Case(model=model, data=(x, y), objective=lambda output: F.cross_entropy(output, y), judge=parts.accuracy(y))
 
 
 @fault(

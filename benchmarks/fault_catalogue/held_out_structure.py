@@ -53,8 +53,8 @@ def code_drawn_from_data_of_the_mean(planted: bool) -> Case:
         def draw(self, mean: Tensor, log_variance: Tensor) -> Tensor:
             return super().draw(mean.data, log_variance.data) if planted else super().draw(mean, log_variance)
 
-    images, _ = parts.blob_images(64)
-    x = parts.as_pixels(images).flatten(1)
+    images, _ = parts.blob_images(64, classes=8)
+    x = (images > 1.0).float().flatten(1)
     return Case(
         model=Cut(), data=(x, x), loss=parts.evidence_loss, judge=lambda output: -parts.evidence_loss(output, x).item()
     )
@@ -233,7 +233,7 @@ def lower_path_lost(planted: bool) -> Case:
             return self.head(self.up1(torch.cat([low, first], dim=1)))
 
     x, _ = parts.blob_images(24)
-    y = F.avg_pool2d(x, 9, stride=1, padding=4)  # a target that needs to see far
+    y = F.avg_pool2d(x, 15, stride=1, padding=7)  # a target that needs to see far
     return Case(model=Shallow(width=8), data=(x + 0.8 * torch.randn_like(x), y / y.std()), loss=nn.MSELoss())
 
 
@@ -247,11 +247,11 @@ def lower_path_lost(planted: bool) -> Case:
 )
 def narrow_layer_frozen_in_the_middle(planted: bool) -> Case:
     torch.manual_seed(70)
-    x, y = parts.regression_table()
-    model = parts.mlp(8, 32, 2, 32, 1)
+    x, y = parts.table(512, classes=3)
+    model = parts.mlp(12, 48, 4, 48, 3)
     if planted:
         model[2].requires_grad_(False)
-    return Case(model=model, data=(x, y), loss=nn.MSELoss())
+    return Case(model=model, data=(x, y), loss=nn.CrossEntropyLoss())
 
 
 @fault(
@@ -299,11 +299,11 @@ def linear_layers_without_activations(planted: bool) -> Case:
 )
 def convolutions_without_activations(planted: bool) -> Case:
     torch.manual_seed(73)
-    x, y = parts.blob_images(48, classes=2)
-    x = torch.randint(2, (48, 1, 1, 1)).mul(2).sub(1) * x  # light on dark or dark on light: no linear map tells
+    x, y = parts.blob_images(256, classes=2, size=8)
+    x = torch.randint(2, (256, 1, 1, 1)).mul(2).sub(1) * x  # light on dark or dark on light: no linear map tells
     inner: list[nn.Module] = [] if planted else [nn.ReLU()]
     model = nn.Sequential(
-        nn.Conv2d(1, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), *inner,
+        nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), *inner,
         nn.Conv2d(8, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), *inner,
         nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), *inner, nn.Flatten(), nn.Linear(128, 2),
     )  # fmt: skip
@@ -466,8 +466,8 @@ def label_embedding_zero_and_frozen(planted: bool) -> Case:
 
         def __init__(self) -> None:
             super().__init__()
-            self.label = nn.Embedding(4, 16)
-            self.generator = parts.Generator(32)
+            self.label = nn.Embedding(4, 8)
+            self.generator = parts.Generator(12)
             if planted:
                 nn.init.zeros_(self.label.weight)
                 self.label.requires_grad_(False)
@@ -475,10 +475,10 @@ def label_embedding_zero_and_frozen(planted: bool) -> Case:
         def forward(self, noise: Tensor, classes: Tensor) -> Tensor:
             return self.generator(torch.cat([noise, self.label(classes)], dim=1))
 
-    images, labels = parts.blob_images(48)
+    images, labels = parts.blob_images(96)
     target = 2 * parts.as_pixels(images) - 1
     means = torch.stack([target[labels == label].mean(0) for label in range(4)])[labels]
-    data = {"noise": torch.randn(48, 16), "classes": labels}
+    data = {"noise": torch.randn(96, 4), "classes": labels}
     return Case(model=Conditional(), data=data, objective=lambda output: F.mse_loss(output, means))
 
 
@@ -602,7 +602,7 @@ def closed_channel_gate(planted: bool) -> Case:
             return self.head(torch.relu(self.conv2(maps)).flatten(1))
 
     x, y = parts.blob_images(48)
-    return Case(model=Gated(), data=(x, y), loss=nn.CrossEntropyLoss())
+    return Case(model=Gated(), data=x, objective=lambda output: F.cross_entropy(output, y), judge=parts.accuracy(y))
 
 
 @fault(
@@ -617,7 +617,7 @@ def trained_to_predict_the_mean(planted: bool) -> Case:
     torch.manual_seed(85)
     x, y = parts.regression_table()
     model = parts.mlp(8, 32, 32, 1)
-    decay = 1.0 if planted else 0.0
+    decay = 3.0 if planted else 0.0
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3, weight_decay=decay)
     parts.train(model, x, y + 2, F.mse_loss, steps=250, optimizer=optimizer)
     return Case(model=model, data=(x, y + 2), loss=nn.MSELoss(), train=False)
