@@ -245,10 +245,10 @@ def lower_path_lost(planted: bool) -> Case:
     remedies="unfreeze",
     source="requires_grad switched off for one layer in an experiment, never switched on again.",
 )
-def narrow_layer_frozen_in_the_middle(planted: bool) -> Case:
+def layer_frozen_in_the_middle(planted: bool) -> Case:
     torch.manual_seed(70)
     x, y = parts.table(512, classes=3)
-    model = parts.mlp(12, 48, 4, 48, 3)
+    model = parts.mlp(12, 16, 16, 3)
     if planted:
         model[2].requires_grad_(False)
     return Case(model=model, data=(x, y), loss=nn.CrossEntropyLoss())
