@@ -179,8 +179,8 @@ def _advice(*alternatives: str) -> re.Pattern[str]:
 _WORDS = {
     "data": r"\b(?:inputs?|data|columns?|features?|pixels?|images?|batch|samples?|x)\b",
     "targets": r"\b(?:targets?|labels?|y)\b",
-    "normalise": r"(?:standardi[sz]|normali[sz]|scal|whiten|cent(?:er|r)|divid)(?:e|ing|ed)?\b",
-    "remove": r"(?:remov|drop|delet|omit|avoid)\w*|(?:leav|tak)(?:e|ing)(?: \w+)? (?:out|away)|without|no need",
+    "normalise": r"(?:standardi[sz]|normali[sz]|scal|whiten|cent(?:er|r)|divid)(?:e|ing|ed)?\b(?! the weight)",
+    "remove": r"\b(?:remov|drop|delet|omit|avoid)\w*|(?:leav|tak)(?:e|ing)(?: \w+)? (?:out|away)|without|no need|do not",
     "add": r"\b(?:add|insert|put|plac|us|giv|introduc)(?:e|ing|s)?\b",
     "change": r"\b(?:replac|switch|chang|swap|try|prefer|choos|tak|us(?=[ei])|train with)\w*",
     "lower": r"\b(?:lower|reduc|decreas|small|shrink|less|cut|default)\w*",
@@ -196,11 +196,16 @@ _WORDS = {
 REMEDIES: dict[str, re.Pattern[str]] = {
     # the data
     "scale-inputs": _advice(
-        r"<normalise>~<data>", r"\b255\b", r"<data>~\bscale", r"log(?:arithm)?[- ]transform~<data>", r"one-hot"
+        r"<normalise>~<data>",
+        r"\b255\b",
+        r"<data>~\b(?:scale|divide)\b",
+        r"log(?:arithm)?[- ]transform~<data>",
+        r"one-hot",
+        r"subtract\w* the mean and divid",
     ),
     "clean-data": _advice(
         r"\b(?:clean|imput|fill|replac|drop|remov|filter)\w*~(?:\bnan\b|missing|non-?finite|infinite)",
-        r"nan_to_num|isfinite|clean the (?:data|batch|inputs?)",
+        r"nan_to_num|isfinite|clean the (?:data|batch|inputs?)|missing values",
     ),
     "check-data": _advice(
         r"(?:<look>|\bfix\b)~(?:data ?set|\bdata\b|loader|loading|pipeline|preprocess|images?\b|inputs?\b)"
@@ -210,7 +215,8 @@ REMEDIES: dict[str, re.Pattern[str]] = {
         r"<remove>~(?:soft-?max|sigmoid|tanh|relu|clamp|(?:last|final|output) activation|normali[sz]\w+ of the output)",
         r"\b(?:pass|give|feed|return|use|hand)\b~(?:\braw\b|unnormali[sz]ed|\blogits)",
         r"\blogits (?:directly|themselves|instead)",
-        r"linear (?:output|last|final)",
+        r"linear (?:output|last|final)|\bend\b~\blinear",
+        r"\btake\b~(?:soft-?max|sigmoid|tanh|relu)\b~\b(?:out|away|off)\b",
         r"(?:output|last|final)~\b(?:be linear|without (?:an )?activation)",
     ),
     "change-loss": _advice(
@@ -219,7 +225,7 @@ REMEDIES: dict[str, re.Pattern[str]] = {
     "change-output-activation": _advice(
         r"(?:<change>|\bappl\w+)~(?:log_?-? ?soft-?max|sigmoid)~(?:instead|output|in place|loss)",
         r"replac\w+~soft-?max~(?:with|by)~(?:sigmoid|log)",
-        r"log(?:arithm)? of the (?:softmax|probabilit)",
+        r"log(?:arithm)? of the (?:softmax|probabilit)|log[- ]probabilit",
     ),
     "more-outputs": _advice(
         r"(?:one|an) (?:output|unit|logit)s? (?:unit )?(?:per|for each|for every) class",
@@ -228,29 +234,33 @@ REMEDIES: dict[str, re.Pattern[str]] = {
     "scale-outputs": _advice(
         r"temperature", r"\b(?:multipl|scal|widen|stretch)\w*~\b(?:outputs?|logits|similarit\w+|cosines?)\b"
     ),
-    "scale-targets": _advice(r"<normalise>~<targets>", r"log(?:arithm)?\b~<targets>"),
+    "scale-targets": _advice(
+        r"<normalise>~<targets>", r"log(?:arithm)?\b~<targets>", r"<targets>~\bdivid", r"\(y - (?:y\.)?mean"
+    ),
     "fix-targets": _advice(
-        r"\b(?:map|convert|encod|recod|bring|shift|clip|mov|chang|mak)\w*~<targets>",
-        r"<targets>~\b(?:between|in|from|to|within|be)\b~(?:-1|0|\[)",
+        r"\b(?:map|convert|encod|recod|bring|shift|clip|mov|chang|mak)\w*~<targets>|divid\w*~\bmasks?\b",
+        r"<targets> (?:of )?(?:-1|0) (?:and|or|to)",
+        r"<targets>~\b(?:between|in|from|within|be)\b~(?:-1|0|\[)",
         r"<targets>~\b(?:range|interval)",
     ),
     "match-shapes": _advice(
-        r"squeeze|same shape|match~shapes?\b|shapes? (?:equal|agree|match)",
+        r"squeeze|(?:same|one|equal) shape|view_as|match~shapes?\b|shapes? (?:equal|agree|match)",
         r"\b(?:reshape|flatten|view)\b~(?:targets?|outputs?|labels?|predictions?)",
     ),
     "balance-classes": _advice(
-        r"class[- _]?weights?|weight(?:ed|s|ing)?~\b(?:class|rare)|weighted ?random",
+        r"class[- _]?weights?|weight(?:ed|s|ing)?~\b(?:class|rare)|rare~\bweight|weighted ?random",
         r"\b(?:over|under|re)-?sampl|pos_weight|stratif|focal|\bbalanc",
     ),
     "check-labels": _advice(r"(?:<look>|\bshuffl\w*|\bmix\w*)~(?:<targets>|\bclasses\b|data ?set|loader|batch)"),
     # weights and signal
     "initialise": _advice(
         r"initiali[sz]|\b(?:re-?)?init\b|nn\.init|kaiming|xavier|glorot|\bhe init|orthogonal|lecun|reset_parameters",
-        r"random (?:values|weights|numbers)|at random|symmetry",
+        r"random (?:values|weights|numbers|distribution)|at random|symmetry",
     ),
     "rescale-layer": _advice(
         r"\b(?:re-?scal|scal|divid|multipl|shrink)\w*~(?:\bweights?\b|\blayer\b(?! norm)|`\w+`)(?! decay)",
         r"\b(?:re-?scal|scal|divid|multipl|shrink)\w*~(?:\bembeddings?\b|\bgains?\b|kernel)",
+        r"\bweights?\b~(?:\bsmaller|\blarger|size of)",
         r"<lower>~(?:\bweights?\b(?![- _]decay)|\bembedding|\bgain|standard deviation|\bstd\b)",
     ),
     "change-activation": _advice(r"<change>~(?:<activation>)(?!~\bbetween)", r"non-?saturating|leaky"),
@@ -274,7 +284,7 @@ REMEDIES: dict[str, re.Pattern[str]] = {
     "lower-weight-decay": _advice(r"(?:<lower>|<remove>)~(?:<decay>)|(?:<decay>)~<lower>"),
     "reset-bias": _advice(
         r"\b(?:re-?set|rais|set|zero|increas|start|lower|initiali[sz]|chang|remov)\w*~\bbias(?:es)?\b",
-        r"\bbias(?:es)?\b~\b(?:to|at|of|near) (?:0|zero|a small)",
+        r"\bbias(?:es)?\b.{0,40}\b(?:to|at|of|near) (?:0|zero|a small)",
     ),
     "lower-dropout": _advice(r"(?:<lower>|<remove>)~dropout|dropout~(?:<lower>|0\.[0-5])"),
     # structure
@@ -288,33 +298,33 @@ REMEDIES: dict[str, re.Pattern[str]] = {
         r"\b(?:remove|delete|drop)\b~\b(?:it|layer|parameters?|module)\b~\b(?:from the model|if|altogether)\b",
     ),
     "unfreeze": _advice(r"unfreez|requires_grad"),
-    "fix-axis": _advice(r"\b(?:dim|axis|axes|dimensions?)\b|batch_first|\bpermut|transpos|start_dim|flatten\(1\)"),
+    "fix-axis": _advice(r"\b(?:dims?|axis|axes|dimensions?)\b|batch_first|\bpermut|transpos|start_dim|flatten\(1\)"),
     "restore-condition": _advice(
         r"(?:\bcondition\w*|\btime\b|\blabels? embedding)~(?:factor|multipl|zero|switched|\bscale|influence)",
-        r"\b(?:factor|multipl|scale)\w*~(?:\bcondition|\btime\b|\blabels? embedding)",
+        r"\b(?:factor|multipl|scale)\w*~(?:\bcondition|\btime\b|\blabels? embedding)|no influence|has no effect",
     ),
     "guard-domain": _advice(
         r"\badd\b~(?:\beps\b|epsilon|small (?:constant|number|value|positive))|\bclamp|log1p|logsumexp|hypot",
         r"\b(?:before|inside|under)\b~(?:\blog\b|logarithm|\broot|sqrt|\bdivision|\bdividing)|<change>~log_?softmax",
-        r"keep~positive",
+        r"keep~positive|denominator|1e-\d+ (?:to|inside|under|before)|\blog\([^)]*\+",
     ),
     "raise-precision": _advice(
         r"float32|fp32|bfloat16|bf16|(?:full|single|double|higher|mixed) precision|\.float\(\)",
-        r"grad-?scaler|loss scal|autocast",
+        r"grad-?scaler|loss scal|scal\w+ the loss|autocast",
     ),
     # normalizers
     "larger-batch": _advice(
         r"\b(?:larg|bigg|more|increas|rais)\w*~(?:\bbatch|\bsamples\b|\bvalues\b)",
-        r"\bbatch(?:es)?(?: size)?~\b(?:of|least|larger|bigger)\b~\d|accumulat",
+        r"\d+ (?:samples|values)\b|\bbatch(?:es)?(?: size)?~\b(?:of|least|larger|bigger)\b~\d|accumulat",
     ),
     "replace-normalizer": _advice(
         r"<change>~(?:group|layer|instance|rms|batch)[- ]?norm",
-        r"(?:group|layer|instance|rms)[- ]?norm\w* instead|<remove>~(?:<norm>)|fewer groups",
+        r"(?:group|layer|instance|rms)[- ]?norm\w* instead|<remove>~(?:<norm>)|fewer groups|\btake~(?:<norm>) out",
     ),
     "refresh-statistics": _advice(
         r"<renew>~(?:<statistics>)|(?:<statistics>)~<renew>|momentum|\bbatches\b~train mode|train mode~\bbatches\b"
     ),
-    "lower-eps": _advice(r"<lower>~\beps(?:ilon)?\b|\beps(?:ilon)?\b~(?:<lower>|1e-)"),
+    "lower-eps": _advice(r"<lower>~\beps(?:ilon)?\b|\beps(?:ilon)?\b~(?:<lower>|1e-|below)"),
     "switch-mode": _advice(
         r"\.train\(|\.eval\(|(?:train|eval) mode|\b(?:switch|put|set|bring)\b~(?:training|evaluation|inference) mode"
     ),
@@ -323,7 +333,9 @@ REMEDIES: dict[str, re.Pattern[str]] = {
         r"sqrt\(|1/sqrt|square root|\b(?:qk|query|queries|keys?)\b~norm|qk-?norm|normali[sz]e~\bquer",
         r"\b(?:scal|divid|cap)\w*~(?:\battention|\blogits|\bscores|\bquer|\bkeys?\b|dot product)",
     ),
-    "fix-mask": _advice(r"\b(?:invert|check|fix|correct|chang|flip|negat|look at|pass|allow|let)\w*~mask|mask~visible"),
+    "fix-mask": _advice(
+        r"\b(?:invert|check|fix|correct|chang|flip|negat|look at|pass|allow|let|use)\w*~mask|mask~(?:visible|inverted)"
+    ),
     "gated-recurrence": _advice(
         r"<change>~\b(?:lstm|gru|gated)|spectral radius|identity (?:matrix|recurren)|\bshorter sequences|truncat"
     ),
