@@ -180,7 +180,7 @@ _WORDS = {
     "data": r"\b(?:inputs?|data|columns?|features?|pixels?|images?|batch|samples?|x)\b",
     "targets": r"\b(?:targets?|labels?|y)\b",
     "normalise": r"(?:standardi[sz]|normali[sz]|scal|whiten|cent(?:er|r)|divid)(?:e|ing|ed)?\b(?! the weight)",
-    "remove": r"\b(?:remov|drop|delet|omit|avoid)\w*|(?:leav|tak)(?:e|ing)(?: \w+)? (?:out|away)|without|no need|do not",
+    "remove": r"\b(?:remov|drop|delet|omit|avoid)\w*|(?:leav|tak)(?:e|ing)(?: \w+)? (?:out|away)|without|do not",
     "add": r"\b(?:add|insert|put|plac|us|giv|introduc)(?:e|ing|s)?\b",
     "change": r"\b(?:replac|switch|chang|swap|try|prefer|choos|tak|us(?=[ei])|train with)\w*",
     "lower": r"\b(?:lower|reduc|decreas|small|shrink|less|cut|default)\w*",
