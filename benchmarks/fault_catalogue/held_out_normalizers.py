@@ -111,30 +111,6 @@ def batch_norm_over_two_samples(planted: bool) -> Case:
 
 @fault(
     FAULTS,
-    family="U-Net",
-    causes="normalizer-too-few-samples normalizer-erases-signal",
-    layers="bottom.1 bottom.4",
-    remedies="larger-batch replace-normalizer",
-    source="BatchNorm on maps of 1 x 1 at the bottom of a U-Net trained with two large images.",
-)
-def batch_norm_on_single_places(planted: bool) -> Case:
-    torch.manual_seed(96)
-
-    class Deep(parts.UNet):
-        """Normalises the bottom over batch and places."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            if planted:
-                self.bottom[1], self.bottom[4] = nn.BatchNorm2d(16), nn.BatchNorm2d(16)
-
-    x, _ = parts.blob_images(2, size=4)
-    level = x.mean((1, 2, 3), keepdim=True) + torch.tensor([[[[0.2]]], [[[0.9]]]])
-    return Case(model=Deep(), data=(x + level, level.expand(-1, -1, 4, 4).clone()), loss=nn.MSELoss())
-
-
-@fault(
-    FAULTS,
     family="MLP",
     causes="normalizer-erases-signal normalizer-too-few-samples output-constant dead-units normalizer-wrong-axis",
     layers="4 5 3",
@@ -198,20 +174,17 @@ def layer_norms_with_huge_eps(planted: bool) -> Case:
 
 @fault(
     FAULTS,
-    family="CNN",
-    causes="eps-dominates layer-scale-stands-out vanishing-signal",
-    layers="features.3 features.4 features.3.weight",
-    remedies="lower-eps rescale-layer initialise",
-    source="A convolution drawn so small that the variance behind it lies far below BatchNorm's eps.",
+    family="MLP",
+    causes="eps-dominates inputs-not-scaled vanishing-signal",
+    layers="0",
+    remedies="lower-eps scale-inputs",
+    source="Measured strains of about 1e-6 enter a LayerNorm, which should bring them to 1 but whose eps is larger.",
 )
 def variance_below_eps(planted: bool) -> Case:
     torch.manual_seed(100)
-    x, y = parts.blob_images(48)
-    model = parts.ConvNet()
-    if planted:
-        with torch.no_grad():
-            model.features[3].weight.mul_(1e-6)
-    return Case(model=model, data=(x, y), loss=nn.CrossEntropyLoss())
+    x, y = parts.table(classes=3)
+    model = nn.Sequential(nn.LayerNorm(12), *parts.mlp(12, 32, 32, 3))
+    return Case(model=model, data=(1e-6 * x if planted else x, y), loss=nn.CrossEntropyLoss())
 
 
 @fault(

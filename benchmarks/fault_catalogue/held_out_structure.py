@@ -241,16 +241,17 @@ def lower_path_lost(planted: bool) -> Case:
     FAULTS,
     family="MLP",
     causes="frozen-layer",
-    layers="2 2.weight 2.bias",
+    layers="2 4 2.weight 2.bias 4.weight 4.bias",
     remedies="unfreeze",
-    source="requires_grad switched off for one layer in an experiment, never switched on again.",
+    source="requires_grad switched off for some layers in an experiment, never switched on again.",
 )
-def layer_frozen_in_the_middle(planted: bool) -> Case:
+def layers_frozen_in_the_middle(planted: bool) -> Case:
     torch.manual_seed(70)
     x, y = parts.table(512, classes=3)
-    model = parts.mlp(12, 16, 16, 3)
+    model = parts.mlp(12, 16, 16, 16, 3)
     if planted:
         model[2].requires_grad_(False)
+        model[4].requires_grad_(False)
     return Case(model=model, data=(x, y), loss=nn.CrossEntropyLoss())
 
 
