@@ -206,13 +206,13 @@ def test_names_are_unique():
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(10)
 @pytest.mark.parametrize("entry", [*checks.FAULTS, *checks.HEALTHY], ids=lambda entry: entry.name)
 def test_case_builds_and_runs(entry):
     assert checks.describe_problem(entry) is None
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(10)
 @pytest.mark.parametrize("fault", checks.FAULTS, ids=lambda fault: fault.name)
 def test_mended_twin_runs(fault):
     case = fault.mend()
