@@ -612,9 +612,9 @@ def closed_channel_gate(planted: bool) -> Case:
     causes="output-constant zero-weights vanishing-signal",
     layers="0 2 4 0.weight 2.weight 4.weight",
     remedies="lower-weight-decay initialise restore-weights",
-    source="A trained model that is no better than a constant: weight decay won (Stack Overflow: 'predicts the mean').",
+    source="A trained model that is no better than a constant: weight decay won over the data.",
 )
-def trained_to_predict_the_mean(planted: bool) -> Case:
+def trained_to_a_constant(planted: bool) -> Case:
     torch.manual_seed(85)
     x, y = parts.regression_table()
     model = parts.mlp(8, 32, 32, 1)
