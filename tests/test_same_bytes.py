@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 import normscope as ns
 import normscope_lab
-from normscope.bounds import global_attack, lower, patterns
-from normscope.bounds.passes import multiplications, passes
+from normscope.bounds import lower, patterns
+from normscope.bounds.applied import multiplications, passes
 from normscope.core.budget import Budget
 from normscope.core.errors import CaptureError
 from normscope.diagnosis import audit_steps
@@ -242,7 +242,7 @@ class TestCutShort:
         assert "the search for the norm of a layer was cut short by max_seconds" in norm.advice
 
     def test_somewhere_on_the_way_the_count_is_what_was_done(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        spent, real = [], global_attack.lower_bound
+        spent, real = [], lower.lower_bound
 
         def watched(*args: Any, budget: Budget, **options: Any) -> Any:
             found = real(*args, budget=budget, **options)

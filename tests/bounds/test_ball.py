@@ -17,8 +17,7 @@ from normscope.bounds.balls import ball as module
 from normscope.bounds.balls import ball_bracket as bracketing
 from normscope.bounds.balls.ball import Balls
 from normscope.bounds.balls.ball_bracket import ball_bracket
-from normscope.bounds.bounding import Bounding
-from normscope.bounds.captured import Captured
+from normscope.bounds.captured import Bounding, Captured
 from normscope.bounds.rungs import upper_sides
 from normscope.core.bracket import Evidence, Scope
 from normscope.core.budget import Budget

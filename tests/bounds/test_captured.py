@@ -14,14 +14,14 @@ import normscope as ns
 from normscope.bounds import lower
 from normscope.bounds import rungs as upper
 from normscope.bounds.balls.ball import Balls
-from normscope.bounds.bounding import Bounding
-from normscope.bounds.captured import Captured
-from normscope.bounds.climb import climb, exact
+from normscope.bounds.captured import Bounding, Captured
 from normscope.bounds.domain.domain_bounds import domain_sides, over_domain, with_steepest
+from normscope.bounds.evaluation import Confirmer, Secant
+from normscope.bounds.ladder import climb
 from normscope.bounds.lower import lower_side, observed, observed_if_any
+from normscope.bounds.patterns import exact
 from normscope.bounds.radius.certifier import difference_constants
 from normscope.bounds.rungs import Rungs, upper_sides
-from normscope.bounds.secants import Confirmer, Secant
 from normscope.core.bracket import Bracket, Scope
 from normscope.core.budget import Budget
 

@@ -16,7 +16,7 @@ from normscope.bounds.balls import ball_bracket
 from normscope.bounds.captured import Captured
 from normscope.bounds.ellipsoids import optimised
 from normscope.bounds.ellipsoids.optimised import Certified, certify, optimise
-from normscope.bounds.global_attack import lower_bound
+from normscope.bounds.lower import lower_bound
 from normscope.bounds.rungs import upper_sides
 from normscope.bounds.segments import Segments
 from normscope.core.bracket import Bracket

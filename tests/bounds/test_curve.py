@@ -17,8 +17,7 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.bounds.captured import Captured
 from normscope.bounds.curve import curve as measuring
-from normscope.bounds.curve.curve import checked_widths
-from normscope.bounds.curve.shares import DomainPoint
+from normscope.bounds.curve.curve import DomainPoint, checked_widths
 from normscope.bounds.domain.domain import covered
 from normscope.bounds.domain.domain_bounds import domain_sides
 from normscope.core.bracket import Scope

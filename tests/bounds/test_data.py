@@ -14,9 +14,8 @@ from scipy.stats import binom
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.bounds.data import order, streaming
-from normscope.bounds.data.order import draws_needed, rank_above, rank_below
-from normscope.bounds.data.quantile import DataBracket, limits
+from normscope.bounds.data import quantile, streaming
+from normscope.bounds.data.quantile import DataBracket, draws_needed, limits, rank_above, rank_below
 from normscope.core.bracket import Evidence, Scope
 from normscope.core.errors import InputError
 
@@ -337,15 +336,13 @@ class TestTeeth:
 
     @pytest.mark.parametrize("name", ["uniform", "a jump at the quantile", "heavy tail"])
     def test_a_rank_that_is_one_too_small_is_seen(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        from normscope.bounds.data import quantile
 
-        inner = order.rank_above
+        inner = quantile.rank_above
         monkeypatch.setattr(quantile, "rank_above", lambda *given: inner(*given) - 1)
         with pytest.raises(AssertionError):
             test_coverage_is_never_below_the_confidence(name, 0.99, 0.95, 299)
 
     def test_the_plain_quantile_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from normscope.bounds.data import quantile
 
         monkeypatch.setattr(quantile, "rank_above", lambda draws, share, confidence: math.ceil(share * draws))
         with pytest.raises(AssertionError):

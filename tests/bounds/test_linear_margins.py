@@ -9,13 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normscope.bounds.balls import relaxation, sweep
-from normscope.bounds.balls.ball import Balls
+from normscope.bounds.balls import sweep
+from normscope.bounds.balls.ball import Balls, affine_outcome
 from normscope.bounds.balls.ball_margins import LinearMargins
 from normscope.bounds.balls.enclosure import Enclosures, enclose
-from normscope.bounds.balls.radius_outcome import affine_outcome
-from normscope.bounds.balls.relaxation import Relaxation
-from normscope.bounds.balls.sweep import below
+from normscope.bounds.balls.sweep import Relaxation, below
 from normscope.bounds.captured import Captured
 from normscope.core.budget import Budget
 from normscope.rules.local import entry_sets, products
@@ -269,8 +267,8 @@ def straight_softmax(patch) -> None:
 
 
 def short_distances(patch) -> None:
-    real = relaxation._apart
-    patch.setattr(relaxation, "_apart", lambda *given: 0.2 * real(*given))
+    real = sweep._apart
+    patch.setattr(sweep, "_apart", lambda *given: 0.2 * real(*given))
 
 
 def shallow_lines(patch) -> None:

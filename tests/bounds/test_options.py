@@ -12,8 +12,7 @@ from torch import nn
 import normscope as ns
 from normscope.bounds import lower, rungs
 from normscope.bounds.balls.ball import Balls
-from normscope.bounds.bounding import Bounding
-from normscope.bounds.captured import Captured
+from normscope.bounds.captured import Bounding, Captured
 from normscope.bounds.patterns import PatternSearch, two_slopes
 from normscope.bounds.radius.certifier import Certifier
 from normscope.core.budget import Budget

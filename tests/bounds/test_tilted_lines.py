@@ -16,8 +16,7 @@ from normscope.bounds.balls import sweep
 from normscope.bounds.balls.ball import Balls
 from normscope.bounds.balls.ball_margins import LinearMargins, _shares, tilted
 from normscope.bounds.balls.enclosure import Enclosures, enclose
-from normscope.bounds.balls.relaxation import Relaxation
-from normscope.bounds.balls.sweep import Below, below
+from normscope.bounds.balls.sweep import Below, Relaxation, below
 from normscope.bounds.captured import Captured
 from normscope.bounds.radius.certifier import TiltedStage
 from normscope.core.budget import Budget

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from normscope.bounds.weights.loss_rows import LossRows, steepest_classes
+from normscope.bounds.weights.figures import LossRows, steepest_classes
 from normscope.bounds.weights.weight_constants import weight_sensitivity
 from normscope.core.bracket import Scope
 from normscope.core.errors import CaptureError, InputError, MissingRuleError

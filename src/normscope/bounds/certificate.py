@@ -22,7 +22,7 @@ from ..core.sizes import norm as l2
 from ..linalg.linear_map import LinearMap, Matrix, Repeated
 from ..linalg.writing import moderate, written
 from ..rules.effects import Elementwise
-from .proofs.multipliers import Multipliers
+from .proofs.proof import Multipliers
 from .segments import Form
 
 WIDEST = 1024

@@ -26,9 +26,9 @@ from ..core.untouched import mode_of, outside_inference_mode, untouched
 from ..graph.capturing import Traces
 from ..graph.ir import Graph
 from ..linalg.lanczos import lanczos
+from .applied import multiplications
 from .autograd_check import DIRECTIONS, compare, reach_of
 from .derivative import BatchFunction, Products, candidates, captured
-from .passes import multiplications
 
 FEW = 32
 """With up to this many outputs (or inputs) a sample the whole Jacobian is taken, and its norm is exact up to rounding.
