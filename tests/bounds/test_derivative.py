@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
 import normscope as ns
-from normscope.bounds import autograd_check, derivative, point
-from normscope.bounds.autograd_check import mismatches
+from normscope.bounds import derivative, point
+from normscope.bounds.derivative import mismatches
 from normscope.core.bracket import Evidence
 from normscope.core.errors import JacobianError
 from normscope.graph import translate
@@ -440,7 +440,7 @@ class TestTeeth:
 
         def planted(whole, graph, samples, notes):
             local = inner(whole, graph, samples, notes)
-            graph = autograd_check.differentiable(graph).double()
+            graph = derivative.differentiable(graph).double()
             run = torch.vmap(lambda row: graph.run(*graph.split(row)).reshape(-1))
             return dataclasses.replace(local, function=run, point=local.point.double(), wide=None)
 
@@ -468,12 +468,12 @@ class TestTeeth:
             test_every_sample_has_its_own_mask()
 
     def test_a_blind_comparison_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(autograd_check, "SHARE", 0.5)
+        monkeypatch.setattr(derivative, "SHARE", 0.5)
         with pytest.raises(pytest.fail.Exception):
             test_without_a_graph_a_lie_is_an_error_that_names_the_module("wrong by a tenth", 4)
 
     def test_a_comparison_on_bends_alone_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(autograd_check, "MOVED", 0.0)
+        monkeypatch.setattr(derivative, "MOVED", 0.0)
         with pytest.raises(JacobianError):
             test_without_a_graph_an_input_on_a_bend_is_no_lie()
 

@@ -15,11 +15,10 @@ from ...core.rounding import inward
 from ...core.torch_settings import math_attention
 from ...graph.ir import Graph
 from ..applied import passes
-from ..autograd_check import differentiable
 from ..captured import Bounding, Captured
-from ..derivative import Tangents
+from ..derivative import Tangents, differentiable, find_bends
 from ..lower import gradients
-from ..point import NOISES, find_bends
+from ..point import NOISES
 from ..rungs import Rungs, bracket_of, upper_sides
 from ..unrolled import GraphSteps
 from .derivative import derivative
