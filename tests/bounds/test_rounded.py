@@ -60,15 +60,6 @@ def test_random_graphs(widest: int) -> None:
     assert all(value >= 0.0 for value in found)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("first", range(100, 400, 50))
-def test_many_random_graphs(first: int) -> None:
-    for seed in range(first, first + 50):
-        for widest in (1024, 8):
-            found = gap(random_graph(seed, steps=4 + seed % 9, widest=5), steps=1 + seed % 4, widest=widest)
-            assert found is None or found >= 0.0
-
-
 def test_infeasible_multipliers_are_not_accounted_for() -> None:
     _, plan, _ = planned(chain(3, (3, 5, 4, 2), ["relu"]))
     certificate = optimise(plan, steps=3)
