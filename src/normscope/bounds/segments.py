@@ -12,7 +12,7 @@ L <= norm([A_j/t_j]) (sum of t_j^2 L(u_j)^2)^(1/2) for any t_j > 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Container, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,12 +55,14 @@ class Segments:
         effects: every node's effect by name.
         forms: every node's value as linear maps of sources.
         atoms: the nonlinear nodes, in order.
+        folder: what was folded so far, for other graphs with the same maps.
     """
 
     graph: Graph
     effects: dict[str, Effect]
     forms: dict[str, Form]
     atoms: dict[str, Atom]
+    folder: Folder
 
     @property
     def output(self) -> Form:
@@ -76,7 +78,7 @@ def segment(graph: Graph, sizes: Mapping[str, Range] | None = None, *, norm: Nor
         operands = [sizes[name] for name in node.refs]
         effect = effects[node.name] = effect_of(node, operands)
         sizes[node.name] = ranges.after(effect, node, operands, norm) if _small(node) or in_time() else UNKNOWN
-    return folded(graph, effects)
+    return fold_segments(graph, effects)
 
 
 def _small(node: Node) -> bool:
@@ -84,11 +86,15 @@ def _small(node: Node) -> bool:
     return max(math.prod(shape) for shape in (node.shape, *(ref.shape for ref in node.operands))) <= SMALL
 
 
-def folded(graph: Graph, effects: dict[str, Effect]) -> Segments:
-    """Fold the linear segments of a float64 graph whose effects are known."""
-    forms: dict[str, Form] = {item.name: {item.name: Identity(item.shape)} for item in graph.inputs}
+def fold_segments(
+    graph: Graph, effects: dict[str, Effect], folder: Folder | None = None, fixed: Container[str] = ()
+) -> Segments:
+    """Fold the linear segments of a float64 graph whose effects are known; inputs that are `fixed` never move."""
+    forms: dict[str, Form] = {
+        item.name: {} if item.name in fixed else {item.name: Identity(item.shape)} for item in graph.inputs
+    }
     atoms: dict[str, Atom] = {}
-    folder = _Folder()
+    folder = folder or Folder()
     for node in graph:
         effect = effects[node.name]
         if isinstance(effect, Linear):
@@ -96,7 +102,7 @@ def folded(graph: Graph, effects: dict[str, Effect]) -> Segments:
             for linear, name in zip(effect.maps, node.refs, strict=True):
                 for source, earlier in forms[name].items():
                     path = folder.compose(linear, earlier)
-                    form[source] = add(form[source], path) if source in form else path
+                    form[source] = folder.add(form[source], path) if source in form else path
             forms[node.name] = form
             continue
         before = effect.before if isinstance(effect, Gain) else None
@@ -107,27 +113,35 @@ def folded(graph: Graph, effects: dict[str, Effect]) -> Segments:
         atoms[node.name] = Atom(node, effect, read)
         scale = effect.after if isinstance(effect, Gain) else None
         forms[node.name] = {node.name: scale if scale is not None else Identity(node.shape)}
-    return Segments(graph, effects, forms, atoms)
+    return Segments(graph, effects, forms, atoms, folder)
 
 
-class _Folder:
-    """Composes each pair of maps once, so that equal segments share one object and its norm."""
+class Folder:
+    """Composes and adds each pair of maps once, so that equal segments share one object and its norm."""
 
-    def __init__(self) -> None:
-        self.done: dict[tuple[Hashable, Hashable], tuple[LinearMap, LinearMap, LinearMap]] = {}
+    def __init__(self, done: Mapping[tuple[Hashable, ...], LinearMap] | None = None) -> None:
+        self.done = dict(done or {})
 
     def compose(self, second: LinearMap, first: LinearMap) -> LinearMap:
-        key = (_key(second), _key(first))
+        """Return the map that is one after another."""
+        return self._once(compose, second, first)
+
+    def add(self, first: LinearMap, second: LinearMap) -> LinearMap:
+        """Return the sum of two maps."""
+        return self._once(add, first, second)
+
+    def _once(self, join: Callable[[LinearMap, LinearMap], LinearMap], one: LinearMap, other: LinearMap) -> LinearMap:
+        key = (join, _key(one), _key(other))
         if key not in self.done:
-            self.done[key] = (second, first, compose(second, first))
-        return self.done[key][2]
+            self.done[key] = join(one, other)
+        return self.done[key]
 
 
 def _key(linear: LinearMap) -> Hashable:
     """Tell maps apart: those without weights by what they do, so that every LayerNorm shares one centering."""
     if isinstance(linear, Identity):
         return Identity, linear.in_shape, linear.out_shape
-    return (Centering, linear.in_shape, linear.dims) if isinstance(linear, Centering) else id(linear)
+    return (Centering, linear.in_shape, linear.dims) if isinstance(linear, Centering) else linear
 
 
 Bounds = dict[str, Upper]

@@ -183,7 +183,7 @@ class WeightFigures:
         self.invariant = {feed.weight.name for feed in feeds(captured.graph) if feed.scale_invariant}
         self._parameters = list(captured.model.named_parameters(remove_duplicate=False))
         self._kept: dict[tuple[str, ...], tuple[Upper, Bracket]] = {}
-        self._blocks: dict[int, MatrixBlock | None] = {}
+        self._blocks: dict[LinearMap, MatrixBlock | None] = {}
         self._chained = self._chain_cost() <= plan.chain_cost
 
     def _chain_cost(self) -> float:
