@@ -184,15 +184,6 @@ class TestBatches:
             alone = Balls(work, balls.centres[i : i + 1]).over(float(radius[i])).constant
             assert float(alone) == pytest.approx(float(together[i]), rel=1e-9)
 
-    def test_many_outputs_fall_back_to_composition(self, works, monkeypatch) -> None:
-        work, model, batch = works["transformer"]
-        monkeypatch.setattr(module, "OUTPUTS", 3)
-        over = Balls(work).over(1e-3)
-        assert over.expanded is None
-        assert bool((over.constant >= jacobian_norms(model, batch)).all())
-        assert over.differences(torch.zeros(3, dtype=torch.int64)).shape == (3, 24)
-        assert ball_bracket(work, radius=1e-3).advice
-
     def test_several_inputs_are_one_ball(self) -> None:
         class Pair(nn.Module):
             def forward(self, x: Tensor, y: Tensor) -> Tensor:

@@ -165,22 +165,3 @@ def test_json_and_back(found: ns.ShareCurve, tmp_path) -> None:
     ):
         with pytest.raises(InputError, match=why):
             ns.ShareCurve.from_json(broken)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"quantiles": (1.0,)}, "quantiles are numbers"),
-        ({"margins": (-0.1,)}, "margins are numbers"),
-        ({"margins": "0.1"}, "margins are numbers"),
-        ({"quantiles": (), "margins": ()}, "both empty"),
-        ({"samples": 1}, "samples is a whole number"),
-        ({"share": 1.0}, "share is a number"),
-        ({"confidence": 0}, "confidence is a number"),
-        ({"record": "all"}, "record is one of"),
-        ({"effort": "exact"}, "domains take"),
-    ],
-)
-def test_options_are_checked(options: dict, words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        ns.curve(normed(), [data(4, 4)], **options)

@@ -177,20 +177,6 @@ class TestStreaming:
         alone = [b.log10_upper for batch in batches for b in ns.lipschitz(model, batch, scope="point").per_sample]
         assert found.log10_norms == pytest.approx(alone, abs=1e-10)
 
-    @pytest.mark.parametrize(
-        ("options", "words"),
-        [
-            ({"share": 1.0}, "share is a number between 0 and 1"),
-            ({"share": "all"}, "share is a number"),
-            ({"confidence": 0.0}, "confidence is a number"),
-            ({"samples": 0}, "samples is a whole number"),
-            ({"mode": "train"}, "train mode"),
-        ],
-    )
-    def test_options_are_checked(self, options: dict, words: str) -> None:
-        with pytest.raises(InputError, match=words):
-            ns.lipschitz(network(), torch.randn(4, 6, dtype=torch.float64), scope="data", **options)
-
     def test_samples_that_meet_are_refused(self) -> None:
         class Mean(nn.Module):
             def forward(self, x: Tensor) -> Tensor:

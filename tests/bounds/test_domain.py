@@ -137,16 +137,6 @@ def test_a_small_variance_is_a_violation() -> None:
     assert found.value < found.limit
 
 
-def test_channels_with_narrow_ranges() -> None:
-    model = drawn(nn.Sequential(nn.Linear(3, 4), nn.Sigmoid(), nn.Linear(4, 2)))
-    with torch.no_grad():
-        model[0].bias.copy_(torch.tensor([9.0, -9.0, 0.0, 0.0]))  # two units on the flat ends
-    x = data(12, 3)
-    bracket = ns.lipschitz(model, x[:2], scope="domain", domain=ns.domain(model, [x]))
-    full = ns.lipschitz(model, x[:2])
-    assert max(jacobian_norm(model, row) for row in x) <= bracket.upper < full.upper
-
-
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("build", [Gate, Bare, Crossed])
 def test_finite_where_no_global_constant_exists(build: type[nn.Module]) -> None:
@@ -324,27 +314,6 @@ def test_known_constants_are_part_of_the_network() -> None:
     for known in (None, {"1": 4.0}):
         with pytest.raises(InputError, match="another network"):
             ns.lipschitz(model, x[:2], scope="domain", domain=domain, known=known)
-
-
-def test_options_are_checked(recorded: Recorded) -> None:
-    model, x, domain = recorded
-    for options in ({"margin": -1.0}, {"quantile": 1.0}, {"record": "all"}, {"mode": "both"}):
-        with pytest.raises(InputError):
-            ns.domain(model, [x], **options)
-    with pytest.raises(InputError, match="no batch"):
-        ns.domain(model, [])
-    with pytest.raises(InputError, match="needs a loader with a length"):
-        ns.domain(model, iter([x]), quantile=0.1)
-    with pytest.raises(InputError, match="needs domain="):
-        ns.lipschitz(model, x, scope="domain")
-    with pytest.raises(InputError, match="needs domain="):
-        ns.lipschitz(model, x, domain=domain)
-    with pytest.raises(InputError, match="exact"):
-        ns.lipschitz(model, x, scope="domain", domain=domain, effort="exact")
-    with pytest.raises(InputError, match="shape"):
-        domain.contains(data(2, 5))
-    with pytest.raises(InputError, match="NaN"):
-        domain.contains(torch.full((1, 4), math.nan))
 
 
 @pytest.mark.parametrize("lengths", [{"q": 1, "k": 3, "v": 3}, {"q": 5, "k": 4, "v": 4}, {"q": 5, "k": 4}])
