@@ -19,6 +19,7 @@ from normscope.core.archive import Archive
 from normscope.core.errors import NormscopeError
 from normscope.graph.ir import Node, Ref, Unit
 from normscope.rules import registry
+from normscope.rules.complex_values import with_real_values
 from normscope.rules.effects import Elementwise, Linear
 from normscope.rules.registry import Example, activation_of, lookup, multiplied, operators, sets_of
 
@@ -38,7 +39,8 @@ def shown(example: Example) -> list[tuple[Node, set[str]]]:
     function, *shapes = example
     generator = torch.Generator().manual_seed(0)
     model = shaken(function, generator) if isinstance(function, nn.Module) else Function(function)
-    graph = ns.capture(model, tuple(torch.randn(shape, generator=generator) for shape in shapes)).double()
+    batch = tuple(torch.randn(shape, generator=generator) for shape in shapes)
+    graph = with_real_values(ns.capture(model, batch).double())
     with torch.no_grad():
         effects = segment(graph).effects
     opaque = {node.name for node in GraphSteps(graph, effects).opaque}
