@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
 import os
 import time
-from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 import torch
@@ -22,7 +20,7 @@ from normscope.rules import registry
 
 from .attacks import attention, exact, radii, record, scales, weight_rows
 from .attacks.outcome import Outcome
-from .provenance import provenance
+from .provenance import provenance, run_trials
 
 KINDS = {"exact": exact, "weights": weight_rows, "radii": radii, "attention": attention, "scales": scales}
 COUNTS = {"exact": 120, "weights": 140, "radii": 60, "attention": 60, "scales": 30}
@@ -53,8 +51,7 @@ def test_every_kind() -> None:
     asked = {kind: int(count) for kind, count in (item.split(":") for item in counts.split(","))}
     cases = [(kind, seed) for kind, count in asked.items() for seed in range(count)]
     began, made = time.monotonic(), provenance()
-    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("fork"), torch.set_num_threads, (1,)) as pool:
-        outcomes = list(pool.map(attacked, *zip(*cases)))
+    outcomes = list(run_trials(attacked, *zip(*cases)))
     record.write(record.collected(outcomes, seconds=time.monotonic() - began, counts=counts, made=made))
     assert [words for outcome in outcomes for words in outcome.violations] == []
 
