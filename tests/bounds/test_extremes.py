@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from normscope.bounds.ellipsoids.ellipsoid import advance, balanced, largest
-from normscope.bounds.ellipsoids.optimised import accounted, optimise
+from normscope.bounds.ellipsoids.optimised import optimise, with_rounding
 from normscope.graph.ir import Graph, Ref
 
 from .graphs import DOUBLE, Sheet, aten, chain, planned
@@ -18,7 +18,7 @@ def claims(graph: Graph, *, steps: int = 20) -> list[float]:
     """What the engine claims of a graph, as log10, with the rounding of its recursion counted; nothing if it cannot."""
     _, plan, _ = planned(graph)
     certificate = None if plan is None else optimise(plan, steps=steps)
-    sure = None if plan is None or certificate is None else accounted(plan, certificate)
+    sure = None if plan is None or certificate is None else with_rounding(plan, certificate)
     return [] if sure is None else [sure.log10]
 
 

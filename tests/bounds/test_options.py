@@ -112,14 +112,14 @@ class TestBudgets:
 
 @pytest.mark.parametrize("off", [0.0, 0.5])
 def test_the_rung_tight_is_never_above_the_others(monkeypatch: pytest.MonkeyPatch, off: float) -> None:
-    search = rungs.tightened
+    search = rungs.optimise_certificate
 
     def shifted(*given: Any) -> Any:
         found = search(*given)
         assert found.upper is not None
         return replace(found, upper=replace(found.upper, log10=found.upper.log10 + off))
 
-    monkeypatch.setattr(rungs, "tightened", shifted)
+    monkeypatch.setattr(rungs, "optimise_certificate", shifted)
     ladder = ns.ladder(NETWORK, torch.zeros(1, 2), effort="tight")
     others = min(ladder[name].log10_upper for name in ("folded", "liplt", "closed-form"))
     tight = ladder["tight"]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.bounds import outputs
 from normscope.bounds.ellipsoids import optimised
-from normscope.bounds.ellipsoids.optimised import accounted, optimise
+from normscope.bounds.ellipsoids.optimised import optimise, with_rounding
 from normscope.bounds.outputs import directed, directions
 from normscope.core.bracket import Bracket
 from normscope.core.errors import InputError
@@ -118,7 +118,7 @@ def test_outputs_of_a_stream_that_is_large_elsewhere(size: float) -> None:
     rows = directions("output", 2)
     for seed in range(4):
         _, plan, _ = planned(stream(size, seed, both=True))
-        certificate = accounted(plan, optimise(plan, directions=rows, steps=3))
+        certificate = with_rounding(plan, optimise(plan, directions=rows, steps=3))
         assert certificate is not None
         assert float(certificate.along(rows)[1]) + 1e-10 >= proves(plan, certificate, rows[1])
 

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -199,7 +200,7 @@ def mismatches(
         else:
             call = call.sample() if graph.per_sample else call
             share = _share_of_graph(model, call, graph)
-        return () if share is None else located(model, call) or (Mismatch("", share),)
+        return () if share is None else locate_faults(model, call) or (Mismatch("", share),)
 
 
 def _share_of_graph(model: nn.Module, call: Call, graph: Graph) -> float | None:
@@ -209,7 +210,7 @@ def _share_of_graph(model: nn.Module, call: Call, graph: Graph) -> float | None:
     along = torch.randn(value.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(value)
     wanted = _pull(value, inputs, along)
     leaves = [tensor.detach().requires_grad_(True) for _, tensor in call.variables]
-    own = _pull(run(model, substituted(call, leaves)), leaves, along)
+    own = _pull(run(model, substitute(call, leaves)), leaves, along)
     own = [g for g, leaf in zip(own, leaves, strict=True) if any(torch.equal(leaf, x) for x in inputs)]
     if [g.shape for g in own] != [g.shape for g in wanted]:
         return None
@@ -220,7 +221,7 @@ def _share_of_graph(model: nn.Module, call: Call, graph: Graph) -> float | None:
     return float(first @ second / (second @ second)) if bool(second.any()) else math.inf
 
 
-def located(model: nn.Module, call: Call) -> tuple[Mismatch, ...]:
+def locate_faults(model: nn.Module, call: Call) -> tuple[Mismatch, ...]:
     """Return the innermost modules whose backward disagrees with differences of their forward, at a call."""
     names: dict[int, str] = {}
     for path, module in model.named_modules():
@@ -255,7 +256,7 @@ def located(model: nn.Module, call: Call) -> tuple[Mismatch, ...]:
     return tuple(faults)
 
 
-def substituted(call: Call, parts: Sequence[Tensor]) -> Call:
+def substitute(call: Call, parts: Sequence[Tensor]) -> Call:
     """Return a call with its variables replaced, in their order."""
     tensors = [tensor for _, tensor in call.variables]
     replaced = {id(old): new for old, new in zip(tensors, parts, strict=True)}
@@ -398,10 +399,10 @@ def _untraced(model: nn.Module, call: Call, why: str) -> BatchFunction:
     samples = tensors[0].shape[0] if call.per_sample else 1
 
     def function(rows: Tensor) -> Tensor:
-        return fresh(model, substituted(call, _split_rows(rows, tensors))).reshape(samples, -1)
+        return fresh(model, substitute(call, _split_rows(rows, tensors))).reshape(samples, -1)
 
     def blame() -> str:
-        places = (f"`{fault.path}`" if fault.path else "the model's own code" for fault in located(model, call))
+        places = (f"`{fault.path}`" if fault.path else "the model's own code" for fault in locate_faults(model, call))
         return ", ".join(places) or "the model"
 
     point = _join_rows(tensors, samples)
@@ -523,12 +524,11 @@ class Products:
     `taken` counts them: backward passes of the whole batch.
     """
 
-    def __init__(self, local: BatchFunction) -> None:
+    def __init__(self, function: Function, point: Tensor) -> None:
         self.taken = 0
-        self.point = local.point.detach().requires_grad_(True)
-        self.value = local.function(self.point)
+        self.point = point.detach().requires_grad_(True)
+        self.value = function(self.point)
         self.dtype = self.point.dtype
-        self._tangents: Tangents | None = None
         if not self.value.requires_grad:
             raise JacobianError("the output is not differentiable in the input")
 
@@ -547,15 +547,20 @@ class Products:
             raise JacobianError("no gradient reaches the input: the path leads through operators without a derivative")
         return product.detach().double()
 
+    @cached_property
+    def tangents(self) -> Tangents:
+        """Products with the Jacobian itself, which raise where there are none."""
+        self._took()
+        tangents = Tangents(self.value, self.point)
+        if not tangents.reaches:
+            raise JacobianError("the output does not depend on the input through differentiable operators")
+        return tangents
+
     def push(self, rows: Tensor) -> Tensor:
         """Return the Jacobian of each sample times one row of inputs, in float64."""
-        if self._tangents is None:
-            self._took()
-            self._tangents = Tangents(self.value, self.point)
-        if not self._tangents.reaches:
-            raise JacobianError("the output does not depend on the input through differentiable operators")
+        tangents = self.tangents
         self._took()
-        return self._tangents(rows.to(self.point)).detach().double()
+        return tangents(rows.to(self.point)).detach().double()
 
     def normal(self, rows: Tensor, scale: Tensor, lift: Tensor | float = 1.0) -> Tensor:
         """Return J^T J v / scale^2 for one row v of each sample, where no square leaves the range of floats."""

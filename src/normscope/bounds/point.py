@@ -245,7 +245,7 @@ def _refuse_false_derivative(local: BatchFunction, directions: Tensor, seed: int
 def _take_whole(local: BatchFunction, seed: int) -> JacobianNorms:
     """Take the whole Jacobian of each sample, by its rows or its columns; the norm of a few is exact up to rounding."""
     wide = local if local.wide is None else local.wide()
-    products = Products(wide)
+    products = Products(wide.function, wide.point)
     by_rows = local.outputs <= local.point.shape[1]
     jacobian = products.rows() if by_rows else products.columns().mT
     _refuse_infinite(jacobian)
@@ -277,9 +277,9 @@ def _iterate(local: BatchFunction, rtol: float, steps: int, seed: int, budget: B
     rounding, cancellation, and what vanishes on the way. With probability `HIDDEN` at most an error that stretches some
     direction by more than `slack` hides from a random direction.
     """
-    own = Products(local)
+    own = Products(local.function, local.point)
     wide = local if local.wide is None else local.wide()
-    exact = own if local.wide is None else Products(wide)
+    exact = own if local.wide is None else Products(wide.function, wide.point)
     start = _random_rows(local.point, seed)
     along = exact.push(start)
     size = norm(along, 1)

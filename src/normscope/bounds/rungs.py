@@ -27,7 +27,7 @@ from ..theory.lemmas import lemma1, lemma2, lemma3
 from .captured import Bounding, Captured, cut_short
 from .certificate import ChainCertificate, ClosedForm, LipLT, State
 from .ellipsoids.ellipsoid_plan import WIDEST, EllipsoidPlan, plan
-from .ellipsoids.optimised import TIGHTENING, Certified, accounted, is_exact, optimise
+from .ellipsoids.optimised import TIGHTENING, Certified, is_exact, optimise, with_rounding
 from .proofs.proof import Multipliers, Proof
 from .segments import Bounds, Joints, Segments, propagate
 
@@ -78,7 +78,7 @@ def upper_sides(
     proof = Proof(graph=captured.double, effects=captured.segments.effects) if proofs else None
     known: dict[str, Proof | None] = dict.fromkeys(uppers, proof)
     known["closed-form"] = None if proof is None else replace(proof, multipliers=chains)
-    tight = Tightened() if effort == "fast" else tightened(captured, bounding, values)
+    tight = OptimisedCertificate() if effort == "fast" else optimise_certificate(captured, bounding, values)
     least = min(uppers, key=lambda name: uppers[name].log10)
     if tight.upper is not None and tight.upper.log10 <= uppers[least].log10:
         uppers["tight"], known["tight"] = tight.upper, None if proof is None else tight.proof(proof)
@@ -142,7 +142,7 @@ def _formulas(captured: Captured, bounding: Bounding) -> dict[str, Bracket]:
 
 
 @dataclass(frozen=True, slots=True)
-class Tightened:
+class OptimisedCertificate:
     """What the optimised certificate gives.
 
     Attributes:
@@ -167,25 +167,25 @@ class Tightened:
         return replace(network, multipliers=(run,))
 
 
-def tightened(captured: Captured, bounding: Bounding, values: Bounds) -> Tightened:
+def optimise_certificate(captured: Captured, bounding: Bounding, values: Bounds) -> OptimisedCertificate:
     """Optimise a certificate within the budget."""
     tightening = bounding.budget.search(TIGHTENING)
-    found = tightening.attempt(lambda: _optimised(captured, bounding, values), Tightened)
+    found = tightening.attempt(lambda: _optimise(captured, bounding, values), OptimisedCertificate)
     return replace(found, cut=tightening.cut or bounding.budget.cut)
 
 
-def _optimised(captured: Captured, bounding: Bounding, values: Bounds) -> Tightened:
+def _optimise(captured: Captured, bounding: Bounding, values: Bounds) -> OptimisedCertificate:
     """Optimise a certificate, from the input on or from where values are narrow enough to be carried."""
     budget = bounding.budget.share(0.7)
     written = plan(captured.segments, values)
     inputs = {item.name for item in captured.graph.inputs}
     notes = () if values[captured.graph.output].log10 == math.inf else _not_attempted(captured, written, inputs)
     dense = None if written is None else optimise(written, budget=budget)
-    sure = None if written is None or dense is None else accounted(written, dense)
+    sure = None if written is None or dense is None else with_rounding(written, dense)
     if written is None or sure is None:
-        return Tightened(plan=None if dense is None else written, notes=notes)
+        return OptimisedCertificate(plan=None if dense is None else written, notes=notes)
     evidence = _evidence(captured, written, inputs)
-    return Tightened(Upper(sure.log10, evidence, "tight"), dense, written, notes=notes)
+    return OptimisedCertificate(Upper(sure.log10, evidence, "tight"), dense, written, notes=notes)
 
 
 def _not_attempted(captured: Captured, written: EllipsoidPlan | None, inputs: set[str]) -> tuple[str, ...]:

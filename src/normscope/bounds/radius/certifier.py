@@ -29,7 +29,7 @@ from ..balls.ball import Balls, RadiusOutcome
 from ..balls.ball_margins import LinearMargins
 from ..captured import Bounding, Captured
 from ..ellipsoids.ellipsoid_plan import plan
-from ..ellipsoids.optimised import Certified, accounted, optimise
+from ..ellipsoids.optimised import Certified, optimise, with_rounding
 from ..outputs import directions
 from ..rungs import upper_sides
 from ..segments import Bounds
@@ -511,4 +511,4 @@ def _certificate(captured: Captured, budget: Budget, values: Bounds, effort: str
     pairs = directions("difference", size).to(steps.output.device) if effort == "tight" and size <= PAIRED else None
     most = 1 if effort == "fast" else None
     found = optimise(steps, steps=most, budget=budget.share(0.3), directions=pairs)
-    return None if found is None else accounted(steps, found) or found
+    return None if found is None else with_rounding(steps, found) or found
