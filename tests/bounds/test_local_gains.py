@@ -77,7 +77,9 @@ def test_no_more_products_than_are_asked_for() -> None:
         return int(meter.cost().backwards["norms"])
 
     assert taken(lambda low: low.amax(0)) < 0.7 * taken(None)
-    assert taken(lambda low: torch.tensor([1e9]).double()) == 30 * (1 + 2 * 2)  # the gradient along a dual, and one look after two steps
+    assert taken(lambda low: torch.tensor([1e9]).double()) == 30 * (
+        1 + 2 * 2
+    )  # the gradient along a dual, and one look after two steps
 
 
 def test_what_is_not_finite_is_infinite_and_the_others_go_on() -> None:
