@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 import normscope as ns
 import normscope_lab
-from normscope.bounds import global_attack, lower, patterns
-from normscope.bounds.passes import multiplications, passes
+from normscope.bounds import lower, patterns
+from normscope.bounds.applied import multiplications, passes
 from normscope.core.budget import Budget
 from normscope.core.errors import CaptureError
 from normscope.diagnosis import audit_steps
@@ -188,7 +188,7 @@ class TestCutShort:
         assert audit.to_json()["notes"] == list(audit.notes)
 
     def test_somewhere_on_the_way_the_count_is_what_was_done(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        spent, real = [], global_attack.lower_bound
+        spent, real = [], lower.lower_bound
 
         def watched(*args: Any, budget: Budget, **options: Any) -> Any:
             found = real(*args, budget=budget, **options)

@@ -1,8 +1,7 @@
 """Normscope: measure what normalization layers do to a PyTorch network, with the evidence for each figure."""
 
 from . import optim as optim
-from .bounds.curve.curve import curve
-from .bounds.curve.shares import ShareCurve
+from .bounds.curve.curve import ShareCurve, curve
 from .bounds.data.quantile import DataBracket
 from .bounds.domain.domain import Domain, domain
 from .bounds.ladder import Ladder, ladder

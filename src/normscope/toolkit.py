@@ -4,7 +4,7 @@ Errors, results as JSON, files, budgets, a loss as a function of the weights, di
 effect, confidence limits. The lab is made of these (`src/normscope_lab`).
 """
 
-from .bounds.data.order import rank_above, rank_below
+from .bounds.data.quantile import rank_above, rank_below
 from .choosing.choice import half_width
 from .core.budget import Budget
 from .core.codec import JsonForm, Part, Saved, decode, from_plain, open_json

@@ -16,8 +16,7 @@ from normscope.bounds.balls import sweep
 from normscope.bounds.balls.ball import Balls
 from normscope.bounds.balls.ball_margins import LinearMargins, _shares, tilted
 from normscope.bounds.balls.enclosure import Enclosures, enclose
-from normscope.bounds.balls.relaxation import Relaxation
-from normscope.bounds.balls.sweep import Below, below
+from normscope.bounds.balls.sweep import Below, Relaxation, below
 from normscope.bounds.captured import Captured
 from normscope.bounds.radius.certifier import TiltedStage
 from normscope.core.budget import Budget
@@ -127,13 +126,6 @@ def test_every_choice_of_lines_is_a_bound(net: str) -> None:
         found, seen = challenge(balls_for(net), radius, searched)
         plain = below(seen, seen.unrolled.output, enclosed(balls_for(net), radius)[1])
         assert (found.least(seen.radius) >= plain.least(seen.radius)).all()
-
-
-def test_the_search_gains() -> None:
-    seen, rows = enclosed(balls_for("deep"), 1.0)
-    plain, found = below(seen, seen.unrolled.output, rows), searched(seen, rows)
-    assert float((found.least(seen.radius) / plain.least(seen.radius)).mean()) < 0.9
-    assert not found.slopes.requires_grad
 
 
 @pytest.mark.parametrize("net", ["blocks", "relu"])

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.bounds import lower as working
-from normscope.bounds.bounding import Bounding
-from normscope.bounds.captured import Captured
+from normscope.bounds.captured import Bounding, Captured
 from normscope.bounds.rungs import upper_sides
 from normscope.core.budget import Budget
 from normscope.core.cost import Cost

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.bounds.printed import is_weight
+from normscope.bounds.rungs import is_weight
 from normscope.diagnosis.projections import projection_names
 
 

@@ -44,7 +44,7 @@ def thorough() -> ns.Audit:
     with (
         mock.patch.object(audit_bounds, "audited_radii", return_value=None),
         mock.patch.object(audit_bounds, "sensitivities", return_value={}),
-        mock.patch.object(rungs, "tightened", return_value=rungs.Tightened()),
+        mock.patch.object(rungs, "optimise_certificate", return_value=rungs.OptimisedCertificate()),
     ):
         return ns.audit(normed(), batches()[0], loader=batches(), effort="thorough")
 

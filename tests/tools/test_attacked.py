@@ -11,8 +11,7 @@ from flint import arb
 from torch import nn
 
 from normscope.bounds.captured import Captured
-from normscope.bounds.proofs.multipliers import Multipliers
-from normscope.bounds.proofs.proof import Proof
+from normscope.bounds.proofs.proof import Multipliers, Proof
 
 from ..soundness.networks import network
 from .proofs import arithmetic, bracket_of, checker, closed_form, drawn, only, proving, seeded

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from normscope.bounds.captured import Captured
-from normscope.bounds.proofs.multipliers import Multipliers
+from normscope.bounds.proofs.proof import Multipliers
 
 from .proofs import File, ball_of, bracket_of, checker, drawn, reading, seeded, tight
 

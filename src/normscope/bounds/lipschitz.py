@@ -14,14 +14,13 @@ from ..core.options import check_numbers
 from ..core.rounding import Upper
 from ..core.untouched import outside_inference_mode
 from .balls.ball_bracket import ball_bracket
-from .bounding import Bounding
-from .captured import Captured, check_option
-from .climb import exact
+from .captured import Bounding, Captured, check_option
 from .data.streaming import data_quantile
 from .domain.domain import Domain
 from .domain.domain_bounds import domain_sides, with_steepest
 from .lower import lower_side, observed_if_any
 from .outputs import per_output
+from .patterns import exact
 from .point import jacobian_norms
 from .proofs.proof import Proof
 from .rungs import upper_sides

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..bounds.curve.shares import ShareCurve
+from ..bounds.curve.curve import ShareCurve
 from ..bounds.data.quantile import DataBracket
 from ..bounds.radius.radii import Radii
 from ..core.errors import InputError

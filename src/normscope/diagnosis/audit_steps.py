@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from ..bounds.autograd_check import Mismatch, mismatches
-from ..bounds.bounding import Bounding
-from ..bounds.captured import Captured
+from ..bounds.captured import Bounding, Captured
+from ..bounds.derivative import Mismatch, mismatches
 from ..bounds.domain.domain import Domain
 from ..bounds.lower import OBSERVED_RTOL, OBSERVED_SAMPLES, observed
 from ..bounds.point import first_samples, jacobian_norms

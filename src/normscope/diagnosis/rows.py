@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..bounds.bounding import Bounding
-from ..bounds.captured import Captured
-from ..bounds.printed import is_normalizer, is_weight, printed_constant
+from ..bounds.captured import Bounding, Captured
+from ..bounds.rungs import is_normalizer, is_weight, printed_constant
 from ..core.bracket import Bracket
 from ..core.budget import Budget
 from ..core.errors import InputError

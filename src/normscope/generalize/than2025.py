@@ -16,12 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from ..bounds.balls.ball import Balls
-from ..bounds.bounding import Bounding
-from ..bounds.captured import Captured
+from ..bounds.captured import Bounding, Captured
 from ..bounds.domain.domain import Domain
 from ..bounds.domain.domain_bounds import domain_sides
-from ..bounds.printed import is_normalizer, is_weight, printed, printed_constant
-from ..bounds.rungs import upper_sides
+from ..bounds.rungs import is_normalizer, is_weight, printed, printed_constant, upper_sides
 from ..core.bracket import Evidence
 from ..core.errors import InputError, NormscopeError, describe_error
 from ..core.log10 import log10, log10_sum

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..bounds.bounding import Bounding
-from ..bounds.captured import Captured
-from ..bounds.printed import is_normalizer, is_weight, printed
+from ..bounds.captured import Bounding, Captured
+from ..bounds.rungs import is_normalizer, is_weight, printed
 from ..core.log10 import log10, power10
 from ..graph.ir import Graph, Node, Ref, leaves
 from ..rules.effects import Linear

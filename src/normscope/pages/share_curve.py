@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from ..bounds.curve.shares import DomainPoint, ShareCurve
+from ..bounds.curve.curve import DomainPoint, ShareCurve
 from ..bounds.data.quantile import SHARES, DataBracket
 from ..diagnosis.scope_shares import SHARE
 from ..diagnosis.verdict import sentence

@@ -24,9 +24,7 @@ from ...graph.ir import Graph
 from ...linalg.lanczos import lanczos
 from ...rules.local.local import flat
 from ..applied import Applied, behind, opened
-from ..certain import Certain
-from ..evaluation import Values, apart
-from ..secants import Change, Confirmer
+from ..evaluation import Certain, Change, Confirmer, Values, apart
 
 FEW_OUTPUTS = 32
 """Up to this many outputs every row of the Jacobian is taken, and its norm is exact."""
