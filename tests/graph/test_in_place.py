@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.core.errors import CaptureError
-from normscope.graph.direct_trace import IN_PLACE, OWN_MEMORY, is_plain, write_out_of_place, writes_nothing
+from normscope.graph.traced_program import IN_PLACE, OWN_MEMORY, is_plain, write_out_of_place, writes_nothing
 
 
 class Function(nn.Module):

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from normscope.graph.capturing import capture, capture_weights
-from normscope.graph.origins import Argument
+from normscope.graph.ir import Argument
 
 NUMBER = Argument.NUMBER
 OUTSIDE = torch.tensor([3, 1, 2])

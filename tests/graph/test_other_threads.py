@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.core.errors import CaptureError
-from normscope.graph.exported import LOGGERS, load_program
+from normscope.graph.capturing import LOGGERS, load_program
 
 from ..real_models.families import FAMILIES, Case
 

@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.graph import capturing, direct_trace
-from normscope.graph.direct_trace import KEPT, is_plain
+from normscope.graph import capturing
+from normscope.graph.traced_program import KEPT, is_plain, writes_nothing
 
 aten = torch.ops.aten
 WHOLE = [torch.add, torch.sub, torch.mul, torch.div, torch.maximum, torch.minimum]
@@ -158,10 +158,10 @@ class Flagged(nn.Module):
 @pytest.mark.parametrize("training", [False, True])
 def test_only_the_flag_of_training_makes_a_batch_norm_write(training):
     program = torch.export.export(Flagged(training), (drawn(3, 4),), strict=False)
-    assert direct_trace.writes_nothing(program) is is_plain(program) is not training
+    assert writes_nothing(program) is is_plain(program) is not training
 
 
 def test_a_batch_norm_in_train_mode_is_rewritten():
     program = torch.export.export(nn.BatchNorm1d(4).train(), (drawn(3, 4),), strict=False)
     assert not is_plain(program)
-    assert not direct_trace.writes_nothing(program)
+    assert not writes_nothing(program)

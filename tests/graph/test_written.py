@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.core.bracket import Evidence
 from normscope.core.errors import SoundnessError
-from normscope.graph import leaves, written
+from normscope.graph import units
 from normscope.graph.ir import Unit
 from normscope.theory import templates
 from normscope.theory.piecewise import PiecewiseLinear, Unreadable
@@ -319,11 +319,11 @@ BUGS: dict[str, tuple[object, str, object, Callable[[], None]]] = {
         lambda: test_a_near_miss_is_bounded_operator_by_operator(NEAR["gelu_tanh, 0.0447"]),
     ),
     "rounded constants": (
-        written, "number", rounded,
+        units, "number", rounded,
         lambda: test_a_near_miss_is_bounded_operator_by_operator(NEAR["silu, shifted gate"]),
     ),
     "one entry for all": (
-        written, "number", lambda value: Fraction(float(torch.as_tensor(value).reshape(-1)[0])),
+        units, "number", lambda value: Fraction(float(torch.as_tensor(value).reshape(-1)[0])),
         lambda: test_a_near_miss_is_bounded_operator_by_operator(NEAR["an entry's own constant"]),
     ),
     "any exponential": (
@@ -357,6 +357,6 @@ def test_a_planted_bug_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     where, what, bug, trial = BUGS[name]
     trial()
     monkeypatch.setattr(where, what, bug)
-    monkeypatch.setattr(leaves, "_agrees", lambda reader, node, unit: True)  # the second check must not be needed
+    monkeypatch.setattr(units, "_agrees", lambda reader, node, unit: True)  # the second check must not be needed
     with pytest.raises((AssertionError, SoundnessError)):
         trial()

@@ -13,7 +13,7 @@ from torch import nn
 
 from ..core.errors import InputError, describe_error
 from ..diagnosis.bare_weights import Stored
-from ..graph.exported import load_program
+from ..graph.capturing import load_program
 from .huggingface import load_folder, load_id, looks_like_an_id, noise
 from .objects import call_object, load_object
 from .stored import INDEX, PICKLES, stored_weights

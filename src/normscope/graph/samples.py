@@ -22,8 +22,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .ir import Graph, Node, Ref, leaves, map_leaves
-from .places import PLACES, entries_written, places_vary, source_of_writing, values_written
+from .ir import (
+    PLACES,
+    Graph,
+    Node,
+    Ref,
+    entries_written,
+    leaves,
+    map_leaves,
+    places_vary,
+    source_of_writing,
+    values_written,
+)
 
 aten = torch.ops.aten
 

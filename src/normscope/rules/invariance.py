@@ -15,9 +15,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..graph.ir import Graph, Node, Ref, Unit, leaves
-from ..graph.memory import overlap, storage_of
-from ..graph.regions import SAME, Reader
+from ..graph.ir import Graph, Node, Ref, Unit, leaves, overlap, storage_of
+from ..graph.units import SAME, Reader
 from .linear import PRODUCTS
 from .registry import lookup, multiplied, sets_of
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core.rounding import ONE
-from ..graph.ir import Node, Ref
-from ..graph.places import SOURCES, entries_written, places_vary, source_of_writing, values_written
+from ..graph.ir import SOURCES, Node, Ref, entries_written, places_vary, source_of_writing, values_written
 from ..linalg.folding import compose
 from ..linalg.linear_map import Averaging, Diagonal, Identity, LinearMap, Reindex
 from .effects import Effect, Gain, Linear, Range, Unbounded
