@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 import normscope as ns
-from normscope.core.errors import CaptureError, InputError, NormscopeError, RandomOperatorError
+from normscope.core.errors import CaptureError, InputError, RandomOperatorError
 from normscope.graph.ir import Unit
 
 from .attacked import Function
@@ -52,14 +52,6 @@ class TestInputs:
         assert [item.shape for item in graph.inputs] == [(1, 3), (1, 2)]
         assert graph.input_shape == (5,)
         agrees(graph, model, *(x[:1] for x in batch))
-
-    def test_a_dict_is_keyword_arguments(self) -> None:
-        model = Two().eval()
-        batch = {"second": torch.randn(2, 2), "first": torch.randn(2, 3)}
-        graph = ns.capture(model, batch)
-        by_name = {item.name: item.value for item in graph.inputs}
-        assert torch.equal(by_name["first"], batch["first"][:1])
-        assert torch.equal(by_name["second"], batch["second"][:1])
 
     def test_a_pair_for_a_model_of_one_argument_holds_labels(self) -> None:
         graph = ns.capture(nn.Linear(3, 2).eval(), (torch.randn(4, 3), torch.tensor([0, 1, 1, 0])))
@@ -189,25 +181,11 @@ class TestStructure:
         x = torch.randn(shape)
         agrees(ns.capture(model, x), model, x)
 
-    def test_shared_weights_are_one_tensor(self) -> None:
-        first, second = (node for node in ns.capture(Shared().eval(), torch.randn(2, 4)) if "linear" in str(node.op))
-        assert first.path == second.path == "layer"
-        assert first.args[1] is second.args[1]
-
     def test_parametrized_weights_are_constants(self) -> None:
         layer = weight_norm(nn.Linear(4, 3))
         graph = ns.capture(layer.eval(), torch.randn(2, 4))
         assert names(graph) == ["linear"]
         assert torch.allclose(graph.nodes[0].args[1], layer.weight)
-
-    def test_spectral_norm_in_train_mode_is_the_model_as_found(self) -> None:
-        model = nn.Sequential(spectral_norm(nn.Linear(6, 6), n_power_iterations=1))
-        with torch.no_grad():
-            model[0].parametrizations.weight.original.normal_()
-        x = torch.randn(3, 6)
-        graph = ns.capture(model.train(), x)
-        with torch.no_grad():
-            assert torch.allclose(graph.run(x), model(x), atol=1e-6)
 
     @pytest.mark.parametrize("drop", [nn.Dropout(0.5), Function(lambda x: F.dropout(x, 0.5)), nn.Dropout1d(0.5)])
     def test_dropout_counts_as_off_and_the_result_says_so(self, drop: nn.Module) -> None:
@@ -217,14 +195,6 @@ class TestStructure:
         norm = float(torch.linalg.matrix_norm(model[0].weight.detach().double(), 2))
         assert bracket.upper == pytest.approx(norm, rel=2e-3)
         assert "dropout counts as off" not in ns.capture(nn.Linear(3, 3).train(), torch.randn(2, 3)).notes
-
-    def test_a_frozen_normalizer_in_a_training_model_stays_frozen(self) -> None:
-        model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).train()
-        model[1].eval()
-        x = torch.randn(4, 3)
-        graph = ns.capture(model, x)
-        with torch.no_grad():
-            assert torch.allclose(graph.run(x), model(x), atol=1e-5)
 
     def test_a_node_knows_where_it_comes_from(self) -> None:
         model = nn.Sequential(nn.Sequential(nn.Conv2d(1, 2, 3, padding=1)), Function(lambda x: x.relu() * 2))
@@ -239,21 +209,6 @@ class TestStructure:
         assert int(line) == Function.forward.__code__.co_firstlineno + 1
         assert "1 at" in relu.where
 
-    def test_a_graph_is_immutable_and_prints(self) -> None:
-        graph = ns.capture(nn.Linear(3, 2), torch.randn(1, 3))
-        with pytest.raises(AttributeError):
-            graph.output = "x"
-        with pytest.raises(AttributeError):
-            graph.nodes[0].path = "x"
-        assert "aten.linear.default" in str(graph)
-
-    def test_a_graph_runs_only_on_its_own_shapes(self) -> None:
-        graph = ns.capture(nn.Linear(3, 2).eval(), torch.randn(2, 3))
-        with pytest.raises(InputError, match="captured with"):
-            graph.run(torch.randn(2, 3))
-        with pytest.raises(InputError, match="takes 1 input"):
-            graph.run(torch.randn(1, 3), torch.randn(1, 3))
-
 
 def halves(x: Tensor) -> Tensor:
     return torch.cat([-x[..., 2:], x[..., :2]], -1)
@@ -262,12 +217,10 @@ def halves(x: Tensor) -> Tensor:
 ANGLES = torch.linspace(0, 2, 12).reshape(3, 4)
 UNITS = {
     "rms": (lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-3), ["rms"]),
-    "rms by division": (lambda x: x / torch.sqrt((x * x).mean((1, 2), keepdim=True) + 0.1), ["rms"]),
     "tanh-GELU": (
         lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
         ["activation"],
     ),
-    "quick GELU": (lambda x: x * torch.sigmoid(1.702 * x), ["activation"]),
     "rotary": (lambda x: x * ANGLES.to(x).cos() + halves(x) * ANGLES.to(x).sin(), ["rotary"]),
     "attention": (
         lambda x: (x @ x.transpose(1, 2) / 2 + torch.eye(3).to(x)).softmax(-1) @ x,
@@ -320,11 +273,6 @@ class TestRefused:
         bracket = ns.lipschitz(model, torch.randn(2, 3), max_seconds=0.2)
         assert bracket.lower == pytest.approx(constant, abs=1e-6)
         assert bracket.upper == pytest.approx(constant, abs=1e-6)
-
-    def test_a_path_cut_altogether_is_still_bounded(self) -> None:
-        bracket = ns.lipschitz(Function(lambda x: -2 * x.detach()), torch.randn(2, 3), max_seconds=0.2)
-        assert bracket.lower == pytest.approx(2, abs=1e-6)
-        assert bracket.upper == pytest.approx(2, abs=1e-6)
 
     @pytest.mark.parametrize(
         ("function", "operator"),
@@ -390,22 +338,6 @@ class TestRefused:
             model[0].weight[0, 0] = value
         with pytest.raises(InputError, match=r"'0\.weight' holds NaN or infinite"):
             ns.lipschitz(model, torch.randn(2, 3), scope=scope)
-
-    @pytest.mark.parametrize("value", [math.nan, -1.0])
-    def test_statistics_that_are_no_variances(self, value: float) -> None:
-        model = nn.BatchNorm1d(3).eval()
-        model.running_var[0] = value
-        with pytest.raises(NormscopeError):
-            ns.lipschitz(model, torch.randn(2, 3), max_seconds=0.2)
-
-    def test_a_model_that_is_none(self) -> None:
-        with pytest.raises(InputError, match=r"not a torch\.nn\.Module"):
-            ns.lipschitz(torch.relu, torch.randn(2, 3))
-
-    @pytest.mark.parametrize("options", [{"mode": "test"}, {"scope": "everywhere"}])
-    def test_options_that_do_not_exist(self, options) -> None:
-        with pytest.raises(InputError):
-            ns.lipschitz(nn.Linear(3, 2), torch.randn(2, 3), **options)
 
     def test_a_branch_on_the_data_cannot_be_captured_but_measured_at_points(self) -> None:
         model = Function(lambda x: 2 * x if x.sum() > 0 else 3 * x)

@@ -30,15 +30,6 @@ def loop(x: Tensor) -> Tensor:
     return x
 
 
-def checked(x: Tensor) -> Tensor:
-    assert torch.isfinite(x).all()
-    return 2 * x
-
-
-def through_a_list(x: Tensor) -> Tensor:
-    return x if x.tolist()[0][0] > 3 else 2 * x
-
-
 def called(x: Tensor) -> Tensor:
     return branch(x + 1)
 
@@ -47,8 +38,6 @@ BY_VALUE = {
     branch: "if x.sum() > 0:",
     item: "return x * (3.0 if x.max().item() == 1 else 1.0)",
     loop: "for _ in range(int(x.abs().max())):",
-    checked: "assert torch.isfinite(x).all()",
-    through_a_list: "return x if x.tolist()[0][0] > 3 else 2 * x",
     called: "if x.sum() > 0:",
 }
 JARGON = re.compile(r"\b(u0|zuf0|Eq\(|GuardOn|unhinted|SymNode|SymInt)")
@@ -71,16 +60,6 @@ class Masked(nn.Module):
         return x[x[:, 0] > 0] * 2
 
 
-class Positions(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x[torch.nonzero(x[:, 0] > -9)[:, 0]]
-
-
-class Distinct(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.unique(x) * 2
-
-
 class Number(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x * x.sum().item()
@@ -90,8 +69,6 @@ class Number(nn.Module):
     ("kind", "words"),
     [
         (Masked, "how many entries"),
-        (Positions, "how many entries"),
-        (Distinct, "how many entries"),
         (Number, "taken out as a number"),
     ],
 )

@@ -21,17 +21,10 @@ def autocast(x: Tensor) -> Tensor:
 NARROW = {
     "through bfloat16": lambda x: x.bfloat16().float() * 2,
     "half": lambda x: x.half().float() * 2,
-    "to": lambda x: x.to(torch.bfloat16).to(x.dtype),
-    "type": lambda x: x.type(torch.float16).type(torch.float32),
     "type_as": lambda x: x.type_as(torch.ones(1, dtype=torch.bfloat16)).float(),
-    "product in half": lambda x: torch.mm(x.half(), torch.eye(3).half()).float(),
     "autocast": autocast,
-    "dtype of a sum": lambda x: x.sum(1, keepdim=True, dtype=torch.bfloat16).float(),
     "the output": lambda x: (2 * x).bfloat16(),
-    "in the middle": lambda x: x.double().relu().half().double(),
-    "eight bits": lambda x: x.to(torch.float8_e4m3fn).float(),
     "a branch": lambda x: x + (x * 1e-3).bfloat16().float(),
-    "like a constant": lambda x: x.to(torch.zeros(1, dtype=torch.float16)).float(),
 }
 
 
@@ -48,9 +41,7 @@ def test_rounding_on_the_path_is_named_and_not_proven(name):
 EXACT = {
     "wider": (lambda x: x.double().relu().float(), torch.float32),
     "half throughout": (lambda x: torch.relu(2 * x), torch.bfloat16),
-    "up and down to its own float": (lambda x: (x.float() * 2).bfloat16(), torch.bfloat16),
     "a constant is narrow": (lambda x: x + torch.ones(3, dtype=torch.bfloat16).float(), torch.float32),
-    "its own float": (lambda x: x.to(torch.float32) * 2, torch.float32),
     "beside the path": (lambda x: x + torch.zeros_like(x, dtype=torch.bfloat16).float(), torch.float32),
 }
 
@@ -97,14 +88,6 @@ def test_every_figure_says_so():
     for notes in (radii.notes, sensitivity.notes, audit.notes):
         assert any("rounded to bfloat16" in note for note in notes)
     assert max(radii.evidence) <= Evidence.NUMERICAL
-
-
-def test_the_same_network_without_rounding_is_proven_where_it_was():
-    class Wide(Narrow):
-        def forward(self, x: Tensor) -> Tensor:
-            return self.second(self.first(x).relu())
-
-    assert ns.ladder(Wide().eval(), torch.randn(2, 3), max_seconds=1)["product"].evidence is Evidence.PROVEN
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.core.errors import CaptureError, InputError, JacobianError, NormscopeError
-from normscope.core.untouched import untouched
 
 CROSS = nn.functional.cross_entropy
 
@@ -47,10 +46,8 @@ def labelled() -> tuple[Tensor, Tensor]:
 
 
 TO_INTEGERS = {
-    "sum": lambda self, x: self.layer(x) + x.sum(-1, keepdim=True, dtype=torch.int64),
     "sum times": lambda self, x: self.layer(x) * (1 + x.sum(-1, keepdim=True, dtype=torch.int64).abs()),
     "cumsum": lambda self, x: self.layer(x) + x.cumsum(-1, dtype=torch.int32)[:, :3],
-    "prod": lambda self, x: self.layer(x) + x.prod(-1, keepdim=True, dtype=torch.int64),
     "sum of casts": lambda self, x: self.layer(x) + (3 * x).to(torch.int64).sum(-1, keepdim=True),
 }
 
@@ -71,12 +68,6 @@ def test_reductions_to_integers_are_jumps(name: str) -> None:
         assert "not continuous" in bracket.reason or "no finite slope" in bracket.reason
 
 
-def test_radii_and_audits_of_reductions_to_integers() -> None:
-    model, x = Function(TO_INTEGERS["sum times"]).eval(), noise(4, 6)
-    assert len(ns.certified_radius(model, x).radius) == len(x)
-    assert ns.audit(model, x).observed is not None
-
-
 def test_a_model_that_runs_without_gradients_alone_is_told_so() -> None:
     model = Function(lambda self, x: self.layer(x) * float(x.sum(dtype=torch.int64))).eval()  # cannot be traced
     with pytest.raises(InputError, match="not while gradients are taken"):
@@ -85,10 +76,6 @@ def test_a_model_that_runs_without_gradients_alone_is_told_so() -> None:
 
 def scripted() -> nn.Module:
     return torch.jit.script(network())
-
-
-def traced() -> nn.Module:
-    return torch.jit.trace(network(), noise(4, 6))
 
 
 class Holder(nn.Module):
@@ -105,9 +92,7 @@ class Holder(nn.Module):
 
 SCRIPTS = {
     "scripted": (scripted, "the model is TorchScript"),
-    "traced": (traced, "the model is TorchScript"),
     "a scripted part": (lambda: nn.Sequential(scripted(), nn.Linear(3, 3)), "module `0` is TorchScript"),
-    "a traced part": (lambda: nn.Sequential(nn.Linear(6, 6), traced()), "module `1` is TorchScript"),
     "a part that is not registered": (lambda: Holder(scripted()), "is TorchScript"),
 }
 
@@ -118,10 +103,7 @@ FUNCTIONS = {
     "domain": lambda model: ns.domain(model, labelled()),
     "check": lambda model: ns.check(model, labelled()),
     "audit": lambda model: ns.audit(model, labelled()),
-    "hessian": lambda model: ns.hessian(model, CROSS, labelled(), k=1),
     "symmetries": lambda model: ns.symmetries(model, labelled()),
-    "twin": lambda model: ns.twin(model, labelled(), normalizer=None),
-    "initialise": lambda model: ns.initialise(model, labelled()),
     "certified_radius": lambda model: ns.certified_radius(model, labelled()),
     "generalization": lambda model: ns.generalization(model, labelled()),
 }
@@ -136,37 +118,6 @@ def test_torchscript_is_refused_and_named(function: str) -> None:
             FUNCTIONS[function](model)
         assert not any(module.training for module in model.modules())
         assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-def test_functions_of_torchscript_are_measured() -> None:
-    @torch.jit.script
-    def doubled(x: Tensor) -> Tensor:
-        return 2 * torch.relu(x)
-
-    model = Function(lambda self, x: doubled(self.layer(x))).eval()
-    norm = 2 * float(torch.linalg.matrix_norm(model.layer.weight.detach().double(), ord=2))
-    assert ns.lipschitz(model, noise(4, 6)).upper == pytest.approx(norm, rel=1e-2)
-
-
-class Quantized(nn.Module):
-    """Quantizes its input, and its layers once `convert` has replaced them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.start = torch.ao.quantization.QuantStub()
-        self.layer = nn.Linear(6, 3)
-        self.end = torch.ao.quantization.DeQuantStub()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.end(self.layer(self.start(x)))
-
-
-def converted() -> nn.Module:
-    model = Quantized().eval()
-    model.qconfig = torch.ao.quantization.get_default_qconfig("x86")
-    prepared = torch.ao.quantization.prepare(model)
-    prepared(noise(40, 6))
-    return torch.ao.quantization.convert(prepared)
 
 
 class Skip(nn.Module):
@@ -185,9 +136,7 @@ class Skip(nn.Module):
 
 QUANTIZED = {
     "dynamic": (lambda: torch.ao.quantization.quantize_dynamic(network(), {nn.Linear}), "`0` (Linear), `3` (Linear)"),
-    "static": (converted, "`start` (Quantize), `layer` (Linear), `end` (DeQuantize)"),
     "a branch": (Skip, "`branch.0` (Linear)"),
-    "a layer": (lambda: torch.ao.nn.quantized.dynamic.Linear(6, 3), "the model itself (Linear)"),
 }
 
 
@@ -247,30 +196,8 @@ def test_a_tuple_of_batches_holds_batches() -> None:
     assert ns.audit(model, x, loader=x).samples == ns.check(model, x, loader=x).samples == len(x)
 
 
-def test_a_tuple_of_arguments_is_one_batch() -> None:
-    class Two(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(6, 3)
-
-        def forward(self, first: Tensor, second: Tensor) -> Tensor:
-            return self.layer(first).tanh() + self.layer(second)
-
-    model, (x, _) = Two().eval(), labelled()
-    assert ns.domain(model, (x, x + 1)).samples == len(x)
-    assert ns.domain(model, ((x, x + 1), (x, x - 1))).samples == 2 * len(x)
-
-
 def test_a_batch_of_integers_among_floats_is_refused() -> None:
     model, (x, y) = network(), labelled()
     for measure in (ns.domain, lambda model, data: ns.curve(model, data, share=0.5)):
         with pytest.raises(InputError, match="no float tensor"):
             measure(model, [x, y])
-
-
-def test_torchscript_leaves_a_model_as_found() -> None:
-    model = nn.Sequential(nn.Linear(6, 6), scripted()).train()
-    with pytest.raises(InputError, match="TorchScript"), untouched(model, "eval"):
-        pass
-    assert model.training
-    assert model[0].training

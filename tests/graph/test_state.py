@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 from contextlib import suppress
 
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.core.bracket import Evidence
 from normscope.core.errors import CaptureError, NormscopeError
 
 from .attacked import Function, bounded
@@ -87,12 +85,6 @@ def test_what_nobody_reads_changes_nothing():
     assert (moved.log10_upper, moved.evidence) == (still.log10_upper, still.evidence)
 
 
-def test_how_many_batches_were_seen_is_a_constant():
-    model = Normalized(nn.BatchNorm1d(3), lambda y, x, n: y * n.num_batches_tracked).train()
-    bracket = bounded(model, torch.randn(4, 3))
-    assert bracket.upper == pytest.approx(1 / math.sqrt(1e-5), rel=1e-3)
-
-
 def tracked(function) -> Normalized:
     return Normalized(nn.InstanceNorm1d(3, track_running_stats=True), function).train()
 
@@ -110,7 +102,7 @@ def tracked(function) -> Normalized:
     ids=["beside", "alone", "variance", "second run", "normalizes"],
 )
 def test_statistics_of_an_instance_norm_that_are_read_are_refused(function, scale):
-    with pytest.raises(CaptureError, match="moves in the same run|export does not see"):
+    with pytest.raises(CaptureError, match=r"moves in the same run|export does not see"):
         ns.lipschitz(tracked(function), scale * torch.randn(2, 3, 4), max_seconds=0.2)
 
 
@@ -139,11 +131,6 @@ def assigns(module: Written, x: Tensor) -> Tensor:
     return x + 100 * module.b
 
 
-def adds(module: Written, x: Tensor) -> Tensor:
-    module.b.add_(x.sum(0)).mul_(2)
-    return x + 100 * module.b
-
-
 def one_row(module: Written, x: Tensor) -> Tensor:
     module.c[1] = 50 * x[0]
     module.c[0, :2].add_(x[1, :2])
@@ -160,12 +147,6 @@ def rebound(module: Written, x: Tensor) -> Tensor:
     return x + module.b
 
 
-def filled(module: Written, x: Tensor) -> Tensor:
-    module.b.zero_()
-    module.b += 100 * x[0]
-    return x * 1.0 + module.b
-
-
 def moving_average(module: Written, x: Tensor) -> Tensor:
     module.b.lerp_(x.mean(0), 0.5)
     return x + 100 * module.b
@@ -173,35 +154,13 @@ def moving_average(module: Written, x: Tensor) -> Tensor:
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-@pytest.mark.parametrize("function", [assigns, adds, one_row, data, rebound, filled, moving_average])
+@pytest.mark.parametrize("function", [assigns, one_row, data, rebound, moving_average])
 def test_buffers_that_are_written_and_read(function, training):
     model = Written(function, b=torch.ones(3), c=torch.zeros(2, 3)).train(training)
     before = copy.deepcopy(model.state_dict())
     with suppress(NormscopeError):
         assert bounded(model, torch.randn(4, 3)).upper > 40
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-@pytest.mark.parametrize("function", [one_row, rebound])
-def test_buffers_that_are_written_stay_in_the_graph(function):
-    model = Written(function, b=torch.ones(3), c=torch.zeros(2, 3)).train()
-    assert bounded(model, torch.randn(4, 3)).evidence >= Evidence.NUMERICAL
-
-
-def test_a_tensor_that_is_no_buffer_is_refused():
-    class Plain(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.b = torch.zeros(3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.b.copy_(x.mean(0))
-            return x + 100 * self.b
-
-    model = Plain().train()
-    with pytest.raises(CaptureError):
-        ns.lipschitz(model, torch.randn(4, 3), max_seconds=0.2)
-    assert torch.equal(model.b, torch.zeros(3))
 
 
 class Remembers(nn.Module):
@@ -267,12 +226,6 @@ def test_state_outside_the_model_is_that_as_found():
     assert len(seen) == 1
 
 
-def test_state_that_nobody_can_put_back_is_refused():
-    calls = itertools.count(1)
-    with pytest.raises(NormscopeError, match="does not give the model's own output"):
-        ns.lipschitz(Function(lambda x: x * next(calls)).train(), torch.randn(4, 3), max_seconds=0.2)
-
-
 @pytest.mark.parametrize("momentum", [0.1, None], ids=["moving", "cumulative"])
 def test_a_batch_norm_in_two_places(momentum):
     norm = nn.BatchNorm1d(3, momentum=momentum)
@@ -299,22 +252,14 @@ class Renormed(nn.Module):
         return self.layer(x)
 
 
-def rebinds(layer: nn.Linear, x: Tensor) -> None:
-    layer.weight = nn.Parameter(layer.weight / 50)
-
-
 def binds_data(layer: nn.Linear, x: Tensor) -> None:
     layer.weight.data = layer.weight.data / 50
 
 
 WRITES = {
     "renorm": (lambda layer, x: layer.weight.renorm_(2, 0, 2.0), 2.0),
-    "scaled": (lambda layer, x: layer.weight.mul_(0.25), 25.0),
     "a row": (lambda layer, x: layer.weight[0].mul_(7), 700.0),
     "through data": (lambda layer, x: layer.weight.data.div_(50), 2.0),
-    "copied": (lambda layer, x: layer.weight.copy_(3 * torch.eye(3)), 3.0),
-    "clamped": (lambda layer, x: torch.clamp(layer.weight, -4, 4, out=layer.weight), 4.0),
-    "bound anew": (rebinds, 2.0),
     "data bound anew": (binds_data, 2.0),
 }
 

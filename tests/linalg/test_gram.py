@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,9 +14,8 @@ from normscope.core.rounding import narrow_underflow
 from normscope.diagnosis import weight_norms
 from normscope.linalg import certify, conv_norm, operator_norms, symbol
 from normscope.linalg.convolution_map import Convolution
-from normscope.linalg.folding import compose
 from normscope.linalg.layer_norms import linear_map
-from normscope.linalg.linear_map import Diagonal, Matrix, Repeated
+from normscope.linalg.linear_map import Matrix, Repeated
 
 from .cases import dense, sigma
 
@@ -104,21 +102,6 @@ def test_float32_sums_stay_short() -> None:
     assert certify.narrow_share(10**9) == certify.narrow_share(1024)
     with pytest.raises(AssertionError, match="short sums"):
         certify.gram_of_rows([torch.ones(certify.PIECE + 1, 3)], 3, narrow=True)
-
-
-def test_products_of_taps_are_those_of_the_gram_matrix() -> None:
-    blocks = torch.randn(3, 5, 3000, dtype=F64, generator=torch.Generator().manual_seed(1))
-    whole = blocks.reshape(15, -1) @ blocks.reshape(15, -1).T
-    for i, product in enumerate(certify.narrow_products(blocks)):
-        assert product.shape == (5, 5 * (i + 1))
-        assert torch.allclose(product.double(), whole[5 * i : 5 * i + 5, : 5 * i + 5], atol=1e-2, rtol=1e-4)
-
-
-def test_float64_gram_matrices_are_those_of_a_plain_product() -> None:
-    matrix = matrices()["random"]
-    assert torch.allclose(certify.gram_matrix(matrix), matrix @ matrix.T, rtol=1e-13)
-    pieces = certify.gram_of_rows(matrix.T.split(7), 100)
-    assert torch.allclose(pieces, matrix @ matrix.T, rtol=1e-13)
 
 
 def test_torchs_precision_setting_changes_nothing() -> None:
@@ -242,35 +225,3 @@ def test_one_slice_is_measured_where_all_are_alike(rtol: float, monkeypatch) -> 
         entries.clear()
         again = operator_norms.bracket(linear, rtol=rtol)
         assert (again.log10_lower, again.log10_upper) == pytest.approx((found.log10_lower, found.log10_upper), abs=1e-2)
-
-
-def test_a_convolution_with_its_normalizer_is_one_convolution_with_a_short_search(monkeypatch) -> None:
-    torch.manual_seed(0)
-    conv = Convolution(torch.randn(16, 16, 3, 3), (16, 16), padding=1)
-    scale = Diagonal(torch.rand(16, 1, 1) + 0.5, (5, 16, 16, 16))
-    folded = compose(scale, Repeated(conv, (5,)))
-    assert isinstance(folded, Repeated)
-    assert isinstance(folded.inner, Convolution)
-    entries = applied_entries(monkeypatch, Convolution)
-    value = operator_norms.estimate(folded)
-    assert len(entries) <= 16  # a search from noise takes some forty
-    assert max(entries) == 16 * 256  # of one sample
-    found = operator_norms.bracket(folded, rtol=1e-2)
-    assert found.log10_lower - 0.005 <= value <= found.log10_upper
-
-
-def test_zero_and_empty_maps_at_coarse_tolerance() -> None:
-    assert operator_norms.bracket(Matrix(torch.zeros(200, 300)), rtol=COARSE).log10_upper == -math.inf
-    assert operator_norms.bracket(Matrix(torch.zeros(0, 300), (4,)), rtol=COARSE).log10_upper == -math.inf
-    assert operator_norms.bracket(Repeated(Matrix(torch.zeros(3, 3)), (4,)), rtol=COARSE).log10_upper == -math.inf
-    assert weight_norms.matrix_norm(torch.zeros(2000, 1000)).upper == 0.0
-
-
-def test_many_random_matrices_of_bfloat16() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(8):
-        m, n = (int(size) for size in rng.integers(96, 200, size=2))
-        weight = torch.from_numpy(rng.standard_t(2, size=(m, n))).bfloat16()
-        truth, found = sigma(weight.double()), operator_norms.bracket(Matrix(weight), rtol=COARSE)
-        assert found.lower * (1.0 - 1e-12) <= truth <= found.upper * (1.0 + 1e-12)
-        assert found.gap <= COARSE

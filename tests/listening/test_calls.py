@@ -36,13 +36,6 @@ def test_arguments_go_by_name_however_they_are_given(made: FunctionCall) -> None
     assert made.weight_family == "linear"
 
 
-def test_defaults_are_filled_in() -> None:
-    assert call(F.layer_norm, X, (3,)).named()["eps"] == 1e-5
-    assert call(F.batch_norm, X, None, None).named()["training"] is False
-    named = call(torch.conv2d, torch.ones(1, 3, 4, 4), torch.ones(2, 3, 3, 3)).named()
-    assert (list(named["stride"]), list(named["padding"]), named["groups"]) == ([1, 1], [0, 0], 1)
-
-
 @pytest.mark.parametrize(
     ("made", "family"),
     [

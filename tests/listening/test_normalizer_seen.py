@@ -86,8 +86,3 @@ def test_a_constant_far_from_zero_has_no_variance_to_speak_of() -> None:
     for exact in (False, True):
         found = rows_seen("layer_norm", x, sets=5, eps=1e-5, exact=exact).variance
         torch.testing.assert_close(found.double(), x.double().var(1, correction=0)[:, None], rtol=1e-3, atol=0.0)
-
-
-def test_one_sample_without_a_batch() -> None:
-    seen = seen_of(F.instance_norm, images()[0, :, 0])
-    assert (seen.variance.shape, seen.entries, seen.groups) == ((1, 4), 5, 4)

@@ -95,11 +95,6 @@ def test_one_constant_or_one_number_for_several_entries_is_fine():
     assert spread.upper == pytest.approx(math.sqrt(2))
 
 
-def test_infinite_constants_are_written_without_harm():
-    masked = Function(lambda x: x.index_fill(1, torch.tensor([1]), -math.inf).softmax(1))
-    assert ns.lipschitz(masked, torch.randn(5, 3)).upper == pytest.approx(0.5)
-
-
 @pytest.mark.parametrize("kind", ["amax", "amin"])
 def test_extremes_move_no_further_than_their_values(kind):
     entries = torch.tensor([[0, 1, 0], [0, 0, 0], [2, 2, 2]])
@@ -132,13 +127,6 @@ def test_a_graph_network_is_bounded_over_all_inputs_and_over_a_ball():
     point = ns.lipschitz(model, x, scope="point")
     assert point.lower <= ball.upper * (1 + 1e-9) <= over_all.upper * (1 + 1e-6) < math.inf
     assert over_all.lower <= over_all.upper
-
-
-def test_its_audit_has_rows_and_a_finite_bound():
-    torch.manual_seed(0)
-    audit = ns.audit(Messages(torch.tensor([[0, 1, 2, 3], [1, 2, 1, 0]])).eval(), torch.randn(4, 4))
-    assert [row.path for row in audit.layers] == ["first", "second"]
-    assert math.isfinite(audit.lipschitz.log10_upper)
 
 
 def test_a_planted_bug_is_seen(monkeypatch):
