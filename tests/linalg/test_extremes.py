@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from normscope.core.budget import Budget
-from normscope.linalg.extremes import extreme_eigenpairs
+from normscope.linalg.lanczos import extreme_eigenpairs
 
 
 def symmetric(values: torch.Tensor, seed: int = 0) -> torch.Tensor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from normscope.linalg.quadrature import Quadrature, quadratures
+from normscope.linalg.lanczos import Quadrature, quadratures
 
 
 def normal(size: int, generator: torch.Generator) -> Tensor:

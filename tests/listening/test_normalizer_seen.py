@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from normscope.listening.calls import FunctionCall
-from normscope.listening.normalizer_seen import NormalizerSeen, normalizer_seen, rows_seen
+from normscope.listening.calls import FunctionCall, NormalizerSeen, normalizer_seen, rows_seen
 
 GAMMA = torch.tensor([1.0, -2.0, 0.5, 3.0])
 MEAN, VARIANCE = torch.arange(4.0), torch.arange(4.0) + 0.5

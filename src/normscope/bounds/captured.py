@@ -19,10 +19,9 @@ from ..core.rounding import Upper
 from ..graph.call import arguments
 from ..graph.capturing import STILL_WORKS, capture, capture_groups
 from ..graph.ir import Graph
-from ..rules.complex_values import with_real_values
 from ..rules.effects import Norm
-from ..rules.known import fill
 from ..rules.registry import check
+from ..rules.units import fill, with_real_values
 from .bounding import Bounding
 from .evaluation import Values
 from .folded import propagate
@@ -45,7 +44,7 @@ class Captured:
         model, batch, mode, output: what was captured, as it was given.
         traced: as it was captured: Jacobians at the data are those of its operators.
         graph: the same with the modules of `known` as one node each and complex values inside units
-            (`complex_values.py`), in the precision of the model.
+            (`rules/units.py`), in the precision of the model.
         double: `graph` in float64, which the bounds speak of.
         segments: its effects and folded linear segments.
         norm: bounds the norm of one linear map.

@@ -15,12 +15,12 @@ from torch import Tensor
 from ..core.rounding import UNIT, gamma
 from ..core.sizes import norm as l2
 from ..graph.ir import Node
-from ..rules.complex_values import COMPLEX
 from ..rules.local.entry_sets import LogSoftmax, LogSumExp, Norm, Normalize, Softmax, WindowMaximum
 from ..rules.local.local import Enclosure, Primitive, flat, times, wide
-from ..rules.local.opaque import Opaque
 from ..rules.local.products import MatrixProduct, Multiply
 from ..rules.local.scalar import Scalar
+from ..rules.ranges import Opaque
+from ..rules.units import COMPLEX
 
 aten = torch.ops.aten
 ULPS = 8.0

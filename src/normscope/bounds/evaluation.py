@@ -32,10 +32,10 @@ from ..linalg.absolute import absolute, applied
 from ..linalg.convolution_map import Convolution
 from ..linalg.linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
 from ..linalg.operator_norms import upper
-from ..rules.complex_values import COMPLEX
 from ..rules.effects import UNKNOWN, Norm
 from ..rules.local.local import Affine, UnrolledStep, flat, times, wide
 from ..rules.registry import effect_of
+from ..rules.units import COMPLEX
 from .certain import SAFETY, TINY, UP, Certain, behind
 from .unrolled import GraphSteps, evaluate
 

@@ -37,15 +37,10 @@ def narrow_share(terms: int) -> float:
     return narrow_gram_allowance(min(terms, PIECE), min(-(-terms // PIECE), PIECES))
 
 
-def gram_matrix(matrix: Tensor, *, narrow: bool = False) -> Tensor:
-    """Return A A^T of a real matrix `[m, terms]` in CPU memory as a full float64 matrix.
-
-    With `narrow` it is multiplied in float32 (`narrow_share` bounds the rounding error), and its entries should not be
-    much larger than 1.
-    """
-    step = PIECE if narrow else _WIDE
-    pieces = (matrix[:, first : first + step].T for first in range(0, matrix.shape[1], step))
-    return gram_of_rows(pieces, matrix.shape[0], narrow=narrow)
+def gram_matrix(matrix: Tensor) -> Tensor:
+    """Return A A^T of a real matrix `[m, terms]` in CPU memory as a full float64 matrix."""
+    pieces = (matrix[:, first : first + _WIDE].T for first in range(0, matrix.shape[1], _WIDE))
+    return gram_of_rows(pieces, matrix.shape[0])
 
 
 def gram_of_rows(pieces: Iterable[Tensor], order: int, *, narrow: bool = False) -> Tensor:
@@ -63,25 +58,6 @@ def gram_of_rows(pieces: Iterable[Tensor], order: int, *, narrow: bool = False) 
         total.T
     ).triu_()  # BLAS stores by columns, and read by rows the lower triangle is the upper one
     return upper.add_(upper.triu(1).T)
-
-
-def narrow_products(blocks: Tensor) -> Iterator[Tensor]:
-    """Yield, for every block of a real tensor `[blocks, m, terms]` in CPU memory, A_i [A_0^T .. A_i^T] from float32."""
-    count, order, terms = blocks.shape
-    rows = blocks.reshape(count * order, terms).float()
-    pieces = [rows[:, first : first + PIECE].contiguous().numpy() for first in range(0, terms, PIECE)]
-    for i in range(count):
-        own, known = slice(i * order, (i + 1) * order), slice(0, (i + 1) * order)
-        total: Tensor | None = None
-        for begin in range(0, len(pieces), PIECES):
-            part = None
-            for piece in pieces[begin : begin + PIECES]:  # BLAS stores by columns, so that this is the transpose
-                beta = 0.0 if part is None else 1.0
-                part = _blas().sgemm(1.0, piece[known].T, piece[own].T, beta=beta, c=part, trans_a=1, overwrite_c=1)
-            done = torch.from_numpy(part.T)  # type: ignore[union-attr]
-            total = done if total is None else total.double().add_(done)
-        assert total is not None
-        yield total
 
 
 def _narrow_sums(pieces: Iterable[Tensor], order: int) -> Iterator[np.ndarray]:

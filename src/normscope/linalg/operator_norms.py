@@ -206,8 +206,6 @@ def _loosened(bound: Upper, linear: LinearMap) -> Upper:
 
 _STEPS = 30
 """Applications of a map and its transpose that a search without a start takes, about."""
-_ALIKE = 0.1
-"""Factors of channels that differ by less than this share of the tolerance count as one factor."""
 _SETTLED, _ESTIMATED = 20.0, 4.0
 """A search from below stops once it gains less than the tolerance over this: beside an upper side, and alone."""
 BOUNDING = "the search for the norm of a layer"
@@ -228,9 +226,6 @@ def _bound(linear: LinearMap, rtol: float, budget: Budget) -> NormBound:
             check_time(bounding_cost(linear), linear.device)
             return NormBound(*matrix_bound(linear, rtol=rtol, budget=budget))
         case Convolution():
-            evenly = _evenly_scaled(linear, rtol)
-            if evenly is not None:
-                return evenly
             check_time(bounding_cost(linear), linear.device)
             norm = ConvolutionNorm(linear, rtol=rtol, budget=budget)
             return NormBound(norm.upper, norm.start, norm.tighten)
@@ -268,18 +263,6 @@ def _carried(parts: Sequence[LinearMap], factors: Sequence[NormBound], place: in
             start = part.adjoint(start)
         start = start[0]
     return NormBound(product, start, factors[place].tighten)
-
-
-def _evenly_scaled(linear: Convolution, rtol: float) -> NormBound | None:
-    """Return the bound of a convolution whose channels were scaled alike: that of the unscaled one, if it is known."""
-    before = linear.unscaled
-    if before is None or not before.most <= before.least * (1.0 + _ALIKE * rtol) < math.inf:  # NaN is never alike
-        return None
-    known = taken(before.conv).within(rtol)
-    if known is None:
-        return None
-    scale = Upper.of(before.most, Evidence.PROVEN)
-    return NormBound(known.upper.times(scale).named(known.upper.method), known.start)
 
 
 def _repeated(linear: Repeated, found: NormBound) -> NormBound:
@@ -345,7 +328,10 @@ def bracket(
     )
     if result.gap <= rtol:
         return result
-    return _not_converged(result, budget.advice(), settled)
+    if (why := budget.advice()) is None:
+        loose = f"the lower side has settled, the upper side ({result.method}) is loose"
+        why = loose if settled else "the lower side was still growing: raise steps"
+    return replace(result, converged=False, advice=f"the gap is {result.gap:.3g}: {why}")
 
 
 def _one_slice(linear: LinearMap) -> LinearMap | None:
@@ -388,16 +374,6 @@ def estimate(linear: LinearMap, *, rtol: float = 1e-2, seed: int = 0, steps: int
     if known is None and isinstance(linear, Matrix | Convolution) and bounding_cost(linear) <= _STEPS * cost(linear):
         found = bound(linear, rtol=rtol)  # its vector spares the search
     return _lower(linear, found, rtol, Budget(), seed, steps, _ESTIMATED)[0]
-
-
-def _not_converged(result: Bracket, cut: str | None, settled: bool) -> Bracket:
-    if cut is not None:
-        advice = f"the gap is {result.gap:.3g}: {cut}"
-    elif not settled:
-        advice = f"the gap is {result.gap:.3g} and the lower side was still growing: raise steps"
-    else:
-        advice = f"the gap is {result.gap:.3g}: the lower side has settled, the upper side ({result.method}) is loose"
-    return replace(result, converged=False, advice=advice)
 
 
 def _lower(

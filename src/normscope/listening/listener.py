@@ -23,8 +23,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode
 
 from ..core.untouched import without_dropout
-from .calls import EMBEDDINGS, NORMALIZERS, RECURRENT, RELUS, FunctionCall, Site
-from .weight_seen import WeightSeen, weight_seen
+from .calls import EMBEDDINGS, NORMALIZERS, RECURRENT, RELUS, FunctionCall, Site, WeightSeen, weight_seen
 
 MODULE_CALLS = {
     nn.Module._call_impl.__code__,

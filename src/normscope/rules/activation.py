@@ -25,8 +25,7 @@ from ..theory.turning_points import TurningPoint, turning
 from .effects import UNKNOWN, Effect, Elementwise, Gain, Range, Unbounded
 from .local.local import Builder
 from .local.scalar import Scalar, scalar_step
-from .registry import LocalRule, WordRule, activation_of, effect_of, rule
-from .vocabulary import EntrywiseWord
+from .registry import EntrywiseWord, LocalRule, WordRule, activation_of, effect_of, rule
 
 aten = torch.ops.aten
 WRITTEN = 1e-9

@@ -25,8 +25,7 @@ from .effects import Effect, Gain, Linear, Range, Unbounded
 from .local.entry_sets import Softmax
 from .local.local import Builder
 from .local.products import product_of
-from .registry import rule
-from .vocabulary import AttentionWord
+from .registry import AttentionWord, rule
 
 aten = torch.ops.aten
 _MASKED = -1e30

@@ -17,8 +17,7 @@ from .effects import Effect, Gain, Linear, Range, Unbounded
 from .local.local import Builder
 from .local.products import product_of
 from .maps import coded, spread
-from .registry import Factors, rule
-from .vocabulary import MatmulWord
+from .registry import Factors, MatmulWord, rule
 
 aten = torch.ops.aten
 PRODUCTS = {

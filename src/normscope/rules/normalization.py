@@ -29,8 +29,7 @@ from .effects import Effect, Gain, Linear, Range, Unbounded
 from .local.entry_sets import Normalize
 from .local.local import Builder
 from .maps import as_sets
-from .registry import rule, sets_of
-from .vocabulary import NormalizedSets
+from .registry import NormalizedSets, rule, sets_of
 
 aten = torch.ops.aten
 

@@ -18,8 +18,7 @@ from .effects import Effect, Gain, Linear, Range, Unbounded
 from .local.entry_sets import WindowMaximum
 from .local.local import Builder
 from .maps import coded, spread
-from .registry import rule
-from .vocabulary import WindowsWord
+from .registry import WindowsWord, rule
 
 aten = torch.ops.aten
 

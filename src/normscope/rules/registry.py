@@ -3,16 +3,121 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from ..core.errors import MissingRuleError
 from ..graph.ir import Graph, Node, Unit
 from ..theory.activations import Activation
 from .effects import Effect, Range, Unbounded
 from .local.local import Builder
-from .vocabulary import NormalizedSets, Word
+
+
+@dataclass(frozen=True, slots=True)
+class EntrywiseWord:
+    """A function of single entries, by the name that the checker knows, with its parameters (one, or one per entry)."""
+
+    function: str
+    parameters: Mapping[str, float | Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class NormalizedSets:
+    """What a normalizer divides by the root mean square: the axes of a view that make up one set.
+
+    Attributes:
+        view, axes: the value in the shape `view`, one set along `axes`.
+        eps: under the root.
+        scale, shift: in a shape that broadcasts to the value's.
+        centred: whether the mean of the set is subtracted first.
+        groups: the number of groups of channels, on axis 1, with statistics of their own; None where the sets are made
+            of whole dimensions.
+        running: whether the statistics are stored ones, so that the operator is linear.
+    """
+
+    view: tuple[int, ...]
+    axes: tuple[int, ...]
+    eps: float
+    scale: Tensor | None
+    shift: Tensor | None
+    centred: bool = True
+    groups: int | None = None
+    running: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SoftmaxWord:
+    """A softmax along one axis, or its logarithm: `kind` is `"softmax"` or `"log_softmax"`."""
+
+    kind: str
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class GatedWord:
+    """The first half along an axis times the sigmoid of the second."""
+
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class WindowsWord:
+    """The largest (or the lowest) entry of every window.
+
+    Attributes:
+        index: the entries each output looks at, `[outputs, taps]` (-1 for none), within every slice of the leading
+            dimensions.
+        leading: the number of these dimensions.
+        lowest: whether the lowest entry is taken.
+    """
+
+    index: Tensor
+    leading: int
+    lowest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LargerWord:
+    """The larger (or the lower) of two values, entry by entry."""
+
+    lowest: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProductWord:
+    """The product of two values, entry by entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulWord:
+    """The product of two stacks of matrices."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionWord:
+    """softmax(scale Q K^T + bias) V; the three are values of the graph (`Ref`) or constants."""
+
+    query: Any
+    key: Any
+    value: Any
+    scale: float
+    bias: Tensor | None
+
+
+Word = (
+    EntrywiseWord
+    | NormalizedSets
+    | SoftmaxWord
+    | GatedWord
+    | WindowsWord
+    | LargerWord
+    | ProductWord
+    | MatmulWord
+    | AttentionWord
+)
 
 
 class Factors(NamedTuple):
@@ -113,7 +218,7 @@ def rule(
         linear: whether the effect is `Linear`, always or for some arguments.
         local: takes the node and a `Builder`, adds the steps that the operator is near a point, and returns the name of
             its value, or None where it does not apply: for bounds over balls.
-        word: takes the node and returns what it is called in proofs (`normscope.rules.vocabulary`), or None.
+        word: takes the node and returns what it is called in proofs (`normscope.rules.registry`), or None.
         activation: takes the node and returns the function of single entries that it is.
         sets: takes the node of a normalizer and returns what it divides by what.
         factors: takes the node of a product and returns the two values that it multiplies, and what it adds.
