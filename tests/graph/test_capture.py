@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 from collections import namedtuple
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -14,7 +12,7 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 import normscope as ns
-from normscope.core.errors import CaptureError, InputError, RandomOperatorError
+from normscope.core.errors import InputError, RandomOperatorError
 from normscope.graph.ir import Unit
 
 from .attacked import Function
@@ -53,11 +51,6 @@ class TestInputs:
         assert graph.input_shape == (5,)
         agrees(graph, model, *(x[:1] for x in batch))
 
-    def test_a_pair_for_a_model_of_one_argument_holds_labels(self) -> None:
-        graph = ns.capture(nn.Linear(3, 2).eval(), (torch.randn(4, 3), torch.tensor([0, 1, 1, 0])))
-        assert len(graph.inputs) == 1
-        assert any("labels" in note for note in graph.notes)
-
     def test_token_models_start_at_their_embedding(self) -> None:
         class Tokens(nn.Module):
             def __init__(self) -> None:
@@ -81,23 +74,8 @@ class TestInputs:
         assert (evaluated.input_shape, evaluated.per_sample, evaluated.mode) == ((1, 3), True, "eval")
         assert (trained.input_shape, trained.per_sample, trained.mode) == ((5, 3), False, "train")
 
-    def test_the_batch_is_left_alone(self) -> None:
-        batch = torch.randn(3, 4)
-        before = batch.clone()
-        model = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 2)).eval()
-        ns.lipschitz(model, batch, max_seconds=0.2)
-        assert torch.equal(batch, before)
-        ns.lipschitz(model, batch, scope="point")
-        assert torch.equal(batch, before)
-
 
 Named = namedtuple("Named", ["hidden", "scores"])
-
-
-@dataclass
-class Output:
-    last_hidden_state: Tensor
-    cache: object
 
 
 class TestOutputs:
@@ -113,11 +91,6 @@ class TestOutputs:
     def test_one_is_chosen_by_name_or_index(self, function, output, gain) -> None:
         bracket = ns.lipschitz(Function(function), torch.randn(2, 3), output=output, max_seconds=0.2)
         assert bracket.upper == pytest.approx(gain)
-
-    def test_logits_are_preferred_and_caches_ignored(self) -> None:
-        assert names(ns.capture(Function(lambda x: {"logits": x.relu(), "h": x.tanh()}), torch.randn(2, 3))) == ["relu"]
-        assert names(ns.capture(Function(lambda x: Output(x.relu(), [x])), torch.randn(2, 3))) == ["relu"]
-        assert names(ns.capture(Function(lambda x: (x.relu(), torch.arange(3))), torch.randn(2, 3))) == ["relu"]
 
     @pytest.mark.parametrize(
         ("function", "output", "words"),
@@ -146,13 +119,6 @@ class Shared(nn.Module):
         return self.layer(self.layer(x).relu()) @ self.layer.weight
 
 
-def slice_add(x: Tensor) -> Tensor:
-    y = x.clone()
-    y[:, 2:].add_(y[:, :2], alpha=2)
-    y[:, 0].mul_(3).relu_()
-    return y
-
-
 def view_write(x: Tensor) -> Tensor:
     y = x * 1.0
     y.view(-1)[::2] = 0.0
@@ -166,26 +132,19 @@ class TestStructure:
         "model",
         [
             Shared(),
-            Function(slice_add),
             Function(view_write),
             nn.Sequential(weight_norm(nn.Linear(4, 4)), nn.ReLU(inplace=True), spectral_norm(nn.Linear(4, 4))),
             nn.Sequential(nn.Unflatten(1, (1, 4)), weight_norm(nn.Conv1d(1, 2, 3)), spectral_norm(nn.Conv1d(2, 2, 2))),
             nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Tanh()),
             nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, norm_first=True),
         ],
-        ids=["shared", "slice add_", "view writes", "parametrized", "parametrized conv", "dropout", "encoder"],
+        ids=["shared", "view writes", "parametrized", "parametrized conv", "dropout", "encoder"],
     )
     def test_the_graph_computes_the_model(self, model: nn.Module) -> None:
         model.eval()
         shape = (1, 3, 4) if isinstance(model, nn.TransformerEncoderLayer) else (1, 4)
         x = torch.randn(shape)
         agrees(ns.capture(model, x), model, x)
-
-    def test_parametrized_weights_are_constants(self) -> None:
-        layer = weight_norm(nn.Linear(4, 3))
-        graph = ns.capture(layer.eval(), torch.randn(2, 4))
-        assert names(graph) == ["linear"]
-        assert torch.allclose(graph.nodes[0].args[1], layer.weight)
 
     @pytest.mark.parametrize("drop", [nn.Dropout(0.5), Function(lambda x: F.dropout(x, 0.5)), nn.Dropout1d(0.5)])
     def test_dropout_counts_as_off_and_the_result_says_so(self, drop: nn.Module) -> None:
@@ -195,19 +154,6 @@ class TestStructure:
         norm = float(torch.linalg.matrix_norm(model[0].weight.detach().double(), 2))
         assert bracket.upper == pytest.approx(norm, rel=2e-3)
         assert "dropout counts as off" not in ns.capture(nn.Linear(3, 3).train(), torch.randn(2, 3)).notes
-
-    def test_a_node_knows_where_it_comes_from(self) -> None:
-        model = nn.Sequential(nn.Sequential(nn.Conv2d(1, 2, 3, padding=1)), Function(lambda x: x.relu() * 2))
-        graph = ns.capture(model.eval(), torch.randn(2, 1, 4, 4))
-        conv, relu = graph.nodes[:2]
-        assert (conv.op, conv.path, conv.kind) == (aten.conv2d.default, "0.0", "Conv2d")
-        assert (conv.shape, conv.dtype, conv.refs) == ((1, 2, 4, 4), torch.float32, (graph.inputs[0].name,))
-        assert conv.bound()["padding"] == [1, 1]
-        assert (relu.op, relu.path, relu.kind) == (aten.relu.default, "1", "Function")
-        file, line = relu.source.rsplit(":", 1)
-        assert os.path.abspath(file) == Function.forward.__code__.co_filename
-        assert int(line) == Function.forward.__code__.co_firstlineno + 1
-        assert "1 at" in relu.where
 
 
 def halves(x: Tensor) -> Tensor:
@@ -326,10 +272,6 @@ class TestRefused:
             ns.lipschitz(nn.Linear(3, 2), batch)
         assert "\n" not in str(caught.value)
 
-    def test_integers_without_an_embedding(self) -> None:
-        with pytest.raises(InputError, match="integers and the model has no embedding"):
-            ns.lipschitz(Function(lambda x: x * 2.0), torch.tensor([[1, 2]]))
-
     @pytest.mark.parametrize("scope", ["global", "point"])
     @pytest.mark.parametrize("value", [math.nan, math.inf])
     def test_weights_that_are_no_numbers(self, value: float, scope: str) -> None:
@@ -338,10 +280,3 @@ class TestRefused:
             model[0].weight[0, 0] = value
         with pytest.raises(InputError, match=r"'0\.weight' holds NaN or infinite"):
             ns.lipschitz(model, torch.randn(2, 3), scope=scope)
-
-    def test_a_branch_on_the_data_cannot_be_captured_but_measured_at_points(self) -> None:
-        model = Function(lambda x: 2 * x if x.sum() > 0 else 3 * x)
-        with pytest.raises(CaptureError, match=r"cannot trace this model.*scope=\"point\""):
-            ns.lipschitz(model, torch.ones(2, 3))
-        assert ns.lipschitz(model, torch.ones(2, 3), scope="point").upper == pytest.approx(2, rel=1e-4)
-        assert ns.lipschitz(model, -torch.ones(2, 3), scope="point").upper == pytest.approx(3, rel=1e-4)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.core.errors import InputError
 from normscope.graph.call import arguments
 
 
@@ -63,13 +62,6 @@ def test_figures_are_those_of_named_arguments(kind, scope, batch):
     assert first.log10_lower == pytest.approx(second.log10_lower, abs=1e-9)
 
 
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-def test_the_graph_is_that_of_named_arguments(training, batch):
-    first, second = (ns.capture(model.train(training), batch) for model in pair(One))
-    assert [node.op for node in first] == [node.op for node in second]
-    assert first.per_sample == second.per_sample == (not training)
-
-
 @pytest.mark.parametrize("kind", [dict, OrderedDict, UserDict])
 def test_kinds_of_dicts(kind, batch):
     model, _ = pair(One)
@@ -106,8 +98,3 @@ def test_the_batch_is_left_alone(batch):
 def test_the_signature_decides(model, keys, one):
     call = arguments(model, {key: torch.zeros(1, 3) for key in keys})
     assert (len(call.args), len(call.kwargs)) == ((1, 0) if one else (0, len(keys)))
-
-
-def test_a_dict_that_does_not_fit_is_refused_with_what_was_tried():
-    with pytest.raises(InputError, match=r"one dict with the keys \['x'\], which are not the names of forward"):
-        ns.capture(nn.Linear(3, 2), {"x": torch.zeros(1, 3)})

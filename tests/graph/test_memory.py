@@ -26,7 +26,6 @@ STRIDED = {
     "channels last": lambda x: weighted(
         x.reshape(1, 2, 3, 1).contiguous(memory_format=torch.channels_last).as_strided((4,), (1,))
     ),
-    "resized": lambda x: weighted((2 * x.t()).resize_(2, 2)),
     "of a product": lambda x: weighted(torch.mm(x.t(), x).t().as_strided((2, 2), (1, 1))),
 }
 

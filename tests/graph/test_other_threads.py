@@ -18,7 +18,7 @@ import normscope as ns
 from normscope.core.errors import CaptureError
 from normscope.graph.capturing import LOGGERS
 
-from ..real_models.families import FAMILIES, Case
+from ..real_models.families import Case
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -147,23 +147,13 @@ class Reads(nn.Module):
         return x if x.sum() > 0 else -x
 
 
-class Keeps(nn.Module):
-    """Torch warns of a tensor that becomes an attribute, and of how it copies its own trees."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.kept = x
-        return x + torch.tensor([1.0, 2.0, 3.0])
-
-
 def small(model: nn.Module, *shape: int, output: int | None = None) -> Case:
     return model.eval(), torch.ones(2, *shape), output
 
 
 NOISY: dict[str, Callable[[], Case]] = {
     "reads a value": lambda: small(Reads(), 3),
-    "keeps a tensor": lambda: small(Keeps(), 3),
     "LSTM": lambda: small(nn.LSTM(3, 3, batch_first=True), 4, 3, output=0),
-    "llama": FAMILIES["llama"],
 }
 
 

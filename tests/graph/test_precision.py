@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import normscope as ns
 from normscope.core.bracket import Evidence
@@ -54,40 +54,6 @@ def test_what_rounds_nothing_stays_as_it_was(name):
     bracket = ns.lipschitz(model, batch, max_seconds=0.2)
     assert not any("rounded to" in note for note in bracket.notes)
     assert bracket.evidence is Evidence.PROVEN
-
-
-class Narrow(nn.Module):
-    """A classifier that rounds between its layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(self.first(x).bfloat16().float().relu())
-
-
-def test_every_figure_says_so():
-    model, batch = Narrow().eval(), torch.randn(2, 3)
-    rungs = ns.ladder(model, batch, effort="tight", max_seconds=1)
-    brackets = [*rungs.values()]
-    options = {"max_seconds": 0.5}
-    brackets += [
-        ns.lipschitz(model, batch, effort="exact", **options),
-        ns.lipschitz(model, batch, scope="ball", radius=0.1, **options),
-        ns.lipschitz(model, batch, scope="point"),
-        ns.lipschitz(model, batch, per="difference", **options),
-    ]
-    sensitivity = ns.weight_sensitivity(model, batch, max_seconds=1)
-    brackets += [row.bracket_h for row in sensitivity.rows]
-    for bracket in brackets:
-        assert bracket.evidence <= Evidence.NUMERICAL, bracket
-        assert any("rounded to bfloat16" in note for note in bracket.notes), bracket
-    radii = ns.certified_radius(model, batch, max_seconds=1)
-    audit = ns.audit(model, batch, effort="thorough")
-    for notes in (radii.notes, sensitivity.notes, audit.notes):
-        assert any("rounded to bfloat16" in note for note in notes)
-    assert max(radii.evidence) <= Evidence.NUMERICAL
 
 
 @pytest.mark.parametrize(

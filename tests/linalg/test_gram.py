@@ -108,16 +108,6 @@ def test_float32_sums_stay_short() -> None:
         certify.gram_of_rows([torch.ones(certify.PIECE + 1, 3)], 3, narrow=True)
 
 
-def test_torchs_precision_setting_changes_nothing() -> None:
-    matrix, before = matrices()["random"], torch.get_float32_matmul_precision()
-    first = narrow_gram(matrix)
-    torch.set_float32_matmul_precision("medium")
-    try:
-        assert torch.equal(narrow_gram(matrix), first)
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 def layers() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
     return {
         "plain": (nn.Conv1d(10, 10, 3, padding=1), (10, 9)),
@@ -160,23 +150,6 @@ def test_where_float32_rounds_too_much_float64_takes_over(monkeypatch) -> None:
     monkeypatch.setattr(weight_norms, "_SMALL", 0)
     stored = weight_norms.matrix_norm(matrices()["random"].float(), rtol=COARSE)
     assert stored.gap < 1e-3
-
-
-def test_a_twin_is_certified_only_where_it_promises_something(monkeypatch) -> None:
-    torch.manual_seed(0)
-    count = []
-    real = conv_norm._certified
-    monkeypatch.setattr(conv_norm, "_certified", lambda *a: count.append(1) or real(*a))
-    window = torch.tensor([0.25, 0.5, 0.25], dtype=F64)
-    smooth = Convolution(torch.randn(20, 20, 1, 1, dtype=F64) * window.outer(window), (14, 14), padding=1)
-    assert operator_norms.bracket(smooth, rtol=COARSE).gap < COARSE
-    assert len(count) == 2
-    count.clear()
-    delta = torch.zeros(20, 20, 3, 3, dtype=F64)
-    delta[:, :, 1, 1] = torch.randn(20, 20)
-    delta[:, :, 0, 0] = 1e-6  # the same at all frequencies, nearly: no torus is better than another
-    operator_norms.upper(Convolution(delta, (14, 14), padding=1), rtol=COARSE)
-    assert len(count) == 1
 
 
 def applied_entries(monkeypatch, kind) -> list[int]:

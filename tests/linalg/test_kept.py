@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 
 import pytest
 import torch
 
-import normscope as ns
 from normscope.core import cost
 from normscope.core.budget import Budget
 from normscope.linalg.absolute import absolute, absolute_norm, row_norms
@@ -52,9 +50,3 @@ def test_a_bound_that_the_clock_cut_is_not_kept_as_a_tight_one() -> None:
     assert taken(linear).loose is not None
     assert taken(linear).loose.upper == late
     assert upper(linear).log10 < late.log10
-
-
-def test_a_bracket_whose_map_was_bounded_can_be_pickled() -> None:
-    """What was worked out about a map stays behind."""
-    bracket = ns.spectral_norm(torch.diag(torch.tensor([3.0, 1.0])))
-    assert pickle.loads(pickle.dumps(bracket)).upper == bracket.upper

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from normscope.listening.calls import FunctionCall, float_tensors, tensors_in
+from normscope.listening.calls import FunctionCall
 
 
 def call(func: Any, *args: Any, **kwargs: Any) -> FunctionCall:
@@ -50,14 +50,3 @@ def test_arguments_go_by_name_however_they_are_given(made: FunctionCall) -> None
 )
 def test_what_is_a_weight_layer(made: FunctionCall, family: str | None) -> None:
     assert made.weight_family == family
-
-
-def test_tensors_are_found_in_nests_and_objects() -> None:
-    class Output:
-        def __init__(self) -> None:
-            self.logits, self.hidden, self.name = X, (B, [W]), "x"
-
-    assert [t is u for t, u in zip(tensors_in(Output()), (X, B, W), strict=True)] == [True] * 3
-    assert tensors_in(X)[0] is X
-    assert len(float_tensors({"a": X, "b": torch.arange(3), "c": torch.empty(0)})) == 1
-    assert tensors_in(None) == []

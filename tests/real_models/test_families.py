@@ -129,18 +129,6 @@ def test_every_family_has_an_expectation():
     assert set(FAMILIES) >= QUICK
 
 
-@pytest.mark.parametrize("name", families(quick={"resnet_basic", "bert_padded"}))
-def test_builders_are_reproducible_and_leave_the_random_state(name):
-    state = torch.get_rng_state()
-    first, batch, _ = FAMILIES[name]()
-    second, _, _ = FAMILIES[name]()
-    assert torch.equal(state, torch.get_rng_state())
-    assert_same(dict(first.state_dict()), dict(second.state_dict()), name)
-    assert not any(module.training for module in first.modules())
-    leaves = [batch] if isinstance(batch, torch.Tensor) else list(batch.values())
-    assert all(leaf.shape[0] == 2 for leaf in leaves)
-
-
 # ------------------------------------------------------------------------------------------------------------ capture
 
 
@@ -163,21 +151,6 @@ def test_the_graph_is_the_model(name):
             expected = value_at(model, batch, output, graph, other)
             got = graph.run(other)
             torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
-
-
-@pytest.mark.parametrize("name", families())
-def test_the_graph_in_float64_is_the_model_and_differentiable(name):
-    graph = captured(name)
-    wide = graph.double()
-    x = wide.inputs[0].value.clone().requires_grad_()
-    y = wide.run(x)
-    assert y.dtype == torch.float64
-    narrow = graph.run(graph.inputs[0].value).double()
-    torch.testing.assert_close(y, narrow, rtol=1e-4, atol=1e-5 * float(narrow.abs().max()))
-    weights = torch.randn(y.shape, generator=torch.Generator().manual_seed(0), dtype=y.dtype)
-    (gradient,) = torch.autograd.grad(y, x, weights)
-    assert bool(torch.isfinite(gradient).all())
-    assert float(gradient.norm()) > 0
 
 
 # ------------------------------------------------------------------------------------------------------------- global
@@ -270,24 +243,6 @@ def test_point_and_global_agree(name):
 # ---------------------------------------------------------------------------------------------------- other conditions
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "torch_encoder_pre_relu",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ("bert", "gpt2", "swin", "t5_encoder")),
-    ],
-)
-def test_a_train_mode_graph_draws_no_random_numbers(name):
-    """Attention hands its dropout rate to one operator; drop path is a random number: both count as off."""
-    model, batch, output = FAMILIES[name]()
-    graph = ns.capture(model.train(), batch, output=output)
-    x = graph.inputs[0].value
-    with torch.random.fork_rng(devices=[]):
-        state = torch.get_rng_state()
-        assert torch.equal(graph.run(x), graph.run(x))
-        assert torch.equal(state, torch.get_rng_state())
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("name", ["resnet_basic", "vit", "bert_padded", "gpt2", "llama", "gemma", "t5_encoder"])
@@ -312,31 +267,6 @@ def test_other_dtypes(name, dtype):
 
 
 # ---------------------------------------------------------------------------------------------------------- refusals
-
-
-class Odd(nn.Module):
-    """A real model followed by operators nobody writes a rule for, in two places."""
-
-    def __init__(self, model: nn.Module, output: str | None):
-        super().__init__()
-        self.model = model
-        self.output = output
-        self.first = Special()
-        self.second = Special()
-
-    def forward(self, **batch):
-        y = getattr(self.model(**batch), self.output)
-        return torch.special.entr(self.second(self.first(y)).abs() + 1)
-
-
-class Special(nn.Module):
-    def forward(self, x):
-        return torch.special.i0e(x)
-
-
-def odd(name: str = "vit_dict"):
-    model, batch, output = FAMILIES[name]()
-    return Odd(model, output).eval(), batch
 
 
 # ---------------------------------------------------------------------------------------------------------- untouched
@@ -450,16 +380,5 @@ def test_untouched_when_the_model_raises_halfway(what, calls, mode):
     used(model)
     before = snapshot(model)
     with contextlib.suppress(NormscopeError, RuntimeError):
-        CALLS[what](model, batch, None)
-    assert_same(before, snapshot(model))
-
-
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("what", ["global", "ladder"])
-def test_untouched_when_an_operator_has_no_rule(what):
-    model, batch = odd()
-    used(model)
-    before = snapshot(model)
-    with pytest.raises(MissingRuleError):
         CALLS[what](model, batch, None)
     assert_same(before, snapshot(model))

@@ -16,7 +16,7 @@ import normscope as ns
 from normscope.rules.invariance import FeedingLayer, feeds
 
 from ..real_models.families import FAMILIES
-from ..soundness.networks import Function, network
+from ..soundness.networks import Function
 
 EPS = 1e-14
 """Of the normalizers under test: small enough to be lost in the tolerance, as invariance holds up to eps."""
@@ -117,33 +117,16 @@ def permuted(*dims: int) -> nn.Module:
 CASES = {  # layers, input shape, mode, unit, scale_invariant, bias_redundant
     "batch, train": ([nn.Linear(3, 4), nn.BatchNorm1d(4)], (5, 3), "train", "channel", True, "whole"),
     "batch, eval": ([nn.Linear(3, 4), nn.BatchNorm1d(4)], (5, 3), "eval", "channel", False, "whole"),
-    "batch, no statistics, eval": (
-        [nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4, track_running_stats=False)],
-        (3, 2, 5, 5), "eval", "channel", True, "whole",
-    ),
-    "circular convolution": (
-        [nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"), nn.BatchNorm2d(3)],
-        (3, 2, 4, 4), "train", "channel", True, "whole",
-    ),
     "transposed convolution": (
         [nn.ConvTranspose2d(4, 6, 3, groups=2, stride=2), nn.BatchNorm2d(6)],
         (2, 4, 3, 3), "train", "channel", True, "whole",
     ),
     "instance": ([nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4)], (3, 2, 5, 5), "eval", "channel", True, "whole"),
     "group": ([nn.Conv2d(2, 6, 3), nn.GroupNorm(2, 6)], (3, 2, 5, 5), "eval", "group", True, "common"),
-    "group per channel": ([nn.Conv1d(2, 4, 2), nn.GroupNorm(4, 4)], (3, 2, 5), "eval", "channel", True, "whole"),
     "layer": ([nn.Linear(3, 5), nn.LayerNorm(5)], (4, 3), "eval", "layer", True, "common"),
-    "layer along a channel": ([nn.Conv1d(2, 3, 3), nn.LayerNorm(5)], (2, 2, 7), "eval", "channel", True, "whole"),
     "layer, written out": ([nn.Linear(3, 5), WrittenLayerNorm()], (4, 3), "eval", "layer", True, "common"),
-    "rms, written out": (
-        [nn.Linear(3, 5), Function(lambda x: x / torch.sqrt(x.pow(2).mean(-1, True) + EPS))],
-        (4, 3), "eval", "layer", True, "no",
-    ),
     "layer behind a permutation": (
         [nn.Conv2d(2, 4, 3), permuted(0, 2, 3, 1), nn.LayerNorm(4)], (2, 2, 5, 5), "eval", "layer", True, "common",
-    ),
-    "batch of tokens, turned": (
-        [nn.Linear(3, 4), permuted(0, 2, 1), nn.BatchNorm1d(4)], (2, 5, 3), "train", "channel", True, "whole",
     ),
     "heads": (
         [nn.Linear(3, 8), nn.Unflatten(-1, (2, 4)), permuted(0, 2, 1, 3), nn.LayerNorm(4)],
@@ -195,14 +178,6 @@ def test_the_unit_is_the_smallest_that_can_be_scaled(name: str) -> None:
     assert not same(changed, result(model, batch, mode), 1e-3)
 
 
-def test_eps_is_all_that_breaks_the_invariance() -> None:
-    model, batch, mode, feed = built("batch, train")
-    model = copy.deepcopy(model)
-    model[1].eps = 0.1
-    assert feed.scale_invariant
-    assert not holds(model, batch, mode, feed)
-
-
 class Wired(nn.Module):
     """Layers a, b and normalizers n, m under a forward of the test's own."""
 
@@ -249,18 +224,6 @@ def test_an_output_that_is_read_elsewhere_is_not_exclusive(name: str) -> None:
     assert pairs
 
 
-def test_a_mean_that_is_read_elsewhere_is_not_exclusive() -> None:
-    def forward(s: Wired, x: Tensor) -> Tensor:
-        y = s.a(x)
-        mean = y.mean(-1, keepdim=True)
-        z = y - mean
-        return z * torch.rsqrt(z.pow(2).mean(-1, keepdim=True) + EPS) + mean
-
-    [feed] = found(shaken(Wired(forward)), noise(5, 4), "eval")
-    assert not feed.exclusive
-    assert not feed.scale_invariant
-
-
 def test_a_centring_over_other_sets_is_none() -> None:
     def forward(s: Wired, x: Tensor) -> Tensor:
         z = (y := s.a(x)) - y.mean(0, keepdim=True)
@@ -299,21 +262,6 @@ def test_a_shared_weight_that_is_made_anew_in_every_run_is_shared() -> None:
     assert not feed.scale_invariant
 
 
-def test_two_halves_of_one_parameter_are_not_shared() -> None:
-    class Halves(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.both, self.n = nn.Parameter(torch.ones(8, 4)), nn.BatchNorm1d(4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return F.linear(self.n(F.linear(x, self.both[:4])).relu(), self.both[4:])
-
-    model = shaken(Halves())
-    graph = ns.capture(model, noise(5, 4), mode="train")
-    [feed] = feeds(graph)
-    assert feed.scale_invariant
-
-
 PRODUCTS = {
     "x @ w": lambda s, x: s.n(x @ s.a.weight),
     "addmm": lambda s, x: s.n(torch.addmm(s.a.bias, x, s.a.weight, alpha=2.0, beta=-1.0)),
@@ -334,11 +282,6 @@ def test_products_with_a_constant_are_weights(name: str, normalizer: type[nn.Mod
     assert same(result(other, batch, "train"), result(model, batch, "train"))
 
 
-def pairs_of(name: str) -> list[tuple[str, str]]:
-    model, batch, output = FAMILIES[name]()
-    return [(f.weight.path, f.normalizer.path) for f in feeds(ns.capture(model, batch, output=output))]
-
-
 @pytest.mark.parametrize("mode", [pytest.param("train", marks=pytest.mark.slow), "eval"])
 def test_every_convolution_of_a_resnet_feeds_its_batch_norm(mode: str) -> None:
     model, batch, output = FAMILIES["resnet_basic"]()
@@ -349,14 +292,6 @@ def test_every_convolution_of_a_resnet_feeds_its_batch_norm(mode: str) -> None:
         assert feed.weight.path.removesuffix("convolution") == feed.normalizer.path.removesuffix("normalization")
         assert (feed.unit, feed.exclusive, feed.bias_redundant) == ("channel", True, "whole")
         assert feed.scale_invariant == (mode == "train")
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["gpt2", *(pytest.param(n, marks=pytest.mark.slow) for n in ("bert", "torch_encoder_post_relu", "vit", "llama"))],
-)
-def test_transformers_normalize_sums_only(name: str) -> None:
-    assert pairs_of(name) == []
 
 
 class Tangle(nn.Module):
@@ -438,24 +373,3 @@ def test_random_graphs_do_not_break_a_claim() -> None:
 @pytest.mark.parametrize("block", range(8))
 def test_many_random_graphs_do_not_break_a_claim(block: int) -> None:
     assert sum(map(tangled, range(1000 + 100 * block, 1100 + 100 * block))) > 50
-
-
-def drawn(seed: int) -> int:
-    """Attack a network of the soundness suite in float64; dropout counts as off."""
-    case = network(seed)
-    model = case.model.double().train(case.mode == "train")
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-        if "Norm" in type(module).__name__ and isinstance(getattr(module, "eps", None), float):
-            module.eps = EPS
-    return attack(model, case.batch.double(), case.mode)
-
-
-def test_random_networks_do_not_break_a_claim() -> None:
-    assert sum(map(drawn, range(6))) > 0
-
-
-@pytest.mark.slow
-def test_many_random_networks_do_not_break_a_claim() -> None:
-    assert sum(map(drawn, range(1000, 1600))) > 40

@@ -207,14 +207,3 @@ def test_large_boxes_of_normalizers_and_softmax_take_half_the_largest_jacobian()
         primitive, boxes, _, _ = drawn(name, 10.0, 4)
         part = primitive.local(boxes).parts[0]
         assert bool((part.weight.flatten(1).amax(1) <= 0.5 * part.gain * (1 + 1e-9)).all())
-
-
-def test_entries_that_stand_still_do_not_open_a_window() -> None:
-    """Several dead units at 0 and one that is negative throughout: nothing moves, whoever wins."""
-    centre = torch.tensor([[0.0, 0.0, -1.0, 2.0]], dtype=torch.float64)
-    box = enclosure(centre, centre - torch.tensor([0.0, 0.0, 0.1, 0.1]), centre + torch.tensor([0.0, 0.0, 0.1, 0.1]))
-    speeds = torch.tensor([[0.0, 0.0, 1.0, 1.0]], dtype=torch.float64)
-    box = Enclosure(box.centre, box.low, box.high, box.constant, speeds, box.radius)
-    found = WindowMaximum(torch.tensor([[0, 1, 2], [1, 2, 3]]), (2,)).local([box])
-    assert found.parts[0].weight.tolist() == [[0.0, 0.0]]
-    assert found.parts[0].entries.tolist() == [[0.0, 1.0]]

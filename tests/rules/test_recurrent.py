@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.core.errors import SoundnessError
 from normscope.rules import recurrent
-from normscope.rules.recurrent import _Taken, travel
+from normscope.rules.recurrent import _Taken
 
 
 @pytest.fixture(autouse=True)
@@ -67,24 +67,6 @@ def test_a_linear_recurrence_is_met_up_to_the_schur_test():
     assert found.lower == pytest.approx(exact, rel=1e-3)
 
 
-def test_the_recursion_is_that_of_its_matrix():
-    """The columns of `travel` are those of the matrix written out."""
-    rng = np.random.default_rng(0)
-    coefficients = [(rng.random((2, 2)), rng.random(2)) for _ in range(6)]
-    found = travel(lambda t: coefficients[t], 6)
-    rows = np.zeros((6, 6))
-    last = np.zeros((2, 6))
-    for s in range(6):
-        state = np.zeros(2)
-        for t in range(6):
-            state = coefficients[t][0] @ state + coefficients[t][1] * (s == t)
-            rows[t, s] = state[0]
-        last[:, s] = state
-    exact = np.linalg.norm(rows, 2)
-    assert exact <= found.sequence[0] <= math.sqrt(rows.sum(0).max() * rows.sum(1).max()) * (1 + 1e-9)
-    assert np.allclose(found.last[0], np.linalg.norm(last, axis=1))
-
-
 class Decoder(nn.Module):
     """The first state of a layer depends on the input."""
 
@@ -115,13 +97,6 @@ def test_projections_have_no_bound_and_a_reason():
     found = ns.lipschitz(_Taken(nn.LSTM(2, 3, proj_size=2)), torch.randn(3, 1, 2), max_seconds=0.0)
     assert found.upper == math.inf
     assert "projection" in found.reason
-
-
-def test_a_ball_is_bounded_too():
-    model, x = _Taken(nn.GRU(2, 2, batch_first=True)).double().eval(), torch.randn(1, 3, 2).double()
-    ball = ns.lipschitz(model, x, scope="ball", radius=0.1, max_seconds=1)
-    point = ns.lipschitz(model, x, scope="point")
-    assert point.lower <= ball.upper < math.inf
 
 
 def test_a_planted_bug_is_seen(monkeypatch):
