@@ -133,12 +133,12 @@ def _name_classes(model: nn.Module, program: torch.export.ExportedProgram) -> No
 
 def _without_dropout(program: torch.export.ExportedProgram) -> bool:
     """Switch dropout off in the graph; say whether any was on."""
-    found = False
+    dropped = False
     for node in program.graph.nodes:
         if node.target is torch.ops.aten.dropout.default and node.args[2] is True:
             node.update_arg(2, False)
-            found = True
-    return found
+            dropped = True
+    return dropped
 
 
 def _fixed_batch_size(program: torch.export.ExportedProgram) -> int | None:
@@ -214,8 +214,8 @@ def capture_within(
         why = what_joins(program, call, mode, whole)
         notes = call.notes if why is None else (*call.notes, f"{why}: the whole batch is measured as one input")
         call, batched = dataclasses.replace(call, per_sample=why is None, notes=notes), (whole,)
-    found, graph = _captured(model, call, forced, mode)
-    return dataclasses.replace(found, batched=(*batched, graph) if call.per_sample else ())
+    recognised, graph = _captured(model, call, forced, mode)
+    return dataclasses.replace(recognised, batched=(*batched, graph) if call.per_sample else ())
 
 
 @outside_inference_mode
@@ -267,8 +267,8 @@ def capture_groups(
         rows = torch.cat([item.value.reshape(len(item.value), -1) for item in graph.batched[0].inputs], dim=1)
     kept = [[n for n in numbers if samples is None or n < samples] for numbers in call.groups(graph.constant_places)]
     groups = [numbers for numbers in kept if numbers]
-    found = [(groups[0], graph)] if len(groups) == 1 else _regrouped(model, call, groups, mode)
-    return [(n, part if rows is None else dataclasses.replace(part, samples=rows[n])) for n, part in found]
+    graphs = [(groups[0], graph)] if len(groups) == 1 else _regrouped(model, call, groups, mode)
+    return [(n, part if rows is None else dataclasses.replace(part, samples=rows[n])) for n, part in graphs]
 
 
 def _regrouped(
@@ -276,7 +276,7 @@ def _regrouped(
 ) -> list[tuple[list[int], Graph]]:
     """Return the samples by number with their graph; those whose masks make the same constants share one."""
     mode, program = mode_of(model, forced), None
-    found: list[tuple[list[int], Graph]] = []
+    graphs: list[tuple[list[int], Graph]] = []
     plain: list[Graph] = []
     for numbers in groups:
         single = call.sample(numbers[0])
@@ -285,13 +285,13 @@ def _regrouped(
         else:
             with torch.no_grad():
                 traced = _translated(program, single, mode)
-        same = [others for (others, _), other in zip(found, plain, strict=True) if same_constants(other, traced)]
+        same = [others for (others, _), other in zip(graphs, plain, strict=True) if same_constants(other, traced)]
         if same:
             same[0].extend(numbers)
         else:
-            found.append((list(numbers), _recognised(model, single, forced, program, traced)))
+            graphs.append((list(numbers), _recognised(model, single, forced, program, traced)))
             plain.append(traced)
-    return found
+    return graphs
 
 
 class Traces:
@@ -410,9 +410,9 @@ def _recognised(model: nn.Module, call: Call, forced: str | None, program: Expor
     """Return the graph of a call, verified, with units recognised."""
     _verify(model, call, forced, program, graph)
     with torch.no_grad():
-        found = recognise(graph)
+        recognised = recognise(graph)
     notes = [DROPPED] if graph.mode == "train" and any(drops(module) for module in model.modules()) else []
-    return dataclasses.replace(found, notes=tuple(dict.fromkeys((*notes, *found.notes))))
+    return dataclasses.replace(recognised, notes=tuple(dict.fromkeys((*notes, *recognised.notes))))
 
 
 def _traced(model: nn.Module, call: Call, forced: str | None, mode: str, plain: bool) -> tuple[ExportedProgram, Graph]:
@@ -456,9 +456,9 @@ def _verify(model: nn.Module, call: Call, forced: str | None, program: ExportedP
                     f"a run of the model changes {', '.join(map(repr, moved))}, which the output reads, in a way that "
                     "torch.export does not see: the traced function is not the model's"
                 )
-        given = dict(zip(program.graph_signature.user_inputs, trial.leaves, strict=True))
+        inputs = dict(zip(program.graph_signature.user_inputs, trial.leaves, strict=True))
         with torch.no_grad():
-            replayed = graph.run(*(given[i.name] if call.variables else i.value for i in graph.inputs))
+            replayed = graph.run(*(inputs[i.name] if call.variables else i.value for i in graph.inputs))
         if DROPPED not in graph.notes and not close(replayed, own, coarse=coarse):
             raise CaptureError(
                 "what torch.export made of this model does not give the model's own output: it reads or writes what "

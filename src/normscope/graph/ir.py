@@ -79,9 +79,9 @@ class Node:
     refs: tuple[str, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        found = tuple(leaf for leaf in leaves((self.args, self.kwargs)) if isinstance(leaf, Ref))
-        object.__setattr__(self, "operands", found)
-        object.__setattr__(self, "refs", tuple(ref.name for ref in found))
+        operands = tuple(leaf for leaf in leaves((self.args, self.kwargs)) if isinstance(leaf, Ref))
+        object.__setattr__(self, "operands", operands)
+        object.__setattr__(self, "refs", tuple(ref.name for ref in operands))
 
     def evaluate(self, values: Sequence[Tensor]) -> Tensor:
         """Run the operator with one value per entry of `refs`."""
@@ -427,25 +427,25 @@ SOURCES = ("source", "src", "values", "value")
 
 def places_vary(node: Node) -> bool:
     """Whether the indices depend on the input."""
-    given = node.bound()
-    return any(isinstance(leaf, Ref) for name in PLACES for leaf in leaves(given.get(name)))
+    arguments = node.bound()
+    return any(isinstance(leaf, Ref) for name in PLACES for leaf in leaves(arguments.get(name)))
 
 
 def source_of_writing(node: Node) -> Ref | Tensor | float:
     """Return the values to write."""
-    given = node.bound()
-    return next(given[name] for name in SOURCES if name in given)
+    arguments = node.bound()
+    return next(arguments[name] for name in SOURCES if name in arguments)
 
 
 def entries_written(node: Node) -> Tensor:
     """Return the flat index of the entry that each value is written to."""
-    given = node.bound()
+    arguments = node.bound()
     entries = torch.arange(math.prod(node.shape), device=node.device).reshape(node.shape)
-    if "indices" in given:
-        return entries[tuple(slice(None) if index is None else index for index in given["indices"])]
+    if "indices" in arguments:
+        return entries[tuple(slice(None) if index is None else index for index in arguments["indices"])]
     if node.operator.startswith("scatter"):
-        return entries.gather(given["dim"], given["index"])
-    return entries.index_select(given["dim"], given["index"])
+        return entries.gather(arguments["dim"], arguments["index"])
+    return entries.index_select(arguments["dim"], arguments["index"])
 
 
 def values_written(node: Node, source: Tensor, entries: Tensor) -> Tensor:

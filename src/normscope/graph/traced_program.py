@@ -203,21 +203,21 @@ def writes_nothing(program: ExportedProgram) -> bool:
 
 def is_plain(program: ExportedProgram) -> bool:
     """Whether a trace can be read as it is: every operator on values that depend on the input must be known."""
-    known = KEPT | VIEWS | CASTS | COPIES | {CALLED_BATCH_NORM, DROPOUT}
+    readable = KEPT | VIEWS | CASTS | COPIES | {CALLED_BATCH_NORM, DROPOUT}
     varying = _varying(program)
-    return writes_nothing(program) and all(node.target in known for node in _calls(program) if node in varying)
+    return writes_nothing(program) and all(node.target in readable for node in _calls(program) if node in varying)
 
 
 def _varying(program: ExportedProgram) -> set[torch.fx.Node]:
     """Return the values that depend on a float input or on an embedding; all others are constants."""
-    given = set(program.graph_signature.user_inputs)
-    found: set[torch.fx.Node] = set()
+    inputs = set(program.graph_signature.user_inputs)
+    varying: set[torch.fx.Node] = set()
     for node in program.graph.nodes:
         value = node.meta.get("val")
-        starts = node.name in given and isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
-        if starts or node.target is aten.embedding.default or not found.isdisjoint(node.all_input_nodes):
-            found.add(node)
-    return found
+        starts = node.name in inputs and isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
+        if starts or node.target is aten.embedding.default or not varying.isdisjoint(node.all_input_nodes):
+            varying.add(node)
+    return varying
 
 
 def _calls(program: ExportedProgram) -> list[torch.fx.Node]:

@@ -275,7 +275,7 @@ def _derived(
 ) -> tuple[tuple[str, Tensor], ...]:
     """Return where a constant is read that was computed from a parameter, with that parameter; views do not count."""
     weights, nodes = _parameters(program), {node.name: node for node in program.graph.nodes}
-    found: dict[tuple[str, str], tuple[str, Tensor]] = {}
+    derived: dict[tuple[str, str], tuple[str, Tensor]] = {}
     for name, node in made.items():
         for operand in nodes[name].all_input_nodes if name in nodes else ():
             value = constants.get(operand.name)
@@ -283,8 +283,8 @@ def _derived(
                 continue
             for source in ancestors(operand):
                 if source.name in weights and not overlap(value, constants[source.name]):
-                    found[node.where, source.name] = node.where, constants[source.name]
-    return tuple(found.values())
+                    derived[node.where, source.name] = node.where, constants[source.name]
+    return tuple(derived.values())
 
 
 def _held(program: ExportedProgram, reader: _Reader) -> tuple[HeldArgument, ...]:
@@ -327,11 +327,11 @@ def _placeholders(program: ExportedProgram, call: Call) -> dict[str, Any]:
     """Return the value of every placeholder: parameters, buffers, lifted constants, and the batch itself."""
     values: dict[str, Any] = {}
     single = call.sample() if call.per_sample else call
-    given = iter(single.leaves)
+    leaves_left = iter(single.leaves)
     for spec in program.graph_signature.input_specs:
         name = spec.arg.name
         if spec.kind is InputKind.USER_INPUT:
-            values[name] = next(given)
+            values[name] = next(leaves_left)
         elif spec.target in program.state_dict:
             held = program.state_dict[spec.target].detach()
             values[name] = held.clone() if spec.kind is InputKind.BUFFER else held  # some operators write into buffers
@@ -425,7 +425,7 @@ def rounded(inputs: Iterable[Input], nodes: Iterable[Node]) -> tuple[str, ...]:
     """
     reached = {item.name: {dtype} if (dtype := item.value.dtype).is_floating_point else set() for item in inputs}
     narrow: set[str] = set()
-    found = []
+    places = []
     for node in nodes:
         reached[node.name] = set().union(*(reached[ref] for ref in node.refs))
         if not narrow.isdisjoint(node.refs):
@@ -434,8 +434,8 @@ def rounded(inputs: Iterable[Input], nodes: Iterable[Node]) -> tuple[str, ...]:
             holds(node.dtype, wide) for wide in reached[node.name]
         ):
             narrow.add(node.name)
-            found.append(f"values are rounded to {str(node.dtype).removeprefix('torch.')} in {node.where}")
-    return tuple(dict.fromkeys(found))
+            places.append(f"values are rounded to {str(node.dtype).removeprefix('torch.')} in {node.where}")
+    return tuple(dict.fromkeys(places))
 
 
 def holds(dtype: torch.dtype, other: torch.dtype) -> bool:
@@ -502,16 +502,16 @@ def _written(node: torch.fx.Node) -> Iterator[tuple[str, str, Any]]:
     """
     schema = getattr(node.target, "_schema", None)
     if schema is None:
-        given, chosen = {str(place): value for place, value in enumerate((*node.args, *node.kwargs.items()))}, None
+        arguments, chosen = {str(place): value for place, value in enumerate((*node.args, *node.kwargs.items()))}, None
     else:
-        given = dict(zip((port.name for port in schema.arguments), node.args)) | node.kwargs
+        arguments = dict(zip((port.name for port in schema.arguments), node.args)) | node.kwargs
         chosen = [
             port.name
             for port in schema.arguments
             if "Tensor" not in str(port.type) and (port.has_default_value() or str(port.real_type) not in NUMBERS)
         ]
-    numbers: dict[str, list[Any]] = {name: [] for name in given}
-    forms = {name: _form(value, numbers[name]) for name, value in given.items()}
+    numbers: dict[str, list[Any]] = {name: [] for name in arguments}
+    forms = {name: _form(value, numbers[name]) for name, value in arguments.items()}
     choice = [forms.get(name, Argument.ABSENT) for name in (forms if chosen is None else chosen)]
     if choice:
         while choice and choice[-1] is Argument.ABSENT:

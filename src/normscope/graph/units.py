@@ -167,9 +167,9 @@ def recognise(graph: Graph) -> Graph:
         reader = Reader(graph)
         nodes: list[Node] = []
         for node in graph:
-            found = recogniser(reader, node)
-            found = found if isinstance(found, tuple) else (found,) if found is not None else ()
-            nodes.extend(found if found and _agrees(reader, node, found) else (node,))
+            unit = recogniser(reader, node)
+            unit = unit if isinstance(unit, tuple) else (unit,) if unit is not None else ()
+            nodes.extend(unit if unit and _agrees(reader, node, unit) else (node,))
         graph = pruned(dataclasses.replace(graph, nodes=tuple(nodes)))
     return graph
 
@@ -183,11 +183,11 @@ def _agrees(reader: Reader, node: Node, unit: tuple[Node, ...]) -> bool:
         return False
     generator = torch.Generator().manual_seed(0)
     for scale in (1.0, 1e-2):
-        given = {
+        inputs = {
             name: (scale * torch.randn(ref.shape, dtype=torch.float64, generator=generator)).to(node.device)
             for name, ref in operands.items()
         }
-        before, after = evaluated(region, given)[node.name], evaluated(list(unit), given)[node.name]
+        before, after = evaluated(region, inputs)[node.name], evaluated(list(unit), inputs)[node.name]
         if before.shape != after.shape or not torch.allclose(
             before, after, rtol=1e-5, atol=1e-7 * scale, equal_nan=True
         ):
@@ -197,14 +197,14 @@ def _agrees(reader: Reader, node: Node, unit: tuple[Node, ...]) -> bool:
 
 def _between(reader: Reader, node: Node, operands: Container[str]) -> list[Node]:
     """Return the operators that lead from the operands of a unit to its last node, in the order of the graph."""
-    found: set[str] = set()
+    between: set[str] = set()
     stack = [node.name]
     while stack:
         name = stack.pop()
-        if name not in operands and name in reader.nodes and name not in found:
-            found.add(name)
+        if name not in operands and name in reader.nodes and name not in between:
+            between.add(name)
             stack.extend(reader.nodes[name].refs)
-    return [member for name, member in reader.nodes.items() if name in found]
+    return [member for name, member in reader.nodes.items() if name in between]
 
 
 def rms_norm(reader: Reader, node: Node) -> Node | None:
@@ -220,10 +220,10 @@ def rms_norm(reader: Reader, node: Node) -> Node | None:
         source = reader.origin(value)
         if root is None or source is None or node.shape != source.shape:
             continue
-        found = _mean_square(reader, root.args[0], source)
-        if found is None:
+        sets = _mean_square(reader, root.args[0], source)
+        if sets is None:
             continue
-        dims, eps = found
+        dims, eps = sets
 
         def function(y: Tensor, dims: tuple[int, ...] = dims, eps: float = eps) -> Tensor:
             return y * torch.rsqrt(y.pow(2).mean(dims, keepdim=True) + eps)
@@ -424,9 +424,9 @@ def activation(reader: Reader, node: Node) -> Node | None:
         behind = reader.nodes.get(source.name)
         if behind is not None and not behind.dtype.is_floating_point:
             continue
-        found = _recognised(region, source, node)
-        if found is not None:
-            unit = Unit("activation", runner(region, source, node.name), {"activation": found})
+        activation_read = _recognised(region, source, node)
+        if activation_read is not None:
+            unit = Unit("activation", runner(region, source, node.name), {"activation": activation_read})
             return dataclasses.replace(node, op=unit, args=(source,), kwargs={})
     return None
 
@@ -440,11 +440,11 @@ def _recognised(region: list[Node], source: Ref, node: Node) -> Activation | Non
         kinds.insert(0, (PiecewiseLinear, piecewise.activation_of))
     for kind, match in kinds:
         try:
-            found = match(_read(region, source, kind)[node.name])
+            activation_read = match(_read(region, source, kind)[node.name])
         except (Unreadable, OverflowError):
             continue
-        if found is not None:
-            return found
+        if activation_read is not None:
+            return activation_read
     return None
 
 
@@ -455,23 +455,25 @@ def _read(region: list[Node], source: Ref, kind: Any) -> dict[str, Any]:
         if node.op in SAME:
             values[node.name] = values[node.refs[0]]
             continue
-        given = {name: values[value.name] if isinstance(value, Ref) else value for name, value in node.bound().items()}
-        values[node.name] = _applied(node, given, kind)
+        arguments = {
+            name: values[value.name] if isinstance(value, Ref) else value for name, value in node.bound().items()
+        }
+        values[node.name] = _applied(node, arguments, kind)
     return values
 
 
-def _applied(node: Node, given: dict[str, Any], kind: Any) -> Any:
+def _applied(node: Node, arguments: dict[str, Any], kind: Any) -> Any:
     """Apply one operator to expressions; `given` holds its arguments by name."""
 
     def operand(name: str) -> Any:
-        value = given[name]
+        value = arguments[name]
         return kind.constant(number(value)) if isinstance(value, int | float | Tensor) else value
 
     if node.op in COMPARISONS:
         return _polynomial(operand("self")).compared(COMPARISONS[node.op], _polynomial(operand("other")))
     if node.op in CHOICES:
         filling = node.operator == "masked_fill"
-        condition = given["mask" if filling else "condition"]
+        condition = arguments["mask" if filling else "condition"]
         if not hasattr(condition, "chosen"):
             raise Unreadable("a choice by something that is no comparison")
         return condition.chosen(operand("value"), operand("self")) if filling else condition.chosen(
@@ -481,10 +483,10 @@ def _applied(node: Node, given: dict[str, Any], kind: Any) -> Any:
     if node.op in CALLED:
         return x.called(CALLED[node.op])
     if node.op in LIMITS:
-        return x.called("clamp", *LIMITS[node.op](given))
+        return x.called("clamp", *LIMITS[node.op](arguments))
     if node.op in TWO:
-        return TWO[node.op](x, _polynomial(operand("other")), kind.constant(number(given.get("alpha", 1))))
-    return ONE[node.op](x, given, kind)
+        return TWO[node.op](x, _polynomial(operand("other")), kind.constant(number(arguments.get("alpha", 1))))
+    return ONE[node.op](x, arguments, kind)
 
 
 def _polynomial(value: Any) -> Any:
@@ -509,21 +511,21 @@ def _limit(value: Any) -> Fraction | None:
     return None if value is None or (isinstance(value, float) and math.isinf(value)) else number(value)
 
 
-def _power(x: Any, given: dict[str, Any], kind: Any) -> Any:
-    exponent = number(given["exponent"])
+def _power(x: Any, arguments: dict[str, Any], kind: Any) -> Any:
+    exponent = number(arguments["exponent"])
     if exponent.denominator != 1:
         raise Unreadable("a power that is no integer")
     return x.powered(int(exponent))
 
 
-def _softplus(x: Any, given: dict[str, Any], kind: Any) -> Any:
-    beta, threshold = number(given["beta"]), number(given["threshold"])
+def _softplus(x: Any, arguments: dict[str, Any], kind: Any) -> Any:
+    beta, threshold = number(arguments["beta"]), number(arguments["threshold"])
     if threshold < SOFTPLUS_THRESHOLD or beta == 0:
         raise Unreadable("a softplus that jumps")
     return (x * kind.constant(beta)).called("softplus").divided(kind.constant(beta))
 
 
-def _hardsigmoid(x: Any, given: dict[str, Any], kind: Any) -> Any:
+def _hardsigmoid(x: Any, arguments: dict[str, Any], kind: Any) -> Any:
     shifted = (x + kind.constant(Fraction(3))).called("clamp", Fraction(0), Fraction(6))
     return shifted.divided(kind.constant(Fraction(6)))
 

@@ -129,11 +129,11 @@ def _sizes(taps: Tensor) -> Tensor:
 
 def _merge(parts: Iterable[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
     """Concatenate the phases whose taps lie on the same entries."""
-    found: dict[tuple[tuple[int, ...], ...], tuple[Tensor, list[Tensor]]] = {}
+    merged: dict[tuple[tuple[int, ...], ...], tuple[Tensor, list[Tensor]]] = {}
     for position, part in parts:
         key = tuple(tuple(row) for row in position.tolist())
-        found.setdefault(key, (position, []))[1].append(part)
-    return [(position, torch.cat(same, dim=3)) for position, same in found.values()]
+        merged.setdefault(key, (position, []))[1].append(part)
+    return [(position, torch.cat(same, dim=3)) for position, same in merged.values()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,16 +166,16 @@ def rings(axis: Axis, mode: str) -> list[Ring]:
     source = axis.source(mode, torch.device("cpu"))
     valid = Axis(axis.padded, axis.outputs, axis.kernel, axis.stride, axis.dilation, 0, 0)
     copies = math.sqrt(int(torch.bincount(source).max())) * (1.0 + 2.0**-50)
-    found = [Ring(ring.size, ring.stride, ring.twisted, copies) for ring in _zero_rings(valid)]
+    padded = [Ring(ring.size, ring.stride, ring.twisted, copies) for ring in _zero_rings(valid)]
     if mode != "circular":
-        return found
+        return padded
     stride = math.gcd(axis.stride, axis.size)
     hits = torch.bincount((torch.arange(axis.outputs) * axis.stride - axis.left) % axis.size)
     most = int(hits.max())
     exact = stride == axis.stride and most == 1 and axis.outputs == axis.size // stride
     factor = 1.0 if most == 1 else math.sqrt(most) * (1.0 + 2.0**-50)
     wrapped = Ring(axis.size, stride, False, factor, exact, rigid=True)
-    return [wrapped] if exact else [wrapped, *found]
+    return [wrapped] if exact else [wrapped, *padded]
 
 
 def _zero_rings(axis: Axis) -> list[Ring]:
@@ -358,8 +358,8 @@ class ConvolutionNorm:
         """Certify the matrices of the convolution itself, one for each group."""
         plain = self._plain
         # The largest tap may read padding alone, so that the matrix is written out with the unscaled weights.
-        given = plain._with_weight(self.conv.weight.double(), 0.0)
-        blocks = Convolution(given.blocks()[:, :, None], (1,), groups=plain.groups)
+        unscaled = plain._with_weight(self.conv.weight.double(), 0.0)
+        blocks = Convolution(unscaled.blocks()[:, :, None], (1,), groups=plain.groups)
         inner = ConvolutionNorm(blocks, rtol=self.rtol, budget=self.budget)
         written, start = inner.upper, inner.start
         if written.log10 == -math.inf:
@@ -375,20 +375,20 @@ class ConvolutionNorm:
 
     def _on_torus(self, symbol: Symbol, cheap: Upper) -> None:
         """Certify the convolution on the smallest torus, and on the twisted one where that promises a smaller bound."""
-        found, certificate, peak = _certified(symbol, self.rtol)
+        bound, certificate, peak = _certified(symbol, self.rtol)
         twisted = [_twist(symbol, peak, a, ring) for a, ring in enumerate(symbol.torus)]
         if twisted != list(symbol.torus) and not self.budget.over:
             other = Symbol(symbol.kernel, twisted)
             promised = _promised(other, symbol.turns_of(peak[None]), certificate)
-            if promised < found.log10 - math.log10(1.0 + 0.5 * self.rtol):
+            if promised < bound.log10 - math.log10(1.0 + 0.5 * self.rtol):
                 again, second, its_peak = _certified(other, self.rtol)
-                if again.log10 < found.log10:
-                    found, certificate, peak, symbol = again, second, its_peak, other
+                if again.log10 < bound.log10:
+                    bound, certificate, peak, symbol = again, second, its_peak, other
         self._inexact = not symbol.exact
         start = plane_wave(self._plain, symbol, certificate, peak)
         if symbol.kernel.inputs == self.conv.transposed:
             start = self._plain.apply(start) if self.conv.transposed else self._plain.adjoint(start)
-        self.upper, self.start = self._rescaled(smallest([found, cheap])), start[0]
+        self.upper, self.start = self._rescaled(smallest([bound, cheap])), start[0]
 
     def tighten(self) -> tuple[Upper, Tensor | None]:
         """Return a closer bound, from the matrices themselves where they are small enough, and its vector."""
@@ -464,8 +464,8 @@ def _promised(other: Symbol, turns: Tensor, certificate: EigenvalueCertificate) 
     group = certificate.label[1] % other.kernel.groups
     gram = other.gram(other.near(turns))[group :: other.kernel.groups]
     start = certificate.vector.to(gram.dtype).expand(gram.shape[0], -1)
-    found = lanczos(lambda x: (gram @ x[:, :, None])[:, :, 0], start, steps=_LOOK)
-    return math.log10(other.factor * math.sqrt(max(float(found.values.max()), 0.0) + other.error))
+    ritz = lanczos(lambda x: (gram @ x[:, :, None])[:, :, 0], start, steps=_LOOK)
+    return math.log10(other.factor * math.sqrt(max(float(ritz.values.max()), 0.0) + other.error))
 
 
 def _twist(symbol: Symbol, peak: Tensor, axis: int, ring: Ring) -> Ring:

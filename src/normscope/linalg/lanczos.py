@@ -54,8 +54,8 @@ def top_eigenpairs(
         return values[:, -1], vectors[:, :, -1]
     generator = generator or torch.Generator().manual_seed(0)
     start = torch.randn(count, size, dtype=torch.float64, generator=generator).to(matrices)
-    found = lanczos(lambda x: (matrices @ x[:, :, None])[:, :, 0], start, steps=steps, rtol=rtol)
-    return found.values, found.vectors
+    ritz = lanczos(lambda x: (matrices @ x[:, :, None])[:, :, 0], start, steps=steps, rtol=rtol)
+    return ritz.values, ritz.vectors
 
 
 def lanczos(
@@ -86,7 +86,7 @@ def lanczos(
                 break
     vectors = (coordinates.to(start)[:, None, :] @ krylov.basis[:, :step])[:, 0]
     vectors = vectors / vectors.norm(dim=1, keepdim=True).clamp(min=1e-300)
-    values, errors, above = (found.to(start.device, krylov.alpha.dtype) for found in (values, errors, above))
+    values, errors, above = (tensor.to(start.device, krylov.alpha.dtype) for tensor in (values, errors, above))
     return Ritz(values, vectors, errors, above, step)
 
 
@@ -117,11 +117,11 @@ class Krylov:
             self.basis = torch.cat([self.basis, room], dim=1)
         self.basis[:, self.steps] = self._vector
         image = operator(self._vector)
-        known = self.basis[:, : self.steps + 1]
-        inner = known.conj() @ image[:, :, None]
+        spanned = self.basis[:, : self.steps + 1]
+        inner = spanned.conj() @ image[:, :, None]
         alpha = inner[:, -1, 0].real
-        image = image - (known.mT @ inner)[:, :, 0]
-        image = image - (known.mT @ (known.conj() @ image[:, :, None]))[:, :, 0]
+        image = image - (spanned.mT @ inner)[:, :, 0]
+        image = image - (spanned.mT @ (spanned.conj() @ image[:, :, None]))[:, :, 0]
         rest = image.norm(dim=1)
         self._least = torch.maximum(self._least, 1e-14 * alpha.abs())
         ended = rest <= self._least  # the space is invariant, and the next vectors are zero
@@ -285,11 +285,11 @@ class RestartedSpace:
             more = self.basis.new_zeros(min(_CHUNK, self.room - self.filled), len(vector))
             self.basis = torch.cat([self.basis, more])
         self.basis[self.filled] = vector
-        known = self.basis[: self.filled + 1]
-        inner = known @ image
-        image = image - known.T @ inner
-        again = known @ image
-        image = image - known.T @ again
+        spanned = self.basis[: self.filled + 1]
+        inner = spanned @ image
+        image = image - spanned.T @ inner
+        again = spanned @ image
+        image = image - spanned.T @ again
         column = torch.cat([inner + again, image.norm()[None]]).double().cpu()
         if not bool(column.isfinite().all()):
             return None
@@ -389,16 +389,16 @@ def extreme_eigenpairs(
     vector = project(start)
     vector = vector / vector.norm()
     whole, since_fresh = False, 0
-    found = _WantedValues.none(wanted)
+    pairs = _WantedValues.none(wanted)
     while budget.spend():
         extended = space.extend(vector, project(operator(vector)))
         if extended is None:
             break
         image, rest = extended
         invariant = rest <= max(EMPTY, 4 * unit) * space.scale
-        found = _WantedValues.of(space.operator, 0.0 if invariant else rest, top, bottom, rtol, 8 * unit)
+        pairs = _WantedValues.of(space.operator, 0.0 if invariant else rest, top, bottom, rtol, 8 * unit)
         if on_step is not None:
-            on_step(found.open)
+            on_step(pairs.open)
         since_fresh += invariant or since_fresh > 0
         whole = space.filled == size
         if invariant and not whole:  # an eigenvector that the start has no part of is not in this space
@@ -407,18 +407,18 @@ def extreme_eigenpairs(
             image = image if fresh is None else fresh
         # values count once the space is large enough, also after a fresh start (0: there was none)
         enough = space.filled >= wanted + BEYOND and (since_fresh == 0 or since_fresh > AFRESH)
-        if whole or (found.settled and enough):
+        if whole or (pairs.settled and enough):
             break
         if space.full:
             space.restart(top + SPARE, bottom + SPARE if bottom else 0)
         vector = image / image.norm()
     return Ends(
-        top=found.values[:top],
-        bottom=found.values[top:],
-        residuals=found.residuals,
-        errors=found.errors,
-        converged=found.converged,
-        vectors=found.coordinates.to(start).T @ space.basis[: len(found.coordinates)],
+        top=pairs.values[:top],
+        bottom=pairs.values[top:],
+        residuals=pairs.residuals,
+        errors=pairs.errors,
+        converged=pairs.converged,
+        vectors=pairs.coordinates.to(start).T @ space.basis[: len(pairs.coordinates)],
         products=int(budget.spent),
         whole=whole,
     )
@@ -493,13 +493,13 @@ def _errors(values: Tensor, residuals: Tensor) -> Tensor:
     return best
 
 
-def _fresh(known: Tensor, project: Operator, generator: torch.Generator) -> Tensor | None:
+def _fresh(basis: Tensor, project: Operator, generator: torch.Generator) -> Tensor | None:
     """Return a random vector orthogonal to those known; None where no such direction is left."""
-    drawn = torch.randn(known.shape[1], generator=generator, dtype=torch.float64).to(known)
+    drawn = torch.randn(basis.shape[1], generator=generator, dtype=torch.float64).to(basis)
     vector = project(drawn)
     for _ in range(3):
-        vector = vector - known.T @ (known @ vector)
-    return vector if float(vector.norm()) > 1e-3 * float(drawn.norm()) / known.shape[1] ** 0.5 else None
+        vector = vector - basis.T @ (basis @ vector)
+    return vector if float(vector.norm()) > 1e-3 * float(drawn.norm()) / basis.shape[1] ** 0.5 else None
 
 
 NODE_DISTANCE = 1e-5

@@ -66,11 +66,11 @@ def _absolute_centering(linear: Centering) -> LinearMap:
 
 def of_each(linear: Composite | Sum, change: Callable[[LinearMap], LinearMap | None]) -> LinearMap | None:
     """Return the map with every part changed; None where one part cannot be."""
-    found = [change(part) for part in (linear.parts if isinstance(linear, Composite) else linear.terms)]
-    known = [part for part in found if part is not None]
-    if len(known) < len(found):
+    changed = [change(part) for part in (linear.parts if isinstance(linear, Composite) else linear.terms)]
+    kept_parts = [part for part in changed if part is not None]
+    if len(kept_parts) < len(changed):
         return None
-    return Composite(known) if isinstance(linear, Composite) else Sum(known)
+    return Composite(kept_parts) if isinstance(linear, Composite) else Sum(kept_parts)
 
 
 @kept
@@ -274,8 +274,8 @@ def _size(linear: LinearMap, norm: Callable[[LinearMap], Upper]) -> tuple[Upper,
         case Composite(parts=parts):
             size, slack = _product([_size(part, norm) for part in parts])
         case Sum(terms=terms):
-            found = [_size(term, norm) for term in terms]
-            size, slack = total([one for one, _ in found]), total([one for _, one in found])
+            sizes = [_size(term, norm) for term in terms]
+            size, slack = total([one for one, _ in sizes]), total([one for _, one in sizes])
         case Repeated(inner=inner):
             size, slack = _size(inner, norm)
         case Identity() | Reindex() | Diagonal() | Averaging():

@@ -68,9 +68,9 @@ class FunctionCall(NamedTuple):
     def named(self) -> Mapping[str, Any]:
         """Return the arguments by name, with the defaults of those that are not given."""
         if inspect.isfunction(self.func):
-            found = _signature(self.func).bind(*self.args, **self.kwargs)
-            found.apply_defaults()
-            return found.arguments
+            bound = _signature(self.func).bind(*self.args, **self.kwargs)
+            bound.apply_defaults()
+            return bound.arguments
         names, defaults = _schema(self.name)
         return {**defaults, **dict(zip(names, self.args)), **self.kwargs}
 
@@ -174,18 +174,18 @@ def weight_seen(call: FunctionCall, output: Tensor) -> WeightSeen:
     """Return what a call of a weight layer shows."""
     if call.name in PRODUCTS:
         return WeightSeen(call=call, input=call.args[0], output=output, weight=call.args[1])
-    given = dict(call.named())
+    arguments = dict(call.named())
     if call.name == "addmm":
-        bias = given["input"] if "input" in given else given["self"]
-        return WeightSeen(call=call, input=given["mat1"], output=output, weight=given["mat2"], bias=bias)
-    first, weight, bias = given.pop("input"), given.pop("weight"), given.pop("bias", None)
-    return WeightSeen(call=call, input=first, output=output, weight=weight, bias=bias, settings=given)
+        bias = arguments["input"] if "input" in arguments else arguments["self"]
+        return WeightSeen(call=call, input=arguments["mat1"], output=output, weight=arguments["mat2"], bias=bias)
+    first, weight, bias = arguments.pop("input"), arguments.pop("weight"), arguments.pop("bias", None)
+    return WeightSeen(call=call, input=first, output=output, weight=weight, bias=bias, settings=arguments)
 
 
 def _repeated(value: Any, count: int) -> list[int]:
     """Return one number per dimension."""
-    given = [value] if isinstance(value, int) else list(value)
-    return given * count if len(given) == 1 else given
+    numbers = [value] if isinstance(value, int) else list(value)
+    return numbers * count if len(numbers) == 1 else numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,10 +309,10 @@ def normalizer_seen(call: FunctionCall, *, exact: bool = False) -> NormalizerSee
         exact: take variances, and means of channels, in float64 by two passes; otherwise the variances alone, in
             float32 at least by one pass.
     """
-    given, family = call.named(), call.name
-    x, gamma = given["input"].detach(), given.get("weight")
+    arguments, family = call.named(), call.name
+    x, gamma = arguments["input"].detach(), arguments.get("weight")
     gamma = None if gamma is None else gamma.detach().clone()  # sharded scales are gathered for the run alone
-    stored = not given.get("training" if family == "batch_norm" else "use_input_stats", True)
+    stored = not arguments.get("training" if family == "batch_norm" else "use_input_stats", True)
     if family == "batch_norm" or (family == "instance_norm" and stored):
         mean, variance = _channel_moments(x) if exact else (None, channel_variance(x))
         return NormalizerSeen(
@@ -320,15 +320,15 @@ def normalizer_seen(call: FunctionCall, *, exact: bool = False) -> NormalizerSee
             variance=variance,
             entries=x.numel() // x.shape[1],
             samples=len(x),
-            eps=float(given["eps"]),
+            eps=float(arguments["eps"]),
             gamma=gamma,
             mean=mean,
-            running_mean=_copied(given.get("running_mean")) if exact else None,
-            running_variance=_copied(given.get("running_var")),
+            running_mean=_copied(arguments.get("running_mean")) if exact else None,
+            running_variance=_copied(arguments.get("running_var")),
             stored=stored,
         )
-    eps = rms_epsilon(given["eps"], x.dtype) if family == "rms_norm" else float(given["eps"])
-    sets, groups = set_count(family, given, x), set_positions(family, given, x)
+    eps = rms_epsilon(arguments["eps"], x.dtype) if family == "rms_norm" else float(arguments["eps"])
+    sets, groups = set_count(family, arguments, x), set_positions(family, arguments, x)
     return rows_seen(family, x, sets=sets, groups=groups, eps=eps, gamma=gamma, exact=exact)
 
 
@@ -364,20 +364,20 @@ def is_centred(family: str) -> bool:
     return family not in ("rms_norm", "rms")
 
 
-def set_positions(family: str, given: Mapping[str, Any], x: Tensor) -> int:
+def set_positions(family: str, arguments: Mapping[str, Any], x: Tensor) -> int:
     """Return how many sets of one sample have scales of their own: groups, channels, or one."""
     if family == "group_norm":
-        return int(given["num_groups"])
+        return int(arguments["num_groups"])
     return int(x.shape[-2] if x.ndim == 2 else x.shape[1]) if family == "instance_norm" else 1
 
 
-def set_count(family: str, given: Mapping[str, Any], x: Tensor) -> int:
+def set_count(family: str, arguments: Mapping[str, Any], x: Tensor) -> int:
     """Return how many sets a normalizer has; each is a run of consecutive entries."""
     if family == "group_norm":
-        return int(x.shape[0] * given["num_groups"])
+        return int(x.shape[0] * arguments["num_groups"])
     if family == "instance_norm":
         return x.shape[:-1].numel() if x.ndim == 2 else int(x.shape[0] * x.shape[1])
-    return x.shape[: x.ndim - len(given["normalized_shape"])].numel()
+    return x.shape[: x.ndim - len(arguments["normalized_shape"])].numel()
 
 
 def channel_variance(x: Tensor) -> Tensor:

@@ -241,7 +241,7 @@ def rule(
             raise ValueError(f"rule {function.__name__}: give at least one example to put it on trial")
         module = function.__module__
         for op in ops:
-            known = Operator(
+            record = Operator(
                 op=op,
                 family=module.rsplit(".", 1)[-1] if module.startswith("normscope.rules.") else "user",
                 summary=summary or (function.__doc__ or function.__name__).strip().splitlines()[0],
@@ -254,22 +254,22 @@ def rule(
                 sets=sets,
                 factors=factors,
             )
-            enter(known)
+            enter(record)
         return function
 
     return register
 
 
-def enter(known: Operator) -> None:
+def enter(record: Operator) -> None:
     """Enter what is known of an operator; raise ValueError if it has a record already."""
-    if known.op in _OPERATORS:
-        raise ValueError(f"{known.op} has a rule already (family {_OPERATORS[known.op].family})")
-    _OPERATORS[known.op] = known
+    if record.op in _OPERATORS:
+        raise ValueError(f"{record.op} has a rule already (family {_OPERATORS[record.op].family})")
+    _OPERATORS[record.op] = record
 
 
 def operators() -> tuple[Operator, ...]:
     """Return all that is known of every registered operator, by family and name."""
-    return tuple(sorted(_OPERATORS.values(), key=lambda known: (known.family, known.name)))
+    return tuple(sorted(_OPERATORS.values(), key=lambda record: (record.family, record.name)))
 
 
 def forget(op: Any) -> None:
@@ -284,29 +284,29 @@ def lookup(node: Node) -> Operator | None:
 
 def activation_of(node: Node) -> Activation | None:
     """Return the function of single entries that a node is, or None if it is none."""
-    found = lookup(node)
-    return None if found is None or found.activation is None else found.activation(node)
+    record = lookup(node)
+    return None if record is None or record.activation is None else record.activation(node)
 
 
 def sets_of(node: Node) -> NormalizedSets | None:
     """Return what a node normalizes, or None if it is no normalizer of one value with constant parameters."""
-    found = lookup(node)
-    return None if found is None or found.sets is None else found.sets(node)
+    record = lookup(node)
+    return None if record is None or record.sets is None else record.sets(node)
 
 
 def multiplied(node: Node) -> Factors | None:
     """Return what a node multiplies and adds, or None if it is no matrix product or convolution."""
-    found = lookup(node)
-    return None if found is None or found.factors is None else found.factors(node)
+    record = lookup(node)
+    return None if record is None or record.factors is None else record.factors(node)
 
 
 def effect_of(node: Node, operands: Sequence[Range]) -> Effect:
     """Return what a node does; a missing rule is an `Unbounded` that says so (see `check` for the error)."""
-    found = lookup(node)
-    if found is None:
+    record = lookup(node)
+    if record is None:
         return Unbounded(reason=f"no rule for {node.op} in {node.where}")
     try:
-        effect = found.effect(node, operands)
+        effect = record.effect(node, operands)
         if not isinstance(effect, Effect):
             raise TypeError(f"it returned {effect!r}, which is no effect")
         if not node.dtype.is_floating_point and not isinstance(effect, Unbounded):

@@ -30,8 +30,8 @@ def _nearer(moved: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
 
 def _sets(x: Enclosure) -> Tensor:
     """Return the constant of every set `[B, sets]`."""
-    known = torch.minimum(x.constant[:, None], l2(x.entries, -1) * (1 + 1e-12))
-    return known if x.sets is None else torch.minimum(known, x.sets)
+    constants = torch.minimum(x.constant[:, None], l2(x.entries, -1) * (1 + 1e-12))
+    return constants if x.sets is None else torch.minimum(constants, x.sets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,8 +323,8 @@ class WindowMaximum(Primitive):
 
     def _seen(self, x: Tensor, missing: float) -> Tensor:
         """Return `[B, outputs, width]`: what every window sees."""
-        seen = flat(x)[:, self.windows.clamp(min=0)]
-        return torch.where(self.windows >= 0, seen, missing)
+        entries = flat(x)[:, self.windows.clamp(min=0)]
+        return torch.where(self.windows >= 0, entries, missing)
 
     def local(self, operands: Sequence[Enclosure]) -> LocalForm:
         """Keep the entries that can win; their mean is the centre map."""
