@@ -47,6 +47,4 @@ def test_a_bound_that_the_clock_cut_is_not_kept_as_a_tight_one() -> None:
     linear = matrix(80, 90)
     late = upper(linear, budget=Budget(max_seconds=0.0))
     assert not remembered(linear, 1.0)
-    assert taken(linear).loose is not None
-    assert taken(linear).loose.upper == late
     assert upper(linear).log10 < late.log10

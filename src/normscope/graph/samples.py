@@ -22,18 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .ir import (
-    PLACES,
-    Graph,
-    Node,
-    Ref,
-    entries_written,
-    leaves,
-    map_leaves,
-    places_vary,
-    source_of_writing,
-    values_written,
-)
+from . import ir
+from .ir import Graph, Node, Ref, leaves, map_leaves
 
 aten = torch.ops.aten
 
@@ -331,10 +321,10 @@ def moves(touched: Callable[[dict[str, Any]], Any] = lambda given: None) -> Meet
     """
 
     def meeting(node: Node, values: Sequence[Entries]) -> Entries:
-        if places_vary(node):
+        if ir.places_vary(node):
             return picked(node, values)
         given = dict(zip(node.refs, values, strict=True))
-        arguments = {name: value for name, value in node.bound().items() if name not in PLACES}
+        arguments = {name: value for name, value in node.bound().items() if name not in ir.PLACES}
         operands = [leaf for leaf in leaves(arguments) if isinstance(leaf, Ref | Tensor)]
         parts = [_constant(leaf) if isinstance(leaf, Tensor) else given[leaf.name] for leaf in operands]
         bare = map_leaves(arguments, lambda leaf: Ref("") if isinstance(leaf, Tensor) else leaf)
@@ -468,13 +458,13 @@ def picked(node: Node, values: Sequence[Entries]) -> Entries:
 
 def written(node: Node, values: Sequence[Entries]) -> Entries:
     """Operators that write: values that are written or added to one entry meet each other and the old value."""
-    if places_vary(node):
+    if ir.places_vary(node):
         return everything(node, values)
-    operands, source, entries = iter(values), source_of_writing(node), entries_written(node)
+    operands, source, entries = iter(values), ir.source_of_writing(node), ir.entries_written(node)
     base = _explicit(next(operands) if _first(node) else _constant(node.args[0]))
     if isinstance(source, Ref | Tensor):
         held = _explicit(_constant(source) if isinstance(source, Tensor) else next(operands))
-        owner, label = (values_written(node, tensor, entries).reshape(-1) for tensor in (held.owner, held.label))
+        owner, label = (ir.values_written(node, tensor, entries).reshape(-1) for tensor in (held.owner, held.label))
     else:
         owner = torch.zeros(entries.numel(), dtype=torch.int64, device=node.device)
         label = torch.full_like(owner, _number(repr(source)))

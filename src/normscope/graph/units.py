@@ -463,7 +463,7 @@ def _read(region: list[Node], source: Ref, kind: Any) -> dict[str, Any]:
 
 
 def _applied(node: Node, arguments: dict[str, Any], kind: Any) -> Any:
-    """Apply one operator to expressions; `given` holds its arguments by name."""
+    """Apply one operator to expressions; its arguments come by name."""
 
     def operand(name: str) -> Any:
         value = arguments[name]

@@ -490,7 +490,8 @@ def plane_wave(conv: Convolution, symbol: Symbol, certificate: EigenvalueCertifi
     vector = vector * (pivot.conj() / pivot.abs().clamp(min=1e-300))
     wave = torch.ones((), dtype=torch.complex128)
     phase = torch.zeros((), dtype=torch.int64)
-    weights = _phase_weights(symbol)
+    strides = [ring.stride for ring in symbol.torus]
+    weights = [math.prod(strides[a + 1 :]) for a in range(len(strides))]  # phases of all axes as one integer
     for a, (axis, ring) in enumerate(zip(conv.axes, symbol.torus, strict=True)):
         turn = 0.0
         if a in kernel.axes:
@@ -511,15 +512,6 @@ def plane_wave(conv: Convolution, symbol: Symbol, certificate: EigenvalueCertifi
     out = torch.zeros(1, *conv.in_shape, dtype=torch.float64, device=kernel.device)
     out[0, group * each : (group + 1) * each] = (table[phase.to(kernel.device)].movedim(-1, 0) * wave).real
     return out
-
-
-def _phase_weights(symbol: Symbol) -> list[int]:
-    """Return one factor per axis, by which the phases of all axes are numbered in one integer."""
-    weights, value = [], 1
-    for ring in reversed(symbol.torus):
-        weights.append(value)
-        value *= ring.stride
-    return weights[::-1]
 
 
 def _line(axis: Axis, ring: Ring, inputs: bool, turn: float, origin: int, *, moving: bool) -> tuple[Tensor, Tensor]:

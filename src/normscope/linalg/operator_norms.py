@@ -119,13 +119,11 @@ class BoundsTaken:
         found: the last bound that no clock cut short.
         rtol: the tolerance that it was asked for; infinite where there is none.
         tightened: whether it was tightened against a lower side.
-        loose: a bound that takes next to no time, where one was needed.
     """
 
     found: NormBound | None = None
     rtol: float = math.inf
     tightened: bool = False
-    loose: NormBound | None = None
 
     def keep(self, linear: LinearMap, rtol: float, tightened: bool, taken: NormBound) -> None:
         """Keep a bound of the map; large vectors and what tightening needs are let go."""
@@ -172,15 +170,11 @@ def _within(linear: LinearMap, rtol: float, budget: Budget) -> NormBound:
         check_time()
         return _fresh(linear, rtol, budget)
 
-    return budget.attempt(closely, lambda: _cheap(linear))
+    def cheaply() -> NormBound:
+        """Take row and column sums, and products and sums of such."""
+        return NormBound(_fresh(linear, 1.0, Budget(max_seconds=0.0, what=BOUNDING)).upper)
 
-
-def _cheap(linear: LinearMap) -> NormBound:
-    """Return a bound that takes next to no time: from row and column sums, and products and sums of such."""
-    known = taken(linear)
-    if known.loose is None:
-        known.loose = NormBound(_fresh(linear, 1.0, Budget(max_seconds=0.0, what=BOUNDING)).upper)
-    return known.loose
+    return budget.attempt(closely, cheaply)
 
 
 def remembered(linear: LinearMap, rtol: float) -> bool:
@@ -329,8 +323,9 @@ def bracket(
     if result.gap <= rtol:
         return result
     if (why := budget.advice()) is None:
-        loose = f"the lower side has settled, the upper side ({result.method}) is loose"
-        why = loose if settled else "the lower side was still growing: raise steps"
+        why = "the lower side was still growing: raise steps"
+        if settled:
+            why = f"the lower side has settled, the upper side ({result.method}) is loose"
     return replace(result, converged=False, advice=f"the gap is {result.gap:.3g}: {why}")
 
 
@@ -351,7 +346,6 @@ def _lifted(linear: LinearMap, inner: LinearMap, slice_bracket: Bracket) -> Brac
         whole[0] = witness.reshape(-1)
         witness = whole.reshape(linear.in_shape)
     own, inner_taken = taken(linear), taken(inner)
-    own.loose = inner_taken.loose or own.loose
     if inner_taken.found is not None:
         own.keep(linear, inner_taken.rtol, inner_taken.tightened, NormBound(inner_taken.found.upper, witness))
     return replace(slice_bracket, witness=witness, input_shape=linear.in_shape)

@@ -155,7 +155,9 @@ def _pair(graph: Graph, reader: Reader, node: Node) -> _Pair | None:
         sets = tuple(channel * normalizer.groups // channels for channel in range(channels))
         pointwise = math.prod(normalizer.source.shape[2:]) == 1
     between = (*moves, *normalizer.inner)
-    exclusive = _exclusive(graph, (weight, *between), (*between, node))
+    inside, readers = {n.name for n in (weight, *between)}, {n.name for n in (*between, node)}
+    others = (n for n in graph if n.name not in readers)
+    exclusive = graph.output not in inside and not any(inside.intersection(n.refs) for n in others)
     unit: Gauge = "channel" if single else "layer" if normalizer.groups is None else "group"
     redundancy: Redundancy = "no" if not (normalizer.centred and exclusive) else "whole" if single else "common"
     feed = FeedingLayer(
@@ -279,12 +281,6 @@ def _walk(reader: Reader, source: Ref) -> tuple[Node, WeightLayer, tuple[Node, .
         moves.append(node)
         node = reader.nodes.get(node.refs[0])
     return None
-
-
-def _exclusive(graph: Graph, inside: tuple[Node, ...], readers: tuple[Node, ...]) -> bool:
-    """Whether nobody but `readers` reads the values of the nodes `inside`."""
-    names, allowed = {node.name for node in inside}, {node.name for node in readers}
-    return graph.output not in names and all(node.name in allowed for node in graph if names.intersection(node.refs))
 
 
 def _view(tensor: Tensor) -> tuple[Any, ...]:

@@ -71,7 +71,7 @@ def _size(node: Node) -> tuple[float, float]:
 
 
 def through(linear: LinearMap, operand: Range, norm: Norm = upper) -> Range:
-    """Return the range of `linear` applied to values in `given`."""
+    """Return the range of `linear` applied to values of the size of an operand."""
     width_in = linear.in_shape[-1] if linear.in_shape else 1
     width = linear.out_shape[-1] if linear.out_shape else 1
     match linear:
