@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from normscope.rules.complex_values import with_real_values
 from torch import nn
 
 import normscope as ns
@@ -38,7 +39,8 @@ def shown(example: Example) -> list[tuple[Node, set[str]]]:
     function, *shapes = example
     generator = torch.Generator().manual_seed(0)
     model = shaken(function, generator) if isinstance(function, nn.Module) else Function(function)
-    graph = ns.capture(model, tuple(torch.randn(shape, generator=generator) for shape in shapes)).double()
+    batch = tuple(torch.randn(shape, generator=generator) for shape in shapes)
+    graph = with_real_values(ns.capture(model, batch).double())
     with torch.no_grad():
         effects = segment(graph).effects
     opaque = {node.name for node in GraphSteps(graph, effects).opaque}

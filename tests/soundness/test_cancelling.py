@@ -87,7 +87,8 @@ def false_figures(model: nn.Module, truth: float, questions: Sequence[dict[str, 
     """What is asked, where an answer is wrong."""
     wrong = []
     for question in questions:
-        found = ns.lipschitz(model.eval(), BATCH, **question)
+        # One sample where outputs are told apart: rounding is as large as the outputs and may differ between rows.
+        found = ns.lipschitz(model.eval(), BATCH[:1] if "per" in question else BATCH, **question)
         if found.upper < truth * (1 - 1e-9) or found.lower > truth * (1 + 1e-9):
             wrong.append(f"{question}: [{found.lower}, {found.upper}], truth {truth}")
     return wrong

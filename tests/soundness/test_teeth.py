@@ -23,7 +23,7 @@ from normscope.linalg.conv_norm import Symbol
 from normscope.linalg.convolution_map import Convolution
 from normscope.linalg.linear_map import Diagonal
 from normscope.rules import convolution as convolution_rules
-from normscope.rules import normalization, pooling, registry
+from normscope.rules import normalization, registry
 from normscope.rules.effects import Gain, Linear, Range
 from normscope.theory import activations
 
@@ -129,10 +129,9 @@ def stride_counted_twice(patch: Patch) -> None:
 def padding_forgotten(patch: Patch) -> None:
     real = conv_norm.rings
 
-    def bare(axis: Any, mode: str, extra: int = 0) -> Any:
-        found = real(axis, mode, extra)
+    def bare(axis: Any, mode: str) -> Any:
         size = axis.size + -axis.size % axis.stride
-        return [dataclasses.replace(ring, size=size) if not ring.rigid else ring for ring in found]
+        return [ring if ring.rigid else dataclasses.replace(ring, size=size) for ring in real(axis, mode)]
 
     patch.setattr(conv_norm, "rings", bare)
 
@@ -317,7 +316,7 @@ BUGS = [
     Bug("GELU slope 1", gelu_slope_one, rule_of(aten.gelu.default), quick=True),
     Bug(
         "overlapping max-pool 1",
-        lambda patch: patch.setattr(pooling, "Gain", lambda gains, range: Gain(gains=(ONE,), range=range)),
+        replaced(aten.max_pool2d.default, lambda node, effect: dataclasses.replace(effect, gains=(ONE,))),
         rule_of(aten.max_pool2d.default),
     ),
     Bug("BatchNorm folded with the variance", variance_not_deviation, linear_nets),
