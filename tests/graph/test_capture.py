@@ -233,11 +233,6 @@ class TestRefused:
         with pytest.raises(RandomOperatorError, match=rf"draws random numbers \(aten\.{operator}"):
             ns.lipschitz(Function(function), torch.randn(2, 3), scope=scope)
 
-    def test_rrelu_is_random_in_train_mode_only(self) -> None:
-        assert ns.lipschitz(nn.RReLU(0.1, 0.5).eval(), torch.randn(2, 3), max_seconds=0.2).upper == pytest.approx(1)
-        with pytest.raises(RandomOperatorError):
-            ns.lipschitz(nn.RReLU(0.1, 0.5).train(), torch.randn(2, 3))
-
     @pytest.mark.one_in(2)
     @pytest.mark.parametrize(
         ("function", "operator"),

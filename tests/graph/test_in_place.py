@@ -122,36 +122,3 @@ def test_values_that_are_handed_on_without_torch_saying_so_are_not_taken_for_new
     assert not writes_nothing(traced(after, batch))
     with pytest.raises(CaptureError, match="does not give the model's own output"):  # torch's rewriting errs
         ns.capture(Function(after).eval(), batch)
-
-
-class Block(nn.Module):
-    """A residual block as torchvision and transformers write it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm, self.relu = nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(inplace=True)
-        self.again, self.last = nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.last(self.again(self.relu(self.norm(self.conv(x)))))
-        out += x
-        return self.relu(out)
-
-
-def test_residual_blocks_need_no_rewriting(monkeypatch):
-    torch.manual_seed(0)
-    model, batch = nn.Sequential(Block(), Block()).eval(), drawn(2, 3, 5, 5)
-    rewritten = []
-    real = torch.export.ExportedProgram.run_decompositions
-
-    def watched(program, *rest):
-        rewritten.append(program)
-        return real(program, *rest)
-
-    monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", watched)
-    graph = ns.capture(model, batch)
-    assert not rewritten
-    assert torch.allclose(graph.run(batch[:1]), model(batch[:1]), rtol=1e-5)
-    assert [str(node.op) for node in graph].count("aten.relu.default") == 4
-    ns.capture(model.train(), batch)
-    assert rewritten

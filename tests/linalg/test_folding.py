@@ -119,26 +119,6 @@ def test_what_composes_into_one_map(second: str, first: str, expected: type) -> 
     assert kind(compose(MAPS[second], MAPS[first])) is expected
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "expected"),
-    [
-        ("matrix", "matrix", Matrix),
-        ("matrix", "identity", Matrix),
-        ("identity", "matrix", Matrix),
-        ("matrix", "diagonal per last", Matrix),
-        ("convolution", "identity", Convolution),
-        ("identity", "grouped convolution", Convolution),
-        ("transposed convolution", "identity", Convolution),
-        ("convolution", "diagonal per image channel", Convolution),
-        ("convolution", "wide convolution", Convolution),
-        ("convolution", "flip", Sum),
-        ("circular convolution", "identity", Sum),
-    ],
-)
-def test_what_adds_into_one_map(a: str, b: str, expected: type) -> None:
-    assert kind(add(MAPS[a], MAPS[b])) is expected
-
-
 def test_a_diagonal_moves_past_a_reshape() -> None:
     matrix = Matrix(random(6, 5), (3,))
     reshape = Identity((3, 6), (3, 2, 3))

@@ -32,50 +32,8 @@ from .observe import assert_same, call, far_points, gain_at, snapshot, used, val
 
 FINITE, INFINITE, TRUE = "finite", "infinite", "any true answer"
 
-EXPECTED = {
-    "resnet_basic": FINITE,
-    "resnet_bottleneck": FINITE,
-    "resnet_basic_dict": FINITE,
-    "convnext": FINITE,
-    "convnextv2": TRUE,
-    "regnet_x": FINITE,
-    "regnet_y": INFINITE,
-    "efficientnet": INFINITE,
-    "mobilenet_v2": FINITE,
-    "vit": FINITE,
-    "vit_dict": FINITE,
-    "deit": FINITE,
-    "swin": FINITE,
-    "beit": FINITE,
-    "clip_vision": FINITE,
-    "bert": FINITE,
-    "bert_padded": FINITE,
-    "bert_eager": FINITE,
-    "roberta": FINITE,
-    "distilbert": FINITE,
-    "albert": FINITE,
-    "electra": FINITE,
-    "t5_encoder": FINITE,
-    "t5_gated_encoder": FINITE,
-    "gpt2": FINITE,
-    "opt": FINITE,
-    "llama": FINITE,
-    "mistral": FINITE,
-    "qwen2": FINITE,
-    "gemma": FINITE,
-    "gemma2": FINITE,
-    "gemma3": FINITE,
-    "gpt_neox": FINITE,
-    "phi": FINITE,
-    "torch_encoder_post_relu": INFINITE,
-    "torch_encoder_post_gelu": INFINITE,
-    "torch_encoder_pre_relu": FINITE,
-    "torch_encoder_pre_gelu": FINITE,
-    "torch_attention_normed": FINITE,
-    "torch_attention_bare": INFINITE,
-}
 
-# Which module the reason of a `+inf` must name.
+# Which module the reason of a `+inf` must name; all other families are finite.
 CULPRIT = {
     "regnet_y": "encoder.stages.0.layers.0",
     "efficientnet": "squeeze_excite",
@@ -83,6 +41,8 @@ CULPRIT = {
     "torch_encoder_post_gelu": "self_attn",
     "torch_attention_bare": "attention",
 }
+
+EXPECTED = dict.fromkeys(FAMILIES, FINITE) | dict.fromkeys(CULPRIT, INFINITE) | {"convnextv2": TRUE}
 
 QUICK = {"resnet_basic", "torch_attention_bare"}
 SECONDS = 60.0  # for slow machines: counted steps end every search long before
@@ -121,12 +81,6 @@ def captured(name: str) -> ns.Graph:
 def point_bracket(name: str) -> ns.Bracket:
     model, batch, output = FAMILIES[name]()
     return ns.lipschitz(model, batch, scope="point", output=output, max_seconds=SECONDS)
-
-
-def test_every_family_has_an_expectation():
-    assert set(EXPECTED) == set(FAMILIES)
-    assert set(CULPRIT) == {name for name, outcome in EXPECTED.items() if outcome is INFINITE}
-    assert set(FAMILIES) >= QUICK
 
 
 # ------------------------------------------------------------------------------------------------------------ capture
@@ -281,41 +235,6 @@ CALLS = {
 
 def copies(batch):
     return batch.clone() if isinstance(batch, torch.Tensor) else {key: value.clone() for key, value in batch.items()}
-
-
-def _buffer(model):
-    next(model.buffers()).add_(1)
-
-
-def _weight(model):
-    next(iter(model.parameters())).data.mul_(1.0000001)
-
-
-def _grad(model):
-    next(iter(model.parameters())).grad.add_(1)
-
-
-TOUCHES = {
-    "a buffer": _buffer,
-    "a weight": _weight,
-    "a grad": _grad,
-    "a flag": lambda model: setattr(list(model.modules())[-1], "training", True),
-    "a hook": lambda model: list(model.modules())[-2].register_forward_hook(print),
-    "the random state": lambda model: torch.rand(1),
-    "an attribute": lambda model: setattr(model, "left_behind", 1),
-}
-
-
-@pytest.mark.parametrize("what", TOUCHES)
-def test_the_snapshot_notices(what):
-    model, _, _ = FAMILIES["resnet_basic"]()
-    used(model)
-    with torch.random.fork_rng(devices=[]):
-        before = snapshot(model)
-        assert_same(before, snapshot(model))
-        TOUCHES[what](model)
-        with pytest.raises(AssertionError):
-            assert_same(before, snapshot(model))
 
 
 @pytest.mark.parametrize("what", CALLS)

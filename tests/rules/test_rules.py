@@ -15,7 +15,7 @@ import normscope as ns
 from normscope.bounds.captured import Captured
 from normscope.bounds.rungs import upper_sides
 from normscope.bounds.trial import try_example
-from normscope.core.errors import InputError, MissingRuleError, SoundnessError
+from normscope.core.errors import MissingRuleError, SoundnessError
 from normscope.core.rounding import Upper
 from normscope.rules import registry
 from normscope.rules.effects import Elementwise, Gain
@@ -179,26 +179,6 @@ class TestMissing:
         assert "sinc" in bracket.reason
 
 
-class TwoExits(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = Pair()
-
-    def forward(self, x):
-        left, right = self.inner(x)
-        return left + 2 * right
-
-
-class Pair(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(3, 3)
-
-    def forward(self, x):
-        y = self.linear(x)
-        return y, y.relu()
-
-
 class TestKnown:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     def test_a_given_constant_fills_the_gap(self, dtype) -> None:
@@ -214,10 +194,6 @@ class TestKnown:
         model = nn.Sequential(nn.Linear(3, 3), nn.ReLU()).eval()
         with pytest.raises(SoundnessError):
             ns.lipschitz(model, torch.randn(2, 3), known={"0": 1e-3}, max_seconds=1)
-
-    def test_a_module_with_two_exits(self) -> None:
-        with pytest.raises(InputError, match="'inner' hands 2 values"):
-            ns.lipschitz(TwoExits(), torch.randn(2, 3), known={"inner": 1.0})
 
 
 class TestEffects:
