@@ -18,7 +18,8 @@ from normscope.core.errors import SoundnessError
 from normscope.graph import units
 from normscope.graph.ir import Unit
 from normscope.theory import templates
-from normscope.theory.piecewise import PiecewiseLinear
+from normscope.theory.piecewise import PiecewiseLinear, Unreadable
+from normscope.theory.templates import Polynomial
 from normscope.theory.turning_points import turning
 
 from .attacked import Function
@@ -177,6 +178,56 @@ def test_the_activations_of_transformers_are_known(name: str) -> None:
     activations = pytest.importorskip("transformers.activations")
     bracket = ns.lipschitz(activations.ACT2FN[name].eval(), torch.randn(2, 3), max_seconds=0.2)
     assert 1.0 < bracket.upper < 1.13
+
+
+def test_a_mask_of_booleans_that_is_added_is_no_attention_mask() -> None:
+    mask = torch.eye(3, dtype=torch.bool)
+    graph = ns.capture(Function(lambda x: (x @ x.transpose(1, 2) + mask).softmax(-1) @ x).eval(), torch.randn(2, 3, 4))
+    assert not any("attention" in str(node.op) for node in graph)
+
+
+def test_plus_and_minus_zero_are_two_constants() -> None:
+    x = torch.randn(2, 3)
+
+    def function(x: Tensor) -> Tensor:
+        return torch.copysign(x, torch.tensor(0.0)) + 3 * torch.copysign(x, torch.tensor(-0.0))
+
+    def with_numbers(x: Tensor) -> Tensor:
+        return torch.copysign(x, 0.0) + 3 * torch.copysign(x, -0.0)
+
+    for one in (function, with_numbers):
+        assert torch.allclose(ns.capture(Function(one).eval(), x).run(x[:1]), one(x[:1]))
+
+
+class TestTheory:
+    def test_the_widening_of_the_tanh_form_covers_its_constants(self) -> None:
+        x = torch.linspace(-9, 9, 200_001, dtype=torch.float64)
+
+        def slope(off: float) -> Tensor:
+            leaf = x.clone().requires_grad_(True)
+            return torch.autograd.grad(tanh_gelu(leaf, ROOT, 0.044715 * (1 + off)).sum(), leaf)[0]
+
+        for off in (1e-2, -1e-2, 1e-4):
+            moved = float((slope(off) - slope(0.0)).abs().max())
+            assert 0 < moved <= templates.GELU_WIDENING * abs(off)
+
+    def test_lines_are_exact(self) -> None:
+        x, tiny = PiecewiseLinear.identity(), Fraction(1, 10**300)
+        jump = x.compared("gt", PiecewiseLinear.constant(Fraction(0))).chosen(x + PiecewiseLinear.constant(tiny), x)
+        assert not jump.simplified().continuous
+        double = x.called("sign") * x.called("sign")  # 1 everywhere but at 0
+        assert double(Fraction(0)) == 0
+        assert not double.simplified().continuous
+        assert x.called("abs")(Fraction(-3)) == 3
+        with pytest.raises(Unreadable):
+            _ = x * x
+
+    def test_polynomials_do_not_forget(self) -> None:
+        x = Polynomial.identity()
+        tiny = x.powered(3) * Polynomial.constant(Fraction(1, 10**400))
+        assert x + tiny != x
+        with pytest.raises(Unreadable):
+            _ = (x + tiny) + x * Polynomial.constant(Fraction(-1))
 
 
 def forgetful_form(given, name, *powers):

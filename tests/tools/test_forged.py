@@ -236,6 +236,26 @@ def test_steps_in_odd_order_or_at_wrong_nodes():
         assert file.upper(math.log10(14.9), [step] * 2 + steps).told() != VERIFIED
 
 
+@pytest.mark.parametrize(("at", "start"), [("x0", "x0"), ("v", "v"), ("y", "y"), ("y", "u")])
+@pytest.mark.parametrize("multipliers", [{"u": 0.0}, {"u": 1.0}, {"u": [1.0, 1.0]}])
+def test_multipliers_of_nodes_off_the_way_do_not_empty_a_certificate(at, start, multipliers):
+    """A node of 16 entries with one multiplier stands for 16 slices, which values of 3 and 4 entries do not have."""
+    first, second = drawn(16, 4, seed=1), drawn(3, 16, seed=2)
+    file = two_layers(first, second)
+    true = norm(second @ first)
+    for scale in (1.0 + 1e-6, 10.0, 1e9):
+        step = file.certificate({start: 1.0}, scale, at=at, multipliers=multipliers)
+        never(file, math.log10(0.99 * true / 2), [*file.steps(), step, *file.steps()])
+
+
+@pytest.mark.parametrize("start", ["x0", "y", "y/c"])
+def test_a_certificate_of_a_constant_proves_nothing(start):
+    file = Forger((3,))
+    file.dense("y", np.eye(3), constant=1.0)
+    never(file, -1e-6, [file.certificate({start: 1.0}, 10.0, at="y/c"), *file.steps()])
+    exactly(file, 0.0, [file.certificate({start: 1.0}, 10.0, at="y/c"), *file.steps()])
+
+
 def test_pairs_of_values_in_a_certificate_are_added_up():
     """max(x, -x) as a node with two operands: norm(du)^2 <= norm(dv)^2 + norm(dw)^2, not less."""
     file = Forger((2,))

@@ -143,15 +143,11 @@ def move_the_probe(file: File) -> None:
 
 
 FALSE = [
-    *(lower_the_bound, raise_the_lower_side, change_a_weight),
-    *(multiply_a_multiplier, drop_the_multipliers, change_a_slope),
-    *(overstate_the_scale),
-    *(rename_an_activation, move_the_witness),
-    *(remove_a_node, change_eps, move_the_probe, change_the_padding),
-]
-MALFORMED = [
-    *(negate_a_multiplier, lengthen_an_index, plant_a_nan, plant_an_infinite_claim),
-]
+    lower_the_bound, raise_the_lower_side, change_a_weight, multiply_a_multiplier, drop_the_multipliers,
+    change_a_slope, overstate_the_scale, rename_an_activation, move_the_witness, remove_a_node, change_eps,
+    move_the_probe, change_the_padding,
+]  # fmt: skip
+MALFORMED = [negate_a_multiplier, lengthen_an_index, plant_a_nan, plant_an_infinite_claim]
 
 
 def told(file: File, tmp_path, capsys) -> tuple[int, str, str]:
