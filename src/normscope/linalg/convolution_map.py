@@ -104,19 +104,8 @@ class Convolution(LinearMap):
     Holds the *plain* convolution (`axes`, `weight`) and runs it forwards, or backwards when `transposed`: a
     transposed convolution is the transpose of the convolution that has the same weight tensor.
 
-    Args:
-        weight: `[C_out, C_in/groups, *k]`, or `[C_in, C_out/groups, *k]` when transposed (torch's layouts).
-        spatial_in: spatial size of the input.
-        stride: one number, or one for each axis; the same goes for `dilation` and `output_padding`.
-        padding: one number, or for each axis a number or a `(left, right)` pair, or `"same"` or `"valid"`.
-        dilation: step between taps.
-        groups: number of channel groups.
-        padding_mode: `"zeros"`, `"circular"`, `"reflect"` or `"replicate"`.
-        transposed: whether to run it backwards.
-        output_padding: extra output entries of a transposed convolution.
-
-    Raises:
-        InputError: when the sizes do not fit.
+    The weight has torch's layouts: `[C_out, C_in/groups, *k]`, or `[C_in, C_out/groups, *k]` when transposed. Padding
+    is one number, or for each axis a number or a `(left, right)` pair, or `"same"` or `"valid"`.
 
     Example:
         >>> Convolution(torch.ones(8, 3, 5, 5), (32, 32), stride=2, padding=2)

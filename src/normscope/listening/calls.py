@@ -302,27 +302,23 @@ class NormalizerSeen:
 def normalizer_seen(call: FunctionCall, *, exact: bool = False) -> NormalizerSeen:
     """Return what a normalizer is about to do: in train mode the call moves the running statistics.
 
-    It is called without gradients, as all functions here.
-
-    Args:
-        call: the call of the normalizer, before it runs.
-        exact: take variances, and means of channels, in float64 by two passes; otherwise the variances alone, in
-            float32 at least by one pass.
+    It is called without gradients, as all functions here. With `exact`, variances and means of channels are taken in
+    float64; otherwise the variances alone, in float32 at least.
     """
     arguments, family = call.named(), call.name
     x, gamma = arguments["input"].detach(), arguments.get("weight")
     gamma = None if gamma is None else gamma.detach().clone()  # sharded scales are gathered for the run alone
     stored = not arguments.get("training" if family == "batch_norm" else "use_input_stats", True)
     if family == "batch_norm" or (family == "instance_norm" and stored):
-        mean, variance = _channel_moments(x) if exact else (None, channel_variance(x))
+        wide = x.double() if exact else x
         return NormalizerSeen(
             family=family,
-            variance=variance,
+            variance=channel_variance(wide),
             entries=x.numel() // x.shape[1],
             samples=len(x),
             eps=float(arguments["eps"]),
             gamma=gamma,
-            mean=mean,
+            mean=wide.mean([0, *range(2, x.ndim)]) if exact else None,
             running_mean=_copied(arguments.get("running_mean")) if exact else None,
             running_variance=_copied(arguments.get("running_var")),
             stored=stored,
@@ -337,20 +333,12 @@ def rows_seen(
 ) -> NormalizerSeen:
     """Return what a normalizer does whose sets are runs of consecutive entries of its input.
 
-    Args:
-        family: the family of the normalizer.
-        x: its input.
-        sets: how many sets there are.
-        eps: the stabiliser.
-        groups: sets of one sample with scales of their own.
-        gamma: the scales.
-        exact: as for `normalizer_seen`.
+    `groups` are sets of one sample with scales of their own; `exact` is as for `normalizer_seen`.
     """
-    centred = is_centred(family)
-    variance = (_exact_row_variance if exact else row_variance)(x, sets=sets, groups=groups, centred=centred)
+    wide = x.double() if exact else x
     return NormalizerSeen(
         family=family,
-        variance=variance,
+        variance=row_variance(wide, sets=sets, groups=groups, centred=is_centred(family)),
         entries=x.numel() // max(sets, 1),
         samples=len(x),
         eps=eps,
@@ -388,29 +376,11 @@ def channel_variance(x: Tensor) -> Tensor:
 def row_variance(x: Tensor, *, sets: int, groups: int, centred: bool = True) -> Tensor:
     """Return the variances `[sets/groups, groups]` of the sets of LayerNorm, GroupNorm, InstanceNorm or RMSNorm.
 
-    Args:
-        x: its input; a set is a run of consecutive entries.
-        sets: how many there are.
-        groups: sets with scales of their own in one sample.
-        centred: False for RMSNorm, whose "variance" is the mean square.
+    A set is a run of consecutive entries. The "variance" of RMSNorm, which is not `centred`, is the mean square.
     """
     rows = _wide(x).reshape(sets, -1)
     variance = torch.var(rows, dim=1, correction=0) if centred else rows.square().mean(1)
     return variance.reshape(-1, groups)
-
-
-def _exact_row_variance(x: Tensor, *, sets: int, groups: int, centred: bool) -> Tensor:
-    """Return what `row_variance` returns, in float64 and by two passes."""
-    values = x.double().reshape(sets, -1)
-    values = values - values.mean(1, keepdim=True) if centred else values
-    return values.square().mean(1).reshape(-1, groups)
-
-
-def _channel_moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return means `[channels]` and variances `[1, channels]` of the channels, in float64 and by two passes."""
-    values = x.double().transpose(0, 1).reshape(x.shape[1], -1)
-    mean = values.mean(1)
-    return mean, (values - mean[:, None]).square().mean(1)[None]
 
 
 def _wide(x: Tensor) -> Tensor:
