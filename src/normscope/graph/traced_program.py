@@ -302,8 +302,8 @@ def entries_read(node: torch.fx.Node) -> Tensor:
     arguments: Any = node.args
     operand = arguments[0].meta["val"]
     size, stride, offset = tuple(operand.shape), operand.stride(), operand.storage_offset()
-    start = arguments[3] if len(arguments) > 3 else node.kwargs.get("storage_offset")
-    shape, steps, start = arguments[1], arguments[2], offset if start is None else start
+    given_start: Any = arguments[3] if len(arguments) > 3 else node.kwargs.get("storage_offset")
+    shape, steps, start = arguments[1], arguments[2], offset if given_start is None else given_start
     length = 1 + max(_end(size, stride, offset), _end(shape, steps, start))
     held = torch.arange(length).as_strided(size, stride, offset).reshape(-1)
     entries = torch.full((length,), -1).scatter(0, held, torch.arange(len(held))).as_strided(shape, steps, start)
