@@ -73,6 +73,12 @@ def test_what_nobody_reads_changes_nothing():
     assert (moved.log10_upper, moved.evidence) == (still.log10_upper, still.evidence)
 
 
+def test_a_batch_norm_of_constants_is_a_constant():
+    model = Written(lambda module, x: x + module.norm(module.b), b=torch.randn(4, 3))
+    model.norm = nn.BatchNorm1d(3)
+    assert bounded(model.train(), torch.randn(4, 3)).upper == pytest.approx(1.0)
+
+
 def tracked(function) -> Normalized:
     return Normalized(nn.InstanceNorm1d(3, track_running_stats=True), function).train()
 

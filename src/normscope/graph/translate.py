@@ -22,6 +22,7 @@ from .call import Call
 from .ir import HELD, Argument, Constant, ConstantRead, Graph, HeldArgument, Input, Node, Ref, leaves, overlap
 from .traced_program import (
     AS_STRIDED,
+    BATCH_NORM,
     CALLED_BATCH_NORM,
     ancestors,
     batch_norm_output,
@@ -173,7 +174,9 @@ class _Reader:
     def _call(self, node: torch.fx.Node) -> None:
         """Read an operator, which becomes a constant, an input of the measurement, or a node."""
         unread = [node.args[place] for place in moved_statistics(node)]
-        args = tuple(None if item in unread else self._resolve(item) for item in node.args)
+        # a batch norm of constants is evaluated, and needs its statistics; an instance norm would write into them
+        statistics = {one: self.constants.get(one.name) if node.target is BATCH_NORM else None for one in unread}
+        args = tuple(statistics[item] if item in unread else self._resolve(item) for item in node.args)
         refuse_varying_statistics(node, args)
         kwargs = {key: self._resolve(item) for key, item in node.kwargs.items()}
         depends = _refers((args, kwargs))
