@@ -173,7 +173,7 @@ class _Reader:
 
     def _call(self, node: torch.fx.Node) -> None:
         """Read an operator, which becomes a constant, an input of the measurement, or a node."""
-        unread = [node.args[place] for place in moved_statistics(node)]
+        unread: list[Any] = [node.args[place] for place in moved_statistics(node)]
         # a batch norm of constants is evaluated, and needs its statistics; an instance norm would write into them
         statistics = {one: self.constants.get(one.name) if node.target is BATCH_NORM else None for one in unread}
         args = tuple(statistics[item] if item in unread else self._resolve(item) for item in node.args)
