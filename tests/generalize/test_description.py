@@ -8,8 +8,7 @@ import torch
 
 from normscope.core.errors import InputError
 from normscope.generalize.description import Fixed, _own_bits, _tensor_bits, describe, written_bits
-from normscope.graph.ir import Graph
-from normscope.graph.origins import Argument, Constant
+from normscope.graph.ir import Argument, Constant, Graph
 
 VALUES = [
     *(True, False, 2**63 - 1),

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.core.errors import CaptureError
-from normscope.graph.exported import LOGGERS, load_program
+from normscope.graph.capturing import LOGGERS
 
-from ..real_models.families import FAMILIES, Case
+from ..real_models.families import Case
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -93,27 +93,6 @@ def test_warnings_of_another_thread_arrive(body):
     assert "from another thread" in [str(warning.message) for warning in shown]
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_standard_error_of_another_thread_arrives(body, capsys):
-    capture(BODIES[body], lambda: in_thread(lambda: print("from another thread", file=sys.stderr)))
-    assert set(capsys.readouterr().err.splitlines()) == {"from another thread"}
-
-
-def test_other_threads_are_heard_while_a_program_is_loaded(tmp_path, monkeypatch, caplog, capsys):
-    program = torch.export.export(nn.Linear(3, 3), (torch.ones(1, 3),))
-    torch.export.save(program, tmp_path / "model.pt2")
-    load = torch.export.load
-
-    def speak() -> None:
-        logging.getLogger("another").error("logged")
-        print("printed", file=sys.stderr)
-
-    monkeypatch.setattr(torch.export, "load", lambda path: (in_thread(speak), load(path))[1])
-    load_program(tmp_path / "model.pt2")
-    assert "logged" in caplog.messages
-    assert "printed" in capsys.readouterr().err
-
-
 def process_state() -> object:
     loggers = [logging.root, *(logging.getLogger(name) for name in ("torch", *LOGGERS))]
     return (
@@ -168,30 +147,13 @@ class Reads(nn.Module):
         return x if x.sum() > 0 else -x
 
 
-class Slices(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x[:, : int(x.abs().sum())] if int(x.abs().sum()) > 3 else x
-
-
-class Keeps(nn.Module):
-    """Torch warns of a tensor that becomes an attribute, and of how it copies its own trees."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.kept = x
-        return x + torch.tensor([1.0, 2.0, 3.0])
-
-
 def small(model: nn.Module, *shape: int, output: int | None = None) -> Case:
     return model.eval(), torch.ones(2, *shape), output
 
 
 NOISY: dict[str, Callable[[], Case]] = {
     "reads a value": lambda: small(Reads(), 3),
-    "slices by a value": lambda: small(Slices(), 3),
-    "keeps a tensor": lambda: small(Keeps(), 3),
     "LSTM": lambda: small(nn.LSTM(3, 3, batch_first=True), 4, 3, output=0),
-    "efficientnet": FAMILIES["efficientnet"],
-    "llama": FAMILIES["llama"],
 }
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.core.errors import InputError
-from normscope.listening.normalizer_seen import row_variance
+from normscope.listening.calls import row_variance
 from normscope.monitor.watching import watch
 
 from .training import batches, losses, network
@@ -144,7 +144,7 @@ def test_time_spent_inside_the_forward_is_counted(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("normscope.monitor.forward_listening.row_variance", slow)
     _, _, run = losses("layers", 5, watched=lambda m, o: watch(m, o, every=1))
     assert run._hooks.clock.own > 0.01 * 2 * 4  # two layers, all steps but the first
-    monkeypatch.setattr("normscope.listening.normalizer_seen.row_variance", slow)
+    monkeypatch.setattr("normscope.listening.calls.row_variance", slow)
     _, _, run = losses("layers", 5, watched=lambda m, o: watch(m, o, every=1, tier="standard"))
     assert run._hooks.clock.own > 0.01 * 2 * 4
     assert run._hooks.clock.first > 0.01 * 2
@@ -374,6 +374,6 @@ def test_what_could_not_be_measured_is_noted(tmp_path: Path, monkeypatch: pytest
     def broken(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("no")
 
-    monkeypatch.setattr("normscope.listening.normalizer_seen.row_variance", broken)
+    monkeypatch.setattr("normscope.listening.calls.row_variance", broken)
     losses("mlp", 2, watched=lambda m, o: watch(m, o, every=1, log=tmp_path))
     assert ns.Run(tmp_path).metadata["notes"] == ["5 (rms_norm) could not be measured"]

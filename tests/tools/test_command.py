@@ -57,19 +57,6 @@ def test_exit_codes_say_what_was_found(run, norm, tmp_path):
     assert err.count("\n") == 1
 
 
-def test_a_missing_file_is_one_line(run, tmp_path):
-    code, out, err = run("verify", tmp_path / "missing.npz")
-    assert (code, out) == (2, "")
-    assert err == f"normscope: no file {tmp_path / 'missing.npz'}\n"
-
-
-def test_help_teaches(run):
-    code, out, _ = run("verify", "--help")
-    assert code == 0
-    for word in ("bracket.save", "NumPy", "VERIFIED", "Exit codes", "normscope verify norm.npz", "tools/verify"):
-        assert word in out
-
-
 def test_the_wheel_carries_the_script():
     project = tomllib.loads((SCRIPT.parents[1] / "pyproject.toml").read_text())
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from ..core.budget import affordable
-from ..graph.ir import Graph, Input, Node, Ref, leaves, map_leaves
-from ..graph.memory import overlap, storage_of
+from ..graph.ir import Graph, Input, Node, Ref, leaves, map_leaves, overlap, storage_of
 from ..linalg.convolution_map import Convolution
 from ..linalg.linear_map import Repeated
 from ..linalg.patches import Read, patches

@@ -24,10 +24,9 @@ from ..graph.capturing import STILL_WORKS, capture, capture_groups, warmed
 from ..graph.ir import Graph
 from ..linalg.linear_map import LinearMap
 from ..linalg.operator_norms import BOUNDING, bracket, upper
-from ..rules.complex_values import with_real_values
 from ..rules.effects import Norm
-from ..rules.known import fill
 from ..rules.registry import check
+from ..rules.units import fill, with_real_values
 from .applied import multiplications
 from .evaluation import Values
 from .segments import Segments, propagate, segment
@@ -101,7 +100,7 @@ class Captured:
         model, batch, mode, output: what was captured, as it was given.
         traced: as it was captured: Jacobians at the data are those of its operators.
         graph: the same with the modules of `known` as one node each and complex values inside units
-            (`complex_values.py`), in the precision of the model.
+            (`rules/units.py`), in the precision of the model.
         double: `graph` in float64, which the bounds speak of.
         segments: its effects and folded linear segments.
         norm: bounds the norm of one linear map.

@@ -35,15 +35,15 @@ from ..linalg.absolute import absolute, applied
 from ..linalg.convolution_map import Convolution
 from ..linalg.linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
 from ..linalg.operator_norms import upper
-from ..rules.complex_values import COMPLEX
 from ..rules.effects import UNKNOWN, Norm
 from ..rules.local.entry_sets import LogSoftmax, LogSumExp, Normalize, Softmax, WindowMaximum
 from ..rules.local.entry_sets import Norm as RowNorm
 from ..rules.local.local import Affine, Enclosure, Primitive, UnrolledStep, flat, times, wide
-from ..rules.local.opaque import Opaque
 from ..rules.local.products import MatrixProduct, Multiply
 from ..rules.local.scalar import Scalar
+from ..rules.ranges import Opaque
 from ..rules.registry import effect_of
+from ..rules.units import COMPLEX
 from .unrolled import GraphSteps, evaluate
 
 aten = torch.ops.aten

@@ -15,7 +15,7 @@ from ..linalg.linear_map import Identity, LinearMap
 from ..linalg.writing import write_out
 from ..rules.effects import Effect, Linear
 from ..rules.local.local import Affine, Builder, Primitive, UnrolledStep
-from ..rules.local.opaque import Opaque
+from ..rules.ranges import Opaque
 from ..rules.registry import FAILED, lookup
 from .segments import Folder, Form, Segments
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from ..core.errors import InputError, describe_error
 from ..diagnosis.bare_weights import Stored
-from ..graph.exported import load_program
+from ..graph.capturing import load_program
 from .stored import INDEX, PICKLES, stored_weights
 
 FORMS = (

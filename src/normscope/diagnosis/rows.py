@@ -21,8 +21,7 @@ from ..core.progress import Progress
 from ..core.rounding import Upper
 from ..graph.ir import Node, Unit, leaves
 from ..linalg.layer_norms import linear_map
-from ..listening.calls import NORMALIZERS, Site
-from ..listening.normalizer_seen import NormalizerSeen, rows_seen, set_count, set_positions
+from ..listening.calls import NORMALIZERS, NormalizerSeen, Site, rows_seen, set_count, set_positions
 from ..rules.effects import Linear
 from ..rules.invariance import FeedingLayer
 from .audit_result import Row

@@ -16,8 +16,7 @@ from ..core.options import check_counts, check_numbers
 from ..core.progress import Progress
 from ..core.provenance import provenance
 from ..core.untouched import outside_inference_mode, unwrapped
-from ..linalg.extremes import Ends, extreme_eigenpairs
-from ..linalg.quadrature import Quadrature, quadratures
+from ..linalg.lanczos import Ends, Quadrature, extreme_eigenpairs, quadratures
 from ..theory.losses import Loss
 from .batches import LossFunction
 from .directions import Directions, by_entry, find_directions, no_directions, verify_directions

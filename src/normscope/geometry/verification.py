@@ -24,7 +24,7 @@ from ..core.progress import Progress
 from ..core.threads import math_attention
 from ..graph.call import Call, select
 from ..graph.ir import Graph, Unit
-from ..graph.regions import SAME
+from ..graph.units import SAME
 from ..rules.invariance import MOVES, channel_numbers, weight_layer
 from ..rules.registry import sets_of
 from .candidate import Candidate, State, blank, laid_out

@@ -17,8 +17,7 @@ from ...core.errors import InputError
 from ...core.log10 import log10, power10
 from ...core.progress import Progress
 from ...core.rounding import ONE, ZERO, Upper, root_sum_squares, total
-from ...graph.ir import Node, Ref, Shape
-from ...graph.memory import overlap
+from ...graph.ir import Node, Ref, Shape, overlap
 from ...linalg.linear_map import LinearMap
 from ...linalg.operator_norms import remembered, upper
 from ...linalg.patches import Read
