@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from normscope.core.codec import from_plain, plain
+from normscope.core.codec import encode, from_plain
 from normscope.report.document import Document
 from normscope.report.html import to_html
 from normscope_lab.experiments import akbar, beyond, theory
@@ -93,7 +93,7 @@ def ran(name: str) -> tuple[Experiment, dict[str, Any], dict[Any, Any], Figures]
     one = EVERY[name]
     settings = dict(json.loads(json.dumps({**one.quick, **SMALL.get(name, {})})))
     held = {
-        job: from_plain(json.loads(json.dumps(plain(dict(one.measure(settings, job, None))), allow_nan=False)))
+        job: from_plain(json.loads(json.dumps(encode(dict(one.measure(settings, job, None))), allow_nan=False)))
         for job in one.jobs(settings)
     }
     return one, settings, held, one.figures(settings, held)
@@ -115,5 +115,5 @@ def test_it_runs_and_is_judged_and_drawn(name: str) -> None:
 def test_the_same_settings_give_the_same_figures() -> None:
     one, settings, held, _ = ran("beyond.schedules")
     for job, measured in held.items():
-        again = json.loads(json.dumps(plain(dict(one.measure(settings, job, None)))))
+        again = json.loads(json.dumps(encode(dict(one.measure(settings, job, None)))))
         assert from_plain(again) == measured
