@@ -130,6 +130,7 @@ def jumping(step: float = 1e5) -> Callable[[], float]:
     return tick
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(8)
 @pytest.mark.parametrize(("call", "name"), PAIRS)
 def test_neither_the_clock_nor_a_second_run_changes_a_byte(call: str, name: str) -> None:
@@ -169,6 +170,7 @@ def test_processes_side_by_side_write_the_same_bytes() -> None:
 
 
 class TestCutShort:
+    @pytest.mark.slow
     def test_brackets_say_so(self) -> None:
         for call in ("lipschitz", "tight", "exact", "ball", "tight ball", "differences"):
             bracket = CALLS[call](*made("relu"), max_seconds=0.0)
@@ -187,6 +189,7 @@ class TestCutShort:
         assert any("no time to trace the model" in why for _, why in audit.skipped)
         assert audit.to_json()["notes"] == list(audit.notes)
 
+    @pytest.mark.slow
     def test_somewhere_on_the_way_the_count_is_what_was_done(self, monkeypatch: pytest.MonkeyPatch) -> None:
         spent, real = [], lower.lower_bound
 
@@ -197,7 +200,7 @@ class TestCutShort:
 
         monkeypatch.setattr(lower, "lower_bound", watched)
         cut = []
-        for seconds in range(140, 390, 50):  # how often the clock is read before the search is not what is tested
+        for seconds in range(60, 390, 30):  # how often the clock is read before the search is not what is tested
             with clock(jumping(1.0)):
                 bracket = ns.lipschitz(*made("relu"), max_seconds=float(seconds))
             done, most = spent[-1] if spent else (0, 0)
@@ -219,6 +222,7 @@ class TestLargeNetworks:
         assert steps == [600, 600, 19]
         assert passes(graphs[-1], 600, work=1.0, least=6) == 6
 
+    @pytest.mark.slow
     def test_convolutions_and_attention_are_counted(self) -> None:
         conv = ns.capture(nn.Conv2d(3, 5, 3, padding=1).eval(), torch.ones(1, 3, 8, 8))
         assert multiplications(conv) == 5 * 64 * 27 + 5 * 64
@@ -279,6 +283,7 @@ def in_a_hurry_at_the_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Budget, "__init__", begun)
 
 
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("plant", [in_a_hurry, in_a_hurry_at_the_end])
 def test_a_search_that_looks_at_the_clock_is_caught(plant: Callable[[pytest.MonkeyPatch], None]) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -310,6 +315,7 @@ def steps_by_speed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(lower, "passes", lambda *_, **__: next(allowed))
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(("plant", "call"), [(unseeded, "ball"), (timed, "point"), (steps_by_speed, "lipschitz")])
 def test_other_causes_of_other_bytes_are_caught(plant: Callable[[pytest.MonkeyPatch], None], call: str) -> None:

@@ -108,6 +108,7 @@ def works() -> dict[str, tuple[Captured, nn.Module, Tensor]]:
 
 @pytest.mark.parametrize("name", MODELS)
 class TestRadii:
+    @pytest.mark.one_in(4)
     def test_small_balls_give_the_jacobian(self, name: str, works) -> None:
         """Within 1 % at 1e-6, exact at 0, and never below."""
         work, model, batch = works[name]
@@ -119,6 +120,7 @@ class TestRadii:
             assert bool((found >= exact * (1 - 1e-9)).all())
             assert bool((found <= exact * (1 + within)).all())
 
+    @pytest.mark.one_in(3)
     def test_balls_grow_with_the_radius_and_stay_below_global(self, name: str, works) -> None:
         work, _, _ = works[name]
         top = upper_sides(work)["best"]
@@ -166,6 +168,7 @@ class TestBracket:
             assert one.upper == pytest.approx(exact, rel=1e-6)
             assert one.witness is None
 
+    @pytest.mark.slow
     def test_an_infinite_ball_says_why(self) -> None:
         work = Captured.of(nn.Sequential(nn.Linear(3, 3), nn.Hardshrink(0.5)).eval(), torch.zeros(1, 3))
         bracket = ball_bracket(work, radius=10.0)

@@ -171,7 +171,7 @@ SHAPES: dict[str, Callable[[Sheet], Iterator[Graph]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_shapes_of_graphs(shape: str) -> None:
     for graph in SHAPES[shape](Sheet((1, 5), seed=2)):
@@ -193,6 +193,7 @@ class TestChains:
         assert_above(certificate, Relaxation(segments).strongest(starts=1, rounds=20), steepest(graph, 3))
         assert certificate.log10 <= values[graph.output].log10 + 1e-9
 
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize("seed", range(6))
     def test_widths_from_one_to_forty_and_mixed_slopes(self, seed: int) -> None:
         widths = [1 + (17 * seed + 11 * layer * (seed + 3)) % 40 for layer in range(5)]
@@ -291,6 +292,7 @@ class Mixed(nn.Module):
 
 @pytest.mark.usefixtures("few")
 class TestFrontDoor:
+    @pytest.mark.slow
     @pytest.mark.one_in(2)
     @pytest.mark.parametrize("mode", ["eval", "train"])
     def test_the_ladder_has_a_rung(self, mode: str) -> None:

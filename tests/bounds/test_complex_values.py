@@ -81,7 +81,7 @@ def around(radius: float) -> Tensor:
     return (batch() + radius * offsets / offsets.norm(dim=-1, keepdim=True)).reshape(-1, 6)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_scope_holds_what_differences_show(name: str) -> None:
     model, x = Function(MODELS[name]).eval(), batch()
@@ -101,6 +101,7 @@ def test_every_scope_holds_what_differences_show(name: str) -> None:
     assert "complex values in" in everywhere.reason
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["an imaginary shift", "a spectrum", "a filter", "the real part of a product"])
 def test_domains_and_data_hold_what_differences_show(name: str) -> None:
@@ -119,6 +120,7 @@ def test_domains_and_data_hold_what_differences_show(name: str) -> None:
     assert all(point.bracket.upper == math.inf for point in curve.domains)
 
 
+@pytest.mark.slow
 def test_no_radius_and_no_weight_is_certified_through_complex_values() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:

@@ -59,6 +59,7 @@ def test_larger_domains_have_larger_bounds_and_coverages(found: ns.ShareCurve) -
     assert (found.samples, found.domains[0].coverage.samples) == (320, 80)
 
 
+@pytest.mark.slow
 def test_the_order_of_the_scopes(found: ns.ShareCurve) -> None:
     """The Jacobians at the samples inside are below the bound of their domain, and that is below the one everywhere."""
     model, x = normed(), data(400, 4)
@@ -70,6 +71,7 @@ def test_the_order_of_the_scopes(found: ns.ShareCurve) -> None:
     assert found.domains[0].bracket.log10_lower == -math.inf  # which samples lie inside is not asked
 
 
+@pytest.mark.slow
 def test_every_point_is_the_domain_that_its_samples_define(found: ns.ShareCurve) -> None:
     model, x = normed(), data(400, 4)
     held = torch.arange(400) % 5 == 4
@@ -92,6 +94,7 @@ def test_the_data_are_read_once_and_no_further_than_asked() -> None:
     assert all(p.grad is None for p in model.parameters())
 
 
+@pytest.mark.slow
 def test_train_mode_has_domains_of_whole_batches_and_no_data() -> None:
     model = drawn(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))).train()
     batches = [*data(48, 3).split(8), data(5, 3, seed=2)]

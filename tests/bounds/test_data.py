@@ -74,7 +74,7 @@ def kept(confidence: float, held: int) -> bool:
     return bool(binom.cdf(held, DRAWS, confidence) > CHANCE)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 @pytest.mark.parametrize(("share", "confidence", "count"), [(0.99, 0.95, 299), (0.9, 0.9, 100), (0.95, 0.8, 60)])
 def test_coverage_is_never_below_the_confidence(name: str, share: float, confidence: float, count: int) -> None:
@@ -142,6 +142,7 @@ class TestStreaming:
         ns.lipschitz(network(), Counted([32, 32, 32, 32, 5]), scope="data", samples=133)
         assert [traces.taken for traces in made] == [2]
 
+    @pytest.mark.slow
     def test_norms_are_those_at_the_samples(self) -> None:
         model, batches = network(), [torch.randn(size, 6, dtype=torch.float64) for size in (9, 9, 4)]
         found = ns.lipschitz(model, batches, scope="data", share=0.8, samples=22)
@@ -159,6 +160,7 @@ class TestStreaming:
         assert "299 samples" in found.advice
         assert math.isfinite(found.limits(0.8)[1])
 
+    @pytest.mark.slow
     def test_tokens_and_masks_of_each_batch_count(self) -> None:
         class Model(nn.Module):
             def __init__(self) -> None:
@@ -264,6 +266,7 @@ class TestForms:
 class TestTeeth:
     """Bugs planted one by one, each seen by what stands above."""
 
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize("name", ["uniform", "a jump at the quantile", "heavy tail"])
     def test_a_rank_that_is_one_too_small_is_seen(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
@@ -278,6 +281,7 @@ class TestTeeth:
         with pytest.raises(AssertionError):
             test_coverage_of_a_real_network()
 
+    @pytest.mark.slow
     def test_constants_of_the_first_batch_are_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from normscope.bounds import derivative
 
@@ -316,6 +320,7 @@ def words(length: int) -> Tensor:
 class TestShapes:
     """A quantile speaks of inputs of one shape."""
 
+    @pytest.mark.one_in(1000)
     @pytest.mark.parametrize(
         ("make", "batches", "met"),
         [

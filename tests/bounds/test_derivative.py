@@ -108,7 +108,7 @@ def batch(samples: int = 3, width: int = 4) -> Tensor:
     return torch.randn(samples, width, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("name", [*LIES, *TRUE])
 def test_a_jacobian_is_that_of_the_forward(name: str) -> None:
     function, truth = (LIES | TRUE)[name]
@@ -132,6 +132,7 @@ def secants(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return torch.stack(columns, 1)
 
 
+@pytest.mark.slow
 def test_hooks_of_modules_do_not_reach_a_figure() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3)).eval()
     plain = ns.lipschitz(model, batch(), scope="point").upper
@@ -142,6 +143,7 @@ def test_hooks_of_modules_do_not_reach_a_figure() -> None:
     assert not mismatches(model, batch(), ns.capture(model, batch()))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("function", "operator"),
     [
@@ -161,6 +163,7 @@ def test_a_function_that_jumps_says_so(function: Callable[[Tensor], Tensor], ope
     assert not smooth.notes
 
 
+@pytest.mark.slow
 def test_a_quantisation_that_hides_itself_is_an_error_with_its_name() -> None:
     model = nn.Sequential(
         nn.Linear(4, 4), Layer(lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127))
@@ -207,7 +210,7 @@ UNTRACED: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(16)
 @pytest.mark.parametrize("width", [4, 40])
 @pytest.mark.parametrize("name", UNTRACED)
 def test_without_a_graph_a_lie_is_an_error_that_names_the_module(name: str, width: int) -> None:
@@ -218,6 +221,7 @@ def test_without_a_graph_a_lie_is_an_error_that_names_the_module(name: str, widt
     assert found.path == "2.0"
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("width", [3, 40])
 def test_without_a_graph_an_honest_model_is_sampled(width: int, dtype: torch.dtype) -> None:
@@ -281,7 +285,7 @@ def test_weights_behind_a_parametrization_are_no_lie_of_the_input() -> None:
 
 
 class TestMismatches:
-    @pytest.mark.one_in(3)
+    @pytest.mark.one_in(6)
     @pytest.mark.parametrize("name", LIES)
     def test_a_lie_is_found_where_it_is(self, name: str) -> None:
         function, _ = LIES[name]
@@ -336,6 +340,7 @@ class Written(nn.Module):
         return self.function(x)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", BENDS)
 @pytest.mark.parametrize("width", [3, 40], ids=["whole", "by Lanczos"])
 def test_on_a_bend_the_derivative_is_taken_beside_it(name, width):
@@ -386,6 +391,7 @@ def test_a_blank_image_is_measured_beside_it():
 class TestTeeth:
     """Bugs planted one by one, each seen by what stands above."""
 
+    @pytest.mark.slow
     def test_differentiating_the_model_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def planted(model, batch, mode, forced, output, graph, traces):
             call = derivative.settle(model, derivative.prepare(model, batch, output), mode)

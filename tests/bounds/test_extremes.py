@@ -59,6 +59,7 @@ def dwindling(factor: float, times: int, *, side_by_side: bool) -> Graph:
     return sheet.graph(sheet.call(aten.cat.default, [branch, rest], -1) if side_by_side else sheet.add(branch, rest))
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("side_by_side", [True, False], ids=["NUMERICAL", "PROVEN"])
 @pytest.mark.parametrize(("factor", "times"), [(1e-3, 6), (1e-25, 8), (1e-60, 3)])
 def test_a_branch_that_dwindles_and_comes_back(factor: float, times: int, side_by_side: bool) -> None:

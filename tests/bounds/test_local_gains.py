@@ -53,6 +53,7 @@ def dense(function: Callable[[Tensor], Tensor], points: Tensor) -> Tensor:
     return torch.stack([torch.linalg.matrix_norm(jacobian, ord=2) for jacobian in found])
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("function", [flat(WIDE), steep(WIDE), cubed, attention, saturated])
 def test_never_below_the_norm(function: Callable[[Tensor], Tensor]) -> None:
     points = (data(3, WIDE) * torch.linspace(0.1, 2.0, 3)[:, None]).double()
@@ -127,6 +128,7 @@ def gain(domain: ns.Domain) -> float:
     return next(float(limit[0]) for key, limit in domain.limits.items() if key.endswith(":attention0"))
 
 
+@pytest.mark.slow
 def test_a_record_does_not_depend_on_the_batches_and_has_all_data_inside() -> None:
     model, x = drawn(Encoder()), uneven(8)
     exact = max(jacobian_norm(model, row) for row in x)

@@ -47,6 +47,7 @@ def sampled(model: nn.Module, rows: Tensor) -> Tensor:
     return (rows @ dense).norm(dim=-1).amax(0).detach()
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("per", "effort"),

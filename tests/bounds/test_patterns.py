@@ -244,6 +244,7 @@ class TestOccurrence:
         assert not cells.ask(torch.cat(signs), Budget())[0]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("inputs", "units"), [(1e-3, 1e-6), (1e-9, 1.0), (1e12, 1e6)])
 def test_units_of_measurement(inputs: float, units: float) -> None:
     """The same network with inputs and hidden units measured otherwise: the constant changes with the inputs alone."""
@@ -269,6 +270,7 @@ def test_a_branch_that_dwindles_and_comes_back() -> None:
 
 
 class TestAnyTime:
+    @pytest.mark.slow
     def test_cut_short_it_is_still_a_bound(self) -> None:
         graph = chain(3, (2, 4, 3, 2), ["leaky"])
         truth = math.log10(enumeration.constant(graph))
@@ -298,6 +300,7 @@ class TestFrontDoor:
         assert rungs["best"].upper == rungs["exact"].upper < rungs["tight"].upper
         assert any("patterns" in note for note in rungs["exact"].notes)
 
+    @pytest.mark.slow
     def test_other_networks_are_told_why_not(self) -> None:
         model = nn.Sequential(nn.Linear(2, 3), nn.GELU(), nn.Linear(3, 2)).eval()
         bracket = ns.lipschitz(model, torch.randn(2, 2), effort="exact", max_seconds=0.2)
@@ -305,6 +308,7 @@ class TestFrontDoor:
         assert bracket.method != "exact"
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("activation", [nn.PReLU(), nn.Hardtanh(), nn.GELU()], ids=lambda one: type(one).__name__)
 def test_where_no_tree_applies_the_sides_have_not_met(activation):
     torch.manual_seed(0)

@@ -43,6 +43,7 @@ def distances(layer: nn.Linear, x: Tensor, y: Tensor) -> Tensor:
 # ---- exact where the truth is known
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effort", ["fast", pytest.param("tight", marks=SLOW)])
 def test_a_linear_classifier_has_its_exact_radii_from_both_sides(effort):
     layer, x = made(lambda: nn.Linear(6, 4)), drawn(12, 6)
@@ -89,6 +90,7 @@ def test_in_the_plane_the_radii_enclose_the_nearest_point_of_a_fine_grid(activat
 # ---- nothing succeeds inside a certified radius
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "family", [pytest.param(f, marks=[] if f in ("relu", "batch norm", "attention") else SLOW) for f in FAMILIES]
@@ -106,6 +108,7 @@ def test_no_attack_succeeds_inside_a_certified_radius(family):
         assert int(double(witness[None]).argmax()) != radii.label[row]
 
 
+@pytest.mark.slow
 def test_linear_bounds_and_constants_each_certify_what_the_other_cannot():
     model, x = made(FAMILIES["batch norm"]), drawn(6, 16, seed=1)
     both = certified_radius(model, x, attack=False)
@@ -119,12 +122,14 @@ def test_linear_bounds_and_constants_each_certify_what_the_other_cannot():
     assert sum(both.radius) > 1.02 * sum(alone.radius)
 
 
+@pytest.mark.slow
 def test_a_constant_given_too_small_is_refuted_by_the_attack():
     model, x = made(FAMILIES["relu"]), drawn(4, 16)
     with pytest.raises(SoundnessError, match="inside the certified radius"):
         certified_radius(model, x, known={"2": 1e-3})
 
 
+@pytest.mark.slow
 def test_constants_at_the_point_in_place_of_the_ball_are_caught(monkeypatch):
     monkeypatch.setattr(Over, "margins", _at_the_point)
     model, x = made(FAMILIES["relu"]), drawn(4, 16)
@@ -139,6 +144,7 @@ def _at_the_point(over: Over, top: Tensor) -> Tensor:
     return values.gather(1, top[:, None]) - values - slopes * over.radius[:, None]
 
 
+@pytest.mark.slow
 def test_a_margin_over_the_constant_of_the_output_is_caught(monkeypatch):
     # the difference of two outputs can be sqrt(2) times as steep as either
     def wrong(*given: Any, **options: Any) -> Tensor:
@@ -153,6 +159,7 @@ def test_a_margin_over_the_constant_of_the_output_is_caught(monkeypatch):
 # ---- the attack
 
 
+@pytest.mark.slow
 def test_on_trained_digits_the_attack_is_stronger_than_plain_pgd_and_the_curves_fall():
     data = digits(generator=torch.Generator().manual_seed(0))
     model = mlp(generator=torch.Generator().manual_seed(0), width=32, depth=3)

@@ -12,6 +12,7 @@ from normscope.core.errors import InputError
 from .classifiers import FAMILIES, drawn, made
 
 
+@pytest.mark.slow
 def test_batches_loaders_and_labels_left_out_give_the_same():
     model, x = made(FAMILIES["batch norm"]), drawn(4, 16)
     y = model(x).argmax(1)
@@ -48,6 +49,7 @@ class Optional(nn.Module):
         return x if kind is None else x * (1 + kind[:, None])
 
 
+@pytest.mark.slow
 def test_arguments_and_labels_cannot_be_mistaken():
     mask = torch.ones(4, 5, dtype=torch.bool)
     mask[1:3, 0] = False
@@ -102,6 +104,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_certified_is_refused_in_a_sentence(case):
     model, x, y, options, message = REFUSED[case]
@@ -118,6 +121,7 @@ def test_an_output_and_a_mode_can_be_chosen():
     assert all(radius > 0 for radius in radii.radius)
 
 
+@pytest.mark.slow
 def test_the_model_is_left_as_found():
     model = made(FAMILIES["batch norm"])
     (model(drawn(2, 16)).sum()).backward()
@@ -132,6 +136,7 @@ def test_the_model_is_left_as_found():
     assert not model.training
 
 
+@pytest.mark.slow
 def test_a_budget_ends_the_search_with_radii_that_hold():
     model, x = made(FAMILIES["layer norm"]), drawn(6, 16)
     free, short = certified_radius(model, x), certified_radius(model, [(x, None), (x, None)], max_seconds=0.0)
@@ -156,6 +161,7 @@ class Vanishing(nn.Module):
         return self.layer(x * self.factor * self.factor / self.factor / self.factor) + 1e-3 * x[:, :3]
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("factor", [1e-23, 1e-30])
 def test_values_that_vanish_in_float32_are_named_as_such(factor):

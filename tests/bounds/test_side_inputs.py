@@ -115,12 +115,14 @@ def balls_of_their_own(name: str) -> None:
     assert not any("first sample" in note for note in found.notes)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CASES)
 def test_every_ball_has_the_masks_of_its_own_sample(name):
     balls_of_their_own(name)
 
 
+@pytest.mark.slow
 def test_a_proof_is_that_of_one_network(tmp_path):
     build, batch = CASES["a mask"]
     found = ns.lipschitz(build().eval(), batch, scope="ball", radius=0.1)
@@ -140,6 +142,7 @@ def radii_of_their_own(name: str) -> None:
     assert found.predicted == tuple(one.predicted[0] for one in alone)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", ["a float mask", "embedded kinds", "chosen weights", "attention"])
 def test_every_radius_has_the_masks_of_its_own_sample(name):
@@ -157,6 +160,7 @@ def padded() -> tuple[nn.Module, dict[str, Tensor]]:
     return model, {"x": x, "mask": mask}
 
 
+@pytest.mark.slow
 def test_masks_that_no_output_shows_count():
     model, batch = padded()
     every = ns.certified_radius(model, batch, attack=False)
@@ -187,6 +191,7 @@ class Padded(nn.Module):
         return self.layer((torch.tanh(self.embed(ids)) * (ids != 0)[..., None]).sum(1))
 
 
+@pytest.mark.slow
 def test_ids_that_make_the_same_constants_are_one_function():
     ids = torch.arange(20).reshape(5, 4) % 8 + 1
     model = Padded().eval()
@@ -247,6 +252,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_caught(name, monkeypatch):

@@ -72,6 +72,7 @@ def test_convolution_gap(size: int, gap: float) -> None:
     assert ns.spectral_norm(layer, (64, size, size), rtol=1e-4).gap < gap
 
 
+@pytest.mark.slow
 def test_the_ladder_descends_on_a_trained_batch_norm_network() -> None:
     generator = torch.Generator().manual_seed(0)
     data = digits(generator=generator)

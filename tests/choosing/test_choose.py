@@ -48,6 +48,7 @@ def choice(*outcomes):
     return ns.Choice(name="net", outcomes=outcomes, settings={"steps": 10, "momentum": 0.9})
 
 
+@pytest.mark.slow
 def test_every_twin_is_run_and_what_cannot_be_is_recorded_with_the_reason(monkeypatch):
     monkeypatch.setattr(choosing, "TRIAL_STEPS", 1)
     found = quick(steps=2)
@@ -63,6 +64,7 @@ def test_every_twin_is_run_and_what_cannot_be_is_recorded_with_the_reason(monkey
     assert "InstanceNorm" in text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hurried")
 def test_a_trained_run_has_its_capacity_and_data_is_at_most_domain():
     given = {"normalizers": ("layer",), "learning_rates": (0.1,), "steps": 60, "capacity": True, "batch_sizes": (16,)}
@@ -72,6 +74,7 @@ def test_a_trained_run_has_its_capacity_and_data_is_at_most_domain():
     assert one.accuracy > 0.8
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hurried")
 def test_the_same_call_gives_the_same_losses_and_leaves_everything_as_found():
     model = build()
@@ -107,6 +110,7 @@ class Stop(Exception):
     """Ends a choice in its midst."""
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hurried")
 def test_a_choice_that_was_ended_goes_on_and_loses_no_finished_run(tmp_path, monkeypatch):
     ran = []

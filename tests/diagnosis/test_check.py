@@ -90,6 +90,7 @@ class TestAnythingThatRuns:
         assert not check.skipped
         assert check.signal.rows[-1].log10_gradient == 0.0
 
+    @pytest.mark.slow
     def test_a_compiled_model(self) -> None:
         assert ns.check(torch.compile(net()), randn(64, 6)).cost.forwards == 2
 

@@ -103,6 +103,7 @@ class TestArchitecture:
 
 
 class TestEvidence:
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize("model", [MEETING, BATCH_STATISTICS])
     def test_nothing_is_certified_where_samples_meet(self, model):
         found = bounds(model, data(), data(30, 1), steps=2)
@@ -165,6 +166,7 @@ class TestInput:
         with pytest.raises(InputError, match="prior"):
             bounds(network(), None, steps=2, prior=wrong)
 
+    @pytest.mark.slow
     def test_half_precision_and_no_parameters_leave_the_other_rows(self):
         x, y = data()
         half = bounds(network().half(), (x.half(), y), steps=3)

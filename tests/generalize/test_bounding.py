@@ -118,6 +118,7 @@ class TestTable:
 
 
 class TestKinds:
+    @pytest.mark.slow
     def test_without_a_range_distances_are_estimated_and_the_same_call_gives_the_same(self):
         found, again = (ns.generalization(network(), data(), steps=2, cells=(1,)) for _ in range(2))
         assert found == again
@@ -139,6 +140,7 @@ class TestKinds:
         assert found["Bartlett 2017"].evidence == "estimated"
         assert any("chain" in one.what for one in found["Bartlett 2017"].missing)
 
+    @pytest.mark.slow
     def test_batch_norm_has_its_form_with_the_worst_normalizer_and_its_twin(self):
         torch.manual_seed(0)
         first, second = nn.BatchNorm1d(3, affine=False), nn.BatchNorm1d(3, affine=False)

@@ -243,6 +243,7 @@ class _Indexed(nn.Module):
         return self.last(inner[:, held["order"]] if "order" in held else inner)
 
 
+@pytest.mark.slow
 def test_an_added_table_that_is_declared_is_no_parameter():
     model, x = _Indexed(table=torch.linspace(0, 1, 64)).eval(), torch.rand(8, 2)
     fixed = Fixed.of("table", capture(model, x, mode="eval"))

@@ -36,6 +36,7 @@ def bounds_of(name):
     return bounds(FORMS[name](PLACES))
 
 
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FORMS]
 )
@@ -50,6 +51,7 @@ def test_no_certified_row_lies_below_the_truth(name):
     assert name in IN_THE_GRAPH or not found.certified
 
 
+@pytest.mark.slow
 def test_dtypes_are_no_numbers():
     """All numbers and all buffers were fixed before D was seen; the dtypes in the code were not."""
     x, y = samples(12, 0)
@@ -71,6 +73,7 @@ ARGUMENTS = {
 """A bit of D in the code, beside all numbers."""
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_what_stands_in_arguments_is_paid_for(name):
     """A pattern of n choices costs at least the logarithm of the number of patterns."""
@@ -103,6 +106,7 @@ class TestRepeatedSamples:
         given |= {"test": (fresh[:300], coins[:300])} | options
         return ns.generalization(model.eval(), (x[index], y[index]), **given)
 
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize("options", [{}, {"held_out": None}, {"test": None}], ids=str)
     def test_nothing_is_certified_from_them(self, options):
         found = self.bounds(20_000, **options)
@@ -163,6 +167,7 @@ class Sawtooth(nn.Module):
         return F.linear(self.teeth(x, self.slopes), self.heights)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("dtype", "cast"), [(torch.float32, None), (torch.float64, None), (torch.float64, torch.float32)]
 )
@@ -182,11 +187,13 @@ class TestConditions:
         (one,) = (one for one in found[name].conditions if "taken from D is counted" in one.what)
         return one
 
+    @pytest.mark.slow
     def test_they_name_the_lines_with_many_numbers(self):
         why = self.counted(bounds_of("floats in the code"), "VC").why
         assert "memorisers.py:" in why
         assert len(PLACES) < int(why.split()[0]) < len(PLACES) + 20
 
+    @pytest.mark.slow
     def test_what_is_declared_as_fixed_is_free(self):
         model = FORMS["integers"](PLACES)
         free = bounds(model, fixed=["kept", "code"])

@@ -64,6 +64,7 @@ def claiming(monkeypatch: pytest.MonkeyPatch, **claims) -> None:
     monkeypatch.setattr(normalized, "feeds", lambda g: [dataclasses.replace(feed, **claims) for feed in honest(g)])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("slack", "reason"), [(1e-2, "not orthogonal"), (1.0, "moves the outputs")])
 def test_false_scales_are_refused_with_the_reason(
     trained: nn.Module, monkeypatch: pytest.MonkeyPatch, slack: float, reason: str
@@ -145,6 +146,7 @@ def test_which_entries_are_scaled_shifted_or_dead() -> None:
     assert (shown.shifts, shown.dimensions) == (5, 6)
 
 
+@pytest.mark.slow
 def test_weights_in_another_layout_and_norms_of_weights_are_scaled_too() -> None:
     """Entries of channels-last weights are found in the flat vector, and `weight_norm` has a scale of its own."""
     plain, other = Residual(), Residual().to(memory_format=torch.channels_last)

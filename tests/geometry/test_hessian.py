@@ -20,7 +20,7 @@ def projected(dense: torch.Tensor, *directions: torch.Tensor) -> torch.Tensor:
     return keep @ dense @ keep
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("mode", ["train", "eval"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_both_ends_of_the_spectrum_are_those_of_the_dense_hessian(name: str, mode: str) -> None:
@@ -42,6 +42,7 @@ def test_residuals_are_those_of_the_vectors() -> None:
         assert float((dense @ vector - value * vector).norm()) == pytest.approx(residual, rel=1e-6, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_several_batches_are_the_mean_over_samples() -> None:
     model, x, y = made("batch", samples=30)
     batches = [(x[:20], y[:20]), (x[20:], y[20:])]
@@ -78,6 +79,7 @@ def test_every_forward_begins_from_the_buffers_as_found() -> None:
     assert float(model.scale) == 1.0
 
 
+@pytest.mark.slow
 def test_the_model_is_left_as_found() -> None:
     model, x, y = made("convolution")
     model.eval()
@@ -97,6 +99,7 @@ def test_the_model_is_left_as_found() -> None:
 class TestDirections:
     """What is projected out, against the dense matrix projected by hand."""
 
+    @pytest.mark.slow
     def test_scaling_a_row_before_a_batch_norm_and_its_bias(self) -> None:
         model, x, y = made("batch")
         dense = written_out(model, [(x, y)], "train")
@@ -143,6 +146,7 @@ class TestDirections:
         refused = f"{12 - found.directions} more that the graph shows were refused"
         assert refused in " ".join(str(found).split())
 
+    @pytest.mark.slow
     def test_the_quotient_is_the_riemannian_hessian_where_eps_leaves_a_slope(self) -> None:
         """P S (H - D) S P by hand, D = <w, grad>/norm(w)^2: eps makes D count, and its sign."""
         model, x, y = made("batch", samples=64)
@@ -198,6 +202,7 @@ class TestMore:
         found = ns.hessian(model, CROSS_ENTROPY, (x, y), matrix="gauss-newton", rtol=1e-9, deflate=False)
         assert found.eigenvalues == pytest.approx(truth[:5].tolist(), rel=1e-6)
 
+    @pytest.mark.slow
     def test_trace_and_density_lie_within_their_errors(self) -> None:
         model, x, y = made("plain")
         dense = written_out(model, [(x, y)], "train")
@@ -251,6 +256,7 @@ class TestMore:
             assert found.trace.value == pytest.approx(20.0)
             assert found.trace.error < 1e-9
 
+    @pytest.mark.one_in(1000)
     @pytest.mark.parametrize("side", [-1.0, 8.0])
     def test_no_trace_is_wrong_with_an_error_of_zero(self, side: float) -> None:
         """Three vectors of signs often agree on v^T A v, which then says nothing of the error."""

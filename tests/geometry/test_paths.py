@@ -29,6 +29,7 @@ def unchanged(model: nn.Module, state: dict[str, Tensor]) -> bool:
 
 
 class TestSmoothness:
+    @pytest.mark.slow
     def test_the_largest_stable_learning_rate_of_a_bowl_is_two_over_its_curvature(self) -> None:
         model, batch = bowl(4.0, 0.5)
         for first in (1e-3, 0.3, 50.0):
@@ -66,6 +67,7 @@ class TestSmoothness:
 
 
 class TestFlatness:
+    @pytest.mark.slow
     def test_scaled_noise_does_not_change_with_the_scale_of_the_weights_and_raw_noise_does(self) -> None:
         model, x, y = made("batch", samples=40)
         model[1].eps = 1e-12
@@ -123,6 +125,7 @@ class TestMargins:
         assert [found.quantile(share) for share in (0.0, 0.25, 0.5, 1.0)] == pytest.approx([-1.0, -1.0, 1.0, 2.0])
         assert found.normalised("global") == pytest.approx([m / (2 * 2**0.5) for m in found.margin], rel=1e-3)
 
+    @pytest.mark.slow
     def test_no_change_shorter_than_the_normalised_margin_changes_the_class(self) -> None:
         model, x, _ = made("plain", samples=4)
         found = ns.margins(model, x)
@@ -130,6 +133,7 @@ class TestMargins:
         radii = ns.certified_radius(model, x, mode="eval", attack=True)
         assert all(own < hit for own, hit in zip(found.normalised("global"), radii.attacked, strict=True))
 
+    @pytest.mark.slow
     def test_a_domain_gives_larger_margins_than_all_inputs(self) -> None:
         model, x, y = made("layer")
         model.eval()

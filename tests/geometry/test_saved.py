@@ -37,6 +37,7 @@ def results() -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_read_is_what_was_written(results: dict[str, Any], kind: str, tmp_path: Path) -> None:
     found, path = results[kind], tmp_path / "found.json"

@@ -43,6 +43,7 @@ def rows(found: Symmetries) -> list[tuple[str, str, int]]:
     return [(row.kind, row.path, row.dof) for row in found.verified]
 
 
+@pytest.mark.slow
 def test_every_kind_is_found_and_verified() -> None:
     _, _, found = every_kind()
     assert rows(found) == [
@@ -197,6 +198,7 @@ WIRINGS = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", WIRINGS)
 def test_who_else_reads_a_value_or_a_weight_matters(name: str) -> None:
     wiring, expected = WIRINGS[name]
@@ -213,6 +215,7 @@ ATTENTIONS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_attention(name: str) -> None:
     options, expected = ATTENTIONS[name]
@@ -290,6 +293,7 @@ def test_weight_norm_as_printed_fails() -> None:
     assert planted(model, noise(5, 3), lambda p: scaling(p, (0, ROWS, 1)), v, g) is None
 
 
+@pytest.mark.slow
 def test_the_canonical_copy_has_norm_one_and_the_same_function() -> None:
     model, batch, found = every_kind()
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -359,6 +363,7 @@ def test_json_and_back(tmp_path: Path) -> None:
         ns.Symmetries.from_json(broken)
 
 
+@pytest.mark.slow
 def test_the_model_is_left_as_found() -> None:
     model = of_every_kind().train()
     batch, before = noise(6, 1, 8, 8), copy.deepcopy(model.state_dict())

@@ -128,6 +128,7 @@ def view_write(x: Tensor) -> Tensor:
 
 
 class TestStructure:
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize(
         "model",
         [

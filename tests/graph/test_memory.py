@@ -30,7 +30,7 @@ STRIDED = {
 }
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("scope", ["global", "ball"])
 @pytest.mark.parametrize("name", STRIDED)
 def test_as_strided_reads_what_the_model_reads(name, scope):

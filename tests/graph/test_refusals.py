@@ -52,6 +52,7 @@ TO_INTEGERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", TO_INTEGERS)
 def test_reductions_to_integers_are_jumps(name: str) -> None:

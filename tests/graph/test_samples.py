@@ -132,6 +132,7 @@ class Weighted(nn.Module):
         return F.relu(self.layer(x) * self.w[: len(x), None])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unseen", [False, True])
 def test_no_bound_is_below_the_slope_of_the_row_that_counts_most(unseen, monkeypatch):
     if unseen:  # the graph alone decides
@@ -210,7 +211,7 @@ APART = {
 }
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("name", APART)
 def test_samples_that_never_meet_are_measured_one_by_one(name):
     model, shape = APART[name]
@@ -269,7 +270,7 @@ def test_masks_that_mix_or_differ_in_use_join_the_samples():
 QUICK = ("resnet_basic", "vit", "bert", "gpt2")
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
 )
@@ -314,6 +315,7 @@ PARTS = 48
 """The examples of all rules are tried in so many parts, all but the first among the slow tests."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))])
 def test_operators_of_the_rules_are_never_wrongly_called_independent(part):
     """Every example of every rule as the graph of a batch, against runs in which one sample moves."""

@@ -49,6 +49,7 @@ MOVED = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", MOVED)
 def test_moved_statistics_that_are_read_are_refused(name):
     model, shape = MOVED[name]
@@ -83,6 +84,7 @@ def tracked(function) -> Normalized:
     return Normalized(nn.InstanceNorm1d(3, track_running_stats=True), function).train()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("scale", [0.0, 1.0], ids=["zeros", "random"])
 @pytest.mark.parametrize(
     "function",
@@ -139,7 +141,7 @@ def moving_average(module: Written, x: Tensor) -> Tensor:
     return x + 100 * module.b
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 @pytest.mark.parametrize("function", [assigns, one_row, data, rebound, moving_average])
 def test_buffers_that_are_written_and_read(function, training):
@@ -174,7 +176,7 @@ class Remembers(nn.Module):
         return y
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("kind", ["attribute", "buffer", "list", "count"])
 def test_a_figure_in_train_mode_is_that_of_the_state_as_found(kind):
     model = Remembers(kind).train()
@@ -200,6 +202,7 @@ def test_a_buffer_that_is_read_before_it_is_written_is_named():
     assert any("'held'" in note and "as found" in note for note in bracket.notes)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("momentum", [0.1, None], ids=["moving", "cumulative"])
 def test_a_batch_norm_in_two_places(momentum):
     norm = nn.BatchNorm1d(3, momentum=momentum)
@@ -273,6 +276,7 @@ class Tokens(nn.Module):
         return self.layer(found) + found @ self.table.weight.T
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("functional", [True, False])
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 def test_embeddings_that_are_renormed(functional, training):

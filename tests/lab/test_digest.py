@@ -43,6 +43,7 @@ class TestStatistics:
 
 
 class TestVariances:
+    @pytest.mark.slow
     def test_rescaled_weights_move_variances_alone(self) -> None:
         settings = {**variances.EXPERIMENT.quick, "steps": 2}
         he, small, large = (
@@ -140,6 +141,7 @@ class TestLocal:
         assert verdict(local_constants.EXPERIMENT, "digest.local.prediction", dict(found)) == Verdict.HOLDS
         assert verdict(local_constants.EXPERIMENT, "digest.local.tighter", dict(found)) == Verdict.HOLDS
 
+    @pytest.mark.slow
     def test_constants_of_a_real_model_are_in_order(self) -> None:
         one = local_constants.measure({**local_constants.EXPERIMENT.quick, "points": 60}, Job("layer 8 60 2"), None)
         assert one["point"] <= one["domain"] + 1e-6 <= one["global"] + 2e-6

@@ -129,6 +129,7 @@ def test_label_noise_is_of_its_size_and_the_error_under_it_is_exact(split):
     assert replace(data, label_noise=0.0).test_error(0.25) == 0.25
 
 
+@pytest.mark.slow
 def test_every_measure_is_taken_of_every_normalizer_and_no_test_label_is_seen(split):
     data = drawn(split, samples=64, label_noise=0.0, generator=generator())
     hidden = replace(data, test_labels=torch.full_like(data.test_labels, -1))

@@ -55,6 +55,7 @@ class TestProbes:
 
 
 class TestRuns:
+    @pytest.mark.slow
     def test_a_run_that_was_ended_goes_on_to_the_same_curves(self, tmp_path: Path) -> None:
         whole = measure(TINY, Job("relu_bn coupled"), tmp_path / "whole")
         measure({**TINY, "epochs": 1}, Job("relu_bn coupled"), tmp_path / "parts")

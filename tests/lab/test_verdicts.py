@@ -72,6 +72,7 @@ STORED = [one.name for one in registered().values() if one.stored and stored(one
 DECIDED = set(Verdict) - {Verdict.NOT_TESTABLE}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", STORED)
 def test_stored_figures_altered_flip_each_verdict(name: str) -> None:
     result = stored(registered()[name])

@@ -58,6 +58,7 @@ def matrices() -> dict[str, Tensor]:
     }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", matrices())
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_coarse_norms_of_stored_matrices_are_certified(name: str, dtype: torch.dtype, monkeypatch) -> None:

@@ -32,7 +32,7 @@ def hooks(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[int]:
     return [*found, len(optimizer._optimizer_step_pre_hooks), len(optimizer._optimizer_step_post_hooks)]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("kind", ["conv", "mlp", "transformer"])
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
 def test_training_is_the_same_to_the_last_bit(kind: str, optimizer: Any) -> None:
@@ -188,6 +188,7 @@ def test_a_gradient_scaler_is_seen_through(scaled: bool) -> None:
     assert gradients(1024.0) == pytest.approx(gradients(None), abs=1e-2 if scaled else 1e-4)
 
 
+@pytest.mark.slow
 def test_a_compiled_model_is_measured_by_a_pass_aside() -> None:
     def compiled(model: nn.Module) -> nn.Module:
         return torch.compile(model, backend="aot_eager")

@@ -159,6 +159,7 @@ def test_the_twin_of_a_trained_twin_keeps_what_it_learned():
     assert bool((back[0].weight == 0.5).all())
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("case", [mlp, cnn, residual, volume])
 def test_folding_keeps_the_function_of_eval_mode(case):
     model, batch = case()

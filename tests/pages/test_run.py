@@ -70,6 +70,7 @@ def test_alarms_stand_on_the_axis_and_in_notices_with_their_step(tmp_path):
     assert notices[0].lines[0][1].startswith("At step 70: ")
 
 
+@pytest.mark.slow
 def test_a_long_run_of_many_layers_stays_a_small_page(tmp_path):
     logs.write(tmp_path, steps=8_000, count=40)  # four times as many records as points
     document = ns.Run(tmp_path).document()

@@ -79,6 +79,7 @@ def layer_nodes(layer: nn.Module, shape: tuple[int, ...]) -> list[Node]:
     return list(ns.capture(layer, torch.randn(shape)))
 
 
+@pytest.mark.slow
 def test_batch_norms_say_which_statistics_they_use() -> None:
     for layer, used in ((nn.BatchNorm1d(3).train(), True), (nn.BatchNorm1d(3).eval(), False)):
         [node] = [node for node in layer_nodes(layer, (4, 3)) if node.is_batch_norm]

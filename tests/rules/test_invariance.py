@@ -242,7 +242,7 @@ SHARED = {  # what is claimed for every feed, and whether scaling the first laye
 }
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", SHARED)
 def test_a_shared_tensor_must_be_invariant_in_every_use(name: str) -> None:
     wiring, expected, changes = SHARED[name]
@@ -269,6 +269,7 @@ PRODUCTS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", PRODUCTS)
 @pytest.mark.parametrize("normalizer", [nn.BatchNorm1d, nn.LayerNorm])
 def test_products_with_a_constant_are_weights(name: str, normalizer: type[nn.Module]) -> None:
@@ -282,6 +283,7 @@ def test_products_with_a_constant_are_weights(name: str, normalizer: type[nn.Mod
     assert same(result(other, batch, "train"), result(model, batch, "train"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [pytest.param("train", marks=pytest.mark.slow), "eval"])
 def test_every_convolution_of_a_resnet_feeds_its_batch_norm(mode: str) -> None:
     model, batch, output = FAMILIES["resnet_basic"]()
@@ -365,6 +367,7 @@ def tangled(seed: int) -> int:
     return attack(model, noise(*(model.width,) * 3, seed=seed), "train")
 
 
+@pytest.mark.slow
 def test_random_graphs_do_not_break_a_claim() -> None:
     assert sum(map(tangled, range(6))) > 3
 

@@ -39,6 +39,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("factor", [pytest.param(0.3, marks=pytest.mark.slow), 4.0])
@@ -79,6 +80,7 @@ class Decoder(nn.Module):
         return self.layer(x, (start, start) if isinstance(self.layer, nn.LSTM) else start)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 def test_a_first_state_that_depends_on_the_input_must_be_bounded(kind):

@@ -35,7 +35,7 @@ def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "CLIMB", 5)
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(16)
 @pytest.mark.usefixtures("briefly")
 @pytest.mark.parametrize(("kind", "seed"), QUICK)
 def test_no_attack_gets_above(kind: str, seed: int) -> None:
@@ -116,6 +116,7 @@ BUGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.usefixtures("briefly")
 @pytest.mark.parametrize(

@@ -342,7 +342,7 @@ BUGS = [
 ]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("bug", [pytest.param(b, id=b.name, marks=[] if b.quick else [pytest.mark.slow]) for b in BUGS])
 def test_a_planted_bug_is_caught(bug: Bug, monkeypatch) -> None:
     network, work = planted(bug.net)

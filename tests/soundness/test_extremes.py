@@ -48,6 +48,7 @@ def summed(factor: float, last: tuple[float, ...] = (1.0, 2.0, -3.0)) -> nn.Sequ
 
 
 class TestCancelling:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "factor", [3.0, *(pytest.param(f, marks=pytest.mark.slow) for f in (1.0, 1e2, 300.0, 1e3, 1e8))]
     )
@@ -65,7 +66,7 @@ class TestCancelling:
         found = ns.lipschitz(summed(1e8), torch.ones(1, 1), scope="ball", radius=0.0)
         assert found.log10_lower == -math.inf
 
-    @pytest.mark.one_in(3)
+    @pytest.mark.one_in(6)
     @pytest.mark.parametrize("power", [7, pytest.param(330, marks=pytest.mark.slow)])
     @pytest.mark.parametrize("name", list(CANCELLING))
     def test_other_networks(self, name: str, power: int) -> None:
@@ -148,7 +149,7 @@ def _affine(weight: torch.Tensor, bias: torch.Tensor, x: list[float] | list[Frac
 
 
 class TestScales:
-    @pytest.mark.one_in(8)
+    @pytest.mark.one_in(16)
     @pytest.mark.parametrize("s", [1e-200, 1e-150, 1e150])
     @pytest.mark.parametrize("name", ["linear", "layer norm", "l2 norm", "square", "matrix product", "attention"])
     def test_some(self, name: str, s: float) -> None:

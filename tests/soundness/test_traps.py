@@ -47,6 +47,7 @@ def test_moved_statistics_are_part_of_the_function(model: nn.Module, mode: str, 
     assert bracket.upper >= truth
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("function", "near", "slope"),
     [
@@ -99,6 +100,7 @@ def test_products_of_ranges_do_not_vanish() -> None:
     assert ns.lipschitz(Function(product).double().eval(), torch.zeros(1, 2).double()).upper >= 1000.0
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("scale", [1e-200, 1e-100])
 @pytest.mark.parametrize("bent", [torch.relu, lambda x: x], ids=["relu", "linear"])
 def test_values_that_fall_below_all_floats_are_not_bounded_over_balls(scale: float, bent) -> None:
@@ -109,6 +111,7 @@ def test_values_that_fall_below_all_floats_are_not_bounded_over_balls(scale: flo
     assert ns.lipschitz(Function(there_and_back).eval(), batch, scope="ball", radius=0.1).upper >= 1.0
 
 
+@pytest.mark.slow
 def test_radii_count_the_rounding_of_large_biases() -> None:
     model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2)).double().eval()
     torch.manual_seed(0)

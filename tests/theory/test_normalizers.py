@@ -83,6 +83,7 @@ def dense_gain(gamma):
     return size(gamma.double().flatten()[:, None] * (torch.eye(n, dtype=torch.float64) - 1.0 / n))
 
 
+@pytest.mark.slow
 @settings(derandomize=True, max_examples=60, deadline=None)
 @given(st.lists(st.floats(-1e3, 1e3, allow_subnormal=False), min_size=1, max_size=12))
 def test_centred_gain_is_tight_and_never_below(values):

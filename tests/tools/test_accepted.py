@@ -85,6 +85,7 @@ def test_both_sides_of_every_kind_of_network_are_verified(name, tmp_path):
     assert [verdict.status for verdict in found] == [VERIFIED] * 3, [str(verdict) for verdict in found]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_of_networks_with_products_the_lower_side_is_verified(name, tmp_path):
     build, shape = PRODUCTS[name]
@@ -125,6 +126,7 @@ def test_optimised_multipliers_are_verified(tmp_path):
     assert verdicts(without, tmp_path / "proof.npz")[1].status == REJECTED  # nothing cheaper proves it
 
 
+@pytest.mark.slow
 def test_of_balls_the_lower_side_is_verified(tmp_path):
     work = Captured.of(seeded(lambda: mlp(nn.ReLU(), nn.GELU())), drawn(2, 5))
     for radius in (0.01, 0.3):
@@ -133,6 +135,7 @@ def test_of_balls_the_lower_side_is_verified(tmp_path):
         assert "over a ball are not followed here" in found[1].why
 
 
+@pytest.mark.slow
 def test_brackets_of_the_front_door_can_be_saved(tmp_path):
     model, batch = seeded(lambda: mlp(nn.ReLU(), nn.Tanh())), drawn(2, 5)
     rungs = ns.ladder(model, batch, max_seconds=1.0)
@@ -244,6 +247,7 @@ def test_parameters_that_the_checker_does_not_take_are_not_written(beta, tmp_pat
     assert found[1].status == (VERIFIED if beta == 1.7 else UNVERIFIED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [9028, pytest.param(9049, marks=pytest.mark.slow)])
 def test_every_value_that_a_claim_rests_on_has_its_step(seed, tmp_path):
     random = network(seed)

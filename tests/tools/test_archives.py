@@ -45,6 +45,7 @@ def refusals(path: Path) -> tuple[str | None, str | None]:
     return our_reason, their_reason
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("harm", HOSTILE, ids=lambda harm: harm.__name__)
 def test_both_readers_refuse(harm, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -54,6 +55,7 @@ def test_both_readers_refuse(harm, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["harm.npz"]
 
 
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("make", HARMLESS, ids=lambda make: make.__name__)
 def test_both_readers_read(make, tmp_path):
     assert refusals(make(tmp_path / "plain.npz")) == (None, None)
@@ -75,6 +77,7 @@ def test_the_limits_are_the_same():
     assert ours == (reading.MOST_ARRAY_HEADER, reading.MOST_DIMENSIONS, reading.MOST_HEADER)
 
 
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("read", [lambda path: npz.read_arrays(path, DTYPES), lambda path: reading.unpack(str(path))])
 @pytest.mark.parametrize(
     "harm",

@@ -206,7 +206,7 @@ def test_names_are_unique():
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.one_in(10)
+@pytest.mark.one_in(20)
 @pytest.mark.parametrize("entry", [*checks.FAULTS, *checks.HEALTHY], ids=lambda entry: entry.name)
 def test_case_builds_and_runs(entry):
     assert checks.describe_problem(entry) is None

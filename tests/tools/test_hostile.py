@@ -139,6 +139,7 @@ def test_names_cannot_move_the_terminal(sound, tmp_path, capsys):
     assert shown.count("\n") == 2
 
 
+@pytest.mark.slow
 def test_every_field_may_be_anything(sound, tmp_path, capsys):
     """Replace every value of the header by values of other kinds: there is an answer, never a crash."""
     text = json.dumps(sound.header)
