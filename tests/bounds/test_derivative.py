@@ -452,3 +452,8 @@ class TestTeeth:
         monkeypatch.setattr(derivative, "MOVED", 0.0)
         with pytest.raises(JacobianError):
             test_without_a_graph_an_input_on_a_bend_is_no_lie()
+
+
+def test_rounding_straight_through_has_no_slope_of_one() -> None:
+    bracket = ns.lipschitz(Layer(lambda x: x + (x.round() - x).detach()).eval(), batch(), scope="point")
+    assert bracket.upper < 1e-6

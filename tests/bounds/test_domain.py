@@ -381,3 +381,13 @@ def test_a_slope_that_torch_gives_on_a_bend_is_no_lower_side():
     model, zeros = Clamps().eval(), torch.zeros(40, 3)
     bracket = ns.lipschitz(model, zeros, scope="domain", domain=ns.domain(model, [zeros]))
     assert bracket.lower <= 1.0
+
+
+def test_channels_with_narrow_ranges() -> None:
+    model = drawn(nn.Sequential(nn.Linear(3, 4), nn.Sigmoid(), nn.Linear(4, 2)))
+    with torch.no_grad():
+        model[0].bias.copy_(torch.tensor([9.0, -9.0, 0.0, 0.0]))  # two units on the flat ends
+    x = data(12, 3)
+    bracket = ns.lipschitz(model, x[:2], scope="domain", domain=ns.domain(model, [x]))
+    full = ns.lipschitz(model, x[:2])
+    assert max(jacobian_norm(model, row) for row in x) <= bracket.upper < full.upper

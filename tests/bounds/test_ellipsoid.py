@@ -177,3 +177,14 @@ def test_a_whole_step_knows_no_more_than_its_gain() -> None:
     want = float(case.known.radius.square() * largest(case.qvv))
     assert float(largest(case.advanced())) == pytest.approx(want, rel=1e-6)
     assert math.isclose(float(case.advanced().diagonal().min()), want, rel_tol=1e-6)
+
+
+@cases
+def test_the_default_multipliers_are_feasible(kind: str) -> None:
+    for seed in range(6):
+        case = Case(seed, **KINDS[kind])
+        weights, factor = balanced(case.known, alone=True)
+        case.sigma = factor * weights / largest(case.qvv)
+        after = case.advanced()
+        assert after.isfinite().all()
+        assert float(torch.linalg.eigvalsh(after)[0]) >= -1e-9 * float(largest(after))

@@ -14,6 +14,7 @@ from normscope.bounds import lower, rungs
 from normscope.bounds.balls.ball import Balls
 from normscope.bounds.captured import Bounding, Captured
 from normscope.bounds.patterns import PatternSearch, two_slopes
+from normscope.bounds.radius.certifier import Certifier
 from normscope.core.budget import Budget
 from normscope.core.errors import InputError
 
@@ -150,3 +151,18 @@ def test_sides_that_there_are_not_are_refused() -> None:
         ns.ladder(NETWORK, torch.zeros(1, 2), sides="lower")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="closes both sides"):
         ns.ladder(NETWORK, torch.zeros(1, 2), sides="upper", effort="exact")
+
+
+def test_radii_past_their_deadline_are_not_tightened(monkeypatch: pytest.MonkeyPatch) -> None:
+    efforts, real = [], Balls.over
+    monkeypatch.setattr(
+        Balls,
+        "over",
+        lambda self, radius, effort="fast": efforts.append(effort) or real(self, radius, effort=effort),
+    )
+    bounding = Bounding.within(0.0)
+    captured = Captured.of(NETWORK, torch.ones(2, 2), bounding)
+    certifier = Certifier(captured, bounding, effort="tight", attack=False, seed=0)
+    (columns,) = certifier.examine(torch.ones(2, 2, dtype=DOUBLE), None, Budget(max_seconds=0.0))
+    assert set(efforts) <= {"fast"}
+    assert not columns.settled or not efforts

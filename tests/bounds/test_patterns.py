@@ -316,3 +316,36 @@ def test_where_no_tree_applies_the_sides_have_not_met(activation):
     bracket = ns.lipschitz(model, torch.randn(1, 2), effort="exact")
     assert bracket.converged == (bracket.upper <= bracket.lower * (1 + 2e-6))
     assert bracket.converged or "no branch and bound" in bracket.advice
+
+
+def test_partly_decided_patterns() -> None:
+    """A pattern with open units is possible if any of those below it occurs."""
+    graph = chain(9, (2, 3, 2, 1), ["bent leaky"])
+    occurring = [np.concatenate([*cell.signs.values()]) for cell in enumeration.cells(graph)]
+    cells = prepared(graph).cells
+    ruled_out = 0
+    for number, signs in enumerate(itertools.product((-1.0, 0.0, 1.0), repeat=5)):
+        if number % 7:
+            continue
+        part = np.array(signs)
+        possible = not cells.ask(torch.from_numpy(part), Budget())[0]
+        assert possible or not any((cell[part != 0] == part[part != 0]).all() for cell in occurring)
+        ruled_out += not possible
+    assert ruled_out > 0  # nothing is known of open units
+
+
+def test_points_inside_a_cell_have_its_pattern() -> None:
+    graph = chain(4, (2, 4, 2, 1), ["relu"])
+    cells = prepared(graph).cells
+    for cell in itertools.islice(enumeration.cells(graph), 0, None, 4):
+        point = cells.ask(torch.from_numpy(np.concatenate([*cell.signs.values()])), Budget())[1]
+        assert point is not None
+        values = graph.values(*graph.split(point))
+        for name, signs in cell.signs.items():
+            before = values[graph.node(name).refs[0]].reshape(-1).numpy()
+            assert (np.sign(before) == signs).all()
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
+def test_bias_free_networks_are_never_undercut(seed: int) -> None:
+    assert_sound(chain(seed, (2, 4, 2, 1), ["relu"], biases=False))

@@ -192,3 +192,14 @@ def test_the_attack_stays_where_no_class_can_win():
     assert radii.attacked == (math.inf, math.inf)
     assert radii.witness == (None, None)
     assert all(radius == math.inf for radius in radii.radius)
+
+
+@SLOW
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("effort", ["fast", "tight"])
+def test_no_attack_succeeds_inside_a_certified_radius_of_many_networks(family, effort):
+    for seed in range(12 if effort == "fast" else 4):
+        model, x = made(FAMILIES[family], seed), (0.3, 1.0, 3.0)[seed % 3] * drawn(12, 16, seed=seed)
+        radii = certified_radius(model, x, effort=effort, seed=seed)
+        assert not plain_pgd(model, x, torch.tensor(radii.label), torch.tensor(radii.radius), 200).any()
+        assert all(0 < radius < attacked for radius, attacked in zip(radii.radius, radii.attacked))

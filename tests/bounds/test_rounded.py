@@ -95,3 +95,12 @@ def test_a_fresh_start_from_a_constant_of_one_is_not_proven() -> None:
     rungs = ns.ladder(model, torch.randn(1, 1500, dtype=DOUBLE), effort="tight", max_seconds=0.5)
     assert rungs["tight"].evidence is ns.Evidence.NUMERICAL
     assert rungs["best"].evidence is ns.Evidence.NUMERICAL
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(100, 400, 50))
+def test_many_random_graphs(first: int) -> None:
+    for seed in range(first, first + 50):
+        for widest in (1024, 8):
+            found = gap(random_graph(seed, steps=4 + seed % 9, widest=5), steps=1 + seed % 4, widest=widest)
+            assert found is None or found >= 0.0

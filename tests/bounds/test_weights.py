@@ -234,3 +234,12 @@ def test_the_model_is_left_as_found(mode, trouble, error):
         with pytest.raises(error):
             weight_sensitivity(model, batch, mode=mode, **options)
     torch.testing.assert_close(state(), before, rtol=0, atol=0)
+
+
+def test_without_time_the_bounds_still_hold():
+    model, batch = seeded(lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3)), 1, 2, 8, 8)
+    hurried, calm = weight_sensitivity(model, batch, max_seconds=0.0), weight_sensitivity(model, batch)
+    for quick, row in zip(hurried, calm, strict=True):
+        assert not quick.bracket_h.converged
+        assert "max_seconds" in quick.bracket_h.advice
+        assert quick.bracket_h.log10_upper >= row.bracket_h.log10_lower

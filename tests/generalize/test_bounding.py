@@ -301,3 +301,8 @@ def test_no_draw_of_the_data_violates_a_certified_row():
         for one in found.rows:
             if one.evidence == "certified" and one.speaks_of.endswith("of the model on fresh data"):
                 assert one.value >= (error if "error" in one.speaks_of else risk)
+
+
+def test_a_value_beyond_all_floats_is_kept():
+    found = row("r", source="", speaks_of="", most=1.0, terms=[], conditions=[], log10_value=400.0)
+    assert (found.value, found.vacuous, found.log10_value) == (math.inf, True, 400.0)

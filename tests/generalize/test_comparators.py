@@ -265,3 +265,28 @@ def test_an_index_between_the_layers_of_a_chain_is_paid_for():
         assert (terms[0] / 3) ** 2 - (terms[1] / 3) ** 2 > nats / (2 * 1000)
         assert paid[name].evidence == "certified"
     assert paid["Neyshabur 2018"].value > free["Neyshabur 2018"].value
+
+
+class Shifted(nn.Module):
+    """Adds a constant between its layers, which no weight layer shows."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.b((self.a(x).relu() + 5.0).relu())
+
+
+def test_an_undeclared_radius_is_not_certified():
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    network = read_network(model, torch.randn(2, 3), 2, None, None)
+    for radius, evidence in ((None, "estimated"), (5.0, "certified")):
+        rows = {row.name: row.evidence for row in margin_rows(network, seen(), 0.01, radius)}
+        assert rows == {"Bartlett 2017": "certified", "Neyshabur 2018": evidence, "Golowich 2020": "certified"}
+
+
+def test_a_constant_that_is_added_is_seen():
+    found = read_network(Shifted().eval(), torch.randn(2, 3), 2, None, None)
+    assert (found.homogeneous.status, found.piecewise.status) == ("not met", "met")
+    assert {one.evidence for one in margin_rows(found, seen(), 0.01, 1.0)} == {"estimated"}

@@ -113,3 +113,14 @@ class TestFixed:
         for wrong in ([3], 3, [None]):
             with pytest.raises(InputError, match="names of buffers"):
                 Fixed.of(wrong, graph_of())
+
+
+def test_places_of_different_names_do_not_help_each_other():
+    assert written_bits([("a", 0.3), ("b", 0.3)]) == 2 * written_bits([("a", 0.3)])
+    assert written_bits([("a", 0.3), ("a", 0.3)]) == written_bits([("a", 0.3)]) + 1
+
+
+def test_shapes_and_dtypes_are_paid_for():
+    sizes = [_tensor_bits(torch.zeros(0, size)) for size in (1, 100, 10_000)]
+    assert sizes[0] + 13 < sizes[1] + 13 < sizes[2]  # at least log2 of the size
+    assert sum(2.0 ** -_tensor_bits(torch.zeros(0, dtype=one)) for one in (torch.half, torch.float, torch.bool)) < 1

@@ -177,3 +177,7 @@ class TestQuoted:
 
         assert first + second == pytest.approx(at(mu))
         assert first + second <= min(at(mu * f) for f in (0.5, 0.9, 1.1, 2.0))
+
+
+def test_corollary_22_of_a_product_beyond_all_floats():
+    assert corollary22(400.0, 0.0, 1.0, 0.1, -398.0)[1] == pytest.approx(math.log10(100.1))

@@ -276,3 +276,13 @@ class TestRefused:
             model[0].weight[0, 0] = value
         with pytest.raises(InputError, match=r"'0\.weight' holds NaN or infinite"):
             ns.lipschitz(model, torch.randn(2, 3), scope=scope)
+
+
+def test_spectral_norm_in_train_mode_is_the_model_as_found() -> None:
+    model = nn.Sequential(spectral_norm(nn.Linear(6, 6), n_power_iterations=1))
+    with torch.no_grad():
+        model[0].parametrizations.weight.original.normal_()
+    x = torch.randn(3, 6)
+    graph = ns.capture(model.train(), x)
+    with torch.no_grad():
+        assert torch.allclose(graph.run(x), model(x), atol=1e-6)

@@ -1,5 +1,7 @@
 """Every constant of a traced function is found, of every type, with the operators that read it."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -122,3 +124,12 @@ class TestWeights:
         expected = torch.func.functional_call(model, state, (x[:1],))
         assert torch.allclose(found.run(*values, x[:1]), expected, atol=1e-6)
         assert {name for name, _ in tensors(found)} == {"3.running_mean", "3.running_var"}
+
+
+def test_a_number_that_is_computed_in_python_is_found():
+    assert ("mul.Tensor:other", math.sqrt(2)) in numbers(graph(lambda s, x: x * math.sqrt(len(s.weight) - 1)))
+
+
+def test_samples_that_meet_are_refused():
+    with pytest.raises(Exception, match="samples of a batch meet"):
+        capture_weights(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3, track_running_stats=False)), torch.randn(4, 3))

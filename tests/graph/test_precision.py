@@ -86,3 +86,37 @@ def test_a_cast_by_example_is_a_cast():
     batch = torch.tensor([[1.7, -0.3]])
     assert torch.equal(ns.capture(model, batch).run(batch), model(batch))
     assert ns.lipschitz(model, batch, max_seconds=0.2).upper == float("inf")
+
+
+class Narrow(nn.Module):
+    """A classifier that rounds between its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x).bfloat16().float().relu())
+
+
+def test_every_figure_says_so():
+    model, batch = Narrow().eval(), torch.randn(2, 3)
+    rungs = ns.ladder(model, batch, effort="tight", max_seconds=1)
+    brackets = [*rungs.values()]
+    options = {"max_seconds": 0.5}
+    brackets += [
+        ns.lipschitz(model, batch, effort="exact", **options),
+        ns.lipschitz(model, batch, scope="ball", radius=0.1, **options),
+        ns.lipschitz(model, batch, scope="point"),
+        ns.lipschitz(model, batch, per="difference", **options),
+    ]
+    sensitivity = ns.weight_sensitivity(model, batch, max_seconds=1)
+    brackets += [row.bracket_h for row in sensitivity.rows]
+    for bracket in brackets:
+        assert bracket.evidence <= Evidence.NUMERICAL, bracket
+        assert any("rounded to bfloat16" in note for note in bracket.notes), bracket
+    radii = ns.certified_radius(model, batch, max_seconds=1)
+    audit = ns.audit(model, batch, effort="thorough")
+    for notes in (radii.notes, sensitivity.notes, audit.notes):
+        assert any("rounded to bfloat16" in note for note in notes)
+    assert max(radii.evidence) <= Evidence.NUMERICAL

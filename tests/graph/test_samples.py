@@ -345,3 +345,30 @@ def test_a_factor_that_depends_on_the_batch_size_is_seen_where_the_batch_is_zero
     bracket = ns.lipschitz(model.eval(), torch.zeros(4, 2))
     assert bracket.upper >= gain * (1 - 1e-9)
     assert bracket.input_shape == (4, 2)
+
+
+class Pooled(nn.Module):
+    """Token ids and lengths: what each sample reads depends on its own lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.last = nn.Embedding(9, 4), nn.Linear(4, 2)
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        h = self.embed(ids)
+        inside = (torch.arange(h.shape[1]) < lengths[:, None]).to(h.dtype)[..., None]
+        ends = h[torch.arange(len(h)), lengths - 1] + h.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, 4))[:, 0]
+        kind = F.one_hot(lengths, 8).to(h.dtype)
+        return self.last((h * inside).sum(1) / inside.sum(1) + ends) + kind[:, :2]
+
+
+@pytest.mark.parametrize(
+    ("model", "batch"),
+    [
+        (Pooled(), (torch.arange(35).reshape(5, 7) % 9, torch.tensor([5, 7, 3, 7, 1]))),
+        (Chosen(), (torch.ones(5, 4), KINDS)),
+    ],
+    ids=["lengths", "kinds"],
+)
+def test_masks_and_ids_of_their_own_keep_samples_apart(model, batch):
+    assert ns.capture(model.eval(), batch).per_sample

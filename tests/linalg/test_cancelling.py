@@ -77,3 +77,10 @@ def test_the_slack_of_a_part_counts_behind_the_next_one(size: float) -> None:
 def test_no_gain_is_attained_within_the_slack_of_a_part() -> None:
     doubtful = Composite([matrix([1.0, 0.0], [0.0, 0.9], slack=0.5), matrix([1.0, 0.0], [0.0, 1.1])])
     assert bracket(doubtful).log10_lower <= math.log10(0.5) + 1e-9
+
+
+def test_zero_times_an_overflow_is_zero() -> None:
+    far = Composite([matrix([1e200]), matrix([1e200]), Diagonal(torch.zeros(1, dtype=DOUBLE), (1,))])
+    rows = row_norms(far)
+    assert rows is not None
+    assert rows.tolist() == [0.0]

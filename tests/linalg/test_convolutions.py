@@ -204,3 +204,11 @@ def test_a_gpu_gives_the_same_bracket(index: int) -> None:
 def test_geometry_errors(size: tuple[int, ...], options: dict, words: str) -> None:
     with pytest.raises(InputError, match=words):
         Convolution(torch.ones(2, 2, 3, 3), size, **options)
+
+
+def test_taps_that_cancel_on_a_circle_are_bounded_by_rounding() -> None:
+    layer = nn.Conv1d(2, 2, 3, padding=1, padding_mode="circular", bias=False)
+    layer.weight.data[:] = torch.tensor([1.0, -2.0, 1.0])
+    result = spectral_norm(layer, (2, 1))
+    assert result.lower == 0.0
+    assert result.upper <= 1e-5

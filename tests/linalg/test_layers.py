@@ -76,3 +76,13 @@ def test_the_module_is_left_as_found(broken: bool) -> None:
         assert grad is None if parameter.grad is None else torch.equal(parameter.grad, grad)
         assert parameter.requires_grad
     assert not layer._forward_hooks
+
+
+def test_train_mode_buffers_of_a_parametrization_are_left_alone() -> None:
+    """Reading the weight of a spectral_norm layer in train mode runs its power iteration: it must be undone."""
+    torch.manual_seed(0)
+    layer = parametrizations.spectral_norm(nn.Linear(8, 8)).train()
+    before = copy.deepcopy(layer.state_dict())
+    spectral_norm(layer)
+    for name, value in layer.state_dict().items():
+        assert torch.equal(value, before[name]), name

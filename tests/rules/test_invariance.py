@@ -16,7 +16,7 @@ import normscope as ns
 from normscope.rules.invariance import FeedingLayer, feeds
 
 from ..real_models.families import FAMILIES
-from ..soundness.networks import Function
+from ..soundness.networks import Function, network
 
 EPS = 1e-14
 """Of the normalizers under test: small enough to be lost in the tolerance, as invariance holds up to eps."""
@@ -376,3 +376,24 @@ def test_random_graphs_do_not_break_a_claim() -> None:
 @pytest.mark.parametrize("block", range(8))
 def test_many_random_graphs_do_not_break_a_claim(block: int) -> None:
     assert sum(map(tangled, range(1000 + 100 * block, 1100 + 100 * block))) > 50
+
+
+def drawn(seed: int) -> int:
+    """Attack a network of the soundness suite in float64; dropout counts as off."""
+    case = network(seed)
+    model = case.model.double().train(case.mode == "train")
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if "Norm" in type(module).__name__ and isinstance(getattr(module, "eps", None), float):
+            module.eps = EPS
+    return attack(model, case.batch.double(), case.mode)
+
+
+def test_random_networks_do_not_break_a_claim() -> None:
+    assert sum(map(drawn, range(6))) > 0
+
+
+@pytest.mark.slow
+def test_many_random_networks_do_not_break_a_claim() -> None:
+    assert sum(map(drawn, range(1000, 1600))) > 40

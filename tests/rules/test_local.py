@@ -207,3 +207,12 @@ def test_large_boxes_of_normalizers_and_softmax_take_half_the_largest_jacobian()
         primitive, boxes, _, _ = drawn(name, 10.0, 4)
         part = primitive.local(boxes).parts[0]
         assert bool((part.weight.flatten(1).amax(1) <= 0.5 * part.gain * (1 + 1e-9)).all())
+
+
+def test_steps_between_jumps_are_constant() -> None:
+    function = scalar_of(aten.floor.default, (), 1)
+    limits = [torch.full((1, 1, 1), value, dtype=torch.float64) for value in (1.2, 1.4)]
+    found = function.local([enclosure(limits[0], *limits)])
+    assert float(found.parts[0].gain) == 0.0
+    assert float(found.low) == pytest.approx(1.0, abs=1e-12)
+    assert float(found.high) == pytest.approx(1.0, abs=1e-12)

@@ -113,3 +113,10 @@ def test_a_planted_bug_is_seen(monkeypatch):
     )
     with pytest.raises(SoundnessError):
         ns.lipschitz(_Taken(layer), torch.ones(5, 1, 1))
+
+
+@pytest.mark.slow
+def test_a_bound_beyond_every_float_is_infinite_with_a_reason():
+    found = ns.lipschitz(_Taken(scaled(nn.LSTM(2, 4), 1e3)), torch.randn(200, 1, 2), max_seconds=0.0)
+    assert found.upper == math.inf
+    assert "200 steps" in found.reason

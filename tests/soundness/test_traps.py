@@ -1,5 +1,6 @@
 """Traps that once led to a false figure, each as it was found: what the front door says of them now."""
 
+import math
 from fractions import Fraction
 
 import pytest
@@ -128,3 +129,64 @@ def test_radii_count_the_rounding_of_large_biases() -> None:
         for row, c in zip(model[2].weight, model[2].bias)
     ]
     assert radius <= abs(float(exact[0] - exact[1])) / float(slope.norm()) * (1 + 1e-9)
+
+
+class Lying(torch.autograd.Function):
+    """100 x, with a backward that says 1."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        return 100 * x
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> Tensor:
+        return grad
+
+
+class Reversing(torch.autograd.Function):
+    """x, with a backward that is reversed and scaled."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> Tensor:
+        return -0.1 * grad
+
+
+def hooked(x: Tensor) -> Tensor:
+    y = 3 * x
+    if y.requires_grad:
+        y.register_hook(lambda grad: 0.01 * grad)
+    return y
+
+
+@pytest.mark.parametrize(
+    ("function", "truth"),
+    [(Lying.apply, 100.0), (Reversing.apply, 1.0), (hooked, 3.0)],
+    ids=["lying", "reversing", "hook"],
+)
+def test_points_have_the_derivative_of_the_forward(function, truth: float) -> None:
+    model = nn.Sequential(Function(function), nn.Identity()).eval()
+    assert ns.lipschitz(model, torch.randn(3, 4), scope="point").upper == pytest.approx(truth, rel=1e-4)
+    assert ns.lipschitz(model, torch.randn(3, 4)).upper >= truth * (1 - 1e-9)
+
+
+def test_a_straight_through_rounding_jumps() -> None:
+    model = Function(lambda x: x + (torch.round(x) - x).detach()).eval()
+    bracket = ns.lipschitz(model, torch.full((1, 2), 0.3), scope="point")
+    assert bracket.upper == pytest.approx(0.0, abs=1e-12)
+    assert any("jump" in note for note in bracket.notes)
+    assert ns.lipschitz(model, torch.full((1, 2), 0.3)).upper == math.inf
+
+
+@pytest.mark.parametrize("scale", [300.0, 1e8, *(pytest.param(s, marks=pytest.mark.slow) for s in (1.0, 3.0, 1e3))])
+def test_terms_that_cancel_have_no_lower_side(scale: float) -> None:
+    model = nn.Sequential(nn.Linear(1, 3), nn.ReLU(), nn.Linear(3, 1, bias=False)).eval()
+    with torch.no_grad():
+        model[0].weight.fill_(1.0)
+        model[0].bias.fill_(5.0)
+        model[2].weight.copy_(scale * torch.tensor([[1.0, 2.0, -3.0]]))
+    assert ns.lipschitz(model, torch.randn(2, 1)).lower == 0.0
+    assert ns.lipschitz(model, torch.randn(2, 1), scope="ball", radius=0.1).lower == 0.0

@@ -254,3 +254,37 @@ def test_every_value_that_a_claim_rests_on_has_its_step(seed, tmp_path):
     for rung in ("folded", "closed-form", "best"):
         bracket = ns.ladder(random.model, random.batch, mode=random.mode)[rung]
         assert REJECTED not in {verdict.status for verdict in verdicts(bracket, tmp_path / "proof.npz")}
+
+
+def test_the_smaller_constant_of_a_whole_layer_norm_is_verified(tmp_path):
+    """The scale of one entry alone: the constant of the layer is sqrt(4/5) of the product of its parts."""
+    layer = nn.LayerNorm(5, eps=0.01)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([3.0, 0.0, 0.0, 0.0, 0.0]))
+    bracket = proven(layer, drawn(2, 5, seed=1))
+    assert bracket.upper == pytest.approx(3.0 * math.sqrt(0.8) / 0.1, rel=1e-9)
+    assert [verdict.status for verdict in verdicts(bracket, tmp_path / "proof.npz")] == [VERIFIED] * 3
+
+
+def test_what_holds_for_all_inputs_holds_in_a_ball(tmp_path):
+    work = Captured.of(seeded(lambda: mlp(nn.ReLU(), nn.GELU())), drawn(1, 5))
+    everywhere = upper_sides(work)["best"].log10_upper
+    bracket = ball_of(work, 0.1)
+    proof = upper_sides(work)["best"].proof
+    samples = tuple(
+        replace(
+            one, log10_upper=everywhere, method="closed-form", proof=replace(one.proof, multipliers=proof.multipliers)
+        )
+        for one in bracket.per_sample
+    )
+    found = verdicts(replace(bracket, log10_upper=everywhere, per_sample=samples), tmp_path / "ball.npz")
+    assert {verdict.status for verdict in found} == {VERIFIED}
+
+
+def test_what_is_given_without_proof_is_named(tmp_path):
+    work = Captured.of(seeded(lambda: mlp(nn.ReLU())), drawn(2, 5))
+    bracket = only(bracket_of(work, upper_sides(work)["best"].log10_upper - 0.01), "upper")
+    bracket = replace(bracket, proof=replace(bracket.proof, given=("branch and bound over activation patterns",)))
+    found = verdicts(bracket, tmp_path / "proof.npz")[1]
+    assert found.status == UNVERIFIED
+    assert "branch and bound" in found.why

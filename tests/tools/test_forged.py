@@ -503,3 +503,128 @@ def test_numbers_that_are_none_are_refused(value, where):
         given |= {"multipliers": {"u": value}} if where == "multipliers" else {}
         file.upper(9.0, [file.certificate(**given)])
     assert file.told() == "REFUSED"
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_convolutions_of_any_size(size):
+    weight = drawn(2, 2, 3)
+    for sizes, about in (([5], {}), ([4], {"left": 1, "right": 1, "stride": 2})):
+        file = Forger((2, *sizes))
+        true = norm(written_out(weight, sizes[0], **about))
+        conv = file.convolution(weight * size, sizes, **about)
+        outputs = (sizes[0] + 2 * about.get("left", 0) - 3) // about.get("stride", 1) + 1
+        file.add("y", "linear", (2, outputs), ["x0"], maps=[conv])
+        exactly(file, math.log10(true) + math.log10(size))
+
+
+@pytest.mark.parametrize(("size", "claim"), [(1e160, 0.0), (1e-170, -250.0)])
+def test_a_convolution_whose_squares_leave_the_range(size, claim):
+    """Too large to be written out, and its squares over- or underflow."""
+    file = Forger((1, 4000))
+    file.add("y", "linear", (1, 4000), ["x0"], maps=[file.convolution([[[size] * 3]], [4000], left=1, right=1)])
+    never(file, claim)
+    never(file, math.log10(2.9) + math.log10(size))
+    assert file.upper(math.log10(3.0001) + math.log10(size)).told() == VERIFIED
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_factors_and_copies_of_any_size(size):
+    factors = np.array([0.5, -3.0, 1.0]) * size
+    file = Forger((3,))
+    file.add("y", "linear", (3,), ["x0"], maps=[file.diagonal(factors)])
+    exactly(file, math.log10(3.0) + math.log10(size))
+    file = Forger((3,))  # copies of entries, each times a factor: 3, and 4 and 1 in one column
+    parts = [file.index([0, 1, 1]), file.diagonal(np.array([3.0, 4.0, 1.0]) * size)]
+    file.add("y", "linear", (3,), ["x0"], maps=[{"map": "chain", "parts": parts}])
+    exactly(file, math.log10(17.0**0.5) + math.log10(size))
+
+
+def test_a_batch_norm_behind_a_large_convolution_does_not_underflow():
+    for first, second in ((1e-200, 1e-200), (1e200, 1e200), (1e-300, 1e-20)):
+        file = Forger((1, 4000))
+        parts = [file.convolution([[[first]]], [4000]), file.diagonal([[second]])]
+        for order in (parts, parts[::-1]):
+            back = [file.diagonal(1 / first), file.diagonal(1 / second)]
+            file.nodes = []
+            file.add("y", "linear", (1, 4000), ["x0"], maps=[{"map": "chain", "parts": [*order, *back]}])
+            never(file, -0.05)
+            file.nodes = []
+            file.add("y", "linear", (1, 4000), ["x0"], maps=[{"map": "chain", "parts": order}])
+            never(file, math.log10(first) + math.log10(second) - 0.05)
+
+
+def test_a_product_of_values_that_underflows_in_between():
+    """(((1000 + 1e-3 tanh(x0)) 1e-200 1e-200) tanh(x1)) 1e200 1e200 has constant 1000 and more."""
+    file = Forger((1,), (1,))
+    file.bent("t0", "tanh", "x0")
+    file.bent("t1", "tanh", "x1")
+    file.add("a", "linear", (1,), ["t0"], maps=[file.diagonal(1e-3)], constant=file.put([1000.0]))
+    for k in range(2):
+        file.add(f"down{k}", "linear", (1,), [file.output], maps=[file.diagonal(1e-200)])
+    file.add("p", "product", (1,), [file.output, "t1"])
+    for k in range(2):
+        file.add(f"up{k}", "linear", (1,), [file.output], maps=[file.diagonal(1e200)])
+    steps = [*file.steps(), file.certificate({"x0": 1.0, "x1": 1.0}, 1e3, multipliers={"t0": 1.0, "t1": 1.0, "p": 1.0})]
+    for log10 in (-3.0, 2.9, 3.1):
+        never(file, log10, steps)
+    never(file, -3.0, [step for step in steps if step["at"] != "p"])
+    file.upper(-3.0, steps, scope="ball", centre=file.put([0.0, 0.0]), radius=1.0)
+    assert file.told() != VERIFIED
+    assert file.lower(999.0, [0.0, 1e-9], [0.0, 0.0]).told() == VERIFIED
+
+
+def test_multipliers_whose_products_underflow():
+    """Slopes from 1e-160 to 1 between factors of 1e150: the constant is 1e300, whatever lambda a b has lost."""
+    for slope in (1e-160, 1e-200, 1e-290):
+        file = two_layers([[1e150]], [[1e150]], "leaky_relu", slope=slope)
+        for bound in (1.0, 1e100, 1e290):
+            for multiplier in (TINIEST, 1e-310, 1e-300, 1e-150, 1.0):
+                for weight in (TINIEST, 1e-300, 1.0):
+                    never(file, math.log10(bound), [file.certificate({"x0": weight}, weight**0.5 / bound,
+                                                                     multipliers={"u": multiplier})])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("alpha", "scale", "inner"), [(1e300, 1e300, 1e9), (1e-300, 1e-300, 1.0), (-2.0, 3.0, 0.5), (1e-200, 1e200, 1.0)]
+)
+def test_elu_of_any_size(alpha, scale, inner):
+    true = max(math.log10(scale), math.log10(abs(alpha)) + math.log10(scale) + math.log10(inner))
+    file = Forger((1,))
+    file.bent("y", "elu", alpha=alpha, scale=scale, input_scale=inner)
+    never(file, true - 1e-6)
+    never(file, -300.0 if true > -299 else true - 1.0)
+
+
+def test_large_convolutions_never_go_below_what_a_vector_attains():
+    """Ones everywhere: the constant tends to the sum of the taps, and a cosine attains almost all of it."""
+    for stride in (1, 3):
+        for taps in (np.ones(5), np.array([0.0, -1.0, 1.0])):
+            size = 2100
+            file = Forger((1, size))
+            outputs = (size + 2 - len(taps)) // stride + 1
+            conv = file.convolution(taps.reshape(1, 1, -1), [size], left=1, right=1, stride=stride)
+            file.add("y", "linear", (1, outputs), ["x0"], maps=[conv])
+            matrix = written_out(taps.reshape(1, 1, -1), 200, left=1, right=1, stride=stride)
+            never(file, math.log10(norm(matrix)) - 1e-6)  # a shorter one is a part of the longer one
+
+
+def test_values_that_overflow_are_no_lower_side():
+    """exp(1e300) and the like in a ball: no number, or no end, but nothing that is attained."""
+    file = Forger((2,))
+    file.dense("v", np.eye(2) * 1e300)
+    file.add("s", "log_softmax", (2,), ["v"], of=2)
+    assert file.lower(1e305, [1e300, -1e300], [0.0, 0.0]).told() != VERIFIED
+    file = Forger((1,))
+    file.bent("e", "elu", alpha=1e300, scale=1e300, input_scale=1e9)
+    assert file.lower(1e305, [-1e300], [-2e300]).told() != VERIFIED
+
+
+@pytest.mark.parametrize("log10", [1e308, 1e7, -1e308, -1e7])
+def test_claims_beyond_all_numbers(log10):
+    file = Forger((1,))
+    file.add("y", "opaque", (1,), ["x0"], what="anything")
+    assert file.upper(log10).told() != VERIFIED
+    assert file.upper(log10, []).told() != VERIFIED
+    file = Forger((1,))
+    file.dense("y", [[2.0]])
+    assert file.upper(log10, []).told() != VERIFIED

@@ -1,6 +1,7 @@
 """Linear maps as the checker reads them: the same matrices, and norms from above."""
 
 import json
+import random
 
 import flint
 import numpy as np
@@ -132,3 +133,15 @@ def test_slices_that_are_treated_differently_are_no_slices():
 def test_code_too_large_to_be_written_out_is_said_to_be():
     with pytest.raises(TooLargeError):
         read(Coded(lambda x: x.flip(1), (70_000,), (70_000,)))
+
+
+def test_random_chains_and_sums_of_maps_agree():
+    draw = random.Random(0)
+    for _ in range(30):
+        linear: LinearMap = Identity((2, 3))
+        for _ in range(draw.randint(1, 4)):
+            step = draw.choice([Matrix(drawn(3, 3), (2,)), Diagonal(drawn(3), (2, 3)), Centering((2, 3))])
+            linear = Composite([linear, step]) if draw.random() < 0.7 else Sum([linear, Composite([linear, step])])
+        assert np.allclose(matrix(linear).mid, linear.dense().numpy(), atol=1e-12)
+        top = float(torch.linalg.matrix_norm(linear.dense(), ord=2))
+        assert norm(linear) == pytest.approx(top, rel=1e-9, abs=1e-12)

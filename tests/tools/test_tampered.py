@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from normscope.bounds.proofs.multipliers import Multipliers
 from torch import nn
 
 from normscope.bounds.captured import Captured
@@ -224,3 +225,56 @@ def test_accidents_are_seen_by_the_digest_alone(sound, tmp_path, monkeypatch, ca
     monkeypatch.undo()
     assert checker.main([str(path)]) == 2
     assert "digest" in capsys.readouterr().err
+
+
+def bring_the_witness_so_close_that_rounding_decides(file: File) -> None:
+    claim = file.claim("lower")
+    u = widened(file, claim["witness"][0])
+    file.arrays["close"] = np.nextafter(u, np.inf)
+    claim["witness"] = [claim["witness"][0], "close"]
+    claim["log10"] = file.claim("upper")["log10"]
+
+
+def test_a_pair_that_rounding_decides_proves_nothing(sound, tmp_path, capsys):
+    file = sound.copy()
+    bring_the_witness_so_close_that_rounding_decides(file)
+    code, out, _ = told(file, tmp_path, capsys)
+    assert code in (1, 3)
+    assert out.splitlines()[-1].count("VERIFIED)") == 0
+    assert ": VERIFIED" not in out.splitlines()[-1]
+
+
+def test_a_moved_centre_is_not_accepted(ball, tmp_path, capsys):
+    file = ball.copy()
+    widened(file, file.claim("upper")["centre"])[:] += 1.0
+    assert told(file, tmp_path, capsys)[0] == 1
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-170, 1e-120, 1e-40])
+def test_squares_that_underflow_prove_nothing(scale, tmp_path):
+    """Layers that undo each other's scale: the constant is 1, whatever the ellipsoid in between has lost."""
+    bent = nn.LeakyReLU(1.0)
+    model = nn.Sequential(*(nn.Linear(2, 2, bias=False), bent, nn.Linear(2, 2, bias=False), bent), nn.Linear(2, 2))
+    for layer, factor in zip(model[::2], (scale, 1.0, 1.0 / scale), strict=True):
+        layer.double().weight.data = factor * torch.eye(2, dtype=torch.float64)
+    work = Captured.of(model.eval(), torch.zeros(1, 2, dtype=torch.float64))
+    sigma = {name: torch.zeros(2, dtype=torch.float64) for name in work.segments.atoms}
+    bracket_of(work, 0.0, [Multipliers(sigma=sigma, log10=-5.0)], method="tight").save(tmp_path / "proof.npz")
+    file = File.of(tmp_path / "proof.npz")
+    file.header["claims"] = [file.claim("upper")]
+    file.claim("upper")["log10"] = -5.0
+    assert checker.main([str(file.write(tmp_path / "proof.npz"))]) in (1, 3)
+
+
+@pytest.mark.parametrize("scales", [(1e-170, 1e-170, 1e170, 1e170), (1e-200, 1e-150, 1e50, 1e300), (1e-90,) * 4])
+def test_maps_whose_product_underflows_are_not_multiplied_out(scales, tmp_path):
+    model = nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in scales)).double()
+    for layer, factor in zip(model, scales, strict=True):
+        layer.weight.data = factor * torch.eye(2, dtype=torch.float64)
+    path, true = tmp_path / "proof.npz", sum(map(math.log10, scales))
+    bracket_of(Captured.of(model.eval(), torch.zeros(1, 2, dtype=torch.float64)), true).save(path)
+    file = File.of(path)
+    file.header["claims"] = [file.claim("upper")]
+    for by, codes in ((-1e-3, (1, 3)), (1e-3, (0,))):
+        file.claim("upper")["log10"] = true + by
+        assert checker.main([str(file.write(path))]) in codes
