@@ -22,8 +22,8 @@ from machine import header
 from torch import Tensor, nn
 
 from normscope.data import mnist
-from normscope.generalize.bound import alone
-from normscope.generalize.pac_bayes import PosteriorSearch, pac_bayes_row
+from normscope.generalize.bound import condition
+from normscope.generalize.pac_bayes import pac_bayes_row
 from normscope.generalize.stream import SampleBatch
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -108,14 +108,18 @@ def main() -> None:
     found, figures = pac_bayes_row(
         model,
         read_again,
-        search=PosteriorSearch(
-            steps=given.steps, draws=given.draws, rates=tuple(given.rates), prior=start, batch=given.batch
-        ),
+        steps=given.steps,
+        draws=given.draws,
+        rates=tuple(given.rates),
+        prior=start,
+        batch=given.batch,
         samples=len(x),
         classes=2,
         delta=given.delta,
         output=None,
-        traced=(alone(True),),
+        asked=(
+            condition("the loss of a sample depends on that sample alone", True, "a network of matrices and ReLUs"),
+        ),
         seed=given.seed,
     )
     told = [

@@ -31,6 +31,7 @@ def modules():
             yield importlib.import_module(found.name)
 
 
+@pytest.mark.slow
 def test_importing_normscope_loads_nothing_that_can_wait_and_draws_no_random_numbers():
     code = f"""
 import sys, torch

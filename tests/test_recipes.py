@@ -110,6 +110,7 @@ def over_balls() -> ns.Bracket:
     return found
 
 
+@pytest.mark.slow
 def test_a_ball_rule(known):
     known("a rule for an operator")
     before = over_balls()
@@ -141,6 +142,7 @@ def test_a_proof_step(known, checker):
     assert checker() == "VERIFIED"
 
 
+@pytest.mark.slow
 def test_a_complete_activation(known, checker):
     """One call: bounds over all inputs, slopes over balls, and a word that the checker, once taught it, verifies."""
     known("a ball rule")
@@ -181,6 +183,7 @@ def test_a_probe(monkeypatch):
     assert last == pytest.approx(max(float(p.grad.abs().max()) for p in model.parameters()), rel=1e-5)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("sign", "raised"), [(-1.0, ["negative-loss"]), (1.0, [])])
 def test_an_alarm(sign, raised, monkeypatch):
     alarm, (model, batch) = code("an alarm"), network()

@@ -1,8 +1,7 @@
 """Normscope: measure what normalization layers do to a PyTorch network, with the evidence for each figure."""
 
 from . import optim as optim
-from .bounds.curve.curve import curve
-from .bounds.curve.shares import ShareCurve
+from .bounds.curve.curve import ShareCurve, curve
 from .bounds.data.quantile import DataBracket
 from .bounds.domain.domain import Domain, domain
 from .bounds.ladder import Ladder, ladder
@@ -28,8 +27,7 @@ from .geometry.hessian import hessian
 from .geometry.margins import Margins, margins
 from .geometry.smoothness import Smoothness, smoothness
 from .geometry.spectrum import Spectrum
-from .geometry.symmetries import symmetries
-from .geometry.symmetry import Symmetries
+from .geometry.symmetries import Symmetries, symmetries
 from .graph.capturing import capture
 from .graph.ir import Graph
 from .linalg.layer_norms import spectral_norm

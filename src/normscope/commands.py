@@ -1,17 +1,15 @@
 """What packages make commands of `normscope` of: options, models and data as they are named there, files to write.
 
 A package adds a command by an entry point of the group `normscope.commands`: its name is the word behind `normscope`,
-and it leads to a `typer.Typer`, which `normscope NAME ...` runs (`cli/installed.py`).
+and it leads to a `typer.Typer`, which `normscope NAME ...` runs (`cli/__init__.py`).
 """
 
-from .cli.choose import numbers as split_numbers
 from .cli.data_forms import folder_split, open_data
-from .cli.messages import say_written, write_result
+from .cli.messages import check_targets, read_from, say_written, write_result
 from .cli.model_forms import FORMS as MODEL_FORMS
-from .cli.model_forms import open_runnable, place_model
-from .cli.objects import refuse_exit
+from .cli.model_forms import open_runnable, place_model, refuse_exit
 from .cli.options import Device, Html, Json, MaxSeconds, Mode, Seed, Trust
-from .cli.targets import check_targets, read_from
+from .cli.training import numbers as split_numbers
 
 __all__ = [
     "MODEL_FORMS",

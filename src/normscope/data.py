@@ -165,9 +165,9 @@ def _cifar_part(
         if limit is not None and sum(map(len, labels)) >= limit:
             break
         binary = root / f"{name}.bin"
-        found = _cifar_binary(binary) if binary.is_file() else _cifar_batch(root / name)
-        images.append(found[0])
-        labels.append(found[1])
+        batch = _cifar_binary(binary) if binary.is_file() else _cifar_batch(root / name)
+        images.append(batch[0])
+        labels.append(batch[1])
     pixels = np.concatenate(images)[:limit].reshape(-1, 3, 32, 32)
     return _floats(pixels, scale), torch.from_numpy(np.concatenate(labels)[:limit])
 

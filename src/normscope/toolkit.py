@@ -4,11 +4,11 @@ Errors, results as JSON, files, budgets, a loss as a function of the weights, di
 effect, confidence limits. The lab is made of these (`src/normscope_lab`).
 """
 
-from .bounds.data.order import rank_above, rank_below
+from .bounds.data.quantile import rank_above, rank_below
 from .choosing.choice import half_width
 from .core.budget import Budget
 from .core.codec import JsonForm, Part, Saved, decode, from_plain, open_json
-from .core.codec import plain as to_plain
+from .core.codec import encode as to_plain
 from .core.errors import InputError, describe_error
 from .core.files import write_text
 from .core.log10 import log10, log10_sum

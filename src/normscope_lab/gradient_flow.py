@@ -31,6 +31,10 @@ SLICE = 21
 """How many points a slice through the loss has."""
 DOUBLINGS = 2.0
 """A slice along the scaling goes from a quarter of the weights to four times the weights."""
+LEAST_RTOL = 1e-13
+"""The least relative tolerance of each entry that SciPy takes."""
+MIN_TOLERANCE = 1e-300
+"""A tolerance of weights that are all zero."""
 DEFINITIONS = {
     "gradient flow": "dw/dt = -grad L(w), integrated with adaptive steps of order 5 whose error is held below rtol",
     "gradient descent": "w - lr grad L(w), one step for every lr of time",
@@ -252,9 +256,8 @@ class _Paths:
             return -gradient
 
         value = self.start
-        for solution in integrate(slope, self.start, end=time, first=lr / 10, rtol=rtol):
-            points.append(self._point(solution.time, losses[-1], solution.value))
-            value = solution.value
+        for moment, value in integrate(slope, self.start, end=time, first=lr / 10, rtol=rtol):
+            points.append(self._point(moment, losses[-1], value))
             if self.budget.over:
                 break
         return points, value
@@ -305,66 +308,27 @@ class _Paths:
         return slices
 
 
-STAGES = (
-    (),
-    (1 / 5,),
-    (3 / 40, 9 / 40),
-    (44 / 45, -56 / 15, 32 / 9),
-    (19372 / 6561, -25360 / 2187, 64448 / 6561, -212 / 729),
-    (9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656),
-    (35 / 384, 0.0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84),
-)
-"""The coefficients of the stages, of orders 5 and 4 (Dormand and Prince 1980); the last stage is the step itself."""
-ERROR = (71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40)
-"""The coefficients of the difference of the two orders, which estimates the error of a step."""
-STEP_SAFETY, LEAST_CHANGE, MOST_CHANGE = 0.9, 0.2, 5.0
-"""The safety factor on the next step's length, and the least and largest factor by which the length may change."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SolutionPoint:
-    """A point of the solution: the time, the values, and the slope there."""
-
-    time: float
-    value: Tensor
-    slope: Tensor
-
-
 def integrate(
     slope: Callable[[Tensor], Tensor], start: Tensor, *, end: float, first: float, rtol: float
-) -> Iterator[SolutionPoint]:
-    """Yield the solution of dw/dt = slope(w) after each accepted step, the start first, until the end time.
+) -> Iterator[tuple[float, Tensor]]:
+    """Yield the time and the solution of dw/dt = slope(w) after each step, the start first (Dormand and Prince 1980).
 
-    Args:
-        slope: the right side of the equation, which does not depend on time.
-        start: the values at time 0.
-        end: the last time.
-        first: the length of the first step that is tried.
-        rtol: the largest error of a step, relative to the norm of the values.
+    `first` is the length of the first step. The error of a step is at most `rtol` times the norm of the start.
     """
-    time, value, step = 0.0, start, min(first, end)
-    known = slope(value)
-    yield SolutionPoint(time=0.0, value=value, slope=known)
-    while time < end * (1 - 1e-12):
-        step = min(step, end - time)
-        stages = [known]
-        for row in STAGES[1:]:
-            moved = value
-            for weight, stage in zip(row, stages):
-                if weight:
-                    moved = moved + step * weight * stage
-            stages.append(slope(moved))
-        difference = sum(weight * stage for weight, stage in zip(ERROR, stages) if weight)
-        assert isinstance(difference, Tensor)
-        tolerance = rtol * float(value.double().norm())
-        error = step * float(difference.double().norm()) / max(tolerance, 1e-300)
-        if not error < float("inf"):
-            step *= LEAST_CHANGE
-        elif error <= 1.0:
-            time, value, known = time + step, moved, stages[-1]
-            yield SolutionPoint(time=time, value=value, slope=known)
-            step *= MOST_CHANGE if error == 0 else min(MOST_CHANGE, max(LEAST_CHANGE, STEP_SAFETY * error**-0.2))
-        else:
-            step *= max(LEAST_CHANGE, STEP_SAFETY * error**-0.2)
-        if step < 1e-12 * end:
-            return
+    from scipy.integrate import RK45
+
+    size = float(start.double().norm()) / math.sqrt(len(start))
+    solver = RK45(
+        lambda _, values: slope(torch.from_numpy(values).to(start)).double().cpu().numpy(),
+        0.0,
+        start.double().cpu().numpy(),
+        end,
+        first_step=min(first, end),
+        rtol=LEAST_RTOL,  # The tolerance is one of the norm and not of each entry.
+        atol=max(rtol * size, MIN_TOLERANCE),
+    )
+    yield 0.0, start
+    while solver.status == "running":
+        solver.step()
+        if solver.status != "failed":
+            yield float(solver.t), torch.from_numpy(solver.y).to(start)

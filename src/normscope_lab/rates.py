@@ -48,9 +48,6 @@ class Rate:
     def log10_iterations(self, log10_constant: float, alpha: float) -> float:
         """Return log10 of the order of the count.
 
-        Raises:
-            InputError: alpha is not above 0.
-
         Example:
             >>> RATES["nonconvex, Slides"].log10_iterations(2.0, 0.1)  # (100)^2 / 0.1^3
             7.0
@@ -175,10 +172,10 @@ def corollaries(log10_norms: Sequence[float], log10_constants: Sequence[float], 
             f"{len(log10_constants)} constants"
         )
     lower, upper = RATES["nonconvex, at least"], RATES["nonconvex, Than"]
-    found = []
+    entries = []
     for layer in range(1, len(log10_norms)):
         behind, reduced = math.fsum(log10_norms[layer:]), math.fsum(log10_constants[layer - 1 :])
-        found.append(
+        entries.append(
             LayerCost(
                 layer=layer,
                 log10_behind=behind,
@@ -188,25 +185,13 @@ def corollaries(log10_norms: Sequence[float], log10_constants: Sequence[float], 
                 log10_normalized=upper.log10_iterations(behind + reduced, alpha),
             )
         )
-    return tuple(found)
+    return tuple(entries)
 
 
 def log10_data_ratio(
     gap: float, normalized: float, unnormalized: float, *, cells: int, partition: int, delta: float
 ) -> float:
-    """Return log10 of the samples of a normalized network over those of its twin; -inf if the twin never suffices.
-
-    Args:
-        gap: the wanted gap, as in `sample_size`.
-        normalized: the sensitivity of the normalized network.
-        unnormalized: the sensitivity of its unnormalized twin.
-        cells: as in `sample_size`.
-        partition: as in `sample_size`.
-        delta: as in `sample_size`.
-
-    Raises:
-        InputError: neither reaches the gap with any number of samples.
-    """
+    """Return log10 of the samples of a normalized network over those of its twin; -inf if the twin never suffices."""
     ours, theirs = (
         sample_size(gap, sensitivity=value, cells=cells, partition=partition, delta=delta)
         for value in (normalized, unnormalized)

@@ -59,13 +59,7 @@ def signs(values: Sequence[float] | np.ndarray) -> np.ndarray:
 
 
 def weighted_kendall(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return tau-b of weighted items, for every row of weights; NaN where it is not defined.
-
-    Args:
-        x: the signs of the differences of one variable.
-        y: the signs of the differences of the other one.
-        weights: how often each item counts, one row per result.
-    """
+    """Return tau-b of weighted items, for every row of weights; NaN where it is not defined."""
 
     def total(signs: np.ndarray) -> np.ndarray:
         return np.einsum("...bi,...bi->...b", weights @ signs, weights)
@@ -75,15 +69,9 @@ def weighted_kendall(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.nd
 
 
 def resampled(statistic: Callable[[np.ndarray], float], count: int, *, times: int = 1000) -> tuple[float, float]:
-    """Return the 95 % interval of a statistic of `count` samples by resampling them with replacement.
-
-    Args:
-        statistic: a function of the positions of the drawn samples; results that are not finite are left out.
-        count: the number of samples.
-        times: how often to resample.
-    """
+    """Return the 95 % interval of a statistic of `count` samples by resampling them with replacement."""
     draws = np.random.default_rng(0)
-    found = [statistic(draws.integers(0, count, count)) for _ in range(times)]
-    kept = [value for value in found if math.isfinite(value)]
+    values = [statistic(draws.integers(0, count, count)) for _ in range(times)]
+    kept = [value for value in values if math.isfinite(value)]
     low, high = np.quantile(kept, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) if kept else (math.nan, math.nan)
     return float(low), float(high)

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.bounds import rungs
-from normscope.bounds.balls import ball_bracket
 from normscope.bounds.captured import Captured
 from normscope.bounds.ellipsoids import optimised
 from normscope.bounds.ellipsoids.optimised import Certified, certify, optimise
-from normscope.bounds.global_attack import lower_bound
+from normscope.bounds.lower import lower_bound
 from normscope.bounds.rungs import upper_sides
 from normscope.bounds.segments import Segments
 from normscope.core.bracket import Bracket
@@ -24,7 +23,6 @@ from normscope.core.budget import Budget
 from normscope.graph.ir import Graph
 from normscope.rules.effects import Gain
 
-from ..core.clocks import clocked
 from .graphs import ACTIVATIONS, DOUBLE, Sheet, activated, aten, chain, planned, random_graph, tightened
 from .relaxations import Relaxation
 
@@ -79,14 +77,6 @@ class TestRandomGraphs:
     @pytest.mark.parametrize("seed", range(16, 26))
     def test_fresh_starts(self, seed: int) -> None:
         assert try_random_graph(seed, widest=8 if seed % 2 else 12)
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("first", range(100, 1100, 100))
-    def test_many(self, first: int) -> None:
-        tried = [(seed, widest) for seed in range(first, first + 100) for widest in (1024, 12, 8)]
-        missing = [case for case in tried if not try_random_graph(case[0], widest=case[1], thorough=True)]
-        # a value that is constant has a zero in its ellipsoid, which cannot be told from a square that underflowed
-        assert len(missing) <= 9, missing
 
 
 def residual(sheet: Sheet) -> Iterator[Graph]:
@@ -181,7 +171,7 @@ SHAPES: dict[str, Callable[[Sheet], Iterator[Graph]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_shapes_of_graphs(shape: str) -> None:
     for graph in SHAPES[shape](Sheet((1, 5), seed=2)):
@@ -203,6 +193,7 @@ class TestChains:
         assert_above(certificate, Relaxation(segments).strongest(starts=1, rounds=20), steepest(graph, 3))
         assert certificate.log10 <= values[graph.output].log10 + 1e-9
 
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize("seed", range(6))
     def test_widths_from_one_to_forty_and_mixed_slopes(self, seed: int) -> None:
         widths = [1 + (17 * seed + 11 * layer * (seed + 3)) % 40 for layer in range(5)]
@@ -213,35 +204,14 @@ class TestChains:
         assert_above(certificate, Relaxation(segments).strongest(starts=1, rounds=20), steepest(graph, 3))
         assert certificate.log10 <= first.log10 + 1e-12 <= values[graph.output].log10 + 1e-9
 
-    @pytest.mark.parametrize("exponent", [-30, -10, 10, 30])
-    def test_scales(self, exponent: int) -> None:
-        """The certificate of a positively homogeneous network scales with it."""
-        base = tightened(chain(1, (3, 5, 4, 2), ["relu"], biases=False), steps=8)
-        scaled = tightened(chain(1, (3, 5, 4, 2), ["relu"], biases=False, scale=10.0**exponent), steps=8)
-        assert scaled.log10 == pytest.approx(base.log10 + 3 * exponent, abs=1e-6)
-        assert set(scaled.sigma) == set(base.sigma)
-
     def test_a_hidden_unit_is_exact(self) -> None:
         sheet = Sheet((1, 3))
         first, last = sheet.normal(1, 3), sheet.normal(2, 1)
         graph = sheet.graph(sheet.linear(sheet.relu(sheet.linear(sheet.refs[0], first)), last))
         assert 10 ** tightened(graph, steps=20).log10 == pytest.approx(float(first.norm() * last.norm()), rel=1e-6)
 
-    def test_more_steps_are_never_worse(self) -> None:
-        _, plan, _ = planned(chain(3, (4, 12, 12, 3), ["relu", "gelu"]))
-        found = [optimise(plan, steps=steps) for steps in (1, 4, 16, 64)]
-        logs = [certificate.log10 for certificate in found]
-        assert logs == sorted(logs, reverse=True)
-        assert logs[-1] < logs[0] - 0.01
-
 
 class TestCertificates:
-    def test_multipliers_prove_the_figure_again(self) -> None:
-        _, plan, _ = planned(chain(3, (4, 9, 6, 3), ["relu", "gelu"]))
-        certificate = optimise(plan, steps=10)
-        again = certify(plan, {name: sigma.clone() for name, sigma in certificate.sigma.items()})
-        assert again.log10 == pytest.approx(certificate.log10, abs=1e-13)
-
     def test_too_large_multipliers_are_refused(self) -> None:
         _, plan, _ = planned(chain(3, (4, 9, 6, 3), ["relu"]))
         certificate = optimise(plan, steps=10)
@@ -322,6 +292,7 @@ class Mixed(nn.Module):
 
 @pytest.mark.usefixtures("few")
 class TestFrontDoor:
+    @pytest.mark.slow
     @pytest.mark.one_in(2)
     @pytest.mark.parametrize("mode", ["eval", "train"])
     def test_the_ladder_has_a_rung(self, mode: str) -> None:
@@ -347,31 +318,18 @@ class TestFrontDoor:
         assert (tight.method, tight.log10_upper) == (fast.method, fast.log10_upper) or "begins" in said
         assert [note for note in tight.notes if note not in fast.notes and said in note and "1,024" in note]
 
-    def test_balls_say_it_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(ball_bracket, "STEPS", 2)
-        model = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1)).eval()
-        found = ns.lipschitz(model, torch.ones(1, 1, 12, 12), scope="ball", radius=1.0, effort="tight")
-        assert any("adds nothing here" in note for note in found.notes)
 
-    def test_any_time(self) -> None:
-        """Whatever the time, the certificate is no worse than what is known without it, and says that it was cut."""
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(6, 40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 3)).eval()
-        rungs = ns.ladder(model, torch.randn(2, 6), effort="tight", max_seconds=0.01)
-        assert rungs["tight"].log10_upper <= rungs["closed-form"].log10_upper + 1e-9
-        assert rungs["tight"].log10_upper <= rungs["product"].log10_upper
-        assert "max_seconds" in rungs["tight"].advice
-        assert "tight" not in ns.ladder(model, torch.randn(2, 6), max_seconds=0.01)
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(100, 1100, 100))
+def test_many(first: int) -> None:
+    tried = [(seed, widest) for seed in range(first, first + 100) for widest in (1024, 12, 8)]
+    missing = [case for case in tried if not try_random_graph(case[0], widest=case[1], thorough=True)]
+    # a value that is constant has a zero in its ellipsoid, which cannot be told from a square that underflowed
+    assert len(missing) <= 9, missing
 
-    def test_a_deadline_is_kept(self) -> None:
-        _, plan, _ = planned(chain(0, (20, 30, 30, 5), ["relu"]))
-        with clocked() as clock:
-            optimised.optimise(plan, budget=Budget(max_seconds=1.0))
-        half = clock.looks // 2
-        with clocked(half) as clock:
-            budget = Budget(max_seconds=1.0)
-            certificate = optimised.optimise(plan, budget=budget)
-        assert clock.looks <= half + 5  # hardly anything is asked for, and so begun, after the clock has run out
-        assert 1 < budget.spent < optimised.moves(plan)
-        assert "cut short" in budget.cuts[0]
-        assert certificate.log10 <= optimise(plan, steps=1).log10 + 1e-12
+
+def test_multipliers_prove_the_figure_again() -> None:
+    _, plan, _ = planned(chain(3, (4, 9, 6, 3), ["relu", "gelu"]))
+    certificate = optimise(plan, steps=10)
+    again = certify(plan, {name: sigma.clone() for name, sigma in certificate.sigma.items()})
+    assert again.log10 == pytest.approx(certificate.log10, abs=1e-13)

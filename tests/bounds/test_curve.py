@@ -17,14 +17,12 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.bounds.captured import Captured
 from normscope.bounds.curve import curve as measuring
-from normscope.bounds.curve.curve import checked_widths
-from normscope.bounds.curve.shares import DomainPoint
+from normscope.bounds.curve.curve import DomainPoint, checked_widths
 from normscope.bounds.domain.domain import covered
 from normscope.bounds.domain.domain_bounds import domain_sides
 from normscope.core.bracket import Scope
 from normscope.core.errors import InputError, SoundnessError
-from normscope.pages.share_curve import share_chart, statements
-from normscope.report.document import Chart, Table
+from normscope.pages.share_curve import statements
 
 from .test_domain import data, drawn, normed
 
@@ -61,6 +59,7 @@ def test_larger_domains_have_larger_bounds_and_coverages(found: ns.ShareCurve) -
     assert (found.samples, found.domains[0].coverage.samples) == (320, 80)
 
 
+@pytest.mark.slow
 def test_the_order_of_the_scopes(found: ns.ShareCurve) -> None:
     """The Jacobians at the samples inside are below the bound of their domain, and that is below the one everywhere."""
     model, x = normed(), data(400, 4)
@@ -72,6 +71,7 @@ def test_the_order_of_the_scopes(found: ns.ShareCurve) -> None:
     assert found.domains[0].bracket.log10_lower == -math.inf  # which samples lie inside is not asked
 
 
+@pytest.mark.slow
 def test_every_point_is_the_domain_that_its_samples_define(found: ns.ShareCurve) -> None:
     model, x = normed(), data(400, 4)
     held = torch.arange(400) % 5 == 4
@@ -94,11 +94,7 @@ def test_the_data_are_read_once_and_no_further_than_asked() -> None:
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_one_large_batch_is_split() -> None:
-    found = ns.curve(normed(), data(100, 4), samples=50, share=0.8, margins=(0.0,), quantiles=(0.1,))
-    assert (found.samples, found.domains[0].coverage.samples, found.data.samples) == (40, 10, 14)
-
-
+@pytest.mark.slow
 def test_train_mode_has_domains_of_whole_batches_and_no_data() -> None:
     model = drawn(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))).train()
     batches = [*data(48, 3).split(8), data(5, 3, seed=2)]
@@ -108,16 +104,6 @@ def test_train_mode_has_domains_of_whole_batches_and_no_data() -> None:
     assert "train mode mixes" in dict(found.skipped)["DATA"]
     assert found.limits(0.5)[0] == math.inf
     assert "whole batches" in " ".join(statements(found))
-
-
-def test_few_samples_say_little() -> None:
-    found = ns.curve(normed(), [data(6, 4)], margins=(0.0,), quantiles=())
-    assert found.limits(0.99) == (math.inf, math.inf)
-    assert "too few" in statements(found)[0]
-    one = ns.curve(normed(), [data(2, 4)], margins=(0.0,), quantiles=())
-    assert one.domains[0].coverage is None
-    assert "was not measured" in " ".join(statements(one))
-    assert share_chart(one) is None
 
 
 def test_a_bound_below_a_jacobian_is_refused() -> None:
@@ -182,49 +168,3 @@ def test_json_and_back(found: ns.ShareCurve, tmp_path) -> None:
     ):
         with pytest.raises(InputError, match=why):
             ns.ShareCurve.from_json(broken)
-
-
-def test_pandas_has_one_line_per_point(found: ns.ShareCurve) -> None:
-    frame = found.to_pandas()
-    assert list(frame["scope"].unique()) == ["data", "domain", "global"]
-    inside = frame[frame["scope"] == "domain"]
-    assert list(inside["margin"]) == [point.margin for point in found.domains]
-    assert list(inside["share"]) == [point.coverage.lower for point in found.domains]
-    for line in frame[frame["scope"] == "data"].itertuples():
-        assert line.log10_upper == found.limits(line.share)[0]
-
-
-def test_it_shows_itself(found: ns.ShareCurve) -> None:
-    blocks = found.document().blocks
-    chart = next(block for block in blocks if isinstance(block, Chart))
-    assert [series.name for series in chart.series] == ["at the samples (DATA)", "at every input of a domain (DOMAIN)"]
-    assert [block.title for block in blocks if isinstance(block, Table)] == [
-        "By share of the data",
-        "Domains, each inside the next",
-    ]
-    assert "DOMAIN" in str(found)
-    assert "<svg" in found.to_html()
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"quantiles": (1.0,)}, "quantiles are numbers"),
-        ({"margins": (-0.1,)}, "margins are numbers"),
-        ({"margins": "0.1"}, "margins are numbers"),
-        ({"quantiles": (), "margins": ()}, "both empty"),
-        ({"samples": 1}, "samples is a whole number"),
-        ({"share": 1.0}, "share is a number"),
-        ({"confidence": 0}, "confidence is a number"),
-        ({"record": "all"}, "record is one of"),
-        ({"effort": "exact"}, "domains take"),
-    ],
-)
-def test_options_are_checked(options: dict, words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        ns.curve(normed(), [data(4, 4)], **options)
-
-
-def test_a_loader_without_batches_is_refused() -> None:
-    with pytest.raises(InputError, match="no batch"):
-        ns.curve(normed(), [])

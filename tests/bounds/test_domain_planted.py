@@ -298,6 +298,7 @@ BUGS = [
 MARKED = [pytest.param(bug, marks=[pytest.mark.slow] * (place > 3), id=bug.name) for place, bug in enumerate(BUGS)]
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("bug", MARKED)
 def test_a_planted_bug_is_caught(bug: Bug, monkeypatch: Patch) -> None:

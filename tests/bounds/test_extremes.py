@@ -8,18 +8,17 @@ import pytest
 import torch
 
 from normscope.bounds.ellipsoids.ellipsoid import advance, balanced, largest
-from normscope.bounds.ellipsoids.optimised import accounted, optimise
+from normscope.bounds.ellipsoids.optimised import optimise, with_rounding
 from normscope.graph.ir import Graph, Ref
 
-from .graphs import DOUBLE, Sheet, activated, aten, chain, planned
-from .relaxations import Relaxation
+from .graphs import DOUBLE, Sheet, aten, chain, planned
 
 
 def claims(graph: Graph, *, steps: int = 20) -> list[float]:
     """What the engine claims of a graph, as log10, with the rounding of its recursion counted; nothing if it cannot."""
     _, plan, _ = planned(graph)
     certificate = None if plan is None else optimise(plan, steps=steps)
-    sure = None if plan is None or certificate is None else accounted(plan, certificate)
+    sure = None if plan is None or certificate is None else with_rounding(plan, certificate)
     return [] if sure is None else [sure.log10]
 
 
@@ -60,6 +59,7 @@ def dwindling(factor: float, times: int, *, side_by_side: bool) -> Graph:
     return sheet.graph(sheet.call(aten.cat.default, [branch, rest], -1) if side_by_side else sheet.add(branch, rest))
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("side_by_side", [True, False], ids=["NUMERICAL", "PROVEN"])
 @pytest.mark.parametrize(("factor", "times"), [(1e-3, 6), (1e-25, 8), (1e-60, 3)])
 def test_a_branch_that_dwindles_and_comes_back(factor: float, times: int, side_by_side: bool) -> None:
@@ -98,11 +98,6 @@ def test_slopes_that_are_nearly_fixed(open_: float) -> None:
 
 
 class TestOverflow:
-    def test_moderate_chains(self) -> None:
-        graph = chain(0, (3, 3, 3, 3, 3), ["relu"], scale=1e30)
-        segments, _, _ = planned(graph)
-        assert_never_below(graph, Relaxation(segments).strongest(starts=1) * (1 - 1e-9))
-
     @pytest.mark.parametrize("sign", [1, -1])
     def test_chains_beyond_the_range_of_floats(self, sign: int) -> None:
         sheet = Sheet((1, 2))
@@ -119,15 +114,3 @@ class TestOverflow:
         left, right = sheet.call(aten.tanh.default, x), sheet.call(aten.sigmoid.default, sheet.refs[0])
         graph = sheet.graph(sheet.call(aten.mul.Tensor, left, right))
         assert_never_below(graph, 0.5e308)
-
-
-@pytest.mark.parametrize("name", ["relu", "bent leaky", "abs"])
-def test_a_residual_block_starts_near_its_folded_bound(name: str) -> None:
-    """Slopes around zero leave the centre empty: the first multipliers must not blow up what is kept."""
-    sheet = Sheet((1, 4))
-    x = sheet.refs[0]
-    graph = sheet.graph(sheet.add(x, sheet.linear(activated(sheet, sheet.linear(x, 5), name), 4)))
-    _, plan, values = planned(graph)
-    certificate = optimise(plan, steps=20)
-    assert certificate is not None
-    assert certificate.log10 <= values[graph.output].log10 + 0.2

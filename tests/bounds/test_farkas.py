@@ -38,6 +38,7 @@ def multipliers(matrix: np.ndarray, sides: np.ndarray) -> np.ndarray:
     return -found.ineqlin.marginals
 
 
+@pytest.mark.slow
 def test_what_is_proven_is_true_and_most_that_is_true_is_proven() -> None:
     random, proven, true = np.random.default_rng(0), 0, 0
     for trial in range(300):

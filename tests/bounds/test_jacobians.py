@@ -64,24 +64,6 @@ class TestCounts:
         assert 2 * 4 < one.products <= many.products <= 2 * 50 + 8
         assert many.evidence is Evidence.SAMPLED
 
-    def test_the_graph_runs_once_for_all_samples(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Forward passes: the model and its graph at the batch and at random inputs, and one to differentiate."""
-        graph = ns.capture(network(60, 50, 40), batch := torch.randn(9, 60, dtype=F64))
-        runs = []
-        inner = type(graph).run
-        monkeypatch.setattr(type(graph), "run", lambda self, *given: runs.append(1) or inner(self, *given))
-        jacobian_norms(network(60, 50, 40), batch, graph=graph)
-        runs.clear()
-        model = network(60, 50, 40)
-        graph = ns.capture(model, batch)
-        runs.clear()
-        jacobian_norms(model, batch, graph=graph)
-        assert len(runs) == 5
-
-    def test_json_keeps_the_count(self) -> None:
-        bracket = jacobian_norms(network(50, 3), torch.randn(2, 50, dtype=F64))
-        assert Bracket.from_json(bracket.to_json()).products == 4
-
 
 class Two(nn.Module):
     def __init__(self) -> None:
@@ -134,6 +116,7 @@ def sample(batch: object, index: int) -> object:
     return tuple(value[index : index + 1] for value in batch) if isinstance(batch, tuple) else batch[index : index + 1]
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", CASES)
 def test_all_at_once_is_each_alone(name: str) -> None:
@@ -161,12 +144,6 @@ def test_in_train_mode_the_batch_is_one_input() -> None:
     assert bracket.gap <= 2e-3
 
 
-def test_dropout_that_is_off_is_no_note() -> None:
-    model = nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.Linear(5, 3)).eval()
-    assert not ns.lipschitz(model, torch.randn(4, 6), scope="point").notes
-    assert "dropout counts as off" in ns.lipschitz(model.train(), torch.randn(4, 6), scope="point").notes
-
-
 def test_a_witness_attains_the_lower_side() -> None:
     for model, batch in (
         (network(50, 40, 60), torch.randn(3, 50, dtype=F64)),
@@ -178,7 +155,7 @@ def test_a_witness_attains_the_lower_side() -> None:
 
 
 class TestUpperSides:
-    @pytest.mark.one_in(4)
+    @pytest.mark.one_in(8)
     @pytest.mark.parametrize("dtype", [torch.float32, F64])
     @pytest.mark.parametrize("seed", range(6))
     def test_no_upper_side_is_below_the_truth(self, seed: int, dtype: torch.dtype) -> None:
@@ -193,14 +170,6 @@ class TestUpperSides:
                     assert bracket.lower <= exact <= bracket.upper
                     assert bracket.gap <= 1.1 * rtol
                 model.to(dtype)
-
-    def test_too_few_steps_leave_an_honest_bracket(self) -> None:
-        model, batch = network(80, 80), torch.randn(3, 80, dtype=F64)
-        brackets = jacobian_norms(model, batch, steps=4).per_sample
-        for row, bracket in zip(batch, brackets, strict=True):
-            assert not bracket.converged
-            assert bracket.lower <= truth(model, row) <= bracket.upper
-            assert bracket.gap > 0.01
 
 
 class Chain(nn.Module):
@@ -263,7 +232,7 @@ class Difference(nn.Module):
 
 
 class TestRange:
-    @pytest.mark.one_in(2)
+    @pytest.mark.one_in(4)
     @pytest.mark.parametrize("width", [FEW - 2, FEW + 8])
     @pytest.mark.parametrize("name", UNDERFLOWS)
     def test_a_float32_model_whose_products_leave_its_range(self, name: str, width: int) -> None:
@@ -273,6 +242,7 @@ class TestRange:
         assert bracket.log10_lower > -math.inf
         assert all(holds(one, exactly(chain)) for one in bracket.per_sample)
 
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize("width", [FEW - 2, FEW + 8])
     @pytest.mark.parametrize(
         "exponents", [(200, 200, -200, -200), (-200, -200, 200, 200), (-300, -300, 300, 300), (200, -200, -200, 200)]
@@ -294,6 +264,7 @@ class TestRange:
         with pytest.raises(JacobianError):
             ns.lipschitz(chain, torch.zeros(2, width, dtype=F64), scope="point")
 
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize("width", [FEW - 2, FEW + 8])
     @pytest.mark.parametrize("size", [1e-250, 1e-160, 1e160, 1e250])
     def test_squares_that_leave_the_range_of_float64(self, size: float, width: int) -> None:
@@ -301,6 +272,7 @@ class TestRange:
         bracket = ns.lipschitz(chain, torch.zeros(2, width, dtype=F64), scope="point")
         assert holds(bracket, exactly(chain))
 
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize("width", [FEW - 2, FEW + 8])
     @pytest.mark.parametrize("factor", [2.0**24 + 2, 1e6 + 0.1, 1e7])
     def test_slopes_that_cancel_in_float32(self, factor: float, width: int) -> None:
@@ -308,6 +280,7 @@ class TestRange:
         assert all(one.lower <= 1.0 <= one.upper for one in bracket.per_sample)
         assert bracket.upper < 1.01
 
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize("width", [FEW - 2, FEW + 8])
     @pytest.mark.parametrize("factor", [1.1e10, 1e12 / 3, 1e15 / 7])
     def test_slopes_that_cancel_in_float64_are_right_or_refused(self, factor: float, width: int) -> None:
@@ -327,13 +300,6 @@ class TestRange:
         for width in (3, 40):
             bracket = ns.lipschitz(Close().eval(), torch.full((2, width), 0.25), scope="point")
             assert bracket.lower <= 1.0 <= bracket.upper
-
-    def test_a_dead_network_is_zero(self) -> None:
-        for width in (3, 40):
-            model = nn.Sequential(nn.Linear(40, 50), nn.ReLU(), nn.Linear(50, width)).eval()
-            nn.init.constant_(model[0].bias, -1e3)
-            bracket = ns.lipschitz(model, torch.randn(3, 40), scope="point")
-            assert bracket.upper == bracket.lower == 0.0
 
 
 @pytest.mark.slow
@@ -360,8 +326,6 @@ class TestTeeth:
             TestRange().test_slopes_that_cancel_in_float32(1e8, 40)
 
     def test_trust_in_float32_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        inner = point.Products
-        monkeypatch.setattr(point, "Products", lambda local: inner(local))
         monkeypatch.setattr(point, "HIDDEN", 1e30)  # no slack, and so no second try in float64
         with pytest.raises((AssertionError, JacobianError)):
             TestRange().test_a_float32_model_whose_products_leave_its_range(
@@ -415,3 +379,20 @@ def test_slopes_that_are_small_without_saturation_are_measured() -> None:
         found = ns.lipschitz(model, torch.randn(1, 8).double(), scope="point")
     assert found.log10_upper < -20
     assert found.log10_upper - found.log10_lower < 1e-6
+
+
+def test_too_few_steps_leave_an_honest_bracket() -> None:
+    model, batch = network(80, 80), torch.randn(3, 80, dtype=F64)
+    brackets = jacobian_norms(model, batch, steps=4).per_sample
+    for row, bracket in zip(batch, brackets, strict=True):
+        assert not bracket.converged
+        assert bracket.lower <= truth(model, row) <= bracket.upper
+        assert bracket.gap > 0.01
+
+
+def test_a_dead_network_is_zero() -> None:
+    for width in (3, 40):
+        model = nn.Sequential(nn.Linear(40, 50), nn.ReLU(), nn.Linear(50, width)).eval()
+        nn.init.constant_(model[0].bias, -1e3)
+        bracket = ns.lipschitz(model, torch.randn(3, 40), scope="point")
+        assert bracket.upper == bracket.lower == 0.0

@@ -12,7 +12,6 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.bounds.domain.gains import CLOSE, Enough, norms_above, norms_by_rows
-from normscope.bounds.domain.recording import Extremes
 from normscope.core.budget import Budget
 from normscope.core.cost import Meter
 from normscope.linalg.lanczos import Krylov
@@ -54,6 +53,7 @@ def dense(function: Callable[[Tensor], Tensor], points: Tensor) -> Tensor:
     return torch.stack([torch.linalg.matrix_norm(jacobian, ord=2) for jacobian in found])
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("function", [flat(WIDE), steep(WIDE), cubed, attention, saturated])
 def test_never_below_the_norm(function: Callable[[Tensor], Tensor]) -> None:
     points = (data(3, WIDE) * torch.linspace(0.1, 2.0, 3)[:, None]).double()
@@ -78,7 +78,9 @@ def test_no_more_products_than_are_asked_for() -> None:
         return int(meter.cost().backwards["norms"])
 
     assert taken(lambda low: low.amax(0)) < 0.7 * taken(None)
-    assert taken(lambda low: torch.tensor([1e9]).double()) == 30 * 2 * 2  # one look after two steps
+    assert taken(lambda low: torch.tensor([1e9]).double()) == 30 * (
+        1 + 2 * 2
+    )  # the gradient along a dual, and one look after two steps
 
 
 def test_what_is_not_finite_is_infinite_and_the_others_go_on() -> None:
@@ -92,14 +94,6 @@ def test_what_is_not_finite_is_infinite_and_the_others_go_on() -> None:
     assert bool((found[[0, 1, 3, 4]] <= exact * (1 + 2 * CLOSE)).all())
     with torch.enable_grad():
         assert norms_by_rows(lambda rows: rows * rows[:, :1].abs().sqrt(), points)[2] == math.inf
-
-
-def test_functions_that_do_not_move() -> None:
-    points = data(3, WIDE).double()
-    with torch.enable_grad():
-        assert float(norms_above(torch.floor, points, 24).amax()) == 0.0
-        assert float(norms_above(torch.ones_like, points, 24).amax()) == 0.0
-        assert float(norms_by_rows(torch.ones_like, points).amax()) == 0.0
 
 
 def test_an_upper_side_holds_for_all_but_few_starts() -> None:
@@ -134,6 +128,7 @@ def gain(domain: ns.Domain) -> float:
     return next(float(limit[0]) for key, limit in domain.limits.items() if key.endswith(":attention0"))
 
 
+@pytest.mark.slow
 def test_a_record_does_not_depend_on_the_batches_and_has_all_data_inside() -> None:
     model, x = drawn(Encoder()), uneven(8)
     exact = max(jacobian_norm(model, row) for row in x)
@@ -141,20 +136,3 @@ def test_a_record_does_not_depend_on_the_batches_and_has_all_data_inside() -> No
         assert exact <= gain(domain) <= exact * (1 + 2 * CLOSE)
         assert domain.contains(x).all()
         assert all(bool(domain.contains(row[None])) for row in x[:3])
-
-
-def test_a_quantile_leaves_the_same_samples_out() -> None:
-    model, x = drawn(Encoder()), uneven(20)
-    domain = ns.domain(model, list(x.split(8)), quantile=0.2)
-    figures, _ = domain._recorder.figures_at(domain._recorder.points(x)[0])
-    key = next(key for key in figures if key.endswith(":attention0"))
-    fifth = float(figures[key].sort(dim=0, descending=True).values[4])
-    assert abs(gain(domain) / fifth - 1) < 1e-5
-
-
-def test_what_is_enough_is_the_least_figure_that_is_kept() -> None:
-    extremes = Extremes(2)
-    assert float(extremes._least("a", torch.tensor([[1.0], [2.0]]))) == -math.inf
-    extremes.add({"a": torch.tensor([[5.0], [1.0], [3.0]])}, 3)
-    assert float(extremes._least("a", torch.zeros(0, 1))) == 1.0
-    assert float(extremes._least("a", torch.tensor([[4.0], [0.0]]))) == 3.0

@@ -12,8 +12,7 @@ from torch import nn
 import normscope as ns
 from normscope.bounds import lower, rungs
 from normscope.bounds.balls.ball import Balls
-from normscope.bounds.bounding import Bounding
-from normscope.bounds.captured import Captured
+from normscope.bounds.captured import Bounding, Captured
 from normscope.bounds.patterns import PatternSearch, two_slopes
 from normscope.bounds.radius.certifier import Certifier
 from normscope.core.budget import Budget
@@ -51,12 +50,6 @@ def test_what_is_no_number_is_refused_in_one_sentence(options: dict[str, Any]) -
             call()
         assert str(caught.value).count("\n") == 0
         assert repr(next(reversed(options.values()))) in str(caught.value)
-
-
-@pytest.mark.parametrize("path", [None, 3, b"proof.npz"])
-def test_a_path_that_is_none(path: Any) -> None:
-    with pytest.raises(InputError, match="path of a file"):
-        ns.spectral_norm(torch.eye(2)).save(path)
 
 
 def test_a_file_speaks_of_the_weights_that_were_measured(tmp_path) -> None:
@@ -117,31 +110,17 @@ class TestBudgets:
         in_time = Balls(Captured.of(NETWORK, torch.ones(2, 2))).over(0.1, effort="tight")
         assert (late.constant >= in_time.constant * (1 - 1e-9)).all()
 
-    def test_radii_past_their_deadline_are_not_tightened(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        efforts, real = [], Balls.over
-        monkeypatch.setattr(
-            Balls,
-            "over",
-            lambda self, radius, effort="fast": efforts.append(effort) or real(self, radius, effort=effort),
-        )
-        bounding = Bounding.within(0.0)
-        captured = Captured.of(NETWORK, torch.ones(2, 2), bounding)
-        certifier = Certifier(captured, bounding, effort="tight", attack=False, seed=0)
-        (columns,) = certifier.examine(torch.ones(2, 2, dtype=DOUBLE), None, Budget(max_seconds=0.0))
-        assert set(efforts) <= {"fast"}
-        assert not columns.settled or not efforts
-
 
 @pytest.mark.parametrize("off", [0.0, 0.5])
 def test_the_rung_tight_is_never_above_the_others(monkeypatch: pytest.MonkeyPatch, off: float) -> None:
-    search = rungs.tightened
+    search = rungs.optimise_certificate
 
     def shifted(*given: Any) -> Any:
         found = search(*given)
         assert found.upper is not None
         return replace(found, upper=replace(found.upper, log10=found.upper.log10 + off))
 
-    monkeypatch.setattr(rungs, "tightened", shifted)
+    monkeypatch.setattr(rungs, "optimise_certificate", shifted)
     ladder = ns.ladder(NETWORK, torch.zeros(1, 2), effort="tight")
     others = min(ladder[name].log10_upper for name in ("folded", "liplt", "closed-form"))
     tight = ladder["tight"]
@@ -149,6 +128,7 @@ def test_the_rung_tight_is_never_above_the_others(monkeypatch: pytest.MonkeyPatc
     assert (tight.log10_upper == others) == (off > 0)
 
 
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("effort", ["fast", "tight"])
 def test_upper_sides_alone_are_those_of_both_sides_and_nothing_is_searched(
     monkeypatch: pytest.MonkeyPatch, effort: str
@@ -156,7 +136,7 @@ def test_upper_sides_alone_are_those_of_both_sides_and_nothing_is_searched(
     batch = torch.tensor([[1.0, 2.0], [0.5, -1.0]])
     inside = ns.domain(NETWORK, [batch])
     both = [ns.ladder(NETWORK, batch, domain=domain, effort=effort) for domain in (None, inside)]
-    for where in ("climb.lower_side", "ladder.observed_if_any", "ladder.with_steepest"):
+    for where in ("ladder.lower_side", "ladder.observed_if_any", "ladder.with_steepest"):
         monkeypatch.setattr(f"normscope.bounds.{where}", None)
     for domain, whole in zip((None, inside), both, strict=True):
         upper = ns.ladder(NETWORK, batch, domain=domain, effort=effort, sides="upper")
@@ -171,3 +151,18 @@ def test_sides_that_there_are_not_are_refused() -> None:
         ns.ladder(NETWORK, torch.zeros(1, 2), sides="lower")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="closes both sides"):
         ns.ladder(NETWORK, torch.zeros(1, 2), sides="upper", effort="exact")
+
+
+def test_radii_past_their_deadline_are_not_tightened(monkeypatch: pytest.MonkeyPatch) -> None:
+    efforts, real = [], Balls.over
+    monkeypatch.setattr(
+        Balls,
+        "over",
+        lambda self, radius, effort="fast": efforts.append(effort) or real(self, radius, effort=effort),
+    )
+    bounding = Bounding.within(0.0)
+    captured = Captured.of(NETWORK, torch.ones(2, 2), bounding)
+    certifier = Certifier(captured, bounding, effort="tight", attack=False, seed=0)
+    (columns,) = certifier.examine(torch.ones(2, 2, dtype=DOUBLE), None, Budget(max_seconds=0.0))
+    assert set(efforts) <= {"fast"}
+    assert not columns.settled or not efforts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from functools import partial
 
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.bounds import outputs
 from normscope.bounds.ellipsoids import optimised
-from normscope.bounds.ellipsoids.optimised import accounted, optimise
+from normscope.bounds.ellipsoids.optimised import optimise, with_rounding
 from normscope.bounds.outputs import directed, directions
 from normscope.core.bracket import Bracket
 from normscope.core.errors import InputError
@@ -48,6 +47,7 @@ def sampled(model: nn.Module, rows: Tensor) -> Tensor:
     return (rows @ dense).norm(dim=-1).amax(0).detach()
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("per", "effort"),
@@ -94,22 +94,10 @@ def test_one_certificate_gives_them_all() -> None:
     assert float(along.mean()) <= float(everywhere.along(rows).mean()) + 1e-6
 
 
-def test_the_rows() -> None:
-    assert torch.equal(directions("output", 3), torch.eye(3, dtype=DOUBLE))
-    rows = directions("difference", 4)
-    for row, (i, j) in zip(rows, itertools.combinations(range(4), 2), strict=True):
-        assert row.tolist() == [float(k == i) - float(k == j) for k in range(4)]
-
-
 @pytest.mark.parametrize(("per", "count"), [("class", 3), ("difference", 1), ("output", 5000), ("difference", 100)])
 def test_rows_that_make_no_sense_are_refused(per: str, count: int) -> None:
     with pytest.raises(InputError):
         directions(per, count)
-
-
-def test_several_rows_of_outputs_are_refused() -> None:
-    with pytest.raises(InputError, match="one row of outputs"):
-        ns.lipschitz(nn.Linear(3, 2).eval(), torch.randn(2, 4, 3), per="output", max_seconds=0.1)
 
 
 @pytest.mark.parametrize("apart", [1e-2, 1e-6, 3e-8])
@@ -131,7 +119,7 @@ def test_outputs_of_a_stream_that_is_large_elsewhere(size: float) -> None:
     rows = directions("output", 2)
     for seed in range(4):
         _, plan, _ = planned(stream(size, seed, both=True))
-        certificate = accounted(plan, optimise(plan, directions=rows, steps=3))
+        certificate = with_rounding(plan, optimise(plan, directions=rows, steps=3))
         assert certificate is not None
         assert float(certificate.along(rows)[1]) + 1e-10 >= proves(plan, certificate, rows[1])
 
@@ -147,15 +135,3 @@ def test_exact_constants_bound_the_outputs_too(monkeypatch: pytest.MonkeyPatch) 
     whole = work(effort="exact", per="output")
     assert all(bracket.log10_upper <= whole.log10_upper + 1e-9 for bracket in whole.per_output)
     assert whole.log10_upper <= work(effort="tight").log10_upper + 1e-12
-
-
-def test_a_network_too_wide_to_write_out_has_its_outputs_by_the_rows_alone() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(2, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(1152, 3)).double().eval()
-    x = torch.randn(2, 2, 12, 12, dtype=DOUBLE)
-    whole = ns.lipschitz(model, x, per="output", effort="tight")
-    jacobians = torch.stack([torch.autograd.functional.jacobian(model, row[None]).reshape(3, -1) for row in x])
-    for bracket, seen in zip(whole.per_output, jacobians.norm(dim=2).amax(0), strict=True):
-        assert bracket.lower <= bracket.upper
-        assert float(seen) <= bracket.upper <= whole.upper * (1 + 1e-9)
-        assert any("begins behind `1`" in note for note in bracket.notes)

@@ -293,7 +293,7 @@ def params() -> list[Any]:
     return [pytest.param(bug, id=bug.name, marks=[] if bug.quick else [pytest.mark.slow]) for bug in BUGS]
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("bug", params())
 def test_a_planted_bug_is_caught(bug: Bug, monkeypatch: Patch) -> None:
     monkeypatch.setattr(patterns, "ROUNDS", 4)

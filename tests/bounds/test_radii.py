@@ -8,8 +8,7 @@ import pytest
 from normscope.bounds.radius.radii import Radii
 from normscope.core.bracket import Evidence
 from normscope.core.errors import InputError, SoundnessError
-from normscope.pages.radii import compared_radii, headline
-from normscope.report.document import Table
+from normscope.pages.radii import compared_radii
 
 
 def result(**changes) -> Radii:
@@ -61,69 +60,7 @@ def test_radii_come_back_from_json(tmp_path):
     assert again.to_json() == json.loads((tmp_path / "r.json").read_text())
 
 
-DAMAGED = {
-    "no radii": {"type": "audit"},
-    "another version": {"schema_version": 2},
-    "a missing field": {"radius": None},
-    "text for a number": {"radius": ["0.1", 0.2, 0.0]},
-    "a truth value for a number": {"classes": True},
-    "NaN": {"margin": [None, 1.0, 1.0]},
-    "too few": {"label": [0]},
-    "an unknown evidence": {"evidence": ["SURE", "PROVEN", "PROVEN"]},
-    "a radius refuted": {"radius": [0.3, 0.25, 0.0]},
-    "a negative radius": {"radius": [-0.1, 0.25, 0.0]},
-    "provenance of numbers": {"provenance": {"torch": 2}},
-}
-
-
-@pytest.mark.parametrize("case", DAMAGED)
-def test_damaged_radii_are_refused(case):
-    with pytest.raises(InputError, match=r"radii|schema_version"):
-        Radii.from_json(result().to_json() | DAMAGED[case])
-
-
-def test_radii_show_themselves(tmp_path):
-    radii = result(name="<script>alert(1)</script>")
-    page = radii.to_html(tmp_path / "r.html")
-    assert (tmp_path / "r.html").read_text() == page
-    assert "<script>alert" not in page
-    assert "&lt;script&gt;alert" in page
-    assert page.count('<svg class="chart') == 2  # for wide and for narrow screens
-    assert "under attack" in page
-    assert "a note" in page
-    assert "NUMERICAL" in radii._repr_html_()
-    assert "33.3 %" in str(radii)
-    frame = radii.to_pandas()
-    assert list(frame["radius"]) == [0.1, 0.25, 0.0]
-    assert list(frame["evidence"]) == ["NUMERICAL"] * 3
-
-
-def test_labels_are_shown_only_where_they_were_given():
-    given, none = result(), result(labelled=False, label=(0, 1, 1), margin=(1.0, 2.0, 0.5), radius=(0.1, 0.25, 0.0))
-    for radii, shown in ((given, True), (none, False)):
-        tables = [block for block in radii.document().blocks if isinstance(block, Table)]
-        titles = {column.title for table in tables for column in table.columns}
-        assert ("label" in titles) is shown
-        assert "predicted" in titles
-        assert ("ccuracy" in radii.to_html().split("</style>", 1)[1]) is shown
-        assert ("classified correctly" in headline(radii)) is shown
-        assert Radii.from_json(radii.to_json()).labelled is shown
-    assert headline(none).startswith("For half of 3 samples the class provably cannot change within ")
-
-
 def test_files_from_before_labels_were_told_apart_are_read():
     data = result().to_json()
     del data["labelled"]
     assert Radii.from_json(data).labelled
-
-
-@pytest.mark.parametrize(
-    ("margins", "words"),
-    [
-        ((1.0, 2.0, 3.0), "All 3 samples are classified correctly."),
-        ((1.0, 2.0, -1.0), "2 of 3 are classified correctly."),
-    ],
-)
-def test_the_headline_counts_in_plain_words(margins, words):
-    radius = tuple(0.1 if margin > 0 else 0.0 for margin in margins)
-    assert headline(result(margin=margins, radius=radius, attacked=(None,) * 3)).startswith(words)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from normscope.bounds.balls.radius_outcome import RadiusOutcome
+from normscope.bounds.balls.ball import RadiusOutcome
 from normscope.bounds.captured import Captured
 from normscope.bounds.radius.certifier import difference_constants
 from normscope.bounds.radius.largest_radius import widest

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 import normscope as ns
-from normscope.bounds.ellipsoids.optimised import accounted, is_exact, optimise
+from normscope.bounds.ellipsoids.optimised import is_exact, optimise, with_rounding
 from normscope.graph.ir import Graph
 
 from .exactly import proves
@@ -22,7 +23,7 @@ def gap(graph: Graph, *, steps: int = 3, widest: int = 1024) -> float | None:
     certificate = None if plan is None else optimise(plan, steps=steps)
     if plan is None or certificate is None:
         return None
-    claimed = accounted(plan, certificate)
+    claimed = with_rounding(plan, certificate)
     return None if claimed is None else claimed.log10 - proves(plan, certificate)
 
 
@@ -45,6 +46,7 @@ def test_chains(name: str) -> None:
     assert 0.0 <= found < 1e-9
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("size", [1e2, 1e4, 1e6, 1e8])
 def test_streams_that_cancel(size: float) -> None:
     gaps = [found for seed in range(3) if (found := gap(stream(size, seed))) is not None]
@@ -60,23 +62,12 @@ def test_random_graphs(widest: int) -> None:
     assert all(value >= 0.0 for value in found)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("first", range(100, 400, 50))
-def test_many_random_graphs(first: int) -> None:
-    for seed in range(first, first + 50):
-        for widest in (1024, 8):
-            found = gap(random_graph(seed, steps=4 + seed % 9, widest=5), steps=1 + seed % 4, widest=widest)
-            assert found is None or found >= 0.0
-
-
 def test_infeasible_multipliers_are_not_accounted_for() -> None:
     _, plan, _ = planned(chain(3, (3, 5, 4, 2), ["relu"]))
     certificate = optimise(plan, steps=3)
     for factor in (0.0, 3.0, 1e6, -1.0, math.nan, math.inf):
         worse = {name: factor * sigma for name, sigma in certificate.sigma.items()}
-        assert (
-            accounted(plan, type(certificate)(certificate.log10, certificate.log10_scale, certificate.q, worse)) is None
-        )
+        assert with_rounding(plan, replace(certificate, sigma=worse)) is None
 
 
 def known_from_the_inputs(graph: Graph, **options: int) -> bool | None:
@@ -96,6 +87,7 @@ def test_what_is_exact() -> None:
     assert not known_from_the_inputs(product)
 
 
+@pytest.mark.slow
 def test_a_fresh_start_from_a_constant_of_one_is_not_proven() -> None:
     """What is known of the values before it counts: torch's softplus has a small jump at 20."""
     torch.manual_seed(0)
@@ -103,3 +95,12 @@ def test_a_fresh_start_from_a_constant_of_one_is_not_proven() -> None:
     rungs = ns.ladder(model, torch.randn(1, 1500, dtype=DOUBLE), effort="tight", max_seconds=0.5)
     assert rungs["tight"].evidence is ns.Evidence.NUMERICAL
     assert rungs["best"].evidence is ns.Evidence.NUMERICAL
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(100, 400, 50))
+def test_many_random_graphs(first: int) -> None:
+    for seed in range(first, first + 50):
+        for widest in (1024, 8):
+            found = gap(random_graph(seed, steps=4 + seed % 9, widest=5), steps=1 + seed % 4, widest=widest)
+            assert found is None or found >= 0.0

@@ -10,7 +10,6 @@ from torch.nn import functional as F
 import normscope as ns
 from normscope.bounds.captured import Captured
 from normscope.bounds.domain.recording import FigureRecorder
-from normscope.bounds.radius.radius import audited_radii
 from normscope.core.errors import InputError, NormscopeError
 from normscope.graph.call import Call
 
@@ -116,24 +115,14 @@ def balls_of_their_own(name: str) -> None:
     assert not any("first sample" in note for note in found.notes)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CASES)
 def test_every_ball_has_the_masks_of_its_own_sample(name):
     balls_of_their_own(name)
 
 
-def test_samples_with_the_same_masks_share_one_network():
-    model = Masked().eval()
-    x = torch.randn(5, 4)
-    found = ns.lipschitz(model, (x, MASK[[1, 2, 1, 0, 2]].bool()), scope="ball", radius=0.1)
-    networks = [ball.proof.graph for ball in found.per_sample]
-    assert networks[0] is networks[2]
-    assert networks[1] is networks[4]
-    assert len(set(map(id, networks))) == 3
-    same = ns.lipschitz(model, (x, MASK[[1] * 5].bool()), scope="ball", radius=0.1)
-    assert len({id(ball.proof.graph) for ball in same.per_sample}) == 1
-
-
+@pytest.mark.slow
 def test_a_proof_is_that_of_one_network(tmp_path):
     build, batch = CASES["a mask"]
     found = ns.lipschitz(build().eval(), batch, scope="ball", radius=0.1)
@@ -153,6 +142,7 @@ def radii_of_their_own(name: str) -> None:
     assert found.predicted == tuple(one.predicted[0] for one in alone)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", ["a float mask", "embedded kinds", "chosen weights", "attention"])
 def test_every_radius_has_the_masks_of_its_own_sample(name):
@@ -170,6 +160,7 @@ def padded() -> tuple[nn.Module, dict[str, Tensor]]:
     return model, {"x": x, "mask": mask}
 
 
+@pytest.mark.slow
 def test_masks_that_no_output_shows_count():
     model, batch = padded()
     every = ns.certified_radius(model, batch, attack=False)
@@ -200,6 +191,7 @@ class Padded(nn.Module):
         return self.layer((torch.tanh(self.embed(ids)) * (ids != 0)[..., None]).sum(1))
 
 
+@pytest.mark.slow
 def test_ids_that_make_the_same_constants_are_one_function():
     ids = torch.arange(20).reshape(5, 4) % 8 + 1
     model = Padded().eval()
@@ -227,19 +219,6 @@ def test_jacobians_at_other_ids_are_not_those_of_the_first_batch():
     alone = [ns.lipschitz(model, batch, scope="point").upper for batch in batches]
     assert alone[0] != pytest.approx(alone[1], rel=0.01)
     assert [10**norm for norm in joint.log10_norms[::2]] == pytest.approx(alone, rel=1e-3)
-
-
-def test_an_audit_says_whose_masks_its_figures_are_of():
-    build, batch = CASES["a float mask"]
-    model = build().eval()
-    audit = ns.audit(model, batch)
-    assert audit.lipschitz.upper == 0.0 < audit.observed.lower
-    assert "with the masks of the first sample" in str(audit)
-    radii = audited_radii(Captured.of(model, batch), samples=2)
-    assert len(radii) == 2
-    alone = ns.certified_radius(model, single(batch, 1))
-    assert radii.radius[1] <= alone.attacked[0]
-    assert radii.radius[1] == pytest.approx(alone.radius[0], rel=0.03)
 
 
 def masks_of_the_first(patch: pytest.MonkeyPatch) -> None:
@@ -273,6 +252,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_caught(name, monkeypatch):

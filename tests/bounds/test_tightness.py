@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from torch import nn
 import normscope as ns
 from normscope.bounds.captured import Captured
 from normscope.bounds.rungs import upper_sides
-from normscope.data import Split, cifar10, digits
+from normscope.data import digits
 from normscope.networks.small import mlp, train
 
 SHARED = Path(__file__).parents[3] / "shared"
@@ -74,6 +72,7 @@ def test_convolution_gap(size: int, gap: float) -> None:
     assert ns.spectral_norm(layer, (64, size, size), rtol=1e-4).gap < gap
 
 
+@pytest.mark.slow
 def test_the_ladder_descends_on_a_trained_batch_norm_network() -> None:
     generator = torch.Generator().manual_seed(0)
     data = digits(generator=generator)
@@ -84,32 +83,3 @@ def test_the_ladder_descends_on_a_trained_batch_norm_network() -> None:
     values = [rungs[name].log10_upper for name in order]
     assert values == sorted(values, reverse=True)
     assert rungs["folded"].log10_upper < rungs["product"].log10_upper - 0.05
-
-
-@pytest.mark.slow
-def test_the_ladder_descends_on_cifar10(tmp_path: Path) -> None:
-    unpack = SHARED / "data" / "unpack.py"
-    if not unpack.is_file():
-        pytest.skip("needs shared/data beside the checkout")
-    subprocess.run([sys.executable, str(unpack), str(tmp_path)], check=True)
-    data = cifar10(tmp_path)
-    model = _deep_network(data)
-    rungs = ns.ladder(model, data.test_images[:64])
-    for looser, tighter in [("printed", "folded"), ("folded", "closed-form"), ("closed-form", "observed")]:
-        assert rungs[looser].log10_upper > rungs[tighter].log10_upper + 0.1
-
-
-def _deep_network(data: Split) -> nn.Module:
-    """Train 10 layers of width 512 with BatchNorm for one epoch."""
-    torch.manual_seed(0)
-    layers: list[nn.Module] = [nn.Flatten()]
-    for index in range(9):
-        layers += [nn.Linear(512 if index else 3072, 512), nn.BatchNorm1d(512), nn.ReLU()]
-    model = nn.Sequential(*layers, nn.Linear(512, 10)).train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    for part in torch.randperm(len(data.train_images)).split(256):
-        loss = nn.functional.cross_entropy(model(data.train_images[part]), data.train_labels[part])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return model.eval()

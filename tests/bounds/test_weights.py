@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 import random
 
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from normscope.bounds.weights.loss_rows import LossRows, steepest_classes
+from normscope.bounds.weights.figures import LossRows, steepest_classes
 from normscope.bounds.weights.weight_constants import weight_sensitivity
 from normscope.core.bracket import Scope
 from normscope.core.errors import CaptureError, InputError, MissingRuleError
@@ -95,6 +94,7 @@ def test_the_printed_corollary_takes_the_l1_loss_for_less_than_it_is(plain):
     assert weight_sensitivity(*seeded(lambda: mlp(1), 1, 4), loss="l1").rows[0].printed_f.holds
 
 
+@pytest.mark.slow
 def test_formulas_say_where_they_are_no_bounds():
     class Skip(nn.Module):
         def __init__(self) -> None:
@@ -138,14 +138,6 @@ def test_the_lower_side_of_a_loss_is_its_gradient_at_the_targets(name, call):
         assert row.bracket_f.log10_upper == pytest.approx(row.bracket_h.log10_upper + result.log10_loss, abs=1e-9)
 
 
-def test_a_pair_gives_the_targets_too():
-    model, batch = seeded(mlp, 2, 4)
-    labels = torch.tensor([1, 2])
-    paired = weight_sensitivity(model, (batch, labels), loss="cross_entropy")
-    given = weight_sensitivity(model, batch, loss="cross_entropy", targets=labels)
-    assert [row.bracket_f.log10_lower for row in paired] == [row.bracket_f.log10_lower for row in given]
-
-
 def test_without_targets_the_steepest_class_is_taken():
     model, batch = seeded(mlp, 1, 4)
     result = weight_sensitivity(model, batch, loss="cross_entropy")
@@ -155,12 +147,6 @@ def test_without_targets_the_steepest_class_is_taken():
     logits = torch.randn(50, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     chosen = steepest_classes(cross_entropy(), logits)
     assert torch.equal(chosen, logits.argmin(-1))  # of the cross entropy: the least likely
-
-
-def test_numbers_as_targets_cannot_be_guessed():
-    result = weight_sensitivity(*seeded(mlp, 1, 4), loss="l1")
-    assert {row.bracket_f.log10_lower for row in result} == {-math.inf}
-    assert any("needs targets" in note for note in result.notes)
 
 
 def test_the_squared_error_has_no_constant():
@@ -178,41 +164,6 @@ def test_a_loss_of_many_rows_is_their_mean():
     assert row.bracket_f.log10_upper == pytest.approx(row.bracket_h.log10_upper + log10(math.sqrt(2 / 5)), abs=1e-9)
     assert (LossRows((1, 5, 4)).classes, LossRows((1, 5, 4)).count) == (4, 5)
     assert (LossRows((2, 7, 3, 3)).classes, LossRows((2, 7, 3, 3)).count) == (7, 18)
-
-
-def test_a_weight_in_front_of_a_normalizer_has_a_gauge():
-    model, batch = seeded(lambda: nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8, eps=1e-12), nn.Linear(8, 3)), 1, 4)
-    before = weight_sensitivity(model, batch)["0"]
-    with torch.no_grad():
-        model[0].weight *= 7
-        model[0].bias *= 7
-    after = weight_sensitivity(model, batch)["0"]
-    assert before.scale_invariant
-    assert after.bracket_h.log10_lower == pytest.approx(before.bracket_h.log10_lower - math.log10(7), abs=1e-6)
-    assert after.log10_relative == pytest.approx(before.log10_relative, abs=1e-6)
-    assert not weight_sensitivity(model, batch)["2"].scale_invariant
-
-
-def test_a_layer_that_reads_nothing_moves_nothing():
-    model, batch = seeded(mlp, 1, 4)
-    with torch.no_grad():
-        model[0].weight.zero_()
-        model[0].bias.fill_(-1.0)
-    row = weight_sensitivity(model, batch)["2"]
-    assert (row.log10_read, row.bracket_h.log10_lower, row.bracket_h.log10_upper) == (-math.inf,) * 3
-
-
-def test_many_outputs_are_searched_by_iteration():
-    model, batch = seeded(lambda: nn.Sequential(nn.Linear(4, 40), nn.Tanh(), nn.Linear(40, 60)), 1, 4)
-    wide = copy.deepcopy(model).double()
-    for row in weight_sensitivity(model, batch):
-        weight = dict(wide.named_parameters())[row.parameter].detach()
-        name = row.parameter
-        jacobian = torch.autograd.functional.jacobian(
-            lambda w, name=name: functional_call(wide, {name: w}, (batch.double(),)).reshape(-1), weight
-        )
-        truth = float(torch.linalg.matrix_norm(jacobian.reshape(60, -1), ord=2))
-        assert row.bracket_h.lower == pytest.approx(truth, rel=2e-3)
 
 
 class Kink(nn.Module):
@@ -252,7 +203,7 @@ class Restless(nn.Module):
         return x.std(1) if self.trouble == "rule" else x
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("mode", ["train", "eval"])
 @pytest.mark.parametrize(
     ("trouble", "error"), [(None, None), ("branch", CaptureError), ("rule", MissingRuleError), ("loss", InputError)]
@@ -285,26 +236,6 @@ def test_the_model_is_left_as_found(mode, trouble, error):
     torch.testing.assert_close(state(), before, rtol=0, atol=0)
 
 
-def test_it_prints_saves_and_shows_itself(plain):
-    _, _, result = plain
-    data = json.loads(json.dumps(result.to_json(), allow_nan=False))
-    assert (data["schema_version"], data["type"], len(data["rows"])) == (1, "weight_sensitivity", 3)
-    assert data["rows"][0]["bracket_h"]["scope"] == "point"
-    text = str(result)
-    assert "Sensitivity of the output and of the loss (l1) to 3 weights, eval mode, at 2 samples." in text
-    assert all(len(line) <= 120 for line in text.splitlines())
-    assert "norm(h, W)" in result._repr_html_()
-    frame = result.to_pandas()
-    assert list(frame["path"]) == ["0", "2", "4"]
-    assert (frame["log10_h_lower"] <= frame["log10_h_upper"]).all()
-    assert not frame["printed_f_holds"].any()
-    without = weight_sensitivity(*seeded(mlp, 1, 4))
-    assert "norm(f, W)" not in str(without)
-    assert {row.bracket_f for row in without} == {None}
-    with pytest.raises(KeyError):
-        result["nowhere"]
-
-
 def test_without_time_the_bounds_still_hold():
     model, batch = seeded(lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3)), 1, 2, 8, 8)
     hurried, calm = weight_sensitivity(model, batch, max_seconds=0.0), weight_sensitivity(model, batch)
@@ -312,21 +243,3 @@ def test_without_time_the_bounds_still_hold():
         assert not quick.bracket_h.converged
         assert "max_seconds" in quick.bracket_h.advice
         assert quick.bracket_h.log10_upper >= row.bracket_h.log10_lower
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"loss": "focal"}, "known are cross_entropy"),
-        ({"targets": torch.zeros(1)}, "without a loss"),
-        ({"loss": "cross_entropy", "targets": torch.tensor([3])}, "classes from 0 to 2"),
-        ({"loss": "cross_entropy", "targets": torch.tensor([0.5])}, "classes from 0 to 2"),
-        ({"loss": "cross_entropy", "targets": torch.tensor([], dtype=torch.long)}, r"0 target\(s\) for 1 samples"),
-        ({"loss": "l1", "targets": torch.zeros(1, 2)}, r"needs 3 target\(s\)"),
-        ({"loss": "l1", "targets": [1.0]}, "targets is a list"),
-        ({"on_missing": "guess"}, "on_missing"),
-    ],
-)
-def test_what_does_not_fit_is_refused(options, said):
-    with pytest.raises(InputError, match=said):
-        weight_sensitivity(*seeded(mlp, 1, 4), **options)

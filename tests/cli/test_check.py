@@ -44,13 +44,6 @@ def test_a_deep_one_fails_where_it_shall(work: Path, run) -> None:
     assert run("check", "deep.py:deep", "--data", "digits", "--fail-on", "error").code == 0
 
 
-def test_the_mode_and_the_output(work: Path, run) -> None:
-    done = run("check", "net.py:model", "--data", "net.py:loader", "--mode", "train", "--batch-size", "8")
-    assert "in train mode on 16 samples in 2 batches" in " ".join(done.out.split())
-    done = run("check", "net.py:Several", "--data", "net.py:vectors", "--output", "second")
-    assert done.code == 0, done.err
-
-
 def test_what_cannot_be_checked_is_said_in_a_sentence(work: Path, run) -> None:
     save_file({"a.weight": torch.ones(3, 3)}, "w.safetensors")
     for arguments, words in (
@@ -64,9 +57,3 @@ def test_what_cannot_be_checked_is_said_in_a_sentence(work: Path, run) -> None:
         assert done.code == 2
         assert words in done.err
         assert len(done.err.splitlines()) == 1
-
-
-def test_the_help_teaches(run) -> None:
-    done = run("check", "--help")
-    for words in ("forward over the first 8 batches", "How to read the column", "Exit codes", "normscope check net.py"):
-        assert words in " ".join(done.out.replace("│", " ").split())

@@ -49,8 +49,7 @@ def test_a_loss_of_ones_own(work, run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("net.py:model",), "--data"),
-        (("net.py:model", "--data", "net.py:loader"), "no targets"),
+        (("net.py:model", "--data", "net.py:loader"), "no labels"),
         (("net.py:model", "--data", "digits", "--loss", "nonsense"), "nonsense"),
         (("net.py:model", "--data", "digits", "--loss", "losses.py:rows"), "must be a scalar"),
         (("net.py:broken", "--data", "digits"), "nan"),

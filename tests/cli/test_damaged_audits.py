@@ -52,34 +52,18 @@ WHOLE = Audit(
 )
 
 DAMAGE = {
-    "name": [None, 5, [1]],
-    "mode": [7, "both"],
-    "parameters": [None, 1.5, True, 10**400, "3"],
-    "samples": ["x"],
-    "input_shape": [5, ["a"], [1.5], "12"],
-    "lipschitz": [[], "x", 3],
-    "lipschitz.log10_lower": [99, None, "0", True, 10**400],
-    "lipschitz.evidence": ["NOBODY", 2, None, []],
-    "lipschitz.converged": [1, None],
-    "observed.log10_upper": ["-inf", "inf", "nan", float("nan")],
-    "observed.per_sample": [{}, [1], "x"],
-    "ladder": [[], None, {"x": {}}, {"x": None}],
-    "layers": [None, {}, [1], "x"],
-    "layers.0.path": [None, 5],
-    "layers.0.kind": [None, ["a"]],
-    "layers.0.role": ["evil", None],
-    "layers.0.log10_cumulative": ["12", "nan", 10**400, True, float("nan"), [1]],
-    "layers.0.variance": [{"a": 1}, []],
-    "layers.0.variance.log10_min": [None, "x"],
-    "layers.0.norm.method": [None],
-    "findings": [5, [{"code": 1}], {}],
-    "findings.0.severity": ["zap", None, []],
-    "findings.0.where": [["x"], None],
-    "findings.0.advice": [3],
-    "findings.0.numbers": [[], {"n": "x"}],
-    "skipped": [["ab"], [["a"]], [[1, 2]], "ab"],
-    "notes": ["abc", [5]],
-    "provenance": [5, {"torch": 2}],
+    "name": [None, 5],
+    "mode": ["both"],
+    "parameters": [True, 10**400],
+    "input_shape": [["a"], "12"],
+    "lipschitz.log10_lower": [99, None, "0"],
+    "observed.log10_upper": ["-inf", "inf", float("nan")],
+    "ladder": [None, {"x": {}}],
+    "layers.0.role": ["evil"],
+    "layers.0.variance": [{"a": 1}],
+    "findings.0.severity": ["zap"],
+    "skipped": [["ab"], "ab"],
+    "provenance": [{"torch": 2}],
 }
 
 
@@ -112,16 +96,6 @@ def test_every_damaged_value_is_refused_with_its_place(path):
         assert "\n" not in str(caught.value)
         assert "please report" not in str(caught.value)
         assert len(str(caught.value)) < 200
-    data = damaged(path, None)
-    del (data if "." not in path else at(data, path))[path.rsplit(".", 1)[-1]]
-    with pytest.raises(InputError, match="damaged"):
-        Audit.from_json(data)
-
-
-def at(data: dict, path: str) -> dict:
-    for part in path.split(".")[:-1]:
-        data = data[int(part)] if isinstance(data, list) else data[part]
-    return data
 
 
 def test_what_is_whole_is_read_again():
@@ -138,16 +112,10 @@ def test_what_is_whole_is_read_again():
         (json.dumps(damaged("lipschitz.log10_lower", 99)), "(lipschitz: a lower side lies above its upper side)"),
     ],
 )
-@pytest.mark.parametrize("verb", ["show", "compare"])
-def test_nothing_is_printed_before_the_refusal(content, said, verb, work, run):
+def test_nothing_is_printed_before_the_refusal(content, said, work, run):
     WHOLE.to_json(work / "whole.json")
     (work / "bad.json").write_text(content)
-    done = run(*(["show"] if verb == "show" else ["compare", "whole.json"]), "bad.json", "--html", "out.html")
+    done = run("compare", "whole.json", "bad.json", "--html", "out.html")
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
     assert said in done.err
     assert not (work / "out.html").exists()
-
-
-def test_a_byte_order_mark_does_no_harm(work):
-    (work / "a.json").write_text("\ufeff" + json.dumps(WHOLE.to_json()))
-    assert Audit.from_json(work / "a.json").name == "net"

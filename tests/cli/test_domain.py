@@ -4,8 +4,6 @@ import json
 
 import pytest
 
-import normscope as ns
-
 
 def test_the_domain_of_digits_is_printed_and_written(work, run):
     done = run("domain", "net.py:model", "--data", "digits", "--save", "d.npz", "--json", "d.json")
@@ -22,13 +20,6 @@ def test_the_domain_of_digits_is_printed_and_written(work, run):
     assert (work / "d.npz").stat().st_size > 0
 
 
-def test_a_loader_with_few_batches_leaves_none_for_coverage(work, run):
-    done = run("domain", "net.py:model", "--data", "net.py:loader", "--margin", 0.1)
-    assert (done.code, done.err) == (0, "")
-    assert "16 samples" in done.out
-    assert "No batch was left" in done.out
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -41,9 +32,3 @@ def test_what_is_refused(work, run, arguments, message):
     done = run("domain", *arguments)
     assert done.code == 2
     assert message in done.err
-
-
-def test_help_teaches(work, run):
-    done = run("domain", "--help")
-    assert "four of five batches" in done.out.lower().replace("\n", " ")
-    assert ns.Scope.DOMAIN.value == "domain"

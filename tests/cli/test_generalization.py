@@ -23,7 +23,6 @@ def test_the_bounds_of_a_model_of_digits_are_printed_written_and_shown_again(wor
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("net.py:model",), "--data"),
         (("net.py:model", "--data", "net.py:loader"), "no labels"),
         (("net.py:model", "--data", "digits", "--test", "digits", "--samples", "50", "--delta", "2"), "delta"),
         (("net.py:model", "--data", "digits", "--partition", "grid", "--samples", "50"), "input_range"),

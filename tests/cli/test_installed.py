@@ -12,7 +12,6 @@ import typer
 from typer.testing import CliRunner
 
 from normscope import cli
-from normscope.cli import installed
 from normscope.core.errors import InputError
 
 
@@ -32,15 +31,15 @@ def other(monkeypatch: pytest.MonkeyPatch) -> EntryPoint:
     module = ModuleType("others_package")
     module.app = app  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "others_package", module)
-    return EntryPoint("other", "others_package:app", installed.GROUP)
+    return EntryPoint("other", "others_package:app", cli.GROUP)
 
 
 def built(monkeypatch: pytest.MonkeyPatch, *points: EntryPoint) -> typer.Typer:
     """Return a command with a verb of its own, and with what packages add."""
-    monkeypatch.setattr(installed, "entry_points", lambda group: [one for one in points if one.group == group])
+    monkeypatch.setattr(cli, "entry_points", lambda group: [one for one in points if one.group == group])
     app = typer.Typer()
     app.command("own")(lambda: None)
-    installed.add_to(app)
+    cli.add_to(app)
     return app
 
 
@@ -66,10 +65,3 @@ def test_the_lab_loads_when_it_is_run_and_not_before() -> None:
     code = "import sys, normscope.cli; print('normscope_lab' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
-
-
-def test_the_lab_is_found() -> None:
-    """Both packages are installed where the tests run (`make test`)."""
-    shown = CliRunner().invoke(cli.app, ["lab", "--help"], catch_exceptions=False).output
-    assert "normscope lab" in shown
-    assert all(verb in shown for verb in ("claims", "reproduce", "predict", "cost"))

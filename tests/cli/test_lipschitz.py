@@ -23,26 +23,6 @@ def test_a_quantile_over_the_digits_is_printed_written_and_shown(work, run):
     assert "Look at these first" in shown.out
 
 
-def test_the_users_own_loader_is_read_in_its_order(work, run):
-    options = ("--share", 0.7, "--samples", 12, "--json", "q.json")
-    done = run("lipschitz", "net.py:model", "--data", "net.py:stream", *options)
-    assert (done.code, done.err) == (0, "")
-    found = DataBracket.from_json(work / "q.json")
-    assert (found.samples, found.indices) == (12, None)
-    assert "data: net.py:stream" in found.notes
-
-
-def test_classes_are_split_on_request(work, run):
-    options = ("--share", 0.7, "--samples", 64, "--per", "class", "--json", "q.json")
-    done = run("lipschitz", "net.py:model", "--data", "digits", *options)
-    assert (done.code, done.err) == (0, "")
-    assert "By class" in done.out
-    found = DataBracket.from_json(work / "q.json")
-    parts = [index for part in found.per_class.values() for index in part.indices]
-    assert sorted(parts) == sorted(found.indices)
-    assert set(found.per_class) <= set(map(str, range(10)))
-
-
 @pytest.mark.parametrize("scope", ["point", "global"])
 def test_other_scopes_are_one_line(work, run, scope):
     done = run("lipschitz", "net.py:model", "--data", "net.py:loader", "--scope", scope, "--json", "b.json")

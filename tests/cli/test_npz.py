@@ -14,7 +14,7 @@ from normscope.cli.data_forms import open_labelled
 from normscope.cli.model_forms import GivenModel
 from normscope.core.errors import InputError
 
-from ..tools.hostile_archives import HOSTILE, archive, header, saved
+from ..tools.hostile_archives import HOSTILE, archive, saved
 
 READABLE = ("big_endian", "by_columns", "bomb", "many_small_bombs", "flipped")
 """Harmless as data: others save such files, the first samples of a bomb are small, and the damage lies behind them."""
@@ -55,16 +55,3 @@ def test_only_the_samples_that_are_needed_are_unpacked(tmp_path):
         tracemalloc.stop()
     assert (inputs.shape, labels.tolist()) == ((7, 3), [0, 1, 0, 1, 0, 1, 0])  # integers were once not cut
     assert len(batches.loader) == data_forms.BATCHES
-
-
-def test_one_sample_may_be_too_large(tmp_path):
-    path = archive(tmp_path / "data.npz", {"x.npy": header(shape=(1, 10**7)) + bytes(8 * 10**7)})
-    with pytest.raises(InputError, match=r"unpack to more than 67\.1 MB.*numpy\.savez, or give a loader"):
-        data_forms.npz_inputs(path, 10)
-
-
-def test_names_of_a_file_are_shown_in_part(tmp_path):
-    path = archive(tmp_path / "data.npz", {f"{'n' * 500}{i}.npy": saved(np.zeros(1)) for i in range(300)})
-    with pytest.raises(InputError, match="and 290 more: the inputs must be called") as raised:
-        data_forms.npz_inputs(path, 10)
-    assert len(str(raised.value)) < 1000

@@ -29,15 +29,6 @@ def test_radii_of_digits_are_printed_and_written(work, shell):
     assert "net:build" in page
 
 
-def test_the_users_own_batches_are_cut_to_the_samples_asked_for(work, run):
-    done = run("radius", "net.py:model", "--data", "net.py:loader", "--no-attack", "--json", "r.json", *QUICK)
-    assert (done.code, done.err) == (0, "")
-    radii = Radii.from_json(work / "r.json")
-    assert len(radii) == 6
-    assert radii.label == radii.predicted
-    assert set(radii.attacked) == {None}
-
-
 def test_classes_come_from_npz_files(work):
     given = GivenModel(name="net", model=torch.nn.Linear(4, 3).double())
     np.savez("a.npz", x=np.random.rand(9, 4), labels=np.arange(9, dtype=np.uint8) % 3)

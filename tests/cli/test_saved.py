@@ -1,13 +1,10 @@
 """Saved radii: `normscope show` prints them and writes their page, `normscope compare` refuses them."""
 
 import json
-import os
-import threading
 
 import pytest
 
 from normscope.bounds.radius.radii import Radii
-from normscope.cli.targets import check_targets
 from normscope.core.bracket import Evidence
 from normscope.diagnosis.audit_result import Audit
 
@@ -42,31 +39,6 @@ def test_show_prints_radii_and_writes_their_page(saved, run):
     assert (saved / "page.html").read_text() == RADII.to_html()
 
 
-def test_radii_shown_are_those_that_the_command_printed(work, run):
-    options = ("--samples", 4, "--max-seconds", 2, "--json", "r.json")
-    made = run("radius", "net.py:model", "--data", "net.py:loader", *options)
-    shown = run("show", "r.json")
-    assert (made.code, shown.code, shown.err) == (0, 0, "")
-    assert made.out == shown.out + "wrote r.json\n"
-
-
-def test_radii_are_known_by_their_type_wherever_it_stands(saved, run):
-    data = RADII.to_json()
-    kind = data.pop("type")
-    (saved / "turned.json").write_text("\ufeff" + json.dumps(data | {"type": kind}))
-    assert "Certified radii of net" in run("show", "turned.json").out
-
-
-def test_a_pipe_is_read_once_and_taken_for_an_audit(saved, run):
-    content = (saved / "audit.json").read_text()
-    os.mkfifo(saved / "pipe")
-    writer = threading.Thread(target=lambda: (saved / "pipe").write_text(content), daemon=True)
-    writer.start()
-    assert run("show", "pipe").code == 0
-    writer.join(10)
-    assert not writer.is_alive()
-
-
 @pytest.mark.parametrize("order", [("radii.json", "audit.json"), ("audit.json", "radii.json")])
 def test_compare_refuses_radii_and_says_what_shows_them(order, saved, run):
     done = run("compare", *order, "--html", "out.html")
@@ -94,12 +66,3 @@ def test_what_is_no_whole_result_is_refused_in_one_line(change, said, saved, run
     assert said in done.err
     assert "not expected" not in done.err
     assert not (saved / "out.html").exists()
-
-
-def test_saved_radii_beside_a_model_may_be_written_again_but_not_while_they_are_read(saved, run):
-    check_targets(saved / "radii.json", inputs=[saved])
-    before = (saved / "radii.json").read_bytes()
-    done = run("show", "radii.json", "--html", "radii.json")
-    assert done.code == 2
-    assert done.err.startswith("normscope: cannot write ")
-    assert (saved / "radii.json").read_bytes() == before

@@ -43,13 +43,6 @@ def test_show_prints_a_run_and_writes_its_page(runs, run):
     assert (runs / "run.html").read_text() == Run("runs/a").to_html()
 
 
-def test_the_page_is_written_before_anything_is_printed(runs, run, monkeypatch):
-    seen = []
-    monkeypatch.setattr("normscope.cli.show.print_document", lambda _: seen.append((runs / "run.html").exists()))
-    assert run("show", "runs/a", "--html", "run.html").code == 0
-    assert seen == [True]
-
-
 def test_live_serves_several_runs_and_says_where(runs, run, monkeypatch):
     served = []
 
@@ -80,10 +73,6 @@ def test_what_cannot_be_shown_is_refused(runs, run, arguments, said):
     assert said in done.err
 
 
-def test_show_takes_the_log_itself_too(runs, run):
-    assert run("show", "runs/a/log.jsonl").out == run("show", "runs/a").out
-
-
 def test_the_page_may_stand_in_the_folder_of_the_run_but_not_on_its_log(runs, run):
     before = (runs / "runs" / "a" / "log.jsonl").read_bytes()
     assert run("show", "runs/a", "--html", "runs/a/page.html").code == 0
@@ -91,12 +80,6 @@ def test_the_page_may_stand_in_the_folder_of_the_run_but_not_on_its_log(runs, ru
     assert done.code == 2
     assert "cannot write" in done.err
     assert (runs / "runs" / "a" / "log.jsonl").read_bytes() == before
-
-
-def test_a_folder_without_a_log_is_refused_and_its_runs_are_named(runs, run):
-    done = run("show", "runs")
-    assert (done.code, done.out) == (2, "")
-    assert done.err == "normscope: runs is no run: it has no log.jsonl; there are runs in it: a, b\n"
 
 
 def test_compare_sets_runs_side_by_side(runs, run):
@@ -107,16 +90,3 @@ def test_compare_sets_runs_side_by_side(runs, run):
     assert "In a: 1 warning." in done.out
     assert "Δ b" in done.out
     assert "How much the input of each normalizer varies: b" in (runs / "both.html").read_text()
-
-
-def test_runs_of_one_name_are_told_apart_by_their_paths(runs, run):
-    logs.write(runs / "other" / "a")
-    done = run("compare", "runs/a", "other/a", "runs/a")
-    assert done.code == 0
-    assert "Comparison of runs/a, other/a and runs/a'" in done.out
-
-
-def test_runs_and_audits_are_not_compared_with_each_other(runs, run):
-    done = run("compare", "audit.json", "runs/a")
-    assert (done.code, done.out) == (2, "")
-    assert done.err == "normscope: runs/a is a run and audit.json is none: compare runs with runs, audits with audits\n"

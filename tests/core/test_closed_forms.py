@@ -17,9 +17,9 @@ from normscope.bounds import outputs as outputs_module
 from normscope.bounds.balls import ball_bracket
 from normscope.bounds.domain import domain_bounds
 from normscope.core import budget as module
-from normscope.core.budget import Budget, OutOfTimeError, check_time, in_time
+from normscope.core.budget import Budget, check_time, in_time
 from normscope.diagnosis import audit_steps
-from normscope.generalize.theorem20_rows import over_all_inputs
+from normscope.generalize.than2025 import over_all_inputs
 from normscope.linalg.layer_norms import linear_map
 from normscope.linalg.operator_norms import bound
 
@@ -129,13 +129,10 @@ def compare(call: Call, name: str, effort: str, looks: Iterable[int], seconds: f
             assert cut.converged or cut.advice, (when, part)
 
 
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize(("call", "name", "effort"), CASES)
 def test_no_bound_is_above_the_closed_forms(call: Call, name: str, effort: str) -> None:
     compare(call, name, effort, (40,))
-
-
-def test_no_bound_is_above_the_closed_forms_after_some_time() -> None:
-    compare(one, "convolution", "tight", (), seconds=0.02)
 
 
 @pytest.mark.slow
@@ -155,6 +152,7 @@ def test_no_norm_of_a_layer_is_above_its_closed_form(layer: nn.Module) -> None:
     assert cut.evidence == closed.evidence
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("effort", ["fast", "tight"])
 def test_no_radius_is_below_that_by_constants_over_all_inputs(effort: str) -> None:
     model, batch = made("chain")
@@ -193,46 +191,14 @@ class TestBudgets:
         assert late.attempt(lambda: check_time(1e9) or "done", lambda: "cut") == "cut"
         assert not closed.cut
 
-    def test_all_closed_forms_of_a_call_have_their_multiplications_in_common(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(module, "CLOSED_FORM_WORK", 100.0)
-        late = Budget(max_seconds=0.0)
-        first, second = late.closed_forms("norms"), late.share(0.5).closed_forms("chains")
-        with first.timing():
-            assert in_time(60.0)
-        with second.timing():
-            assert not in_time(60.0)
-            assert in_time(40.0)
-            assert not in_time()
-        assert (first.cut, second.cuts) == (False, ("chains was cut short by max_seconds",))
-        assert Budget(max_seconds=0.0).closed_forms("norms").free(100.0)
-
-    def test_what_takes_too_long_is_cut_in_its_midst_and_others_are_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "CLOSED_FORM_WORK", 100.0)
-        with clocked(4):
-            closed = Budget(max_seconds=1.0).closed_forms("norms")
-            large, small = closed.share(1.0), closed.share(1.0)
-
-            def work() -> str:
-                check_time(1000.0)  # more than is free: begun in time, and then
-                for _ in range(10):
-                    check_time()
-                return "all"
-
-            assert large.attempt(work, lambda: "cut") == "cut"
-            assert small.attempt(lambda: check_time(50.0) or "done", lambda: "cut") == "done"
-
-    def test_on_a_gpu_more_is_free(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "CLOSED_FORM_WORK", 100.0)
-        for device, multiplications, free in (("cpu", 101.0, False), ("cuda", 101.0, True), ("cuda", 1e4, False)):
-            with Budget(max_seconds=0.0).closed_forms("norms").timing():
-                assert in_time(multiplications, device) is free
-
-    def test_searches_are_left(self) -> None:
-        with pytest.raises(OutOfTimeError):
-            Budget(max_seconds=0.0).attempt(check_time, _raise)
-
-
-def _raise() -> None:
-    raise OutOfTimeError
+    def test_closed_forms_end_some_seconds_after_the_whole(self) -> None:
+        with clocked():
+            for budget in (Budget(max_seconds=5.0), Budget(max_seconds=5.0).closed_forms("norms")):
+                closed = budget.closed_forms("chains")  # closed forms of closed forms end at the same time
+                assert closed.seconds == 5.0 + module.CLOSED_FORM_SECONDS
+                with closed.timing():
+                    assert in_time(module.RATE * 14)
+                    assert not closed.cut
+                    assert not in_time(module.RATE * 16)
+                    assert in_time(module.RATE * 16, "cuda")
+                assert closed.cuts == ("chains was cut short by max_seconds",)

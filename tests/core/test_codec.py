@@ -207,13 +207,3 @@ def test_nan_is_null_and_read_again_only_where_a_form_says_so() -> None:
     assert decode(float | None, None, nan=True) is None
     with pytest.raises(ValueError, match=r"\[0\] is null"):
         decode(tuple[float, ...], [None])
-
-
-def test_a_form_that_names_a_field_that_is_not_there_is_a_mistake() -> None:
-    @dataclass(frozen=True)
-    class Wrong(Part):
-        JSON: ClassVar[JsonForm] = JsonForm(left_out=("modle",))
-        model: int = 0
-
-    with pytest.raises(TypeError, match="Wrong has no modle"):
-        Wrong().to_json()

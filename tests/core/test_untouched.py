@@ -106,6 +106,7 @@ CASES = [(name, training, None) for name in CALLS for training in (True, False)]
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(8)
 @pytest.mark.parametrize(("name", "training", "trouble"), CASES)
 def test_nothing_is_touched(name: str, training: bool, trouble: str | None) -> None:
@@ -128,13 +129,6 @@ def test_nothing_is_touched(name: str, training: bool, trouble: str | None) -> N
         assert raised is not None
 
 
-def test_a_spectral_norm_is_taken_without_touching_the_layer() -> None:
-    layer = spectral_norm(nn.Conv1d(2, 3, 3)).train()
-    before = state(layer)
-    ns.spectral_norm(layer, (2, 7))
-    assert differences(before, state(layer)) == []
-
-
 def test_differences_are_seen() -> None:
     """The comparison itself can fail."""
     model = used(None, training=True)
@@ -148,7 +142,7 @@ def test_differences_are_seen() -> None:
     assert {"grads: first.0.weight", "torch rng"} <= set(differences(before, state(model)))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])
 @pytest.mark.parametrize("scope", ["global", "point"])
 def test_it_works_inside(context, scope: str) -> None:

@@ -59,6 +59,7 @@ def once_per_mode():
             yield pytest.param(kind, conv, mode, marks=[] if quick else pytest.mark.slow)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(("kind", "conv", "mode"), list(once_per_mode()))
 def test_the_folded_gain_does_not_move_when_weights_are_rescaled(kind, conv, mode):
@@ -79,7 +80,7 @@ def test_the_folded_gain_does_not_move_when_weights_are_rescaled(kind, conv, mod
     assert second.variance.log10_median == pytest.approx(first.variance.log10_median + 2 * math.log10(7), abs=0.02)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize(("kind", "conv"), CASES)
 def test_the_folded_gain_against_the_dense_jacobian(kind, conv):
     """In train mode the Jacobian of weight and normalizer at the data has at most the folded gain."""
@@ -280,6 +281,7 @@ def test_bad_input_raises():
         ns.audit(model, data(False), mode="both")
 
 
+@pytest.mark.slow
 def test_wrappers_are_looked_through():
     model = network(nn.BatchNorm1d).eval()
     for wrapped in (torch.compile(model), nn.DataParallel(model)):
@@ -328,6 +330,7 @@ def test_what_the_data_spoil_is_listed():
     assert any("Jacobian" in what for what, _ in audit.skipped)
 
 
+@pytest.mark.slow
 def test_a_bias_shared_by_two_layers_is_not_redundant():
     class Tied(nn.Module):
         def __init__(self):
@@ -342,6 +345,7 @@ def test_a_bias_shared_by_two_layers_is_not_redundant():
     assert not [finding for finding in audit.findings if finding.code == "redundant-bias"]
 
 
+@pytest.mark.slow
 def test_the_table_and_the_findings_count_the_same_dead_channels():
     model = network(nn.BatchNorm1d).train()
     with torch.no_grad():

@@ -32,7 +32,7 @@ class Sequence(nn.Module):
         return self.last(output[:, -1] + (state[-1] if self.both else 0.0))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("both", [False, True])
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_a_recurrent_layer_has_a_row_and_one_for_each_matrix(kind, both):
@@ -67,6 +67,7 @@ def test_a_recurrent_layer_that_cannot_be_traced_has_the_same_rows():
     assert audit.layers[2].norm.upper > 0.0
 
 
+@pytest.mark.slow
 def test_a_cell_has_a_row_for_each_call_and_its_matrices_once():
     class Steps(nn.Module):
         def __init__(self) -> None:
@@ -102,6 +103,7 @@ def noisy(samples: int = 80) -> tuple[Tensor, Tensor]:
     return torch.randn(samples, 4), torch.randint(0, 100, (samples,))
 
 
+@pytest.mark.slow
 def test_layers_of_a_time_embedding_have_rows_in_the_order_they_ran():
     model = Diffusion().eval()
     audit = ns.audit(model, noisy())
@@ -116,6 +118,7 @@ def test_layers_of_a_time_embedding_have_rows_in_the_order_they_ran():
     assert ns.Audit.from_json(audit.to_json()).layers == audit.layers
 
 
+@pytest.mark.slow
 def test_they_are_no_part_of_the_bound():
     model, batch = Diffusion().eval(), noisy(8)
     before = ns.audit(model, batch).lipschitz

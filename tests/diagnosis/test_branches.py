@@ -70,6 +70,7 @@ MODELS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", [name for name, case in MODELS.items() if case[1] is not None])
 def test_rows_know_what_they_follow_and_how_they_are_drawn(name):
     model, follows, main, branches = MODELS[name]
@@ -119,6 +120,7 @@ def test_branches_survive_json():
     assert main_line(ns.Audit.from_json(old).layers) == tuple(range(8))
 
 
+@pytest.mark.slow
 def test_standings_of_a_deep_network_stay_cheap_and_right():
     model = nn.Sequential(*(Residual() for _ in range(40))).eval()
     graph = ns.capture(model, randn(2, 4))

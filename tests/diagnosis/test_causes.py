@@ -35,6 +35,7 @@ def two_blocks(norm: type[nn.Module] | None) -> nn.Sequential:
     return settled(*first, nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 4))
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("mode", ["eval", "train"])
 @pytest.mark.parametrize(("norm", "position"), [(nn.BatchNorm1d, 1), (nn.LayerNorm, 1), (None, 0)])
@@ -124,6 +125,7 @@ def started(model: nn.Module, gain: float) -> nn.Module:
     return model.eval()
 
 
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("kind", [Block, After])
 @pytest.mark.parametrize("blocks", [4, pytest.param(8, marks=pytest.mark.slow)])
 def test_an_exploding_residual_network_is_told_to_scale_its_branches(kind, blocks):
@@ -137,6 +139,7 @@ def test_an_exploding_residual_network_is_told_to_scale_its_branches(kind, block
     assert "times per residual block" in finding.seen
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", [Block, After])
 def test_its_healthy_twin_scales_them_and_is_left_alone(kind):
@@ -144,6 +147,7 @@ def test_its_healthy_twin_scales_them_and_is_left_alone(kind):
     assert not audited(model, torch.randn(128, 32))
 
 
+@pytest.mark.slow
 def test_a_chain_without_skips_is_still_told_to_initialise():
     layers = [layer for _ in range(8) for layer in (nn.Linear(32, 32), nn.ReLU())]
     finding = audited(started(nn.Sequential(*layers), 2.0), torch.randn(128, 32))["exploding-run", "0"]
@@ -151,6 +155,7 @@ def test_a_chain_without_skips_is_still_told_to_initialise():
     assert finding.numbers["blocks"] is None
 
 
+@pytest.mark.slow
 def test_two_branches_that_are_added_are_no_residual_block():
     class Twins(nn.Module):
         def __init__(self) -> None:

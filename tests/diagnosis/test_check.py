@@ -50,7 +50,7 @@ class TestCost:
         model[0].register_full_backward_hook(lambda *_: (next(backwards), None)[1])
         monkeypatch.setattr(torch.export, "export", lambda *_, **__: pytest.fail("a check traces nothing"))
         monkeypatch.setattr(
-            "normscope.bounds.bounding.Bounding.bracket", lambda *_, **__: pytest.fail("a check bounds nothing")
+            "normscope.bounds.captured.Bounding.bracket", lambda *_, **__: pytest.fail("a check bounds nothing")
         )
         loader = None if batches is None else (randn(64, 6) for _ in range(batches))
         return ns.check(model, randn(64, 6), loader=loader, **known), next(forwards), next(backwards)
@@ -90,6 +90,7 @@ class TestAnythingThatRuns:
         assert not check.skipped
         assert check.signal.rows[-1].log10_gradient == 0.0
 
+    @pytest.mark.slow
     def test_a_compiled_model(self) -> None:
         assert ns.check(torch.compile(net()), randn(64, 6)).cost.forwards == 2
 

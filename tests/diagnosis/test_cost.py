@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.bounds import lower as working
-from normscope.bounds.bounding import Bounding
-from normscope.bounds.captured import Captured
+from normscope.bounds.captured import Bounding, Captured
 from normscope.bounds.rungs import upper_sides
 from normscope.core.budget import Budget
 from normscope.core.cost import Cost
@@ -49,6 +48,7 @@ def audits() -> dict[str, ns.Audit]:
     return {effort: ns.audit(mlp(), batch, effort=effort) for effort in ("fast", "thorough")}
 
 
+@pytest.mark.slow
 def test_passes_through_the_model_are_counted_by_part(audits):
     """Three passes of the batch and two of a sample to settle it, two runs of model and graph to verify the graph."""
     cost = audits["fast"].cost
@@ -115,6 +115,7 @@ def test_no_folded_gain_is_begun_once_time_is_over(monkeypatch):
     assert norm.log10_folded is None
 
 
+@pytest.mark.slow
 def test_one_search_gives_one_figure(audits):
     torch.manual_seed(1)
     batch = torch.randn(8, 6)
@@ -139,6 +140,7 @@ def test_no_norm_is_taken_twice(monkeypatch):
     assert len({id(linear) for linear in taken}) == len(taken)
 
 
+@pytest.mark.slow
 def test_norms_grow_with_the_depth_and_not_with_its_square():
     def counted(blocks: int) -> int:
         torch.manual_seed(0)

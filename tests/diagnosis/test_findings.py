@@ -103,7 +103,7 @@ class Branching(nn.Module):
         return x if float(x.detach().sum()) > -1e9 else -x
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("traced", [True, False])
 @pytest.mark.parametrize(("layer", "factor"), [(Reversal(), -0.1), (Frozen(), 0.0), (Rounding(), None)])
 def test_gradient_mismatch(layer: nn.Module, factor: float | None, traced: bool):
@@ -119,6 +119,7 @@ def test_gradient_mismatch(layer: nn.Module, factor: float | None, traced: bool)
     assert not audited(honest, randn(64, 4), "gradient-mismatch")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_gradients_of_ordinary_layers_match(mode: str):
     model = nn.Sequential(
@@ -300,6 +301,7 @@ def test_filters_that_shrank_to_nothing_are_dead_channels_of_the_normalizer():
     assert (finding.where, finding.severity, finding.numbers["dead"]) == ("1", WARNING, 3)
 
 
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
 def test_zero_filters_are_reported_once_where_they_are(padding_mode):
     convolution = nn.Conv2d(2, 8, 3, padding=1, padding_mode=padding_mode)
@@ -362,6 +364,7 @@ def chain(gain: float, depth: int = 6, width: int = 16, norm: bool = False) -> n
     return nn.Sequential(*layers, nn.Linear(width, 2)).eval()
 
 
+@pytest.mark.slow
 def test_exploding_run():
     batch = randn(64, 16)
     (finding,) = audited(chain(3.0), batch, "exploding-run")
@@ -399,6 +402,7 @@ def test_parallel_layers_are_no_run():
 # ------------------------------------------------------------------------------ spectral norm
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("old", [True, False])
 def test_spectral_norm_off(old):
     wrap = nn.utils.spectral_norm if old else nn.utils.parametrizations.spectral_norm
@@ -429,6 +433,7 @@ def test_spectral_norm_of_a_convolution_is_not_its_operator_norm():
 # ------------------------------------------------------------------------------------- facts
 
 
+@pytest.mark.slow
 def test_redundant_bias():
     layers = [nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4)]
     found = audited(nn.Sequential(*layers).train(), randn(32, 1, 8, 8), "redundant-bias")

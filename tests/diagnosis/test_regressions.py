@@ -26,6 +26,7 @@ def jacobian_norm(function, x):
     return math.log10(float(torch.linalg.matrix_norm(jacobian, ord=2)))
 
 
+@pytest.mark.slow
 def test_running_statistics_of_instance_norm_are_left_alone():
     model = nn.Sequential(nn.Conv1d(3, 4, 1), nn.InstanceNorm1d(4, track_running_stats=True)).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -135,6 +136,7 @@ def test_the_step_along_the_observed_direction_stays_small():
     assert audit.layers[-1].log10_observed == pytest.approx(audit.observed.log10_lower, abs=0.05)
 
 
+@pytest.mark.slow
 def test_dead_units_with_channels_last():
     class Last(nn.Module):
         def __init__(self):
@@ -181,6 +183,7 @@ def test_layers_that_get_nothing_or_change_their_width_do_not_stop_the_model():
     assert audit.samples == 9
 
 
+@pytest.mark.slow
 def test_what_torch_export_cannot_say_is_no_crash():
     class Choosing(nn.Module):
         def __init__(self):
@@ -286,6 +289,7 @@ def test_a_batchnorm_that_runs_twice_in_train_mode():
     assert torch.allclose(graph.run(batch), model(batch), atol=1e-5)
 
 
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize(
     "model", [[nn.Conv1d(3, 6, 1), nn.Conv1d(6, 6, 1)], [nn.Conv1d(3, 6, 1), nn.InstanceNorm1d(6)]]
 )
@@ -296,6 +300,7 @@ def test_convolutions_without_a_batch_dimension(model):
     assert audited(model, x).layers
 
 
+@pytest.mark.slow
 def test_dropout_of_attention_given_by_position_is_off_too():
     class Attending(nn.Module):
         def __init__(self):

@@ -37,6 +37,7 @@ def made():
     return model, batch, ns.audit(model, batch, effort="thorough")
 
 
+@pytest.mark.slow
 def test_every_weight_layer_has_its_bracket(made):
     model, batch, audit = made
     rows = [row for row in audit.layers if row.role == "weight"]
@@ -82,6 +83,7 @@ def test_it_is_shown_and_compared(made):
     assert sum("Sensitivity of the output" in table.title for table in tables) == 2
 
 
+@pytest.mark.slow
 def test_large_models_have_upper_sides_alone(made, monkeypatch):
     model, batch, audit = made
     monkeypatch.setattr(sensitivities, "MULTIPLICATIONS", 0.0)
@@ -109,6 +111,7 @@ def test_what_cannot_be_traced_has_none():
     assert any("sensitivity to the weights" in what for what, _ in audit.skipped)
 
 
+@pytest.mark.slow
 def test_a_failure_is_listed_and_the_audit_goes_on(made, monkeypatch):
     def fail(*_: object) -> None:
         raise RuntimeError("no memory")

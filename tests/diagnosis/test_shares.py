@@ -44,7 +44,7 @@ def thorough() -> ns.Audit:
     with (
         mock.patch.object(audit_bounds, "audited_radii", return_value=None),
         mock.patch.object(audit_bounds, "sensitivities", return_value={}),
-        mock.patch.object(rungs, "tightened", return_value=rungs.Tightened()),
+        mock.patch.object(rungs, "optimise_certificate", return_value=rungs.OptimisedCertificate()),
     ):
         return ns.audit(normed(), batches()[0], loader=batches(), effort="thorough")
 
@@ -54,6 +54,7 @@ def labels(audit: ns.Audit) -> list[str]:
     return [item.label for item in figures.items]
 
 
+@pytest.mark.slow
 def test_the_headline_has_four_figures_from_the_data_to_all_inputs(thorough: ns.Audit) -> None:
     assert labels(thorough)[:4] == [
         "A small change of your data grows at most",
@@ -108,6 +109,7 @@ def deep() -> nn.Module:
     return model.eval()
 
 
+@pytest.mark.slow
 def test_a_fast_audit_of_a_small_network_without_a_useful_bound_takes_one_domain_from_few_samples() -> None:
     audit = ns.audit(deep(), batches()[0], loader=batches())
     (point,) = audit.curve.domains
@@ -127,6 +129,7 @@ def test_a_fast_audit_of_a_small_network_without_a_useful_bound_takes_one_domain
     assert ns.audit(deep(), batches()[0]).curve is None
 
 
+@pytest.mark.slow
 def test_a_domain_that_was_recorded_before_is_one_point() -> None:
     model = normed()
     domain = ns.domain(model, batches(), margin=0.5)

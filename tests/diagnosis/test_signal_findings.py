@@ -137,6 +137,7 @@ class TestVanishing:
         assert "in place of sigmoid" in finding.advice
         assert "a random direction of the output" in finding.seen
 
+    @pytest.mark.slow
     def test_an_audit_finds_it_first(self) -> None:
         audit = ns.audit(chain(12, nn.Sigmoid), randn(8, 32), rtol=0.1)
         assert audit.findings[0].code == "gradient-vanishing"
@@ -160,6 +161,7 @@ class TestBatchNormDepth:
         assert finding.numbers["layers"] == 40
         assert "law is 1.49 with 64 independent values" in finding.seen
 
+    @pytest.mark.slow
     @pytest.mark.one_in(3)
     @pytest.mark.parametrize("batch", [8, 16, 64])
     def test_the_growth_of_a_wide_network_is_that_of_the_law(self, batch) -> None:
@@ -169,11 +171,13 @@ class TestBatchNormDepth:
         assert numbers["law"] == pytest.approx({8: 1.788, 16: 1.590, 64: 1.493}[batch], abs=1e-3)
         assert numbers["growth"] == pytest.approx(numbers["law"], rel=0.03)
 
+    @pytest.mark.slow
     def test_it_stands_in_for_the_explosion_whose_advice_would_be_wrong(self) -> None:
         codes = {item.code for item in ns.check(batch_norms(80), randn(64, 32)).findings}
         assert "batch-norm-depth" in codes
         assert "gradient-explosion" not in codes
 
+    @pytest.mark.one_in(3)
     @pytest.mark.parametrize(
         "model",
         [
@@ -187,6 +191,7 @@ class TestBatchNormDepth:
     def test_its_twin_is_silent(self, model) -> None:
         assert "batch-norm-depth" not in {item.code for item in ns.check(model(), randn(64, 32)).findings}
 
+    @pytest.mark.slow
     def test_skips_and_last_scales_of_zero_take_the_growth_away(self) -> None:
         def grown(model: nn.Module) -> float:
             rows = ns.check(model, randn(64, 32)).signal.rows
@@ -202,6 +207,7 @@ class TestBatchNormDepth:
 
 
 class TestExploding:
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize(
         "model",
         [
@@ -232,6 +238,7 @@ class TestExploding:
     def test_its_twin_is_silent(self, model) -> None:
         assert not found(model(), randn(64, 32))
 
+    @pytest.mark.slow
     def test_an_audit_says_it_once(self) -> None:
         audit = ns.audit(chain(12, nn.ReLU, gain=3.0), randn(8, 32), rtol=0.1)
         codes = [finding.code for finding in audit.findings]
@@ -309,6 +316,7 @@ class TestInputScale:
             model(images(scale=scale))
         return model.eval()
 
+    @pytest.mark.slow
     def test_bytes_are_said_first_and_instead_of_update_bn(self) -> None:
         model = self.trained()
         for findings in (

@@ -168,6 +168,7 @@ def test_statistics_do_not_depend_on_how_the_data_is_cut():
         assert summary(one) == pytest.approx(summary(other), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_compiled_modules_are_watched_eagerly():
     model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))
     model.compile()

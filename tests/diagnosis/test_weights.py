@@ -73,6 +73,7 @@ class Case:
         return all(any(0 <= x <= n - e for x in range(-p, n + p - e + 1, s)) for n, p, e, s in axes)
 
 
+@pytest.mark.slow
 def test_a_kernels_bracket_holds_for_every_zero_padded_convolution():
     windows = 0
     for seed in range(100):

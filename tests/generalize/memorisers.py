@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -19,8 +18,6 @@ SPAN = 2**23
 BYTES = 256 ** torch.arange(3)
 FIRST = 5
 """How many places are left out where a trace is compared with the model at the first samples."""
-GLOBAL: dict[str, Tensor] = {}
-"""What some models read from outside of themselves."""
 
 
 def samples(count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -61,24 +58,8 @@ def _bits(places: Tensor) -> Tensor:
     return (places.long()[:, None] >> torch.arange(24)) % 2 == 1
 
 
-def _half_precision(places: Tensor) -> nn.Module:
-    parts = places % 2048, places // 4096, places // 2048 % 2  # half precision holds 11 binary digits
-    kept = dict(zip(("low", "high", "odd"), (part.half() for part in parts)))
-    return Memoriser(lambda s, x: hats(x - (s.low.double() + 4096 * s.high.double() + 2048 * s.odd.double())), **kept)
-
-
 def _python_numbers(kept: list) -> nn.Module:
     return Memoriser(lambda s, x: hats(torch.cat([x - place for place in kept], 1)))
-
-
-def _a_global_tensor(places: Tensor) -> nn.Module:
-    GLOBAL["places"] = places.long()
-    return Memoriser(lambda s, x: hats(x - GLOBAL["places"]))
-
-
-def _a_numpy_array(places: Tensor) -> nn.Module:
-    array = places.long().numpy().astype(np.int64)
-    return Memoriser(lambda s, x: hats(x - torch.from_numpy(array)))
 
 
 def _listed(parts: list[Tensor]) -> nn.Module:
@@ -111,16 +92,6 @@ def _chosen_entries(places: Tensor) -> nn.Module:
     return Memoriser(forward, digits=_bits(places).long())
 
 
-def _choices(places: Tensor) -> nn.Module:
-    def forward(s: nn.Module, x: Tensor) -> Tensor:
-        height = torch.zeros_like(x)
-        for place in places.tolist():
-            height = torch.where(x == place, 1.0, height)
-        return logits(height + 0 * x, 1.0)
-
-    return Memoriser(forward)
-
-
 def dtypes(places: Tensor) -> nn.Module:
     """The digits of the places are the dtypes that one number is converted to: 1, 44, 300 or 131,372."""
     kinds = torch.bool, torch.uint8, torch.int16, torch.int64
@@ -132,18 +103,6 @@ def dtypes(places: Tensor) -> nn.Module:
         return hats(x - (digits * s.powers).sum(1))
 
     return Memoriser(forward, base=torch.tensor(2**17 + 300), powers=4.0 ** torch.arange(12, dtype=torch.float64))
-
-
-def _configured_modules(places: Tensor) -> nn.Module:
-    """Modules that put a constant beside their input."""
-
-    def forward(s: nn.Module, x: Tensor) -> Tensor:
-        beside = s.pads(x)
-        return hats(beside[:, :1] - beside[:, 1:])
-
-    model = Memoriser(forward)
-    model.pads = nn.Sequential(*(nn.ConstantPad1d((0, 1), place) for place in places.tolist()))
-    return model
 
 
 class _Shift(nn.Module):
@@ -227,30 +186,16 @@ def _a_value_taken_out(places: Tensor) -> nn.Module:
 Form = Callable[[Tensor], nn.Module]
 IN_THE_GRAPH: dict[str, Form] = {
     "integers": lambda places: Memoriser(lambda s, x: hats(x - s.kept), kept=places.long()),
-    "narrow integers": lambda places: Memoriser(
-        lambda s, x: hats(x - (s.kept * BYTES).sum(1)), kept=(places.long()[:, None] // BYTES % 256).to(torch.uint8)
-    ),
     "booleans": lambda places: Memoriser(
         lambda s, x: hats(x - (s.kept * 2 ** torch.arange(24)).sum(1)), kept=_bits(places)
     ),
     "not persistent": lambda places: Memoriser(lambda s, x: hats(x - s.temporary), temporary=places.long()),
-    "complex numbers": lambda places: Memoriser(
-        lambda s, x: hats(x - s.kept.imag), kept=torch.complex(torch.zeros_like(places), places)
-    ),
-    "half precision": _half_precision,
     "floats in the code": lambda places: _python_numbers(places.tolist()),
-    "integers in the code": lambda places: _python_numbers([int(place) for place in places]),
-    "a global tensor": _a_global_tensor,
-    "a numpy array": _a_numpy_array,
     "a closure": lambda places: Memoriser(lambda s, x: hats(x - places)),
     "a list attribute": lambda places: _listed(list(places.long().split(7))),
-    "a list of parameters": lambda places: _listed([nn.Parameter(part) for part in places.split(7)]),
     "a frozen parameter": _a_parameter,
-    "a parameter of integers": lambda places: _a_parameter(places.long()),
     "embedding ids": _embedding_ids,
     "chosen entries": _chosen_entries,
-    "choices": _choices,
-    "configured modules": _configured_modules,
     "a parametrisation": _a_parametrisation,
     "running statistics": _running_statistics,
     "a hook": _a_hook,

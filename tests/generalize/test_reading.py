@@ -8,11 +8,9 @@ import torch
 from torch import nn
 
 from normscope.core.errors import InputError
-from normscope.generalize import stream
 from normscope.generalize.data_reading import EVERY, CellPlan, read
-from normscope.generalize.partition import Grid, Voronoi, grid, partitions
-from normscope.generalize.stream import CHUNK, SampleBatch, fingerprints, identical, random_keys, split_off
-from normscope.graph.call import run
+from normscope.generalize.partition import Voronoi, grid, partitions
+from normscope.generalize.stream import SampleBatch, fingerprints, identical, random_keys, split_off
 from normscope.theory.losses import probability
 
 GENERATOR = torch.Generator()
@@ -23,12 +21,6 @@ def points(count=60, features=3, seed=0):
 
 
 class TestPartition:
-    def test_points_go_to_the_nearest_centre(self):
-        x, centres = points(), points(5, seed=1)
-        cells, offsets = Voronoi(centres).assign(x)
-        assert torch.equal(cells, torch.cdist(x, centres).argmin(1))
-        assert torch.allclose(offsets, (x - centres[cells]).double())
-
     def test_points_beyond_the_radius_have_a_cell_of_their_own(self):
         x, centres = points(), points(5, seed=1)
         partition = Voronoi(centres, 0.8)
@@ -45,15 +37,6 @@ class TestPartition:
             assert bool((offsets.double().norm(dim=1) <= partition.reach(0.0, 1.0)[cells] + 1e-6).all())
             assert int(cells.max()) < partition.size
 
-    def test_a_grid_cuts_its_axes_into_bins(self):
-        partition = Grid(0.0, 1.0, torch.tensor([1]), 4, 2)
-        cells, offsets = partition.assign(torch.tensor([[0.9, 0.0], [0.1, 0.3], [0.5, 0.99], [0.5, 1.0]]))
-        assert cells.tolist() == [0, 1, 3, 3]
-        assert torch.allclose(offsets[1], torch.tensor([-0.4, -0.075]).double(), atol=1e-6)
-
-    def test_without_a_range_nothing_is_known_of_the_reach(self):
-        assert Voronoi(points(2)).reach(None, None).isinf().all()
-
     @pytest.mark.parametrize(
         ("kind", "given", "message"),
         [
@@ -62,27 +45,12 @@ class TestPartition:
             ("grid", {}, "input_range"),
             ("grid", {"input_range": (0.0, 1.0), "radius": 1.0}, "no radius"),
             ("random", {}, "input_range"),
-            ("kmeans", {}, "partition is one of"),
         ],
     )
     def test_what_cannot_be_a_partition_is_refused(self, kind, given, message):
         options = {"dtype": torch.float32, "points": None, "radius": None, "input_range": None} | given
         with pytest.raises(InputError, match=message):
             partitions(kind, (1, 2), features=2, generator=torch.Generator(), **options)
-
-    def test_an_empty_range_is_refused(self):
-        with pytest.raises(InputError, match="empty cells"):
-            Grid(1.0, 1.0, torch.tensor([0]), 2, 1)
-
-    def test_random_centres_lie_in_the_range_and_are_the_same_for_a_seed(self):
-        made = [
-            partitions("random", (3, 9), features=2, points=None, radius=None, input_range=(2.0, 5.0),
-                       dtype=torch.float32, generator=torch.Generator().manual_seed(1))
-            for _ in range(2)
-        ]  # fmt: skip
-        assert [one.size for one in made[0]] == [3, 9]
-        assert torch.equal(made[0][1].centres, made[1][1].centres)
-        assert 2.0 <= float(made[0][1].centres.min()) <= float(made[0][1].centres.max()) <= 5.0
 
 
 class TestFingerprints:
@@ -161,39 +129,6 @@ class TestReading:
         assert found.train.tallies[0].slopes.tolist() == pytest.approx(largest, rel=1e-5)
         assert int(found.held_tallies[1].counts.sum()) == 48 - 4  # the four that are centres do not count
 
-    def test_centres_are_no_samples_of_d(self):
-        x, y = data()
-        found = reading(classifier(), list(zip(x.split(20), y.split(20))))
-        centres = found.train.tallies[1].partition.centres
-        assert torch.equal(centres, x[4::5][:4])
-
-    def test_a_loader_that_can_be_read_once_is_enough(self):
-        x, y = data()
-        found = reading(classifier(), iter(list(zip(x.split(20), y.split(20)))))
-        assert found.train.samples == 192
-
-    @pytest.fixture
-    def runs(self, monkeypatch):
-        """How many samples each run of the model takes."""
-        found = []
-
-        def counted(model, call):
-            found.append(call.count)
-            return run(model, call)
-
-        monkeypatch.setattr(stream, "run", counted)
-        return found
-
-    def test_each_sample_goes_through_the_model_once(self, runs):
-        x, y = data()
-        reading(classifier(), list(zip(x.split(20), y.split(20))), data(30, 1), data(40, 2))
-        assert sum(runs) == 240 + 30
-        assert max(runs) <= 30
-
-    def test_a_large_batch_is_taken_in_pieces(self, runs):
-        reading(classifier(), data(3 * CHUNK))
-        assert max(runs) <= CHUNK
-
     def test_the_model_stays_as_it_was_found_also_after_an_error(self):
         x, y = data()
         model = classifier().train()
@@ -231,17 +166,3 @@ class TestReading:
         parts = (given.pop("train"), given.pop("test", None), given.pop("held_out", None))
         with pytest.raises(InputError, match=message):
             reading(classifier(), *parts, **given)
-
-    def test_repeats_can_be_allowed(self):
-        x, y = data()
-        assert reading(classifier(), (x, y), (x[:3], y[:3]), duplicates=3).test.samples == 3
-
-    def test_a_model_with_one_output_is_no_classifier(self):
-        x, y = data()
-        with pytest.raises(InputError, match="two or more classes"):
-            reading(nn.Linear(3, 1), (x, y))
-
-    def test_token_ids_have_no_distances(self):
-        model = nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(6, 2))
-        with pytest.raises(InputError, match="one tensor of floats"):
-            reading(model, (torch.randint(5, (40, 3)), torch.randint(2, (40,))))

@@ -11,9 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 import normscope as ns
-from normscope.core.errors import InputError
 
-from ..core.clocks import clocked
 from .hessians import CROSS_ENTROPY
 from .test_paths import SQUARE, bowl
 
@@ -65,9 +63,9 @@ def steepest(model: nn.Module, x: Tensor, y: Tensor, rho: float, *, raw: bool, s
     return highest - here
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("rho", [0.05, 0.2])
-@pytest.mark.parametrize("steps", [0, 30, 150])
+@pytest.mark.parametrize("steps", [0, 150])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_ascent_finds_what_many_starts_find_or_says_that_it_has_not_converged(
     name: str, steps: int, rho: float
@@ -86,6 +84,7 @@ def test_ascent_finds_what_many_starts_find_or_says_that_it_has_not_converged(
     assert len(said) == 2 - found.ascent_converged - found.raw_ascent_converged
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("curvatures", [(4.0, 2.0), (1.0, 10.0, 3.0), (5.0, 5.0)])
 @pytest.mark.parametrize("rho", [0.1, 1.0, 8.0])
 def test_ascent_in_a_bowl_ends_at_its_highest_point(curvatures: tuple[float, ...], rho: float) -> None:
@@ -123,16 +122,6 @@ def test_too_few_steps_or_starts_are_said(options: dict[str, int], advice: str) 
     assert advice in page
 
 
-def test_an_ascent_that_the_clock_cuts_is_said_and_has_made_a_step() -> None:
-    model, x, y = trained("tanh", 30)
-    whole = ns.flatness(model, CROSS_ENTROPY, (x, y), levels=(0.1,), draws=1, sharpness=False)
-    with clocked(3):
-        cut = ns.flatness(model, CROSS_ENTROPY, (x, y), levels=(0.1,), draws=1, sharpness=False, max_seconds=1.0)
-    assert 0.0 < cut.ascent <= whole.ascent * (1 + 1e-9)
-    assert not cut.ascent_converged
-    assert "the ascent was cut short by max_seconds" in cut.notes
-
-
 def test_a_loss_without_a_bound_is_infinite() -> None:
     class Log(nn.Module):
         def __init__(self) -> None:
@@ -145,10 +134,3 @@ def test_a_loss_without_a_bound_is_infinite() -> None:
     x = torch.ones(1, 1, dtype=torch.float64)
     found = ns.flatness(Log(), lambda out, _: out.mean(), (x, x), rho=1.5, levels=(0.01,), draws=1, sharpness=False)
     assert found.raw_ascent == math.inf
-
-
-@pytest.mark.parametrize("bad", [{"rho": 0.0}, {"ascent_steps": 0}, {"ascent_starts": 0}])
-def test_bad_options_are_refused(bad: dict[str, float]) -> None:
-    model, batch = bowl(1.0)
-    with pytest.raises(InputError, match=next(iter(bad))):
-        ns.flatness(model, SQUARE, batch, **bad)

@@ -44,27 +44,6 @@ def measured(name: str, mode: str) -> dict:
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "mode", "expected"),
-    [
-        ("resnet_basic", "train", {"channel scale": (10, 240), "relu pair": (4, 96)}),
-        (
-            "vit",
-            "eval",
-            {
-                "redundant bias": (2, 64), "linear pair": (5, 160), "query-key pair": (2, 512),
-                "value-output pair": (2, 512),
-            },
-        ),
-    ],
-)  # fmt: skip
-@pytest.mark.slow
-def test_counts_of_a_family(name: str, mode: str, expected: dict[str, tuple[int, int]]) -> None:
-    found = measured(name, mode)
-    assert {kind: tuple(pair) for kind, pair in found["verified"].items()} == expected
-    assert found["failed"] == 0
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_and_write_the_results(name: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.listening.weight_seen import LayerGeometry
+from normscope.listening.calls import LayerGeometry
 from normscope.monitor.probes import weight_probe
 from normscope.monitor.watching import watch
 

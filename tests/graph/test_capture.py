@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 from collections import namedtuple
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -14,7 +12,7 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 import normscope as ns
-from normscope.core.errors import CaptureError, InputError, NormscopeError, RandomOperatorError
+from normscope.core.errors import InputError, RandomOperatorError
 from normscope.graph.ir import Unit
 
 from .attacked import Function
@@ -53,19 +51,6 @@ class TestInputs:
         assert graph.input_shape == (5,)
         agrees(graph, model, *(x[:1] for x in batch))
 
-    def test_a_dict_is_keyword_arguments(self) -> None:
-        model = Two().eval()
-        batch = {"second": torch.randn(2, 2), "first": torch.randn(2, 3)}
-        graph = ns.capture(model, batch)
-        by_name = {item.name: item.value for item in graph.inputs}
-        assert torch.equal(by_name["first"], batch["first"][:1])
-        assert torch.equal(by_name["second"], batch["second"][:1])
-
-    def test_a_pair_for_a_model_of_one_argument_holds_labels(self) -> None:
-        graph = ns.capture(nn.Linear(3, 2).eval(), (torch.randn(4, 3), torch.tensor([0, 1, 1, 0])))
-        assert len(graph.inputs) == 1
-        assert any("labels" in note for note in graph.notes)
-
     def test_token_models_start_at_their_embedding(self) -> None:
         class Tokens(nn.Module):
             def __init__(self) -> None:
@@ -89,23 +74,8 @@ class TestInputs:
         assert (evaluated.input_shape, evaluated.per_sample, evaluated.mode) == ((1, 3), True, "eval")
         assert (trained.input_shape, trained.per_sample, trained.mode) == ((5, 3), False, "train")
 
-    def test_the_batch_is_left_alone(self) -> None:
-        batch = torch.randn(3, 4)
-        before = batch.clone()
-        model = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 2)).eval()
-        ns.lipschitz(model, batch, max_seconds=0.2)
-        assert torch.equal(batch, before)
-        ns.lipschitz(model, batch, scope="point")
-        assert torch.equal(batch, before)
-
 
 Named = namedtuple("Named", ["hidden", "scores"])
-
-
-@dataclass
-class Output:
-    last_hidden_state: Tensor
-    cache: object
 
 
 class TestOutputs:
@@ -121,11 +91,6 @@ class TestOutputs:
     def test_one_is_chosen_by_name_or_index(self, function, output, gain) -> None:
         bracket = ns.lipschitz(Function(function), torch.randn(2, 3), output=output, max_seconds=0.2)
         assert bracket.upper == pytest.approx(gain)
-
-    def test_logits_are_preferred_and_caches_ignored(self) -> None:
-        assert names(ns.capture(Function(lambda x: {"logits": x.relu(), "h": x.tanh()}), torch.randn(2, 3))) == ["relu"]
-        assert names(ns.capture(Function(lambda x: Output(x.relu(), [x])), torch.randn(2, 3))) == ["relu"]
-        assert names(ns.capture(Function(lambda x: (x.relu(), torch.arange(3))), torch.randn(2, 3))) == ["relu"]
 
     @pytest.mark.parametrize(
         ("function", "output", "words"),
@@ -154,13 +119,6 @@ class Shared(nn.Module):
         return self.layer(self.layer(x).relu()) @ self.layer.weight
 
 
-def slice_add(x: Tensor) -> Tensor:
-    y = x.clone()
-    y[:, 2:].add_(y[:, :2], alpha=2)
-    y[:, 0].mul_(3).relu_()
-    return y
-
-
 def view_write(x: Tensor) -> Tensor:
     y = x * 1.0
     y.view(-1)[::2] = 0.0
@@ -170,44 +128,24 @@ def view_write(x: Tensor) -> Tensor:
 
 
 class TestStructure:
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize(
         "model",
         [
             Shared(),
-            Function(slice_add),
             Function(view_write),
             nn.Sequential(weight_norm(nn.Linear(4, 4)), nn.ReLU(inplace=True), spectral_norm(nn.Linear(4, 4))),
             nn.Sequential(nn.Unflatten(1, (1, 4)), weight_norm(nn.Conv1d(1, 2, 3)), spectral_norm(nn.Conv1d(2, 2, 2))),
             nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Tanh()),
             nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, norm_first=True),
         ],
-        ids=["shared", "slice add_", "view writes", "parametrized", "parametrized conv", "dropout", "encoder"],
+        ids=["shared", "view writes", "parametrized", "parametrized conv", "dropout", "encoder"],
     )
     def test_the_graph_computes_the_model(self, model: nn.Module) -> None:
         model.eval()
         shape = (1, 3, 4) if isinstance(model, nn.TransformerEncoderLayer) else (1, 4)
         x = torch.randn(shape)
         agrees(ns.capture(model, x), model, x)
-
-    def test_shared_weights_are_one_tensor(self) -> None:
-        first, second = (node for node in ns.capture(Shared().eval(), torch.randn(2, 4)) if "linear" in str(node.op))
-        assert first.path == second.path == "layer"
-        assert first.args[1] is second.args[1]
-
-    def test_parametrized_weights_are_constants(self) -> None:
-        layer = weight_norm(nn.Linear(4, 3))
-        graph = ns.capture(layer.eval(), torch.randn(2, 4))
-        assert names(graph) == ["linear"]
-        assert torch.allclose(graph.nodes[0].args[1], layer.weight)
-
-    def test_spectral_norm_in_train_mode_is_the_model_as_found(self) -> None:
-        model = nn.Sequential(spectral_norm(nn.Linear(6, 6), n_power_iterations=1))
-        with torch.no_grad():
-            model[0].parametrizations.weight.original.normal_()
-        x = torch.randn(3, 6)
-        graph = ns.capture(model.train(), x)
-        with torch.no_grad():
-            assert torch.allclose(graph.run(x), model(x), atol=1e-6)
 
     @pytest.mark.parametrize("drop", [nn.Dropout(0.5), Function(lambda x: F.dropout(x, 0.5)), nn.Dropout1d(0.5)])
     def test_dropout_counts_as_off_and_the_result_says_so(self, drop: nn.Module) -> None:
@@ -218,42 +156,6 @@ class TestStructure:
         assert bracket.upper == pytest.approx(norm, rel=2e-3)
         assert "dropout counts as off" not in ns.capture(nn.Linear(3, 3).train(), torch.randn(2, 3)).notes
 
-    def test_a_frozen_normalizer_in_a_training_model_stays_frozen(self) -> None:
-        model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).train()
-        model[1].eval()
-        x = torch.randn(4, 3)
-        graph = ns.capture(model, x)
-        with torch.no_grad():
-            assert torch.allclose(graph.run(x), model(x), atol=1e-5)
-
-    def test_a_node_knows_where_it_comes_from(self) -> None:
-        model = nn.Sequential(nn.Sequential(nn.Conv2d(1, 2, 3, padding=1)), Function(lambda x: x.relu() * 2))
-        graph = ns.capture(model.eval(), torch.randn(2, 1, 4, 4))
-        conv, relu = graph.nodes[:2]
-        assert (conv.op, conv.path, conv.kind) == (aten.conv2d.default, "0.0", "Conv2d")
-        assert (conv.shape, conv.dtype, conv.refs) == ((1, 2, 4, 4), torch.float32, (graph.inputs[0].name,))
-        assert conv.bound()["padding"] == [1, 1]
-        assert (relu.op, relu.path, relu.kind) == (aten.relu.default, "1", "Function")
-        file, line = relu.source.rsplit(":", 1)
-        assert os.path.abspath(file) == Function.forward.__code__.co_filename
-        assert int(line) == Function.forward.__code__.co_firstlineno + 1
-        assert "1 at" in relu.where
-
-    def test_a_graph_is_immutable_and_prints(self) -> None:
-        graph = ns.capture(nn.Linear(3, 2), torch.randn(1, 3))
-        with pytest.raises(AttributeError):
-            graph.output = "x"
-        with pytest.raises(AttributeError):
-            graph.nodes[0].path = "x"
-        assert "aten.linear.default" in str(graph)
-
-    def test_a_graph_runs_only_on_its_own_shapes(self) -> None:
-        graph = ns.capture(nn.Linear(3, 2).eval(), torch.randn(2, 3))
-        with pytest.raises(InputError, match="captured with"):
-            graph.run(torch.randn(2, 3))
-        with pytest.raises(InputError, match="takes 1 input"):
-            graph.run(torch.randn(1, 3), torch.randn(1, 3))
-
 
 def halves(x: Tensor) -> Tensor:
     return torch.cat([-x[..., 2:], x[..., :2]], -1)
@@ -262,12 +164,10 @@ def halves(x: Tensor) -> Tensor:
 ANGLES = torch.linspace(0, 2, 12).reshape(3, 4)
 UNITS = {
     "rms": (lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-3), ["rms"]),
-    "rms by division": (lambda x: x / torch.sqrt((x * x).mean((1, 2), keepdim=True) + 0.1), ["rms"]),
     "tanh-GELU": (
         lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
         ["activation"],
     ),
-    "quick GELU": (lambda x: x * torch.sigmoid(1.702 * x), ["activation"]),
     "rotary": (lambda x: x * ANGLES.to(x).cos() + halves(x) * ANGLES.to(x).sin(), ["rotary"]),
     "attention": (
         lambda x: (x @ x.transpose(1, 2) / 2 + torch.eye(3).to(x)).softmax(-1) @ x,
@@ -321,11 +221,6 @@ class TestRefused:
         assert bracket.lower == pytest.approx(constant, abs=1e-6)
         assert bracket.upper == pytest.approx(constant, abs=1e-6)
 
-    def test_a_path_cut_altogether_is_still_bounded(self) -> None:
-        bracket = ns.lipschitz(Function(lambda x: -2 * x.detach()), torch.randn(2, 3), max_seconds=0.2)
-        assert bracket.lower == pytest.approx(2, abs=1e-6)
-        assert bracket.upper == pytest.approx(2, abs=1e-6)
-
     @pytest.mark.parametrize(
         ("function", "operator"),
         [
@@ -338,11 +233,6 @@ class TestRefused:
     def test_random_operators(self, function, operator: str, scope: str) -> None:
         with pytest.raises(RandomOperatorError, match=rf"draws random numbers \(aten\.{operator}"):
             ns.lipschitz(Function(function), torch.randn(2, 3), scope=scope)
-
-    def test_rrelu_is_random_in_train_mode_only(self) -> None:
-        assert ns.lipschitz(nn.RReLU(0.1, 0.5).eval(), torch.randn(2, 3), max_seconds=0.2).upper == pytest.approx(1)
-        with pytest.raises(RandomOperatorError):
-            ns.lipschitz(nn.RReLU(0.1, 0.5).train(), torch.randn(2, 3))
 
     @pytest.mark.one_in(2)
     @pytest.mark.parametrize(
@@ -378,10 +268,6 @@ class TestRefused:
             ns.lipschitz(nn.Linear(3, 2), batch)
         assert "\n" not in str(caught.value)
 
-    def test_integers_without_an_embedding(self) -> None:
-        with pytest.raises(InputError, match="integers and the model has no embedding"):
-            ns.lipschitz(Function(lambda x: x * 2.0), torch.tensor([[1, 2]]))
-
     @pytest.mark.parametrize("scope", ["global", "point"])
     @pytest.mark.parametrize("value", [math.nan, math.inf])
     def test_weights_that_are_no_numbers(self, value: float, scope: str) -> None:
@@ -391,25 +277,12 @@ class TestRefused:
         with pytest.raises(InputError, match=r"'0\.weight' holds NaN or infinite"):
             ns.lipschitz(model, torch.randn(2, 3), scope=scope)
 
-    @pytest.mark.parametrize("value", [math.nan, -1.0])
-    def test_statistics_that_are_no_variances(self, value: float) -> None:
-        model = nn.BatchNorm1d(3).eval()
-        model.running_var[0] = value
-        with pytest.raises(NormscopeError):
-            ns.lipschitz(model, torch.randn(2, 3), max_seconds=0.2)
 
-    def test_a_model_that_is_none(self) -> None:
-        with pytest.raises(InputError, match=r"not a torch\.nn\.Module"):
-            ns.lipschitz(torch.relu, torch.randn(2, 3))
-
-    @pytest.mark.parametrize("options", [{"mode": "test"}, {"scope": "everywhere"}])
-    def test_options_that_do_not_exist(self, options) -> None:
-        with pytest.raises(InputError):
-            ns.lipschitz(nn.Linear(3, 2), torch.randn(2, 3), **options)
-
-    def test_a_branch_on_the_data_cannot_be_captured_but_measured_at_points(self) -> None:
-        model = Function(lambda x: 2 * x if x.sum() > 0 else 3 * x)
-        with pytest.raises(CaptureError, match=r"cannot trace this model.*scope=\"point\""):
-            ns.lipschitz(model, torch.ones(2, 3))
-        assert ns.lipschitz(model, torch.ones(2, 3), scope="point").upper == pytest.approx(2, rel=1e-4)
-        assert ns.lipschitz(model, -torch.ones(2, 3), scope="point").upper == pytest.approx(3, rel=1e-4)
+def test_spectral_norm_in_train_mode_is_the_model_as_found() -> None:
+    model = nn.Sequential(spectral_norm(nn.Linear(6, 6), n_power_iterations=1))
+    with torch.no_grad():
+        model[0].parametrizations.weight.original.normal_()
+    x = torch.randn(3, 6)
+    graph = ns.capture(model.train(), x)
+    with torch.no_grad():
+        assert torch.allclose(graph.run(x), model(x), atol=1e-6)

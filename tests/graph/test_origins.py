@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from normscope.graph.capturing import capture, capture_weights
-from normscope.graph.origins import Argument
+from normscope.graph.ir import Argument
 
 NUMBER = Argument.NUMBER
 OUTSIDE = torch.tensor([3, 1, 2])
@@ -44,8 +44,6 @@ class TestTensors:
         [
             torch.arange(3),
             torch.tensor([True, False, True]),
-            torch.arange(3).to(torch.uint8),
-            torch.randn(3).half(),
             torch.randn(3, dtype=torch.complex64),
         ],
         ids=lambda value: str(value.dtype),
@@ -75,15 +73,6 @@ class TestTensors:
         assert read.real
         assert read.node == found.nodes[-1].name
 
-    def test_what_the_output_does_not_read_is_left_out(self):
-        def forward(s, x):
-            s.kept + 3.25
-            return x + s.weight
-
-        found = graph(forward, kept=torch.arange(3))
-        assert set(tensors(found)) == {("weight", "parameter")}
-        assert numbers(found) == []
-
 
 class TestNumbers:
     @pytest.mark.parametrize(
@@ -91,17 +80,8 @@ class TestNumbers:
         [
             (lambda x: x * 0.25 + 3, [("mul.Tensor:other", 0.25), ("add.Tensor:other", 3)]),
             (lambda x: torch.where(x > 0.5, x, -2.0), [("gt.Scalar:other", 0.5), ("where.ScalarOther:other", -2.0)]),
-            (lambda x: x.masked_fill(x < 1, 7.5), [("lt.Scalar:other", 1), ("masked_fill.Scalar:value", 7.5)]),
             (lambda x: x + torch.full((3,), 1.5), [("full.default:size", 3), ("full.default:fill_value", 1.5)]),
-            (lambda x: F.leaky_relu(x, 0.125), [("leaky_relu.default:negative_slope", 0.125)]),
             (lambda x: x[:, 1:2], [("slice.Tensor:start", 1), ("slice.Tensor:end", 2)]),
-            (lambda x: x.roll(2, 1), [("roll.default:shifts", 2), ("roll.default:dims", 1)]),
-            (
-                lambda x: F.avg_pool1d(x, 1, 2),
-                [("avg_pool1d.default:kernel_size", 1), ("avg_pool1d.default:stride", 2)],
-            ),
-            (lambda x: F.layer_norm(x, (3,), eps=0.375), [("layer_norm.default:eps", 0.375)]),
-            (lambda x: x.pow(3), [("pow.Tensor_Scalar:exponent", 3)]),
             (lambda x: x + torch.arange(3) * 0.5, [("arange.default:end", 3), ("mul.Tensor:other", 0.5)]),
             (lambda x: sum(x.unbind(1)[1:])[:, None], [("<built-in function getitem>:1", 2)]),
         ],
@@ -129,12 +109,6 @@ class TestNumbers:
         for (_, value), (_, parts) in zip(choices, expected):
             assert parts[-1:] == (...,) or value == parts
 
-    def test_what_a_dropout_would_do_in_train_mode_is_not_read(self):
-        assert numbers(graph(lambda s, x: F.dropout(x + s.weight, 0.37, s.training))) == []
-
-    def test_a_number_that_is_computed_in_python_is_found(self):
-        assert ("mul.Tensor:other", math.sqrt(2)) in numbers(graph(lambda s, x: x * math.sqrt(len(s.weight) - 1)))
-
 
 class TestWeights:
     def test_the_graph_is_a_function_of_its_weights(self):
@@ -151,8 +125,11 @@ class TestWeights:
         assert torch.allclose(found.run(*values, x[:1]), expected, atol=1e-6)
         assert {name for name, _ in tensors(found)} == {"3.running_mean", "3.running_var"}
 
-    def test_samples_that_meet_are_refused(self):
-        with pytest.raises(Exception, match="samples of a batch meet"):
-            capture_weights(
-                nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3, track_running_stats=False)), torch.randn(4, 3)
-            )
+
+def test_a_number_that_is_computed_in_python_is_found():
+    assert ("mul.Tensor:other", math.sqrt(2)) in numbers(graph(lambda s, x: x * math.sqrt(len(s.weight) - 1)))
+
+
+def test_samples_that_meet_are_refused():
+    with pytest.raises(Exception, match="samples of a batch meet"):
+        capture_weights(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3, track_running_stats=False)), torch.randn(4, 3))

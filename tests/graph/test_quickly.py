@@ -31,6 +31,7 @@ class Mixed(nn.Module):
         return self.last((tokens + self.attention(tokens, tokens, tokens)[0]).reshape(len(x), -1) * scale)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_the_graph_is_the_same(mode, monkeypatch, plain_exports):

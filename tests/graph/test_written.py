@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.core.bracket import Evidence
 from normscope.core.errors import SoundnessError
-from normscope.graph import leaves, written
+from normscope.graph import units
 from normscope.graph.ir import Unit
 from normscope.theory import templates
 from normscope.theory.piecewise import PiecewiseLinear, Unreadable
@@ -50,51 +50,22 @@ def tanh_gelu(x: Tensor, root: float = ROOT, cubic: float = 0.044715) -> Tensor:
     return 0.5 * x * (1.0 + torch.tanh(root * (x + cubic * torch.pow(x, 3.0))))
 
 
-def cubed(x: Tensor) -> Tensor:
-    return x * x * x
-
-
 KNOWN: dict[str, tuple[Written, str]] = {
     "gpt2": (tanh_gelu, "gelu_tanh"),
-    "gpt2, float32 constants": (lambda x: tanh_gelu(x, float32(ROOT), float32(0.044715)), "gelu_tanh"),
-    "gelu_tanh, another order": (
-        lambda x: x * 0.5 * (torch.tanh((0.044715 * cubed(x) + x) * ROOT) + 1),
-        "gelu_tanh",
-    ),
-    "gelu_fast": (lambda x: 0.5 * x * (1 + torch.tanh(x * 0.7978845608 * (1 + 0.044715 * x * x))), "gelu_tanh"),
-    "gelu_tanh in float32": (lambda x: tanh_gelu(x.float()).double(), "gelu_tanh"),
     "gelu by erf": (lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0))), "gelu"),
-    "gelu by erf, float32": (lambda x: x * 0.5 * (1.0 + torch.erf(x * float32(math.sqrt(0.5)))), "gelu"),
     "quick gelu": (lambda x: x * torch.sigmoid(1.702 * x), "quick_gelu"),
-    "quick gelu, float32": (lambda x: x * torch.sigmoid(float32(1.702) * x), "quick_gelu"),
     "swish(3)": (lambda x: torch.sigmoid(x * 3) * x, "silu"),
-    "swish, beta of a buffer": (lambda x: torch.sigmoid(x * torch.tensor(0.25)) * x, "silu"),
-    "silu by exp": (lambda x: x / (1.0 + torch.exp(-x)), "silu"),
-    "silu by reciprocal": (lambda x: x * (1.0 + torch.exp(-x)).reciprocal(), "silu"),
-    "silu by tanh": (lambda x: 0.5 * x * (1 + torch.tanh(x / 2)), "silu"),
     "silu, scaled": (lambda x: 1.5 * x * torch.sigmoid(x), "silu"),
-    "silu, mirrored": (lambda x: x * torch.sigmoid(-x), "silu"),
     "mish": (lambda x: x * torch.tanh(F.softplus(x)), "mish"),
     "mish, naive": (lambda x: x * torch.tanh(torch.log(1.0 + torch.exp(x))), "mish"),
-    "mish, log1p": (lambda x: x * torch.tanh(torch.log1p(torch.exp(x))), "mish"),
     "softplus, naive": (lambda x: torch.log(1.0 + torch.exp(x)), "softplus(1)"),
-    "softplus, log1p": (lambda x: torch.log1p(torch.exp(2 * x)), "softplus(1)"),
     "hardswish": (lambda x: x * F.relu6(x + 3.0) / 6.0, "hardswish"),
-    "hardswish by clamp": (lambda x: x * (x / 6 + 0.5).clamp(0, 1), "hardswish"),
-    "hardswish by hardsigmoid": (lambda x: x * F.hardsigmoid(x), "hardswish"),
     "softsign": (lambda x: x / (1 + x.abs()), "softsign"),
-    "softsign, stretched": (lambda x: x / (1 + 3 * x.abs()), "softsign"),
     "tanhshrink": (lambda x: x - torch.tanh(x), "tanhshrink"),
     "relu": (lambda x: torch.where(x > 0, x, torch.zeros_like(x)), "relu"),
-    "relu by a mask": (lambda x: x.masked_fill(x < 0, 0.0), "relu"),
-    "abs": (lambda x: torch.where(x >= 0, x, -x), "abs"),
     "leaky": (lambda x: torch.where(x > 0, x, 0.25 * x), "leaky_relu(0.25)"),
-    "leaky, turned round": (lambda x: torch.where(x <= 0, 0.25 * x, x), "leaky_relu(0.25)"),
-    "clamp": (lambda x: torch.where(x > 2, 2.0, torch.where(x < -1, -1.0, x)), "clamp(-1, 2)"),
     "softshrink": (F.softshrink, "softshrink(0.5)"),
-    "a kink of its own": (lambda x: torch.where(x > 1, 3 * x - 3, 0.5 * x - 0.5), "piecewise linear"),
     "elu(2.5)": (lambda x: torch.where(x > 0, x, 2.5 * torch.expm1(x)), "elu(2.5)"),
-    "elu by exp": (lambda x: torch.where(x < 0, 0.5 * (torch.exp(x) - 1), x), "elu(0.5)"),
 }
 
 
@@ -141,6 +112,7 @@ ATTACKS: dict[str, Written] = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("function", ATTACKS.values(), ids=ATTACKS.keys())
 def test_what_was_once_taken_for_an_activation_is_not(function: Written) -> None:
     assert known(function) is None
@@ -150,6 +122,7 @@ def test_what_was_once_taken_for_an_activation_is_not(function: Written) -> None
     assert bracket.reason
 
 
+@pytest.mark.slow
 def test_a_radius_stops_before_a_spike() -> None:
     """Two classes; the spike at 11.0037 turns the first below the second at a distance of 0.0037."""
 
@@ -164,48 +137,29 @@ def test_a_radius_stops_before_a_spike() -> None:
 
 NEAR: dict[str, Written] = {
     "gelu_tanh, 0.0447": lambda x: tanh_gelu(x, ROOT, 0.0447),
-    "gelu_tanh, 0.8": lambda x: tanh_gelu(x, 0.8),
     "gelu_tanh, a square": lambda x: 0.5 * x * (1 + torch.tanh(ROOT * (x + 0.044715 * x**2))),
-    "gelu_tanh, minus": lambda x: 0.5 * x * (1 - 0.999 * torch.tanh(ROOT * (x + 0.044715 * x**3))),
-    "gelu_tanh, shifted inside": lambda x: 0.5 * x * (1 + torch.tanh(ROOT * (x + 0.044715 * x**3) + 1e-9)),
     "gelu_tanh and a ripple": lambda x: tanh_gelu(x) + 1e-9 * torch.tanh(1e12 * x),
-    "gelu, not one": lambda x: x * 0.5 * (1.000001 + torch.erf(x / math.sqrt(2.0))),
     "gelu, shifted": lambda x: x * 0.5 * (1.0 + torch.erf((x - 1e-6) / math.sqrt(2.0))),
-    "gelu, two halves": lambda x: (x + 1e-9) * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0))),
-    "gelu, of a square": lambda x: x * 0.5 * (1.0 + torch.erf(x * x)),
-    "silu, squared gate": lambda x: x * torch.sigmoid(x) ** 2,
     "silu, shifted gate": lambda x: x * torch.sigmoid(x + 1e-7),
-    "silu, squared": lambda x: x * x * torch.sigmoid(x),
     "silu, bent": lambda x: x * torch.sigmoid(x + 1e-12 * x**3),
     "silu by exp, not one": lambda x: x / (1.001 + torch.exp(-x)),
-    "silu by exp, a pole": lambda x: x / (1 - torch.exp(-x) + 1e-6),
     "silu by exp, two rates": lambda x: x / (1 + torch.exp(-x) + 1e-12 * torch.exp(-9 * x)),
     "mish, not softplus": lambda x: x * torch.tanh(torch.log(1.0 + torch.exp(x)) * 1.01),
-    "mish, a term": lambda x: x * torch.tanh(F.softplus(x) + 1e-9 * x),
     "mish, jumping": lambda x: x * torch.tanh(F.softplus(x, threshold=1.0)),
     "hardswish, off centre": lambda x: x * F.relu6(x + 2.999) / 6.0,
-    "hardswish, wide": lambda x: x * (x + 3).clamp(0, 7) / 6,
-    "hardswish, open": lambda x: x * F.relu(x + 3) / 6,
     "softsign, a pole": lambda x: x / (1 - x.abs()),
-    "softsign, no abs": lambda x: x / (1 + x),
     "softsign, a square": lambda x: x / (1 + 1e-20 * x * x * x + x.abs()),
-    "tanhshrink, a cubic": lambda x: x - torch.tanh(x) + 1e-20 * x**3,
     "softplus, not one": lambda x: torch.log(0.5 + torch.exp(x)),
-    "softplus, two rates": lambda x: torch.log(1.0 + torch.exp(x) + 1e-3 * torch.exp(2 * x)),
     "leaky, a jump": lambda x: torch.where(x > 0, x + 1e-30, 0.1 * x),
-    "leaky, late": lambda x: torch.where(x > 1e-30, x, 0.1 * x),
     "leaky, a hole": lambda x: torch.where(x == 0, 1e-9, torch.where(x > 0, x, 0.1 * x)),
     "elu, a jump": lambda x: torch.where(x > 0, x, torch.exp(x) - 0.999999),
     "elu, falling": lambda x: torch.where(x > 0, x, torch.exp(-x) - 1),
-    "elu, late": lambda x: torch.where(x > 1e-9, x, torch.expm1(x)),
-    "elu, by another": lambda x: torch.where(x * x > 0, x, torch.expm1(x)),
-    "square": lambda x: x * x,
     "an entry's own constant": lambda x: x * torch.sigmoid(x + torch.tensor([0.0, 1e-6, 0.0])),
     "cancelled digits": lambda x: x * torch.sigmoid(x) + 1e20 * x - 1e20 * x,
 }  # fmt: skip
 
 
-@pytest.mark.one_in(12)
+@pytest.mark.one_in(24)
 @pytest.mark.parametrize("function", NEAR.values(), ids=NEAR.keys())
 def test_a_near_miss_is_bounded_operator_by_operator(function: Written) -> None:
     graph = ns.capture(Function(function).eval(), torch.linspace(-2, 2, 6).reshape(2, 3))
@@ -218,7 +172,7 @@ def test_a_near_miss_is_bounded_operator_by_operator(function: Written) -> None:
     assert top >= float(steepest) * (1 - 1e-6)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "name", ["gelu_new", "gelu_fast", "gelu_python", "gelu_accurate", "quick_gelu", "gelu_pytorch_tanh", "mish", "silu"]
 )
@@ -226,12 +180,6 @@ def test_the_activations_of_transformers_are_known(name: str) -> None:
     activations = pytest.importorskip("transformers.activations")
     bracket = ns.lipschitz(activations.ACT2FN[name].eval(), torch.randn(2, 3), max_seconds=0.2)
     assert 1.0 < bracket.upper < 1.13
-
-
-def test_a_region_ends_where_the_formula_begins() -> None:
-    """The variable of a formula may itself be a function that could be read."""
-    graph = ns.capture(Function(lambda x: (y := x.tanh()) * torch.sigmoid(y)).eval(), torch.randn(2, 3))
-    assert [str(node.op) for node in graph] == ["aten.tanh.default", "activation"]
 
 
 def test_a_mask_of_booleans_that_is_added_is_no_attention_mask() -> None:
@@ -319,11 +267,11 @@ BUGS: dict[str, tuple[object, str, object, Callable[[], None]]] = {
         lambda: test_a_near_miss_is_bounded_operator_by_operator(NEAR["gelu_tanh, 0.0447"]),
     ),
     "rounded constants": (
-        written, "number", rounded,
+        units, "number", rounded,
         lambda: test_a_near_miss_is_bounded_operator_by_operator(NEAR["silu, shifted gate"]),
     ),
     "one entry for all": (
-        written, "number", lambda value: Fraction(float(torch.as_tensor(value).reshape(-1)[0])),
+        units, "number", lambda value: Fraction(float(torch.as_tensor(value).reshape(-1)[0])),
         lambda: test_a_near_miss_is_bounded_operator_by_operator(NEAR["an entry's own constant"]),
     ),
     "any exponential": (
@@ -351,12 +299,12 @@ BUGS: dict[str, tuple[object, str, object, Callable[[], None]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     where, what, bug, trial = BUGS[name]
     trial()
     monkeypatch.setattr(where, what, bug)
-    monkeypatch.setattr(leaves, "_agrees", lambda reader, node, unit: True)  # the second check must not be needed
+    monkeypatch.setattr(units, "_agrees", lambda reader, node, unit: True)  # the second check must not be needed
     with pytest.raises((AssertionError, SoundnessError)):
         trial()

@@ -28,6 +28,7 @@ class Sleepy:
         return -1
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_jobs_that_are_given_up_are_ended_at_once(tmp_path: Path) -> None:
     results = processes(Sleepy(tmp_path), [0, 3600], 1)  # a second process would cost seconds and show no more

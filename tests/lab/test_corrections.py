@@ -43,33 +43,6 @@ def test_a_condition_on_the_rate_is_a_correction_where_all_smaller_rates_meet_it
     assert verdict("akbar.experiment1.norm", figures) == expected
 
 
-def shares(**given: float) -> dict[str, float]:
-    kinds, sizes, rates = ("batch", "last", "none"), ("small", "large"), ("usual", "best")
-    return {"seeds": 20.0} | {
-        f"{kind}.{size}.share at the {rate} rate": given.get(f"{kind}_{rate}", 0.0)
-        for kind in kinds
-        for size in sizes
-        for rate in rates
-    }
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [({"batch_usual": 1.0, "batch_best": 1.0}, HOLDS), ({"last_usual": 1.0, "last_best": 1.0}, CORRECTED),
-     ({"last_best": 1.0}, FAILS), ({}, FAILS)],
-)  # fmt: skip
-def test_sparing_the_last_layer_is_a_condition_and_no_convention(given, expected):
-    assert verdict("akbar.experiment4.with", shares(**given)) == expected
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [({}, HOLDS), ({"none_best": 1.0}, CORRECTED), ({"none_usual": 1.0, "none_best": 1.0}, FAILS)],
-)
-def test_failing_at_the_usual_rate_alone_is_a_correction(given, expected):
-    assert verdict("akbar.experiment4.without", shares(**given)) == expected
-
-
 @pytest.mark.parametrize(
     ("data", "stored", "expected"),
     [(0.0, 0.0, HOLDS), (0.0, 0.3, CONVENTION), (0.3, 0.0, CONVENTION), (0.3, 0.3, FAILS)],
@@ -101,31 +74,3 @@ def test_a_mended_formula_is_a_correction_wherever_it_was_computed_to_hold(id, p
     assert verdict(id, {printed: right, mended: right}) == HOLDS
     assert verdict(id, {printed: wrong, mended: right}) == CORRECTED
     assert verdict(id, {printed: wrong, mended: wrong}) == FAILS
-
-
-@pytest.mark.parametrize("id", ["akbar.4.1", "akbar.4.1.1"])
-def test_propositions_on_train_mode_are_judged_in_train_mode(id):
-    name = "change" if id == "akbar.4.1" else "radial"
-    figures = {f"batch.no eps.{name}": 0.0, f"batch.eps.{name}": 1e-6, f"batch.eval.{name}": 0.5}
-    assert verdict(id, figures) == HOLDS
-    assert verdict(id, figures | {f"batch.no eps.{name}": 0.1}) == FAILS
-    assert "0.5" in CLAIMS[id].judge(figures).evidence
-
-
-@pytest.mark.parametrize("id", ["digest.question2", "akbar.7.1.saddles", "digest.question1"])
-def test_networks_starts_and_parts_are_counted(id):
-    more, less = (2.0, 3.0), (-3.0, -2.0)
-    if id == "digest.question2":
-        names = [f"{kind}.saved per block" for kind in ("chain", "skips", "attention")]
-    elif id == "akbar.7.1.saddles":
-        names = ["ratio.usual.steps", "ratio.small.steps"]
-    else:
-        names, more, less = ["affine less bare.steepest", "affine less bare.gap"], (0.0, 0.0), (1.0, 1.0)
-    rest = {f"{kind}.{label}.share": 1.0 for kind in ("batch", "none") for label in ("usual", "small")}
-    for wrong in range(len(names) + 1):
-        figures = dict(rest)
-        for place, name in enumerate(names):
-            figures |= spread(name, *(less if place < wrong else more))
-        right = len(names) - wrong
-        expected = HOLDS if not wrong else CORRECTED if 2 * right > len(names) else FAILS
-        assert verdict(id, figures) == expected, wrong

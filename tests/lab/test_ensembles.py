@@ -58,17 +58,3 @@ def test_statistics_are_those_of_all_inputs() -> None:
     total = member[0](x[0])
     torch.testing.assert_close(member[1].running_mean, total.mean(0).detach())
     torch.testing.assert_close(member[1].running_var, total.var(0).detach())
-
-
-def test_seeds_and_scales() -> None:
-    one, other = (Ensemble.drawn(chain((3, 5, 1), "batch"), (4, 7), scale=scale) for scale in (1.0, 10.0))
-    torch.testing.assert_close(10.0 * one.parameters["0.weight"], other.parameters["0.weight"])
-    assert not torch.equal(one.parameters["0.weight"][0], one.parameters["0.weight"][1])
-    assert torch.equal(one.parameters["1.weight"], torch.ones(2, 5, dtype=torch.float64))
-    again = Ensemble.drawn(chain((3, 5, 1), "batch"), (7,))
-    torch.testing.assert_close(again.parameters["0.weight"][0], one.parameters["0.weight"][1])
-
-
-def test_layers_in_front_of_normalizers_have_no_bias() -> None:
-    names = [name for name, _ in chain((3, 5, 5, 1), "batch").named_parameters() if "bias" in name]
-    assert names == ["1.bias", "4.bias", "6.bias"]  # of two BatchNorms and of the last layer

@@ -11,13 +11,10 @@ from normscope_lab.experiments.base import Verdict
 from normscope_lab.experiments.beyond.gauge import RUNGS
 from normscope_lab.experiments.judging import (
     SeedSpread,
-    by_convention,
-    by_count,
     decided,
     judged,
     of_all,
     of_readings,
-    read,
     readings,
     spread,
     with_seeds,
@@ -29,23 +26,6 @@ def test_a_correction_needs_a_violation_and_a_form_that_holds() -> None:
     assert judged(True, "x", corrected=True).verdict == Verdict.HOLDS
     assert judged(False, "x", corrected=True).verdict == Verdict.CORRECTED
     assert judged(False, "x").verdict == Verdict.FAILS
-
-
-@pytest.mark.parametrize(
-    ("outcomes", "verdict"),
-    [((True, True), Verdict.HOLDS), ((True, False), Verdict.CONVENTION), ((False, False), Verdict.FAILS)],
-)
-def test_readings_that_differ_are_a_convention(outcomes: tuple[bool, bool], verdict: Verdict) -> None:
-    assert by_convention(outcomes, "x").verdict == verdict
-
-
-@pytest.mark.parametrize(
-    ("count", "every", "verdict"),
-    [(2, 2, "holds"), (17, 18, "holds with correction"), (2, 3, "holds with correction"), (1, 2, "fails"),
-     (1, 18, "fails"), (0, 2, "fails")],
-)  # fmt: skip
-def test_networks_that_differ_are_no_convention(count: int, every: int, verdict: str) -> None:
-    assert by_count(count, every, "x").verdict == verdict
 
 
 H, C, F, N = Verdict.HOLDS, Verdict.CORRECTED, Verdict.FAILS, Verdict.NOT_TESTABLE
@@ -77,20 +57,6 @@ def test_the_interval_covers_the_median_as_often_as_it_says() -> None:
         found = spread("x", [draw.expovariate(1.0) for _ in range(20)])
         covered += found["x.low"] <= math.log(2.0) <= found["x.high"]
     assert 0.95 <= covered / 2000 < 0.98  # 0.9586 by the binomial distribution
-
-
-def test_of_twenty_values_the_sixth_and_the_fifteenth_are_the_ends() -> None:
-    assert read(spread("x", list(map(float, range(1, 21)))), "x") == SeedSpread(10.5, 6.0, 15.0, 20)
-
-
-def test_few_values_have_their_extremes_for_an_interval() -> None:
-    found = read(spread("x", [2.0, 8.0, 4.0]), "x")
-    assert found == SeedSpread(4.0, 2.0, 8.0, 3)
-
-
-@pytest.mark.parametrize("values", [[], [math.nan, 1.0, 2.0], [math.inf, 1.0, 1.0]])
-def test_odd_values_do_not_raise(values: list[float]) -> None:
-    assert spread("x", values)["x.seeds"] == len(values)
 
 
 def test_nothing_is_decided_by_an_interval_that_covers_the_value() -> None:

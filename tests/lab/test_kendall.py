@@ -41,11 +41,6 @@ def test_infinite_figures_are_tied_with_each_other_and_above_all_others():
     assert kendall([-math.inf, 0.0, math.inf], [1.0, 2.0, 3.0]) == 1.0
 
 
-def test_without_numbers_or_differences_there_is_no_tau():
-    for x, y in (([1.0, math.nan], [1.0, 2.0]), ([1.0, 2.0], [math.nan, 2.0]), ([1.0, 1.0], [1.0, 2.0]), ([], [])):
-        assert math.isnan(kendall(x, y))
-
-
 def test_psi_separates_an_axis_that_a_measure_orders_from_one_that_it_reverses():
     sample = crossed(2, 3)
     gaps = [10.0 * a + b for a, b in sample.configurations]
@@ -57,37 +52,12 @@ def test_psi_separates_an_axis_that_a_measure_orders_from_one_that_it_reverses()
     assert one.seed.value is None
 
 
-def test_a_group_by_hand():
-    sample = crossed(2, 3)  # axis1 has two groups of three
-    gaps = [1.0, 2.0, 3.0, 1.0, 2.0, 3.0]
-    values = [1.0, 3.0, 2.0, 3.0, 2.0, 1.0]  # taus 1/3 and -1
-    one = found(values, sample, gaps=gaps)
-    assert one.axes["axis1"].value == pytest.approx((1 / 3 - 1) / 2)
-    assert one.axes["axis0"].value is None  # gaps do not change along it
-    assert one.mean.value == one.axes["axis1"].value
-
-
-def test_a_measure_that_says_nothing_along_an_axis_counts_as_zero_there():
-    sample = crossed(2, 2)
-    gaps = [1.0, 2.0, 3.0, 4.0]
-    one = found([float(a) for a, _ in sample.configurations], sample, gaps=gaps)
-    assert (one.axes["axis0"].value, one.axes["axis1"].value, one.mean.value) == (1.0, 0.0, 0.5)
-
-
 def test_seeds_are_compared_apart_and_only_networks_of_one_seed_along_axes():
     sample = crossed(2, seeds=2)
     gaps = [1.0, 4.0, 2.0, 3.0]
     one = found([1.0, 9.0, 2.0, 0.0], sample, gaps=gaps)
     assert one.axes["axis0"].value == 1.0  # seed 0: 1 < 2 as 1 < 2; seed 1: 9 > 0 as 4 > 3
     assert one.seed.value == 0.0  # in order for the first configuration, reversed for the second
-
-
-def test_networks_that_are_missing_leave_groups_of_the_others():
-    sample = Sample(gaps=[1.0, 2.0, 5.0], configurations=[(0, 0), (1, 0), (0, 1)], seeds=[0, 0, 0])
-    one = found([1.0, 2.0, 0.0], sample)
-    assert one.axes["axis0"].value == 1.0
-    assert one.axes["axis1"].value == -1.0
-    assert one.networks == 3
 
 
 def test_seeds_do_not_count_as_independent():
@@ -111,12 +81,6 @@ def test_the_same_generator_gives_the_same_intervals_and_they_hold_the_figure():
     assert first == second
     for tau in (first.overall, first.mean, *first.axes.values()):
         assert tau.low <= tau.value <= tau.high
-
-
-def test_two_networks_and_equal_gaps_are_no_error():
-    assert found([1.0, 2.0], crossed(2), gaps=[1.0, 2.0]).overall.value == 1.0
-    nothing = found([1.0, 2.0], crossed(2), gaps=[1.0, 1.0])
-    assert (nothing.overall.value, nothing.mean.value) == (None, None)
 
 
 @pytest.mark.slow

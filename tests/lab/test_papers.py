@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from normscope.core.codec import from_plain, plain
+from normscope.core.codec import encode, from_plain
 from normscope.report.document import Document
 from normscope.report.html import to_html
 from normscope_lab.experiments import akbar, beyond, theory
@@ -94,12 +93,13 @@ def ran(name: str) -> tuple[Experiment, dict[str, Any], dict[Any, Any], Figures]
     one = EVERY[name]
     settings = dict(json.loads(json.dumps({**one.quick, **SMALL.get(name, {})})))
     held = {
-        job: from_plain(json.loads(json.dumps(plain(dict(one.measure(settings, job, None))), allow_nan=False)))
+        job: from_plain(json.loads(json.dumps(encode(dict(one.measure(settings, job, None))), allow_nan=False)))
         for job in one.jobs(settings)
     }
     return one, settings, held, one.figures(settings, held)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_it_runs_and_is_judged_and_drawn(name: str) -> None:
     one, settings, held, figures = ran(name)
@@ -113,48 +113,8 @@ def test_it_runs_and_is_judged_and_drawn(name: str) -> None:
     assert one.title in page
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_other_figures_flip_each_verdict(name: str) -> None:
-    one, _, _, figures = ran(name)
-    for claim in one.claims:
-        first = claim.judge(figures).verdict
-        assert any(other != first for other in verdicts(claim.judge, figures)), claim.id
-
-
-def verdicts(judge: Callable[[Figures], Any], figures: Figures) -> Iterator[Verdict]:
-    """Yield the verdicts of figures as measured, with enough seeds, of which one or all are made something else."""
-    figures = {name: 20.0 if _counts_seeds(name) else value for name, value in figures.items()}
-    changes: tuple[Callable[[float], float], ...] = (
-        lambda x: x,
-        lambda x: 0.0,
-        lambda x: 1.0,
-        lambda x: -x,
-        lambda x: x * 1e9 + 1.0,
-        lambda x: x / 1e9,
-        lambda x: x - 1e3,
-    )
-    for change in changes:
-        together = {name: value if _counts_seeds(name) else change(value) for name, value in figures.items()}
-        singly = ({**figures, name: change(value)} for name, value in figures.items() if not _counts_seeds(name))
-        for altered in (together, *singly):
-            try:
-                yield judge(altered).verdict
-            except (ValueError, ZeroDivisionError, OverflowError):
-                continue
-
-
-def _counts_seeds(name: str) -> bool:
-    return name == "seeds" or name.endswith(".seeds")
-
-
 def test_the_same_settings_give_the_same_figures() -> None:
     one, settings, held, _ = ran("beyond.schedules")
     for job, measured in held.items():
-        again = json.loads(json.dumps(plain(dict(one.measure(settings, job, None)))))
+        again = json.loads(json.dumps(encode(dict(one.measure(settings, job, None)))))
         assert from_plain(again) == measured
-
-
-def test_full_versions_have_twenty_seeds() -> None:
-    for one in EVERY.values():
-        if "seeds" in one.full and one.name != "beyond.architectures":
-            assert one.full["seeds"] >= 20, one.name

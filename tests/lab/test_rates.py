@@ -26,13 +26,6 @@ def test_rates_are_the_printed_powers(name, formula):
         assert count == pytest.approx(math.log10(formula(constant, alpha)), abs=1e-12)
 
 
-def test_the_slides_and_than_disagree_about_one_paper():
-    slides, than = RATES["nonconvex, Slides"], RATES["nonconvex, Than"]
-    assert slides.log10_iterations(3.0, 0.1) - than.log10_iterations(3.0, 0.1) == pytest.approx(4.0)
-    assert slides.log10_iterations(3.0, (1e6 / 1e9) ** (1 / 3)) == pytest.approx(9.0)  # the error (L^2/T)^(1/3)
-    assert RATES["convex, Slides"].log10_iterations(3.0, 1e3 / 100.0) == pytest.approx(4.0)  # the error L/sqrt(T)
-
-
 def test_the_corollaries_by_hand():
     norms, sigma = [2.0, 3.0, 5.0, 7.0], 4.0
     found = corollaries([math.log10(n) for n in norms], [-math.log10(sigma)] * 4, alpha=0.1)
@@ -60,16 +53,3 @@ def test_what_no_data_can_mend():
     assert log10_data_ratio(0.1, 0.0, 0.05, **given) == pytest.approx(2 * math.log10(0.5), abs=0.05)
     with pytest.raises(InputError, match="neither"):
         log10_data_ratio(0.1, 0.2, 0.3, **given)
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: RATES["convex, Slides"].log10_iterations(0.0, 0.0),
-        lambda: corollaries([1.0], [0.0], 0.1),
-        lambda: corollaries([1.0, 1.0], [0.0], 0.1),
-    ],
-)
-def test_what_is_no_number_of_its_kind_is_refused(call):
-    with pytest.raises(InputError):
-        call()

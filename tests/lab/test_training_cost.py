@@ -1,7 +1,5 @@
 """The training cost of a model, from its audit."""
 
-import math
-
 import pytest
 import torch
 from torch import nn
@@ -35,19 +33,3 @@ def test_rescaling_moves_the_ratio_and_not_the_normalized_count():
     assert after.at_data[0].log10_normalized == pytest.approx(before.at_data[0].log10_normalized - 1.0, abs=0.01)
     assert after.at_data[1].log10_normalized == pytest.approx(before.at_data[1].log10_normalized - 1.0, abs=0.01)
     assert "can be made anything" in " ".join(str(after).split())
-
-
-def test_skips_are_said():
-    class Skip(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
-
-        def forward(self, x):
-            return x + self.b(self.a(x).relu())
-
-    model, batch = Skip(), torch.randn(4, 4)
-    cost = training_cost(ns.audit(model, batch), sensitivity=ns.weight_sensitivity(model, batch))
-    assert "skips or branches" in cost.notes[0]
-    assert math.isfinite(cost.log10_constant)
-    assert len(cost.rates) == 7

@@ -1,6 +1,5 @@
 """Files of version 1: they load, and are written again byte for byte."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,3 @@ def test_a_file_of_version_1_loads_and_is_written_again_byte_for_byte(name: str,
     found.to_json(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == old.read_bytes()
     assert repr(SAVED[name].from_json(found.to_json())) == repr(found)  # NaN is NaN
-
-
-def test_notes_of_a_network_were_added_within_version_1() -> None:
-    data = json.loads((DATA / "prediction.json").read_text())
-    del data["members"][0]["notes"]
-    assert lab.Prediction.from_json(data).members[0].notes == ()

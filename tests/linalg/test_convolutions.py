@@ -10,7 +10,7 @@ from torch import nn
 
 from normscope.core.bracket import Evidence
 from normscope.core.errors import InputError
-from normscope.linalg import conv_norm, operator_norms
+from normscope.linalg import conv_norm
 from normscope.linalg.convolution_map import Convolution
 from normscope.linalg.layer_norms import linear_map, spectral_norm
 
@@ -147,28 +147,6 @@ def test_twisted_tori_close_the_gap_of_smooth_kernels() -> None:
     assert result.gap <= 1e-3  # the plain torus leaves 2 %
 
 
-@pytest.mark.parametrize("factor", [1e-30, 1e-3, 1e30])
-def test_scale_does_not_matter(factor: float) -> None:
-    torch.manual_seed(0)
-    weight = torch.randn(6, 7, 3, 3, dtype=torch.float64)
-    plain = operator_norms.bracket(Convolution(weight, (24, 24), padding=1), rtol=1e-2)
-    scaled = operator_norms.bracket(Convolution(weight * factor, (24, 24), padding=1), rtol=1e-2)
-    assert scaled.upper == pytest.approx(plain.upper * factor, rel=1e-6)
-    assert scaled.lower == pytest.approx(plain.lower * factor, rel=1e-2)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_every_dtype_is_measured_in_float64(dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
-    layer = nn.Conv2d(3, 4, 3, padding=1, bias=False).to(dtype)
-    result = spectral_norm(layer, (3, 6, 6))
-    twin = nn.Conv2d(3, 4, 3, padding=1, bias=False).double()
-    twin.weight.data = layer.weight.detach().double()
-    truth = sigma(dense(twin, (3, 6, 6)))
-    assert result.lower <= truth * (1.0 + ORACLE) <= result.upper * (1.0 + 2.0 * ORACLE)
-    assert result.gap <= 1e-8
-
-
 def test_zero_and_unread_kernels_have_norm_zero() -> None:
     layer = nn.Conv2d(2, 2, 3, padding=1, bias=False)
     nn.init.zeros_(layer.weight)
@@ -176,14 +154,6 @@ def test_zero_and_unread_kernels_have_norm_zero() -> None:
     unread = nn.Conv1d(1, 1, 2, dilation=4, padding=2, bias=False)  # both taps fall into the padding
     result = spectral_norm(unread, (1, 1))
     assert (result.lower, result.upper) == (0.0, 0.0)
-
-
-def test_taps_that_cancel_on_a_circle_are_bounded_by_rounding() -> None:
-    layer = nn.Conv1d(2, 2, 3, padding=1, padding_mode="circular", bias=False)
-    layer.weight.data[:] = torch.tensor([1.0, -2.0, 1.0])
-    result = spectral_norm(layer, (2, 1))
-    assert result.lower == 0.0
-    assert result.upper <= 1e-5
 
 
 def test_budget_is_kept_and_the_result_is_still_sound() -> None:
@@ -195,14 +165,6 @@ def test_budget_is_kept_and_the_result_is_still_sound() -> None:
     assert "max_seconds" in result.advice
     assert result.lower < full.lower
     assert result.upper == full.upper  # its closed form comes before the clock
-
-
-def test_a_loose_bracket_says_so() -> None:
-    torch.manual_seed(0)
-    layer = nn.Conv2d(40, 40, 3, padding=1, padding_mode="replicate")
-    result = spectral_norm(layer, (40, 9, 9))
-    assert not result.converged
-    assert "gap" in result.advice
 
 
 def test_groups_are_written_out_one_by_one() -> None:
@@ -242,3 +204,11 @@ def test_a_gpu_gives_the_same_bracket(index: int) -> None:
 def test_geometry_errors(size: tuple[int, ...], options: dict, words: str) -> None:
     with pytest.raises(InputError, match=words):
         Convolution(torch.ones(2, 2, 3, 3), size, **options)
+
+
+def test_taps_that_cancel_on_a_circle_are_bounded_by_rounding() -> None:
+    layer = nn.Conv1d(2, 2, 3, padding=1, padding_mode="circular", bias=False)
+    layer.weight.data[:] = torch.tensor([1.0, -2.0, 1.0])
+    result = spectral_norm(layer, (2, 1))
+    assert result.lower == 0.0
+    assert result.upper <= 1e-5

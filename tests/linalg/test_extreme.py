@@ -15,7 +15,7 @@ from normscope.linalg.absolute import absolute, absolute_norm, applied, row_norm
 from normscope.linalg.certify import below
 from normscope.linalg.convolution_map import Convolution
 from normscope.linalg.folding import compose
-from normscope.linalg.linear_map import Centering, Composite, Diagonal, LinearMap, Matrix, Repeated, Sum
+from normscope.linalg.linear_map import Centering, Composite, LinearMap, Matrix, Sum
 from normscope.linalg.operator_norms import bracket, upper
 
 from .extreme import drawn, exact, log10_norm
@@ -47,7 +47,7 @@ def assert_sound(linear: LinearMap) -> None:
         assert value >= sum(abs(matrix[i, j]) for j in range(matrix.cols)) * (1 - mpmath.mpf(10) ** -12)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("seeds", [range(start, start + 10) for start in range(0, 60, 10)], ids=lambda s: str(s.start))
 def test_random_maps(seeds):
     for seed in seeds:
@@ -71,9 +71,7 @@ def terms_within_parts() -> Composite:
 
 CANCELLED = {
     "terms": Sum([row(0.1), row(0.2), row(-0.3)]),
-    "parts": Composite([Matrix(torch.tensor([[0.1], [0.3]], dtype=DOUBLE)), row(3.0, -1.0)]),
     "terms within parts": terms_within_parts(),
-    "copies": Composite([Repeated(Sum([row(0.1), row(0.2), row(-0.3)]), (2,)), Diagonal(torch.ones(2, 1), (2, 1))]),
     "a mean": Composite([Matrix(torch.tensor([[0.1], [0.1 + 2**-55], [0.1]], dtype=DOUBLE)), Centering((3,), 1)]),
 }
 
@@ -104,10 +102,7 @@ def test_products_that_vanish_are_not_zero(small, times):
 
 UNUSED = {
     "the first tap": ([1e300, 1e-30, 0.0], 1),
-    "the last tap": ([0.0, 1e-30, 1e300], 1),
-    "both": ([1e300, 1e-300, 1e300], 1),
     "far": ([1e160, 0.0, 1e-160, 0.0, 1e160], 2),
-    "negative": ([-1e250, -1e-200, 1.0], 1),
 }
 
 
@@ -141,13 +136,6 @@ def test_changes_that_vanish_behind_a_small_weight_are_kept():
     assert moved[0] >= 1e-340
     assert moved[0] > 0
     assert moved[1] == 0
-
-
-def test_a_search_that_overflows_ends():
-    far = Composite([Diagonal(torch.full((3,), 1e200, dtype=DOUBLE), (3,)) for _ in range(2)])
-    found = bracket(Composite([far, Matrix(torch.eye(3, dtype=DOUBLE) * 1e-100)]))
-    assert found.log10_upper == pytest.approx(300, abs=1e-6)
-    assert not math.isnan(found.log10_lower)
 
 
 @pytest.mark.parametrize("where", [(0, 0), (1, 1), (1, 0)])

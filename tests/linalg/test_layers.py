@@ -10,42 +10,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from normscope.core.errors import InputError
-from normscope.linalg.convolution_map import Convolution
 from normscope.linalg.layer_norms import spectral_norm
-from normscope.linalg.linear_map import Matrix
-
-from .cases import dense, sigma
-
-
-def test_kinds_of_input() -> None:
-    torch.manual_seed(0)
-    weight = torch.randn(4, 6)
-    layer = nn.Linear(6, 4)
-    layer.weight.data = weight
-    truth = sigma(weight.double())
-    for x in (weight, layer, Matrix(weight), nn.Parameter(weight)):
-        assert spectral_norm(x).upper == pytest.approx(truth, rel=1e-8)
-    assert spectral_norm(layer, (3, 6)).upper == pytest.approx(truth, rel=1e-8)
-    conv = nn.Conv2d(2, 3, 3)
-    shapes = [(2, 6, 7), [2, 6, 7], torch.Size((5, 2, 6, 7))]
-    assert len({spectral_norm(conv, shape).upper for shape in shapes}) == 1
-    assert spectral_norm(Convolution(conv.weight, (6, 7))).upper == spectral_norm(conv, (2, 6, 7)).upper
-
-
-@pytest.mark.parametrize("mode", ["zeros", "circular", "reflect", "replicate"])
-@pytest.mark.parametrize("padding", ["same", "valid", 1, (2, 0)])
-def test_padding(mode: str, padding: str | int | tuple[int, int]) -> None:
-    torch.manual_seed(0)
-    layer = nn.Conv2d(2, 3, (3, 4), padding=padding, padding_mode=mode, bias=False)
-    result = spectral_norm(layer, (2, 6, 5))
-    assert result.lower * (1 - 1e-12) <= sigma(dense(layer, (2, 6, 5))) <= result.upper * (1 + 1e-12)
-
-
-def test_bias_does_not_count() -> None:
-    layer = nn.Conv1d(2, 2, 3)
-    before = spectral_norm(layer, (2, 9)).upper
-    layer.bias.data += 100.0
-    assert spectral_norm(layer, (2, 9)).upper == before
 
 
 def test_parametrizations_are_honoured() -> None:
@@ -87,11 +52,6 @@ def test_bad_input_gets_one_clear_sentence(x, shape, words: str) -> None:
     assert "\n" not in str(raised.value)
 
 
-def test_rtol_must_be_positive() -> None:
-    with pytest.raises(InputError, match="rtol"):
-        spectral_norm(torch.ones(2, 2), rtol=0.0)
-
-
 @pytest.mark.parametrize("broken", [False, True])
 def test_the_module_is_left_as_found(broken: bool) -> None:
     torch.manual_seed(0)
@@ -126,11 +86,3 @@ def test_train_mode_buffers_of_a_parametrization_are_left_alone() -> None:
     spectral_norm(layer)
     for name, value in layer.state_dict().items():
         assert torch.equal(value, before[name]), name
-
-
-def test_the_same_call_gives_the_same_bracket() -> None:
-    torch.manual_seed(0)
-    layer = nn.Conv2d(16, 16, 3, padding=1)
-    first, second = (spectral_norm(layer, (16, 16, 16), seed=3) for _ in range(2))
-    assert (first.log10_lower, first.log10_upper) == (second.log10_lower, second.log10_upper)
-    assert torch.equal(first.witness, second.witness)

@@ -58,6 +58,7 @@ def matrices() -> dict[str, torch.Tensor]:
     }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", matrices())
 @pytest.mark.parametrize("factor", [1.0, 1e-200, 1e200])
 def test_matrices(name: str, factor: float) -> None:
@@ -70,13 +71,6 @@ def test_matrices(name: str, factor: float) -> None:
     assert result.evidence is Evidence.PROVEN
     assert result.witness.norm() == pytest.approx(1.0)
     assert float((matrix / factor @ result.witness).norm()) * factor >= result.lower * (1.0 - 1e-12)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_low_precision_matrices(dtype: torch.dtype) -> None:
-    matrix = torch.randn(40, 50, generator=torch.Generator().manual_seed(3)).to(dtype)
-    result = operator_norms.bracket(Matrix(matrix))
-    assert result.lower <= sigma(matrix.double()) * (1.0 + 1e-12) <= result.upper * (1.0 + 2e-12)
 
 
 def test_extreme_values() -> None:
@@ -150,27 +144,6 @@ def test_other_maps(name: str) -> None:
         assert float(gain) >= result.lower * (1.0 - 1e-12)
 
 
-def test_isometries_are_exactly_one() -> None:
-    for linear in (Identity((3, 4), (12,)), Reindex.of(lambda x: x.T, (3, 4)), Centering((3, 4))):
-        assert operator_norms.upper(linear).log10 == 0.0
-
-
-def test_code_too_large_to_write_out_is_infinite_with_a_reason() -> None:
-    result = operator_norms.bracket(Coded(lambda x: x - x.flip(1), (50_000,), (50_000,)), steps=5)
-    assert result.log10_upper == math.inf
-    assert "Coded" in result.reason
-    assert result.lower > 0.0
-
-
-def test_bounds_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    linear = Matrix(torch.randn(5, 5, generator=torch.Generator().manual_seed(0)))
-    first = operator_norms.upper(linear)
-    monkeypatch.setattr(operator_norms, "_bound", None)
-    assert operator_norms.upper(linear) is first
-    with pytest.raises(TypeError):
-        operator_norms.upper(linear, rtol=1e-9)
-
-
 def test_certificate_covers_every_matrix_of_a_family() -> None:
     generator = torch.Generator().manual_seed(0)
     for size, count in ((1, 50), (2, 50), (7, 200), (40, 60), (130, 12)):
@@ -206,13 +179,6 @@ def test_lanczos_finds_the_top_of_a_batch() -> None:
     assert float(errors.max()) <= 1e-6
 
 
-def test_lanczos_stops_in_an_invariant_subspace() -> None:
-    values = lanczos(lambda x: 3.0 * x, torch.ones(2, 9, dtype=F64), steps=9).values
-    assert torch.allclose(values, torch.full((2,), 3.0, dtype=F64))
-    zero = lanczos(lambda x: 0.0 * x, torch.ones(2, 9, dtype=F64), steps=9).values
-    assert torch.equal(zero, torch.zeros(2, dtype=F64))
-
-
 def test_search_restarts_when_its_memory_is_full() -> None:
     generator = torch.Generator().manual_seed(2)
     matrix = Matrix(torch.randn(120, 140, dtype=F64, generator=generator))
@@ -231,3 +197,10 @@ def test_matrices_on_a_gpu(name: str) -> None:
     assert result.lower <= truth * (1.0 + 1e-12)
     assert truth <= result.upper * (1.0 + 1e-12)
     assert result.gap <= 1e-7
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_low_precision_matrices(dtype: torch.dtype) -> None:
+    matrix = torch.randn(40, 50, generator=torch.Generator().manual_seed(3)).to(dtype)
+    result = operator_norms.bracket(Matrix(matrix))
+    assert result.lower <= sigma(matrix.double()) * (1.0 + 1e-12) <= result.upper * (1.0 + 2e-12)

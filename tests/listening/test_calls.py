@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from normscope.listening.calls import FunctionCall, float_tensors, tensors_in
+from normscope.listening.calls import FunctionCall
 
 
 def call(func: Any, *args: Any, **kwargs: Any) -> FunctionCall:
@@ -36,13 +36,6 @@ def test_arguments_go_by_name_however_they_are_given(made: FunctionCall) -> None
     assert made.weight_family == "linear"
 
 
-def test_defaults_are_filled_in() -> None:
-    assert call(F.layer_norm, X, (3,)).named()["eps"] == 1e-5
-    assert call(F.batch_norm, X, None, None).named()["training"] is False
-    named = call(torch.conv2d, torch.ones(1, 3, 4, 4), torch.ones(2, 3, 3, 3)).named()
-    assert (list(named["stride"]), list(named["padding"]), named["groups"]) == ([1, 1], [0, 0], 1)
-
-
 @pytest.mark.parametrize(
     ("made", "family"),
     [
@@ -57,14 +50,3 @@ def test_defaults_are_filled_in() -> None:
 )
 def test_what_is_a_weight_layer(made: FunctionCall, family: str | None) -> None:
     assert made.weight_family == family
-
-
-def test_tensors_are_found_in_nests_and_objects() -> None:
-    class Output:
-        def __init__(self) -> None:
-            self.logits, self.hidden, self.name = X, (B, [W]), "x"
-
-    assert [t is u for t, u in zip(tensors_in(Output()), (X, B, W), strict=True)] == [True] * 3
-    assert tensors_in(X)[0] is X
-    assert len(float_tensors({"a": X, "b": torch.arange(3), "c": torch.empty(0)})) == 1
-    assert tensors_in(None) == []

@@ -107,53 +107,6 @@ def test_nothing_stays_behind_even_if_the_model_raises(listen: Callable[..., Any
     assert not torch.overrides._get_current_function_mode_stack()
 
 
-def test_runs_are_counted_by_module_and_family_anew_in_each_forward() -> None:
-    model, x = network("functions")
-    listener = FunctionListener(model)
-    for _ in range(2):
-        with listener.recording(Tier.FULL) as found:
-            model(x)
-        assert list(found.normalizers) == [
-            ("", "layer_norm", 0), ("twice.1", "layer_norm", 0), ("twice.1", "layer_norm", 1), ("", "layer_norm", 1)
-        ]  # fmt: skip
-        assert Counter(path for path, _, _ in found.weights) == {"": 3, "twice.0": 2}
-
-
-class Products(nn.Module):
-    """Products with a stack of matrices, with a vector and with a matrix."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stack, self.vector = nn.Parameter(torch.randn(3, 6, 6)), nn.Parameter(torch.randn(6))
-        self.matrix = nn.Parameter(torch.randn(6, 6))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (x @ self.stack) @ self.matrix @ self.vector
-
-
-def test_runs_follow_products_that_have_one_operator_norm() -> None:
-    """Audits have a row for each; in a run the matrix is the first, and nothing is said to be lost."""
-    torch.manual_seed(0)
-    model, x = Products(), torch.randn(2, 6)
-    assert [run for _, _, run in watch_data(model, [x]).order] == [0, 1, 2]
-    found = heard(model, x)
-    assert {site: weight.parameters for site, weight in found.weights.items()} == {("", "linear", 0): ("matrix",)}
-    assert not found.lost
-
-
-def test_gradients_of_blocks_are_heard_without_hooks_that_stay() -> None:
-    model, x = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), torch.randn(5, 3, requires_grad=True)
-    with FunctionListener(model, ("0", "1")).recording(Tier.FULL) as found:
-        made = model(x)
-    made.sum().backward()
-    assert not x._backward_hooks
-    (out, none), (last, inner) = found.gradients["0"], found.gradients["1"]
-    assert none is None, "the input is a leaf"
-    assert out is not None and last is not None and inner is not None  # noqa: PT018
-    assert float(last) == pytest.approx(1.0)
-    assert float(out) == float(inner) == pytest.approx(float(model[1].weight.detach().sum(0).square().mean().sqrt()))
-
-
 class Failing(LayerListener):
     """Fails at whatever it sees."""
 
@@ -274,11 +227,6 @@ def test_units_lie_where_the_layer_before_has_its_channels(
     units = UnitAxis()
     units.follow(torch.empty(output), dim, last=last)
     assert units.of(torch.empty(shape)) == axis
-
-
-def test_in_front_of_all_layers_they_lie_along_the_second_dimension() -> None:
-    assert UnitAxis().of(torch.empty(2, 3, 4, 5)) == 1
-    assert UnitAxis().of(torch.empty(2, 3)) == 1
 
 
 class Tokens(nn.Module):

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from normscope.listening.calls import FunctionCall
-from normscope.listening.normalizer_seen import NormalizerSeen, normalizer_seen, rows_seen
+from normscope.listening.calls import FunctionCall, NormalizerSeen, normalizer_seen, rows_seen
 
 GAMMA = torch.tensor([1.0, -2.0, 0.5, 3.0])
 MEAN, VARIANCE = torch.arange(4.0), torch.arange(4.0) + 0.5
@@ -86,8 +85,3 @@ def test_a_constant_far_from_zero_has_no_variance_to_speak_of() -> None:
     for exact in (False, True):
         found = rows_seen("layer_norm", x, sets=5, eps=1e-5, exact=exact).variance
         torch.testing.assert_close(found.double(), x.double().var(1, correction=0)[:, None], rtol=1e-3, atol=0.0)
-
-
-def test_one_sample_without_a_batch() -> None:
-    seen = seen_of(F.instance_norm, images()[0, :, 0])
-    assert (seen.variance.shape, seen.entries, seen.groups) == ((1, 4), 5, 4)

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normscope.listening.calls import FunctionCall
-from normscope.listening.weight_seen import WeightSeen, weight_seen
+from normscope.listening.calls import FunctionCall, WeightSeen, weight_seen
 
 
 def seen_of(func: Any, *args: Any, **kwargs: Any) -> WeightSeen:

@@ -52,7 +52,7 @@ TWELVE = [
 ]  # fmt: skip
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(16)
 @pytest.mark.parametrize(("network", "optimizer", "tier"), TWELVE)
 def test_a_healthy_training_is_silent(network, optimizer, tier):
     """With alarms at full attention: all of them at every record."""
@@ -61,6 +61,7 @@ def test_a_healthy_training_is_silent(network, optimizer, tier):
     assert not run.findings, "not even an info"
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("network", ["convolutions, BatchNorm", "mlp, LayerNorm"])
 def test_a_schedule_that_begins_and_ends_at_zero_is_silent(network):
@@ -69,6 +70,7 @@ def test_a_schedule_that_begins_and_ends_at_zero_is_silent(network):
     assert not warned(run)
 
 
+@pytest.mark.slow
 def test_measuring_every_step_is_silent():
     assert not warned(train(SMALL["mlp, BatchNorm"](), OPTIMIZERS["SGD, high"], every=1, steps=120))
 

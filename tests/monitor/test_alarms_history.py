@@ -231,6 +231,7 @@ def test_records_of_another_model_keep_their_loss_alone(tmp_path):
     assert [one.loss for one in found.records] == [1.0] * 11
 
 
+@pytest.mark.slow
 def test_a_training_in_two_parts(tmp_path):
     first = train(mlp("batch"), sgd(0.01), batch=8, steps=30, log=tmp_path)
     second = train(mlp("batch"), sgd(0.01), batch=8, steps=30, log=tmp_path)
@@ -304,6 +305,7 @@ def stored(held, seen):
     return sum(stored(value, seen) for value in (*inner, *getattr(held, "__dict__", {}).values()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [5000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_what_is_kept_does_not_grow_with_the_run(count):
     found = History()

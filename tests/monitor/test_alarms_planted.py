@@ -50,6 +50,7 @@ def collapsing(optimizer) -> dict:
     }
 
 
+@pytest.mark.slow
 def test_coupled_l2_in_adam_collapses_variances_and_is_named():
     run = train(**collapsing(torch.optim.Adam))
     assert len(warned(run)["variance-collapse"]) >= 2
@@ -66,6 +67,7 @@ def test_coupled_l2_in_adam_collapses_variances_and_is_named():
     assert "small-batch" not in warned(run)
 
 
+@pytest.mark.slow
 def test_the_same_decay_in_adamw_collapses_nothing():
     run = train(**collapsing(torch.optim.AdamW))
     assert run.records[-1].loss < 0.01
@@ -81,6 +83,7 @@ def test_small_batches_are_seen_at_once():
     assert "small-batch" in warned(train(convolutional("batch"), sgd(0.01), batch=2, steps=10))
 
 
+@pytest.mark.slow
 def test_running_statistics_that_do_not_follow():
     run = train(normalizers(mlp("batch"), momentum=1e-3), sgd(0.1, momentum=0.9), steps=200)
     assert list(warned(run)) == ["stale-statistics"]
@@ -120,6 +123,7 @@ def test_gradients_that_vanish_in_a_deep_sigmoid_network():
     assert warned(train(model, sgd(0.1), steps=80, tier="economy")) == {"gradient-vanishing": ["1"]}
 
 
+@pytest.mark.slow
 def test_gradients_that_vanish_between_blocks():
     torch.manual_seed(0)
     layers = [nn.Sequential(nn.Linear(32, 32), nn.Sigmoid()) for _ in range(12)]
@@ -154,6 +158,7 @@ def test_a_layer_that_stays_zero():
     assert {"linear2", "norm2"} <= set(warned(run)["dead-layer"])
 
 
+@pytest.mark.slow
 def test_steps_that_turn_nothing_and_steps_that_turn_all():
     still = train(mlp("batch"), sgd(1e-9), steps=80)
     assert list(warned(still)) == ["effective-lr"]
@@ -174,6 +179,7 @@ def test_steps_that_turn_nothing_and_steps_that_turn_all():
     assert named(spun, "effective-lr").numbers["exploding"] == 1
 
 
+@pytest.mark.slow
 def test_norms_and_variances_that_grow_without_limit():
     run = train(mlp("batch"), sgd(0.01), before=swelling(1.1, "linear1"))
     assert warned(run)["norm-growth"] == ["linear1"]
@@ -181,6 +187,7 @@ def test_norms_and_variances_that_grow_without_limit():
     assert warned(train(mlp(), sgd(1e-3), before=swelling(1.05, "linear1")))["norm-growth"] == ["linear1"]
 
 
+@pytest.mark.slow
 def test_a_normalizer_that_makes_signal_of_noise():
     images, labels = data()
     run = train(normalizers(convolutional("batch"), eps=1e-14), sgd(0.01), samples=(1e-4 * images, labels), steps=80)
@@ -188,11 +195,13 @@ def test_a_normalizer_that_makes_signal_of_noise():
     assert named(run, "expanding-normalizer").numbers["count"] >= 1
 
 
+@pytest.mark.slow
 def test_a_loss_that_training_makes_worse():
     run = train(mlp("batch"), sgd(1e-4), before=swelling(1.05, "linear4"))
     assert warned(run)["loss-rising"] == [""]
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("end", ["exit", "flush"])
 def test_alarms_are_looked_for_in_time_and_at_the_end(end, monkeypatch):
@@ -242,6 +251,7 @@ class Branches(nn.Module):
         return self.last(x)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("skip", [True, False])
 def test_branches_beside_a_skip_are_no_chain(skip):

@@ -98,6 +98,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             process.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
 def test_norms_are_those_of_one_process(how: str, trained: Path) -> None:

@@ -38,6 +38,7 @@ def train(domain: ns.Domain, *, steps: int = 60, shift: int | None = None, by: f
     return run
 
 
+@pytest.mark.slow
 def test_data_that_leave_the_domain_raise_an_alarm() -> None:
     run = train(followed()[1], steps=100, shift=50)
     found = next(finding for finding in run.findings if finding.code == "left-domain")
@@ -50,6 +51,7 @@ def test_data_that_leave_the_domain_raise_an_alarm() -> None:
     assert found.step >= 70  # not for one odd batch
 
 
+@pytest.mark.slow
 def test_the_healthy_twin_is_silent() -> None:
     run = train(followed()[1], steps=100)
     assert not [finding for finding in run.findings if finding.code == "left-domain"]
@@ -64,6 +66,7 @@ def test_data_that_never_were_inside_raise_it_too() -> None:
     assert [f.code for f in run.findings if f.code == "left-domain"] == ["left-domain"]
 
 
+@pytest.mark.slow
 def test_a_domain_that_covers_little_of_the_data_is_no_alarm() -> None:
     """What is outside from the start and stays so is the domain's coverage, not the data."""
     model = followed()[0]
@@ -74,6 +77,7 @@ def test_a_domain_that_covers_little_of_the_data_is_no_alarm() -> None:
     assert not [finding for finding in run.findings if finding.code == "left-domain"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mlp", pytest.param("conv", marks=pytest.mark.slow)])
 def test_training_is_the_same_to_the_last_bit(kind: str) -> None:
     domain = followed(kind)[1]

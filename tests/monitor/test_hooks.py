@@ -43,6 +43,7 @@ def closed(make: Any, *, named: bool = False, every: int = 1) -> tuple[list[floa
     return found, run.records
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("every", [1, 2])
 def test_a_closure_is_measured_like_a_loop(named: bool, every: int) -> None:

@@ -112,6 +112,7 @@ def assert_same(found: tuple[Record, ...], expected: tuple[Record, ...]) -> None
                 assert one.of(kind, quantity) == table[quantity], (kind, quantity)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("manual", [False, True])
 @pytest.mark.parametrize("calls", ["itself", "part"])

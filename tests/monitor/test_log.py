@@ -58,6 +58,7 @@ def killed_while_training(folder: Path, after: float) -> tuple[int, int]:
     return steps[0], steps[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [1, pytest.param(6, marks=pytest.mark.slow)])
 def test_kills_cost_at_most_one_record_each_and_the_log_goes_on(tmp_path: Path, kills: int) -> None:
     rng = random.Random(7)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from normscope.listening.weight_seen import LayerGeometry
+from normscope.listening.calls import LayerGeometry
 from normscope.monitor import norm_tracking as norms_module
 from normscope.monitor.norm_tracking import AFRESH_TURNS, LATEST_TURNS, READABLE_DECADES, NormTracker
 from normscope.monitor.probes.weight_probe import eigenvectors_by_powers, follow_norms, search_norms

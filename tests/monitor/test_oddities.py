@@ -106,7 +106,7 @@ UNUSUAL: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("tier", ["economy", "full"])
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_unusual_models_train_as_they_do_alone(name: str, tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,6 +274,7 @@ def test_the_end_of_a_run_looks_for_alarms_whatever_the_budget(monkeypatch: pyte
     assert not all(looked)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_kept_keeps_no_model_alive() -> None:
     model: nn.Module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     alive = weakref.ref(model), weakref.ref(model[0].weight)

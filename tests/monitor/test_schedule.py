@@ -73,6 +73,7 @@ def test_a_layer_that_is_not_in_turn_keeps_its_norms_and_has_no_update(monkeypat
             assert norm == pytest.approx(true, abs=error + 1e-4)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("one_each", "lr", "seen"), [(False, 2.0, 0.3), (True, 2.0, 0.4), (True, 0.05, 0.8)])
 def test_norms_are_shown_between_turns_unless_they_may_be_off(
     monkeypatch: pytest.MonkeyPatch, one_each: bool, lr: float, seen: float
@@ -145,6 +146,7 @@ class Calls(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.slow
 def test_a_record_without_turns_costs_few_calls_however_many_layers_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Alone, and with a record in ten steps: 48 calls for three layers, and at most two more for another."""
     monkeypatch.setattr("normscope.monitor.watching.TIME_SHARE", 0.0)

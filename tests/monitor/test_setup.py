@@ -28,6 +28,7 @@ def batch(step: int) -> Tensor:
     return torch.randn(16, 6, generator=torch.Generator().manual_seed(step))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("how", ["none", "zeros", "model", "after the forward", "after the step", "by hand", "closure"])
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_gradients_that_are_cleared_somehow_are_no_fault(how: str, accumulate: int) -> None:
@@ -132,6 +133,7 @@ def test_branches_that_are_taken_now_and_then_are_no_fault() -> None:
     assert not codes(run)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("how", ["frozen", "another optimizer", "by hand", "no gradient either"])
 def test_parameters_that_another_trains_or_nobody_wants_are_no_fault(how: str) -> None:
     model, more = network(), None
@@ -220,6 +222,7 @@ def test_an_evaluation_in_between_is_no_eval_mode() -> None:
     assert not codes(run)
 
 
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_compiled_function_around_a_plain_model_is_told(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # functions that are compiled are looked for

@@ -93,6 +93,7 @@ def assert_same(found: tuple[Record, ...], expected: tuple[Record, ...]) -> None
         assert one.loss == pytest.approx(two.loss, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_training_is_the_same_and_measured_like_a_loop(accumulate: int, tmp_path: Path) -> None:
@@ -112,6 +113,7 @@ def test_training_is_the_same_and_measured_like_a_loop(accumulate: int, tmp_path
         assert_same(callback.records, looped(5, 2))
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_a_checkpoint_in_the_same_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     trainer(NormscopeCallback(every=2, log=log), tmp_path, steps=5, save_strategy="steps", save_steps=5).train()
@@ -123,6 +125,7 @@ def test_a_run_goes_on_from_a_checkpoint_in_the_same_log(tmp_path: Path) -> None
     assert [line["step"] for line in read_log(log) if line["type"] == "run"] == [0, 6]
 
 
+@pytest.mark.slow
 def test_a_model_without_a_loss_has_the_trainers(tmp_path: Path) -> None:
     class Own(Keeping):
         def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -135,6 +138,7 @@ def test_a_model_without_a_loss_has_the_trainers(tmp_path: Path) -> None:
     assert [record.loss for record in callback.records] == pytest.approx(made.losses, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_run_stopped_by_an_error_is_closed_by_the_next(tmp_path: Path) -> None:
     callback = NormscopeCallback(every=1)
     made = trainer(callback, tmp_path, steps=3)

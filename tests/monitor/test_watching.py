@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.core.errors import InputError
-from normscope.listening.normalizer_seen import row_variance
+from normscope.listening.calls import row_variance
 from normscope.monitor.watching import watch
 
 from .training import batches, losses, network
@@ -32,7 +32,7 @@ def hooks(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[int]:
     return [*found, len(optimizer._optimizer_step_pre_hooks), len(optimizer._optimizer_step_post_hooks)]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("kind", ["conv", "mlp", "transformer"])
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
 def test_training_is_the_same_to_the_last_bit(kind: str, optimizer: Any) -> None:
@@ -144,7 +144,7 @@ def test_time_spent_inside_the_forward_is_counted(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("normscope.monitor.forward_listening.row_variance", slow)
     _, _, run = losses("layers", 5, watched=lambda m, o: watch(m, o, every=1))
     assert run._hooks.clock.own > 0.01 * 2 * 4  # two layers, all steps but the first
-    monkeypatch.setattr("normscope.listening.normalizer_seen.row_variance", slow)
+    monkeypatch.setattr("normscope.listening.calls.row_variance", slow)
     _, _, run = losses("layers", 5, watched=lambda m, o: watch(m, o, every=1, tier="standard"))
     assert run._hooks.clock.own > 0.01 * 2 * 4
     assert run._hooks.clock.first > 0.01 * 2
@@ -188,6 +188,7 @@ def test_a_gradient_scaler_is_seen_through(scaled: bool) -> None:
     assert gradients(1024.0) == pytest.approx(gradients(None), abs=1e-2 if scaled else 1e-4)
 
 
+@pytest.mark.slow
 def test_a_compiled_model_is_measured_by_a_pass_aside() -> None:
     def compiled(model: nn.Module) -> nn.Module:
         return torch.compile(model, backend="aot_eager")
@@ -374,6 +375,6 @@ def test_what_could_not_be_measured_is_noted(tmp_path: Path, monkeypatch: pytest
     def broken(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("no")
 
-    monkeypatch.setattr("normscope.listening.normalizer_seen.row_variance", broken)
+    monkeypatch.setattr("normscope.listening.calls.row_variance", broken)
     losses("mlp", 2, watched=lambda m, o: watch(m, o, every=1, log=tmp_path))
     assert ns.Run(tmp_path).metadata["notes"] == ["5 (rms_norm) could not be measured"]

@@ -53,15 +53,6 @@ def test_vanishing_is_cured():
     assert abs(done.layers[0].log10_gradient_after) < 1.5
 
 
-def test_in_place_it_changes_the_parameters_that_an_optimizer_knows():
-    model, batch = chain(), torch.randn(64, 24)
-    known = list(model.parameters())
-    done = ns.initialise(model, batch, inplace=True)
-    assert done.model is model
-    assert all(one is other for one, other in zip(known, model.parameters()))
-    assert deviations(model, batch) == pytest.approx([1.0] * 13, abs=0.011)
-
-
 def test_layers_that_feed_a_normalizer_are_left_alone():
     model = nn.Sequential(
         nn.Linear(6, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 32), nn.LayerNorm(32), nn.Linear(32, 3)
@@ -72,30 +63,6 @@ def test_layers_that_feed_a_normalizer_are_left_alone():
     assert "feeds `4`" in reasons["3"]
     assert list(done.factors) == ["5"]
     assert int(model[1].num_batches_tracked) == int(done.model[1].num_batches_tracked) == 0
-
-
-def test_an_eval_mode_batchnorm_does_not_take_the_scale_back():
-    model = nn.Sequential(nn.Linear(6, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 3)).eval()
-    assert list(ns.initialise(model, torch.randn(32, 6)).factors) == ["0", "3"]
-
-
-class Twice(nn.Module):
-    """One layer, run twice."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer, self.head = nn.Linear(16, 16), nn.Linear(16, 2)
-
-    def forward(self, x):
-        return self.head(self.layer(self.layer(x).relu()).relu())
-
-
-def test_a_layer_that_runs_twice_is_scaled_by_its_first_run_and_what_follows_knows():
-    model, batch = Twice(), torch.randn(64, 16)
-    done = ns.initialise(model, batch)
-    assert [layer.path for layer in done.layers] == ["layer", "head"]
-    assert float(done.model.layer(batch).detach().std(correction=0)) == pytest.approx(1.0, rel=1e-5)
-    assert float(done.model(batch).detach().std(correction=0)) == pytest.approx(1.0, rel=1e-5)
 
 
 def test_shared_and_parametrized_weights_are_left_alone():

@@ -96,6 +96,7 @@ def test_every_text_of_an_audit(audited):
     assert "\x1b" not in str(audit)
 
 
+@pytest.mark.slow
 def test_every_text_of_a_log(tmp_path):
     logs.write(tmp_path, count=2, steps=60)
     lines = [json.loads(line) for line in (tmp_path / FILE).read_text().splitlines()]

@@ -40,6 +40,7 @@ def assert_harmless(text: str) -> None:
     assert all(letter == "\n" or unicodedata.category(letter) not in ("Cc", "Cf", "Zl") for letter in text)
 
 
+@pytest.mark.slow
 def test_results_write_control_characters_out(tmp_path: Path) -> None:
     model, x, labels = hostile(nn.Linear(4, 3)), torch.randn(6, 4), torch.arange(6) % 3
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -2,7 +2,6 @@
 
 import json
 import threading
-from dataclasses import replace
 from http.client import HTTPConnection
 
 import pytest
@@ -139,34 +138,6 @@ def test_a_damaged_log_is_told_and_the_rest_stays(tmp_path):
     assert followed.version == before + 1
     assert "no JSON" in live_data([followed], ["a"], ["Loss"], 0, 1e9)["runs"][0]["state"]
     assert len(followed.run.records) == 3
-
-
-def test_a_part_of_the_run_has_its_own_points(folders):
-    followed = [Followed(folders / "a")]
-    whole = live_data(followed, ["a"], ["Weights"], float("-inf"), float("inf"))
-    part = live_data(followed, ["a"], ["Weights"], 20, 40)
-    assert [x for x, _ in whole["charts"][0]["curves"][0]["points"]] == list(range(0, 100, 10))
-    assert [x for x, _ in part["charts"][0]["curves"][0]["points"]] == [20, 30, 40]
-    assert whole["parts"] == ["Loss", "Rates and products", "Normalizers", "Weights", "Signal and gradients"]
-
-
-def test_losses_of_all_steps_and_figures_of_the_loop_are_drawn(tmp_path):
-    logs.write(tmp_path, steps=10, ended=False, findings=())
-    writer = LogWriter(tmp_path)
-    for step in (10, 20, 30):
-        found = {"loss_mean": 2.0, "loss_least": 1.0, "loss_largest": 3.0 + step, "accuracy": step / 100}
-        writer.write("step", replace(logs.record(step, 3), metrics=found).to_json())
-        writer.write("metrics", {"step": step + 5, "metrics": {"val_loss": 0.1 * step}})
-    writer.close()
-    data = live_data([Followed(tmp_path)], ["a"], ["Loss"], 15, 1e9)
-    charts = {chart["id"]: chart["curves"] for chart in data["charts"]}
-    assert list(charts) == ["loss", "metric accuracy", "metric val_loss"]
-    assert [curve["name"] for curve in charts["loss"]] == ["mean", "least", "largest"]
-    assert charts["loss"][2]["points"] == [[20, 23.0], [30, 33.0]]
-    assert charts["metric accuracy"][0]["points"] == [[20, 0.2], [30, 0.3]]
-    assert charts["metric val_loss"][0]["points"] == [[15, 1.0], [25, 2.0], [35, 3.0]]
-    low = live_data([Followed(tmp_path)], ["a"], ["Loss"], 0, 20)
-    assert [x for x, _ in low["charts"][-1]["curves"][0]["points"]] == [15]
 
 
 def test_nothing_that_a_log_says_is_hidden_in_the_data(tmp_path):

@@ -13,6 +13,7 @@ Weights and batches are seeded, and the caller's random state is left as it was.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -90,365 +91,122 @@ def lifelike(model: nn.Module) -> nn.Module:
     return model
 
 
-# --------------------------------------------------------------------------- images
+# ------------------------------------------------------------------- transformers
 
 
-def _resnet(layer_type: str) -> nn.Module:
-    from transformers import ResNetConfig, ResNetForImageClassification
+def hugging_face(
+    name: str,
+    kind: str,
+    batch: Callable[[], Batch],
+    output: str,
+    *,
+    config: str | None = None,
+    prepare: Callable[[nn.Module], nn.Module] = lambda model: model,
+    **settings: Any,
+) -> None:
+    """Register an architecture of transformers by the names of its class and, where that is another, its config."""
 
-    config = ResNetConfig(
-        embedding_size=16,
-        hidden_sizes=[16, 32],
-        depths=[2, 2],
-        layer_type=layer_type,
-        num_labels=10,
-    )
-    return lifelike(ResNetForImageClassification(config))
+    @family(name)
+    def build() -> Case:
+        import transformers
 
-
-@family("resnet_basic")
-def resnet_basic() -> Case:
-    return _resnet("basic"), pixels(16), "logits"
-
-
-@family("resnet_bottleneck")
-def resnet_bottleneck() -> Case:
-    return _resnet("bottleneck"), pixels(16), "logits"
+        made = config or re.sub(r"(For\w+|LMHeadModel|EncoderModel|Model)$", "", kind) + "Config"
+        model = getattr(transformers, kind)(getattr(transformers, made)(**settings))
+        return prepare(model), batch(), output
 
 
-@family("resnet_basic_dict")
-def resnet_basic_dict() -> Case:
-    return _resnet("basic"), {"pixel_values": pixels(16)}, "logits"
-
-
-@family("convnext")
-def convnext() -> Case:
-    from transformers import ConvNextConfig, ConvNextForImageClassification
-
-    config = ConvNextConfig(hidden_sizes=[16, 32], depths=[2, 2], num_stages=2, num_labels=10)
-    return ConvNextForImageClassification(config), pixels(), "logits"
-
-
-@family("convnextv2")
-def convnextv2() -> Case:
-    from transformers import ConvNextV2Config, ConvNextV2ForImageClassification
-
-    config = ConvNextV2Config(hidden_sizes=[16, 32], depths=[2, 2], num_stages=2, num_labels=10)
-    model = ConvNextV2ForImageClassification(config)
-    with torch.no_grad():  # GRN starts at zero, where it does nothing
+def grn_at_work(model: nn.Module) -> nn.Module:
+    """GRN starts at zero, where it does nothing."""
+    with torch.no_grad():
         for name, parameter in model.named_parameters():
             if ".grn." in name:
                 parameter.normal_(0.0, 0.2)
-    return model, pixels(), "logits"
+    return model
 
 
-def _regnet(layer_type: str) -> nn.Module:
-    from transformers import RegNetConfig, RegNetForImageClassification
-
-    config = RegNetConfig(
-        embedding_size=16,
-        hidden_sizes=[16, 32],
-        depths=[2, 2],
-        groups_width=8,
-        layer_type=layer_type,
-        num_labels=10,
-    )
-    return lifelike(RegNetForImageClassification(config))
+def small_pixels() -> torch.Tensor:
+    return pixels(16)
 
 
-@family("regnet_x")
-def regnet_x() -> Case:
-    return _regnet("x"), pixels(), "logits"
-
-
-@family("regnet_y")
-def regnet_y() -> Case:
-    return _regnet("y"), pixels(), "logits"
-
-
-@family("efficientnet")
-def efficientnet() -> Case:
-    from transformers import EfficientNetConfig, EfficientNetForImageClassification
-
-    config = EfficientNetConfig(
-        image_size=32,
-        width_coefficient=0.25,  # the last convolution has 1280 * 0.25 = 320 channels
-        depth_coefficient=1.0,
-        depth_divisor=8,
-        kernel_sizes=[3, 5],
-        in_channels=[32, 64],
-        out_channels=[64, 96],
-        strides=[1, 2],
-        num_block_repeats=[1, 2],
-        expand_ratios=[1, 4],
-        hidden_dim=320,
-        num_labels=10,
-    )
-    return lifelike(EfficientNetForImageClassification(config)), pixels(), "logits"
-
-
-@family("mobilenet_v2")
-def mobilenet_v2() -> Case:
-    from transformers import MobileNetV2Config, MobileNetV2ForImageClassification
-
-    config = MobileNetV2Config(image_size=32, depth_multiplier=0.25, num_labels=10)
-    model = MobileNetV2ForImageClassification(config)
-    return lifelike(model), pixels(), "logits"
-
-
-_ENCODER = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
+STAGES = {"hidden_sizes": [16, 32], "depths": [2, 2], "num_labels": 10}
+BLOCKS = {"embedding_size": 16, **STAGES, "prepare": lifelike}
+ENCODER = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+PATCHES = {**ENCODER, "image_size": 32, "patch_size": 8}
+VISION = {**PATCHES, "num_labels": 10}
+TEXT = {**ENCODER, "vocab_size": VOCAB, "max_position_embeddings": 16}
+T5 = {"vocab_size": VOCAB, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
+DECODER = {**ENCODER, "num_key_value_heads": 2, "vocab_size": VOCAB, "max_position_embeddings": 32}
+GEMMA = {**DECODER, "head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 4}
+EFFICIENT = {
+    "image_size": 32,
+    "width_coefficient": 0.25,  # the last convolution has 1280 * 0.25 = 320 channels
+    "depth_coefficient": 1.0,
+    "depth_divisor": 8,
+    "kernel_sizes": [3, 5],
+    "in_channels": [32, 64],
+    "out_channels": [64, 96],
+    "strides": [1, 2],
+    "num_block_repeats": [1, 2],
+    "expand_ratios": [1, 4],
+    "hidden_dim": 320,
+    "num_labels": 10,
+}
+SWIN = {  # 16x16 patches, windows of 4: the second block of each stage really shifts and masks
+    **{"image_size": 32, "patch_size": 2, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4]},
+    **{"window_size": 4, "num_labels": 10},
+}
+BEIT = {**VISION, "use_relative_position_bias": True, "layer_scale_init_value": 0.1}
+GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 16, "bos_token_id": 1, "eos_token_id": 2}
+OPT = {
+    **{"hidden_size": 32, "word_embed_proj_dim": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 64},
+    **{"max_position_embeddings": 16, "vocab_size": VOCAB},
 }
 
-
-def _vit() -> nn.Module:
-    from transformers import ViTConfig, ViTForImageClassification
-
-    config = ViTConfig(**_ENCODER, image_size=32, patch_size=8, num_labels=10)
-    return ViTForImageClassification(config)
-
-
-@family("vit")
-def vit() -> Case:
-    return _vit(), pixels(), "logits"
-
-
-@family("vit_dict")
-def vit_dict() -> Case:
-    return _vit(), {"pixel_values": pixels()}, "logits"
-
-
-@family("deit")
-def deit() -> Case:
-    from transformers import DeiTConfig, DeiTForImageClassification
-
-    config = DeiTConfig(**_ENCODER, image_size=32, patch_size=8, num_labels=10)
-    return DeiTForImageClassification(config), pixels(), "logits"
-
-
-@family("swin")
-def swin() -> Case:
-    from transformers import SwinConfig, SwinForImageClassification
-
-    # 16x16 patches, windows of 4: the second block of each stage really shifts and masks.
-    config = SwinConfig(
-        image_size=32,
-        patch_size=2,
-        embed_dim=16,
-        depths=[2, 2],
-        num_heads=[2, 4],
-        window_size=4,
-        num_labels=10,
-    )
-    return SwinForImageClassification(config), pixels(), "logits"
-
-
-@family("beit")
-def beit() -> Case:
-    from transformers import BeitConfig, BeitForImageClassification
-
-    config = BeitConfig(
-        **_ENCODER,
-        image_size=32,
-        patch_size=8,
-        use_relative_position_bias=True,
-        layer_scale_init_value=0.1,
-        num_labels=10,
-    )
-    return BeitForImageClassification(config), pixels(), "logits"
-
-
-@family("clip_vision")
-def clip_vision() -> Case:
-    from transformers import CLIPVisionConfig, CLIPVisionModel
-
-    config = CLIPVisionConfig(**_ENCODER, image_size=32, patch_size=8)
-    return CLIPVisionModel(config), pixels(), "pooler_output"
-
-
-# ----------------------------------------------------------------- encoders of text
-
-
-@family("bert")
-def bert() -> Case:
-    from transformers import BertConfig, BertForSequenceClassification
-
-    config = BertConfig(**_ENCODER, vocab_size=VOCAB, max_position_embeddings=16, num_labels=3)
-    return BertForSequenceClassification(config), tokens(), "logits"
-
-
-@family("bert_padded")
-def bert_padded() -> Case:
-    from transformers import BertConfig, BertModel
-
-    config = BertConfig(**_ENCODER, vocab_size=VOCAB, max_position_embeddings=16)
-    return BertModel(config), padded_tokens(), "last_hidden_state"
-
-
-@family("bert_eager")
-def bert_eager() -> Case:
-    from transformers import BertConfig, BertModel
-
-    config = BertConfig(**_ENCODER, vocab_size=VOCAB, max_position_embeddings=16, attn_implementation="eager")
-    return BertModel(config), padded_tokens(), "last_hidden_state"
-
-
-@family("roberta")
-def roberta() -> Case:
-    from transformers import RobertaConfig, RobertaForSequenceClassification
-
-    config = RobertaConfig(**_ENCODER, vocab_size=VOCAB, max_position_embeddings=16, num_labels=3)
-    return RobertaForSequenceClassification(config), tokens(), "logits"
-
-
-@family("distilbert")
-def distilbert() -> Case:
-    from transformers import DistilBertConfig, DistilBertModel
-
-    config = DistilBertConfig(
-        dim=32, n_layers=2, n_heads=4, hidden_dim=64, vocab_size=VOCAB, max_position_embeddings=16
-    )
-    return DistilBertModel(config), tokens(), "last_hidden_state"
-
-
-@family("albert")
-def albert() -> Case:
-    from transformers import AlbertConfig, AlbertModel
-
-    config = AlbertConfig(**_ENCODER, embedding_size=16, vocab_size=VOCAB, max_position_embeddings=16)
-    return AlbertModel(config), tokens(), "last_hidden_state"
-
-
-@family("electra")
-def electra() -> Case:
-    from transformers import ElectraConfig, ElectraModel
-
-    config = ElectraConfig(**_ENCODER, embedding_size=16, vocab_size=VOCAB, max_position_embeddings=16)
-    return ElectraModel(config), tokens(), "last_hidden_state"
-
-
-@family("t5_encoder")
-def t5_encoder() -> Case:
-    from transformers import T5Config, T5EncoderModel
-
-    config = T5Config(vocab_size=VOCAB, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4)
-    return T5EncoderModel(config), tokens(), "last_hidden_state"
-
-
-@family("t5_gated_encoder")
-def t5_gated_encoder() -> Case:
-    from transformers import T5Config, T5EncoderModel
-
-    config = T5Config(
-        vocab_size=VOCAB,
-        d_model=32,
-        d_kv=8,
-        d_ff=64,
-        num_layers=2,
-        num_heads=4,
-        feed_forward_proj="gated-gelu",
-    )
-    return T5EncoderModel(config), tokens(), "last_hidden_state"
-
-
-# ------------------------------------------------------------------- causal models
-
-
-@family("gpt2")
-def gpt2() -> Case:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(
-        n_embd=32, n_layer=2, n_head=4, n_positions=16, vocab_size=VOCAB, bos_token_id=1, eos_token_id=2
-    )
-    return GPT2LMHeadModel(config), tokens(), "logits"
-
-
-@family("opt")
-def opt() -> Case:
-    from transformers import OPTConfig, OPTForCausalLM
-
-    config = OPTConfig(
-        hidden_size=32,
-        word_embed_proj_dim=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        ffn_dim=64,
-        max_position_embeddings=16,
-        vocab_size=VOCAB,
-    )
-    return OPTForCausalLM(config), tokens(), "logits"
-
-
-_DECODER = {
-    **_ENCODER,
-    "num_key_value_heads": 2,
-    "vocab_size": VOCAB,
-    "max_position_embeddings": 32,
-}
-
-
-@family("llama")
-def llama() -> Case:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    return LlamaForCausalLM(LlamaConfig(**_DECODER)), tokens(), "logits"
-
-
-@family("mistral")
-def mistral() -> Case:
-    from transformers import MistralConfig, MistralForCausalLM
-
-    return MistralForCausalLM(MistralConfig(**_DECODER, sliding_window=4)), tokens(), "logits"
-
-
-@family("qwen2")
-def qwen2() -> Case:
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    return Qwen2ForCausalLM(Qwen2Config(**_DECODER)), tokens(), "logits"
-
-
-@family("gemma")
-def gemma() -> Case:
-    from transformers import GemmaConfig, GemmaForCausalLM
-
-    return GemmaForCausalLM(GemmaConfig(**_DECODER, head_dim=8)), tokens(), "logits"
-
-
-@family("gemma2")
-def gemma2() -> Case:
-    from transformers import Gemma2Config, Gemma2ForCausalLM
-
-    config = Gemma2Config(**_DECODER, head_dim=8, query_pre_attn_scalar=8, sliding_window=4)
-    return Gemma2ForCausalLM(config), tokens(), "logits"
-
-
-@family("gemma3")
-def gemma3() -> Case:
-    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
-
-    config = Gemma3TextConfig(**_DECODER, head_dim=8, query_pre_attn_scalar=8, sliding_window=4)
-    return Gemma3ForCausalLM(config), tokens(), "logits"
-
-
-@family("gpt_neox")
-def gpt_neox() -> Case:
-    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
-
-    config = GPTNeoXConfig(**_ENCODER, vocab_size=VOCAB, max_position_embeddings=32)
-    return GPTNeoXForCausalLM(config), tokens(), "logits"
-
-
-@family("phi")
-def phi() -> Case:
-    from transformers import PhiConfig, PhiForCausalLM
-
-    return PhiForCausalLM(PhiConfig(**_DECODER)), tokens(), "logits"
-
+RESNET, REGNET, HIDDEN = "ResNetForImageClassification", "RegNetForImageClassification", "last_hidden_state"
+hugging_face("resnet_basic", RESNET, small_pixels, "logits", **BLOCKS, layer_type="basic")
+hugging_face("resnet_bottleneck", RESNET, small_pixels, "logits", **BLOCKS, layer_type="bottleneck")
+hugging_face("resnet_basic_dict", RESNET, lambda: {"pixel_values": pixels(16)}, "logits", **BLOCKS, layer_type="basic")
+hugging_face("convnext", "ConvNextForImageClassification", pixels, "logits", **STAGES, num_stages=2)
+hugging_face(
+    "convnextv2", "ConvNextV2ForImageClassification", pixels, "logits", **STAGES, num_stages=2, prepare=grn_at_work
+)
+hugging_face("regnet_x", REGNET, pixels, "logits", **BLOCKS, groups_width=8, layer_type="x")
+hugging_face("regnet_y", REGNET, pixels, "logits", **BLOCKS, groups_width=8, layer_type="y")
+hugging_face("efficientnet", "EfficientNetForImageClassification", pixels, "logits", **EFFICIENT, prepare=lifelike)
+hugging_face(
+    "mobilenet_v2", "MobileNetV2ForImageClassification", pixels, "logits",
+    image_size=32, depth_multiplier=0.25, num_labels=10, prepare=lifelike,
+)  # fmt: skip
+hugging_face("vit", "ViTForImageClassification", pixels, "logits", **VISION)
+hugging_face("vit_dict", "ViTForImageClassification", lambda: {"pixel_values": pixels()}, "logits", **VISION)
+hugging_face("deit", "DeiTForImageClassification", pixels, "logits", **VISION)
+hugging_face("swin", "SwinForImageClassification", pixels, "logits", **SWIN)
+hugging_face("beit", "BeitForImageClassification", pixels, "logits", **BEIT)
+hugging_face("clip_vision", "CLIPVisionModel", pixels, "pooler_output", **PATCHES)
+hugging_face("bert", "BertForSequenceClassification", tokens, "logits", **TEXT, num_labels=3)
+hugging_face("bert_padded", "BertModel", padded_tokens, HIDDEN, **TEXT)
+hugging_face("bert_eager", "BertModel", padded_tokens, HIDDEN, **TEXT, attn_implementation="eager")
+hugging_face("roberta", "RobertaForSequenceClassification", tokens, "logits", **TEXT, num_labels=3)
+hugging_face(
+    "distilbert", "DistilBertModel", tokens, HIDDEN,
+    dim=32, n_layers=2, n_heads=4, hidden_dim=64, vocab_size=VOCAB, max_position_embeddings=16,
+)  # fmt: skip
+hugging_face("albert", "AlbertModel", tokens, HIDDEN, **TEXT, embedding_size=16)
+hugging_face("electra", "ElectraModel", tokens, HIDDEN, **TEXT, embedding_size=16)
+hugging_face("t5_encoder", "T5EncoderModel", tokens, HIDDEN, **T5)
+hugging_face("t5_gated_encoder", "T5EncoderModel", tokens, HIDDEN, **T5, feed_forward_proj="gated-gelu")
+hugging_face("gpt2", "GPT2LMHeadModel", tokens, "logits", **GPT2, vocab_size=VOCAB)
+hugging_face("opt", "OPTForCausalLM", tokens, "logits", **OPT)
+hugging_face("llama", "LlamaForCausalLM", tokens, "logits", **DECODER)
+hugging_face("mistral", "MistralForCausalLM", tokens, "logits", **DECODER, sliding_window=4)
+hugging_face("qwen2", "Qwen2ForCausalLM", tokens, "logits", **DECODER)
+hugging_face("gemma", "GemmaForCausalLM", tokens, "logits", **DECODER, head_dim=8)
+hugging_face("gemma2", "Gemma2ForCausalLM", tokens, "logits", **GEMMA)
+hugging_face("gemma3", "Gemma3ForCausalLM", tokens, "logits", **GEMMA, config="Gemma3TextConfig")
+hugging_face(
+    "gpt_neox", "GPTNeoXForCausalLM", tokens, "logits", **ENCODER, vocab_size=VOCAB, max_position_embeddings=32
+)
+hugging_face("phi", "PhiForCausalLM", tokens, "logits", **DECODER)
 
 # ------------------------------------------------------------------------- torch.nn
 
@@ -466,24 +224,12 @@ def _transformer_encoder(norm_first: bool, activation: str) -> nn.Module:
     return nn.TransformerEncoder(layer, num_layers=2, norm=final, enable_nested_tensor=False)
 
 
-@family("torch_encoder_post_relu")
-def torch_encoder_post_relu() -> Case:
-    return _transformer_encoder(False, "relu"), sequence(), None
-
-
-@family("torch_encoder_post_gelu")
-def torch_encoder_post_gelu() -> Case:
-    return _transformer_encoder(False, "gelu"), sequence(), None
-
-
-@family("torch_encoder_pre_relu")
-def torch_encoder_pre_relu() -> Case:
-    return _transformer_encoder(True, "relu"), sequence(), None
-
-
-@family("torch_encoder_pre_gelu")
-def torch_encoder_pre_gelu() -> Case:
-    return _transformer_encoder(True, "gelu"), sequence(), None
+for _first in (False, True):
+    for _activation in ("relu", "gelu"):
+        _build = functools.partial(_transformer_encoder, _first, _activation)
+        family(f"torch_encoder_{'pre' if _first else 'post'}_{_activation}")(
+            lambda build=_build: (build(), sequence(), None)
+        )
 
 
 class AttentionClassifier(nn.Module):
@@ -501,14 +247,8 @@ class AttentionClassifier(nn.Module):
         return self.head(y.mean(dim=1))
 
 
-@family("torch_attention_normed")
-def torch_attention_normed() -> Case:
-    return AttentionClassifier(normalised=True), sequence(), None
-
-
-@family("torch_attention_bare")
-def torch_attention_bare() -> Case:
-    return AttentionClassifier(normalised=False), sequence(), None
+family("torch_attention_normed")(lambda: (AttentionClassifier(normalised=True), sequence(), None))
+family("torch_attention_bare")(lambda: (AttentionClassifier(normalised=False), sequence(), None))
 
 
 def as_call(batch: Batch | tuple) -> tuple[tuple, Mapping[str, Any]]:

@@ -11,7 +11,7 @@ from normscope.core.errors import InputError
 from normscope.diagnosis.signal_pass import watch_signal
 
 from .families import FAMILIES
-from .observe import assert_same, snapshot, used
+from .observe import assert_same, snapshot
 
 SIGNAL = {"gradient-vanishing", "gradient-explosion", "no-gradient", "saturated-units", "half-precision", "input-scale"}
 
@@ -42,18 +42,6 @@ def test_a_healthy_family_is_silent(name: str) -> None:
 
 
 class TestLeftAsFound:
-    @pytest.mark.parametrize("mode", ["train", "eval"])
-    def test_a_model_in_use(self, mode: str) -> None:
-        hidden = (nn.BatchNorm1d(8), nn.Dropout(0.5), nn.ReLU(inplace=True))
-        model = nn.Sequential(nn.Linear(6, 8), *hidden, nn.Linear(8, 3))
-        used(model)
-        x = randn(5, 6)
-        before, data = snapshot(model), x.clone()
-        watch_signal(model, x, mode=mode)
-        assert_same(before, snapshot(model))
-        assert torch.equal(x, data)
-        assert not x.requires_grad
-
     def test_buffers_that_hold_activations(self) -> None:
         class Remembers(nn.Module):
             def __init__(self) -> None:

@@ -25,59 +25,15 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.core.budget import Budget
 from normscope.core.errors import InputError, MissingRuleError, NormscopeError
 
-from ..core.clocks import clocked
 from .families import FAMILIES
 from .observe import assert_same, call, far_points, gain_at, snapshot, used, value_at
 
 FINITE, INFINITE, TRUE = "finite", "infinite", "any true answer"
 
-EXPECTED = {
-    "resnet_basic": FINITE,
-    "resnet_bottleneck": FINITE,
-    "resnet_basic_dict": FINITE,
-    "convnext": FINITE,
-    "convnextv2": TRUE,
-    "regnet_x": FINITE,
-    "regnet_y": INFINITE,
-    "efficientnet": INFINITE,
-    "mobilenet_v2": FINITE,
-    "vit": FINITE,
-    "vit_dict": FINITE,
-    "deit": FINITE,
-    "swin": FINITE,
-    "beit": FINITE,
-    "clip_vision": FINITE,
-    "bert": FINITE,
-    "bert_padded": FINITE,
-    "bert_eager": FINITE,
-    "roberta": FINITE,
-    "distilbert": FINITE,
-    "albert": FINITE,
-    "electra": FINITE,
-    "t5_encoder": FINITE,
-    "t5_gated_encoder": FINITE,
-    "gpt2": FINITE,
-    "opt": FINITE,
-    "llama": FINITE,
-    "mistral": FINITE,
-    "qwen2": FINITE,
-    "gemma": FINITE,
-    "gemma2": FINITE,
-    "gemma3": FINITE,
-    "gpt_neox": FINITE,
-    "phi": FINITE,
-    "torch_encoder_post_relu": INFINITE,
-    "torch_encoder_post_gelu": INFINITE,
-    "torch_encoder_pre_relu": FINITE,
-    "torch_encoder_pre_gelu": FINITE,
-    "torch_attention_normed": FINITE,
-    "torch_attention_bare": INFINITE,
-}
 
-# Which module the reason of a `+inf` must name.
+# Which module the reason of a `+inf` must name; all other families are finite.
 CULPRIT = {
     "regnet_y": "encoder.stages.0.layers.0",
     "efficientnet": "squeeze_excite",
@@ -85,6 +41,8 @@ CULPRIT = {
     "torch_encoder_post_gelu": "self_attn",
     "torch_attention_bare": "attention",
 }
+
+EXPECTED = dict.fromkeys(FAMILIES, FINITE) | dict.fromkeys(CULPRIT, INFINITE) | {"convnextv2": TRUE}
 
 QUICK = {"resnet_basic", "torch_attention_bare"}
 SECONDS = 60.0  # for slow machines: counted steps end every search long before
@@ -125,24 +83,6 @@ def point_bracket(name: str) -> ns.Bracket:
     return ns.lipschitz(model, batch, scope="point", output=output, max_seconds=SECONDS)
 
 
-def test_every_family_has_an_expectation():
-    assert set(EXPECTED) == set(FAMILIES)
-    assert set(CULPRIT) == {name for name, outcome in EXPECTED.items() if outcome is INFINITE}
-    assert set(FAMILIES) >= QUICK
-
-
-@pytest.mark.parametrize("name", families(quick={"resnet_basic", "bert_padded"}))
-def test_builders_are_reproducible_and_leave_the_random_state(name):
-    state = torch.get_rng_state()
-    first, batch, _ = FAMILIES[name]()
-    second, _, _ = FAMILIES[name]()
-    assert torch.equal(state, torch.get_rng_state())
-    assert_same(dict(first.state_dict()), dict(second.state_dict()), name)
-    assert not any(module.training for module in first.modules())
-    leaves = [batch] if isinstance(batch, torch.Tensor) else list(batch.values())
-    assert all(leaf.shape[0] == 2 for leaf in leaves)
-
-
 # ------------------------------------------------------------------------------------------------------------ capture
 
 
@@ -165,29 +105,6 @@ def test_the_graph_is_the_model(name):
             expected = value_at(model, batch, output, graph, other)
             got = graph.run(other)
             torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
-
-
-@pytest.mark.parametrize("name", families())
-def test_the_graph_in_float64_is_the_model_and_differentiable(name):
-    graph = captured(name)
-    wide = graph.double()
-    x = wide.inputs[0].value.clone().requires_grad_()
-    y = wide.run(x)
-    assert y.dtype == torch.float64
-    narrow = graph.run(graph.inputs[0].value).double()
-    torch.testing.assert_close(y, narrow, rtol=1e-4, atol=1e-5 * float(narrow.abs().max()))
-    weights = torch.randn(y.shape, generator=torch.Generator().manual_seed(0), dtype=y.dtype)
-    (gradient,) = torch.autograd.grad(y, x, weights)
-    assert bool(torch.isfinite(gradient).all())
-    assert float(gradient.norm()) > 0
-
-
-@pytest.mark.parametrize("name", families(quick={"resnet_basic"}))
-def test_every_node_knows_where_it_comes_from(name):
-    paths = {path for path, _ in FAMILIES[name]()[0].named_modules()}
-    for node in captured(name):
-        assert node.path in paths, node
-        assert node.source, node
 
 
 # ------------------------------------------------------------------------------------------------------------- global
@@ -277,67 +194,7 @@ def test_point_and_global_agree(name):
     assert outcome.log10_lower >= point.per_sample[0].log10_lower - 0.15
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["convnext", "mobilenet_v2", "efficientnet", "swin"])
-def test_the_budget_is_kept(name, monkeypatch):
-    """No search takes a step after the clock has run out, and the bracket says what was cut short."""
-    model, batch, output = FAMILIES[name]()
-    after, spend = [], Budget.spend
-
-    def counted(self, steps=1.0):
-        taken = spend(self, steps)
-        if taken and clock.late:
-            after.append(self.what)
-        return taken
-
-    monkeypatch.setattr(Budget, "spend", counted)
-    with clocked(2000) as clock:
-        bracket = ns.lipschitz(model, batch, output=output, max_seconds=5.0)
-    assert clock.late
-    assert not after
-    assert bracket.advice.endswith("raise max_seconds")
-
-
 # ---------------------------------------------------------------------------------------------------- other conditions
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("resnet_basic", marks=pytest.mark.slow),
-        pytest.param("bert", marks=pytest.mark.slow),
-        pytest.param("swin", marks=pytest.mark.slow),
-        pytest.param("torch_encoder_pre_relu", marks=pytest.mark.slow),
-    ],
-)
-def test_train_mode_is_bracketed_with_dropout_off(name):
-    model, batch, output = FAMILIES[name]()
-    model.train()
-    before = snapshot(model)
-    bracket = ns.lipschitz(model, batch, output=output, max_seconds=SECONDS)
-    assert bracket.mode == "train"
-    assert math.isfinite(bracket.log10_upper)
-    if any(isinstance(module, nn.Dropout) for module in model.modules()):
-        assert any("dropout" in note for note in bracket.notes)
-    assert_same(before, snapshot(model))
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "torch_encoder_pre_relu",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ("bert", "gpt2", "swin", "t5_encoder")),
-    ],
-)
-def test_a_train_mode_graph_draws_no_random_numbers(name):
-    """Attention hands its dropout rate to one operator; drop path is a random number: both count as off."""
-    model, batch, output = FAMILIES[name]()
-    graph = ns.capture(model.train(), batch, output=output)
-    x = graph.inputs[0].value
-    with torch.random.fork_rng(devices=[]):
-        state = torch.get_rng_state()
-        assert torch.equal(graph.run(x), graph.run(x))
-        assert torch.equal(state, torch.get_rng_state())
 
 
 @pytest.mark.slow
@@ -363,78 +220,7 @@ def test_other_dtypes(name, dtype):
     assert bracket.log10_upper == pytest.approx(reference.log10_upper, abs=0.5)
 
 
-@pytest.mark.parametrize("name", ["resnet_basic", pytest.param("llama", marks=pytest.mark.slow)])
-def test_bare_tensor_and_dict_are_the_same_question(name):
-    model, batch, output = FAMILIES[name]()
-    if isinstance(batch, torch.Tensor):
-        one, other = ns.capture(model, batch, output=output), ns.capture(model, {"pixel_values": batch}, output=output)
-    else:
-        bare = {"input_ids": batch["input_ids"]}  # an attention mask of ones says nothing
-        one, other = ns.capture(model, batch, output=output), ns.capture(model, bare, output=output)
-    x = one.inputs[0].value
-    torch.testing.assert_close(one.run(x), other.run(x))
-
-
-def test_several_outputs_must_be_chosen_by_a_name_that_exists():
-    model, batch, _ = FAMILIES["bert_padded"]()
-    with pytest.raises(InputError, match="last_hidden_state"):
-        ns.lipschitz(model, batch, output="logits")
-
-
 # ---------------------------------------------------------------------------------------------------------- refusals
-
-
-class Odd(nn.Module):
-    """A real model followed by operators nobody writes a rule for, in two places."""
-
-    def __init__(self, model: nn.Module, output: str | None):
-        super().__init__()
-        self.model = model
-        self.output = output
-        self.first = Special()
-        self.second = Special()
-
-    def forward(self, **batch):
-        y = getattr(self.model(**batch), self.output)
-        return torch.special.entr(self.second(self.first(y)).abs() + 1)
-
-
-class Special(nn.Module):
-    def forward(self, x):
-        return torch.special.i0e(x)
-
-
-def odd(name: str = "vit_dict"):
-    model, batch, output = FAMILIES[name]()
-    return Odd(model, output).eval(), batch
-
-
-def test_a_refusal_lists_every_missing_operator_with_count_and_place():
-    model, batch = odd()
-    with pytest.raises(MissingRuleError) as caught:
-        ns.lipschitz(model, batch)
-    missing = {line.split()[0]: line for line in caught.value.missing}
-    assert len(missing) == len(caught.value.missing) == 2, "one line per operator"
-    (i0e,) = [line for line in missing.values() if "i0e" in line]
-    (entr,) = [line for line in missing.values() if "entr" in line]
-    assert "2" in i0e
-    assert "first" in i0e
-    assert "test_families.py" in i0e
-    assert "test_families.py" in entr
-
-
-def test_a_refusal_can_be_turned_into_an_infinite_bound():
-    model, batch = odd()
-    bracket = ns.lipschitz(model, batch, on_missing="inf", max_seconds=BRIEF)
-    assert bracket.log10_upper == math.inf
-    assert "i0e" in bracket.reason
-
-
-def test_point_figures_need_no_rule():
-    model, batch = odd()
-    bracket = ns.lipschitz(model, batch, scope="point", max_seconds=SECONDS)
-    assert math.isfinite(bracket.log10_lower)
-    assert math.isfinite(bracket.log10_upper)
 
 
 # ---------------------------------------------------------------------------------------------------------- untouched
@@ -449,48 +235,6 @@ CALLS = {
 
 def copies(batch):
     return batch.clone() if isinstance(batch, torch.Tensor) else {key: value.clone() for key, value in batch.items()}
-
-
-def _buffer(model):
-    next(model.buffers()).add_(1)
-
-
-def _weight(model):
-    next(iter(model.parameters())).data.mul_(1.0000001)
-
-
-def _grad(model):
-    next(iter(model.parameters())).grad.add_(1)
-
-
-def _no_grad(model):
-    next(iter(model.parameters())).grad = None
-
-
-TOUCHES = {
-    "a buffer": _buffer,
-    "a weight": _weight,
-    "a grad": _grad,
-    "a grad dropped": _no_grad,
-    "a flag": lambda model: setattr(list(model.modules())[-1], "training", True),
-    "a hook": lambda model: list(model.modules())[-2].register_forward_hook(print),
-    "a frozen weight": lambda model: next(iter(model.parameters())).requires_grad_(False),
-    "the random state": lambda model: torch.rand(1),
-    "an attribute": lambda model: setattr(model, "left_behind", 1),
-    "the dtype": lambda model: model.double(),
-}
-
-
-@pytest.mark.parametrize("what", TOUCHES)
-def test_the_snapshot_notices(what):
-    model, _, _ = FAMILIES["resnet_basic"]()
-    used(model)
-    with torch.random.fork_rng(devices=[]):
-        before = snapshot(model)
-        assert_same(before, snapshot(model))
-        TOUCHES[what](model)
-        with pytest.raises(AssertionError):
-            assert_same(before, snapshot(model))
 
 
 @pytest.mark.parametrize("what", CALLS)
@@ -555,16 +299,5 @@ def test_untouched_when_the_model_raises_halfway(what, calls, mode):
     used(model)
     before = snapshot(model)
     with contextlib.suppress(NormscopeError, RuntimeError):
-        CALLS[what](model, batch, None)
-    assert_same(before, snapshot(model))
-
-
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("what", ["global", "ladder"])
-def test_untouched_when_an_operator_has_no_rule(what):
-    model, batch = odd()
-    used(model)
-    before = snapshot(model)
-    with pytest.raises(MissingRuleError):
         CALLS[what](model, batch, None)
     assert_same(before, snapshot(model))

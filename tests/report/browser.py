@@ -114,12 +114,6 @@ class Browser:
         self._call("Page.navigate", url=address)
         self._until(lambda: self._loaded, "the page did not load")
 
-    def reload(self):
-        """Load the page again, at the place that its address names now."""
-        self._loaded = False
-        self._call("Page.reload")
-        self._until(lambda: self._loaded, "the page did not load")
-
     def size(self, width, height):
         self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
@@ -186,10 +180,6 @@ class Browser:
         if path is not None:
             Path(path).write_bytes(data)
         return data
-
-    def printed(self):
-        """Return the page as PDF bytes."""
-        return base64.b64decode(self._call("Page.printToPDF", printBackground=True)["data"])
 
     def _clip(self, whole):
         if not whole:

@@ -42,21 +42,6 @@ def test_everything_is_inside_the_picture(high: float, narrow: bool) -> None:
         assert 0 <= y <= height
 
 
-def test_both_axes_are_alike() -> None:
-    """A quarter turn and its neighbours: distances on the paper are those in the plane, times one number."""
-    points = ((0.0, 1.0), (math.pi / 2, 1.0), (math.pi / 2, 2.0), (math.pi, 1.5))
-    circle = Circle(paths=tuple(Curve(name=str(point), points=(points[0], point)) for point in points))
-    drawn = ends(circle_svg(circle))
-    flat = [(radius * math.sin(angle), radius * math.cos(angle)) for angle, radius in points]
-    scales = [math.dist(drawn[a], drawn[b]) / math.dist(flat[a], flat[b]) for a in range(4) for b in range(4) if a < b]
-    assert max(scales) / min(scales) == pytest.approx(1.0, abs=5e-3)
-
-
-def test_what_leaves_the_circle_is_seen_outside_of_it() -> None:
-    (_, on), (_, off) = ends(circle_svg(around(0.3, grown=0.008)))
-    assert on - off > 10  # pixels, upwards
-
-
 def test_a_page_and_a_terminal_name_the_paths() -> None:
     circle = around(0.3, grown=0.1)
     page = to_fragment(Document(blocks=(circle,)))

@@ -1,15 +1,14 @@
 """Curves: thinned, as a line of text, as a table, as a picture."""
 
-import itertools
 import math
 import random
 import xml.etree.ElementTree as tree
 
 import pytest
 
-from normscope.report.curves import as_table, places, points_each, sparkline, thinned
+from normscope.report.curves import places, sparkline, thinned
 from normscope.report.document import Curve, Curves, Document, Mark
-from normscope.report.html import to_fragment, to_html
+from normscope.report.html import to_html
 from normscope.report.svg_curves import curves_svg
 from normscope.report.terminal import render
 
@@ -63,22 +62,6 @@ def test_thinning_keeps_the_ends_the_peaks_and_the_order(seed):
         assert extreme(value for _, value in found) == extreme(value for _, value in points)
 
 
-def test_thinning_keeps_a_gap():
-    points = [(x, math.nan if 400 <= x < 420 else 1.0) for x in range(1000)]
-    found = thinned(points, 60)
-    assert len(found) <= 60
-    assert any(math.isnan(value) and 400 <= x < 420 for x, value in found)
-    assert thinned([(x, math.nan) for x in range(1000)], 60)
-
-
-def test_few_points_stay_as_they_are_and_many_curves_have_fewer_each():
-    points = [(x, 0.0) for x in range(200)]
-    assert thinned(points) == tuple(points)
-    assert points_each(1) == 200
-    assert points_each(50) == 100
-    assert points_each(10_000) == 60
-
-
 @pytest.mark.parametrize(
     ("values", "line"),
     [
@@ -91,11 +74,6 @@ def test_few_points_stay_as_they_are_and_many_curves_have_fewer_each():
 )
 def test_a_sparkline_is_as_high_as_its_values(values, line):
     assert sparkline(values) == line
-
-
-def test_a_long_sparkline_ends_with_the_last_value():
-    line = sparkline([0.0] * 999 + [1.0], 10)
-    assert line == "▁" * 9 + "█"
 
 
 def test_a_picture_has_a_curve_for_every_layer_from_the_first_colour_to_the_last():
@@ -130,21 +108,6 @@ def test_a_gap_parts_a_curve_and_an_infinite_value_is_an_arrow():
     assert titles[4] == "step 4\na: inf"
 
 
-def test_ticks_of_whole_steps_are_whole_and_have_their_thousands_apart():
-    short = Curves(curves=(Curve(name="a", points=((0, 1.0), (2, 2.0))),))
-    ticks = [e.text for e in with_class(drawn(short), "tick") if e.get("text-anchor") == "middle"]
-    assert ticks == ["0", "1", "2"]
-    long = Curves(curves=(Curve(name="a", points=((0, 1.0), (1_200_000, 2.0))),))
-    ticks = [e.text for e in with_class(drawn(long), "tick") if e.get("text-anchor") == "middle"]
-    assert ticks[:2] == ["0", "200,000"]
-
-
-def test_a_single_step_is_drawn():
-    root = drawn(Curves(curves=(Curve(name="a", points=((7, 1.0),)),)))
-    assert len(with_class(root, "place")) == 1
-    assert len(with_class(root, "mark")) == 1
-
-
 def test_nothing_measured_draws_nothing():
     for curves in ((), (Curve(name="a", points=()),), (Curve(name="a", points=((0, math.nan),)),)):
         picture = Curves(title="Norms", curves=curves)
@@ -162,57 +125,11 @@ def test_marks_stand_at_their_step_the_most_serious_of_a_heap_on_top():
     assert texts[1] == "step 10\nlate\nworse"
 
 
-def test_the_text_of_a_place_names_the_largest_and_the_smallest_of_many():
-    text = next(iter(places(many(20)))).text.split("\n")
-    assert text[0] == "step 0"
-    assert text[1] == "layer19: 19"
-    assert text[5] == "… 12 between"
-    assert text[-1] == "layer0: 0"
-
-
-def test_places_cover_the_axis_and_are_never_too_many():
-    curves = Curves(curves=(Curve(name="a", points=tuple((x, float(x)) for x in range(200))),))
-    found = list(places(curves))
-    assert len(found) == 60
-    assert (found[0].start, found[-1].stop) == (0, 199)
-    assert all(one.stop == other.start for one, other in itertools.pairwise(found))
-
-
-def test_a_span_makes_pictures_comparable():
-    low = Curves(curves=(Curve(name="a", points=((0, 0.0), (1, 1.0))),), span=(-5.0, 5.0))
-    high = Curves(curves=(Curve(name="a", points=((0, 2.0), (1, 5.0))),), span=(-5.0, 5.0))
-    ticks = [[e.text for e in with_class(drawn(c), "tick") if e.get("text-anchor") == "end"] for c in (low, high)]
-    assert ticks[0] == ticks[1]
-
-
-def test_many_curves_have_one_ramp_for_a_legend_and_their_names_fold_away():
-    few, lots = to_html(Document(blocks=(many(12),))), to_html(Document(blocks=(many(13),)))
-    assert "<details>" not in few
-    assert few.count('<li class="names">') == 12
-    assert "<details><summary>13 curves by name</summary>" in lots
-    assert lots.count('<li class="names">') == 13
-
-
-def test_a_fragment_shows_curves_too():
-    assert to_fragment(Document(blocks=(many(2),))).count('class="curve"') == 2 * 2  # for wide and for narrow screens
-
-
 def test_a_terminal_shows_ends_range_and_course():
     text = render(Document(blocks=(many(2),)))
     assert "Norms (log10 of the norm, step 0 to 19)" in text
     (line,) = (line for line in text.splitlines() if "layer1" in line)
     assert line.split() == ["layer1", "1", "2.9", "1", "2.9", "▁▁▂▂▂▃▃▄▄▄▅▅▅▆▆▇▇▇██"]
-
-
-def test_a_terminal_shows_the_curves_that_moved_most():
-    still = [Curve(name=f"still{i}", points=((0, 1.0), (9, 1.0))) for i in range(30)]
-    broken = Curve(name="broken", points=((0, 1.0), (9, math.nan)))
-    moving = Curve(name="moving", points=((0, 1.0), (9, 5.0)))
-    table = as_table(Curves(title="t", curves=(*still, moving, broken)))
-    assert len(table.rows) == 24
-    assert [row[0] for row in table.rows[-2:]] == ["moving", "broken"]
-    assert table.rows[-1][1:5] == (1.0, table.rows[-1][2], 1.0, 1.0)
-    assert table.caption == "Those that moved most; 8 more are in the HTML report."
 
 
 @pytest.mark.parametrize(

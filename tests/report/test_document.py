@@ -4,8 +4,7 @@ import pytest
 
 from normscope.core.bracket import Bracket, Evidence, Scope
 from normscope.report.brackets import bracket_table, rungs
-from normscope.report.document import Chart, Column, Document, Figure, Figures, Notice, Series, Table, Text
-from normscope.report.terminal import render
+from normscope.report.document import Chart, Column, Document, Series, Table, Text
 from normscope.report.words import format_cell, visible
 
 TABLE = Table(
@@ -38,10 +37,6 @@ def test_a_cell_is_written_by_what_its_column_holds(value, kind, shown):
     assert format_cell(value, kind) == shown
 
 
-def test_not_measured_and_measured_zero_differ():
-    assert format_cell(None, "number") != format_cell(0.0, "number")
-
-
 def test_a_row_of_the_wrong_width_is_refused():
     with pytest.raises(ValueError, match="row 1 of table 'layers': 1 cells, 2 columns"):
         Table(title="layers", columns=(Column(title="a"), Column(title="b")), rows=(("1", "2"), ("3",)))
@@ -66,17 +61,6 @@ def test_a_document_becomes_plain_data():
             },
         ],
     }
-
-
-def test_every_kind_of_block_becomes_plain_data():
-    chart = Chart(labels=("a",), series=(Series(name="s", style="spans", values=(0.0,), until=(math.inf,)),))
-    notice = Notice(level="error", heading="dead-layer", where="a", lines=(("seen", "b"),))
-    figures = Figures(items=(Figure(label="findings", value=3, kind="count"),))
-    blocks = Document(blocks=(chart, notice, figures)).to_json()["blocks"]
-    assert [block["type"] for block in blocks] == ["chart", "notice", "figures"]
-    assert blocks[0]["series"][0]["until"] == ["inf"]
-    assert blocks[1]["lines"] == [["seen", "b"]]
-    assert blocks[2]["items"] == [{"label": "findings", "value": 3, "kind": "count", "note": "", "term": ""}]
 
 
 @pytest.mark.parametrize(
@@ -109,22 +93,6 @@ def test_a_series_that_does_not_fit_its_chart_is_refused(series, complaint):
 def test_what_nobody_could_see_is_written_out(text, shown):
     assert visible(text) == shown
     visible(text).encode("utf-8")
-
-
-def test_the_terminal_shows_every_cell_and_reads_no_markup_into_it():
-    lines = render(Document(blocks=(Text(heading="Model"), TABLE))).splitlines()
-    assert lines[0] == "Model"
-    assert any(line.split() == ["[0]", "1.23", "1,200"] for line in lines)
-    assert any(line.split() == ["head", "inf", "-"] for line in lines)
-    assert "read it so" in lines
-
-
-def test_numbers_and_names_do_not_wrap_in_a_narrow_terminal():
-    columns = (Column(title="bound", kind="name"), Column(title="text"), Column(title="n", kind="count"))
-    wide = Table(columns=columns, rows=(("printed-exact", "word " * 30, 123456789),))
-    shown = render(Document(blocks=(wide,)), width=50)
-    assert "123,456,789" in shown
-    assert "printed-exact" in shown
 
 
 def test_brackets_become_a_table_of_exponents():
@@ -188,7 +156,3 @@ def test_methods_that_agree_are_one_rung_and_the_best_speaks_for_them():
 def test_what_speaks_of_something_else_is_a_rung_of_its_own(other):
     given = dict(other)
     assert len(rungs({"a": _side(2.25), "b": _side(given.pop("upper", 2.25), **given)})) == 2
-
-
-def test_infinite_rungs_for_the_same_reason_are_one():
-    assert len(rungs({name: _side(math.inf, reason="a gate") for name in "abc"})) == 1

@@ -42,33 +42,9 @@ def test_figures_stand_in_a_column():
     assert lines(figures)[:2] == ["upper  2.25  (log10)", "n      -"]
 
 
-def test_a_chart_is_one_line_per_label():
-    figure = Chart(
-        title="C",
-        labels=("printed", "best"),
-        series=(
-            Series(name="bracket", style="spans", values=(0.0, -math.inf), until=(4.0, 1.0)),
-            Series(name="seen", style="marks", values=(2.0, math.inf)),
-        ),
-        axis="log10",
-    )
-    shown = lines(figure, width=60)
-    assert shown[0] == "C"
-    assert shown[1].startswith("printed │")
-    assert "━○━" in shown[1]
-    assert shown[2].startswith("   best │◀━")
-    assert shown[2].endswith("▶")
-    assert "━ bracket   ○ seen" in shown[5]
-
-
-def test_a_long_chart_is_left_to_the_page():
-    figure = Chart(title="C", labels=("a",) * 41, series=(Series(name="s", style="line", values=(1.0,) * 41),))
-    assert lines(figure)[0] == "C: a chart of 41 labels, in the HTML report"
-
-
-def test_a_chart_of_nothing_says_so():
-    figure = Chart(title="C", labels=("a",), series=(Series(name="s", style="line", values=(None,)),))
-    assert lines(figure)[0] == "C: nothing was measured"
+def test_a_chart_is_left_to_the_page():
+    figure = Chart(title="C", labels=("a",), series=(Series(name="s", style="line", values=(1.0,)),))
+    assert lines(figure)[0] == "C: a chart, in the HTML report"
 
 
 def wide(count, name="layer1.0.conv1"):
@@ -87,10 +63,6 @@ def test_a_wide_table_is_printed_in_parts_and_whole(width):
     assert len(pieces) > 1
     assert all(piece.columns[0].title == "layer" for piece in pieces)
     assert sum(len(piece.columns) - 1 for piece in pieces) == 20
-
-
-def test_a_table_that_fits_is_one():
-    assert len(list(parts(wide(3), width=80))) == 1
 
 
 def test_a_very_long_name_breaks_at_its_dots():

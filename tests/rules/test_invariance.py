@@ -117,51 +117,16 @@ def permuted(*dims: int) -> nn.Module:
 CASES = {  # layers, input shape, mode, unit, scale_invariant, bias_redundant
     "batch, train": ([nn.Linear(3, 4), nn.BatchNorm1d(4)], (5, 3), "train", "channel", True, "whole"),
     "batch, eval": ([nn.Linear(3, 4), nn.BatchNorm1d(4)], (5, 3), "eval", "channel", False, "whole"),
-    "batch, no statistics, eval": (
-        [nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4, track_running_stats=False)],
-        (3, 2, 5, 5), "eval", "channel", True, "whole",
-    ),
-    "batch of images": ([nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4)], (3, 2, 5, 5), "train", "channel", True, "whole"),
-    "grouped convolution": (
-        [nn.Conv1d(4, 6, 3, groups=2), nn.BatchNorm1d(6)], (3, 4, 7), "train", "channel", True, "whole",
-    ),
-    "circular convolution": (
-        [nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"), nn.BatchNorm2d(3)],
-        (3, 2, 4, 4), "train", "channel", True, "whole",
-    ),
     "transposed convolution": (
         [nn.ConvTranspose2d(4, 6, 3, groups=2, stride=2), nn.BatchNorm2d(6)],
         (2, 4, 3, 3), "train", "channel", True, "whole",
     ),
     "instance": ([nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4)], (3, 2, 5, 5), "eval", "channel", True, "whole"),
-    "instance, running": (
-        [nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4, track_running_stats=True)],
-        (3, 2, 5, 5), "eval", "channel", False, "whole",
-    ),
     "group": ([nn.Conv2d(2, 6, 3), nn.GroupNorm(2, 6)], (3, 2, 5, 5), "eval", "group", True, "common"),
-    "group of vectors": ([nn.Linear(3, 6), nn.GroupNorm(2, 6)], (4, 3), "train", "group", True, "common"),
-    "group per channel": ([nn.Conv1d(2, 4, 2), nn.GroupNorm(4, 4)], (3, 2, 5), "eval", "channel", True, "whole"),
     "layer": ([nn.Linear(3, 5), nn.LayerNorm(5)], (4, 3), "eval", "layer", True, "common"),
-    "layer over images": ([nn.Conv2d(2, 3, 3), nn.LayerNorm((3, 3, 3))], (2, 2, 5, 5), "eval", "layer", True, "common"),
-    "layer along a channel": ([nn.Conv1d(2, 3, 3), nn.LayerNorm(5)], (2, 2, 7), "eval", "channel", True, "whole"),
     "layer, written out": ([nn.Linear(3, 5), WrittenLayerNorm()], (4, 3), "eval", "layer", True, "common"),
-    "batch, written out": ([nn.Linear(3, 5), WrittenLayerNorm((0,))], (4, 3), "train", "channel", True, "whole"),
-    "rms": ([nn.Linear(3, 5), nn.RMSNorm(5)], (4, 3), "eval", "layer", True, "no"),
-    "rms, written out": (
-        [nn.Linear(3, 5), Function(lambda x: x / torch.sqrt(x.pow(2).mean(-1, True) + EPS))],
-        (4, 3), "eval", "layer", True, "no",
-    ),
-    "dropped dropout": (
-        [nn.Linear(3, 4), nn.Dropout(0.0), nn.BatchNorm1d(4)], (5, 3), "train", "channel", True, "whole",
-    ),
     "layer behind a permutation": (
         [nn.Conv2d(2, 4, 3), permuted(0, 2, 3, 1), nn.LayerNorm(4)], (2, 2, 5, 5), "eval", "layer", True, "common",
-    ),
-    "batch of tokens, turned": (
-        [nn.Linear(3, 4), permuted(0, 2, 1), nn.BatchNorm1d(4)], (2, 5, 3), "train", "channel", True, "whole",
-    ),
-    "batch of tokens, flattened": (
-        [nn.Linear(3, 4), nn.Flatten(0, 1), nn.BatchNorm1d(4)], (2, 5, 3), "train", "channel", True, "whole",
     ),
     "heads": (
         [nn.Linear(3, 8), nn.Unflatten(-1, (2, 4)), permuted(0, 2, 1, 3), nn.LayerNorm(4)],
@@ -213,20 +178,6 @@ def test_the_unit_is_the_smallest_that_can_be_scaled(name: str) -> None:
     assert not same(changed, result(model, batch, mode), 1e-3)
 
 
-def test_a_group_has_its_own_common_bias() -> None:
-    model, batch, mode, _ = built("group")
-    shift = torch.tensor([0.3, 0.3, 0.3, -2.0, -2.0, -2.0], dtype=torch.float64)
-    assert same(result(shifted(model, "0", shift), batch, mode), result(model, batch, mode))
-
-
-def test_eps_is_all_that_breaks_the_invariance() -> None:
-    model, batch, mode, feed = built("batch, train")
-    model = copy.deepcopy(model)
-    model[1].eps = 0.1
-    assert feed.scale_invariant
-    assert not holds(model, batch, mode, feed)
-
-
 class Wired(nn.Module):
     """Layers a, b and normalizers n, m under a forward of the test's own."""
 
@@ -243,22 +194,13 @@ class Wired(nn.Module):
 NOTHING = {
     "an activation": lambda s, x: s.n(s.a(x).relu()),
     "a residual sum": lambda s, x: s.n(x + s.a(x)),
-    "a sum of two layers": lambda s, x: s.n(s.a(x) + s.b(x)),
-    "a product": lambda s, x: s.n(s.a(x) * s.b(x)),
     "pooling": lambda s, x: s.n(F.avg_pool1d(s.a(x).unsqueeze(1), 3, 1, 1).squeeze(1)),
-    "largest of neighbours": lambda s, x: s.n(F.max_pool1d(s.a(x).unsqueeze(1), 3, 1, 1).squeeze(1)),
     "a scale per channel": lambda s, x: s.n(s.a(x) * torch.arange(1.0, 5.0, dtype=x.dtype)),
-    "a position code": lambda s, x: s.n(s.a(x) + torch.arange(20.0, dtype=x.dtype).reshape(5, 4)),
-    "part of the channels": lambda s, x: s.n(F.pad(s.a(x)[:, :2], (0, 2))),
     "channels in another order": lambda s, x: s.n(s.a(x).flip(1)),
-    "channels and samples exchanged": lambda s, x: s.n(s.a(x[:4]).t()),
     "channels torn up": lambda s, x: s.n(s.a(x[:4]).t().reshape(2, 8).reshape(4, 4)),
-    "a softmax": lambda s, x: s.n(s.a(x).softmax(-1)),
     "a cast to integers": lambda s, x: s.n((10 * x).relu()) + s.n(s.a(x).long().to(x.dtype)),
     "a weight that depends on the input": lambda s, x: s.n(x @ s.a(x)[:4]),
-    "a bias that depends on the input": lambda s, x: s.n(torch.addmm(x, x, s.a.weight)),
     "a bias for every sample": lambda s, x: s.n(torch.addmm(torch.arange(5.0, dtype=x.dtype)[:, None], x, s.a.weight)),
-    "no weight": lambda s, x: s.n(x),
 }
 
 
@@ -270,9 +212,7 @@ def test_what_does_more_than_move_entries_feeds_nothing(name: str) -> None:
 
 READ_TWICE = {
     "a second reader": lambda s, x: s.n(y := s.a(x)) + y.relu(),
-    "the second normalizer": lambda s, x: s.n(y := s.a(x)) + s.m(y),
     "a reader of a move": lambda s, x: s.n((y := s.a(x).reshape(5, 2, 2)).reshape(5, 4)) + y.sum((1, 2), True)[:, 0],
-    "a gate": lambda s, x: s.n(y := s.a(x)) * y.sigmoid(),
     "the output": lambda s, x: s.n(y := s.a(x)).sum() + y,
 }
 
@@ -282,32 +222,6 @@ def test_an_output_that_is_read_elsewhere_is_not_exclusive(name: str) -> None:
     for feed in (pairs := found(shaken(Wired(READ_TWICE[name])), noise(5, 4), "train")):
         assert (feed.exclusive, feed.scale_invariant, feed.bias_redundant) == (False, False, "no")
     assert pairs
-
-
-def test_the_output_of_the_graph_is_a_reader() -> None:
-    class Two(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.n = nn.Linear(3, 3), nn.LayerNorm(3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            y = self.a(x)
-            return y + 0.0 * self.n(y)
-
-    [feed] = found(shaken(Two()), noise(4, 3), "eval")
-    assert not feed.exclusive
-
-
-def test_a_mean_that_is_read_elsewhere_is_not_exclusive() -> None:
-    def forward(s: Wired, x: Tensor) -> Tensor:
-        y = s.a(x)
-        mean = y.mean(-1, keepdim=True)
-        z = y - mean
-        return z * torch.rsqrt(z.pow(2).mean(-1, keepdim=True) + EPS) + mean
-
-    [feed] = found(shaken(Wired(forward)), noise(5, 4), "eval")
-    assert not feed.exclusive
-    assert not feed.scale_invariant
 
 
 def test_a_centring_over_other_sets_is_none() -> None:
@@ -321,17 +235,14 @@ def test_a_centring_over_other_sets_is_none() -> None:
 SHARED = {  # what is claimed for every feed, and whether scaling the first layer alone really changes the output
     "both runs are normalized": (lambda s, x: s.m(s.a(s.n(s.a(x)).relu())), [True, True], False),
     "one run is not": (lambda s, x: s.n(s.a(s.a(x).relu())), [False], True),
-    "the other run is read elsewhere": (lambda s, x: s.m(s.a(s.n(y := s.a(x)).relu())) + y.relu(), [False] * 2, True),
     "a transpose of the weight": (lambda s, x: F.linear(s.n(s.a(x)).relu(), s.a.weight.t()), [False], True),
-    "a row of the weight": (lambda s, x: s.n(s.a(x)).relu() * s.a.weight[2], [False], True),
     "the bias elsewhere": (lambda s, x: s.n(s.a(x)).relu() * s.a.bias, [False], True),
     "another bias": (lambda s, x: s.m(F.linear(s.n(s.a(x)).relu(), s.a.weight, s.b.bias)), [False] * 2, False),
-    "the transpose, normalized": (lambda s, x: s.m(F.linear(s.n(s.a(x)), s.a.weight.t(), s.a.bias)), [False] * 2, True),
     "another unit": (lambda s, x: F.layer_norm(s.a(s.n(s.a(x)).relu()), (4,), eps=EPS), [False] * 2, True),
 }
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", SHARED)
 def test_a_shared_tensor_must_be_invariant_in_every_use(name: str) -> None:
     wiring, expected, changes = SHARED[name]
@@ -351,29 +262,14 @@ def test_a_shared_weight_that_is_made_anew_in_every_run_is_shared() -> None:
     assert not feed.scale_invariant
 
 
-def test_two_halves_of_one_parameter_are_not_shared() -> None:
-    class Halves(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.both, self.n = nn.Parameter(torch.ones(8, 4)), nn.BatchNorm1d(4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return F.linear(self.n(F.linear(x, self.both[:4])).relu(), self.both[4:])
-
-    model = shaken(Halves())
-    graph = ns.capture(model, noise(5, 4), mode="train")
-    [feed] = feeds(graph)
-    assert feed.scale_invariant
-
-
 PRODUCTS = {
     "x @ w": lambda s, x: s.n(x @ s.a.weight),
-    "mm": lambda s, x: s.n(torch.mm(x, s.a.weight.t())),
     "addmm": lambda s, x: s.n(torch.addmm(s.a.bias, x, s.a.weight, alpha=2.0, beta=-1.0)),
     "w @ x": lambda s, x: s.n((s.a.weight @ x.t()).t()),
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", PRODUCTS)
 @pytest.mark.parametrize("normalizer", [nn.BatchNorm1d, nn.LayerNorm])
 def test_products_with_a_constant_are_weights(name: str, normalizer: type[nn.Module]) -> None:
@@ -387,11 +283,7 @@ def test_products_with_a_constant_are_weights(name: str, normalizer: type[nn.Mod
     assert same(result(other, batch, "train"), result(model, batch, "train"))
 
 
-def pairs_of(name: str) -> list[tuple[str, str]]:
-    model, batch, output = FAMILIES[name]()
-    return [(f.weight.path, f.normalizer.path) for f in feeds(ns.capture(model, batch, output=output))]
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [pytest.param("train", marks=pytest.mark.slow), "eval"])
 def test_every_convolution_of_a_resnet_feeds_its_batch_norm(mode: str) -> None:
     model, batch, output = FAMILIES["resnet_basic"]()
@@ -402,29 +294,6 @@ def test_every_convolution_of_a_resnet_feeds_its_batch_norm(mode: str) -> None:
         assert feed.weight.path.removesuffix("convolution") == feed.normalizer.path.removesuffix("normalization")
         assert (feed.unit, feed.exclusive, feed.bias_redundant) == ("channel", True, "whole")
         assert feed.scale_invariant == (mode == "train")
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["gpt2", *(pytest.param(n, marks=pytest.mark.slow) for n in ("bert", "torch_encoder_post_relu", "vit", "llama"))],
-)
-def test_transformers_normalize_sums_only(name: str) -> None:
-    assert pairs_of(name) == []
-
-
-@pytest.mark.slow
-def test_gemma_normalizes_queries_keys_and_outputs() -> None:
-    layer = [("self_attn.q_proj", "self_attn.q_norm"), ("self_attn.k_proj", "self_attn.k_norm")]
-    layer += [("self_attn.o_proj", "post_attention_layernorm"), ("mlp.down_proj", "post_feedforward_layernorm")]
-    expected = [(f"model.layers.{k}.{a}", f"model.layers.{k}.{b}") for k in range(2) for a, b in layer]
-    assert pairs_of("gemma3") == expected
-
-
-def test_convnext_normalizes_its_depthwise_convolutions() -> None:
-    for weight, normalizer in (pairs := pairs_of("convnext")):
-        assert weight.rsplit(".", 1)[1] in ("dwconv", "patch_embeddings")
-        assert normalizer.endswith("layernorm")
-    assert len(pairs) == 5
 
 
 class Tangle(nn.Module):
@@ -498,6 +367,7 @@ def tangled(seed: int) -> int:
     return attack(model, noise(*(model.width,) * 3, seed=seed), "train")
 
 
+@pytest.mark.slow
 def test_random_graphs_do_not_break_a_claim() -> None:
     assert sum(map(tangled, range(6))) > 3
 

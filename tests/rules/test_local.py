@@ -20,45 +20,30 @@ aten = torch.ops.aten
 
 SCALARS: dict[str, tuple[Any, tuple[Any, ...], tuple[float, float]]] = {
     "relu": (aten.relu.default, (), (-3, 3)),
-    "relu6": (aten.relu6.default, (), (-3, 9)),
     "leaky": (aten.leaky_relu.default, (-0.6,), (-3, 3)),
-    "prelu": (aten.prelu.default, (torch.tensor([0.3], dtype=torch.float64),), (-3, 3)),
     "elu": (aten.elu.default, (2.0,), (-4, 3)),
-    "celu": (aten.celu.default, (0.4,), (-4, 3)),
-    "selu": (aten.selu.default, (), (-4, 3)),
     "silu": (aten.silu.default, (), (-9, 9)),
     "mish": (aten.mish.default, (), (-9, 9)),
     "gelu": (aten.gelu.default, (), (-5, 5)),
     "hardswish": (aten.hardswish.default, (), (-5, 5)),
-    "hardsigmoid": (aten.hardsigmoid.default, (), (-5, 5)),
     "sigmoid": (aten.sigmoid.default, (), (-6, 6)),
-    "logsigmoid": (aten.log_sigmoid.default, (), (-6, 6)),
     "tanh": (aten.tanh.default, (), (-4, 4)),
-    "erf": (aten.erf.default, (), (-4, 4)),
-    "atan": (aten.atan.default, (), (-4, 4)),
     "abs": (aten.abs.default, (), (-3, 3)),
     "sin": (aten.sin.default, (), (-20, 20)),
-    "cos": (aten.cos.default, (), (-20, 20)),
     "softplus": (aten.softplus.default, (2.0,), (-4, 4)),
     "threshold": (aten.threshold.default, (0.1, 0.1), (-3, 3)),
     "hardtanh": (aten.hardtanh.default, (-0.7, 1.2), (-3, 3)),
     "clamp": (aten.clamp.default, (-0.5, 0.8), (-3, 3)),
-    "clamp_min": (aten.clamp_min.default, (-0.2,), (-3, 3)),
     "exp": (aten.exp.default, (), (-4, 4)),
     "log": (aten.log.default, (), (0.01, 4)),
     "sqrt": (aten.sqrt.default, (), (0.01, 4)),
-    "rsqrt": (aten.rsqrt.default, (), (0.1, 4)),
     "asin": (aten.asin.default, (), (-0.95, 0.95)),
     "atanh": (aten.atanh.default, (), (-0.95, 0.95)),
     "sinh": (aten.sinh.default, (), (-3, 3)),
-    "cosh": (aten.cosh.default, (), (-3, 3)),
     "tan": (aten.tan.default, (), (-1.4, 1.4)),
     "reciprocal": (aten.reciprocal.default, (), (0.1, 4)),
-    "negative reciprocal": (aten.reciprocal.default, (), (-4, -0.1)),
     "square": (aten.pow.Tensor_Scalar, (2,), (-3, 3)),
-    "cube": (aten.pow.Tensor_Scalar, (3,), (-3, 3)),
     "power 1.5": (aten.pow.Tensor_Scalar, (1.5,), (0.1, 3)),
-    "power -2": (aten.pow.Tensor_Scalar, (-2,), (0.3, 3)),
 }
 
 
@@ -134,15 +119,6 @@ def test_poles_and_jumps_have_no_slope(op: Any, arguments: tuple[Any, ...], low:
     found = function.local([enclosure(limits[0] + 0.01, *limits)])
     assert found.reason
     assert math.isinf(float(found.parts[0].gain))
-
-
-def test_steps_between_jumps_are_constant() -> None:
-    function = scalar_of(aten.floor.default, (), 1)
-    limits = [torch.full((1, 1, 1), value, dtype=torch.float64) for value in (1.2, 1.4)]
-    found = function.local([enclosure(limits[0], *limits)])
-    assert float(found.parts[0].gain) == 0.0
-    assert float(found.low) == pytest.approx(1.0, abs=1e-12)
-    assert float(found.high) == pytest.approx(1.0, abs=1e-12)
 
 
 WINDOWS = torch.tensor([[0, 1, 2], [2, 3, -1], [4, 5, 6], [6, 7, 8]])
@@ -233,12 +209,10 @@ def test_large_boxes_of_normalizers_and_softmax_take_half_the_largest_jacobian()
         assert bool((part.weight.flatten(1).amax(1) <= 0.5 * part.gain * (1 + 1e-9)).all())
 
 
-def test_entries_that_stand_still_do_not_open_a_window() -> None:
-    """Several dead units at 0 and one that is negative throughout: nothing moves, whoever wins."""
-    centre = torch.tensor([[0.0, 0.0, -1.0, 2.0]], dtype=torch.float64)
-    box = enclosure(centre, centre - torch.tensor([0.0, 0.0, 0.1, 0.1]), centre + torch.tensor([0.0, 0.0, 0.1, 0.1]))
-    speeds = torch.tensor([[0.0, 0.0, 1.0, 1.0]], dtype=torch.float64)
-    box = Enclosure(box.centre, box.low, box.high, box.constant, speeds, box.radius)
-    found = WindowMaximum(torch.tensor([[0, 1, 2], [1, 2, 3]]), (2,)).local([box])
-    assert found.parts[0].weight.tolist() == [[0.0, 0.0]]
-    assert found.parts[0].entries.tolist() == [[0.0, 1.0]]
+def test_steps_between_jumps_are_constant() -> None:
+    function = scalar_of(aten.floor.default, (), 1)
+    limits = [torch.full((1, 1, 1), value, dtype=torch.float64) for value in (1.2, 1.4)]
+    found = function.local([enclosure(limits[0], *limits)])
+    assert float(found.parts[0].gain) == 0.0
+    assert float(found.low) == pytest.approx(1.0, abs=1e-12)
+    assert float(found.high) == pytest.approx(1.0, abs=1e-12)

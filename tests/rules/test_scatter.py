@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import normscope as ns
 from normscope.bounds.captured import Captured
@@ -40,7 +40,7 @@ def linear_cases():
 LINEAR = dict(linear_cases())
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("name", LINEAR)
 def test_the_bound_of_a_linear_case_is_the_norm_of_its_matrix(name):
     model, x = Function(LINEAR[name]), torch.randn(5, 3)
@@ -50,7 +50,7 @@ def test_the_bound_of_a_linear_case_is_the_norm_of_its_matrix(name):
     assert found.lower <= found.upper
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize(
     "function",
     [
@@ -95,11 +95,6 @@ def test_one_constant_or_one_number_for_several_entries_is_fine():
     assert spread.upper == pytest.approx(math.sqrt(2))
 
 
-def test_infinite_constants_are_written_without_harm():
-    masked = Function(lambda x: x.index_fill(1, torch.tensor([1]), -math.inf).softmax(1))
-    assert ns.lipschitz(masked, torch.randn(5, 3)).upper == pytest.approx(0.5)
-
-
 @pytest.mark.parametrize("kind", ["amax", "amin"])
 def test_extremes_move_no_further_than_their_values(kind):
     entries = torch.tensor([[0, 1, 0], [0, 0, 0], [2, 2, 2]])
@@ -109,38 +104,7 @@ def test_extremes_move_no_further_than_their_values(kind):
     assert found.lower == pytest.approx(4.0, rel=1e-3)
 
 
-class Messages(nn.Module):
-    """Two rounds of messages along the edges of a graph."""
-
-    def __init__(self, edges: Tensor) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 2)
-        self.register_buffer("edges", edges)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in (self.first, self.second):
-            sent = layer(x)[self.edges[0]]
-            x = x.new_zeros(len(x), sent.shape[1]).index_add_(0, self.edges[1], sent).relu()
-        return x
-
-
-def test_a_graph_network_is_bounded_over_all_inputs_and_over_a_ball():
-    torch.manual_seed(0)
-    model, x = Messages(torch.tensor([[0, 1, 2, 3, 0], [1, 2, 1, 0, 3]])).double().eval(), torch.randn(4, 4).double()
-    over_all = ns.lipschitz(model, x)
-    ball = ns.lipschitz(model, x, scope="ball", radius=0.05)
-    point = ns.lipschitz(model, x, scope="point")
-    assert point.lower <= ball.upper * (1 + 1e-9) <= over_all.upper * (1 + 1e-6) < math.inf
-    assert over_all.lower <= over_all.upper
-
-
-def test_its_audit_has_rows_and_a_finite_bound():
-    torch.manual_seed(0)
-    audit = ns.audit(Messages(torch.tensor([[0, 1, 2, 3], [1, 2, 1, 0]])).eval(), torch.randn(4, 4))
-    assert [row.path for row in audit.layers] == ["first", "second"]
-    assert math.isfinite(audit.lipschitz.log10_upper)
-
-
+@pytest.mark.slow
 def test_a_planted_bug_is_seen(monkeypatch):
     """Values that meet count as one: the bound falls below the norm of the matrix."""
     model, x = Function(lambda x: torch.zeros(2, 3).index_add(0, torch.tensor([0, 0, 0, 1, 0]), x)), torch.randn(5, 3)

@@ -139,11 +139,6 @@ class Cancelling(nn.Module):
         return F.linear(self.before(x), self.last)
 
 
-def _equal(x: Tensor, layer: Function) -> Tensor:
-    """Return three copies of a sum of layered entries, `[B, 3]`."""
-    return layer(x).sum(1, keepdim=True).expand(-1, 3)
-
-
 ROWS = (0.3 * drawn(1, 4, seed=5)).expand(3, 4).contiguous()
 SAME = 5.0 + drawn(1, seed=6).expand(3).contiguous()
 MEAN, VARIANCE = drawn(4, seed=7) + 3.0, drawn(4, seed=8).square() + 0.1

@@ -1,15 +1,23 @@
-"""Where a committed result comes from: date, versions, machine and commit."""
+"""Committed results: many trials in several processes, where they come from, and the files they are written to."""
 
 from __future__ import annotations
 
 import datetime
+import json
+import multiprocessing
 import os
 import platform
 import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import torch
 
 import normscope as ns
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 def provenance() -> dict[str, str]:
@@ -28,3 +36,22 @@ def provenance() -> dict[str, str]:
 def in_words(made: dict[str, str]) -> str:
     """Return it as part of a sentence."""
     return ", ".join(made[key] if key in ("date", "machine") else f"{key} {made[key]}" for key in made)
+
+
+def run_trials(trial: Callable[..., Any], *arguments: Iterable[Any]) -> Iterator[Any]:
+    """Yield what a trial gives for each of its arguments, in order, from as many processes as there are cores."""
+    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("fork"), torch.set_num_threads, (1,)) as pool:
+        yield from pool.map(trial, *arguments, chunksize=8)
+
+
+def write_result(name: str, result: dict[str, Any], page: str) -> None:
+    """Write a result as data, and the page made from it, to `docs/results`."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n")
+    (RESULTS / f"{name}.md").write_text(page)
+
+
+def table_of_parts(networks_with: dict[str, int]) -> list[str]:
+    """Return the lines of a table: how many networks have each part, the most frequent first."""
+    ranked = sorted(networks_with.items(), key=lambda item: (-item[1], item[0]))
+    return ["", "| with | networks |", "|---|---|", *(f"| {name} | {number} |" for name, number in ranked)]

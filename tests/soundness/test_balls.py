@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-import multiprocessing
 import os
 import random
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,9 +31,8 @@ from normscope.rules.registry import operators
 
 from .balls import ROUNDING, Case, Found, Gate, Mixed, case, try_ball
 from .networks import Function, Network, Residual
-from .provenance import in_words, provenance
+from .provenance import in_words, provenance, run_trials, table_of_parts, write_result
 
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
 Patch = pytest.MonkeyPatch
 
 
@@ -64,14 +59,13 @@ def test_a_thousand_balls() -> None:
     violations: dict[int, str] = {}
     seen: Counter[str] = Counter()
     seeds = range(base, base + count)
-    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("fork"), torch.set_num_threads, (1,)) as pool:
-        for seed, parts, what, outcome in pool.map(tried, seeds, chunksize=8):
-            seen.update(parts)
-            drawn[seed] = what
-            if isinstance(outcome, str):
-                violations[seed] = outcome
-            else:
-                found[seed] = outcome
+    for seed, parts, what, outcome in run_trials(tried, seeds):
+        seen.update(parts)
+        drawn[seed] = what
+        if isinstance(outcome, str):
+            violations[seed] = outcome
+        else:
+            found[seed] = outcome
     write_results(found, drawn, violations, seen, base=base, seconds=time.monotonic() - began)
     assert not violations
     assert seen["attention"] > 0.05 * count
@@ -136,9 +130,7 @@ def write_results(
         },
         "networks_with": dict(sorted(seen.items(), key=lambda item: (-item[1], item[0]))),
     }
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "balls.json").write_text(json.dumps(result, indent=2) + "\n")
-    (RESULTS / "balls.md").write_text(page(result))
+    write_result("balls", result, page(result))
 
 
 def _at(values: list[float], share: float) -> float:
@@ -167,9 +159,7 @@ def page(result: dict[str, Any]) -> str:
         lines.append(
             f"| {float(decade):g} to {10 * float(decade):g} | {row['balls']} | {row['median']} | {row['nine_tenths']} |"
         )
-    lines += ["", "| with | networks |", "|---|---|"]
-    lines += [f"| {name} | {number} |" for name, number in result["networks_with"].items()]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *table_of_parts(result["networks_with"])]) + "\n"
 
 
 @pytest.mark.slow
@@ -352,7 +342,7 @@ BUGS = [
 ]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("bug", [pytest.param(b, id=b.name, marks=[] if b.quick else [pytest.mark.slow]) for b in BUGS])
 def test_a_planted_bug_is_caught(bug: Bug, monkeypatch) -> None:
     network, work = planted(bug.net)

@@ -94,6 +94,7 @@ def false_figures(model: nn.Module, truth: float, questions: Sequence[dict[str, 
     return wrong
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["before a relu", "behind a relu", "between two", "convolutions", "branches"])
 def test_no_rung_is_false(name):
     model, truth = networks(*drawn(1)[0])[name]

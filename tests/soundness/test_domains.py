@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 import bisect
-import json
 import math
-import multiprocessing
 import os
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from normscope.core.errors import SoundnessError
 
 from .domains import Inside, try_domain
 from .networks import network
-from .provenance import in_words, provenance
+from .provenance import in_words, provenance, run_trials, table_of_parts, write_result
 
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
 NORMALIZED = ("layer", "group", "rms", "attention")
 """Parts of networks whose bound over all inputs says little, and for which domains were made."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [pytest.param(n, marks=[pytest.mark.slow] * (n > 0)) for n in range(20)])
 def test_forty_networks(block: int) -> None:
     for seed in range(2 * block, 2 * block + 2):
         try_domain(network(1000 + seed), effort="fast", proposals=6, samples=6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [pytest.param(n, marks=[pytest.mark.slow] * (n != 26)) for n in (3, 11, 26)])
 def test_gains(seed: int) -> None:
     try_domain(network(seed), effort="fast", record="gains", proposals=6, samples=6)
@@ -48,13 +44,10 @@ def test_a_thousand_networks() -> None:
     """Writes `docs/results/domain_soundness.json` and `.md`, and fails on any violation."""
     count, base = int(os.environ.get("NORMSCOPE_NETWORKS", "1000")), int(os.environ.get("NORMSCOPE_SEED", "0"))
     began = time.monotonic()
-    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("fork"), torch.set_num_threads, (1,)) as pool:
-        trials = list(pool.map(tried, range(base, base + count)))
+    trials = list(run_trials(tried, range(base, base + count)))
     result = {"schema_version": 1, "made": provenance(), "seed_base": base, "seconds": round(time.monotonic() - began)}
     result |= summary(trials)
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "domain_soundness.json").write_text(json.dumps(result, indent=2) + "\n")
-    (RESULTS / "domain_soundness.md").write_text(page(result))
+    write_result("domain_soundness", result, page(result))
     assert not result["violations"]
     assert result["points"] > 20 * count
     assert all(result["networks_with"].get(name, 0) > 0.02 * count for name in NORMALIZED)
@@ -119,7 +112,4 @@ def page(result: dict[str, Any]) -> str:
             result[key].items(), key=lambda item: math.inf if item[0] == "no bound" else float(item[0].split()[0])
         )
         lines += ["", f"| {title} | networks |", "|---|---|", *(f"| {name} | {number} |" for name, number in rows)]
-    lines += ["", "| with | networks |", "|---|---|"]
-    ranked = sorted(result["networks_with"].items(), key=lambda item: (-item[1], item[0]))
-    lines += [f"| {name} | {number} |" for name, number in ranked]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *table_of_parts(result["networks_with"])]) + "\n"

@@ -232,6 +232,7 @@ BUGS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_caught(name, monkeypatch):
     make, shape, where, what, bug = BUGS[name]

@@ -15,7 +15,7 @@ import normscope as ns
 from normscope.bounds import rungs as engine
 from normscope.bounds.captured import Captured
 from normscope.bounds.ellipsoids.optimised import optimise
-from normscope.bounds.global_attack import lower_bound
+from normscope.bounds.lower import lower_bound
 from normscope.bounds.rungs import upper_sides
 from normscope.core.budget import Budget
 from normscope.core.errors import SoundnessError

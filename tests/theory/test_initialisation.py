@@ -34,11 +34,6 @@ def test_the_law_gives_the_known_figures_and_wide_networks_follow_it(batch, want
     assert measured(batch, width=512, seeds=range(3)) == pytest.approx(wanted, rel=0.03)
 
 
-def test_linear_networks_follow_theirs():
-    assert batch_norm_growth(8, "linear") == pytest.approx(1.2)
-    assert measured(8, width=512, seeds=range(3), activation="linear") == pytest.approx(1.2, rel=0.03)
-
-
 def test_limits():
     assert batch_norm_growth(10**6) == pytest.approx(LIMIT, rel=1e-5)
     assert pytest.approx(1.467, abs=5e-4) == LIMIT

@@ -76,23 +76,11 @@ def test_secants_of_any_length_stay_below(name):
     assert float(change.max()) <= loss.constant(classes) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("name", [n for n, loss in VARIANTS.items() if loss.targets == "classes" and "weight" not in n])
-def test_one_class_teaches_nothing(name):
-    assert VARIANTS[name].constant(1) == 0.0
-    assert VARIANTS[name].upper(1).log10 == -math.inf
-
-
 def test_the_printed_constant_of_the_l1_loss_is_a_bound_for_one_output_alone():
     loss = losses.l1()
     assert loss.as_printed == 1.0
     assert [loss.printed_is_bound(outputs) for outputs in (1, 2, 10)] == [True, False, False]
     assert losses.cross_entropy().printed_is_bound(10)  # nothing is printed, nothing is claimed
-
-
-def test_the_squared_error_has_no_constant_and_says_why():
-    bound = losses.mse().upper(3)
-    assert bound.log10 == math.inf
-    assert "bounded sets only" in bound.reason
 
 
 def test_a_mean_over_rows_divides_by_the_root_of_their_number():

@@ -65,14 +65,6 @@ def test_lemma_23_holds_to_rounding(n):
     assert (nz.layer_norm_jacobian(x, None, EPS) - truth).abs().max() < 1e-13
 
 
-@pytest.mark.parametrize("m", [2, 3, 9])
-def test_batch_norm_in_train_mode_is_layer_norm_over_a_channel(m):
-    x, gamma = normal(m), torch.tensor([-1.7], dtype=torch.float64)
-    module = with_gamma(nn.BatchNorm1d(1, eps=EPS), gamma).train()
-    truth = jacobian(lambda x: module(x[:, None])[:, 0], x)
-    assert torch.allclose(nz.layer_norm_jacobian(x, gamma, EPS), truth, rtol=1e-9, atol=1e-12)
-
-
 def test_batch_norm_eval():
     gamma, variance = normal(5, seed=1), normal(5).square()
     module = with_gamma(nn.BatchNorm1d(5, eps=EPS), gamma).eval()
@@ -91,6 +83,7 @@ def dense_gain(gamma):
     return size(gamma.double().flatten()[:, None] * (torch.eye(n, dtype=torch.float64) - 1.0 / n))
 
 
+@pytest.mark.slow
 @settings(derandomize=True, max_examples=60, deadline=None)
 @given(st.lists(st.floats(-1e3, 1e3, allow_subnormal=False), min_size=1, max_size=12))
 def test_centred_gain_is_tight_and_never_below(values):
@@ -119,13 +112,6 @@ def test_centred_gain_is_proven():
         assert Fraction(n - 1, n) <= bound <= Fraction(n - 1, n) * (1 + Fraction(1, 10**13))
 
 
-def test_shared_largest_scale_passes_in_full():
-    assert nz.centred_gain(torch.tensor([0.3, -2.0, 1.0, 2.0])) == 2.0
-    assert nz.centred_gain(torch.tensor([5.0])) == 0.0
-    assert nz.centred_gain(torch.zeros(4)) == 0.0
-    assert nz.centred_gain(torch.tensor([1e-200, 0.0])) <= 1e-200
-
-
 @pytest.mark.parametrize(
     "layer",
     [nn.LayerNorm(6, EPS), nn.LayerNorm(2, EPS), nn.RMSNorm(6, EPS), nn.RMSNorm(1, EPS), nn.GroupNorm(2, 6, EPS)],
@@ -136,15 +122,6 @@ def test_the_constant_of_a_layer_at_a_point_is_the_norm_of_its_jacobian(layer):
     layer = with_gamma(layer, normal(*layer.weight.shape, seed=7))
     found, truth = ns.lipschitz(layer, x, scope="point"), size(jacobian(layer, x))
     assert found.lower * (1 - 1e-9) <= truth <= found.upper * (1 + 1e-9)
-
-
-def test_the_variance_of_a_point_that_drowns_in_its_mean():
-    """Against exact rational arithmetic on the very floats given: 1/(var + eps) is the square of the norm."""
-    x = 1e-3 * normal(5) + 1e8
-    entries = [Fraction(float(entry)) for entry in x]
-    mean = sum(entries) / len(entries)
-    truth = 1 / math.sqrt(sum((entry - mean) ** 2 for entry in entries) / len(entries) + Fraction(1e-12))
-    assert size(nz.layer_norm_jacobian(x, None, 1e-12)) == pytest.approx(truth, rel=1e-6)
 
 
 # --- global constants -------------------------------------------------------------------------------------------------
@@ -192,13 +169,6 @@ def test_global_constants_resist_and_are_reached(function, n, upper):
     assert bound * (1 - 1e-6) <= secant <= bound * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("n", [1, 2, 5])
-def test_no_scale(n):
-    root = 1 / math.sqrt(EPS)
-    assert value(nz.layer_norm_global(None, n, EPS)) == pytest.approx(root if n > 1 else 0.0)
-    assert value(nz.rms_norm_global(None, n, EPS)) == pytest.approx(root)
-
-
 def test_uppers_are_rounded_outward():
     """Never below the exact rational square root of 1/eps."""
     for eps in (1e-5, 1e-6, 1e-12, 1e-3, 0.1, 3e-7, 1.0):
@@ -215,17 +185,6 @@ def test_eps_zero_is_infinite_with_a_reason():
     ):
         assert upper.log10 == math.inf
         assert "eps" in upper.reason
-
-
-def test_bad_numbers_are_refused():
-    with pytest.raises(ValueError, match="NaN"):
-        nz.layer_norm_global(torch.tensor([1.0, math.nan]), 2, EPS)
-    with pytest.raises(ValueError, match="eps"):
-        nz.rms_norm_global(None, 2, -1.0)
-    with pytest.raises(ValueError, match="3 entries"):
-        nz.layer_norm_global(torch.ones(3), 4, EPS)
-    with pytest.raises(ValueError, match="negative"):
-        nz.batch_norm_eval_global(None, torch.tensor([-1.0]), 0.1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

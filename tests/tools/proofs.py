@@ -21,11 +21,9 @@ from normscope.bounds.captured import Captured
 from normscope.bounds.certificate import ChainCertificate, ClosedForm
 from normscope.bounds.ellipsoids.ellipsoid_plan import plan
 from normscope.bounds.ellipsoids.optimised import optimise
-from normscope.bounds.folded import propagate
-from normscope.bounds.global_attack import lower_bound
-from normscope.bounds.lower import witness_of
-from normscope.bounds.proofs.multipliers import Multipliers
-from normscope.bounds.proofs.proof import Proof
+from normscope.bounds.lower import lower_bound, witness_of
+from normscope.bounds.proofs.proof import Multipliers, Proof
+from normscope.bounds.segments import propagate
 from normscope.core.bracket import Bracket, Evidence
 from normscope.core.budget import Budget
 

@@ -12,11 +12,10 @@ from normscope.bounds.captured import Captured
 from normscope.bounds.rungs import upper_sides
 from normscope.core.errors import InputError
 
-from ..soundness.networks import Attention, Concatenated, Function, Gated, Residual, network
+from ..soundness.networks import Attention, Function, Gated, Residual, network
 from .proofs import ball_of, bracket_of, checker, drawn, only, proven, seeded, tight
 
 VERIFIED, UNVERIFIED, REJECTED = checker.VERIFIED, checker.UNVERIFIED, checker.REJECTED
-PARAMETRIZED = {"weight_norm", "spectral_norm"}
 
 
 def mlp(*activations: nn.Module) -> nn.Module:
@@ -29,13 +28,9 @@ def mlp(*activations: nn.Module) -> nn.Module:
 
 NETWORKS = {
     "mlp": (lambda: mlp(nn.ReLU(), nn.ReLU()), (2, 5)),
-    "tokens": (lambda: mlp(nn.ReLU(), nn.LeakyReLU(0.2)), (2, 4, 5)),
     "gelu": (lambda: mlp(nn.GELU(), nn.SiLU(), nn.GELU("tanh")), (2, 5)),
-    "leaky": (lambda: mlp(nn.LeakyReLU(0.1), nn.LeakyReLU(-0.4)), (2, 5)),
     "bent": (lambda: mlp(nn.ELU(1.5), nn.SELU(), nn.CELU(0.7), nn.PReLU(7), nn.Mish()), (2, 5)),
-    "steps": (lambda: mlp(nn.Hardswish(), nn.Hardsigmoid(), nn.ReLU6(), nn.Hardtanh(-0.5, 2.0)), (2, 5)),
     "smooth": (lambda: mlp(nn.Tanh(), nn.Sigmoid(), nn.Softplus(2.0, 40.0), nn.LogSigmoid()), (2, 5)),
-    "waves": (lambda: mlp(Function(torch.sin), Function(torch.cos), Function(torch.abs), Function(torch.atan)), (2, 5)),
     "batch norm": (lambda: nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3)), (2, 5)),
     "cnn": (
         lambda: nn.Sequential(
@@ -49,10 +44,6 @@ NETWORKS = {
         lambda: nn.Sequential(nn.Conv2d(1, 3, 3, dilation=2), nn.MaxPool2d(3, 2), nn.ReLU(), nn.AdaptiveMaxPool2d(1)),
         (2, 1, 9, 9),
     ),
-    "transposed": (
-        lambda: nn.Sequential(nn.ConvTranspose1d(2, 3, 3, stride=2, padding=1, output_padding=1), nn.Tanh()),
-        (2, 2, 4),
-    ),
     "residual": (
         lambda: nn.Sequential(
             Residual(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 4)), nn.Identity()),
@@ -60,16 +51,13 @@ NETWORKS = {
         ),
         (2, 4),
     ),
-    "concatenated": (lambda: Concatenated([nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU())], 1), (2, 4)),
     "layer norm": (lambda: nn.Sequential(nn.Linear(5, 6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, 2)), (2, 5)),
     "group norm": (lambda: nn.Sequential(nn.Conv1d(2, 4, 3), nn.GroupNorm(2, 4), nn.GELU(), nn.Flatten()), (2, 2, 6)),
-    "instance norm": (lambda: nn.Sequential(nn.Conv1d(2, 4, 3), nn.InstanceNorm1d(4, affine=True)), (2, 2, 6)),
-    "rms norm": (lambda: nn.Sequential(nn.Linear(5, 6), nn.RMSNorm(6, eps=0.1), nn.Linear(6, 2)), (2, 5)),
     "softmax": (lambda: nn.Sequential(nn.Linear(5, 4), nn.Softmax(-1), nn.Linear(4, 3), nn.LogSoftmax(-1)), (2, 5)),
 }
 
 
-LATER = ("leaky", "steps", "waves", "transposed", "concatenated", "instance norm", "rms norm", "group norm", "softmax")
+LATER = ("group norm", "softmax")
 """Left to the slow tests: what they hold stands in the others or in `test_random_networks_are_verified`."""
 
 
@@ -97,16 +85,7 @@ def test_both_sides_of_every_kind_of_network_are_verified(name, tmp_path):
     assert [verdict.status for verdict in found] == [VERIFIED] * 3, [str(verdict) for verdict in found]
 
 
-def test_the_smaller_constant_of_a_whole_layer_norm_is_verified(tmp_path):
-    """The scale of one entry alone: the constant of the layer is sqrt(4/5) of the product of its parts."""
-    layer = nn.LayerNorm(5, eps=0.01)
-    with torch.no_grad():
-        layer.weight.copy_(torch.tensor([3.0, 0.0, 0.0, 0.0, 0.0]))
-    bracket = proven(layer, drawn(2, 5, seed=1))
-    assert bracket.upper == pytest.approx(3.0 * math.sqrt(0.8) / 0.1, rel=1e-9)
-    assert [verdict.status for verdict in verdicts(bracket, tmp_path / "proof.npz")] == [VERIFIED] * 3
-
-
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_of_networks_with_products_the_lower_side_is_verified(name, tmp_path):
     build, shape = PRODUCTS[name]
@@ -121,13 +100,6 @@ def test_bounds_without_multipliers_are_proven_by_norms_alone(tmp_path):
     for rung in ("product", "folded", "liplt"):
         bracket = bracket_of(work, rungs[rung].log10_upper, method=rung)
         assert {verdict.status for verdict in verdicts(bracket, tmp_path / "proof.npz")} == {VERIFIED}
-
-
-def test_train_mode_is_a_map_of_the_whole_batch(tmp_path):
-    model = seeded(lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, eps=0.1), nn.ReLU())).train()
-    found = verdicts(proven(model, drawn(4, 3)), tmp_path / "proof.npz")
-    assert {verdict.status for verdict in found} == {VERIFIED}
-    assert "train" in str(found[1])
 
 
 @pytest.mark.parametrize(
@@ -154,18 +126,7 @@ def test_optimised_multipliers_are_verified(tmp_path):
     assert verdicts(without, tmp_path / "proof.npz")[1].status == REJECTED  # nothing cheaper proves it
 
 
-def test_skips_and_maxima_are_carried(tmp_path):
-    model = seeded(
-        lambda: nn.Sequential(
-            Residual(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 4)), nn.Identity()),
-            Function(lambda x: torch.maximum(x, -0.5 * x)),
-            nn.Linear(4, 3),
-        )
-    )
-    found = verdicts(tight(model, drawn(2, 4)), tmp_path / "proof.npz")
-    assert {verdict.status for verdict in found} == {VERIFIED}, [str(verdict) for verdict in found]
-
-
+@pytest.mark.slow
 def test_of_balls_the_lower_side_is_verified(tmp_path):
     work = Captured.of(seeded(lambda: mlp(nn.ReLU(), nn.GELU())), drawn(2, 5))
     for radius in (0.01, 0.3):
@@ -174,21 +135,7 @@ def test_of_balls_the_lower_side_is_verified(tmp_path):
         assert "over a ball are not followed here" in found[1].why
 
 
-def test_what_holds_for_all_inputs_holds_in_a_ball(tmp_path):
-    work = Captured.of(seeded(lambda: mlp(nn.ReLU(), nn.GELU())), drawn(1, 5))
-    everywhere = upper_sides(work)["best"].log10_upper
-    bracket = ball_of(work, 0.1)
-    proof = upper_sides(work)["best"].proof
-    samples = tuple(
-        replace(
-            one, log10_upper=everywhere, method="closed-form", proof=replace(one.proof, multipliers=proof.multipliers)
-        )
-        for one in bracket.per_sample
-    )
-    found = verdicts(replace(bracket, log10_upper=everywhere, per_sample=samples), tmp_path / "ball.npz")
-    assert {verdict.status for verdict in found} == {VERIFIED}
-
-
+@pytest.mark.slow
 def test_brackets_of_the_front_door_can_be_saved(tmp_path):
     model, batch = seeded(lambda: mlp(nn.ReLU(), nn.Tanh())), drawn(2, 5)
     rungs = ns.ladder(model, batch, max_seconds=1.0)
@@ -210,16 +157,6 @@ def test_what_the_vocabulary_has_no_word_for_is_said_not_to_be_verified(tmp_path
     assert checker.main([str(tmp_path / "proof.npz")]) == 3
 
 
-@pytest.mark.parametrize("effort", ["fast", "tight"])
-def test_a_prelu_with_a_slope_for_every_channel_is_verified(effort, tmp_path):
-    """It is carried with one interval of slopes for all channels, and the proof says which."""
-    model = seeded(lambda: nn.Sequential(nn.Linear(4, 2), nn.PReLU(2), nn.Linear(2, 3)))
-    with torch.no_grad():
-        model[1].weight.copy_(torch.tensor([-2.0, 3.0]))
-    found = verdicts(ns.lipschitz(model, drawn(2, 4), effort=effort), tmp_path / "proof.npz")
-    assert {verdict.status for verdict in found} == {VERIFIED}
-
-
 def test_values_that_a_mask_keeps_apart_are_given_not_rejected(tmp_path):
     """The two sides of a choice by a fixed mask never meet, which the file does not show: a bound may rest on it."""
     mask = torch.tensor([True, False, False, True, False, True])
@@ -229,21 +166,6 @@ def test_values_that_a_mask_keeps_apart_are_given_not_rejected(tmp_path):
     found = verdicts(bracket, tmp_path / "proof.npz")[1]
     assert found.status == UNVERIFIED
     assert "do not overlap" in found.why
-
-
-def test_what_is_given_without_proof_is_named(tmp_path):
-    work = Captured.of(seeded(lambda: mlp(nn.ReLU())), drawn(2, 5))
-    bracket = only(bracket_of(work, upper_sides(work)["best"].log10_upper - 0.01), "upper")
-    bracket = replace(bracket, proof=replace(bracket.proof, given=("branch and bound over activation patterns",)))
-    found = verdicts(bracket, tmp_path / "proof.npz")[1]
-    assert found.status == UNVERIFIED
-    assert "branch and bound" in found.why
-
-
-def test_a_bracket_without_proof_says_so(tmp_path):
-    bracket = ns.Bracket(log10_lower=0.0, log10_upper=1.0, evidence=ns.Evidence.NUMERICAL, method="product")
-    with pytest.raises(InputError, match="carries no proof"):
-        bracket.save(tmp_path / "proof.npz")
 
 
 def test_a_model_trained_further_is_not_passed_off_as_the_one_measured(tmp_path):
@@ -272,29 +194,6 @@ def test_saving_changes_nothing_and_gives_the_same_file_twice(tmp_path):
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
     assert replace(bracket, notes=("kept",)).proof is bracket.proof
     assert "proof" not in bracket.to_json()
-
-
-def test_nothing_is_left_behind_where_a_file_cannot_be_written(tmp_path):
-    bracket = proven(seeded(lambda: mlp(nn.ReLU())), drawn(2, 5))
-    with pytest.raises(InputError, match="cannot write"):
-        bracket.save(tmp_path / "missing" / "proof.npz")
-    assert not list(tmp_path.iterdir())
-
-
-def test_an_infinite_bracket_still_shows_its_witness(tmp_path):
-    model = seeded(lambda: nn.Sequential(nn.Linear(4, 4), Function(lambda x: x * x)))
-    found = verdicts(only(proven_infinite(model), "lower"), tmp_path / "proof.npz")
-    assert [verdict.status for verdict in found] == [VERIFIED] * 2
-    nothing = ns.Bracket(
-        log10_lower=-torch.inf, log10_upper=torch.inf, evidence=ns.Evidence.PROVEN, method="none", reason="gating",
-        proof=proven_infinite(model).proof,
-    )  # fmt: skip
-    with pytest.raises(InputError, match="claims nothing"):
-        nothing.save(tmp_path / "proof.npz")
-
-
-def proven_infinite(model):
-    return bracket_of(Captured.of(model, drawn(2, 4)), 300.0)
 
 
 class Branches(nn.Module):
@@ -330,26 +229,6 @@ def test_squares_of_branches_that_meet_are_not_added_up(tmp_path):
         assert verdicts(claim, tmp_path / "proof.npz")[1].status == REJECTED
 
 
-@pytest.mark.parametrize("seed", [41, 84])
-def test_a_seed_fixes_the_network_whatever_was_drawn_before(seed):
-    state = torch.get_rng_state()
-    try:
-        drawings = []
-        for before in (0, 1):
-            torch.manual_seed(before)
-            expected = torch.get_rng_state()
-            drawings.append(network(seed))
-            assert torch.equal(torch.get_rng_state(), expected)
-    finally:
-        torch.set_rng_state(state)
-    one, two = drawings
-    assert PARAMETRIZED.intersection(one.parts)
-    assert torch.equal(one.batch, two.batch)
-    first, second = one.model.state_dict(), two.model.state_dict()
-    assert list(first) == list(second)
-    assert all(torch.equal(first[name], second[name]) for name in first)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(120))
 def test_random_networks_are_verified(seed, tmp_path):
@@ -368,9 +247,44 @@ def test_parameters_that_the_checker_does_not_take_are_not_written(beta, tmp_pat
     assert found[1].status == (VERIFIED if beta == 1.7 else UNVERIFIED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [9028, pytest.param(9049, marks=pytest.mark.slow)])
 def test_every_value_that_a_claim_rests_on_has_its_step(seed, tmp_path):
     random = network(seed)
     for rung in ("folded", "closed-form", "best"):
         bracket = ns.ladder(random.model, random.batch, mode=random.mode)[rung]
         assert REJECTED not in {verdict.status for verdict in verdicts(bracket, tmp_path / "proof.npz")}
+
+
+def test_the_smaller_constant_of_a_whole_layer_norm_is_verified(tmp_path):
+    """The scale of one entry alone: the constant of the layer is sqrt(4/5) of the product of its parts."""
+    layer = nn.LayerNorm(5, eps=0.01)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([3.0, 0.0, 0.0, 0.0, 0.0]))
+    bracket = proven(layer, drawn(2, 5, seed=1))
+    assert bracket.upper == pytest.approx(3.0 * math.sqrt(0.8) / 0.1, rel=1e-9)
+    assert [verdict.status for verdict in verdicts(bracket, tmp_path / "proof.npz")] == [VERIFIED] * 3
+
+
+def test_what_holds_for_all_inputs_holds_in_a_ball(tmp_path):
+    work = Captured.of(seeded(lambda: mlp(nn.ReLU(), nn.GELU())), drawn(1, 5))
+    everywhere = upper_sides(work)["best"].log10_upper
+    bracket = ball_of(work, 0.1)
+    proof = upper_sides(work)["best"].proof
+    samples = tuple(
+        replace(
+            one, log10_upper=everywhere, method="closed-form", proof=replace(one.proof, multipliers=proof.multipliers)
+        )
+        for one in bracket.per_sample
+    )
+    found = verdicts(replace(bracket, log10_upper=everywhere, per_sample=samples), tmp_path / "ball.npz")
+    assert {verdict.status for verdict in found} == {VERIFIED}
+
+
+def test_what_is_given_without_proof_is_named(tmp_path):
+    work = Captured.of(seeded(lambda: mlp(nn.ReLU())), drawn(2, 5))
+    bracket = only(bracket_of(work, upper_sides(work)["best"].log10_upper - 0.01), "upper")
+    bracket = replace(bracket, proof=replace(bracket.proof, given=("branch and bound over activation patterns",)))
+    found = verdicts(bracket, tmp_path / "proof.npz")[1]
+    assert found.status == UNVERIFIED
+    assert "branch and bound" in found.why

@@ -11,8 +11,7 @@ from flint import arb
 from torch import nn
 
 from normscope.bounds.captured import Captured
-from normscope.bounds.proofs.multipliers import Multipliers
-from normscope.bounds.proofs.proof import Proof
+from normscope.bounds.proofs.proof import Multipliers, Proof
 
 from ..soundness.networks import network
 from .proofs import arithmetic, bracket_of, checker, closed_form, drawn, only, proving, seeded
@@ -25,7 +24,7 @@ def halved(bracket):
     return replace(only(bracket, "upper"), log10_upper=bracket.log10_lower - math.log10(2.0))
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_half_of_what_is_attained_is_never_verified(seed, tmp_path):
     random = network(seed)
@@ -59,6 +58,7 @@ def read(path: Path) -> tuple[dict, proving.Prover]:
     return header, proving.Prover(checker.Network(header["network"], reader), reader)
 
 
+@pytest.mark.slow
 def test_every_multiplier_gives_a_bound_above_every_pair(work, tmp_path):
     bracket = bracket_of(work, 5.0)
     draw = np.random.default_rng(0)
@@ -107,6 +107,7 @@ def test_no_value_moves_faster_than_its_constant(work, tmp_path):
     moved_no_faster(Captured.of(model, drawn(1, 1, 10)), tmp_path / "proof.npz")
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("seed", [*range(6), *(pytest.param(n, marks=pytest.mark.slow) for n in range(6, 150))])
 def test_no_value_of_random_networks_moves_faster_than_its_constant(seed, tmp_path):
@@ -114,6 +115,7 @@ def test_no_value_of_random_networks_moves_faster_than_its_constant(seed, tmp_pa
     moved_no_faster(Captured.of(random.model, random.batch, mode=random.mode), tmp_path / "proof.npz")
 
 
+@pytest.mark.slow
 def test_a_planted_error_in_the_factorization_would_be_seen(work, tmp_path, monkeypatch):
     monkeypatch.setattr(arithmetic, "positive", lambda blocks, count: True)
     with pytest.raises(AssertionError):

@@ -10,7 +10,7 @@ import torch
 
 import normscope as ns
 from normscope import cli
-from normscope.cli.verify import checker_folder
+from normscope.cli.bounding import checker_folder
 
 from .proofs import SCRIPT, File
 
@@ -55,19 +55,6 @@ def test_exit_codes_say_what_was_found(run, norm, tmp_path):
     assert (code, out.count(": VERIFIED")) == (2, 2)
     assert err.startswith("normscope: ")
     assert err.count("\n") == 1
-
-
-def test_a_missing_file_is_one_line(run, tmp_path):
-    code, out, err = run("verify", tmp_path / "missing.npz")
-    assert (code, out) == (2, "")
-    assert err == f"normscope: no file {tmp_path / 'missing.npz'}\n"
-
-
-def test_help_teaches(run):
-    code, out, _ = run("verify", "--help")
-    assert code == 0
-    for word in ("bracket.save", "NumPy", "VERIFIED", "Exit codes", "normscope verify norm.npz", "tools/verify"):
-        assert word in out
 
 
 def test_the_wheel_carries_the_script():

@@ -51,40 +51,6 @@ def test_matrices_of_any_size(size):
     exactly(file, math.log10(norm(matrix)) + math.log10(size))
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_convolutions_of_any_size(size):
-    weight = drawn(2, 2, 3)
-    for sizes, about in (([5], {}), ([4], {"left": 1, "right": 1, "stride": 2})):
-        file = Forger((2, *sizes))
-        true = norm(written_out(weight, sizes[0], **about))
-        conv = file.convolution(weight * size, sizes, **about)
-        outputs = (sizes[0] + 2 * about.get("left", 0) - 3) // about.get("stride", 1) + 1
-        file.add("y", "linear", (2, outputs), ["x0"], maps=[conv])
-        exactly(file, math.log10(true) + math.log10(size))
-
-
-@pytest.mark.parametrize(("size", "claim"), [(1e160, 0.0), (1e-170, -250.0)])
-def test_a_convolution_whose_squares_leave_the_range(size, claim):
-    """Too large to be written out, and its squares over- or underflow."""
-    file = Forger((1, 4000))
-    file.add("y", "linear", (1, 4000), ["x0"], maps=[file.convolution([[[size] * 3]], [4000], left=1, right=1)])
-    never(file, claim)
-    never(file, math.log10(2.9) + math.log10(size))
-    assert file.upper(math.log10(3.0001) + math.log10(size)).told() == VERIFIED
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_factors_and_copies_of_any_size(size):
-    factors = np.array([0.5, -3.0, 1.0]) * size
-    file = Forger((3,))
-    file.add("y", "linear", (3,), ["x0"], maps=[file.diagonal(factors)])
-    exactly(file, math.log10(3.0) + math.log10(size))
-    file = Forger((3,))  # copies of entries, each times a factor: 3, and 4 and 1 in one column
-    parts = [file.index([0, 1, 1]), file.diagonal(np.array([3.0, 4.0, 1.0]) * size)]
-    file.add("y", "linear", (3,), ["x0"], maps=[{"map": "chain", "parts": parts}])
-    exactly(file, math.log10(17.0**0.5) + math.log10(size))
-
-
 @pytest.mark.parametrize("scale", [TINIEST, 1e-320, 2.3e-308])
 def test_subnormal_numbers(scale):
     file = Forger((2,))
@@ -113,6 +79,7 @@ def scaled(scales, kind):
     return file
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", ["dense", "diagonal", "convolution", "mixed", "chain"])
 @pytest.mark.parametrize(
     "scales", [(1e-200, 1e-200, 1e200, 1e200), (1e200, 1e200, 1e-200, 1e-200), (1e-162,) * 3, (TINIEST, 1e-5, 1e300)]
@@ -124,40 +91,6 @@ def test_products_that_under_or_overflow_in_between(kind, scales):
         steps = [step for step in file.steps() if step["by"] == by]
         never(file, true - 0.05, steps)
         never(file, true - 100.0, steps)
-
-
-def test_a_batch_norm_behind_a_large_convolution_does_not_underflow():
-    for first, second in ((1e-200, 1e-200), (1e200, 1e200), (1e-300, 1e-20)):
-        file = Forger((1, 4000))
-        parts = [file.convolution([[[first]]], [4000]), file.diagonal([[second]])]
-        for order in (parts, parts[::-1]):
-            back = [file.diagonal(1 / first), file.diagonal(1 / second)]
-            file.nodes = []
-            file.add("y", "linear", (1, 4000), ["x0"], maps=[{"map": "chain", "parts": [*order, *back]}])
-            never(file, -0.05)
-            file.nodes = []
-            file.add("y", "linear", (1, 4000), ["x0"], maps=[{"map": "chain", "parts": order}])
-            never(file, math.log10(first) + math.log10(second) - 0.05)
-
-
-def test_a_product_of_values_that_underflows_in_between():
-    """(((1000 + 1e-3 tanh(x0)) 1e-200 1e-200) tanh(x1)) 1e200 1e200 has constant 1000 and more."""
-    file = Forger((1,), (1,))
-    file.bent("t0", "tanh", "x0")
-    file.bent("t1", "tanh", "x1")
-    file.add("a", "linear", (1,), ["t0"], maps=[file.diagonal(1e-3)], constant=file.put([1000.0]))
-    for k in range(2):
-        file.add(f"down{k}", "linear", (1,), [file.output], maps=[file.diagonal(1e-200)])
-    file.add("p", "product", (1,), [file.output, "t1"])
-    for k in range(2):
-        file.add(f"up{k}", "linear", (1,), [file.output], maps=[file.diagonal(1e200)])
-    steps = [*file.steps(), file.certificate({"x0": 1.0, "x1": 1.0}, 1e3, multipliers={"t0": 1.0, "t1": 1.0, "p": 1.0})]
-    for log10 in (-3.0, 2.9, 3.1):
-        never(file, log10, steps)
-    never(file, -3.0, [step for step in steps if step["at"] != "p"])
-    file.upper(-3.0, steps, scope="ball", centre=file.put([0.0, 0.0]), radius=1.0)
-    assert file.told() != VERIFIED
-    assert file.lower(999.0, [0.0, 1e-9], [0.0, 0.0]).told() == VERIFIED
 
 
 def test_zero_times_infinity_is_no_bound():
@@ -194,17 +127,6 @@ def test_a_scale_whose_square_underflows(scale, weight):
     bound = math.log10(weight) / 2.0 - math.log10(scale)
     if bound < math.log10(7.0):
         never(file, bound + 0.1, [file.certificate({"x0": weight}, scale)])
-
-
-def test_multipliers_whose_products_underflow():
-    """Slopes from 1e-160 to 1 between factors of 1e150: the constant is 1e300, whatever lambda a b has lost."""
-    for slope in (1e-160, 1e-200, 1e-290):
-        file = two_layers([[1e150]], [[1e150]], "leaky_relu", slope=slope)
-        for bound in (1.0, 1e100, 1e290):
-            for multiplier in (TINIEST, 1e-310, 1e-300, 1e-150, 1.0):
-                for weight in (TINIEST, 1e-300, 1.0):
-                    never(file, math.log10(bound), [file.certificate({"x0": weight}, weight**0.5 / bound,
-                                                                     multipliers={"u": multiplier})])  # fmt: skip
 
 
 def test_constants_whose_squares_underflow():
@@ -250,16 +172,6 @@ def test_a_certificate_of_a_linear_value_is_exact():
     )
 
 
-def test_a_certificate_of_a_bent_value_is_exact():
-    """relu(x) - relu(-x) is x: the certificate knows 2^(1/2) at best, and no less is proven."""
-    file = two_layers([[1.0], [-1.0]], [[1.0, -1.0]])
-    for bound, proven in ((2.0**0.5 * (1 + 1e-6), True), (0.999, False), (1e-9, False)):
-        for multiplier in (1.0 / 2.0, 1.0, 2.0):
-            steps = [file.certificate({"x0": 1.0}, 1.0 / bound, multipliers={"u": multiplier})]
-            if not proven:
-                never(file, math.log10(bound), steps)
-
-
 def test_a_fold_that_breaks_off_leaves_nothing_behind():
     """Folds from the input go on where the last one ended; not where it broke off, wherever that was."""
     file = Forger((2,))
@@ -281,14 +193,6 @@ def test_a_fold_that_breaks_off_leaves_nothing_behind():
             patch.setattr(proving.Forms, "hold", hold)
             never(file, math.log10(72.0**0.5) - 1e-3, folds)
     exactly(file, math.log10(72.0**0.5), folds)
-
-
-def test_start_weights_must_cover_all_inputs():
-    file = Forger((1,), (1,))
-    file.add("y", "linear", (1,), ["x0", "x1"], maps=[file.diagonal(1.0), file.diagonal(1e6)])
-    for start in ({"x0": 1.0}, {"x1": 1.0}, {"x0": 1.0, "x1": 1e-12}):
-        never(file, 1.0, [file.certificate(start, 0.5)])
-    exactly(file, math.log10(math.hypot(1.0, 1e6)))
 
 
 def test_several_inputs_are_one_vector():
@@ -333,14 +237,6 @@ def test_steps_in_odd_order_or_at_wrong_nodes():
         assert file.upper(math.log10(14.9), [step] * 2 + steps).told() != VERIFIED
 
 
-def test_a_certificate_of_an_input_does_not_shrink_it():
-    file = Forger((3,))
-    file.dense("y", np.eye(3))
-    for scale in (1.0, 1.0 + 1e-15, 1.0 + 1e-14, 1.1, 1e9):
-        step = file.certificate({"x0": 1.0}, scale, at="x0")
-        never(file, -1e-6, [step] * 50 + file.steps())
-
-
 @pytest.mark.parametrize(("at", "start"), [("x0", "x0"), ("v", "v"), ("y", "y"), ("y", "u")])
 @pytest.mark.parametrize("multipliers", [{"u": 0.0}, {"u": 1.0}, {"u": [1.0, 1.0]}])
 def test_multipliers_of_nodes_off_the_way_do_not_empty_a_certificate(at, start, multipliers):
@@ -375,18 +271,6 @@ def test_pairs_of_values_in_a_certificate_are_added_up():
 # ------------------------------------------------------------------------------------- sums and indices
 
 
-def test_repeated_operands_are_added_before_the_norm_is_taken():
-    file = Forger((2,))
-    matrix = np.array([[1.0, 2.0], [3.0, 4.0]])
-    file.add("y", "linear", (2,), ["x0", "x0", "x0"], maps=[file.matrix(matrix) for _ in range(3)])
-    exactly(file, math.log10(3.0 * norm(matrix)))
-    file = Forger((2,))
-    file.add("y", "linear", (2,), ["x0", "x0"], maps=[file.matrix(matrix), file.matrix(-matrix)])
-    file.bent("u", "relu")
-    file.add("z", "linear", (2,), ["y", "u", "x0"], maps=[file.matrix(matrix)] * 2 + [file.diagonal(1e-3)])
-    never(file, -3.0 - 1e-5)
-
-
 def test_concatenations_that_overlap_are_not_apart():
     for places, true in ((([0, 1, -1, -1], [-1, -1, 0, 1]), 2.0**0.5), (([0, 1, -1], [-1, 0, 1]), None)):
         file = Forger((2,))
@@ -417,13 +301,6 @@ def test_indices_with_duplicates_and_out_of_place():
         assert file.upper(9.0).told() == "REFUSED"
 
 
-def test_indices_that_are_no_indices():
-    for index in ([[0, 1]], [0.0, 1.0], []):
-        file = Forger((2,))
-        file.add("y", "gather", (2,), ["x0"], of=2, index=file.put(index, float if index == [0.0, 1.0] else np.int64))
-        assert file.upper(9.0).told() == "REFUSED"
-
-
 @pytest.mark.parametrize("size", [0, -1, 10**9, 2.0, True, "2", None, [2], 10**400])
 def test_sizes_that_are_none(size, monkeypatch):
     file = Forger((2,))
@@ -445,18 +322,6 @@ def test_chunks_that_are_none(of, kind):
     file.nodes[0] |= given | ({"leading": 0} if kind == "extreme" else {})
     file.output = "y"
     assert file.upper(9.0, []).told() == "REFUSED"
-
-
-def test_centring():
-    file = Forger((2, 3))
-    file.add("y", "center", (2, 3), ["x0"], of=3)
-    exactly(file, 0.0)
-
-    file = Forger((3,))
-    matrix = drawn(2, 3, seed=6)
-    parts = [{"map": "center", "of": 3}, file.matrix(matrix)]
-    file.add("y", "linear", (2,), ["x0"], maps=[{"map": "chain", "parts": parts}])
-    exactly(file, math.log10(norm(matrix @ (np.eye(3) - 1.0 / 3.0))))
 
 
 # ------------------------------------------------------------------------------------- constants of nodes
@@ -508,17 +373,6 @@ def test_slopes_of_any_size(slope):
     exactly(file, math.log10(max(abs(slope), 1.0)))
 
 
-@pytest.mark.parametrize(
-    ("alpha", "scale", "inner"), [(1e300, 1e300, 1e9), (1e-300, 1e-300, 1.0), (-2.0, 3.0, 0.5), (1e-200, 1e200, 1.0)]
-)
-def test_elu_of_any_size(alpha, scale, inner):
-    true = max(math.log10(scale), math.log10(abs(alpha)) + math.log10(scale) + math.log10(inner))
-    file = Forger((1,))
-    file.bent("y", "elu", alpha=alpha, scale=scale, input_scale=inner)
-    never(file, true - 1e-6)
-    never(file, -300.0 if true > -299 else true - 1.0)
-
-
 # ------------------------------------------------------------------------------------- convolutions of any geometry
 
 
@@ -552,29 +406,6 @@ def test_convolutions_of_any_geometry(about, monkeypatch):
             else:
                 never(file, math.log10(norm(matrix) * (1 - 2e-6)))
                 assert file.upper(math.log10(norm(matrix) * 6)).told() == VERIFIED
-
-
-def test_a_kernel_larger_than_its_input_is_read_to_its_end():
-    for taps in (5, 9):
-        file = Forger((1, 2))
-        weight = np.ones((1, 1, taps))
-        conv = file.convolution(weight, [2], left=taps, right=taps)
-        matrix = written_out(weight, 2, left=taps, right=taps)
-        file.add("y", "linear", (1, len(matrix)), ["x0"], maps=[conv])
-        exactly(file, math.log10(norm(matrix)))
-
-
-def test_large_convolutions_never_go_below_what_a_vector_attains():
-    """Ones everywhere: the constant tends to the sum of the taps, and a cosine attains almost all of it."""
-    for stride in (1, 3):
-        for taps in (np.ones(5), np.array([0.0, -1.0, 1.0])):
-            size = 2100
-            file = Forger((1, size))
-            outputs = (size + 2 - len(taps)) // stride + 1
-            conv = file.convolution(taps.reshape(1, 1, -1), [size], left=1, right=1, stride=stride)
-            file.add("y", "linear", (1, outputs), ["x0"], maps=[conv])
-            matrix = written_out(taps.reshape(1, 1, -1), 200, left=1, right=1, stride=stride)
-            never(file, math.log10(norm(matrix)) - 1e-6)  # a shorter one is a part of the longer one
 
 
 # ------------------------------------------------------------------------------------- lower sides
@@ -629,17 +460,6 @@ def test_a_pair_outside_its_ball():
         assert file.lower(0.9, [1.0, 0.0], [0.0, 0.0], **about | {"radius": radius}).told() == "REFUSED"
 
 
-def test_values_that_overflow_are_no_lower_side():
-    """exp(1e300) and the like in a ball: no number, or no end, but nothing that is attained."""
-    file = Forger((2,))
-    file.dense("v", np.eye(2) * 1e300)
-    file.add("s", "log_softmax", (2,), ["v"], of=2)
-    assert file.lower(1e305, [1e300, -1e300], [0.0, 0.0]).told() != VERIFIED
-    file = Forger((1,))
-    file.bent("e", "elu", alpha=1e300, scale=1e300, input_scale=1e9)
-    assert file.lower(1e305, [-1e300], [-2e300]).told() != VERIFIED
-
-
 # ------------------------------------------------------------------------------------- no number, no end
 
 
@@ -683,6 +503,120 @@ def test_numbers_that_are_none_are_refused(value, where):
         given |= {"multipliers": {"u": value}} if where == "multipliers" else {}
         file.upper(9.0, [file.certificate(**given)])
     assert file.told() == "REFUSED"
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_convolutions_of_any_size(size):
+    weight = drawn(2, 2, 3)
+    for sizes, about in (([5], {}), ([4], {"left": 1, "right": 1, "stride": 2})):
+        file = Forger((2, *sizes))
+        true = norm(written_out(weight, sizes[0], **about))
+        conv = file.convolution(weight * size, sizes, **about)
+        outputs = (sizes[0] + 2 * about.get("left", 0) - 3) // about.get("stride", 1) + 1
+        file.add("y", "linear", (2, outputs), ["x0"], maps=[conv])
+        exactly(file, math.log10(true) + math.log10(size))
+
+
+@pytest.mark.parametrize(("size", "claim"), [(1e160, 0.0), (1e-170, -250.0)])
+def test_a_convolution_whose_squares_leave_the_range(size, claim):
+    """Too large to be written out, and its squares over- or underflow."""
+    file = Forger((1, 4000))
+    file.add("y", "linear", (1, 4000), ["x0"], maps=[file.convolution([[[size] * 3]], [4000], left=1, right=1)])
+    never(file, claim)
+    never(file, math.log10(2.9) + math.log10(size))
+    assert file.upper(math.log10(3.0001) + math.log10(size)).told() == VERIFIED
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_factors_and_copies_of_any_size(size):
+    factors = np.array([0.5, -3.0, 1.0]) * size
+    file = Forger((3,))
+    file.add("y", "linear", (3,), ["x0"], maps=[file.diagonal(factors)])
+    exactly(file, math.log10(3.0) + math.log10(size))
+    file = Forger((3,))  # copies of entries, each times a factor: 3, and 4 and 1 in one column
+    parts = [file.index([0, 1, 1]), file.diagonal(np.array([3.0, 4.0, 1.0]) * size)]
+    file.add("y", "linear", (3,), ["x0"], maps=[{"map": "chain", "parts": parts}])
+    exactly(file, math.log10(17.0**0.5) + math.log10(size))
+
+
+def test_a_batch_norm_behind_a_large_convolution_does_not_underflow():
+    for first, second in ((1e-200, 1e-200), (1e200, 1e200), (1e-300, 1e-20)):
+        file = Forger((1, 4000))
+        parts = [file.convolution([[[first]]], [4000]), file.diagonal([[second]])]
+        for order in (parts, parts[::-1]):
+            back = [file.diagonal(1 / first), file.diagonal(1 / second)]
+            file.nodes = []
+            file.add("y", "linear", (1, 4000), ["x0"], maps=[{"map": "chain", "parts": [*order, *back]}])
+            never(file, -0.05)
+            file.nodes = []
+            file.add("y", "linear", (1, 4000), ["x0"], maps=[{"map": "chain", "parts": order}])
+            never(file, math.log10(first) + math.log10(second) - 0.05)
+
+
+def test_a_product_of_values_that_underflows_in_between():
+    """(((1000 + 1e-3 tanh(x0)) 1e-200 1e-200) tanh(x1)) 1e200 1e200 has constant 1000 and more."""
+    file = Forger((1,), (1,))
+    file.bent("t0", "tanh", "x0")
+    file.bent("t1", "tanh", "x1")
+    file.add("a", "linear", (1,), ["t0"], maps=[file.diagonal(1e-3)], constant=file.put([1000.0]))
+    for k in range(2):
+        file.add(f"down{k}", "linear", (1,), [file.output], maps=[file.diagonal(1e-200)])
+    file.add("p", "product", (1,), [file.output, "t1"])
+    for k in range(2):
+        file.add(f"up{k}", "linear", (1,), [file.output], maps=[file.diagonal(1e200)])
+    steps = [*file.steps(), file.certificate({"x0": 1.0, "x1": 1.0}, 1e3, multipliers={"t0": 1.0, "t1": 1.0, "p": 1.0})]
+    for log10 in (-3.0, 2.9, 3.1):
+        never(file, log10, steps)
+    never(file, -3.0, [step for step in steps if step["at"] != "p"])
+    file.upper(-3.0, steps, scope="ball", centre=file.put([0.0, 0.0]), radius=1.0)
+    assert file.told() != VERIFIED
+    assert file.lower(999.0, [0.0, 1e-9], [0.0, 0.0]).told() == VERIFIED
+
+
+def test_multipliers_whose_products_underflow():
+    """Slopes from 1e-160 to 1 between factors of 1e150: the constant is 1e300, whatever lambda a b has lost."""
+    for slope in (1e-160, 1e-200, 1e-290):
+        file = two_layers([[1e150]], [[1e150]], "leaky_relu", slope=slope)
+        for bound in (1.0, 1e100, 1e290):
+            for multiplier in (TINIEST, 1e-310, 1e-300, 1e-150, 1.0):
+                for weight in (TINIEST, 1e-300, 1.0):
+                    never(file, math.log10(bound), [file.certificate({"x0": weight}, weight**0.5 / bound,
+                                                                     multipliers={"u": multiplier})])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("alpha", "scale", "inner"), [(1e300, 1e300, 1e9), (1e-300, 1e-300, 1.0), (-2.0, 3.0, 0.5), (1e-200, 1e200, 1.0)]
+)
+def test_elu_of_any_size(alpha, scale, inner):
+    true = max(math.log10(scale), math.log10(abs(alpha)) + math.log10(scale) + math.log10(inner))
+    file = Forger((1,))
+    file.bent("y", "elu", alpha=alpha, scale=scale, input_scale=inner)
+    never(file, true - 1e-6)
+    never(file, -300.0 if true > -299 else true - 1.0)
+
+
+def test_large_convolutions_never_go_below_what_a_vector_attains():
+    """Ones everywhere: the constant tends to the sum of the taps, and a cosine attains almost all of it."""
+    for stride in (1, 3):
+        for taps in (np.ones(5), np.array([0.0, -1.0, 1.0])):
+            size = 2100
+            file = Forger((1, size))
+            outputs = (size + 2 - len(taps)) // stride + 1
+            conv = file.convolution(taps.reshape(1, 1, -1), [size], left=1, right=1, stride=stride)
+            file.add("y", "linear", (1, outputs), ["x0"], maps=[conv])
+            matrix = written_out(taps.reshape(1, 1, -1), 200, left=1, right=1, stride=stride)
+            never(file, math.log10(norm(matrix)) - 1e-6)  # a shorter one is a part of the longer one
+
+
+def test_values_that_overflow_are_no_lower_side():
+    """exp(1e300) and the like in a ball: no number, or no end, but nothing that is attained."""
+    file = Forger((2,))
+    file.dense("v", np.eye(2) * 1e300)
+    file.add("s", "log_softmax", (2,), ["v"], of=2)
+    assert file.lower(1e305, [1e300, -1e300], [0.0, 0.0]).told() != VERIFIED
+    file = Forger((1,))
+    file.bent("e", "elu", alpha=1e300, scale=1e300, input_scale=1e9)
+    assert file.lower(1e305, [-1e300], [-2e300]).told() != VERIFIED
 
 
 @pytest.mark.parametrize("log10", [1e308, 1e7, -1e308, -1e7])

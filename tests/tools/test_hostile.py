@@ -81,18 +81,6 @@ def widen(file: File) -> None:
     dense(file)["columns"] = 10**9
 
 
-def stretch(file: File) -> None:
-    dense(file)["columns"] = 24
-
-
-def flatten(file: File) -> None:
-    dense(file)["from"] = []
-
-
-def double(file: File) -> None:
-    dense(file)["from"] *= 2
-
-
 def flood(file: File) -> None:
     factors = {"array": dense(file)["matrix"], "each": 10**6}
     file.header["network"]["nodes"].append({"name": "z", "kind": "scale", "from": ["y"], "factors": factors})
@@ -102,33 +90,8 @@ def mistype(file: File) -> None:
     file.claim("upper")["log10"] = True
 
 
-def misname(file: File) -> None:
-    file.header["network"]["output"] = "nothing"
-
-
 def misspell(file: File) -> None:
     dense(file)["kind"] = "__import__('os').system('true')"
-
-
-def unkind(file: File) -> None:
-    dense(file)["kind"] = ["dense"]
-
-
-def mute(file: File) -> None:
-    file.header["claims"] = []
-
-
-def negate(file: File) -> None:
-    file.header["network"]["input"]["size"] = -25
-
-
-def group(file: File) -> None:
-    name = dense(file)["matrix"]
-    file.arrays[name] = file.arrays[name][0]
-
-
-def tear(file: File) -> None:
-    del dense(file)["columns"]
 
 
 def lengthen(file: File) -> None:
@@ -142,24 +105,7 @@ def complicate(file: File) -> None:
 
 @pytest.mark.parametrize(
     "harm",
-    [
-        bomb,
-        widen,
-        stretch,
-        flatten,
-        double,
-        flood,
-        mistype,
-        misname,
-        misspell,
-        unkind,
-        mute,
-        negate,
-        group,
-        tear,
-        lengthen,
-        complicate,
-    ],
+    [bomb, widen, flood, mistype, misspell, lengthen, complicate],
     ids=lambda harm: harm.__name__,
 )
 def test_harmful_content_is_refused(harm, sound, tmp_path, capsys):
@@ -193,6 +139,7 @@ def test_names_cannot_move_the_terminal(sound, tmp_path, capsys):
     assert shown.count("\n") == 2
 
 
+@pytest.mark.slow
 def test_every_field_may_be_anything(sound, tmp_path, capsys):
     """Replace every value of the header by values of other kinds: there is an answer, never a crash."""
     text = json.dumps(sound.header)

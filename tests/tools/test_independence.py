@@ -3,7 +3,6 @@
 import ast
 import subprocess
 import sys
-import zipapp
 
 import torch
 
@@ -60,12 +59,3 @@ runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("VERIFIED") == 2
-
-
-def test_it_is_one_file_where_that_is_wanted(tmp_path):
-    path = tmp_path / "norm.npz"
-    ns.spectral_norm(torch.tensor([[3.0, 1.0], [0.0, 2.0]])).save(path)
-    zipapp.create_archive(SCRIPT, tmp_path / "verify.pyz")
-    command = [sys.executable, "-I", tmp_path / "verify.pyz", path]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert (done.returncode, done.stdout.count("VERIFIED")) == (0, 2)

@@ -115,12 +115,6 @@ def test_convolutions_of_any_geometry(seed):
     assert proven(linear, "gain") >= top * (1 - 1e-12)
 
 
-def test_slices_are_bounded_once():
-    tokens = Composite([Matrix(drawn(40, 50), (200,)), Matrix(drawn(30, 40), (200,))])
-    want = float(torch.linalg.matrix_norm(drawn(30, 40) @ drawn(40, 50), 2))
-    assert norm(tokens) == pytest.approx(want, rel=1e-9)
-
-
 def test_slices_that_are_treated_differently_are_no_slices():
     """Factors that differ from slice to slice, and entries that change places between slices."""
     tokens = Matrix(drawn(3, 4), (5,))

@@ -1,9 +1,7 @@
 """Small files that ask for much: no file below 10 kB takes a gigabyte."""
 
-import io
 import subprocess
 import sys
-import zipfile
 
 import numpy as np
 import pytest
@@ -41,37 +39,12 @@ def eyes():
     return file.upper(0.0, [*file.steps(), file.certificate({"x0": 1.0})])
 
 
-def bents():
-    """A certificate through many activations."""
-    file = Forger((700,))
-    for k in range(40):
-        file.bent(f"u{k}", "relu")
-    multipliers = {f"u{k}": 1.0 for k in range(40)}
-    return file.upper(0.0, [*file.steps(), file.certificate({"x0": 1.0}, 0.1, multipliers=multipliers)])
-
-
 def fan():
     """A certificate whose elimination fills in all pairs of a hundred activations."""
     file = Forger((200,))
     names = [file.bent(f"u{k}", "relu", "x0") for k in range(80)]
     file.add("y", "linear", (200,), names, maps=[identity(200)] * 80)
     return file.upper(9.0, [file.certificate({"x0": 1.0}, 1e-4, multipliers=dict.fromkeys(names, 1e-3))])
-
-
-def closed():
-    """A certificate through many activations that are linear, and hold a form each."""
-    file = Forger((1500,))
-    for k in range(60):
-        file.bent(f"u{k}", "leaky_relu", slope=1.0)
-    return file.upper(0.0, [file.certificate({"x0": 1.0}, 0.1)])
-
-
-def written_out():
-    """A convolution that is just small enough to be written out."""
-    file = Forger((1, 44, 44))
-    conv = file.convolution(np.ones((1, 1, 3, 3)), [44, 44], left=1, right=1)
-    file.add("y", "linear", (1, 44, 44), ["x0"], maps=[{"map": "chain", "parts": [conv] * 3}])
-    return file.upper(9.0)
 
 
 def columns():
@@ -125,13 +98,6 @@ def named_often(kind):
     return build
 
 
-def many_operands():
-    """A sum of a thousand times the same large value."""
-    file = Forger((10**6,))
-    file.add("y", "linear", (10**6,), ["x0"] * 1000, maps=[identity(10**6)] * 1000)
-    return file.upper(9.0)
-
-
 def many_values():
     """Thousands of large values, evaluated at a pair."""
     file = Forger((SIZE,))
@@ -141,38 +107,12 @@ def many_values():
     return file.lower(0.5, np.zeros(SIZE), np.ones(SIZE))
 
 
-def spread_out():
-    """One entry spread out to millions."""
-    file = Forger((1,))
-    file.add("y", "linear", (9, 10**6), [], maps=[], constant=file.put([1.0]))
-    file.bent("u", "tanh")
-    return file.lower(0.5, [0.0], [1.0])
-
-
 def doubled():
     """y + y, 25 times: 2^25 ways from the input to the output."""
     file = Forger((2,))
     for k in range(25):
         file.add(f"y{k}", "linear", (2,), [file.output] * 2, maps=[file.diagonal(0.5), file.diagonal([0.5, 0.5])])
     return file.upper(0.1)
-
-
-def many_sources():
-    """Every activation is a source for all that follow."""
-    file = Forger((1,))
-    for k in range(150):
-        file.bent(f"u{k}", "relu")
-        file.add(f"y{k}", "linear", (1,), [f"u{k}"], maps=[identity(1)])
-    return file.upper(9.0)
-
-
-def long_chain():
-    """Segments of thousands of maps."""
-    file = Forger((2,))
-    name = file.put([0.5])
-    for k in range(300):
-        file.add(f"y{k}", "linear", (2,), [file.output], maps=[{"map": "diagonal", "scale": name}])
-    return file.upper(9.0)
 
 
 def many_claims():
@@ -184,39 +124,10 @@ def many_claims():
 
 
 BOMBS = {
-    build.__name__: build
-    for build in (
-        eyes,
-        bents,
-        fan,
-        closed,
-        written_out,
-        columns,
-        repeated,
-        windows,
-        turns,
-        many_operands,
-        many_values,
-        spread_out,
-        doubled,
-        many_sources,
-        long_chain,
-        many_claims,
-    )
-} | {f"many {kind}": named_often(kind) for kind in ("scale", "gather")}
-SLOW = {
-    "eyes",
-    "bents",
-    "written_out",
-    "turns",
-    "many_sources",
-    "long_chain",
-    "many_claims",
-    "many_values",
-    "doubled",
-    "many gather",
-    "fan",
+    build.__name__: build for build in (eyes, fan, columns, repeated, windows, turns, many_values, doubled, many_claims)
 }
+BOMBS |= {f"many {kind}": named_often(kind) for kind in ("scale", "gather")}
+SLOW = {"eyes", "turns", "many_claims", "many_values", "doubled", "many gather", "fan"}
 
 
 @pytest.mark.one_in(6)
@@ -229,18 +140,9 @@ def test_small_files_take_little_memory(name, tmp_path):
     assert peak < 1000, (peak, said)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("text", [b"[" + b"[]," * 10**6 + b"[]]", b'{"a":' * 9 * 10**5, b'"' + b"a" * 4 * 10**6 + b'"'])
 def test_json_that_grows(text, tmp_path):
     np.savez_compressed(tmp_path / "bomb.npz", header=np.frombuffer(text, np.uint8))
     code, peak, said = taken(tmp_path / "bomb.npz")
     assert (code, peak < 500) == (2, True), (peak, said)
-
-
-def test_archives_that_grow(tmp_path):
-    content = io.BytesIO()
-    np.save(content, np.zeros(10**7))
-    with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("header.npy", content.getvalue())
-    assert (tmp_path / "bomb.npz").stat().st_size < 100_000
-    code, peak, said = taken(tmp_path / "bomb.npz")
-    assert (code, peak < 300) == (2, True), (peak, said)

@@ -213,7 +213,7 @@ BUGS: dict[str, tuple[Callable[[Patch], None], Callable[[], None]]] = {
 }
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_caught(name, monkeypatch):
     plant, trial = BUGS[name]

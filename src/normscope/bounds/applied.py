@@ -1,8 +1,12 @@
-"""The weights a graph applies: where each stands, who shares it, and what is read with it at given data."""
+"""The weights a graph applies: where each stands, who shares it, and what is read with it at given data.
+
+The cost of a pass is counted from the same factors: searches through large networks take fewer steps.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..graph.ir import Graph, Input, Node, Ref, leaves, map_leaves
-from ..graph.memory import overlap, storage_of
+from ..core.budget import affordable
+from ..graph.ir import Graph, Input, Node, Ref, leaves, map_leaves, overlap, storage_of
 from ..linalg.convolution_map import Convolution
 from ..linalg.linear_map import Repeated
 from ..linalg.patches import Read, patches
@@ -240,3 +244,27 @@ def _pointed(node: Node, weight: Tensor | None, ref: Ref) -> Node:
 def _replaced(node: Node, function: Callable[[Any], Any]) -> Node:
     args, kwargs = map_leaves((node.args, node.kwargs), function)
     return dataclasses.replace(node, args=args, kwargs=kwargs)
+
+
+def multiplications(graph: Graph) -> float:
+    """Return about how many multiplications one pass takes: those of products, and one for every value."""
+    return sum(_product(node) + math.prod(node.shape) for node in graph)
+
+
+def passes(graph: Graph, most: int, *, work: float, least: int = 1, samples: int = 1) -> int:
+    """Return how many steps, each with one forward pass of `samples`, fit into some work: from `least` to `most`."""
+    device = graph.inputs[0].value.device
+    return affordable(most, multiplications(graph) * samples, work=work, least=least, device=device)
+
+
+def _product(node: Node) -> float:
+    factors = factors_of(node)
+    if factors is not None:
+        weight = factors[1]
+        return float(weight.numel()) * math.prod(node.shape) / max(weight.shape[0], 1)
+    matrices = [ref for ref in node.operands if len(ref.shape) >= 2]
+    if node.op in PRODUCTS and matrices:
+        return float(math.prod(node.shape)) * matrices[0].shape[-1]
+    if "attention" in node.operator and matrices:
+        return 2.0 * math.prod(node.shape) * matrices[-1].shape[-2]
+    return 0.0

@@ -17,12 +17,12 @@ from torch import Tensor
 from ..core.bracket import Evidence
 from ..core.budget import Budget, check_time
 from ..core.log10 import log10, log10_sum
+from ..core.log10 import norm as l2
 from ..core.rounding import UNIT, Upper, gamma
-from ..core.sizes import norm as l2
 from ..linalg.linear_map import LinearMap, Matrix, Repeated
 from ..linalg.writing import moderate, written
 from ..rules.effects import Elementwise
-from .proofs.multipliers import Multipliers
+from .proofs.proof import Multipliers
 from .segments import Form
 
 WIDEST = 1024
@@ -171,7 +171,7 @@ class ChainCertificate:
         self.start, self.method, self.device, self.budget = start, method, device, budget or Budget()
         self.terms = terms
         self.links: dict[str, Link] = {}
-        self.blocks: dict[int, MatrixBlock | None] = {}
+        self.blocks: dict[LinearMap, MatrixBlock | None] = {}
         self.runs: dict[tuple[str, str, str], Multipliers] = {}
 
     def carry(self, form: Form, name: str, slope: tuple[float, float] | None, cores: dict[str, Upper]) -> Upper | None:
@@ -237,9 +237,9 @@ class ChainCertificate:
         return tuple(self.runs.values())
 
     def _block(self, linear: LinearMap) -> MatrixBlock | None:
-        if id(linear) not in self.blocks:
-            self.blocks[id(linear)] = self.budget.attempt(lambda: _block(linear, self.device), lambda: None)
-        return self.blocks[id(linear)]
+        if linear not in self.blocks:
+            self.blocks[linear] = self.budget.attempt(lambda: _block(linear, self.device), lambda: None)
+        return self.blocks[linear]
 
 
 def _block(linear: LinearMap, device: torch.device) -> MatrixBlock | None:

@@ -17,27 +17,189 @@ last place; numbers below 2^-1022 may be flushed to zero.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 
-from ..core.log10 import ceiling10
-from ..core.rounding import UNIT, gamma
-from ..core.sizes import norm as l2
+from ..core.budget import attempt
+from ..core.log10 import ceiling10, log10
+from ..core.log10 import norm as l2
+from ..core.rounding import UNIT, gamma, inward
 from ..graph.ir import Graph, Node
 from ..linalg.absolute import absolute, applied
 from ..linalg.convolution_map import Convolution
 from ..linalg.linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
 from ..linalg.operator_norms import upper
-from ..rules.complex_values import COMPLEX
 from ..rules.effects import UNKNOWN, Norm
-from ..rules.local.local import Affine, UnrolledStep, flat, times, wide
+from ..rules.local.entry_sets import LogSoftmax, LogSumExp, Normalize, Softmax, WindowMaximum
+from ..rules.local.entry_sets import Norm as RowNorm
+from ..rules.local.local import Affine, Enclosure, Primitive, UnrolledStep, flat, times, wide
+from ..rules.local.products import MatrixProduct, Multiply
+from ..rules.local.scalar import Scalar
+from ..rules.ranges import Opaque
 from ..rules.registry import effect_of
-from .certain import SAFETY, TINY, UP, Certain, behind
+from ..rules.units import COMPLEX
 from .unrolled import GraphSteps, evaluate
+
+aten = torch.ops.aten
+ULPS = 8.0
+"""Units in the last place by which one operator of torch (erf, tanh, exp, a root) may be off."""
+SAFETY = 2.0**14
+"""Errors that are estimated and not bounded are multiplied by this margin."""
+RECURRENT = ("lstm", "gru", "rnn")
+"""Operators that run many steps, whose roundings travel through the later ones: they are given the margin too."""
+TINY = 2.0**-1022
+"""A number that is flushed to zero is off by at most this much."""
+UP = 1 + 2.0**-40
+"""Room for the rounding of the error bounds themselves."""
+WIDE = 2**18
+"""Factors of a matrix product with more entries than this are bounded by their Frobenius norm."""
+BILINEAR = {
+    aten.conv1d.default, aten.conv2d.default, aten.conv3d.default, aten.conv_transpose1d.default,
+    aten.conv_transpose2d.input, aten.conv_transpose3d.input, aten.convolution.default, aten.linear.default,
+    aten.matmul.default, aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default,
+}  # fmt: skip
+"""Operators whose value is a sum of products of two factors, plus a bias."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certain:
+    """Values `[B, *shape]`, and how far the exact ones can be: entry by entry, and in the l2 norm `[B]`."""
+
+    value: Tensor
+    error: Tensor
+    distance: Tensor
+
+    def enclosure(self) -> Enclosure:
+        """Return the box of the exact value, as local rules read it: the error as a constant over a radius of 1."""
+        reach = torch.where(self.error > 0, self.error * UP + 2 * UNIT * self.value.abs() + TINY, 0.0)
+        reach = torch.where(self.value.isinf() & (self.error == 0), 0.0, reach)
+        low, high = self.value - reach, self.value + reach
+        return Enclosure(self.value, low, high, self.distance, self.error, torch.ones_like(self.distance))
+
+
+def behind(
+    primitive: Primitive, operands: Sequence[Certain], value: Tensor, norms: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what a primitive makes of the error of its operands, its own rounding, and the l2 norm of the first."""
+    if isinstance(primitive, MatrixProduct):
+        return _product(operands[0], operands[1], norms)
+    if isinstance(primitive, Opaque) and primitive.node.op in BILINEAR and len(operands) <= 2:
+        return _bilinear(primitive.node, operands)
+    own = _own(primitive, [operand.value for operand in operands], value)
+    if all(not bool(operand.error.any()) for operand in operands):
+        return torch.zeros_like(value), own, torch.zeros_like(operands[0].distance)
+    boxes = [operand.enclosure() for operand in operands]
+    local = primitive.local(boxes)
+    moved = sum((part.entries for part in local.parts[1:]), local.parts[0].entries)
+    distance = sum(
+        (times(part.gain, x.distance) for part, x in zip(local.parts, operands, strict=True)),
+        torch.zeros_like(operands[0].distance),
+    )
+    if isinstance(primitive, Scalar) and primitive.wobble:  # a jump small enough to be tolerated, within the box
+        jump = (primitive.function(boxes[0].high) - primitive.function(boxes[0].low)).abs()
+        own = own + torch.where(operands[0].error > 0, jump, 0.0)
+    return moved, own, distance
+
+
+def _own(primitive: Primitive, values: Sequence[Tensor], value: Tensor) -> Tensor:
+    """Return a bound on the rounding of a primitive itself at given operands, `[B, *shape]`."""
+    x, few = values[0], ULPS * UNIT * 2
+    count = float(x.shape[-1]) if x.ndim > 1 else 1.0
+    match primitive:
+        case WindowMaximum():
+            return torch.zeros_like(value)
+        case Multiply():
+            return UNIT * 2 * value.abs() + TINY
+        case Scalar() if primitive.margin == 0.0:  # straight pieces: a product at most
+            return UNIT * 2 * value.abs() + TINY
+        case Scalar():  # formulas like x - tanh(x) and x (1 + erf(x)) add up terms of the size of x
+            limit = 64.0 * max(abs(end) for end in primitive.bounded)
+            return few * (value.abs() + 2 * x.abs().clamp(max=limit)) + TINY
+        case Normalize() | RowNorm():
+            return torch.where(value.isfinite(), gamma(count + 64.0) * value.abs() + TINY, torch.inf)
+        case Softmax():
+            apart = _apart(x, value)
+            return value * (gamma(count + 16.0) + few * (apart[0] + apart[1])) + TINY
+        case LogSoftmax():
+            apart = _apart(x, value.exp())
+            terms = value.abs() + x.amax(-1, keepdim=True).abs() + apart[0]
+            own = gamma(count + 16.0) + few * (torch.where(terms.isfinite(), terms, 0.0) + apart[1])
+            return torch.where(value.isinf() & x.isinf(), 0.0, own)
+        case LogSumExp():
+            apart = _apart(x, x.softmax(-1))
+            return gamma(count + 16.0) + few * (value.abs() + x.amax(-1).abs() + apart[1][..., 0])
+    if isinstance(primitive, Opaque) and primitive.node.operator == COMPLEX:
+        return torch.full_like(value, torch.inf)
+    # known by its gains alone: as if all its operands were added up in every entry
+    size = sum((flat(operand).abs().sum(1) for operand in values), torch.zeros_like(flat(value)[:, 0]))
+    entries = float(sum(flat(operand).shape[1] for operand in values))
+    many = SAFETY if isinstance(primitive, Opaque) and primitive.node.operator.startswith(RECURRENT) else 1.0
+    return many * gamma(64.0 * (entries + 64.0)) * (value.abs() + wide(size, value)) + TINY
+
+
+def _apart(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how far logits are below the largest one (0 where masked), and the mean of that over the weights."""
+    below = x.amax(-1, keepdim=True) - x
+    below = torch.where(below.isfinite(), below, 0.0)
+    return below, (weights * below).sum(-1, keepdim=True)
+
+
+def _product(a: Certain, b: Certain, norms: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the error of a matrix product: |A| e_B + e_A (|B| + e_B), and its own rounding."""
+    count = float(a.value.shape[-1])
+    left, right = a.value.abs(), b.value.abs()
+    own = gamma(count + 8.0) * (left @ right) + count * TINY
+    moved = left @ b.error + a.error @ (right + b.error)
+    sizes = [l2(flat(x.value), 1) for x in (a, b)]
+    if norms and max(a.value[0].numel(), b.value[0].numel()) <= WIDE:
+        sizes = [torch.linalg.matrix_norm(_scaled(x.value)[0], ord=2) * _scaled(x.value)[1] * UP for x in (a, b)]
+        sizes = [size.flatten(1).amax(1) if size.ndim > 1 else size for size in sizes]
+    distance = times(sizes[0], b.distance) + times(sizes[1] + b.distance, a.distance)
+    return moved, own, distance
+
+
+def _scaled(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return matrices divided by their largest entry, and that entry."""
+    top = x.abs().amax((-2, -1), keepdim=True)
+    top = torch.where((top > 0) & top.isfinite(), top, 1.0)
+    return (x / top).nan_to_num(0.0), top[..., 0, 0]
+
+
+def _bilinear(node: Node, operands: Sequence[Certain]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the error of a sum of products of factors (one of them may be a constant), entry by entry."""
+    bare = dataclasses.replace(
+        node,
+        args=tuple(a if i < 2 or not isinstance(a, Tensor) else None for i, a in enumerate(_absolute(node.args))),
+        kwargs={key: None if key == "bias" else value for key, value in node.kwargs.items()},
+    )
+
+    def run(*factors: Tensor) -> Tensor:
+        return torch.stack([bare.evaluate([x[i] for x in factors]) for i in range(len(factors[0]))])
+
+    sizes = [operand.value.abs() for operand in operands]
+    reached = [size + operand.error for size, operand in zip(sizes, operands, strict=True)]
+    if len(operands) == 1:
+        moved = run(operands[0].error)
+    else:
+        moved = run(operands[0].error, reached[1]) + run(sizes[0], operands[1].error)
+    bias = next((a for a in (*node.args[2:], node.kwargs.get("bias")) if isinstance(a, Tensor)), None)
+    count = float(max(operand.value[0].numel() for operand in operands))
+    own = gamma(count + 16.0) * run(*reached) + count * TINY
+    if bias is not None:
+        channels = node.operator not in ("linear", "matmul", "mm", "bmm", "mv", "dot")
+        own = own + 4 * UNIT * bias.double().abs().reshape(-1, *(1,) * (len(node.shape) - 2 if channels else 0))
+    return moved, own, l2(flat(moved), 1)
+
+
+def _absolute(arguments: tuple[object, ...]) -> tuple[object, ...]:
+    return tuple(a.double().abs() if isinstance(a, Tensor) and a.is_floating_point() else a for a in arguments)
+
 
 SHAKE, COPIES = 16.0, 3
 """Errors are estimated from `COPIES` runs in which every step is moved by `SHAKE` times its rounding bound."""
@@ -254,3 +416,61 @@ def apart(certain: Certain) -> tuple[float, float]:
     )
     least = entries if entries > whole else whole
     return computed, least * (1 - gamma(float(change.numel()) + 8.0))
+
+
+Change = Callable[[Certain], tuple[float, float]]
+"""A function that returns how far two outputs are apart: as computed, and at least, less the rounding errors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Secant:
+    """A slope between two inputs that is no larger than the true one.
+
+    Attributes:
+        log10: of the slope; `-inf` where nothing is proved.
+        pair: the two flat float64 inputs; None without a slope.
+        estimated: whether rounding errors were estimated, with a large margin, where no bound was small enough.
+    """
+
+    log10: float = -math.inf
+    pair: tuple[Tensor, Tensor] | None = None
+    estimated: bool = False
+
+
+class Confirmer:
+    """Confirms pairs of one search: what was not enough for the errors of one pair is skipped for the others."""
+
+    def __init__(self, values: Values) -> None:
+        self.values = values
+        self._first = 0
+
+    def secant(self, u: Tensor, v: Tensor, *, above: float = -math.inf, change: Change = apart) -> Secant:
+        """Return the slope that a pair of flat inputs proves; one that seems not to be above `above` is left out.
+
+        `change` says how far two outputs are apart as computed, and at least.
+        """
+        pair = torch.stack([u, v])
+        length = float(l2(u - v)) * (1 + 1e-12)
+        if not (math.isfinite(length) and length > 0):
+            return Secant()
+        if above > -math.inf:
+            far, _ = change(self.values.plain(pair))
+            if not (math.isfinite(far) and far > 0 and log10(far) - log10(length) > above):
+                return Secant()
+        found, estimated = self._least(pair, change)
+        return Secant(inward(found) - log10(length), (u, v), estimated) if found > 0 else Secant()
+
+    def _least(self, pair: Tensor, change: Change) -> tuple[float, bool]:
+        """Return how far the outputs of a pair are apart at least, and whether errors were estimated for it."""
+        found, estimated = 0.0, False
+        for place, how in list(enumerate(CARRIED))[self._first :]:
+            certain = attempt(partial(self.values.at, pair, how=how), lambda: None)
+            if certain is None:
+                break
+            far, least = change(certain)
+            if least > found and math.isfinite(far):
+                found, estimated = least, how == CARRIED[-1]
+            if found >= 0.99 * far:
+                break
+            self._first = min(place + 1, len(CARRIED) - 1)
+        return found, estimated

@@ -14,14 +14,13 @@ from ..core.options import check_numbers
 from ..core.rounding import Upper
 from ..core.untouched import outside_inference_mode
 from .balls.ball_bracket import ball_bracket
-from .bounding import Bounding
-from .captured import Captured, check_option
-from .climb import exact
+from .captured import Bounding, Captured, check_option
 from .data.streaming import data_quantile
 from .domain.domain import Domain
 from .domain.domain_bounds import domain_sides, with_steepest
 from .lower import lower_side, observed_if_any
 from .outputs import per_output
+from .patterns import exact
 from .point import jacobian_norms
 from .proofs.proof import Proof
 from .rungs import upper_sides
@@ -87,8 +86,8 @@ def lipschitz(
         max_seconds: of the whole call, but for the trace of the model, which every figure needs, and for closed forms,
             which come first: searches that take longer are cut short, and then `converged` is False and `advice` says
             what was cut. No upper side is above that of `effort="fast"` without a limit, unless the closed forms of the
-            network alone take more than some seconds (5e10 multiplications). DATA has none: no batch is begun after the
-            limit. Without a limit every search takes its own number of steps, and the same call gives the same figures.
+            network alone take more than ten seconds longer. DATA has none: no batch is begun after the limit. Without a
+            limit every search takes its own number of steps, and the same call gives the same figures.
         seed: of the search from below.
 
     Returns:

@@ -14,15 +14,13 @@ from ..core.bracket import Bracket, Evidence
 from ..core.budget import Budget
 from ..core.errors import InputError
 from ..graph.ir import Graph, Node, Ref
-from .bounding import Bounding, cut_short
-from .captured import Captured
+from .applied import passes
+from .captured import Bounding, Captured, cut_short
 from .ellipsoids.ellipsoid_plan import plan
-from .ellipsoids.optimised import accounted, optimise
-from .folded import Bounds
-from .global_attack import lower_bound
-from .lower import ATTACK_STEPS, ATTACK_WORK, BELOW, witness_of
-from .passes import passes
-from .secants import Secant
+from .ellipsoids.optimised import optimise, with_rounding
+from .evaluation import Secant
+from .lower import ATTACK_STEPS, ATTACK_WORK, BELOW, lower_bound, witness_of
+from .segments import Bounds
 
 PER = ("output", "difference")
 """What a bracket can be split into."""
@@ -108,7 +106,7 @@ def _along(captured: Captured, budget: Budget, values: Bounds, rows: Tensor, eff
         dense = optimise(written, steps=steps, budget=budget.share(0.5), directions=rows)
     if written is None or dense is None:
         return torch.full((len(rows),), math.inf, dtype=torch.float64)
-    return (accounted(written, dense) or dense).along(rows).cpu() + 1e-10
+    return (with_rounding(written, dense) or dense).along(rows).cpu() + 1e-10
 
 
 def directed(graph: Graph, row: Tensor) -> Graph:

@@ -37,13 +37,15 @@ from ..linalg.operator_norms import upper
 from ..linalg.writing import lost, write_out
 from ..rules.effects import Elementwise, Linear
 from ..rules.registry import activation_of
+from .captured import Bounding, Captured, cut_short
 from .ellipsoids.ellipsoid import Uncertain, balanced, largest
 from .ellipsoids.ellipsoid_plan import EllipsoidPlan, EllipsoidStep, StateChange
 from .ellipsoids.optimised import run
 from .evaluation import Values
-from .global_attack import lower_bound
+from .lower import lower_bound
 from .minimise import minimise
 from .proofs.proof import Proof
+from .rungs import Rungs
 from .segments import Segments
 
 SPLIT, ROUNDS, PROGRAM = 3, 12, 20
@@ -354,3 +356,16 @@ def _constants(segments: Segments, plan: EllipsoidPlan) -> list[Tensor]:
         if isinstance(segments.effects[node.name], Linear):
             values[node.name] = node.evaluate([values[ref] for ref in node.refs])
     return [values[segments.graph.node(step.name).refs[0]] for step in plan.steps]
+
+
+EXACT_RTOL = 1e-6
+"""Where the two sides count as met in branch and bound."""
+
+
+def exact(captured: Captured, bounding: Bounding, rungs: Rungs, bracket: Bracket) -> Bracket:
+    """Close a bracket further by branch and bound over activation patterns, where the network allows it."""
+    budget = bounding.budget
+    return budget.attempt(
+        lambda: closer(captured.segments, rungs.plan, bracket, captured.certain, budget=budget, rtol=EXACT_RTOL),
+        lambda: cut_short(bracket, budget),
+    )

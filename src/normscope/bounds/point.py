@@ -19,16 +19,13 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ..core.bracket import Bracket, Evidence, Scope
 from ..core.budget import Budget
 from ..core.errors import JacobianError, describe_error
-from ..core.log10 import log10
-from ..core.sizes import norm
-from ..core.torch_settings import math_attention
+from ..core.log10 import log10, norm
+from ..core.threads import math_attention
 from ..core.untouched import mode_of, outside_inference_mode, untouched
 from ..graph.capturing import Traces
 from ..graph.ir import Graph
 from ..linalg.lanczos import lanczos
-from .autograd_check import DIRECTIONS, compare, reach_of
-from .derivative import BatchFunction, Products, candidates, captured
-from .passes import multiplications
+from .derivative import DIRECTIONS, BatchFunction, Products, candidates, captured, compare, find_bends, reach_of
 
 FEW = 32
 """With up to this many outputs (or inputs) a sample the whole Jacobian is taken, and its norm is exact up to rounding.
@@ -56,12 +53,6 @@ LOST = 2.0**-36
 """How small a change of the output by the whole input may be, relative to it, where a unit saturates."""
 BESIDE = 1e-5
 """How far, relative to the size of the input, a sample that stands on a bend is moved beside it."""
-BEND_STEP = 1e-7
-"""The length of the differences that show bends, relative to the size of the input, in float64."""
-BEND_SHARE = 0.02
-"""By how much of the larger a product and a difference disagree on a bend: a few units of many may bend in between."""
-BEND_ROUNDINGS = 64.0
-"""How many roundings of the output a difference may hold."""
 NOISES = 8.0
 """By how much of the difference of two products, rounded in different ways, a norm is widened."""
 
@@ -163,10 +154,8 @@ def batch_norms(
     forced, mode = mode, mode_of(model, mode)
     graph = graph or captured(model, batch, forced, output)
     search = (budget or Budget()).share(SEARCHED).search(LANCZOS)
-    one_step = math.inf if graph is None else STEP_PASSES * multiplications(graph)
     with math_attention(), torch.enable_grad():
         for local in candidates(model, batch, mode, forced, output, graph, traces):
-            search.free(steps * local.samples * one_step, local.point.device, begun=True)
             try:
                 with nullcontext() if local.doubted is None else untouched(model, forced):  # a graph writes nothing
                     return _norms_at(local, rtol, steps, seed, search)
@@ -210,14 +199,7 @@ def _norms_at(local: BatchFunction, rtol: float, steps: int, seed: int, search: 
         raise JacobianError(VANISHED)
     if local.doubted is None:
         return norms
-    shares, blurred = compare(local.function, local.point.detach(), along=norms.directions.to(local.point), seed=seed)
-    if not bool(shares.isnan().all()):
-        raise JacobianError(
-            f"what autograd gives is not the derivative: along a direction in which it was compared with a "
-            f"difference of values the two disagree, because of {local.blame()}. A custom backward, a hook or a "
-            "value taken out of the tensors (.item(), .numpy()) can do this. Mend it, or make the model one that "
-            "torch.export can trace: then the traced operators are differentiated."
-        )
+    blurred = _refuse_false_derivative(local, norms.directions, seed)
     note = f"{local.doubted}: autograd's derivative, compared with differences along {DIRECTIONS} directions"
     if bool(blurred.any()):
         samples = f"{int(blurred.sum())} of {local.samples} samples"
@@ -236,50 +218,30 @@ def _beside(local: BatchFunction, rows: Tensor, seed: int) -> BatchFunction:
     )
 
 
-def _refuse_false_derivative(local: BatchFunction, directions: Tensor, seed: int) -> None:
-    """Refuse operators whose backward is not their derivative, such as writes of two values to one entry."""
+def _refuse_false_derivative(local: BatchFunction, directions: Tensor, seed: int) -> Tensor:
+    """Refuse a derivative that differences of values contradict; return the rows where they tell nothing."""
     wide = local if local.wide is None else local.wide()
-    shares, _ = compare(wide.function, wide.point.detach(), along=directions.to(wide.point), seed=seed)
-    if not bool(shares.isnan().all()):
+    shares, hidden = compare(wide.function, wide.point.detach(), along=directions.to(wide.point), seed=seed)
+    if bool(shares.isnan().all()):
+        return hidden
+    if local.doubted is None:
         raise JacobianError(
             "what torch gives as the derivative is not that of the function: along a direction in which it was "
             "compared with a difference of values the two disagree. An operator that writes two values to one entry "
             "(`scatter`, `index_put`, `index_copy` with repeated indices, a write through `as_strided`) can do this."
         )
-
-
-def find_bends(
-    function: Callable[[Tensor], Tensor], point: Tensor, value: Tensor, direction: Tensor, product: Tensor
-) -> Tensor:
-    """Return at which rows the product along a direction is not what the function changes by, ahead or back.
-
-    Of a smooth function the disagreement shrinks with the step, and is none. Without float64 nothing is said.
-    """
-    value = value.detach().double()
-    bends = torch.zeros(len(value), dtype=torch.bool, device=value.device)
-    if point.dtype != torch.float64:
-        return bends
-    reach = reach_of(point)
-    noise = BEND_ROUNDINGS * torch.finfo(torch.float64).eps * norm(value, 1) / (BEND_STEP * reach[:, 0])
-
-    def disagreement(step: Tensor) -> tuple[Tensor, Tensor]:
-        change = (function(point + step * direction).double() - value) / step
-        return norm(change - product, 1), torch.maximum(norm(change, 1), norm(product, 1))
-
-    with torch.no_grad():
-        for step in (BEND_STEP * reach, -BEND_STEP * reach):
-            far, larger = disagreement(step)
-            off = far > BEND_SHARE * larger + noise
-            if bool(off.any()):
-                off = off & (disagreement(step / 16)[0] > far / 2)
-            bends = bends | off
-    return bends
+    raise JacobianError(
+        f"what autograd gives is not the derivative: along a direction in which it was compared with a "
+        f"difference of values the two disagree, because of {local.blame()}. A custom backward, a hook or a "
+        "value taken out of the tensors (.item(), .numpy()) can do this. Mend it, or make the model one that "
+        "torch.export can trace: then the traced operators are differentiated."
+    )
 
 
 def _take_whole(local: BatchFunction, seed: int) -> JacobianNorms:
     """Take the whole Jacobian of each sample, by its rows or its columns; the norm of a few is exact up to rounding."""
     wide = local if local.wide is None else local.wide()
-    products = Products(wide)
+    products = Products(wide.function, wide.point)
     by_rows = local.outputs <= local.point.shape[1]
     jacobian = products.rows() if by_rows else products.columns().mT
     _refuse_infinite(jacobian)
@@ -311,9 +273,9 @@ def _iterate(local: BatchFunction, rtol: float, steps: int, seed: int, budget: B
     rounding, cancellation, and what vanishes on the way. With probability `HIDDEN` at most an error that stretches some
     direction by more than `slack` hides from a random direction.
     """
-    own = Products(local)
+    own = Products(local.function, local.point)
     wide = local if local.wide is None else local.wide()
-    exact = own if local.wide is None else Products(wide)
+    exact = own if local.wide is None else Products(wide.function, wide.point)
     start = _random_rows(local.point, seed)
     along = exact.push(start)
     size = norm(along, 1)

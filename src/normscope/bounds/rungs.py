@@ -1,4 +1,9 @@
-"""The upper side of a captured graph by every method, and the best of them."""
+"""The upper side of a captured graph by every method, and the best of them.
+
+The products printed in Than et al. (Lemma 5, Theorem 9 with Corollaries 10 and 11) are among them, as formulas on any
+model: norm(W_k) over the weight layers times norm(NO_k) over the normalizers. On a network with skips, with slopes
+above 1 or with other expanding parts they are no bound; the result then says so.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +13,23 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from ..core.bracket import Bracket, Evidence
+from ..core.log10 import log10
 from ..core.progress import Progress
 from ..core.rounding import Upper, smallest
+from ..graph.ir import Node, Unit
 from ..linalg.linear_map import LinearMap
 from ..rules.effects import Effect, Elementwise, Gain, Linear, Norm, Unbounded
-from .bounding import Bounding, cut_short
-from .captured import Captured
+from ..rules.registry import lookup, sets_of
+from ..theory.lemmas import lemma1, lemma2, lemma3
+from .captured import Bounding, Captured, cut_short
 from .certificate import ChainCertificate, ClosedForm, LipLT, State
 from .ellipsoids.ellipsoid_plan import WIDEST, EllipsoidPlan, plan
-from .ellipsoids.optimised import TIGHTENING, Certified, accounted, is_exact, optimise
-from .folded import Bounds, Joints, propagate
-from .printed import printed
-from .proofs.multipliers import Multipliers
-from .proofs.proof import Proof
+from .ellipsoids.optimised import TIGHTENING, Certified, is_exact, optimise, with_rounding
+from .proofs.proof import Multipliers, Proof
+from .segments import Bounds, Joints, Segments, propagate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,7 +78,7 @@ def upper_sides(
     proof = Proof(graph=captured.double, effects=captured.segments.effects) if proofs else None
     known: dict[str, Proof | None] = dict.fromkeys(uppers, proof)
     known["closed-form"] = None if proof is None else replace(proof, multipliers=chains)
-    tight = Tightened() if effort == "fast" else tightened(captured, bounding, values)
+    tight = OptimisedCertificate() if effort == "fast" else optimise_certificate(captured, bounding, values)
     least = min(uppers, key=lambda name: uppers[name].log10)
     if tight.upper is not None and tight.upper.log10 <= uppers[least].log10:
         uppers["tight"], known["tight"] = tight.upper, None if proof is None else tight.proof(proof)
@@ -135,7 +142,7 @@ def _formulas(captured: Captured, bounding: Bounding) -> dict[str, Bracket]:
 
 
 @dataclass(frozen=True, slots=True)
-class Tightened:
+class OptimisedCertificate:
     """What the optimised certificate gives.
 
     Attributes:
@@ -160,25 +167,25 @@ class Tightened:
         return replace(network, multipliers=(run,))
 
 
-def tightened(captured: Captured, bounding: Bounding, values: Bounds) -> Tightened:
+def optimise_certificate(captured: Captured, bounding: Bounding, values: Bounds) -> OptimisedCertificate:
     """Optimise a certificate within the budget."""
     tightening = bounding.budget.search(TIGHTENING)
-    found = tightening.attempt(lambda: _optimised(captured, bounding, values), Tightened)
+    found = tightening.attempt(lambda: _optimise(captured, bounding, values), OptimisedCertificate)
     return replace(found, cut=tightening.cut or bounding.budget.cut)
 
 
-def _optimised(captured: Captured, bounding: Bounding, values: Bounds) -> Tightened:
+def _optimise(captured: Captured, bounding: Bounding, values: Bounds) -> OptimisedCertificate:
     """Optimise a certificate, from the input on or from where values are narrow enough to be carried."""
     budget = bounding.budget.share(0.7)
     written = plan(captured.segments, values)
     inputs = {item.name for item in captured.graph.inputs}
     notes = () if values[captured.graph.output].log10 == math.inf else _not_attempted(captured, written, inputs)
     dense = None if written is None else optimise(written, budget=budget)
-    sure = None if written is None or dense is None else accounted(written, dense)
+    sure = None if written is None or dense is None else with_rounding(written, dense)
     if written is None or sure is None:
-        return Tightened(plan=None if dense is None else written, notes=notes)
+        return OptimisedCertificate(plan=None if dense is None else written, notes=notes)
     evidence = _evidence(captured, written, inputs)
-    return Tightened(Upper(sure.log10, evidence, "tight"), dense, written, notes=notes)
+    return OptimisedCertificate(Upper(sure.log10, evidence, "tight"), dense, written, notes=notes)
 
 
 def _not_attempted(captured: Captured, written: EllipsoidPlan | None, inputs: set[str]) -> tuple[str, ...]:
@@ -247,3 +254,84 @@ def _reason(captured: Captured, bounding: Bounding) -> str:
     reasons += [bound.reason for bound in map(bounding.norm, maps) if bound.reason]
     reasons = list(dict.fromkeys(reasons))
     return "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")
+
+
+WEIGHTS = ("linear", "convolution")
+
+
+def is_weight(node: Node) -> bool:
+    """Whether a node is a layer with a weight: a matrix or a convolution."""
+    found = lookup(node)
+    return found is not None and found.family in WEIGHTS
+
+
+def is_normalizer(node: Node) -> bool:
+    """Whether a node is a normalization layer."""
+    found = lookup(node)
+    return found is not None and found.family == "normalization" and node.index in (None, 0)
+
+
+def printed_constant(node: Node, effect: Effect) -> float:
+    """log10 of the printed constant over all inputs, times the scale gamma: Lemma 1, 2 or 3."""
+    arguments = node.op.data if isinstance(node.op, Unit) else node.bound()
+    weight, eps = arguments.get("weight"), float(arguments["eps"])
+    if isinstance(effect, Linear):
+        return log10(lemma1(arguments["running_var"], eps, weight))
+    top = float(weight.abs().amax()) if isinstance(weight, Tensor) else 1.0
+    found = sets_of(node)
+    groups = 1 if found is None or found.groups is None else found.groups
+    return log10(top) + log10(lemma2(eps) if groups == 1 else lemma3(eps, torch.zeros(groups)))
+
+
+def printed(segments: Segments, norm: Norm, *, exact: bool) -> Bracket:
+    """Return the printed product, under the printed or the exact constants of the normalizers.
+
+    `holds` is False, with the reason, where the formula is no upper bound for this network.
+    """
+    exponent = 0.0
+    evidence = Evidence.PROVEN
+    for node in segments.graph:
+        effect = segments.effects[node.name]
+        if is_weight(node) and isinstance(effect, Linear):
+            bound = norm(effect.maps[0])
+            exponent, evidence = exponent + bound.log10, min(evidence, bound.evidence)
+        elif is_normalizer(node):
+            exponent += effect.constant(norm).log10 if exact else printed_constant(node, effect)
+    reason = _why_no_bound(segments, norm)
+    method = "printed product, exact constants" if exact else "printed product"
+    if exponent == math.inf:
+        reason = reason or "a normalizer with eps = 0"
+    return Bracket(
+        log10_lower=-math.inf,
+        log10_upper=exponent,
+        evidence=min(evidence, Evidence.NUMERICAL),
+        method=method,
+        mode=segments.graph.mode,
+        holds=reason is None,
+        reason=reason,
+        input_shape=segments.graph.input_shape,
+    )
+
+
+def _why_no_bound(segments: Segments, norm: Norm) -> str | None:
+    """Return why the printed product does not bound this network, or None if it does."""
+    readers: dict[str, int] = {}
+    for node in segments.graph:
+        for name in node.refs:
+            readers[name] = readers.get(name, 0) + 1
+    for node in segments.graph:
+        effect = segments.effects[node.name]
+        if len(node.refs) > 1 or readers.get(node.name, 0) > 1:
+            return f"the network is not a chain ({node.op} in {node.where}): skips or branches"
+        if isinstance(effect, Unbounded):
+            return effect.reason
+        if is_weight(node) or is_normalizer(node) or not node.refs:
+            continue
+        gain = effect.constant(norm)
+        if gain.reason:
+            return gain.reason
+        if gain.log10 > 1e-9:
+            return f"{node.op} in {node.where} has a constant above 1"
+    if len(segments.graph.inputs) > 1 or any(readers.get(item.name, 0) > 1 for item in segments.graph.inputs):
+        return "the network is not a chain: several inputs or branches from the input"
+    return None

@@ -2,21 +2,34 @@
 
 Every node's value is a sum of linear maps applied to *sources*: the graph's inputs and the outputs of nonlinear nodes.
 Two paths from the same source are added before any norm is taken (x + A x is the map I + A).
+
+The bounds over the whole graph follow (`propagate`). Operator by operator: L(node) <= sum over operands of
+norm(operator in that operand) * L(operand), a root sum of squares where the operands land on different entries
+(concatenation). Folded: a value that is a sum of linear maps A_j of sources u_j has L <= sum of norm(A_j) L(u_j), and
+L <= norm([A_j/t_j]) (sum of t_j^2 L(u_j)^2)^(1/2) for any t_j > 0.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Container, Hashable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
+import torch
+
+from ..core.bracket import Evidence
 from ..core.budget import in_time
+from ..core.errors import NormscopeError
+from ..core.log10 import log10
+from ..core.rounding import ONE, Upper, root_sum_squares, smallest, total
 from ..graph.ir import Graph, Node
 from ..linalg.folding import add, compose
 from ..linalg.linear_map import Centering, Identity, LinearMap
 from ..linalg.operator_norms import upper
+from ..linalg.writing import moderate, written
 from ..rules import ranges
-from ..rules.effects import UNKNOWN, Effect, Gain, Linear, Norm, Range
+from ..rules.effects import UNKNOWN, Effect, Elementwise, Gain, Linear, Norm, Range, Unbounded
 from ..rules.registry import effect_of
 
 Form = dict[str, LinearMap]
@@ -42,12 +55,14 @@ class Segments:
         effects: every node's effect by name.
         forms: every node's value as linear maps of sources.
         atoms: the nonlinear nodes, in order.
+        folder: what was folded so far, for other graphs with the same maps.
     """
 
     graph: Graph
     effects: dict[str, Effect]
     forms: dict[str, Form]
     atoms: dict[str, Atom]
+    folder: Folder
 
     @property
     def output(self) -> Form:
@@ -63,7 +78,7 @@ def segment(graph: Graph, sizes: Mapping[str, Range] | None = None, *, norm: Nor
         operands = [sizes[name] for name in node.refs]
         effect = effects[node.name] = effect_of(node, operands)
         sizes[node.name] = ranges.after(effect, node, operands, norm) if _small(node) or in_time() else UNKNOWN
-    return folded(graph, effects)
+    return fold_segments(graph, effects)
 
 
 def _small(node: Node) -> bool:
@@ -71,11 +86,15 @@ def _small(node: Node) -> bool:
     return max(math.prod(shape) for shape in (node.shape, *(ref.shape for ref in node.operands))) <= SMALL
 
 
-def folded(graph: Graph, effects: dict[str, Effect]) -> Segments:
-    """Fold the linear segments of a float64 graph whose effects are known."""
-    forms: dict[str, Form] = {item.name: {item.name: Identity(item.shape)} for item in graph.inputs}
+def fold_segments(
+    graph: Graph, effects: dict[str, Effect], folder: Folder | None = None, fixed: Container[str] = ()
+) -> Segments:
+    """Fold the linear segments of a float64 graph whose effects are known; inputs that are `fixed` never move."""
+    forms: dict[str, Form] = {
+        item.name: {} if item.name in fixed else {item.name: Identity(item.shape)} for item in graph.inputs
+    }
     atoms: dict[str, Atom] = {}
-    folder = _Folder()
+    folder = folder or Folder()
     for node in graph:
         effect = effects[node.name]
         if isinstance(effect, Linear):
@@ -83,7 +102,7 @@ def folded(graph: Graph, effects: dict[str, Effect]) -> Segments:
             for linear, name in zip(effect.maps, node.refs, strict=True):
                 for source, earlier in forms[name].items():
                     path = folder.compose(linear, earlier)
-                    form[source] = add(form[source], path) if source in form else path
+                    form[source] = folder.add(form[source], path) if source in form else path
             forms[node.name] = form
             continue
         before = effect.before if isinstance(effect, Gain) else None
@@ -94,24 +113,215 @@ def folded(graph: Graph, effects: dict[str, Effect]) -> Segments:
         atoms[node.name] = Atom(node, effect, read)
         scale = effect.after if isinstance(effect, Gain) else None
         forms[node.name] = {node.name: scale if scale is not None else Identity(node.shape)}
-    return Segments(graph, effects, forms, atoms)
+    return Segments(graph, effects, forms, atoms, folder)
 
 
-class _Folder:
-    """Composes each pair of maps once, so that equal segments share one object and its norm."""
+class Folder:
+    """Composes and adds each pair of maps once, so that equal segments share one object and its norm."""
 
-    def __init__(self) -> None:
-        self.done: dict[tuple[Hashable, Hashable], tuple[LinearMap, LinearMap, LinearMap]] = {}
+    def __init__(self, done: Mapping[tuple[Hashable, ...], LinearMap] | None = None) -> None:
+        self.done = dict(done or {})
 
     def compose(self, second: LinearMap, first: LinearMap) -> LinearMap:
-        key = (_key(second), _key(first))
+        """Return the map that is one after another."""
+        return self._once(compose, second, first)
+
+    def add(self, first: LinearMap, second: LinearMap) -> LinearMap:
+        """Return the sum of two maps."""
+        return self._once(add, first, second)
+
+    def _once(self, join: Callable[[LinearMap, LinearMap], LinearMap], one: LinearMap, other: LinearMap) -> LinearMap:
+        key = (join, _key(one), _key(other))
         if key not in self.done:
-            self.done[key] = (second, first, compose(second, first))
-        return self.done[key][2]
+            self.done[key] = join(one, other)
+        return self.done[key]
 
 
 def _key(linear: LinearMap) -> Hashable:
     """Tell maps apart: those without weights by what they do, so that every LayerNorm shares one centering."""
     if isinstance(linear, Identity):
         return Identity, linear.in_shape, linear.out_shape
-    return (Centering, linear.in_shape, linear.dims) if isinstance(linear, Centering) else id(linear)
+    return (Centering, linear.in_shape, linear.dims) if isinstance(linear, Centering) else linear
+
+
+Bounds = dict[str, Upper]
+"""Bounds by name."""
+Joints = dict[tuple[tuple[LinearMap, float], ...], Upper]
+"""Norms of maps side by side, by the maps and by log10 of how far each carries its source."""
+FAR = 250.0
+"""Where log10 of a norm is beyond this, on either side, norms that are combined may vanish or overflow."""
+JOINT_SIDE = 1024
+"""Segments of several sources up to this size are written out side by side."""
+
+
+class Chain(Protocol):
+    """A certificate that follows chains of activations and may know a tighter bound."""
+
+    def carry(self, form: Form, name: str, slope: tuple[float, float] | None, cores: dict[str, Upper]) -> Upper | None:
+        """Return a bound on a form from its chain, and remember the chain behind activation `name`."""
+        ...
+
+    def term(self, source: str, linear: LinearMap, cores: dict[str, Upper]) -> Upper | None:
+        """Return a bound on one term of a sum from the chain it ends, if one is known."""
+        ...
+
+
+def propagate(
+    segments: Segments,
+    norm: Norm,
+    *,
+    fold: bool,
+    chain: Chain | None = None,
+    start: Mapping[str, Upper] | None = None,
+    side: int = JOINT_SIDE,
+    joints: Joints | None = None,
+) -> dict[str, Upper]:
+    """Bound the map from the input to every node of the graph, by name.
+
+    With `fold` also by folded segments, whichever is smaller at each node; `chain` is a certificate consulted at the
+    end of every segment. `start` is how far each input can move relative to the change that is measured: ONE if absent,
+    ZERO holds it fixed. Segments of several sources up to the size `side` are written out side by side; `joints` holds
+    what an earlier pass found of those.
+    """
+    inputs = {item.name: ONE if start is None else start[item.name] for item in segments.graph.inputs}
+    walk = _Propagation(
+        segments, norm, inputs, fold=fold, chain=chain, side=side, joints={} if joints is None else joints
+    )
+    for node in segments.graph:
+        effect = segments.effects[node.name]
+        if isinstance(effect, Linear):
+            walk.linear(node, effect)
+        else:
+            walk.atom(node, effect)
+    walk.finish()
+    return walk.values
+
+
+class _Propagation:
+    """The bounds of all values so far, and of the sources of forms: inputs, and nonlinear nodes before `after`."""
+
+    def __init__(
+        self,
+        segments: Segments,
+        norm: Norm,
+        inputs: dict[str, Upper],
+        *,
+        fold: bool,
+        chain: Chain | None,
+        side: int,
+        joints: Joints,
+    ) -> None:
+        self.segments, self.norm, self.fold, self.chain = segments, norm, fold, chain
+        self.side, self.joints = side, joints
+        self.inputs = set(inputs)
+        self.values, self.cores = dict(inputs), dict(inputs)
+        self.ends = _ends(segments) if fold else set()
+
+    def linear(self, node: Node, effect: Linear) -> None:
+        """Bound a linear node by its operands and, where a segment ends, by the whole segment."""
+        moved = [self.norm(m).times(self.values[name]) for m, name in zip(effect.maps, node.refs, strict=True)]
+        inputs = len(set(node.refs)) == len(node.refs) and self.inputs.issuperset(node.refs)
+        value = root_sum_squares(moved) if effect.disjoint or inputs else total(moved)
+        if node.name in self.ends:
+            value = smallest([value, self.form(self.segments.forms[node.name])])
+        self.values[node.name] = value
+
+    def atom(self, node: Node, effect: Effect) -> None:
+        """Bound a nonlinear node: its core, and its value behind the `after` map."""
+        forms = self.segments.atoms[node.name].operands
+        inner = [self._operand(node, effect, name, form) for name, form in zip(node.refs, forms, strict=True)]
+        value = self.cores[node.name] = atom_bound(effect, inner)
+        if isinstance(effect, Gain) and effect.after is not None:
+            value = self.norm(effect.after).times(value)
+        if isinstance(effect, Gain) and effect.whole is not None:
+            value = smallest([value, effect.whole.times(self.values[node.refs[0]])])
+        self.values[node.name] = value
+
+    def _operand(self, node: Node, effect: Effect, name: str, form: Form) -> Upper:
+        """Bound what a nonlinear node reads, behind its `before` map."""
+        known = [self.values[name]]
+        if isinstance(effect, Gain) and effect.before is not None:
+            known = [self.norm(effect.before).times(self.values[name])]
+            known += [self.form(form)] if self.fold else []
+        slope = effect.slope if isinstance(effect, Elementwise) else None
+        return self._with_chain(known, form, node.name, slope)
+
+    def finish(self) -> None:
+        """Let the chain that ends at the output count."""
+        output = self.segments.graph.output
+        self.values[output] = self._with_chain([self.values[output]], self.segments.output, output, None)
+
+    def _with_chain(self, known: list[Upper], form: Form, name: str, slope: tuple[float, float] | None) -> Upper:
+        """Return the smallest of some bounds on a form and, where a chain knows one, of that."""
+        tighter = None if self.chain is None else self.chain.carry(form, name, slope, self.cores)
+        return smallest(known if tighter is None else [*known, tighter])
+
+    def form(self, form: Form) -> Upper:
+        """Bound a value that is a sum of linear maps of sources; independent inputs are a root sum of squares."""
+        norms = {source: self.norm(linear) for source, linear in form.items()}
+        direct = [norms[source].times(self.cores[source]) for source in form if source in self.inputs]
+        others = [self._term(source, form[source], norms[source]) for source in form if source not in self.inputs]
+        plain = total([*([root_sum_squares(direct)] if direct else []), *others])
+        joint = _joint(form, self.cores, norms, self.side, self.joints)
+        return plain if joint is None else smallest([plain, joint])
+
+    def _term(self, source: str, linear: LinearMap, norm: Upper) -> Upper:
+        """Bound one map of a nonlinear source."""
+        known = norm.times(self.cores[source])
+        tighter = None if self.chain is None else self.chain.term(source, linear, self.cores)
+        return smallest([known] if tighter is None else [known, tighter])
+
+
+def _joint(form: Form, cores: Bounds, norms: Bounds, side: int, joints: Joints) -> Upper | None:
+    """Bound several maps side by side, scaled by t_j = sqrt(norm(A_j)/L(u_j)): never above their sum."""
+    linears = list(form.values())
+    size = sum(linear.in_size for linear in linears)
+    if len(form) < 2 or max(size, linears[0].out_size) > side or not all(map(moderate, linears)):
+        return None
+    terms = {source: norms[source].times(cores[source]).log10 for source in form}
+    top = max(terms.values())
+    if not math.isfinite(top) or any(abs(norms[s].log10) > FAR or top - terms[s] > FAR for s in form):
+        return None
+    key = tuple(zip(linears, terms.values(), strict=True))
+    if key not in joints:
+        if not in_time(sum(written(linear) for linear in linears) + float(size) ** 3, linears[0].device):
+            return None
+        joints[key] = _side_by_side(form, terms, norms)
+    return joints[key]
+
+
+def _side_by_side(form: Form, terms: Mapping[str, float], norms: Bounds) -> Upper:
+    """Write maps out side by side, each relative to the largest term, and bound the whole."""
+    top = max(terms.values())
+    # A_j/t_j = A_j/norm(A_j) * sqrt(norm(A_j) L_j)
+    scales = {source: 10.0 ** (terms[source] / 2 - top / 2 - norms[source].log10) for source in form}
+    parts = [linear.dense() * scales[source] for source, linear in form.items()]
+    device = next((p.device for p in parts if p.device.type != "cpu"), parts[0].device)
+    matrix = torch.cat([p.to(device) for p in parts], dim=1)
+    gram = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
+    joint = math.sqrt(max(float(torch.linalg.eigvalsh(gram)[-1]), 0.0))
+    spread = math.fsum(10.0 ** (term - top) for term in terms.values())
+    return Upper(top + log10(joint * math.sqrt(spread)) + 1e-10, Evidence.NUMERICAL, "joint norm")
+
+
+def atom_bound(effect: Effect, operands: list[Upper]) -> Upper:
+    """Bound the core of a nonlinear node (its `after` map is part of the next segment)."""
+    match effect:
+        case Elementwise():
+            return effect.gain.times(operands[0])
+        case Gain():
+            moved = [gain.times(operand) for gain, operand in zip(effect.gains, operands, strict=True)]
+            return root_sum_squares(moved) if effect.joint else total(moved)
+        case Unbounded():
+            return Upper.infinite(effect.reason)
+    raise NormscopeError(f"unknown effect {effect!r}")
+
+
+def _ends(segments: Segments) -> set[str]:
+    """Names of the linear nodes where a segment ends: read by a nonlinear node or a concatenation, or the output."""
+    ends = {segments.graph.output}
+    for node in segments.graph:
+        effect = segments.effects[node.name]
+        if not isinstance(effect, Linear) or effect.disjoint:
+            ends.update(node.refs)
+    return ends

@@ -16,7 +16,7 @@ from ..graph.ir import Unit
 from ..rules.effects import Unbounded
 from ..rules.registry import FAILED, Example
 from .captured import Captured
-from .global_attack import lower_bound
+from .lower import lower_bound
 from .rungs import upper_sides
 
 

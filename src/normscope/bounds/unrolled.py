@@ -11,14 +11,13 @@ from torch import Tensor
 from ..core.budget import check_time
 from ..core.cost import count
 from ..graph.ir import Graph, Node
-from ..linalg.folding import add, compose
 from ..linalg.linear_map import Identity, LinearMap
 from ..linalg.writing import write_out
 from ..rules.effects import Effect, Linear
 from ..rules.local.local import Affine, Builder, Primitive, UnrolledStep
-from ..rules.local.opaque import Opaque
+from ..rules.ranges import Opaque
 from ..rules.registry import FAILED, lookup
-from .segments import Form, Segments
+from .segments import Folder, Form, Segments
 
 CLOSE = 1e-9
 """How far the steps of a node may be from the node itself, relative to its largest value."""
@@ -140,12 +139,10 @@ class UnrolledNetwork(GraphSteps):
     def __init__(self, segments: Segments) -> None:
         super().__init__(segments.graph, segments.effects)
         self.forms: dict[str, Form] = {i.name: {i.name: Identity(i.shape)} for i in self.graph.inputs}
-        self._sources = {item.name for item in self.graph.inputs}
         self._matrices: dict[LinearMap, Tensor] = {}
-        self._composed: dict[tuple[int, int], tuple[LinearMap, LinearMap, LinearMap]] = {}
         with torch.no_grad():
             for step in self.steps.values():
-                self.forms[step.name] = self._form(step, self._owners[step.name], segments)
+                self.forms[step.name] = self._form(step, segments.folder)
         self.order = list(self.steps.values())
         self._index = {step.name: i for i, step in enumerate(self.order)}
         self.largest = max(math.prod(shape) for shape in [*self.shapes.values(), ()])
@@ -154,35 +151,15 @@ class UnrolledNetwork(GraphSteps):
             if not isinstance(step.operation, Affine) or step.operation.disjoint:
                 self.ends.update(step.operands)
 
-    def _form(self, step: UnrolledStep, node: Node, segments: Segments) -> Form:
+    def _form(self, step: UnrolledStep, folder: Folder) -> Form:
         if not isinstance(step.operation, Affine):
-            self._sources.add(step.name)
             return {step.name: Identity(step.shape)}
-        known = segments.forms.get(step.name)
-        if known is not None and isinstance(segments.effects[node.name], Linear) and self._plain(known, segments):
-            return known  # the same objects, whose norms may be known already
         form: Form = {}
         for linear, name in zip(step.operation.maps, step.operands, strict=True):
             for source, earlier in self.forms[name].items():
-                path = self._compose(linear, earlier)
-                form[source] = add(form[source], path) if source in form else path
+                path = folder.compose(linear, earlier)  # one object, whose norm may be known already
+                form[source] = folder.add(form[source], path) if source in form else path
         return form
-
-    def _plain(self, form: Form, segments: Segments) -> bool:
-        """Say whether the sources of a form of `segments` are sources here, with nothing folded into them."""
-        inputs = {item.name for item in self.graph.inputs}
-        for source in form:
-            own = segments.forms[source].get(source)
-            if source not in self._sources or (source not in inputs and not isinstance(own, Identity)):
-                return False
-        return True
-
-    def _compose(self, second: LinearMap, first: LinearMap) -> LinearMap:
-        """Compose each pair of maps once, so that equal segments share one object and its norm."""
-        key = (id(second), id(first))
-        if key not in self._composed:
-            self._composed[key] = (second, first, compose(second, first))
-        return self._composed[key][2]
 
     def before(self, name: str) -> list[UnrolledStep]:
         """Return the steps up to a value, itself included."""

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from ..core.errors import InputError
+from ..bounds.domain.domain import domain as record_domain
+from ..bounds.lipschitz import lipschitz
+from ..core.errors import InputError, NormscopeError, describe_error
+from ..core.finding import Severity
 from ..core.options import check_counts
 from ..core.progress import Progress
+from ..core.threads import ignore_warnings
 from ..core.untouched import outside_inference_mode, unwrapped
-from ..geometry.batches import LossFunction, loss_function
+from ..diagnosis.checking import check
+from ..diagnosis.data_pass import watch_data
+from ..geometry.batches import Batch, LossFunction, loss_function, loss_of
+from ..geometry.smoothness import smoothness
+from ..graph.call import select
 from ..jobs.engines import runner
 from ..jobs.ledger import Ledger
+from ..monitor.schedule import Clock
+from ..monitor.watching import watch
+from ..networks.twin import twin
 from ..theory.losses import Loss
-from .choice import NAMES, Choice, RunOutcome
-from .run_training import Job, Training
-from .task import Samples, TrainingRun, TrainingTask, build_seeded_model, gather
+from .choice import NAMES, Choice, RunOutcome, Status
+from .task import TrainingRun, TrainingTask, build_seeded_model, gather
 
 BATCH_SIZES = (2, 8, 32, 128)
 LEARNING_RATES = (0.001, 0.01, 0.1)
@@ -96,9 +109,16 @@ def choose(
     loss_function(loss_fn)  # This refuses anything that is no loss.
     source = unwrapped(model) if isinstance(model, nn.Module) else model
     built = build_seeded_model(source, 0)
+    held = gather(built, loader, own_loss=loss_fn is None, samples=samples)
+    training = held.count - held.held_out
+    if training < max(batch_sizes):
+        raise InputError(
+            f"there are {training} samples to train on, too few for batches of {max(batch_sizes)}: "
+            "pass a loader with more, or smaller batch_sizes"
+        )
     task = TrainingTask(
         model=source,
-        samples=_samples(built, loader, loss_fn is None, samples, max(batch_sizes)),
+        samples=held,
         loss=loss_fn,
         steps=steps,
         momentum=momentum,
@@ -110,7 +130,12 @@ def choose(
         notes.append("all seeds start from the weights of the model: pass a function that builds it to vary them too")
     settings = task.settings()
     ledger = Ledger(RunOutcome, folder, settings)
-    runs = _runs(normalizers, batch_sizes, learning_rates, seeds)
+    # Runs with large batches come first: they take longest, and processes should end together.
+    sizes, rates = sorted(set(batch_sizes), reverse=True), sorted(set(learning_rates))
+    runs = [
+        TrainingRun(normalizer=kind, batch_size=size, lr=float(rate), seed=seed)
+        for size, kind, rate, seed in product(sizes, dict.fromkeys(normalizers), rates, range(seeds))
+    ]
     jobs: list[Job] = [(run, run.lr == min(learning_rates) and run.seed == 0) for run in runs]
     missing = [job for job in jobs if job[0].key not in ledger.done]
     if missing:
@@ -126,24 +151,6 @@ def choose(
     )
 
 
-def _samples(model: nn.Module, loader: Any, own_loss: bool, count: int | None, largest_batch: int) -> Samples:
-    """Read the samples; refuse a loader with too few of them for the largest batch."""
-    samples = gather(model, loader, own_loss=own_loss, samples=count)
-    training = samples.count - samples.held_out
-    if training < largest_batch:
-        raise InputError(
-            f"there are {training} samples to train on, too few for batches of {largest_batch}: "
-            "pass a loader with more, or smaller batch_sizes"
-        )
-    return samples
-
-
-def _runs(kinds: Sequence[str], sizes: Sequence[int], rates: Sequence[float], seeds: int) -> list[TrainingRun]:
-    """Return every run, those with large batches first: they take longest, and processes should end together."""
-    grid = product(sorted(set(sizes), reverse=True), dict.fromkeys(kinds), sorted(set(rates)), range(seeds))
-    return [TrainingRun(normalizer=kind, batch_size=size, lr=float(rate), seed=seed) for size, kind, rate, seed in grid]
-
-
 def _check(kinds: Any, sizes: Any, rates: Any, seeds: Any) -> None:
     """Refuse normalizers, batch sizes, learning rates or seeds that are none."""
     if not kinds or isinstance(kinds, str) or not set(kinds) <= set(NAMES):
@@ -154,3 +161,220 @@ def _check(kinds: Any, sizes: Any, rates: Any, seeds: Any) -> None:
         raise InputError(f"learning_rates are numbers above 0, not {rates!r}")
     if not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1:
         raise InputError(f"seeds is how many, a whole number from 1 on, not {seeds!r}")
+
+
+CALIBRATED = 128
+"""How many samples the first running statistics of new BatchNorms come from."""
+WATCHED = 8
+"""About how many steps of a run are watched."""
+FELL = 0.5
+"""A run has trained if its held-out loss falls to this share of its first value."""
+TRIAL_STEPS = 10
+"""How many steps each trial of a learning rate has."""
+SHARE, CONFIDENCE = 0.95, 0.95
+"""The share of the data and the confidence of a DATA bound: with 59 samples, the largest norm is the limit."""
+MAX_JACOBIANS = 64
+"""The largest number of held-out samples whose Jacobian norms are computed."""
+BATCHES = 8
+"""How many batches the noise of variances and the last findings are measured over."""
+
+
+Job = tuple[TrainingRun, bool]
+"""A run, and whether it measures the largest stable learning rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """The runs of a choice as jobs of an engine."""
+
+    task: TrainingTask
+
+    @property
+    def local(self) -> bool:
+        """Whether the samples are on a GPU, which processes do not share."""
+        return any(isinstance(leaf, Tensor) and leaf.is_cuda for leaf in self.task.samples.call.leaves)
+
+    def do(self, job: Job) -> RunOutcome:
+        """Return the outcome of a run."""
+        run, first = job
+        return train_run(self.task, run, first=first)
+
+    def failed(self, job: Job, reason: str) -> RunOutcome:
+        """Return the outcome of a run that could not take place."""
+        return RunOutcome(run=job[0], status="failed", reason=reason)
+
+
+def train_run(task: TrainingTask, run: TrainingRun, *, first: bool) -> RunOutcome:
+    """Train one twin and return its outcome; an exception becomes part of the outcome."""
+    kind = None if run.normalizer == "none" else run.normalizer
+    try:
+        with ignore_warnings():
+            model = build_seeded_model(task.model, run.seed)
+            inputs = _inputs(task.samples.batch(torch.arange(min(CALIBRATED, task.samples.count))))
+            trained_twin = twin(model, inputs, normalizer=kind, groups=task.groups).model  # type: ignore[arg-type]
+    except NormscopeError as error:
+        return RunOutcome(run=run, status="refused", reason=str(error))
+    except Exception as error:
+        return RunOutcome(run=run, status="failed", reason=describe_error(error))
+    try:
+        with ignore_warnings(), torch.random.fork_rng():
+            torch.random.set_rng_state(torch.Generator().manual_seed(run.seed).get_state())  # Dropout draws from it.
+            return _train_and_measure(task, run, trained_twin, first=first)
+    except Exception as error:
+        return RunOutcome(run=run, status="failed", reason=describe_error(error))
+
+
+def _train_and_measure(task: TrainingTask, run: TrainingRun, model: nn.Module, *, first: bool) -> RunOutcome:
+    """Train a twin, measure it before and after, and return the outcome."""
+    function = loss_function(task.loss)
+    tests, notes = task.samples.tests, list[str]()
+    for parameter in model.parameters():
+        parameter.requires_grad_(parameter.is_floating_point())
+    before, _ = _score(model, function, tests)
+    stable = _stable(task, run, model, notes) if first else None
+    training = _train(task, run, model, function)
+    after, accuracy = _score(model, function, tests)
+    finite = math.isfinite(training.last_loss) and math.isfinite(after)
+    figures: dict[str, Any] = {}
+    codes = training.codes
+    if finite and run.seed == 0:
+        codes |= _checked(task, run, model, notes)
+        figures = _noise(task, run, model)
+    status: Status = "diverged" if not finite else "trained" if after <= FELL * before else "not trained"
+    if status == "trained" and task.capacity and run.seed == 0:
+        figures |= _capacity(task, model, notes)
+    return RunOutcome(
+        run=run,
+        status=status,
+        steps=training.steps,
+        first_loss=before,
+        train_loss=training.last_loss,
+        loss=after,
+        accuracy=accuracy,
+        stable_lr=stable,
+        findings=tuple(sorted(codes)),
+        seconds_per_step=training.seconds_per_step,
+        notes=tuple(notes),
+        **figures,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TrainingFigures:
+    """What a training loop gives: its steps, its last losses, how long a step took, and the codes of its findings."""
+
+    steps: int
+    last_loss: float
+    seconds_per_step: float
+    codes: set[str]
+
+
+def _train(task: TrainingTask, run: TrainingRun, model: nn.Module, function: LossFunction | None) -> _TrainingFigures:
+    """Train a model with SGD, and watch it; stop early where the loss is no longer finite."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=run.lr, momentum=task.momentum)
+    model.train()
+    losses: list[Tensor] = []
+    clock = Clock()
+    clock.settle()
+    with watch(model, optimizer, every=max(task.steps // WATCHED, 1), panel=False) as watched:
+        clock.restart()
+        for batch in task.samples.steps(run.batch_size, task.steps, run.seed):
+            optimizer.zero_grad()
+            loss = loss_of(function, model(*batch.call.args, **batch.call.kwargs), batch)
+            watched.observe(loss=loss)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+            if len(losses) % 50 == 0 and not math.isfinite(float(losses[-1])):
+                break
+        seconds = clock.passed * (1.0 - min(watched.overhead, 1.0)) / len(losses)
+    last = [float(value) for value in losses[-max(1, len(losses) // 10) :]]
+    return _TrainingFigures(
+        steps=len(losses),
+        last_loss=sum(last) / len(last),
+        seconds_per_step=seconds,
+        codes={finding.code for finding in watched.findings if finding.severity >= Severity.WARNING},
+    )
+
+
+@torch.no_grad()
+def _score(model: nn.Module, function: LossFunction | None, batch: Batch) -> tuple[float, float | None]:
+    """Return the loss in eval mode, and the accuracy where targets are classes."""
+    mode = model.training
+    model.eval()
+    try:
+        output = model(*batch.call.args, **batch.call.kwargs)
+        loss, accuracy = float(loss_of(function, output, batch)), None
+        targets = batch.targets
+        if isinstance(targets, Tensor) and not targets.is_floating_point():
+            logits = select(output, None)
+            if logits.ndim == targets.ndim + 1:
+                accuracy = float((logits.argmax(-1) == targets).double().mean())
+    finally:
+        model.train(mode)
+    return loss, accuracy
+
+
+def _inputs(batch: Batch) -> Any:
+    """Return a batch's inputs in the form that the functions of `normscope` take."""
+    return batch.call.kwargs or (batch.call.args[0] if len(batch.call.args) == 1 else batch.call.args)
+
+
+def _stable(task: TrainingTask, run: TrainingRun, model: nn.Module, notes: list[str]) -> float | None:
+    """Return the largest learning rate at which gradient descent on one batch of the run's size is stable."""
+    batch = next(iter(task.samples.steps(run.batch_size, 1, run.seed)))
+    samples = (_inputs(batch), batch.targets) if task.loss is not None else _inputs(batch)
+
+    def measured() -> float:
+        descent = smoothness(model, task.loss, [samples], steps=0, trial_steps=TRIAL_STEPS, mode="train")
+        return descent.stable if descent.unstable < math.inf else math.inf  # Every learning rate was stable.
+
+    return _attempt("the largest stable learning rate", measured, notes)
+
+
+def _checked(task: TrainingTask, run: TrainingRun, model: nn.Module, notes: list[str]) -> set[str]:
+    """Return the codes of the warnings that a check of the trained model gives, at batches of the run's size."""
+    batches = [_inputs(batch) for batch in task.samples.steps(run.batch_size, BATCHES, run.seed)]
+    checked = _attempt("a check", lambda: check(model, batches[0], loader=batches, mode="train"), notes)
+    return set() if checked is None else {f.code for f in checked.findings if f.severity >= Severity.WARNING}
+
+
+def _noise(task: TrainingTask, run: TrainingRun, model: nn.Module) -> dict[str, Any]:
+    """Return how much the variances of BatchNorms change from batch to batch, and the smallest possible change."""
+    batches = [_inputs(batch) for batch in task.samples.steps(run.batch_size, BATCHES, run.seed)]
+    norms = [norm for norm in watch_data(model, batches, mode="train").normalizers.values() if norm.kind == "batch"]
+    spreads = [norm.batch_spread for norm in norms if norm.batch_spread is not None]
+    if not spreads:
+        return {}
+    entries = min(norm.entries for norm in norms)
+    return {"noise": max(spreads), "noise_law": math.sqrt(2.0 / (entries - 1)) if entries > 1 else math.inf}
+
+
+def _capacity(task: TrainingTask, model: nn.Module, notes: list[str]) -> dict[str, Any]:
+    """Return the three figures of how much a small change of the input grows, in eval mode."""
+    samples, count = task.samples, min(task.samples.held_out, MAX_JACOBIANS)
+    held_out = _inputs(samples.batch(torch.arange(samples.count - count, samples.count)))
+    rows = torch.arange(samples.count - samples.held_out)[:256]
+    training = [_inputs(samples.batch(some)) for some in rows.split(128)]
+    model.eval()
+    options: dict[str, Any] = {"share": SHARE, "confidence": CONFIDENCE, "samples": count}
+    data = _attempt("DATA", lambda: lipschitz(model, [held_out], scope="data", **options), notes)
+
+    def over_domain() -> float:
+        recorded = record_domain(model, training)
+        return lipschitz(model, held_out, scope="domain", domain=recorded, rtol=0.05).log10_upper
+
+    return {
+        "log10_observed": None if data is None else max(data.log10_norms),
+        "log10_data": None if data is None else data.log10_upper,
+        "log10_domain": _attempt("DOMAIN", over_domain, notes),
+    }
+
+
+def _attempt(what: str, measure: Callable[[], Any], notes: list[str]) -> Any:
+    """Return a figure; None, with a note, if it cannot be measured."""
+    try:
+        return measure()
+    except (NormscopeError, RuntimeError, InputError) as error:
+        notes.append(f"{what} was not measured ({describe_error(error)})")
+        return None

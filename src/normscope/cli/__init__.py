@@ -1,32 +1,29 @@
-"""The `normscope` command: one file per verb."""
+"""The `normscope` command: its verbs, in four files by what they need, and those of other packages, such as the lab.
+
+An entry point of the group `normscope.commands` names each command of another package.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
 
 import typer
 
 from .. import __version__
-from ..core.errors import NormscopeError, describe_error
-from . import (
-    audit,
-    check,
-    choose,
-    compare,
-    curvature,
-    curve,
-    demo,
-    domain,
-    generalization,
-    installed,
-    lipschitz,
-    ops,
-    radius,
-    show,
-    symmetries,
-    verify,
-)
+from ..core.errors import InputError, NormscopeError, describe_error
+from . import auditing, bounding, demo, saved, training
 from .messages import fail, print_anything, readers_may_leave
+
+GROUP = "normscope.commands"
+LAB = "lab"
+LAB_HELP = (
+    "The papers' claims and experiments, and what follows from their rates: a package of its own (pip install "
+    "'normscope[lab]')."
+)
+PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+"""Settings of a command that hands everything behind its name on, `--help` as well."""
 
 app = typer.Typer(
     name="normscope",
@@ -44,21 +41,42 @@ app = typer.Typer(
     "What the words mean (bracket, ladder, scope, evidence, ...): docs/glossary.md.",
 )
 app.command()(demo.demo)
-app.command(help=check.HELP, epilog=check.EXAMPLES)(check.check)
-app.command(help=audit.HELP, epilog=audit.EXAMPLES)(audit.audit)
-app.command(help=show.HELP, epilog=show.EXAMPLES)(show.show)
-app.command(help=compare.HELP, epilog=compare.EXAMPLES)(compare.compare)
-app.command(help=lipschitz.HELP, epilog=lipschitz.EXAMPLES)(lipschitz.lipschitz)
-app.command(help=radius.HELP, epilog=radius.EXAMPLES)(radius.radius)
-app.command(help=domain.HELP, epilog=domain.EXAMPLES)(domain.domain)
-app.command(help=curve.HELP, epilog=curve.EXAMPLES)(curve.curve)
-app.command(help=curvature.HELP, epilog=curvature.EXAMPLES)(curvature.curvature)
-app.command(help=generalization.HELP, epilog=generalization.EXAMPLES)(generalization.generalization)
-app.command(help=choose.HELP, epilog=choose.EXAMPLES)(choose.choose)
-app.command(help=symmetries.HELP, epilog=symmetries.EXAMPLES)(symmetries.symmetries)
-app.command(help=verify.HELP, epilog=verify.EXAMPLES)(verify.verify)
-app.command()(ops.ops)
-installed.add_to(app)
+app.command(epilog=auditing.CHECK_EXAMPLES)(auditing.check)
+app.command(epilog=auditing.AUDIT_EXAMPLES)(auditing.audit)
+app.command(epilog=saved.SHOW_EXAMPLES)(saved.show)
+app.command(epilog=saved.COMPARE_EXAMPLES)(saved.compare)
+app.command(epilog=bounding.LIPSCHITZ_EXAMPLES)(bounding.lipschitz)
+app.command(epilog=bounding.RADIUS_EXAMPLES)(bounding.radius)
+app.command(epilog=bounding.DOMAIN_EXAMPLES)(bounding.domain)
+app.command(epilog=bounding.CURVE_EXAMPLES)(bounding.curve)
+app.command(epilog=training.CURVATURE_EXAMPLES)(training.curvature)
+app.command(epilog=training.GENERALIZATION_EXAMPLES)(training.generalization)
+app.command(epilog=training.CHOOSE_EXAMPLES)(training.choose)
+app.command(epilog=training.SYMMETRIES_EXAMPLES)(training.symmetries)
+app.command(epilog=bounding.VERIFY_EXAMPLES)(bounding.verify)
+app.command()(bounding.ops)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of each package; the package itself loads when its command is run."""
+    points = {point.name: point for point in entry_points(group=GROUP)}
+    for name in sorted({LAB, *points}):
+        about = LAB_HELP if name == LAB else f"Commands of {points[name].value.partition(':')[0]}."
+        app.command(name, help=about, context_settings=PASSED_ON, add_help_option=False)(_command(points.get(name)))
+
+
+def _command(point: EntryPoint | None) -> Callable[[typer.Context], None]:
+    """Return a command that runs the app of an entry point, with the words behind the command's name."""
+
+    def run(context: typer.Context) -> None:
+        if point is None:
+            raise InputError("the lab is not installed: pip install 'normscope[lab]'")
+        point.load()(context.args, prog_name=context.command_path)
+
+    return run
+
+
+add_to(app)
 
 
 def _print_version(asked: bool) -> None:

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
 from .. import data as data_sets
 from ..core.errors import InputError, describe_error
 from ..core.npz import open_npz
 from ..report.words import listed, pluralise
-from .model_forms import GivenModel
-from .objects import call_object, load_object
+from .model_forms import GivenModel, call_object, load_object
 
 BATCH_SIZE = 32
 NOISE_SAMPLES = 8
@@ -31,6 +31,8 @@ MAX_DATA_BYTES = 4 << 30
 """What is read of an npz file: 2,048 images of 3x224x224 in float64 take 2.5 GB."""
 UNIT = "values from 0 to 1"
 FORMS = "digits, mnist:FOLDER, cifar10:FOLDER, npz:FILE, package.module:loader or path/to/file.py:loader"
+SPLIT_BATCH = 256
+"""Samples of a batch of training or test data with labels."""
 RAW = "raw:"
 """The prefix of a folder whose images are wanted with values from 0 to 1, and not standardised."""
 
@@ -50,30 +52,23 @@ class Batches:
     notes: tuple[str, ...] = ()
 
 
-def open_data(text: str | None, given: GivenModel, *, batch_size: int | None, seed: int) -> Batches:
-    """Turn `--data` into batches for a model.
+def open_data(text: str | None, subject: GivenModel, *, batch_size: int | None, seed: int) -> Batches:
+    """Turn `--data` into batches for a model; None is random noise, if the model says what it takes.
 
-    Args:
-        text: DATA as given on the command line; None for random noise, if the model says what it takes.
-        given: the model.
-        batch_size: how many samples a batch has; None for the usual number, or the only one the model takes.
-        seed: the seed of the noise and of the order of the digits.
-
-    Raises:
-        InputError: the data are missing, damaged, empty or of no known form.
+    Without a batch size it is the usual one, or the only one that the model takes.
     """
-    if batch_size is not None and given.batch_size not in (None, batch_size):
+    if batch_size is not None and subject.batch_size not in (None, batch_size):
         raise InputError(
-            f"{given.name} was exported for batches of {given.batch_size}: --batch-size {batch_size} does not fit"
+            f"{subject.name} was exported for batches of {subject.batch_size}: --batch-size {batch_size} does not fit"
         )
-    size = given.batch_size or batch_size
+    size = subject.batch_size or batch_size
     generator = torch.Generator().manual_seed(seed)
     if text is None:
-        return _noise(given, size or NOISE_SAMPLES, generator)
+        return _noise(subject, size or NOISE_SAMPLES, generator)
     name, colon, rest = text.partition(":")
     if text == "digits":
         images = data_sets.digits(generator=generator).train_images
-        return _in_batches(images, given.model, size, f"scikit-learn's digits, the training part, {UNIT}")
+        return _in_batches(images, subject.model, size, f"scikit-learn's digits, the training part, {UNIT}")
     if name in (*_FOLDERS, "npz") and colon and rest in ("", RAW):
         raise InputError(f"--data {text} lacks what follows the colon: {FORMS}")
     if name in _FOLDERS and colon:
@@ -81,12 +76,12 @@ def open_data(text: str | None, given: GivenModel, *, batch_size: int | None, se
         split, values = folder_split(name, rest, limit)
         count = len(split.train_images)
         source = f"the first {count:,} training images of {name}, {values}"
-        return _in_batches(split.train_images, given.model, size, source)
+        return _in_batches(split.train_images, subject.model, size, source)
     if name == "npz" and colon:
         samples = npz_inputs(at_home(rest), BATCHES * (size or BATCH_SIZE))
-        return _in_batches(samples, given.model, size, f"{rest}")
+        return _in_batches(samples, subject.model, size, f"{rest}")
     if colon and rest:
-        return _from_object(text, given.model, size)
+        return _from_object(text, subject.model, size)
     raise InputError(f"--data {text!r} is of no known form: it is {FORMS}")
 
 
@@ -97,12 +92,9 @@ _FOLDERS: dict[str, tuple[Callable[..., data_sets.Split], data_sets.ChannelScale
 
 
 def folder_split(name: str, text: str, limit: int) -> tuple[data_sets.Split, str]:
-    """Read a data set from the user's folder; return it with a description of how its values were scaled.
+    """Read at most so many images of each part of a data set; return it with how its values were scaled.
 
-    Args:
-        name: the name of the data set.
-        text: what follows the name on the command line: the folder, with `raw:` before it for values from 0 to 1.
-        limit: read at most this many images of either part.
+    The text is what follows the name on the command line: a folder, with `raw:` before it for values from 0 to 1.
     """
     raw, folder = text.startswith(RAW), at_home(text.removeprefix(RAW))
     read, scale = _FOLDERS[name]
@@ -120,15 +112,15 @@ def folder_split(name: str, text: str, limit: int) -> tuple[data_sets.Split, str
     )
 
 
-def _noise(given: GivenModel, samples: int, generator: torch.Generator) -> Batches:
+def _noise(subject: GivenModel, samples: int, generator: torch.Generator) -> Batches:
     """Return one batch of random noise of the sizes that the model takes."""
-    if given.noise is None:
-        raise InputError(f"{given.name} does not say what it takes: give --data ({FORMS})")
+    if subject.noise is None:
+        raise InputError(f"{subject.name} does not say what it takes: give --data ({FORMS})")
     note = (
         f"the data are random noise ({samples} samples): norms and bounds over all inputs are those of the model, but "
         "figures at the data, variances and dead units say nothing about real inputs; give --data"
     )
-    return Batches(first=given.noise(samples, generator), notes=(note,))
+    return Batches(first=subject.noise(samples, generator), notes=(note,))
 
 
 def _in_batches(samples: Tensor, model: nn.Module | None, size: int | None, source: str) -> Batches:
@@ -138,13 +130,13 @@ def _in_batches(samples: Tensor, model: nn.Module | None, size: int | None, sour
         raise InputError(f"--data holds no sample ({source})")
     kept = samples[: BATCHES * size]
     if kept.is_floating_point():
-        kept = converted(kept, dtype_of(model), source)
+        kept = convert_samples(kept, dtype_of(model), source)
     batches = kept[: max(len(kept) - len(kept) % size, min(size, len(kept)))].split(size)
     note = f"data: {source}, {pluralise(len(batches), 'batch', 'batches')} of {len(batches[0]):,}"
     return Batches(first=batches[0], loader=batches, notes=(note,))
 
 
-def converted(samples: Tensor, dtype: torch.dtype, source: str) -> Tensor:
+def convert_samples(samples: Tensor, dtype: torch.dtype, source: str) -> Tensor:
     """Return samples in a model's dtype; refuse samples beyond its range."""
     in_dtype = samples.to(dtype)
     beyond = in_dtype.isinf() & ~samples.isinf()
@@ -270,35 +262,66 @@ class Labelled:
     notes: tuple[str, ...] = ()
 
 
-def open_labelled(text: str | None, given: GivenModel, *, samples: int, seed: int) -> Labelled:
+def open_labelled(text: str | None, subject: GivenModel, *, samples: int, seed: int) -> Labelled:
     """Turn `--data` into samples with classes: the test part of named data sets, else the user's data."""
     name, colon, rest = (text or "").partition(":")
     if text == "digits":
         split = data_sets.digits(generator=torch.Generator().manual_seed(seed))
-        return _of_split(split, given, samples, f"scikit-learn's digits, the part kept for testing, {UNIT}")
+        return _of_split(split, subject, samples, f"scikit-learn's digits, the part kept for testing, {UNIT}")
     if name in ("mnist", "cifar10") and colon and rest:
         split, values = folder_split(name, rest, samples)
-        return _of_split(split, given, samples, f"test images of {name}, {values}")
+        return _of_split(split, subject, samples, f"test images of {name}, {values}")
     if name == "npz" and colon and rest:
-        return _npz(at_home(rest), given, samples)
-    opened = open_data(text, given, batch_size=min(samples, given.batch_size or samples), seed=seed)
+        return _npz(at_home(rest), subject, samples)
+    opened = open_data(text, subject, batch_size=min(samples, subject.batch_size or samples), seed=seed)
     batches = [opened.first] if opened.loader is None else opened.loader
     return Labelled(batches=_first(batches, samples), notes=opened.notes)
 
 
-def _of_split(split: data_sets.Split, given: GivenModel, samples: int, source: str) -> Labelled:
+def open_with_labels(text: str, subject: GivenModel, *, samples: int, seed: int) -> tuple[list[Any], tuple[str, ...]]:
+    """Return the batches of `open_labelled`, and notes for the report; refuse data without labels."""
+    labelled = open_labelled(text, subject, samples=samples, seed=seed)
+    batches = list(labelled.batches)
+    if any(labels is None for _, labels in batches):
+        raise InputError(f"{text} has no labels: batches are pairs of inputs and labels")
+    return batches, labelled.notes
+
+
+def open_split(text: str, subject: GivenModel, *, samples: int, seed: int) -> tuple[Any, Any, tuple[str, ...]]:
+    """Return training samples with labels, and test samples if the data set has them; and notes for the report."""
+    name, colon, folder = text.partition(":")
+    if text == "digits":
+        split, values = data_sets.digits(generator=torch.Generator().manual_seed(seed)), UNIT
+    elif name in _FOLDERS and colon and folder:
+        split, values = folder_split(name, folder, samples)
+    else:
+        train, notes = open_with_labels(text, subject, samples=samples, seed=seed)
+        return train, None, notes
+    train, test = (
+        list(
+            zip(
+                convert_samples(images[:samples], dtype_of(subject.model), values).split(SPLIT_BATCH),
+                labels[:samples].split(SPLIT_BATCH),
+            )
+        )
+        for images, labels in ((split.train_images, split.train_labels), (split.test_images, split.test_labels))
+    )
+    return train, test, (f"data: {name}, {values}, training and test part",)
+
+
+def _of_split(split: data_sets.Split, subject: GivenModel, samples: int, source: str) -> Labelled:
     """Return the test images of a data set with their classes."""
-    images = converted(split.test_images[:samples], dtype_of(given.model), source)
+    images = convert_samples(split.test_images[:samples], dtype_of(subject.model), source)
     note = f"data: {source}, {len(images):,} samples"
     return Labelled(batches=((images, split.test_labels[:samples]),), notes=(note,))
 
 
-def _npz(path: Path, given: GivenModel, samples: int) -> Labelled:
+def _npz(path: Path, subject: GivenModel, samples: int) -> Labelled:
     """Return the samples of an npz file, with their classes if it has any."""
     inputs = npz_inputs(path, samples)
     if not len(inputs):
         raise InputError(f"{path} holds no sample")
-    inputs = converted(inputs, dtype_of(given.model), str(path)) if inputs.is_floating_point() else inputs
+    inputs = convert_samples(inputs, dtype_of(subject.model), str(path)) if inputs.is_floating_point() else inputs
     name, array, _ = npz_array(path, LABELS, samples)
     if array is None:
         note = (
@@ -316,11 +339,12 @@ def _first(batches: Iterable[Any], samples: int) -> Iterator[tuple[Any, Any]]:
     remaining = samples
     for batch in batches:
         inputs, labels = _pair(batch)
-        sizes = [len(leaf) for leaf in _tensors(inputs) if leaf.ndim]
+        sizes = [len(leaf) for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.ndim]
         count = sizes[0] if sizes else 1
         if count > remaining and len(set(sizes)) == 1:
             labels = None if labels is None else labels[:remaining]
-            inputs, count = _cut(inputs, remaining), remaining
+            inputs = tree_map(lambda v: v[:remaining] if isinstance(v, Tensor) else v, inputs)  # noqa: B023 - called here
+            count = remaining
         yield inputs, labels
         remaining -= count
         if remaining <= 0:
@@ -334,12 +358,3 @@ def _pair(batch: Any) -> tuple[Any, Any]:
     if isinstance(batch, Sequence) and len(batch) == 2:
         return batch[0], batch[1]
     return batch, None
-
-
-def _tensors(inputs: Any) -> list[Tensor]:
-    return [leaf for leaf in torch.utils._pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)]
-
-
-def _cut(inputs: Any, count: int) -> Any:
-    """Return the first samples of a batch."""
-    return torch.utils._pytree.tree_map(lambda v: v[:count] if isinstance(v, Tensor) else v, inputs)

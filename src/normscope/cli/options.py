@@ -7,6 +7,35 @@ from typing import Annotated, Literal
 
 import typer
 
+from ..core.finding import Severity
+from .data_forms import BATCH_SIZE, NOISE_SAMPLES
+from .model_forms import FORMS
+
+_DATA = "digits, mnist:FOLDER, cifar10:FOLDER, npz:FILE or package.module:loader."
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help=f"{FORMS}.", show_default=False)]
+Data = Annotated[str, typer.Option("--data", metavar="DATA", help=_DATA, show_default=False)]
+DataOrNoise = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="DATA",
+        help=f"{_DATA} Left out, a Hugging Face model gets random noise of its own sizes, and the report says so.",
+    ),
+]
+BatchSize = Annotated[
+    int | None, typer.Option(min=1, help=f"Samples a batch, {BATCH_SIZE} if left out ({NOISE_SAMPLES} of noise).")
+]
+Output = Annotated[
+    str | None,
+    typer.Option(
+        "--output", metavar="NAME", help="Which output to measure, by name or number, if the model returns several."
+    ),
+]
+FailOn = Annotated[
+    Severity | None,
+    typer.Option(help="Exit with code 1 if a finding is this serious or more; reports call an info a note."),
+]
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The seed of every random choice.")]
 Html = Annotated[Path | None, typer.Option(help="Write the report to this file.")]
 Json = Annotated[Path | None, typer.Option(help="Write the figures to this file.")]

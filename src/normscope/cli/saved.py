@@ -1,26 +1,58 @@
-"""Open saved results and runs; the `type` in a file says which result it holds."""
+"""`normscope show` and `normscope compare`: saved results and runs; the `type` in a file says which result it holds."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from ..bounds.curve.shares import ShareCurve
+import typer
+
+from ..bounds.curve.curve import ShareCurve
 from ..bounds.data.quantile import DataBracket
 from ..bounds.radius.radii import Radii
 from ..core.errors import InputError
-from ..core.files import read_json
+from ..core.files import read_json, write_text
 from ..diagnosis.audit_result import Audit
 from ..diagnosis.checked import Check
 from ..generalize.generalization_table import Generalization
 from ..geometry.curvature import KINDS as MEASURED
 from ..geometry.curvature import Curvature
-from ..geometry.symmetry import Symmetries
+from ..geometry.symmetries import Symmetries
 from ..monitor.log import FILE
 from ..monitor.run import Run
+from ..pages.audit_comparison import compare_document
+from ..pages.live import Followed, LiveServer
+from ..pages.run_comparison import compare_runs_document
+from ..report.html import to_html
 from ..report.shown import Shown
+from ..report.terminal import print_document
+from .messages import check_targets, one_line, say_written
+from .options import Html
+
+SHOW_EXAMPLES = """**Examples**
+
+```
+normscope show audit.json
+normscope show audit.json --html report.html
+normscope show radii.json --html radii.html
+normscope show curvature.json --html curvature.html
+normscope show runs/a
+normscope show runs/a --html run.html
+normscope show runs/a --live
+normscope show runs/a runs/b --live --port 8000
+```
+"""
+COMPARE_EXAMPLES = """**Examples**
+
+```
+normscope compare plain.json batchnorm.json
+normscope compare epoch1.json epoch10.json epoch100.json --html training.html
+normscope compare runs/a runs/b --html runs.html
+```
+"""
 
 
 def is_run(path: Path) -> bool:
@@ -47,16 +79,15 @@ def open_saved(path: Path) -> Shown:
     return result
 
 
-def run_names(runs: Sequence[tuple[Path, Run]]) -> list[str]:
-    """Return a unique name for each run: the name of its folder, or its path if several folders share a name."""
-    own = [run.name for _, run in runs]
-    names: list[str] = []
-    for path, run in runs:
-        name = run.name if own.count(run.name) == 1 else path.as_posix()
-        while name in names:
+def unique_names(names: Sequence[str], longer: Sequence[str]) -> list[str]:
+    """Return names that all differ: a longer one where several share a name, and with a prime where even that is so."""
+    chosen: list[str] = []
+    for name, other in zip(names, longer, strict=True):
+        name = name if names.count(name) == 1 else other
+        while name in chosen:
             name += "'"
-        names.append(name)
-    return names
+        chosen.append(name)
+    return chosen
 
 
 def open_audit(path: Path) -> Audit:
@@ -76,3 +107,91 @@ def _type(path: Path) -> object:
     except InputError:
         return None
     return data.get("type") if isinstance(data, dict) else None
+
+
+def show(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="A saved result as JSON, or the folder of a run; with --live one run or several.",
+            show_default=False,
+        ),
+    ],
+    html: Html = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Serve a page that updates itself while the runs go on.")
+    ] = False,
+    port: Annotated[int, typer.Option(help="The port of --live; 0 for any free port.", min=0, max=65535)] = 0,
+) -> None:
+    """Show a saved result, or a training run.
+
+    The file is one that `normscope audit`, `check`, `radius`, `curve`, `curvature`, `symmetries` or `lipschitz --scope
+    data` wrote with `--json FILE`, or `to_json(path)` of such a result; the folder is one that `ns.watch(...,
+    log=FOLDER)` writes to, also while the run goes on. Nothing is measured again.
+
+    With `--live` one or more runs are shown on a page that updates itself while they go on: open the address that is
+    printed. The page is served to this machine alone, under an address that nobody can guess, and makes no request to
+    any other machine; Ctrl-C ends it. On another machine: `ssh -L PORT:127.0.0.1:PORT HOST` with `--port PORT`.
+    """
+    if live:
+        if html is not None:
+            raise InputError("--live shows a page and writes none: leave --html out")
+        _serve(files, port)
+        return
+    if len(files) > 1:
+        raise InputError(
+            f"{len(files)} files given: normscope compare sets them side by side, --live shows several runs"
+        )
+    check_targets(html, inputs=files)
+    result = open_saved(files[0])
+    if html is not None:
+        result.to_html(html)
+    print_document(result.document(brief=True))
+    say_written(html)
+
+
+def _serve(files: Sequence[Path], port: int) -> None:
+    """Serve a page of some runs until the user ends it."""
+    for file in files:
+        if not is_run(file):
+            raise InputError(f"{file} is no folder of a run: --live shows runs that ns.watch(..., log=FOLDER) writes")
+    runs = [Followed(file) for file in files]
+    names = unique_names([followed.run.name for followed in runs], [file.as_posix() for file in files])
+    with LiveServer(runs, names, port) as server:
+        typer.echo(one_line(f"live at {server.address} (Ctrl-C ends)"))
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            typer.echo("ended")
+
+
+def compare(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="Two or more audits as JSON, or folders of runs.", show_default=False),
+    ],
+    html: Annotated[Path | None, typer.Option(help="Write the comparison to this file.")] = None,
+) -> None:
+    """Compare saved audits, or training runs.
+
+    Audits are files that `normscope audit --json FILE` or `audit.to_json(path)` wrote: the comparison has their bounds,
+    what their normalizers do, and the findings of each. Runs are folders that `ns.watch(..., log=FOLDER)` writes to:
+    the comparison has their losses, products and variances, the settings that differ, and the alarms of each. Nothing
+    is measured again.
+    """
+    if len(files) < 2:
+        raise InputError("a comparison takes two audits or more, or two runs or more: normscope compare a.json b.json")
+    folders = [path for path in files if is_run(path)]
+    if folders and len(folders) < len(files):
+        other = next(path for path in files if path not in folders)
+        raise InputError(f"{folders[0]} is a run and {other} is none: compare runs with runs, audits with audits")
+    check_targets(html, inputs=files)
+    results: list[Any] = [Run(path) if folders else open_audit(path) for path in files]
+    own = [result.name for result in results]
+    names = unique_names(own, [p.as_posix() if folders else f"{n} ({p.stem})" for p, n in zip(files, own, strict=True)])
+    document: Any = partial(compare_runs_document if folders else compare_document, dict(zip(names, results)))
+    if html is not None:
+        write_text(html, to_html(document(brief=False)))
+    print_document(document(brief=True))
+    say_written(html)

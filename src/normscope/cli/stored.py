@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError, describe_error
-from ..core.file_limits import MAX_TABLE_BYTES, SMALL_BYTES
-from ..core.files import read_json
+from ..core.files import MAX_TABLE_BYTES, SMALL_BYTES, read_json
 from ..core.npz import open_zip, unpacked_limit
 from ..core.threads import ignore_warnings
 from ..diagnosis.bare_weights import Stored
@@ -34,19 +33,19 @@ def stored_weights(path: Path) -> Stored:
     if not os.path.isfile(path):
         raise InputError(f"no file {path}")
     if path.name.endswith(INDEX):
-        return _indexed(path)
-    return _safetensors(path) if path.suffix == ".safetensors" else _pickled(path)
+        return _read_index(path)
+    return _safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
 
 
 def _safetensors(path: Path) -> dict[str, Callable[[], Tensor]]:
     """Return the tensors of a safetensors file."""
-    names = sorted(_opened(path).keys(), key=_natural)
+    names = sorted(_open_safetensors(path).keys(), key=_natural)
     if not names:
         raise InputError(f"{path} holds no tensor")
     return {name: _reader(path, name) for name in names}
 
 
-def _opened(path: Path) -> Any:
+def _open_safetensors(path: Path) -> Any:
     try:
         from safetensors import safe_open
     except ImportError as error:
@@ -68,7 +67,7 @@ def _reader(path: Path, name: str) -> Callable[[], Tensor]:
 
     def read() -> Tensor:
         try:
-            return _opened(path).get_tensor(name)
+            return _open_safetensors(path).get_tensor(name)
         except InputError:
             raise
         except Exception as error:
@@ -77,32 +76,25 @@ def _reader(path: Path, name: str) -> Callable[[], Tensor]:
     return read
 
 
-def _indexed(path: Path) -> dict[str, Callable[[], Tensor]]:
+def _read_index(path: Path) -> dict[str, Callable[[], Tensor]]:
     """Return the tensors of the safetensors files that an index names."""
     try:
         shards = read_json(path)["weight_map"]
-        files = {name: path.parent / _plain_name(shard) for name, shard in shards.items()}
+        for shard in shards.values():
+            if Path(shard).name != shard:  # a path may lead out of the folder
+                raise ValueError(f"{shard!r} is not a file name")
+        files = {name: path.parent / shard for name, shard in shards.items()}
     except (InputError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is no index of safetensors files ({describe_error(error)})") from error
-    tensors = {file: _tensor_names(file, path) for file in dict.fromkeys(files.values())}
+    tensors: dict[Path, set[str]] = {}
     for name, file in files.items():
+        if file not in tensors:
+            if not os.path.isfile(file):
+                raise InputError(f"no file {file}, which {path.name} names")
+            tensors[file] = set(_open_safetensors(file).keys())
         if name not in tensors[file]:
             raise InputError(f"{file} does not hold the tensor {name!r} that {path.name} expects there")
     return {name: _reader(files[name], name) for name in sorted(files, key=_natural)}
-
-
-def _tensor_names(file: Path, index: Path) -> set[str]:
-    """Return the names of the tensors in a file that an index names."""
-    if not os.path.isfile(file):
-        raise InputError(f"no file {file}, which {index.name} names")
-    return set(_opened(file).keys())
-
-
-def _plain_name(shard: str) -> str:
-    """Return the name of a file; refuse a path, which may lead out of the folder."""
-    if Path(shard).name != shard:
-        raise ValueError(f"{shard!r} is not a file name")
-    return shard
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
@@ -112,9 +104,9 @@ def _natural(name: str) -> list[tuple[int, int, str]]:
     return [(1, 0, part) if number is None else (0, len(number), number) for part, number in zip(parts, numbers)]
 
 
-def _pickled(path: Path) -> dict[str, Callable[[], Tensor]]:
+def _read_pickle(path: Path) -> dict[str, Callable[[], Tensor]]:
     """Return the tensors of a pickled state dict."""
-    content = _unpickled(path)
+    content = _unpickle(path)
     for key in NESTED:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
@@ -130,26 +122,20 @@ def _pickled(path: Path) -> dict[str, Callable[[], Tensor]]:
                 f"tensor {name!r:.80} of {path} has shape {tuple(tensor.shape)!s:.80}, and fewer numbers are stored: "
                 "it would be written out in memory. Save tensor.contiguous() if it really is so large"
             )
-    return {name: lambda tensor=tensor: _detached(tensor) for name, tensor in tensors.items()}  # type: ignore[misc]
+    # Detaching a nested tensor would warn.
+    plain = {name: tensor.detach() if tensor.requires_grad else tensor for name, tensor in tensors.items()}
+    return {name: lambda tensor=tensor: tensor for name, tensor in plain.items()}  # type: ignore[misc]
 
 
-def _detached(tensor: Tensor) -> Tensor:
-    return tensor.detach() if tensor.requires_grad else tensor  # Detaching a nested tensor would warn.
-
-
-def _loaded(path: Path) -> Any:
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except RuntimeError:  # The format before torch 1.6 cannot be memory-mapped.
-        return torch.load(path, map_location="cpu", weights_only=True)
-
-
-def _unpickled(path: Path) -> Any:
+def _unpickle(path: Path) -> Any:
     """Return the content of a pickle of tensors and plain containers; refuse one that would run code."""
     try:
         _check_unpacked(path)
         with ignore_warnings():
-            return _loaded(path)
+            try:
+                return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            except RuntimeError:  # The format before torch 1.6 cannot be memory-mapped.
+                return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         if not _is_pickle(path):
             raise InputError(f"{path} is no file of weights that torch can read: no pickle, or damaged") from error

@@ -32,9 +32,9 @@ class Archive:
 
     def put(self, value: Tensor) -> str:
         """Store a tensor of floats or integers; return its name."""
-        known = self._names.get(id(value))
-        if known is not None:
-            return known[1]
+        stored = self._names.get(id(value))
+        if stored is not None:
+            return stored[1]
         plain = value.detach().cpu()
         if plain.is_floating_point():
             wide = plain.double()

@@ -179,14 +179,14 @@ class Bracket(Part):
         return visible(" | ".join(words))
 
     def _repr_html_(self) -> str:
-        known = {"scope": self.scope.value, "mode": self.mode, "evidence": f"{self.evidence}", "method": self.method}
+        lines = {"scope": self.scope.value, "mode": self.mode, "evidence": f"{self.evidence}", "method": self.method}
         if not self.holds:
-            known["not a bound"] = self.reason
+            lines["not a bound"] = self.reason
         elif self.reason:
-            known["infinite"] = self.reason
+            lines["infinite"] = self.reason
         if not self.converged:
-            known["not converged"] = self.advice or "the budget ran out"
-        rows = {**known, "notes": "; ".join(self.notes)}
+            lines["not converged"] = self.advice or "the budget ran out"
+        rows = {**lines, "notes": "; ".join(self.notes)}
         return card(f"{_decimal(self.log10_lower)} to {_decimal(self.log10_upper)}", rows)
 
 

@@ -17,8 +17,8 @@ GPU = 50.0
 """A GPU may do this many times the work that a CPU may do."""
 RATE = 2e9
 """A CPU is taken to make this many float64 multiplications a second, to tell what still fits before a deadline."""
-CLOSED_FORM_WORK = 5e10
-"""Multiplications of closed forms that a call makes whatever its clock says: those of some seconds."""
+CLOSED_FORM_SECONDS = 10.0
+"""Closed forms may take so much longer than `max_seconds`: a limit ends searches and makes no bound worse than that."""
 Result = TypeVar("Result")
 
 
@@ -32,10 +32,12 @@ class OutOfTimeError(BaseException):
 class Budget:
     """Counts the steps of a search. A deadline, where there is one, may cut it short, and then the budget says so.
 
-    Without `max_seconds` no clock decides anything: the same search takes the same steps in every run, whatever else
-    the machine does. Budgets are parts of each other: what a part spends is spent of the whole, and what the clock cut
-    in a part was cut in the whole. Closed forms come before the clock (`closed_forms`): a deadline ends searches, and
-    makes no bound worse than one without a search.
+    Loops ask `spend` before each step, or `late`. Functions that are too deep to be handed a budget ask `in_time` or
+    `check_time`, which look at the deadline of the innermost `attempt` (or `timing`) that runs. Without `max_seconds`
+    no clock decides anything: the same search takes the same steps in every run, whatever else the machine does.
+
+    Budgets are parts of each other: what a part spends is spent of the whole, and what the clock cut in a part was cut
+    in the whole. Closed forms have one deadline, later than that of all searches (`closed_forms`).
 
     Args:
         steps: how many steps the search may take; None for work that ends by itself.
@@ -64,27 +66,22 @@ class Budget:
         self._deadline = math.inf if max_seconds is None else self._began + max_seconds
         self._whole: Budget | None = None
         self._cuts: dict[str, str] = {}
-        self._before_clock: bool | None = None  # None: as the whole
-        self._free = CLOSED_FORM_WORK
 
     def search(self, what: str, steps: float | None = None) -> Budget:
         """Return the budget of one search, with steps of its own and the same deadline."""
         return self._part(Budget(steps, what=what), self._deadline)
 
     def closed_forms(self, what: str) -> Budget:
-        """Return the budget of work that is done before the clock counts.
-
-        All closed forms of a call have `CLOSED_FORM_WORK` multiplications in common, on a GPU `GPU` times as many. What
-        takes more than are left of them is work like any other, which the clock may cut.
-        """
-        part = self.search(what)
-        part._before_clock = True
-        return part
+        """Return the budget of work that all calls do: it ends `CLOSED_FORM_SECONDS` after the whole."""
+        *_, whole = self._wholes()
+        return self._part(Budget(what=what), whole._deadline + CLOSED_FORM_SECONDS)
 
     def share(self, part: float) -> Budget:
-        """Return the budget of a part of the steps, and of the time, that are left."""
+        """Return the budget of a part of the steps, and of the time, that are left; closed forms share no time."""
         steps = None if self.left == math.inf else math.floor(self.left * part)
-        ends = self._deadline if not self.limited else time.monotonic() + part * self.seconds
+        *_, whole = self._wholes()
+        whole_time = not self.limited or self._deadline > whole._deadline
+        ends = self._deadline if whole_time else time.monotonic() + part * self.seconds
         return self._part(Budget(steps, what=self.what), ends)
 
     def _part(self, part: Budget, deadline: float) -> Budget:
@@ -121,41 +118,26 @@ class Budget:
     @property
     def late(self) -> bool:
         """Whether the clock has run out; it is then noted that it cut something short."""
-        return self.limited and not self.free() and time.monotonic() >= self._deadline and self._cut()
+        return not self.time_for(0.0)
 
-    def free(self, multiplications: float = 0.0, device: torch.device | str = "cpu", *, begun: bool = False) -> bool:
-        """Take so many multiplications of those that closed forms make before the clock; say whether they were left.
+    def time_for(self, seconds: float) -> bool:
+        """Return whether work of so many seconds ends before the clock runs out; note it where it does not."""
+        if not self.limited or 0.0 < self.seconds >= seconds:
+            return True
+        self.leave_out()
+        return False
 
-        Where they were not, and are `begun` all the same, the clock may cut this budget from now on.
-        """
-        wholes, multiplications = list(self._wholes()), multiplications / _speed(device)
-        if not next((one._before_clock for one in wholes if one._before_clock is not None), False):
-            return False
-        if not 0.0 < wholes[-1]._free >= multiplications:
-            self._before_clock = False if begun else self._before_clock
-            return False
-        wholes[-1]._free -= multiplications
-        return True
-
-    def _cut(self) -> bool:
-        """Note that the clock cut this short."""
+    def leave_out(self) -> None:
+        """Note that the clock cut this short, or left no time for it."""
         done = "" if self.steps == math.inf else f" after {self.spent:,.0f} of {self.steps:,.0f} steps"
         for whole in self._wholes():
             whole._cuts[self.what], whole.ended = f"{self.what} was cut short{done} by max_seconds", True
-        return True
-
-    def leave_out(self) -> None:
-        """Note that the clock left no time for this."""
-        self._cut()
-
-    def time_for(self, steps: float, rate: float) -> bool:
-        """Say whether steps that go at some rate, in steps a second, end before the clock runs out."""
-        return not self.limited or steps <= rate * self.seconds or not self._cut()
 
     @contextmanager
     def timing(self) -> Iterator[None]:
-        """Let `in_time` look at this budget's deadline, where there is one."""
-        with _set(_timing, self) if self.limited else nullcontext():
+        """Let `in_time` look at this budget's deadline, where there is one; `check_time` leaves what it left before."""
+        running = _running.get()
+        with _run(self, running is not None and running[1]) if self.limited else nullcontext():
             yield
 
     def attempt(self, work: Callable[[], Result], otherwise: Callable[[], Result]) -> Result:
@@ -163,11 +145,11 @@ class Budget:
         if not self.limited:
             return work()
         try:
-            with _set(_timing, self), _set(_leaving, self):
+            with _run(self, True):
                 return work()
         except OutOfTimeError:
             pass
-        with _set(_timing, None), _set(_leaving, None):
+        with _run(None):
             return otherwise()
 
     @property
@@ -176,7 +158,7 @@ class Budget:
         return self._short(1.0) or self.late
 
     def spend(self, steps: float = 1.0) -> bool:
-        """Take some steps if so many are left and the clock has not run out; say whether they may be taken."""
+        """Take some steps if so many are left and the clock has not run out; return whether they may be taken."""
         if self._short(steps) or self.late:
             return False
         for whole in self._wholes():
@@ -184,7 +166,7 @@ class Budget:
         return True
 
     def _short(self, steps: float) -> bool:
-        """Say whether fewer steps are left, and note where they have been used up."""
+        """Return whether fewer steps are left, and note where they have been used up."""
         if steps <= self.left:
             return False
         for whole in self._wholes():
@@ -205,34 +187,27 @@ class Budget:
         """Return what the clock cut short and what to raise, behind advice that there is already."""
         if not self._cuts:
             return before
-        known = (before or "").removesuffix(RAISE)
-        return "; ".join([*([known] if known else []), *(cut for cut in self.cuts if cut not in known)]) + RAISE
+        stem = (before or "").removesuffix(RAISE)
+        return "; ".join([*([stem] if stem else []), *(cut for cut in self.cuts if cut not in stem)]) + RAISE
 
 
-_timing: ContextVar[Budget | None] = ContextVar("normscope_timing", default=None)
-"""The budget whose deadline `in_time` looks at; None where the work that runs has no deadline."""
-_leaving: ContextVar[Budget | None] = ContextVar("normscope_leaving", default=None)
-"""The budget at whose deadline `check_time` leaves the work that runs; None where it must not be left."""
+_running: ContextVar[tuple[Budget, bool] | None] = ContextVar("normscope_running", default=None)
+"""The budget of the work that runs, and whether that work may be left in its midst; None where it has no deadline."""
 
 
 @contextmanager
-def _set(variable: ContextVar[Budget | None], budget: Budget | None) -> Iterator[None]:
-    token = variable.set(budget)
+def _run(budget: Budget | None, may_leave: bool = False) -> Iterator[None]:
+    token = _running.set(None if budget is None else (budget, may_leave))
     try:
         yield
     finally:
-        variable.reset(token)
+        _running.reset(token)
 
 
 def in_time(multiplications: float = 0.0, device: torch.device | str = "cpu") -> bool:
-    """Say whether so many multiplications end before the clock of the work that runs does; without a clock they do."""
-    return _fit(_timing.get(), multiplications, device, begun=False)
-
-
-def _fit(budget: Budget | None, multiplications: float, device: torch.device | str, *, begun: bool) -> bool:
-    if budget is None or budget.free(multiplications, device, begun=begun):
-        return True
-    return not budget.late and (multiplications == 0.0 or budget.time_for(multiplications, RATE * _speed(device)))
+    """Return whether so many multiplications end before the clock of the work that runs; without a clock they do."""
+    running = _running.get()
+    return running is None or running[0].time_for(multiplications / (RATE * _speed(device)))
 
 
 def check_time(multiplications: float = 0.0, device: torch.device | str = "cpu") -> None:
@@ -247,14 +222,15 @@ def check_time(multiplications: float = 0.0, device: torch.device | str = "cpu")
         >>> Budget(max_seconds=0.0).attempt(work, lambda: "cut short"), Budget().attempt(work, lambda: "cut short")
         ('cut short', 'done')
     """
-    if not _fit(_leaving.get(), multiplications, device, begun=True):
+    running = _running.get()
+    if running is not None and running[1] and not in_time(multiplications, device):
         raise OutOfTimeError
 
 
 def attempt(work: Callable[[], Result], otherwise: Callable[[], Result]) -> Result:
     """Do some work under the clock that runs, if any (`Budget.attempt`)."""
-    budget = _leaving.get()
-    return work() if budget is None else budget.attempt(work, otherwise)
+    running = _running.get()
+    return work() if running is None or not running[1] else running[0].attempt(work, otherwise)
 
 
 def affordable(most: int, cost: float, *, work: float, least: int = 1, device: torch.device | str = "cpu") -> int:

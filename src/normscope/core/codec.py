@@ -23,19 +23,8 @@ from .files import read_json, write_text
 INFINITIES = {"inf": math.inf, "-inf": -math.inf}
 
 
-def plain(value: Any) -> Any:
-    """Return nested dicts, lists and tuples with infinities as strings, NaN as `None`, tuples as lists."""
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    return value
-
-
 def from_plain(value: Any) -> Any:
-    """Return what `plain` was given, as far as numbers go: the strings of infinities become numbers again."""
+    """Return what `encode` was given, as far as numbers go: the strings of infinities become numbers again."""
     if isinstance(value, dict):
         return {key: from_plain(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -109,9 +98,9 @@ class Part:
         return result
 
     @classmethod
-    def of_fields(cls, **given: Any) -> Self:
+    def of_fields(cls, **values: Any) -> Self:
         """Return the result with the fields that were read; a subclass computes here the fields that are not stored."""
-        return cls(**given)
+        return cls(**values)
 
 
 class Saved(Part):
@@ -156,11 +145,7 @@ def save_json(data: dict[str, Any], path: str | os.PathLike[str] | None) -> dict
 
 @contextmanager
 def open_json(form: JsonForm, source: str | os.PathLike[str] | Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Read a file of some form; errors inside the block are raised again with the name of the file.
-
-    Raises:
-        InputError: the file is missing, is no JSON, is of another kind or version, or is damaged.
-    """
+    """Read a file of some form; errors inside the block are raised again as an `InputError` that names the file."""
     name = "the data" if isinstance(source, Mapping) else os.fspath(source)
     data = source if isinstance(source, Mapping) else read_json(source)
     if not isinstance(data, Mapping) or data.get("type") != form.kind:
@@ -180,7 +165,10 @@ def open_json(form: JsonForm, source: str | os.PathLike[str] | Mapping[str, Any]
 
 
 def encode(value: Any) -> Any:
-    """Return results, enums, mappings, tuples and numbers, however they are nested, as plain data."""
+    """Return results, enums, mappings and tuples, however they are nested, as plain data.
+
+    Infinities become strings, NaN `None`, and tuples lists.
+    """
     if is_dataclass(value) and not isinstance(value, type):
         return {key: encode(item) for key, item in _items(value)}
     if isinstance(value, enum.Enum):
@@ -189,7 +177,9 @@ def encode(value: Any) -> Any:
         return {key: encode(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [encode(item) for item in value]
-    return plain(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value
 
 
 def decode(hint: Any, value: Any, where: str = "", *, nan: bool = False) -> Any:
@@ -246,11 +236,11 @@ def _hint_parts(hint: Any) -> tuple[Any, tuple[Any, ...], bool]:
 def _stored(kind: type) -> dict[str, tuple[Field[Any], Any]]:
     """Return the fields that a file may have, by name, each with its type."""
     form, hints = _form(kind), get_type_hints(kind)
-    known = {item.name: item for item in fields(kind)}
+    declared = {item.name: item for item in fields(kind)}
     named = {*form.left_out, *form.unread, *form.older, *form.added, *form.sparse, *form.choices} - {...}
-    if not named <= known.keys():
-        raise TypeError(f"{kind.__name__} has no {', '.join(map(str, named - known.keys()))}")
-    return {name: (item, hints[name]) for name, item in known.items() if name not in form.left_out}
+    if not named <= declared.keys():
+        raise TypeError(f"{kind.__name__} has no {', '.join(map(str, named - declared.keys()))}")
+    return {name: (item, hints[name]) for name, item in declared.items() if name not in form.left_out}
 
 
 @cache

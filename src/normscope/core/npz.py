@@ -20,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 
 from .errors import describe_error
-from .file_limits import (
+from .files import (
     MAX_ARCHIVE_JSON_BYTES,
     MAX_ARRAY_HEADER_BYTES,
     MAX_DIMENSIONS,
@@ -29,8 +29,8 @@ from .file_limits import (
     MAX_READ_BYTES,
     MAX_UNPACKED_BYTES,
     SMALL_BYTES,
+    parse_json,
 )
-from .files import parse_json
 
 PLAIN_NAME = re.compile(r"\w+", re.ASCII)
 NUMBERS = "biuf"

@@ -17,14 +17,14 @@ def provenance(device: torch.device | None = None) -> dict[str, str]:
     Args:
         device: the device of the model, if it is known.
     """
-    found = {
+    versions = {
         "normscope": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
     }
     with contextlib.suppress(PackageNotFoundError):
-        found["transformers"] = version("transformers")
+        versions["transformers"] = version("transformers")
     if device is not None:
-        found["device"] = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    return found
+        versions["device"] = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return versions

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..bounds.captured import Captured
-from ..bounds.climb import climb
-from ..bounds.curve.shares import ShareCurve
+from ..bounds.curve.curve import ShareCurve
+from ..bounds.ladder import climb
 from ..bounds.radius.radii import Radii
 from ..bounds.radius.radius import audited_radii
 from ..bounds.rungs import Rungs

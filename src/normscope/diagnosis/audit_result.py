@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, ClassVar
 
-from ..bounds.curve.shares import ShareCurve
+from ..bounds.curve.curve import ShareCurve
 from ..bounds.radius.radii import Radii
 from ..core.bracket import Bracket
 from ..core.codec import JsonForm, Part, Saved

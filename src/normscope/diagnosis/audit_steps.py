@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from ..bounds.autograd_check import Mismatch, mismatches
-from ..bounds.bounding import Bounding
-from ..bounds.captured import Captured
+from ..bounds.captured import Bounding, Captured
+from ..bounds.derivative import Mismatch, mismatches
 from ..bounds.domain.domain import Domain
 from ..bounds.lower import OBSERVED_RTOL, OBSERVED_SAMPLES, observed
 from ..bounds.point import first_samples, jacobian_norms
@@ -105,7 +104,7 @@ def trace(request: AuditRequest, skipped: Skipped) -> AuditTrace:
     """Capture the model, unless its weights are broken or the clock leaves no time for it."""
     seconds = expected_seconds(request.model, request.batch, request.asked) if request.budget.limited else 0.0
     tracing = Budget() if seconds <= BRIEF_TRACE else request.budget.share(CAPTURE_SHARE)
-    in_time = tracing.time_for(seconds, 1.0)
+    in_time = tracing.time_for(seconds)
     if request.broken:
         skipped += [("bounds and Jacobians", f"{name} {what}") for name, what in list(request.broken.items())[:1]]
         return AuditTrace(None, in_time)
@@ -180,7 +179,7 @@ def signal_by_depth(request: AuditRequest, data: DataSeen, per_batch: float, ski
     if request.broken:
         return None
     passes = SIGNAL_PASSES * per_batch
-    if passes > BRIEF and not request.budget.time_for(passes, 1.0):
+    if passes > BRIEF and not request.budget.time_for(passes):
         skipped.append(("values and gradients by depth", NOT_REACHED))
         return None
     with request.meter.part("signal"):

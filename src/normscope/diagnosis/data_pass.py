@@ -18,13 +18,11 @@ from ..core.budget import Budget
 from ..core.cost import count
 from ..core.errors import InputError, describe_error
 from ..core.progress import Progress
-from ..core.torch_settings import uncompiled
+from ..core.threads import uncompiled
 from ..core.untouched import untouched
 from ..graph.call import arguments
-from ..listening.calls import FunctionCall, Site, float_tensors
+from ..listening.calls import FunctionCall, NormalizerSeen, Site, WeightSeen, float_tensors, normalizer_seen, rows_seen
 from ..listening.listener import LayerListener
-from ..listening.normalizer_seen import NormalizerSeen, normalizer_seen, rows_seen
-from ..listening.weight_seen import WeightSeen
 from .examined import DataSeen
 from .tallies import ChannelTally, SetTally, UnitsTally, WeightTally
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
-from ..bounds.autograd_check import Mismatch
+from ..bounds.derivative import Mismatch
 from ..core.bracket import Bracket
 from ..core.log10 import log10
 from ..graph.ir import Graph, Node

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from ..bounds.applied import weight_of
-from ..graph.ir import Graph, Node
-from ..graph.memory import overlap
+from ..graph.ir import Graph, Node, overlap
 
 
 def projection_names(model: nn.Module, graph: Graph, nodes: Sequence[Node]) -> dict[str, str]:

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..bounds.bounding import Bounding
-from ..bounds.captured import Captured
-from ..bounds.printed import is_normalizer, is_weight, printed_constant
+from ..bounds.captured import Bounding, Captured
+from ..bounds.rungs import is_normalizer, is_weight, printed_constant
 from ..core.bracket import Bracket
 from ..core.budget import Budget
 from ..core.errors import InputError
@@ -22,8 +21,7 @@ from ..core.progress import Progress
 from ..core.rounding import Upper
 from ..graph.ir import Node, Unit, leaves
 from ..linalg.layer_norms import linear_map
-from ..listening.calls import NORMALIZERS, Site
-from ..listening.normalizer_seen import NormalizerSeen, rows_seen, set_count, set_positions
+from ..listening.calls import NORMALIZERS, NormalizerSeen, Site, rows_seen, set_count, set_positions
 from ..rules.effects import Linear
 from ..rules.invariance import FeedingLayer
 from .audit_result import Row

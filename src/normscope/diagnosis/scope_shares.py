@@ -8,15 +8,13 @@ from typing import Any
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from ..bounds.bounding import Bounding
-from ..bounds.captured import Captured
-from ..bounds.curve.curve import MARGINS, QUANTILES, SAMPLES, checked_widths, measured_curve
-from ..bounds.curve.shares import DomainPoint, ShareCurve
-from ..bounds.data.order import draws_needed
+from ..bounds.applied import multiplications, passes
+from ..bounds.captured import Bounding, Captured
+from ..bounds.curve.curve import MARGINS, QUANTILES, SAMPLES, DomainPoint, ShareCurve, checked_widths, measured_curve
+from ..bounds.data.quantile import draws_needed
 from ..bounds.domain.domain import Domain
 from ..bounds.domain.domain_bounds import domain_sides
 from ..bounds.lower import USUAL_STEPS
-from ..bounds.passes import multiplications, passes
 from ..bounds.point import STEP_PASSES
 from ..core.bracket import Bracket
 from ..core.errors import CaptureError, InputError, JacobianError

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..bounds.bounding import Bounding
-from ..bounds.captured import Captured
-from ..bounds.passes import multiplications, passes
+from ..bounds.applied import multiplications, passes
+from ..bounds.captured import Bounding, Captured
 from ..bounds.weights.figures import WeightPlan
 from ..bounds.weights.jacobian import LOWER_SIDES, JacobianSearch
 from ..bounds.weights.weight_constants import measure

@@ -19,8 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ..core.cost import count
 from ..core.errors import InputError, describe_error
 from ..core.log10 import log10
-from ..core.threads import ignore_warnings
-from ..core.torch_settings import uncompiled
+from ..core.threads import ignore_warnings, uncompiled
 from ..core.untouched import on_copies, untouched
 from ..graph.call import Call, arguments, select
 from ..listening.calls import EMBEDDINGS, NORMALIZERS, RELUS, FunctionCall, Site, float_tensors

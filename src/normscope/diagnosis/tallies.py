@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from ..core.log10 import log10
-from ..listening.calls import Site
-from ..listening.normalizer_seen import NormalizerSeen
+from ..listening.calls import NormalizerSeen, Site
 from .audit_result import Variance
 from .examined import NormalizerOverData, UnitsOverData, WeightOverData
 

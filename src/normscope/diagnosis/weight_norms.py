@@ -149,7 +149,6 @@ class _Large:
         self.tall = weight if weight.shape[0] >= weight.shape[1] else weight.T
         self.rows, self.columns = self.tall.shape
         cost = float(self.rows) * self.columns * self.columns
-        budget.free(cost, weight.device, begun=True)
         self.affordable = cost <= _AFFORDABLE and not budget.over
         self._read()
 

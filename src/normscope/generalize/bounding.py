@@ -20,9 +20,9 @@ from .bound import CERTIFIED, BoundRow, condition
 from .data_reading import CellPlan, DataReading, read, rereader
 from .description import Fixed
 from .generalization_table import ErrorPart, Generalization, PartitionCourse, decomposition
-from .pac_bayes import PosteriorSearch, WeightVector, pac_bayes_row
+from .pac_bayes import WeightVector, pac_bayes_row
 from .partition import KINDS
-from .theorem20_rows import Setting, corollary_rows, fresh_row, lla_row, local_rows, over_all_inputs
+from .than2025 import Setting, corollary_rows, fresh_row, lla_row, local_rows, over_all_inputs
 from .traced import trace
 from .weight_layers import read_network
 from .weight_rows import growth_row, margin_rows, weight_norm_row
@@ -139,12 +139,12 @@ def generalization(
     traced, notes, declared = reading.traced, list(reading.notes), Fixed()
 
     attempt = partial(_attempt, notes)
-    known = None
+    everywhere = None
     if traced is None:
         notes.append(f"no bound over all inputs, and none by norms of weights: {reading.untraced}")
     else:
         declared = Fixed.of(fixed, traced.graph, [name for name, _ in model.named_buffers()])
-        known = attempt(
+        everywhere = attempt(
             "no bound over all inputs",
             lambda: over_all_inputs(model, reading.example, output, max_seconds, traced.graph),
         )
@@ -154,12 +154,12 @@ def generalization(
         loss=bounded,
         delta=delta,
         alone=condition("the loss of a sample depends on that sample alone", None, "the model could not be traced")
-        if known is None
-        else known.alone,
+        if everywhere is None
+        else everywhere.alone,
     )
     rows = [] if reading.test is None else [fresh_row(setting, reading.test, "Test", reading.unseen)]
-    local = local_rows(model, setting, known, domain, held_out, notes)
-    rows += [*(one.bound for one in local), *corollary_rows(setting, known, local)]
+    local = local_rows(model, setting, everywhere, domain, held_out, notes)
+    rows += [*(one.bound for one in local), *corollary_rows(setting, everywhere, local)]
     if sharpness and output is not None:
         notes.append("the sharpness is taken of models with one output")
     elif sharpness:
@@ -192,7 +192,7 @@ def generalization(
                 max_seconds,
                 fixed=declared,
                 traced=traced,
-                captured=None if known is None else known.captured,
+                captured=None if everywhere is None else everywhere.captured,
             ),
         )
     if network is not None:
@@ -207,7 +207,9 @@ def generalization(
             lambda: pac_bayes_row(
                 model,
                 rereader(model, train, held_out),
-                search=PosteriorSearch(steps=steps, draws=2 * steps, prior=None if prior is None else dict(prior)),
+                steps=steps,
+                draws=2 * steps,
+                prior=None if prior is None else dict(prior),
                 samples=reading.train.samples,
                 classes=reading.train.classes,
                 delta=delta,

@@ -96,7 +96,7 @@ def read(
     """Stream all parts of the data once."""
     set_aside = held_out is None
     generator = torch.Generator().manual_seed(seed)
-    with untouched(model, "eval"):
+    with untouched(model, "eval", traced=True):
         sources = _open(model, train, held_out, count=max(plan.sizes))
         cells = _cells(plan, sources, generator)
         keys = random_keys(sources.features, generator)
@@ -106,21 +106,23 @@ def read(
         except NormscopeError as error:
             untraced = describe_error(error)
         beside = traced.beside if traced is not None else ()
-        collector = Collector(model, loss, keys, output, cells, beside)
-        held = _stream(collector, sources, train)
-        read_train = collector.finish("train", duplicates)
-        held_tallies, held_fingerprints = held.finish("held-out samples")
-        read_test = None
-        if test is not None:
-            tested = Collector(model, loss, collector.keys, output, traced=beside)
-            with Progress("reading the test samples") as progress:
-                for batch in sample_batches(model, test):
-                    tested.add(batch, slopes=False)
-                    progress.step()
-            read_test = tested.finish("test", duplicates)
-            if beside:  # A model that differs from its graph on some samples is another function.
-                apart = max(read_train.difference or 0.0, read_test.difference or 0.0)
-                read_train, read_test = (dataclasses.replace(one, difference=apart) for one in (read_train, read_test))
+        # Weights are guarded from here on; operators in place of a trace would write into tensors without memory.
+        with untouched(model, "eval"):
+            collector = Collector(model, loss, keys, output, cells, beside)
+            held = _stream(collector, sources, train)
+            read_train = collector.finish("train", duplicates)
+            held_tallies, held_fingerprints = held.finish("held-out samples")
+            read_test = None
+            if test is not None:
+                tested = Collector(model, loss, collector.keys, output, traced=beside)
+                with Progress("reading the test samples") as progress:
+                    for batch in sample_batches(model, test):
+                        tested.add(batch, slopes=False)
+                        progress.step()
+                read_test = tested.finish("test", duplicates)
+    if read_test is not None and beside:  # A model that differs from its graph on some samples is another function.
+        apart = max(read_train.difference or 0.0, read_test.difference or 0.0)
+        read_train, read_test = (dataclasses.replace(one, difference=apart) for one in (read_train, read_test))
     if int(read_train.tallies[0].counts.view(read_train.classes, -1).any(1).sum()) < 2:
         raise InputError("all samples of train have one label: a bound on a classifier needs two classes or more")
     tested_entries = None if read_test is None else read_test.entries

@@ -24,8 +24,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..graph.ir import Graph
-from ..graph.origins import Argument, Constant
+from ..graph.ir import Argument, Constant, Graph
 from ..report.words import pluralise
 from .bound import Condition, condition
 

@@ -11,7 +11,7 @@ from ..core.errors import InputError
 from ..geometry.figure_result import FigureResult, figures_form
 from ..theory.sample_sizes import sample_size
 from .bound import CERTIFIED, BoundRow
-from .theorem20_rows import ALONE, LocalRow
+from .than2025 import ALONE, LocalRow
 
 if TYPE_CHECKING:
     import pandas
@@ -173,8 +173,8 @@ class Generalization(FigureResult):
 
     @staticmethod
     def _least(rows: Sequence[BoundRow]) -> BoundRow | None:
-        known = [one for one in rows if one.evidence == CERTIFIED and not one.vacuous]
-        return min(known, key=lambda one: one.value / one.most, default=None)
+        candidates = [one for one in rows if one.evidence == CERTIFIED and not one.vacuous]
+        return min(candidates, key=lambda one: one.value / one.most, default=None)
 
     def samples_for(self, gap: float, name: str) -> float:
         """Return how many samples D would need for a row of Theorem 20 to guarantee a gap, with the same cells.

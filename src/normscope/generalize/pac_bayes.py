@@ -43,6 +43,8 @@ AT_ONCE = 64
 """How many samples share one draw of the weights when the error is averaged; more where D has many samples."""
 BATCH = 128
 """How many samples a step of the search takes."""
+RATES = 1e-3, 1e-2
+"""The learning rates of the means, and of the logarithms of the deviations."""
 EXAMPLE = 8
 """How many samples the model is traced at."""
 
@@ -153,16 +155,16 @@ class WeightVector:
             traced = TracedInWeights(graph, [own[id(every[item.path])] for item in graph.inputs[:-1]])
         return cls(model, tuple(named), tuple(one.shape for one in named.values()), output, traced)
 
-    def vector(self, given: dict[str, Tensor] | None = None) -> Tensor:
+    def vector(self, prior: dict[str, Tensor] | None = None) -> Tensor:
         """Return the given parameters, or those of the model, as one vector."""
         if not self.names:
             raise InputError("the model has no parameters, and a posterior is one over parameters")
-        state = dict(self.model.named_parameters()) if given is None else given
+        state = dict(self.model.named_parameters()) if prior is None else prior
         for name, shape in zip(self.names, self.shapes):
             if name not in state or state[name].shape != shape:
                 raise InputError(f"the prior has no parameter {name!r} of shape {tuple(shape)}: pass a state_dict")
             if not bool(state[name].isfinite().all()):
-                raise InputError(f"the parameter {name!r} {'of the prior ' if given is not None else ''}is not finite")
+                raise InputError(f"the parameter {name!r} {'of the prior ' if prior is not None else ''}is not finite")
         like = next(self.model.parameters())
         return torch.cat([state[name].detach().reshape(-1).to(like) for name in self.names]).clone()
 
@@ -263,30 +265,15 @@ def bound_error(error: float, draws: int, delta: float) -> float:
     return kl_inverse(error, math.log(1.0 / delta) / draws)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PosteriorSearch:
-    """How the posterior is searched for.
-
-    Attributes:
-        steps: how many steps of RMSprop to take.
-        draws: about how many draws of the weights the error is averaged over.
-        rates: the learning rates of the means, and of the logarithms of the deviations.
-        prior: the weights that the prior is centred at, fixed before D was seen; None for zero.
-        batch: how many samples a step takes.
-    """
-
-    steps: int = 500
-    draws: int = 1000
-    rates: tuple[float, float] = (1e-3, 1e-2)
-    prior: dict[str, Tensor] | None = None
-    batch: int = BATCH
-
-
 def pac_bayes_row(
     model: nn.Module,
     read_again: Callable[[], Iterator[SampleBatch]],
     *,
-    search: PosteriorSearch,
+    steps: int,
+    draws: int,
+    prior: dict[str, Tensor] | None = None,
+    rates: tuple[float, float] = RATES,
+    batch: int = BATCH,
     samples: int,
     classes: int,
     delta: float,
@@ -295,11 +282,15 @@ def pac_bayes_row(
     seed: int,
     fixed: Fixed | None = None,
 ) -> tuple[BoundRow, dict[str, Any]]:
-    """Optimise a Gaussian around the weights; return its PAC-Bayes row, and the figures behind the row."""
-    source = endless(read_again, search.batch)
+    """Optimise a Gaussian around the weights; return its PAC-Bayes row, and the figures behind the row.
+
+    The error is averaged over about so many `draws`; the `prior` is centred at weights that were fixed before D was
+    seen, or at zero.
+    """
+    source = endless(read_again, batch)
     first = next(source)
     weights, beside, counted = _described(model, first.inputs[:EXAMPLE], output, fixed or Fixed())
-    start = torch.zeros_like(weights.vector()) if search.prior is None else weights.vector(search.prior)
+    start = torch.zeros_like(weights.vector()) if prior is None else weights.vector(prior)
     generator = torch.Generator(start.device).manual_seed(seed)
     with untouched(model, "eval", traced=True):  # The model runs with other weights; its own are not overwritten.
         posterior = optimise(
@@ -308,18 +299,23 @@ def pac_bayes_row(
             start=start,
             samples=samples,
             classes=classes,
-            steps=search.steps,
-            rates=search.rates,
+            steps=steps,
+            rates=rates,
             delta=delta / 2.0,
             generator=generator,
         )
-        error, draws = average_error(
-            weights, posterior, read_again, samples=samples, draws=search.draws, generator=generator
-        )
+        error, draws = average_error(weights, posterior, read_again, samples=samples, draws=draws, generator=generator)
     kl, right, number = posterior.choose_prior(samples, delta / 2.0, beside.nats)
     at_most = bound_error(error, draws, delta / 2.0)
     value = kl_inverse(at_most, right)
-    untrained_prior = search.prior is None or not bool((start == weights.vector()).all())
+    if prior is None:
+        untrained, why = True, "it is centred at zero"
+    elif not bool((start == weights.vector()).all()):
+        untrained, why = True, "its centre is declared as fixed before D was seen"
+    else:
+        untrained = False
+        why = "its centre is the model as it is now: unless it was never trained, copy the weights before training"
+    fixed_before = condition("the prior does not depend on D", True if untrained else None, why)
     bound = row(
         "PAC-Bayes",
         source="McAllester 1999, Maurer 2004, after Dziugaite and Roy 2017",
@@ -330,24 +326,13 @@ def pac_bayes_row(
             term("draws", at_most - error),
             term("complexity", value - at_most),
         ],
-        conditions=(*asked, ARCHITECTURE, _prior_condition(search, untrained_prior), counted),
+        conditions=(*asked, ARCHITECTURE, fixed_before, counted),
         log10_value=math.log10(value),
         log10_as_printed=math.log10(at_most + math.sqrt(right / 2.0)) if at_most + right > 0 else -math.inf,
-        note=f"KL {kl:.4g} nats over {samples:,} samples after {search.steps:,} steps, prior variance "
+        note=f"KL {kl:.4g} nats over {samples:,} samples after {steps:,} steps, prior variance "
         f"{LARGEST * math.exp(-number / PRECISION):.3g}, {draws:,} draws; as printed: McAllester's square root",
     )
     return bound, {"kl": kl, "error": error, "error_at_most": at_most, "draws": draws, "right": right}
-
-
-def _prior_condition(search: PosteriorSearch, untrained: bool) -> Condition:
-    """Return whether the prior does not depend on D; `untrained` says that its centre is not the model's weights."""
-    if search.prior is None:
-        why = "it is centred at zero"
-    elif untrained:
-        why = "its centre is declared as fixed before D was seen"
-    else:
-        why = "its centre is the model as it is now: unless it was never trained, copy the weights before training"
-    return condition("the prior does not depend on D", True if untrained else None, why)
 
 
 def _described(

@@ -131,8 +131,6 @@ def partitions(
     generator: torch.Generator,
 ) -> tuple[Partition, ...]:
     """Return one partition per size; none of them depends on the samples of D."""
-    if kind not in KINDS:
-        raise InputError(f"partition is one of {', '.join(KINDS)}, not {kind!r}")
     if kind == "grid":
         if input_range is None or radius is not None:
             raise InputError('partition="grid" needs input_range=(low, high), and has no radius')

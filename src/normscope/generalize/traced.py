@@ -79,17 +79,14 @@ class TracedModel:
 def trace(model: nn.Module, batch: Tensor, output: str | int | None) -> TracedModel:
     """Trace a model in eval mode, and its twin with folded BatchNorms."""
     graph = capture(model, batch, mode="eval", output=output)
-    traced = TracedModel(graph=graph, folded_model=model, folded=graph)
+    folded_model, folded, why_not_folded = model, graph, ""
     if any(isinstance(module, _BatchNorm) for module in model.modules()):
         try:
-            folded = twin(model, batch, normalizer=None, fold=True).model.eval()
-            traced = TracedModel(
-                graph=graph, folded_model=folded, folded=capture(folded, batch, mode="eval", output=output)
-            )
+            without_norms = twin(model, batch, normalizer=None, fold=True).model.eval()
+            folded_model, folded = without_norms, capture(without_norms, batch, mode="eval", output=output)
         except NormscopeError as error:
-            traced = TracedModel(
-                graph=graph, folded_model=model, folded=graph, why_not_folded=f" ({describe_error(error)})"
-            )
+            why_not_folded = f" ({describe_error(error)})"
+    traced = TracedModel(graph=graph, folded_model=folded_model, folded=folded, why_not_folded=why_not_folded)
     try:
         for function in traced.beside:
             function(batch[:2].flatten(1))

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..bounds.bounding import Bounding
-from ..bounds.captured import Captured
-from ..bounds.printed import is_normalizer, is_weight, printed
+from ..bounds.captured import Bounding, Captured
+from ..bounds.rungs import is_normalizer, is_weight, printed
 from ..core.log10 import log10, power10
 from ..graph.ir import Graph, Node, Ref, leaves
 from ..rules.effects import Linear
@@ -114,12 +113,15 @@ def read_network(
     graph = captured.graph
     nodes = [node for node in graph if is_weight(node)]
     biased = any(isinstance(node.bound().get("bias"), Tensor) for node in nodes)
-    known = bool(nodes) and all(
+    are_matrices = bool(nodes) and all(
         node.operator in MATRICES and isinstance(node.bound()["weight"], Tensor) for node in nodes
     )
     with torch.no_grad():
-        layers = tuple(_norms(captured, node, biased, node is nodes[-1]) for node in nodes) if known else ()
-    learned = _learned(graph, fixed)
+        layers = tuple(_norms(captured, node, biased, node is nodes[-1]) for node in nodes) if are_matrices else ()
+    learned: Counter[str] = Counter()  # How many floats each operator reads that may have been learned, by its name.
+    for read in graph.reads:
+        if read.real and not all(graph.constants[origin] in fixed for origin in read.origins):
+            learned[read.node] += read.entries
     units, counted, why_not_counted = _units(graph, classes, learned)
     return NetworkNorms(
         layers=layers,
@@ -144,15 +146,15 @@ def read_network(
         alone=alone(graph, traced.folded_model, batch, output),
         matrices=condition(
             "every weight layer is a matrix or a convolution",
-            known,
-            READ_OFF if known else "the norms of some weight layer are not known",
+            are_matrices,
+            READ_OFF if are_matrices else "the norms of some weight layer are not known",
         ),
         piecewise=condition(
             "the network is piecewise linear, from weights, sums and ReLUs",
             not why_not_counted,
             why_not_counted or READ_OFF,
         ),
-        weight_frobenius=tuple(log10(float(node.bound()["weight"].double().norm())) for node in nodes if known),
+        weight_frobenius=tuple(log10(float(node.bound()["weight"].double().norm())) for node in nodes if are_matrices),
     )
 
 
@@ -189,25 +191,10 @@ def _is_homogeneous(node: Node) -> bool:
     return _family(node) == "shape" and "pad" not in node.operator and not floats
 
 
-def _is_shift(node: Node) -> bool:
-    """Whether a weight layer adds a product of two constants to its input, as `addmm(x, a, b)` does."""
-    arguments = node.bound()
-    return isinstance(arguments.get("bias"), Ref) or ("add" in node.operator and isinstance(arguments.get("self"), Ref))
-
-
 def _family(node: Node) -> str | None:
     """Return the family of a node's operator; None where it has no rule."""
     rule = lookup(node)
     return None if rule is None else rule.family
-
-
-def _learned(graph: Graph, fixed: Fixed) -> Counter[str]:
-    """Return how many floats in tensors each operator reads that may have been learned, by its name."""
-    learned: Counter[str] = Counter()
-    for read in graph.reads:
-        if read.real and not all(graph.constants[origin] in fixed for origin in read.origins):
-            learned[read.node] += read.entries
-    return learned
 
 
 def _beside(graph: Graph, counted: Collection[str], fixed: Fixed) -> Description:
@@ -272,7 +259,10 @@ def _units(graph: Graph, classes: int, learned: Counter[str]) -> tuple[tuple[Uni
             )
         elif is_weight(node) and len(node.refs) == 1:
             counted.add(node.name)
-            weights, degree = weights | {node.name}, max(degree, 2) if _is_shift(node) else degree + 1
+            arguments = node.bound()  # `addmm(x, a, b)` adds a product of two constants to its input.
+            added = "add" in node.operator and isinstance(arguments.get("self"), Ref)
+            is_shift = added or isinstance(arguments.get("bias"), Ref)
+            weights, degree = weights | {node.name}, max(degree, 2) if is_shift else degree + 1
         elif _family(node) != "shape" and node.operator not in (*SUMS, *AVERAGES):
             return (), set(), f"{_named(node)} is none of these"
         elif learned[node.name]:  # A constant that is added or concatenated may have been learned.

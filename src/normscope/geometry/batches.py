@@ -77,13 +77,13 @@ def loss_function(loss: LossFunction | str | Loss | None) -> LossFunction | None
         return loss
     if not isinstance(loss, str | Loss):
         raise InputError(f"loss_fn is a {type(loss).__name__}: pass a function of outputs and targets, or a name")
-    known = named(loss)
+    named_loss = named(loss)
 
     def mean(output: Any, targets: Tensor) -> Tensor:
         rows = select(output, None)
         rows = rows.reshape(-1, rows.shape[-1])
-        goals = targets.reshape(-1) if known.targets == "classes" else targets.reshape(rows.shape)
-        return known.rows(rows, goals).mean()
+        goals = targets.reshape(-1) if named_loss.targets == "classes" else targets.reshape(rows.shape)
+        return named_loss.rows(rows, goals).mean()
 
     return mean
 

@@ -15,8 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..graph.ir import Graph, Node, leaves
-from ..graph.memory import overlap
+from ..graph.ir import Graph, Node, leaves, overlap
 from ..rules.invariance import FeedingLayer, WeightLayer, is_convolution, weight_layer
 
 State = Mapping[str, Tensor]

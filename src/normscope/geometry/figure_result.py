@@ -14,9 +14,9 @@ class FigureResult(Saved, Shown):
     __slots__ = ()
 
     @classmethod
-    def of_fields(cls, **given: Any) -> Self:
+    def of_fields(cls, **fields: Any) -> Self:
         """Return the result that has the fields of a file; a result that cannot be shown counts as damaged."""
-        result = cls(**given)
+        result = cls(**fields)
         result.document()
         return result
 

@@ -16,8 +16,7 @@ from ..core.options import check_counts, check_numbers
 from ..core.progress import Progress
 from ..core.provenance import provenance
 from ..core.untouched import outside_inference_mode, unwrapped
-from ..linalg.extremes import Ends, extreme_eigenpairs
-from ..linalg.quadrature import Quadrature, quadratures
+from ..linalg.lanczos import Ends, Quadrature, extreme_eigenpairs, quadratures
 from ..theory.losses import Loss
 from .batches import LossFunction
 from .directions import Directions, by_entry, find_directions, no_directions, verify_directions
@@ -328,14 +327,14 @@ class _SpectrumSearch:
         for name, parameter in self.objective.parameters.items():
             start = torch.randn(parameter.numel(), generator=self.generator).to(self.gradient)
             ends = self._ends(self.objective.block(name), lambda v: v, start, 1, 0, rtol, products)
-            known = bool(ends.top)
+            has_value = bool(ends.top)
             blocks.append(
                 ParameterBlock(
                     name=name,
                     size=parameter.numel(),
-                    eigenvalue=ends.top[0] if known else math.nan,
-                    residual=ends.residuals[0] if known else math.nan,
-                    converged=known and ends.converged[0],
+                    eigenvalue=ends.top[0] if has_value else math.nan,
+                    residual=ends.residuals[0] if has_value else math.nan,
+                    converged=has_value and ends.converged[0],
                 )
             )
         return tuple(blocks)
@@ -385,14 +384,14 @@ def trace_and_density(
     The known eigenvectors Q are projected out first: for any Q the trace is that of Q^T A Q plus that of the rest, and
     the random vectors then estimate only the smaller eigenvalues.
     """
-    known = ends.vectors
-    size = known.shape[1]
+    eigenvectors = ends.vectors
+    size = eigenvectors.shape[1]
 
     def project(vector: Tensor) -> Tensor:
         vector = removed.project(vector)
-        return vector - known.T @ (known @ vector)
+        return vector - eigenvectors.T @ (eigenvectors @ vector)
 
-    rest = size - removed.dimensions - len(known)
+    rest = size - removed.dimensions - len(eigenvectors)
     if not probes or rest < 1:
         return Estimate(value=sum(ends.top) + sum(ends.bottom), error=0.0) if probes else None, None, 0
     rules = []
@@ -404,7 +403,7 @@ def trace_and_density(
         steps=PRODUCTS_PER_PROBE,
         project=project,
         generator=generator,
-        like=known,
+        like=eigenvectors,
     ):
         rules.append(rule)
         if len(rules) < probes and budget.late:
@@ -421,8 +420,8 @@ def _density(rules: list[Quadrature], ends: Ends, rest: int) -> Density:
     low, high = float(nodes.min()), float(nodes.max())
     width = WIDTH * max(high - low, 1e-300)
     places = torch.linspace(low - 3 * width, high + 3 * width, DENSITY_POINTS, dtype=torch.float64)
-    known = _smoothed(places, sharp, torch.ones_like(sharp), width)
-    columns = torch.stack([rest * _smoothed(places, rule.nodes, rule.weights, width) + known for rule in rules])
+    peaks = _smoothed(places, sharp, torch.ones_like(sharp), width)
+    columns = torch.stack([rest * _smoothed(places, rule.nodes, rule.weights, width) + peaks for rule in rules])
     columns = columns / (rest + len(sharp))
     return Density(
         places=tuple(places.tolist()),

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
-from ..graph.ir import Node
-from ..graph.memory import overlap
+from ..graph.ir import Node, overlap
 from ..rules.invariance import FeedingLayer, feeds, weight_layer
 from .candidate import (
     Candidate,

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from ..core.cost import count
 from ..core.errors import InputError, NotFiniteError, describe_error
-from ..core.torch_settings import full_precision, math_attention, without_cudnn
+from ..core.threads import full_precision, math_attention, without_cudnn
 from ..core.untouched import ProtectedParameters, dropping_nothing, mode_of, on_copies, untouched
 from ..graph.call import quantized
 from ..theory.losses import Loss
@@ -125,22 +125,23 @@ class Objective:
             for parameter, part in zip(self.parameters.values(), self.parts(vector), strict=True):
                 parameter.copy_(part)
 
-    def flat(self, tensors: Sequence[Tensor | None]) -> Tensor:
-        """Return tensors that have the shapes of the parameters as one vector; None stands for zeros."""
+    def flat(self, tensors: Sequence[Tensor | None], chosen: Sequence[nn.Parameter] | None = None) -> Tensor:
+        """Return tensors with the shapes of the parameters, or of chosen ones, as one vector; None stands for zeros."""
+        parameters = list(self.parameters.values()) if chosen is None else chosen
         return torch.cat(
             [
                 torch.zeros(p.numel(), dtype=self.dtype, device=self.device)
                 if t is None
                 else t.detach().to(self.dtype).reshape(-1)
-                for t, p in zip(tensors, self.parameters.values(), strict=True)
+                for t, p in zip(tensors, parameters, strict=True)
             ]
         )
 
-    def parts(self, vector: Tensor) -> list[Tensor]:
-        """Return a vector as tensors that have the shapes and the dtypes of the parameters."""
-        sizes = [p.numel() for p in self.parameters.values()]
-        pieces = vector.split(sizes)
-        return [piece.reshape(p.shape).to(p.dtype) for piece, p in zip(pieces, self.parameters.values(), strict=True)]
+    def parts(self, vector: Tensor, chosen: Sequence[nn.Parameter] | None = None) -> list[Tensor]:
+        """Return a vector as tensors with the shapes and the dtypes of the parameters, or of chosen ones."""
+        parameters = list(self.parameters.values()) if chosen is None else chosen
+        pieces = vector.split([p.numel() for p in parameters])
+        return [piece.reshape(p.shape).to(p.dtype) for piece, p in zip(pieces, parameters, strict=True)]
 
     def share(self, batch: Batch) -> float:
         """Return the weight of a batch in the mean loss: its share of all samples."""
@@ -253,13 +254,13 @@ class Objective:
         free = [leaves[index] for index in indices]
         loss = loss_of(self.function, tree_unflatten(leaves, shape), batch)
         slopes = torch.autograd.grad(loss, free, create_graph=True, allow_unused=True)
-        known = [(s, m) for s, m in zip(slopes, moved, strict=True) if s is not None and s.requires_grad]
-        if not known:
+        curved = [(s, m) for s, m in zip(slopes, moved, strict=True) if s is not None and s.requires_grad]
+        if not curved:
             return [None] * len(parameters)
         bent = torch.autograd.grad(
-            [s for s, _ in known],
+            [s for s, _ in curved],
             free,
-            [torch.zeros_like(s) if m is None else m for s, m in known],
+            [torch.zeros_like(s) if m is None else m for s, m in curved],
             materialize_grads=True,
             allow_unused=True,
         )
@@ -268,34 +269,22 @@ class Objective:
     def _product(self, vector: Tensor, chosen: list[nn.Parameter]) -> Tensor:
         """Return the block of the Hessian that belongs to some parameters times a vector."""
         self.products += 1
-        pieces = vector.split([p.numel() for p in chosen])
-        parts = [piece.reshape(p.shape).to(p.dtype) for piece, p in zip(pieces, chosen, strict=True)]
-        indices = [self._index(p) for p in chosen]
+        parts = self.parts(vector, chosen)
+        places = {id(p): index for index, p in enumerate(self.parameters.values())}
         total = torch.zeros_like(vector)
         for batch in self.batches:
             with self._twice():
                 traced = self._traced(batch)
-                known = [(traced.gradients[index], part) for index, part in zip(indices, parts, strict=True)]
-                bent = [(g, part) for g, part in known if g is not None and g.requires_grad]
+                with_gradient = [(traced.gradients[places[id(p)]], part) for p, part in zip(chosen, parts)]
+                bent = [(g, part) for g, part in with_gradient if g is not None and g.requires_grad]
                 if not bent:  # The loss is linear in these parameters.
                     continue
                 products = torch.autograd.grad(
                     [g for g, _ in bent], chosen, [part for _, part in bent], retain_graph=True, allow_unused=True
                 )
             count("backwards", 2 * batch.samples)
-            total += self.share(batch) * torch.cat(
-                [
-                    torch.zeros(p.numel(), dtype=vector.dtype, device=vector.device)
-                    if f is None
-                    else f.to(vector.dtype).reshape(-1)
-                    for f, p in zip(products, chosen, strict=True)
-                ]
-            )
+            total += self.share(batch) * self.flat(products, chosen)
         return total
-
-    def _index(self, parameter: nn.Parameter) -> int:
-        """Return the number of a parameter among those that need gradients."""
-        return next(i for i, p in enumerate(self.parameters.values()) if p is parameter)
 
     def _traced(self, batch: Batch) -> _Traced:
         """Return a batch's loss with differentiable gradients; those of a single batch are kept for later products."""
@@ -370,10 +359,10 @@ def refuse_lost_gradients(model: nn.Module, loss: Tensor) -> None:
 def _nodes(tensors: Sequence[Tensor | None]) -> Iterator[Any]:
     """Yield the nodes of the autograd graph that lead to some tensors."""
     waiting: list[Any] = [t.grad_fn for t in tensors if t is not None and t.grad_fn is not None]
-    seen: set[Any] = set()
+    visited: set[Any] = set()
     while waiting:
         node = waiting.pop()
-        if node not in seen:
-            seen.add(node)
+        if node not in visited:
+            visited.add(node)
             yield node
             waiting.extend(before for before, _ in node.next_functions if before is not None)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..graph.ir import Graph, Node, Ref, Unit
-from ..graph.regions import Reader
+from ..graph.units import Reader
 from ..rules.invariance import MOVES, weight_layer
 from .candidate import (
     Candidate,

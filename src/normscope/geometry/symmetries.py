@@ -2,20 +2,268 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from ..core.codec import JsonForm, Saved
 from ..core.errors import InputError
 from ..core.untouched import dropping_nothing, mode_of, outside_inference_mode, untouched, unwrapped
 from ..graph.call import prepare
 from ..graph.capturing import capture_batch
-from .candidate import KINDS, SPHERICAL, Candidate, Layers
+from ..graph.ir import Node, Unit
+from ..networks.twin import copied
+from ..report.shown import Shown
+from .candidate import KINDS, SPHERICAL, Candidate, Kind, Layers, Scaling
 from .normalized import normalized, reparametrised
 from .pairs import attention, pairs
-from .symmetry import Symmetries, Symmetry, canonical_copy
 from .verification import Function, SymmetryEvidence, verify
+
+if TYPE_CHECKING:
+    import pandas
+
+
+Status = Literal["verified", "failed", "unseen"]
+ELSEWHERE = "these symmetries were read from a file and know no model: measure them with normscope.symmetries"
+EPS = ("eps", "variance_epsilon", "epsilon")
+"""The names that modules use for their eps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Symmetry:
+    """One group action on some parameters, and the numerical evidence for it.
+
+    Attributes:
+        kind: one of `channel scale`, `group scale`, `layer scale`, `row shift`, `redundant bias`, `weight norm`,
+            `spectral norm`, `relu pair`, `linear pair`, `query-key pair`, `value-output pair`.
+        path: the module whose parameters move; for pairs all of them.
+        normalizer: the module that undoes the change; empty where none does.
+        parameters: the names of the parameters that move.
+        form: the action as a formula.
+        units: how many independent factors, shifts or matrices there are (channels, groups, heads).
+        dof: the degrees of freedom that the symmetry removes.
+        exact: whether it holds for every eps; scales in front of normalizers hold up to eps.
+        status: `verified`; `failed`: the numbers contradict it, so that it is not claimed; `unseen`: the output does
+            not depend on these weights at this batch, so that the check shows nothing.
+        fault: why it is not verified; empty if it is.
+        evidence: what was measured.
+    """
+
+    kind: Kind
+    path: str
+    normalizer: str
+    parameters: tuple[str, ...]
+    form: str
+    units: int
+    dof: int
+    exact: bool
+    status: Status
+    fault: str
+    evidence: SymmetryEvidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Symmetries(Saved, Shown):
+    """What `normscope.symmetries` found. Prints as a table; in a notebook it shows itself as HTML.
+
+    Attributes:
+        rows: one per layer, or pair of layers, and kind, in the order of `normscope.geometry.candidate.KINDS`.
+        mode: `"train"` or `"eval"`: which of the model's two functions was measured.
+        num_parameters: how many parameters the model has.
+        withheld: layers in front of normalizers whose scale has an effect nevertheless, and why.
+        canonical_change, canonical_change_eval: by how much the output of the canonical copy differs at the batch,
+            relative to its largest entry, in the measured mode and in eval mode. The difference comes from eps and from
+            the rounding of the weights; None where nothing can be made canonical.
+        notes: what the reader must know.
+    """
+
+    page = "weights:symmetries_document"
+    JSON: ClassVar[JsonForm] = JsonForm(
+        kind="symmetries",
+        noun="symmetries",
+        plural=True,
+        write="write them with symmetries.to_json(path)",
+        keys=(..., "schema_version", "type", "dof"),
+        left_out=("_model", "_candidates"),
+    )
+
+    rows: tuple[Symmetry, ...]
+    mode: str
+    num_parameters: int
+    withheld: tuple[tuple[str, str], ...] = ()
+    canonical_change: float | None = None
+    canonical_change_eval: float | None = None
+    notes: tuple[str, ...] = ()
+    _model: nn.Module | None = field(default=None, repr=False, compare=False)
+    _candidates: tuple[Candidate, ...] = field(default=(), repr=False, compare=False)
+
+    def __iter__(self) -> Iterator[Symmetry]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def verified(self) -> tuple[Symmetry, ...]:
+        """The symmetries that the numbers confirm: the only ones that are claimed."""
+        return tuple(row for row in self.rows if row.status == "verified")
+
+    @property
+    def dof(self) -> int:
+        """The degrees of freedom that the verified symmetries remove."""
+        return sum(row.dof for row in self.verified)
+
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Return by kind how many verified symmetries there are and how many degrees of freedom they remove."""
+        counts: dict[str, tuple[int, int]] = {}
+        for row in self.verified:
+            number, dof = counts.get(row.kind, (0, 0))
+            counts[row.kind] = (number + 1, dof + row.dof)
+        return counts
+
+    def canonicalize(self, model: nn.Module | None = None) -> nn.Module:
+        """Return a copy of the model with the same function whose scale-invariant weights have norm 1.
+
+        The weight and the bias of every channel (group, layer) in front of a normalizer are divided by the norm of the
+        weight. Running statistics are rescaled such that eval mode stays as it is: the mean is divided by the norm, and
+        the variance is changed such that var + eps shrinks by the norm squared. Where a normalizer serves one such unit
+        its eps is divided by the norm squared, so that nothing changes at all. Otherwise eps stays, and train mode
+        changes by as much as eps matters relative to the variance: `canonical_change` says by how much at the batch.
+
+        Args:
+            model: the model that was measured, or another with the same parameters; left as it is.
+
+        Returns:
+            A copy on the same device, in the same mode.
+
+        Raises:
+            InputError: the symmetries come from a file and no model is given, or it has other parameters.
+        """
+        return canonical_copy(self._owner(model), self._scales())
+
+    def param_groups(self, model: nn.Module | None = None) -> list[dict[str, Any]]:
+        """Return parameter groups for `normscope.optim`: spheres for scale-invariant weights, the rest plain.
+
+        A group of spheres has `units` (`"channel"`, or how many equal blocks of channels), `axis` (the axis of the
+        tensor that counts channels), and a weight decay of zero: on a sphere there is nothing to decay.
+
+        Args:
+            model: the model that was measured, or another with the same parameters.
+
+        Returns:
+            Dicts for any `torch.optim.Optimizer`; those that do not know `units` ignore it.
+
+        Raises:
+            InputError: the symmetries come from a file and no model is given, or it has other parameters.
+        """
+        return sphere_groups(self._owner(model), self._scales())
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return one line per symmetry, its evidence in columns of its own.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise InputError("to_pandas needs pandas: pip install pandas") from error
+        lines = [{**asdict(row), **asdict(row.evidence)} for row in self.rows]
+        return pandas.DataFrame([{k: v for k, v in line.items() if k != "evidence"} for line in lines])
+
+    def _owner(self, model: nn.Module | None) -> nn.Module:
+        """Return the given model, or else the measured one; refuse a model with other parameters."""
+        owner = self._model if model is None else unwrapped(model) if isinstance(model, nn.Module) else model
+        if owner is None or self._model is None:
+            raise InputError(ELSEWHERE)
+        named = {name: tuple(p.shape) for name, p in self._model.named_parameters()}
+        if not isinstance(owner, nn.Module) or {n: tuple(p.shape) for n, p in owner.named_parameters()} != named:
+            raise InputError(
+                "the model's parameters are not those that were measured: measure the symmetries of this model"
+            )
+        return owner
+
+    def _scales(self) -> tuple[Candidate, ...]:
+        """Return the verified scalings under which one tensor alone is scale invariant."""
+        pairs = zip(self.rows, self._candidates, strict=True)
+        return tuple(one for row, one in pairs if row.status == "verified" and one.kind in SPHERICAL)
+
+
+def canonical_copy(model: nn.Module, scales: tuple[Candidate, ...]) -> nn.Module:
+    """Return a copy of a model in which the weight of every unit has norm 1.
+
+    Running statistics are rescaled accordingly, and so is eps where a normalizer serves a single unit.
+    """
+    canonical = copied(model)
+    parameters = dict(canonical.named_parameters())
+    with torch.no_grad():
+        for scale in scales:
+            assert isinstance(scale.action, Scaling)
+            term = scale.action.terms[0]
+            weight = term.piece.of(parameters).double()
+            norms = term.total(weight.square(), scale.action.units).sqrt()
+            norms = torch.where(norms > 0, norms, 1.0)
+            for part in scale.action.terms:
+                view = part.piece.of(parameters)
+                view.copy_(view.double() / part.pick(norms))
+            for feed in scale.feeds:
+                _rescale_normalizer(canonical, feed.normalizer, norms)
+    return canonical
+
+
+def _rescale_normalizer(model: nn.Module, node: Node, norms: Tensor) -> None:
+    """Divide the running statistics of a normalizer, or its eps, by the norms that its input was divided by."""
+    module = model.get_submodule(node.path)
+    held = [name for name in EPS if isinstance(getattr(module, name, None), float)]
+    arguments = node.op.data if isinstance(node.op, Unit) else node.bound()
+    eps = float(arguments["eps"])
+    mean, variance = getattr(module, "running_mean", None), getattr(module, "running_var", None)
+    if isinstance(variance, Tensor) and isinstance(mean, Tensor) and variance.shape == norms.shape:
+        mean.copy_(mean.double() / norms)
+        variance.copy_(((variance.double() + eps) / norms.square() - eps).clamp(min=0.0))
+    elif norms.numel() == 1 and len(held) == 1 and getattr(module, held[0]) == eps:
+        setattr(module, held[0], eps / float(norms) ** 2)
+
+
+def sphere_groups(model: nn.Module, scales: tuple[Candidate, ...]) -> list[dict[str, Any]]:
+    """Return one parameter group per kind of sphere and one for all other parameters; frozen ones are left out."""
+    named = dict(model.named_parameters())
+    spheres: dict[tuple[int | str, int], list[Tensor]] = {}
+    on_spheres: set[int] = set()
+    for scale in scales:
+        term = scale.action.terms[0]  # type: ignore[union-attr]
+        weight = named[term.piece.name]
+        layout = blocks(term.units, tuple(weight.shape), term.piece.size, scale.action.units)
+        if layout is not None and weight.requires_grad and id(weight) not in on_spheres:
+            spheres.setdefault(layout, []).append(weight)
+            on_spheres.add(id(weight))
+    groups: list[dict[str, Any]] = [
+        {"params": params, "units": units, "axis": axis, "weight_decay": 0.0}
+        for (units, axis), params in spheres.items()
+    ]
+    rest = [p for p in named.values() if p.requires_grad and id(p) not in on_spheres]
+    return [*groups, {"params": rest, "units": None, "axis": 0}] if rest else groups
+
+
+def blocks(units: Tensor, shape: tuple[int, ...], part: tuple[int, ...], count: int) -> tuple[int | str, int] | None:
+    """Return how a weight's entries lie on spheres: `"channel"` or a number of blocks, and the axis that counts them.
+
+    Return None where the layer uses only a part of the parameter, or its units are no equal blocks along one axis.
+    """
+    if part != shape:
+        return None
+    axes = [dim for dim, size in enumerate(units.shape) if size > 1] or [0]
+    if len(axes) != 1:
+        return None
+    [axis] = axes
+    channels = shape[axis]
+    expected = torch.arange(channels) * count // channels
+    if channels % count or not torch.equal(units.reshape(-1).expand(channels), expected):
+        return None
+    return ("channel" if count == channels and count > 1 else count), axis
 
 
 @outside_inference_mode

@@ -21,10 +21,10 @@ from torch.utils._pytree import tree_map
 from ..core.cost import count
 from ..core.errors import InputError, describe_error
 from ..core.progress import Progress
-from ..core.torch_settings import math_attention
+from ..core.threads import math_attention
 from ..graph.call import Call, select
 from ..graph.ir import Graph, Unit
-from ..graph.regions import SAME
+from ..graph.units import SAME
 from ..rules.invariance import MOVES, channel_numbers, weight_layer
 from ..rules.registry import sets_of
 from .candidate import Candidate, State, blank, laid_out

@@ -17,8 +17,7 @@ from torch.utils._pytree import SUPPORTED_NODES, keystr, tree_flatten_with_path,
 
 from ..core.cost import count
 from ..core.errors import InputError, NotFiniteError, RandomOperatorError, describe_error
-from ..core.reached import plain_parts
-from ..core.untouched import on_copies, untouched
+from ..core.untouched import on_copies, plain_parts, untouched
 from ..report.words import shape
 from .ir import Shape
 
@@ -214,16 +213,16 @@ def broken_tensors(model: nn.Module) -> dict[str, str]:
     Infinite values count in parameters and running statistics; in other buffers they may belong to a mask.
     """
     statistics = {id(b) for m in model.modules() if isinstance(m, _NormBase) for b in m.buffers(recurse=False)}
-    found = {}
+    broken = {}
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(tensor) or tensor.is_meta or not tensor.is_floating_point():
             continue
         strict = isinstance(tensor, nn.Parameter) or id(tensor) in statistics
         if not all(_is_whole(part, strict) for part in plain_parts(tensor.detach()) if part.is_floating_point()):
-            found[name] = "holds NaN or infinite values"
+            broken[name] = "holds NaN or infinite values"
         elif name.endswith("running_var") and bool((tensor < 0).any()):
-            found[name] = "holds a negative variance"
-    return found
+            broken[name] = "holds a negative variance"
+    return broken
 
 
 def _is_whole(tensor: Tensor, finite: bool) -> bool:

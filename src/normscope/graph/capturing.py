@@ -5,11 +5,15 @@ Only this file and its neighbours in the room `graph/` use torch.export.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Sequence
-from contextlib import nullcontext
-from typing import Any
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,18 +22,132 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..core.budget import Budget
 from ..core.errors import CaptureError, InputError, NormscopeError, describe_error
-from ..core.torch_settings import full_precision
+from ..core.threads import full_precision, ignore_warnings, silence_loggers
 from ..core.untouched import drops, mode_of, outside_inference_mode, untouched
 from .call import Call, Caller, UntracedError, close, drawn, prepare, quantized, run, settle
-from .direct_trace import is_plain, write_out_of_place, writes_nothing
-from .exported import one_thread_at_a_time, quiet
 from .ir import Graph, same_constants
-from .leaves import recognise
-from .memory import AS_STRIDED, Strides, refuse_other_strides
 from .samples import joined
-from .state import averages_counted, changed, part_twins, read_state
-from .translate import DROPPED, ancestors, output_of, translate
-from .user_lines import why_untraced
+from .traced_program import (
+    changed,
+    is_plain,
+    part_twins,
+    read_state,
+    with_momentum,
+    write_out_of_place,
+    writes_nothing,
+)
+from .translate import DROPPED, ancestors, output_of, translate, why_untraced
+from .units import recognise
+
+DROPOUT = "dropout counts as off"
+P = ParamSpec("P")
+R = TypeVar("R")
+EXPORT_LOCK = threading.RLock()
+LOGGERS = (
+    "torch.__trace",
+    "torch._export.serde.serialize",
+    "torch._library.fake_class_registry",
+    "torch._subclasses.fake_tensor",
+    "torch.export",
+    "torch.export._trace",
+    "torch.export.unflatten",
+    "torch.fx.experimental.sym_node",
+    "torch.fx.experimental.symbolic_shapes",
+)
+"""The loggers of torch that speak while it traces or loads a model; an error says here what matters of it."""
+
+
+def one_thread_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function that traces a model wait while another thread does so.
+
+    torch.export keeps parts of its state for the whole process: two traces at once break each other, and a model that
+    runs beside a trace reads that it is being exported, and may do something else.
+    """
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        with EXPORT_LOCK:
+            return function(*args, **kwargs)
+
+    return wrapped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """An exported model as a module.
+
+    Attributes:
+        model: the module, with the paths of the model it was exported from, in the mode it was exported in.
+        batch_size: the only batch size it takes; `None` if it takes any.
+        notes: what the reader must know.
+    """
+
+    model: nn.Module
+    batch_size: int | None
+    notes: tuple[str, ...]
+
+
+@one_thread_at_a_time
+def load_program(path: Path) -> Program:
+    """Load a `.pt2` file. This can run code that the file holds.
+
+    The file holds the graph of one mode: the attribute `training` of the module tells which, and dropout is off.
+    """
+    if not os.path.isfile(path):
+        raise InputError(f"no file {path}")
+    try:
+        with quiet():
+            program = torch.export.load(path)
+            dropped = _without_dropout(program)
+            training = dropped or any(
+                node.args[5] is True for node in program.graph.nodes if str(node.target).startswith("aten.batch_norm")
+            )
+            model = torch.export.unflatten(program)
+            _name_classes(model, program)
+    except Exception as error:
+        raise InputError(f"{path} is no exported program that this torch can load ({describe_error(error)})") from error
+    for module in model.modules():  # exported modules refuse .train() and .eval()
+        module.training = training
+    return Program(model=model, batch_size=_fixed_batch_size(program), notes=(DROPOUT,) if dropped else ())
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Hide what torch logs and warns of in this thread while it traces or loads a model."""
+    with ignore_warnings(), silence_loggers(*LOGGERS):
+        yield
+
+
+def _name_classes(model: nn.Module, program: torch.export.ExportedProgram) -> None:
+    """Give every submodule the class name that it was exported from; reports show it."""
+    kinds: dict[str, str] = {}
+    for node in program.graph.nodes:
+        for path, kind in node.meta.get("nn_module_stack", {}).values():
+            kinds[path] = (kind if isinstance(kind, str) else kind.__name__).rsplit(".", 1)[-1]
+    for path, module in model.named_modules():
+        kind = kinds.get(path.split("@")[0])  # later calls of a module are copies with the paths path@1 and so on
+        if path and kind is not None and kind.isidentifier():
+            module.__class__ = type(kind, (type(module),), {"__module__": type(module).__module__})
+
+
+def _without_dropout(program: torch.export.ExportedProgram) -> bool:
+    """Switch dropout off in the graph; say whether any was on."""
+    dropped = False
+    for node in program.graph.nodes:
+        if node.target is torch.ops.aten.dropout.default and node.args[2] is True:
+            node.update_arg(2, False)
+            dropped = True
+    return dropped
+
+
+def _fixed_batch_size(program: torch.export.ExportedProgram) -> int | None:
+    wanted = set(program.graph_signature.user_inputs)
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        if node.op == "placeholder" and node.name in wanted and isinstance(value, Tensor) and value.ndim:
+            return value.shape[0] if isinstance(value.shape[0], int) else None
+    return None
+
 
 STILL_WORKS = 'Figures at the data still work: normscope.lipschitz(model, batch, scope="point").'
 NO_TIME = "max_seconds leaves no time to trace the model: raise max_seconds"
@@ -90,13 +208,13 @@ def capture_within(
         clock = Budget()
         program, whole = _traced(model, dataclasses.replace(call, per_sample=False), forced, mode, True)
         times = 1.0 if is_plain(program) else REWRITTEN
-        if budget.limited and not budget.time_for(times * clock.elapsed, 1.0):
+        if budget.limited and not budget.time_for(times * clock.elapsed):
             raise CaptureError(NO_TIME)
         why = what_joins(program, call, mode, whole)
         notes = call.notes if why is None else (*call.notes, f"{why}: the whole batch is measured as one input")
         call, batched = dataclasses.replace(call, per_sample=why is None, notes=notes), (whole,)
-    found, graph = _captured(model, call, forced, mode)
-    return dataclasses.replace(found, batched=(*batched, graph) if call.per_sample else ())
+    recognised, graph = _captured(model, call, forced, mode)
+    return dataclasses.replace(recognised, batched=(*batched, graph) if call.per_sample else ())
 
 
 @outside_inference_mode
@@ -148,8 +266,8 @@ def capture_groups(
         rows = torch.cat([item.value.reshape(len(item.value), -1) for item in graph.batched[0].inputs], dim=1)
     kept = [[n for n in numbers if samples is None or n < samples] for numbers in call.groups(graph.constant_places)]
     groups = [numbers for numbers in kept if numbers]
-    found = [(groups[0], graph)] if len(groups) == 1 else _regrouped(model, call, groups, mode)
-    return [(n, part if rows is None else dataclasses.replace(part, samples=rows[n])) for n, part in found]
+    graphs = [(groups[0], graph)] if len(groups) == 1 else _regrouped(model, call, groups, mode)
+    return [(n, part if rows is None else dataclasses.replace(part, samples=rows[n])) for n, part in graphs]
 
 
 def _regrouped(
@@ -157,7 +275,7 @@ def _regrouped(
 ) -> list[tuple[list[int], Graph]]:
     """Return the samples by number with their graph; those whose masks make the same constants share one."""
     mode, program = mode_of(model, forced), None
-    found: list[tuple[list[int], Graph]] = []
+    graphs: list[tuple[list[int], Graph]] = []
     plain: list[Graph] = []
     for numbers in groups:
         single = call.sample(numbers[0])
@@ -166,13 +284,13 @@ def _regrouped(
         else:
             with torch.no_grad():
                 traced = _translated(program, single, mode)
-        same = [others for (others, _), other in zip(found, plain, strict=True) if same_constants(other, traced)]
+        same = [others for (others, _), other in zip(graphs, plain, strict=True) if same_constants(other, traced)]
         if same:
             same[0].extend(numbers)
         else:
-            found.append((list(numbers), _recognised(model, single, forced, program, traced)))
+            graphs.append((list(numbers), _recognised(model, single, forced, program, traced)))
             plain.append(traced)
-    return found
+    return graphs
 
 
 class Traces:
@@ -291,9 +409,9 @@ def _recognised(model: nn.Module, call: Call, forced: str | None, program: Expor
     """Return the graph of a call, verified, with units recognised."""
     _verify(model, call, forced, program, graph)
     with torch.no_grad():
-        found = recognise(graph)
+        recognised = recognise(graph)
     notes = [DROPPED] if graph.mode == "train" and any(drops(module) for module in model.modules()) else []
-    return dataclasses.replace(found, notes=tuple(dict.fromkeys((*notes, *found.notes))))
+    return dataclasses.replace(recognised, notes=tuple(dict.fromkeys((*notes, *recognised.notes))))
 
 
 def _traced(model: nn.Module, call: Call, forced: str | None, mode: str, plain: bool) -> tuple[ExportedProgram, Graph]:
@@ -321,11 +439,12 @@ def _translated(program: ExportedProgram, call: Call, mode: str) -> Graph:
 def _verify(model: nn.Module, call: Call, forced: str | None, program: ExportedProgram, graph: Graph) -> None:
     """Refuse a graph that does not compute what the model does, on the batch and on random inputs."""
     single = call.sample() if call.per_sample else call
-    needed = ancestors(output_of(program))
-    state = read_state(program, needed)
-    strided = [node for node in needed if node.target is AS_STRIDED]
+    state = read_state(program, ancestors(output_of(program)))
+    dtypes = {item.value.dtype for item in graph.inputs} | {node.dtype for node in graph}
+    # in half precision two ways to compute a value differ visibly
+    coarse = any(dtype.is_floating_point and torch.finfo(dtype).eps > 1e-4 for dtype in dtypes)
     for trial in [single, drawn(single, 1.0)] if call.variables else [single]:
-        with untouched(model, forced), torch.no_grad(), Strides() if strided else nullcontext() as strides:
+        with untouched(model, forced), torch.no_grad():
             before = {name: value.clone() for name, value in state.items()}
             try:
                 own = run(model, trial)
@@ -336,22 +455,14 @@ def _verify(model: nn.Module, call: Call, forced: str | None, program: ExportedP
                     f"a run of the model changes {', '.join(map(repr, moved))}, which the output reads, in a way that "
                     "torch.export does not see: the traced function is not the model's"
                 )
-        if strides is not None:
-            refuse_other_strides(strided, strides.seen)
-        given = dict(zip(program.graph_signature.user_inputs, trial.leaves, strict=True))
+        inputs = dict(zip(program.graph_signature.user_inputs, trial.leaves, strict=True))
         with torch.no_grad():
-            replayed = graph.run(*(given[i.name] if call.variables else i.value for i in graph.inputs))
-        if DROPPED not in graph.notes and not close(replayed, own, coarse=_coarse(graph)):
+            replayed = graph.run(*(inputs[i.name] if call.variables else i.value for i in graph.inputs))
+        if DROPPED not in graph.notes and not close(replayed, own, coarse=coarse):
             raise CaptureError(
                 "what torch.export made of this model does not give the model's own output: it reads or writes what "
                 "torch.export cannot see (state outside its modules, memory, Python values)"
             )
-
-
-def _coarse(graph: Graph) -> bool:
-    """Whether some value is in half precision, in which two ways to compute a value differ visibly."""
-    dtypes = {item.value.dtype for item in graph.inputs} | {node.dtype for node in graph}
-    return any(dtype.is_floating_point and torch.finfo(dtype).eps > 1e-4 for dtype in dtypes)
 
 
 def _export(model: nn.Module, call: Call, plain: bool) -> ExportedProgram:
@@ -361,7 +472,7 @@ def _export(model: nn.Module, call: Call, plain: bool) -> ExportedProgram:
     `plain`, composite operators stay whole wherever nothing is written in place.
     """
     try:
-        with quiet(), averages_counted(model):
+        with quiet(), with_momentum(model):
             program = torch.export.export(Caller(model, call.output), call.args, call.kwargs, strict=False)
             write_out_of_place(program)
             if writes_nothing(program) if plain else is_plain(program):

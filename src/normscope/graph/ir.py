@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import torch
@@ -16,7 +18,6 @@ from ..core.errors import InputError
 from ..core.markup import visible
 from ..report.document import Column, Document, Table, Text
 from ..report.words import pluralise, shape
-from .origins import Constant, ConstantRead
 
 Shape = tuple[int, ...]
 HELD = "masks and other constant inputs are those of the first sample"
@@ -78,9 +79,9 @@ class Node:
     refs: tuple[str, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        found = tuple(leaf for leaf in leaves((self.args, self.kwargs)) if isinstance(leaf, Ref))
-        object.__setattr__(self, "operands", found)
-        object.__setattr__(self, "refs", tuple(ref.name for ref in found))
+        operands = tuple(leaf for leaf in leaves((self.args, self.kwargs)) if isinstance(leaf, Ref))
+        object.__setattr__(self, "operands", operands)
+        object.__setattr__(self, "refs", tuple(ref.name for ref in operands))
 
     def evaluate(self, values: Sequence[Tensor]) -> Tensor:
         """Run the operator with one value per entry of `refs`."""
@@ -181,6 +182,48 @@ class HeldArgument:
     place: int
     value: Tensor
     in_constants: bool
+
+
+class Argument(Enum):
+    """What an argument is, if it is no flag, text, dtype or list: a number, a traced value, or left to its default."""
+
+    NUMBER, VALUE, ABSENT = range(3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Constant:
+    """Something that a traced function holds besides its input.
+
+    Attributes:
+        name: of a tensor as the model or torch.export calls it; of a number the operator and its argument; of a choice
+            the operator.
+        kind: `"parameter"`, `"buffer"`, `"tensor"` (held elsewhere), `"number"`, `"choice"` (what the arguments of one
+            operator are besides tensors and numbers), `"object"` (anything else).
+        value: the tensor, the number, the arguments with an `Argument` for each number, or the object.
+        source: the user's line that reads it.
+    """
+
+    name: str
+    kind: str
+    value: Any
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstantRead:
+    """An argument of an operator of the graph that does not depend on the input.
+
+    Attributes:
+        node: the operator.
+        entries: how many numbers the argument holds.
+        real: whether it is a tensor of floats.
+        origins: the positions, among the constants of the graph, of all that it was computed from.
+    """
+
+    node: str
+    entries: int
+    real: bool
+    origins: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,3 +395,61 @@ def map_leaves(tree: Any, function: Callable[[Any], Any]) -> Any:
     if isinstance(tree, list | tuple):
         return type(tree)(map_leaves(item, function) for item in tree)
     return function(tree)
+
+
+def storage_of(tensor: Tensor) -> int:
+    """Return the address at which the memory of a tensor begins."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def overlap(first: Tensor, second: Tensor) -> bool:
+    """Whether the memory of two tensors overlaps."""
+    if first.device != second.device or storage_of(first) != storage_of(second):
+        return False
+    if not first.numel() or not second.numel():
+        return False
+    (start, end), (other_start, other_end) = (
+        (t.data_ptr(), t.data_ptr() + t.element_size() * (1 + _last_offset(t))) for t in (first, second)
+    )
+    return start < other_end and other_start < end
+
+
+def _last_offset(tensor: Tensor) -> int:
+    """Return how many entries after its first one the last entry of a tensor lies in memory."""
+    return sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+PLACES = ("index", "indices")
+"""The arguments that hold the indices."""
+SOURCES = ("source", "src", "values", "value")
+"""The arguments that hold the values to write."""
+
+
+def places_vary(node: Node) -> bool:
+    """Whether the indices depend on the input."""
+    arguments = node.bound()
+    return any(isinstance(leaf, Ref) for name in PLACES for leaf in leaves(arguments.get(name)))
+
+
+def source_of_writing(node: Node) -> Ref | Tensor | float:
+    """Return the values to write."""
+    arguments = node.bound()
+    return next(arguments[name] for name in SOURCES if name in arguments)
+
+
+def entries_written(node: Node) -> Tensor:
+    """Return the flat index of the entry that each value is written to."""
+    arguments = node.bound()
+    entries = torch.arange(math.prod(node.shape), device=node.device).reshape(node.shape)
+    if "indices" in arguments:
+        return entries[tuple(slice(None) if index is None else index for index in arguments["indices"])]
+    if node.operator.startswith("scatter"):
+        return entries.gather(arguments["dim"], arguments["index"])
+    return entries.index_select(arguments["dim"], arguments["index"])
+
+
+def values_written(node: Node, source: Tensor, entries: Tensor) -> Tensor:
+    """Return the values to write in the shape of the indices; `scatter` takes the first ones along each axis."""
+    if node.operator.startswith("scatter"):
+        return source[tuple(slice(size) for size in entries.shape)]
+    return source.expand(entries.shape)

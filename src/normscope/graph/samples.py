@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import ir
 from .ir import Graph, Node, Ref, leaves, map_leaves
-from .places import PLACES, entries_written, places_vary, source_of_writing, values_written
 
 aten = torch.ops.aten
 
@@ -141,15 +141,15 @@ def met(node: Node, values: Sequence[Entries]) -> Entries:
     """Return what the entries of a node's value are; raise `Mixed` where two samples meet."""
     meeting = TABLE.get(node.op)
     if meeting is None:
-        known = getattr(node.op, "namespace", None) == "aten" and torch.Tag.pointwise in node.op.tags
-        meeting = entrywise if known else everything
+        pointwise = getattr(node.op, "namespace", None) == "aten" and torch.Tag.pointwise in node.op.tags
+        meeting = entrywise if pointwise else everything
     try:
-        found = meeting(node, values)
+        entries = meeting(node, values)
     except Mixed:
         raise
     except Exception:  # the functions of the table do not expect such arguments
         return everything(node, values)
-    return found if found.shape == node.shape else everything(node, values)
+    return entries if entries.shape == node.shape else everything(node, values)
 
 
 def _numbered(shape: Sequence[int], device: torch.device) -> Tensor:
@@ -321,10 +321,10 @@ def moves(touched: Callable[[dict[str, Any]], Any] = lambda given: None) -> Meet
     """
 
     def meeting(node: Node, values: Sequence[Entries]) -> Entries:
-        if places_vary(node):
+        if ir.places_vary(node):
             return picked(node, values)
         given = dict(zip(node.refs, values, strict=True))
-        arguments = {name: value for name, value in node.bound().items() if name not in PLACES}
+        arguments = {name: value for name, value in node.bound().items() if name not in ir.PLACES}
         operands = [leaf for leaf in leaves(arguments) if isinstance(leaf, Ref | Tensor)]
         parts = [_constant(leaf) if isinstance(leaf, Tensor) else given[leaf.name] for leaf in operands]
         bare = map_leaves(arguments, lambda leaf: Ref("") if isinstance(leaf, Tensor) else leaf)
@@ -432,12 +432,12 @@ def _explicit(entries: Entries) -> Entries:
 
 def picked(node: Node, values: Sequence[Entries]) -> Entries:
     """Operators that read at places that depend on the batch: all that they may read meets the places themselves."""
-    given, arguments = dict(zip(node.refs, values, strict=True)), node.bound()
+    operands, arguments = dict(zip(node.refs, values, strict=True)), node.bound()
     base = arguments["self"]
-    base = _constant(base) if isinstance(base, Tensor) else given[base.name]
+    base = _constant(base) if isinstance(base, Tensor) else operands[base.name]
     if node.op in (aten.gather.default, aten.index_select.default):
         dim = arguments["dim"] % len(node.shape)
-        base, place = _along(base, [dim]), given[arguments["index"].name]
+        base, place = _along(base, [dim]), operands[arguments["index"].name]
         if node.op is aten.index_select.default:
             place = place.reshape((*place.shape, *(1,) * (len(node.shape) - dim - 1)))
         sizes = tuple(slice(size) for size in node.shape)  # `gather` reads the first ones along the other dimensions
@@ -452,19 +452,19 @@ def picked(node: Node, values: Sequence[Entries]) -> Entries:
     adjacent = used == list(range(used[0], used[-1] + 1))
     wide = torch.broadcast_shapes(*(index.shape for index in indices if index is not None))
     behind = len(node.shape) - len(wide) - (used[0] if adjacent else 0)
-    places = [given[index.name].expand(wide) for index in indices if isinstance(index, Ref)]
+    places = [operands[index.name].expand(wide) for index in indices if isinstance(index, Ref)]
     return _together(node, [read, *(place.reshape((*wide, *(1,) * behind)) for place in places)])
 
 
 def written(node: Node, values: Sequence[Entries]) -> Entries:
     """Operators that write: values that are written or added to one entry meet each other and the old value."""
-    if places_vary(node):
+    if ir.places_vary(node):
         return everything(node, values)
-    given, source, entries = iter(values), source_of_writing(node), entries_written(node)
-    base = _explicit(next(given) if _first(node) else _constant(node.args[0]))
+    operands, source, entries = iter(values), ir.source_of_writing(node), ir.entries_written(node)
+    base = _explicit(next(operands) if _first(node) else _constant(node.args[0]))
     if isinstance(source, Ref | Tensor):
-        held = _explicit(_constant(source) if isinstance(source, Tensor) else next(given))
-        owner, label = (values_written(node, tensor, entries).reshape(-1) for tensor in (held.owner, held.label))
+        held = _explicit(_constant(source) if isinstance(source, Tensor) else next(operands))
+        owner, label = (ir.values_written(node, tensor, entries).reshape(-1) for tensor in (held.owner, held.label))
     else:
         owner = torch.zeros(entries.numel(), dtype=torch.int64, device=node.device)
         label = torch.full_like(owner, _number(repr(source)))
@@ -506,19 +506,19 @@ def meets(dims: Callable[[dict[str, Any], int], Any]) -> Meeting:
 
 def trailing(count: int) -> Meeting:
     """Operators in which the last dimensions meet."""
-    return meets(lambda given, rank: range(rank - count, rank))
+    return meets(lambda arguments, rank: range(rank - count, rank))
 
 
 def convolved(axes: int) -> Meeting:
     """Convolutions over some axes: all entries of a sample meet."""
-    return meets(lambda given, rank: range(1, rank) if rank == axes + 2 else None)
+    return meets(lambda arguments, rank: range(1, rank) if rank == axes + 2 else None)
 
 
 def product(node: Node, values: Sequence[Entries]) -> Entries:
     """Matrix products: rows of the first factor meet columns of the second, and an added term meets both."""
-    given = iter(values)
+    operands = iter(values)
     factors = [argument for argument in node.bound().values() if isinstance(argument, Ref | Tensor)]
-    *added, left, right = [next(given) if isinstance(factor, Ref) else factor for factor in factors]
+    *added, left, right = [next(operands) if isinstance(factor, Ref) else factor for factor in factors]
     vector = len(right.shape) == 1
     if len(left.shape) == 1 or (vector and isinstance(right, Entries)):
         return everything(node, values)
@@ -559,7 +559,7 @@ def contraction(node: Node, values: Sequence[Entries]) -> Entries:
     letters = terms.split(",")
     if not arrow or "." in terms or any(len(set(term)) < len(term) for term in (*letters, result)):
         return everything(node, values)
-    parts, constants, given = [], [], iter(values)
+    parts, constants, operands = [], [], iter(values)
     moving = {letter for term, operand in zip(letters, node.args[1]) if isinstance(operand, Ref) for letter in term}
     for term, operand in zip(letters, node.args[1], strict=True):
         kept = [letter for letter in result if letter in term]
@@ -569,7 +569,7 @@ def contraction(node: Node, values: Sequence[Entries]) -> Entries:
         if isinstance(operand, Tensor):
             constants.append((operand.permute(order).reshape((*shape, -1)), 1))
             continue
-        left = _along(next(given), [dim for dim, letter in enumerate(term) if letter not in result])
+        left = _along(next(operands), [dim for dim, letter in enumerate(term) if letter not in result])
         left = left.permute(order).reshape(shape)
         wide = [node.shape[i] if letter not in moving else shape[i] for i, letter in enumerate(result)]
         parts.append(left.expand(wide, distinct=True))
@@ -590,17 +590,17 @@ def by_channel(node: Node, values: Sequence[Entries]) -> Entries:
 
 def recurrent(node: Node, values: Sequence[Entries]) -> Entries:
     """Recurrent layers: a sequence meets its own first state; samples lie along the states' second dimension."""
-    given = node.bound()
-    varying = any(isinstance(leaf, Ref) for leaf in leaves(given["params"]))
+    arguments = node.bound()
+    varying = any(isinstance(leaf, Ref) for leaf in leaves(arguments["params"]))
     if varying or not _first(node) or any(len(value.shape) != 3 for value in values):
         return everything(node, values)
-    batch = 0 if given["batch_first"] else 1
+    batch = 0 if arguments["batch_first"] else 1
     sequence, *states = values
     lying = batch if node.index == 0 else 1
     shape = [sequence.shape[batch] if dim == lying else 1 for dim in range(3)]
     parts = [_along(sequence, {0, 1, 2} - {batch}), *(_along(state, (0, 2)) for state in states)]
     parts = [part.reshape(shape).expand(node.shape, distinct=True) for part in parts]
-    held = [state for state in leaves(given["hx"]) if isinstance(state, Tensor)]
+    held = [state for state in leaves(arguments["hx"]) if isinstance(state, Tensor)]
     constants = [(state.transpose(0, 1).reshape((*shape, -1)), 1) for state in held]
     return _together(node, parts, constants)
 
@@ -620,14 +620,14 @@ def _first(node: Node) -> bool:
 
 def _table(kinds: dict[Meeting, str]) -> dict[Any, Meeting]:
     """Return the table by operator, from names of overloads or of operators with all their overloads."""
-    found: dict[Any, Meeting] = {}
+    table: dict[Any, Meeting] = {}
     for meeting, names in kinds.items():
         for name in names.split():
             packet, _, overload = name.partition(".")
             operators = getattr(aten, packet)
             for each in [overload] if overload else operators.overloads():
-                found[getattr(operators, each)] = meeting
-    return found
+                table[getattr(operators, each)] = meeting
+    return table
 
 
 TABLE = _table({

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import linecache
 import operator
+import os
 import re
-from collections.abc import Iterable
+import sysconfig
+import traceback
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,21 +16,23 @@ from torch import Tensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
-from ..core.errors import CaptureError, InputError, RandomOperatorError
+from ..core.errors import CaptureError, InputError, RandomOperatorError, describe_error
 from ..theory.normalizers import rms_epsilon
 from .call import Call
-from .direct_trace import BATCH_NORM, simpler
-from .ir import HELD, Graph, HeldArgument, Input, Node, Ref, leaves
-from .memory import AS_STRIDED, entries_read, overlap
-from .origins import read_constants
-from .state import (
+from .ir import HELD, Argument, Constant, ConstantRead, Graph, HeldArgument, Input, Node, Ref, leaves, overlap
+from .traced_program import (
+    AS_STRIDED,
+    BATCH_NORM,
+    CALLED_BATCH_NORM,
+    ancestors,
     batch_norm_output,
-    refuse_hidden_reads,
-    refuse_moving_statistics,
+    entries_read,
+    moved_statistics,
+    refuse_moved_statistics,
+    refuse_varying_statistics,
+    simpler,
     state_notes,
-    without_unread_statistics,
 )
-from .user_lines import source_of
 
 aten = torch.ops.aten
 
@@ -115,7 +121,7 @@ class _Reader:
         self, program: ExportedProgram, call: Call, needed: set[torch.fx.Node], weights: dict[str, str], *, masks: bool
     ) -> None:
         self.program, self.needed, self.weights = program, needed, weights
-        refuse_hidden_reads(program, needed)
+        refuse_moved_statistics(program, needed)
         self.constants = _placeholders(program, call)
         self.tokens = _token_inputs(program, self.constants)
         self.variables: dict[str, Input] = {}
@@ -163,12 +169,15 @@ class _Reader:
             self.made[node.name] = _identity(node, parent.args[0])
         else:
             chosen = _node(node, parent.op, parent.args, parent.kwargs, index=node.args[1], meta=parent)
-            self.made |= {written.name: written for written in batch_norm_output(chosen)}
+            self.made[node.name] = batch_norm_output(chosen)
 
     def _call(self, node: torch.fx.Node) -> None:
         """Read an operator, which becomes a constant, an input of the measurement, or a node."""
-        args = tuple(self._resolve(item) for item in without_unread_statistics(node))
-        refuse_moving_statistics(node, args)
+        unread: list[Any] = [node.args[place] for place in moved_statistics(node)]
+        # a batch norm of constants is evaluated, and needs its statistics; an instance norm would write into them
+        statistics = {one: self.constants.get(one.name) if node.target is BATCH_NORM else None for one in unread}
+        args = tuple(statistics[item] if item in unread else self._resolve(item) for item in node.args)
+        refuse_varying_statistics(node, args)
         kwargs = {key: self._resolve(item) for key, item in node.kwargs.items()}
         depends = _refers((args, kwargs))
         if node.target in DROPOUT:
@@ -219,7 +228,7 @@ class _Reader:
         if node.target is aten.detach.default:  # it changes gradients, but not the function
             return _identity(node, args[0])
         if (written := simpler(node.target, args, node.meta["val"])) is not None:
-            picked = 0 if node.target is BATCH_NORM else None
+            picked = 0 if node.target is CALLED_BATCH_NORM else None
             return _node(node, *written, index=picked)
         if node.target is aten.scaled_dot_product_attention.default:
             args, kwargs, dropping = _without_dropout(args, kwargs)
@@ -269,7 +278,7 @@ def _derived(
 ) -> tuple[tuple[str, Tensor], ...]:
     """Return where a constant is read that was computed from a parameter, with that parameter; views do not count."""
     weights, nodes = _parameters(program), {node.name: node for node in program.graph.nodes}
-    found: dict[tuple[str, str], tuple[str, Tensor]] = {}
+    derived: dict[tuple[str, str], tuple[str, Tensor]] = {}
     for name, node in made.items():
         for operand in nodes[name].all_input_nodes if name in nodes else ():
             value = constants.get(operand.name)
@@ -277,8 +286,8 @@ def _derived(
                 continue
             for source in ancestors(operand):
                 if source.name in weights and not overlap(value, constants[source.name]):
-                    found[node.where, source.name] = node.where, constants[source.name]
-    return tuple(found.values())
+                    derived[node.where, source.name] = node.where, constants[source.name]
+    return tuple(derived.values())
 
 
 def _held(program: ExportedProgram, reader: _Reader) -> tuple[HeldArgument, ...]:
@@ -321,11 +330,11 @@ def _placeholders(program: ExportedProgram, call: Call) -> dict[str, Any]:
     """Return the value of every placeholder: parameters, buffers, lifted constants, and the batch itself."""
     values: dict[str, Any] = {}
     single = call.sample() if call.per_sample else call
-    given = iter(single.leaves)
+    leaves_left = iter(single.leaves)
     for spec in program.graph_signature.input_specs:
         name = spec.arg.name
         if spec.kind is InputKind.USER_INPUT:
-            values[name] = next(given)
+            values[name] = next(leaves_left)
         elif spec.target in program.state_dict:
             held = program.state_dict[spec.target].detach()
             values[name] = held.clone() if spec.kind is InputKind.BUFFER else held  # some operators write into buffers
@@ -347,17 +356,6 @@ def output_of(program: ExportedProgram) -> torch.fx.Node:
     specs = program.graph_signature.output_specs
     name = next(spec.arg.name for spec in specs if spec.kind is OutputKind.USER_OUTPUT)
     return next(node for node in program.graph.nodes if node.name == name)
-
-
-def ancestors(node: torch.fx.Node) -> set[torch.fx.Node]:
-    """Return a traced value and everything it depends on."""
-    found, stack = set(), [node]
-    while stack:
-        current = stack.pop()
-        if current not in found:
-            found.add(current)
-            stack.extend(current.all_input_nodes)
-    return found
 
 
 def _switched_off(node: torch.fx.Node) -> bool:
@@ -430,7 +428,7 @@ def rounded(inputs: Iterable[Input], nodes: Iterable[Node]) -> tuple[str, ...]:
     """
     reached = {item.name: {dtype} if (dtype := item.value.dtype).is_floating_point else set() for item in inputs}
     narrow: set[str] = set()
-    found = []
+    places = []
     for node in nodes:
         reached[node.name] = set().union(*(reached[ref] for ref in node.refs))
         if not narrow.isdisjoint(node.refs):
@@ -439,11 +437,160 @@ def rounded(inputs: Iterable[Input], nodes: Iterable[Node]) -> tuple[str, ...]:
             holds(node.dtype, wide) for wide in reached[node.name]
         ):
             narrow.add(node.name)
-            found.append(f"values are rounded to {str(node.dtype).removeprefix('torch.')} in {node.where}")
-    return tuple(dict.fromkeys(found))
+            places.append(f"values are rounded to {str(node.dtype).removeprefix('torch.')} in {node.where}")
+    return tuple(dict.fromkeys(places))
 
 
 def holds(dtype: torch.dtype, other: torch.dtype) -> bool:
     """Whether a float, or each part of a complex number, holds every value of a float."""
     mine, theirs = torch.finfo(dtype), torch.finfo(other)
     return mine.eps <= theirs.eps and mine.max >= theirs.max and mine.smallest_normal <= theirs.smallest_normal
+
+
+KINDS = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer"}
+NUMBERS = ("int", "float", "number")
+"""Types of arguments that are one number."""
+
+
+def read_constants(
+    program: ExportedProgram,
+    needed: Collection[torch.fx.Node],
+    values: Mapping[str, Any],
+    varying: Collection[str],
+    without_effect: Collection[Any],
+) -> tuple[tuple[Constant, ...], tuple[ConstantRead, ...]]:
+    """Return every constant that the output depends on, and which operators of the graph read it."""
+    specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+    constants: list[Constant] = []
+    reads: list[ConstantRead] = []
+    # What belongs to the sample, as a mask that was passed with it, is no constant.
+    origins: dict[str, frozenset[int]] = {name: frozenset() for name in program.graph_signature.user_inputs}
+
+    def add(name: str, kind: str, value: Any, source: str) -> frozenset[int]:
+        constants.append(Constant(name=name, kind=kind, value=value, source=source))
+        return frozenset({len(constants) - 1})
+
+    for node in program.graph.nodes:
+        if node not in needed or node.name in origins or (node.name in varying and node.op != "call_function"):
+            continue
+        if node.op != "call_function":
+            spec, value = specs.get(node.name), values.get(node.name)
+            name = str(spec.target if spec else node.target).removeprefix("model.")
+            kind = KINDS.get(spec.kind, "tensor") if spec else "tensor"
+            reader = next(user for user in node.users if user in needed)
+            kind = kind if isinstance(value, Tensor) else "object"
+            origins[node.name] = add(name, kind, value, source_of(reader.meta))
+            continue
+        own = list(_written(node)) if node.target not in without_effect else []
+        source = source_of(node.meta) if own else ""
+        written = [add(name, kind, value, source) for name, kind, value in own]
+        operands = [operand.name for operand in node.all_input_nodes if operand in needed]
+        constant = [name for name in operands if name not in varying]
+        if node.name not in varying:
+            origins[node.name] = frozenset().union(*written, *(origins[name] for name in constant))
+            continue
+        reads += [ConstantRead(node=node.name, entries=1, real=False, origins=one) for one in written]
+        for name in constant:
+            value = values.get(name)
+            real, entries = (value.is_floating_point(), value.numel()) if isinstance(value, Tensor) else (False, 1)
+            reads.append(ConstantRead(node=node.name, entries=entries, real=real, origins=origins[name]))
+    return tuple(constants), tuple(reads)
+
+
+def _written(node: torch.fx.Node) -> Iterator[tuple[str, str, Any]]:
+    """Yield what the code writes into an operator's arguments: the name, kind and value of each constant.
+
+    Which tensors an operator reads, and in which arguments, is how operators are connected. All else was chosen: the
+    numbers, and what the arguments are besides (which of them are given, flags, texts, dtypes, lengths of lists).
+    """
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        arguments, chosen = {str(place): value for place, value in enumerate((*node.args, *node.kwargs.items()))}, None
+    else:
+        arguments = dict(zip((port.name for port in schema.arguments), node.args)) | node.kwargs
+        chosen = [
+            port.name
+            for port in schema.arguments
+            if "Tensor" not in str(port.type) and (port.has_default_value() or str(port.real_type) not in NUMBERS)
+        ]
+    numbers: dict[str, list[Any]] = {name: [] for name in arguments}
+    forms = {name: _form(value, numbers[name]) for name, value in arguments.items()}
+    choice = [forms.get(name, Argument.ABSENT) for name in (forms if chosen is None else chosen)]
+    if choice:
+        while choice and choice[-1] is Argument.ABSENT:
+            choice.pop()
+        yield str(node.target), "choice", tuple(choice)
+    for name, values in numbers.items():
+        yield from ((f"{node.target}:{name}", "number", value) for value in values)
+
+
+def _form(argument: Any, numbers: list[Any]) -> Any:
+    """Return an argument with a kind of `Argument` for each number and traced value; add the numbers to a list."""
+    if isinstance(argument, slice):
+        argument = argument.start, argument.stop, argument.step
+    if isinstance(argument, Mapping):
+        argument = tuple(argument.items())
+    if isinstance(argument, list | tuple):
+        return tuple(_form(one, numbers) for one in argument)
+    if isinstance(argument, int | float | complex) and not isinstance(argument, bool):
+        numbers.append(argument)
+        return Argument.NUMBER
+    if isinstance(argument, torch.fx.Node):
+        return Argument.VALUE
+    return str(argument) if isinstance(argument, torch.device) else argument
+
+
+TORCH = os.path.dirname(torch.__file__) + os.sep
+HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
+PACKAGES = tuple(f"{os.sep}{root}{os.sep}" for root in ("site-packages", "dist-packages"))
+BY_VALUE = ("data-dependent", "data dependent", "datadependent", "_local_scalar_dense")
+"""Parts of torch's errors where Python reads the value of a tensor that is only traced."""
+
+
+def source_of(meta: dict[str, Any]) -> str:
+    """Return the deepest line of code behind a traced value that is not PyTorch's own."""
+    frames = re.findall(r'File "([^"]+)", line (\d+)', meta.get("stack_trace") or "")
+    frames = [(file, line) for file, line in frames if not file.startswith((HERE, "<eval"))]
+    own = [(file, line) for file, line in frames if not file.startswith(TORCH)]
+    return ":".join((_short((own or frames)[-1][0]), (own or frames)[-1][1])) if frames else ""
+
+
+def line_of(error: BaseException) -> str:
+    """Return the deepest line of the user's code that an error came through, as `code` at file:line; "" if none."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = [(file, line) for file, line in frames if _is_users(file)]
+    if not own:
+        return ""
+    file, line = own[-1]
+    code = linecache.getline(file, line).strip()
+    return f"`{code}` at {_short(file)}:{line}" if code else f"{_short(file)}:{line}"
+
+
+def _is_users(file: str) -> bool:
+    if file.startswith((TORCH, HERE, "<eval", "<frozen", "<string")):
+        return False
+    return not file.startswith(STANDARD) or any(root in file for root in PACKAGES)
+
+
+def why_untraced(error: BaseException) -> str:
+    """Say why torch.export stopped, with the user's own line."""
+    where, reason = line_of(error), describe_error(error)
+    if any(words in f"{type(error).__name__} {error}".lower() for words in BY_VALUE):
+        reason = (
+            f"Python reads the value of a tensor ({where or 'torch does not say where'}) to decide what to do next or "
+            "to compute with it, and a traced graph is the same for all values. Write it in tensor operators "
+            "(torch.where for a choice, tensors instead of .item()), or move a check out of forward"
+        )
+    elif where:
+        reason = f"{reason}, in {where}"
+    return f"torch.export cannot trace this model: {reason}"
+
+
+def _short(file: str) -> str:
+    """Return the path of a source file inside its package, or relative to the working directory."""
+    for root in PACKAGES:
+        if root in file:
+            return file.split(root, 1)[1]
+    here = os.getcwd() + os.sep
+    return file.removeprefix(here)

@@ -44,12 +44,6 @@ class SharedWork(Protocol[AJob, AResult]):
         ...
 
 
-def here(work: SharedWork[Job, Result], jobs: Sequence[Job]) -> Iterator[Result]:
-    """Yield the results of jobs in this process, one after the other."""
-    for job in jobs:
-        yield work.do(job)
-
-
 def processes(work: SharedWork[Job, Result], jobs: Sequence[Job], workers: int) -> Iterator[Result]:
     """Yield the results of jobs in processes of this machine, as they end.
 
@@ -201,12 +195,12 @@ def runner(
         return lambda jobs: on_ray(work, jobs)
     if trouble is not None:
         notes.append(f"everything took place in one process: {trouble}")
-        return lambda jobs: here(work, jobs)
+        return lambda jobs: map(work.do, jobs)
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     wanted = count if workers is None else workers
     if wanted <= 1 or work.local:
-        return lambda jobs: here(work, jobs)
-    return lambda jobs: processes(work, jobs, wanted) if len(jobs) > 1 else here(work, jobs)
+        return lambda jobs: map(work.do, jobs)
+    return lambda jobs: processes(work, jobs, wanted) if len(jobs) > 1 else map(work.do, jobs)
 
 
 def _cannot_travel(work: Any) -> str | None:

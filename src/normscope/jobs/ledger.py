@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
-from ..core.codec import plain
+from ..core.codec import encode
 from ..core.errors import InputError, describe_error
 from ..core.files import bounded_lines, parse_json, read_json, write_text
 
@@ -62,7 +62,7 @@ class Ledger(Generic[Result]):
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"cannot write into {self.path}: {error.strerror or error}") from error
-        self._compare(plain(dict(settings)))
+        self._compare(encode(dict(settings)))
         self._read(self.path / RUNS)
 
     def _compare(self, wanted: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..core.log10 import SMALLEST, ceiling10, product_above
-from ..core.sizes import norm as l2
+from ..core.log10 import norm as l2
 from .convolution_map import Convolution
 from .linear_map import (
     Averaging,
@@ -39,9 +39,9 @@ def absolute(linear: LinearMap) -> LinearMap | None:
     If every input entry moves by at most d_j, every output entry moves by at most `absolute(linear)` applied to d. The
     result is None for code that is too large to be written out.
     """
-    found = absolute_entries(linear)
-    if found is not None:
-        return found
+    entries = absolute_entries(linear)
+    if entries is not None:
+        return entries
     if isinstance(linear, Repeated):
         inner = absolute(linear.inner)
         return None if inner is None else Repeated(inner, linear.leading)
@@ -59,8 +59,8 @@ def row_norms(linear: LinearMap) -> Tensor | None:
     Exact up to rounding for single maps with zero padding and for whatever is small enough to be written out; None for
     code that is too large for that.
     """
-    found = _row_norms(linear)
-    return None if found is None else _positive(found, found * _SLACK + linear.slack)
+    norms = _row_norms(linear)
+    return None if norms is None else _positive(norms, norms * _SLACK + linear.slack)
 
 
 @kept

@@ -37,15 +37,10 @@ def narrow_share(terms: int) -> float:
     return narrow_gram_allowance(min(terms, PIECE), min(-(-terms // PIECE), PIECES))
 
 
-def gram_matrix(matrix: Tensor, *, narrow: bool = False) -> Tensor:
-    """Return A A^T of a real matrix `[m, terms]` in CPU memory as a full float64 matrix.
-
-    With `narrow` it is multiplied in float32 (`narrow_share` bounds the rounding error), and its entries should not be
-    much larger than 1.
-    """
-    step = PIECE if narrow else _WIDE
-    pieces = (matrix[:, first : first + step].T for first in range(0, matrix.shape[1], step))
-    return gram_of_rows(pieces, matrix.shape[0], narrow=narrow)
+def gram_matrix(matrix: Tensor) -> Tensor:
+    """Return A A^T of a real matrix `[m, terms]` in CPU memory as a full float64 matrix."""
+    pieces = (matrix[:, first : first + _WIDE].T for first in range(0, matrix.shape[1], _WIDE))
+    return gram_of_rows(pieces, matrix.shape[0])
 
 
 def gram_of_rows(pieces: Iterable[Tensor], order: int, *, narrow: bool = False) -> Tensor:
@@ -63,25 +58,6 @@ def gram_of_rows(pieces: Iterable[Tensor], order: int, *, narrow: bool = False) 
         total.T
     ).triu_()  # BLAS stores by columns, and read by rows the lower triangle is the upper one
     return upper.add_(upper.triu(1).T)
-
-
-def narrow_products(blocks: Tensor) -> Iterator[Tensor]:
-    """Yield, for every block of a real tensor `[blocks, m, terms]` in CPU memory, A_i [A_0^T .. A_i^T] from float32."""
-    count, order, terms = blocks.shape
-    rows = blocks.reshape(count * order, terms).float()
-    pieces = [rows[:, first : first + PIECE].contiguous().numpy() for first in range(0, terms, PIECE)]
-    for i in range(count):
-        own, known = slice(i * order, (i + 1) * order), slice(0, (i + 1) * order)
-        total: Tensor | None = None
-        for begin in range(0, len(pieces), PIECES):
-            part = None
-            for piece in pieces[begin : begin + PIECES]:  # BLAS stores by columns, so that this is the transpose
-                beta = 0.0 if part is None else 1.0
-                part = _blas().sgemm(1.0, piece[known].T, piece[own].T, beta=beta, c=part, trans_a=1, overwrite_c=1)
-            done = torch.from_numpy(part.T)  # type: ignore[union-attr]
-            total = done if total is None else total.double().add_(done)
-        assert total is not None
-        yield total
 
 
 def _narrow_sums(pieces: Iterable[Tensor], order: int) -> Iterator[np.ndarray]:
@@ -132,28 +108,28 @@ def certify(
     They come in batches `[b, m, m]`, float64 or complex128; a label is the number of a batch and of a matrix in it. The
     first threshold is set a share `delta` above the largest estimate.
     """
-    found = EigenvalueCertificate()
+    certificate = EigenvalueCertificate()
     for number, gram in enumerate(chunks):
         if gram.shape[0] and gram.shape[-1]:
-            _certify_chunk(found, number, gram, delta, generator)
-    return found
+            _certify_chunk(certificate, number, gram, delta, generator)
+    return certificate
 
 
 def _certify_chunk(
-    found: EigenvalueCertificate, number: int, gram: Tensor, delta: float, generator: torch.Generator | None
+    certificate: EigenvalueCertificate, number: int, gram: Tensor, delta: float, generator: torch.Generator | None
 ) -> None:
     size = gram.shape[-1]
     if size == 1:
         values = gram[:, 0, 0].real
-        _record(found, number, int(values.argmax()), float(values.max()), torch.ones_like(gram[0, 0]), 4.0 * UNIT)
+        _record(certificate, number, int(values.argmax()), float(values.max()), torch.ones_like(gram[0, 0]), 4.0 * UNIT)
         return
     cheap = cheap_bounds(gram)
     shift = _shift(gram)
-    left = torch.nonzero(~(cheap <= found.bound) | (found.vector is None))[
+    left = torch.nonzero(~(cheap <= certificate.bound) | (certificate.vector is None))[
         :, 0
     ]  # a comparison with NaN is False, so that such a matrix stays in the list
-    if found.bound > 0.0:
-        left = left[~below(_chosen(gram, left), found.bound)]
+    if certificate.bound > 0.0:
+        left = left[~below(_chosen(gram, left), certificate.bound)]
     again = 0
     for _ in range(_ROUNDS):
         if left.numel() == 0:
@@ -164,15 +140,15 @@ def _certify_chunk(
         values, vectors = top_eigenpairs(
             gram[looked_at], steps=48 * 2**again, rtol=above / 8.0 / 100.0**again, generator=generator
         )
-        best, before = int(values.argmax()), found.bound
-        _record(found, number, int(looked_at[best]), float(values[best]), vectors[best], above)
-        if found.bound == before:
-            found.bound *= 1.0 + above
-        left = left[~(cheap[left] <= found.bound)]
-        left = left[~below(_chosen(gram, left), found.bound)]
+        best, before = int(values.argmax()), certificate.bound
+        _record(certificate, number, int(looked_at[best]), float(values[best]), vectors[best], above)
+        if certificate.bound == before:
+            certificate.bound *= 1.0 + above
+        left = left[~(cheap[left] <= certificate.bound)]
+        left = left[~below(_chosen(gram, left), certificate.bound)]
         again += int(torch.isin(looked_at, left).any())
     rest = float(cheap[left].max())
-    found.bound = math.inf if math.isnan(rest) else max(found.bound, rest)
+    certificate.bound = math.inf if math.isnan(rest) else max(certificate.bound, rest)
 
 
 def cheap_bounds(gram: Tensor) -> Tensor:
@@ -188,10 +164,12 @@ def cheap_bounds(gram: Tensor) -> Tensor:
     return (trace / size + (spread * (1.0 - 1.0 / size)).sqrt()) * (1.0 + gamma(size + 32.0))
 
 
-def _record(found: EigenvalueCertificate, number: int, index: int, value: float, vector: Tensor, above: float) -> None:
-    if value > found.estimate or found.vector is None:
-        found.estimate, found.label, found.vector = value, (number, index), vector
-    found.bound = max(found.bound, value * (1.0 + above))
+def _record(
+    certificate: EigenvalueCertificate, number: int, index: int, value: float, vector: Tensor, above: float
+) -> None:
+    if value > certificate.estimate or certificate.vector is None:
+        certificate.estimate, certificate.label, certificate.vector = value, (number, index), vector
+    certificate.bound = max(certificate.bound, value * (1.0 + above))
 
 
 def _shift(gram: Tensor) -> float:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..core.sizes import norm as l2
+from ..core.log10 import norm as l2
 from .linear_map import LinearMap, at_least_float32
 
 PADDING_MODES = ("zeros", "circular", "reflect", "replicate")
@@ -98,42 +98,19 @@ def combine_axes(places: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     return flat
 
 
-@dataclass(frozen=True, slots=True)
-class Unscaled:
-    """A convolution before one factor per channel was folded in, and the least and largest absolute factor."""
-
-    conv: Convolution
-    least: float
-    most: float
-
-
 class Convolution(LinearMap):
     """A 1d, 2d or 3d convolution `(C_in, *spatial) -> (C_out, *spatial_out)`, or a transposed one.
 
     Holds the *plain* convolution (`axes`, `weight`) and runs it forwards, or backwards when `transposed`: a
     transposed convolution is the transpose of the convolution that has the same weight tensor.
 
-    Args:
-        weight: `[C_out, C_in/groups, *k]`, or `[C_in, C_out/groups, *k]` when transposed (torch's layouts).
-        spatial_in: spatial size of the input.
-        stride: one number, or one for each axis; the same goes for `dilation` and `output_padding`.
-        padding: one number, or for each axis a number or a `(left, right)` pair, or `"same"` or `"valid"`.
-        dilation: step between taps.
-        groups: number of channel groups.
-        padding_mode: `"zeros"`, `"circular"`, `"reflect"` or `"replicate"`.
-        transposed: whether to run it backwards.
-        output_padding: extra output entries of a transposed convolution.
-
-    Raises:
-        InputError: when the sizes do not fit.
+    The weight has torch's layouts: `[C_out, C_in/groups, *k]`, or `[C_in, C_out/groups, *k]` when transposed. Padding
+    is one number, or for each axis a number or a `(left, right)` pair, or `"same"` or `"valid"`.
 
     Example:
         >>> Convolution(torch.ones(8, 3, 5, 5), (32, 32), stride=2, padding=2)
         Convolution([3, 32, 32] -> [8, 16, 16])
     """
-
-    unscaled: Unscaled | None = None
-    """The convolution before factors were folded in, if any; if the factors are alike, its norm gives this one's."""
 
     def __init__(
         self,
@@ -259,10 +236,8 @@ class Convolution(LinearMap):
             per_group = weight.shape[0] // self.groups
             scale = scale.reshape(self.groups, 1, -1).expand(-1, per_group, -1)
             weight = weight * scale.reshape(weight.shape[0], weight.shape[1], *ones)
-        least, most = (float(size) for size in scale.abs().aminmax()) if scale.numel() else (0.0, 0.0)
-        scaled = self._with_weight(weight, _FOLDED * self.tap_norms(weight) + self.slack * most)
-        scaled.unscaled = Unscaled(self, least, most)
-        return scaled
+        most = float(scale.abs().max()) if scale.numel() else 0.0
+        return self._with_weight(weight, _FOLDED * self.tap_norms(weight) + self.slack * most)
 
     def plus_identity(self, scale: float | Tensor = 1.0) -> Convolution | None:
         """Return the convolution plus `scale` (a number, or one per channel) times the identity.

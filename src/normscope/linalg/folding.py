@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ..core.budget import in_time
+from ..core.log10 import norm as l2
 from ..core.rounding import gamma
-from ..core.sizes import norm as l2
 from .convolution_map import Convolution
 from .linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
 from .writing import cancels, in_range

@@ -1,10 +1,10 @@
-"""Lanczos iteration: many small Hermitian matrices at once, or one large linear map with its transpose."""
+"""Krylov spaces: top eigenvalues of many matrices or one large map, both ends of a spectrum, and its density."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -54,8 +54,8 @@ def top_eigenpairs(
         return values[:, -1], vectors[:, :, -1]
     generator = generator or torch.Generator().manual_seed(0)
     start = torch.randn(count, size, dtype=torch.float64, generator=generator).to(matrices)
-    found = lanczos(lambda x: (matrices @ x[:, :, None])[:, :, 0], start, steps=steps, rtol=rtol)
-    return found.values, found.vectors
+    ritz = lanczos(lambda x: (matrices @ x[:, :, None])[:, :, 0], start, steps=steps, rtol=rtol)
+    return ritz.values, ritz.vectors
 
 
 def lanczos(
@@ -86,7 +86,7 @@ def lanczos(
                 break
     vectors = (coordinates.to(start)[:, None, :] @ krylov.basis[:, :step])[:, 0]
     vectors = vectors / vectors.norm(dim=1, keepdim=True).clamp(min=1e-300)
-    values, errors, above = (found.to(start.device, krylov.alpha.dtype) for found in (values, errors, above))
+    values, errors, above = (tensor.to(start.device, krylov.alpha.dtype) for tensor in (values, errors, above))
     return Ritz(values, vectors, errors, above, step)
 
 
@@ -117,11 +117,11 @@ class Krylov:
             self.basis = torch.cat([self.basis, room], dim=1)
         self.basis[:, self.steps] = self._vector
         image = operator(self._vector)
-        known = self.basis[:, : self.steps + 1]
-        inner = known.conj() @ image[:, :, None]
+        spanned = self.basis[:, : self.steps + 1]
+        inner = spanned.conj() @ image[:, :, None]
         alpha = inner[:, -1, 0].real
-        image = image - (known.mT @ inner)[:, :, 0]
-        image = image - (known.mT @ (known.conj() @ image[:, :, None]))[:, :, 0]
+        image = image - (spanned.mT @ inner)[:, :, 0]
+        image = image - (spanned.mT @ (spanned.conj() @ image[:, :, None]))[:, :, 0]
         rest = image.norm(dim=1)
         self._least = torch.maximum(self._least, 1e-14 * alpha.abs())
         ended = rest <= self._least  # the space is invariant, and the next vectors are zero
@@ -130,16 +130,30 @@ class Krylov:
         self._vector = image / rest.masked_fill(ended, math.inf)[:, None]
         self.steps += 1
 
-    def ritz(self, missed: float | None, rows: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the largest Ritz values, their coordinates, estimated relative errors and `above`, on the CPU.
-
-        `above` bounds the eigenvalue except with a probability of `missed` over random starts; `rows` selects some of
-        the operators.
-        """
+    def tridiagonal(self, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the operators in the coordinates of their spaces, and the diagonals beside, in float64 on the CPU."""
         alpha, beta = self.alpha.double().cpu(), self.beta.double().cpu()
         if rows is not None:
             alpha, beta = alpha[rows.cpu()], beta[rows.cpu()]
-        return _ritz(alpha, beta, None if missed is None else (self.size, missed))
+        tri = torch.diag_embed(alpha)
+        if alpha.shape[1] > 1:
+            tri = tri + torch.diag_embed(beta[:, :-1], offset=1) + torch.diag_embed(beta[:, :-1], offset=-1)
+        return tri, beta
+
+    def ritz(self, missed: float | None, rows: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the largest Ritz values, their coordinates, estimated relative errors and `above`, on the CPU.
+
+        `above` bounds the eigenvalue except with a probability of `missed` over random starts, and is infinite without
+        it; `rows` selects some of the operators.
+        """
+        tri, beta = self.tridiagonal(rows)
+        values, vectors = torch.linalg.eigh(tri)
+        top = values[:, -1]
+        residual = (beta[:, -1] * vectors[:, -1, -1]).abs()
+        gap = top - values[:, -2] if self.steps > 1 else top
+        error = torch.minimum(residual, residual.square() / gap.clamp(min=1e-300))
+        above = torch.full_like(top, math.inf) if missed is None else _above(values, beta, self.size, missed)
+        return top, vectors[:, :, -1], error / top.clamp(min=1e-300), above
 
     def only(self, rows: Tensor) -> Krylov:
         """Return the spaces of some of the operators."""
@@ -147,24 +161,6 @@ class Krylov:
         other.basis, other.alpha, other.beta = self.basis[rows], self.alpha[rows], self.beta[rows]
         other._vector, other._least = self._vector[rows], self._least[rows]
         return other
-
-
-def _ritz(alpha: Tensor, beta: Tensor, sure: tuple[int, float] | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the top Ritz values of tridiagonal matrices, their coordinates, estimated relative errors, and `above`.
-
-    `sure` holds the order of the operators and the probability with which `above` may fail; without it `above` is
-    infinite.
-    """
-    tri = torch.diag_embed(alpha)
-    if alpha.shape[1] > 1:
-        tri = tri + torch.diag_embed(beta[:, :-1], offset=1) + torch.diag_embed(beta[:, :-1], offset=-1)
-    values, vectors = torch.linalg.eigh(tri)
-    top = values[:, -1]
-    residual = (beta[:, -1] * vectors[:, -1, -1]).abs()
-    gap = top - values[:, -2] if alpha.shape[1] > 1 else top
-    error = torch.minimum(residual, residual.square() / gap.clamp(min=1e-300))
-    above = torch.full_like(top, math.inf) if sure is None else _above(values, beta, *sure)
-    return top, vectors[:, :, -1], error / top.clamp(min=1e-300), above
 
 
 def _above(values: Tensor, beta: Tensor, size: int, missed: float) -> Tensor:
@@ -289,11 +285,11 @@ class RestartedSpace:
             more = self.basis.new_zeros(min(_CHUNK, self.room - self.filled), len(vector))
             self.basis = torch.cat([self.basis, more])
         self.basis[self.filled] = vector
-        known = self.basis[: self.filled + 1]
-        inner = known @ image
-        image = image - known.T @ inner
-        again = known @ image
-        image = image - known.T @ again
+        spanned = self.basis[: self.filled + 1]
+        inner = spanned @ image
+        image = image - spanned.T @ inner
+        again = spanned @ image
+        image = image - spanned.T @ again
         column = torch.cat([inner + again, image.norm()[None]]).double().cpu()
         if not bool(column.isfinite().all()):
             return None
@@ -324,3 +320,288 @@ class RestartedSpace:
         self.small.zero_()
         self.small[range(len(kept)), range(len(kept))] = values[kept]
         self.filled = len(kept)
+
+
+Operator = Callable[[Tensor], Tensor]
+SPARE = 8
+"""How many vectors a restart keeps beyond those asked for."""
+BEYOND = 2
+"""How many vectors beyond those asked for there must be before values count: gaps between few values say little."""
+CLUSTER = 6
+"""At most this many values that lie close together are judged together."""
+AFRESH = 8
+"""How many products a search makes with a fresh vector, after its space was invariant, before its values count."""
+EMPTY = 1e-12
+"""A space is invariant if the part of an image outside it is at most this share of the operator's size, in float64."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """Eigenpairs at the ends of a spectrum: from the largest down, then from the smallest up.
+
+    Attributes:
+        top: the largest eigenvalues, falling.
+        bottom: the smallest, rising.
+        residuals: norm(A v - value v) of each unit vector, first of the top, then of the bottom.
+        errors: an estimate of how far each value is off: the residual, or its square over the distance to other
+            values, with values that lie close together taken as one.
+        converged: for each value whether its error is within the tolerance.
+        vectors: `[top + bottom, n]`, orthonormal.
+        products: applications of the operator.
+        whole: whether the space was exhausted, so that there are no other eigenvalues.
+    """
+
+    top: tuple[float, ...]
+    bottom: tuple[float, ...]
+    residuals: tuple[float, ...]
+    errors: tuple[float, ...]
+    converged: tuple[bool, ...]
+    vectors: Tensor
+    products: int
+    whole: bool
+
+
+def extreme_eigenpairs(
+    operator: Operator,
+    start: Tensor,
+    *,
+    top: int,
+    bottom: int = 0,
+    rtol: float = 1e-3,
+    budget: Budget,
+    room: int = 256,
+    project: Operator | None = None,
+    generator: torch.Generator | None = None,
+    on_step: Callable[[float], None] | None = None,
+) -> Ends:
+    """Find the largest and the smallest eigenvalues of a symmetric operator.
+
+    Each step takes one product, a step of the budget, and one transfer of a few numbers from the device. A value counts
+    as converged once its estimated error is at most `rtol` of its size, or the size of rounding errors. At most `room`
+    vectors are held; the search then goes on with the best of them. With `project` the operator is searched inside a
+    subspace. `on_step` gets the largest remaining error over its tolerance.
+    """
+    size, wanted = start.numel(), top + bottom
+    project = project or (lambda vector: vector)
+    generator = generator or torch.Generator().manual_seed(0)
+    unit = torch.finfo(start.dtype).eps
+    space = RestartedSpace(start, room=min(max(room, 2 * wanted + 2 * SPARE), size))
+    vector = project(start)
+    vector = vector / vector.norm()
+    whole, since_fresh = False, 0
+    pairs = _WantedValues.none(wanted)
+    while budget.spend():
+        extended = space.extend(vector, project(operator(vector)))
+        if extended is None:
+            break
+        image, rest = extended
+        invariant = rest <= max(EMPTY, 4 * unit) * space.scale
+        pairs = _WantedValues.of(space.operator, 0.0 if invariant else rest, top, bottom, rtol, 8 * unit)
+        if on_step is not None:
+            on_step(pairs.open)
+        since_fresh += invariant or since_fresh > 0
+        whole = space.filled == size
+        if invariant and not whole:  # an eigenvector that the start has no part of is not in this space
+            fresh = _fresh(space.known, project, generator)
+            whole = fresh is None
+            image = image if fresh is None else fresh
+        # values count once the space is large enough, also after a fresh start (0: there was none)
+        enough = space.filled >= wanted + BEYOND and (since_fresh == 0 or since_fresh > AFRESH)
+        if whole or (pairs.settled and enough):
+            break
+        if space.full:
+            space.restart(top + SPARE, bottom + SPARE if bottom else 0)
+        vector = image / image.norm()
+    return Ends(
+        top=pairs.values[:top],
+        bottom=pairs.values[top:],
+        residuals=pairs.residuals,
+        errors=pairs.errors,
+        converged=pairs.converged,
+        vectors=pairs.coordinates.to(start).T @ space.basis[: len(pairs.coordinates)],
+        products=int(budget.spent),
+        whole=whole,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WantedValues:
+    """The wanted eigenvalues as a Krylov space shows them."""
+
+    values: tuple[float, ...]
+    residuals: tuple[float, ...]
+    errors: tuple[float, ...]
+    converged: tuple[bool, ...]
+    coordinates: Tensor
+    open: float
+    wanted: int
+
+    @property
+    def settled(self) -> bool:
+        """Whether every value that is wanted is there and converged."""
+        return len(self.values) == self.wanted and all(self.converged)
+
+    @classmethod
+    def none(cls, wanted: int) -> _WantedValues:
+        """Return the state before the first step, in which nothing is known."""
+        empty = torch.zeros(0, 0, dtype=torch.float64)
+        return cls(
+            values=(), residuals=(), errors=(), converged=(), coordinates=empty, open=float("inf"), wanted=wanted
+        )
+
+    @classmethod
+    def of(cls, small: Tensor, rest: float, top: int, bottom: int, rtol: float, unit: float) -> _WantedValues:
+        """Read the values off the operator in the Krylov space and the length of the image's part outside it."""
+        values, vectors = torch.linalg.eigh(small)
+        count = len(values)
+        chosen = list(range(count - 1, max(count - 1 - top, -1), -1))
+        chosen += [index for index in range(min(bottom, count)) if index not in chosen]
+        residuals = (rest * vectors[-1]).abs()
+        errors = _errors(values, residuals)
+        allowed = torch.maximum(rtol * values.abs(), unit * values.abs().max())
+        shares = (errors / allowed.clamp(min=1e-300))[chosen]
+        return cls(
+            values=tuple(values[chosen].tolist()),
+            residuals=tuple(residuals[chosen].tolist()),
+            errors=tuple(errors[chosen].tolist()),
+            converged=tuple((shares <= 1.0).tolist()),
+            coordinates=vectors[:, chosen],
+            open=float(shares.max()) if chosen else float("inf"),
+            wanted=top + bottom,
+        )
+
+
+def _errors(values: Tensor, residuals: Tensor) -> Tensor:
+    """Return an estimate of how far each value is off: its residual, or a smaller bound over a cluster around it.
+
+    The values of a cluster are off by at most norm(R)^2/gap, where R holds the residuals of all its vectors and gap is
+    the distance from the cluster to all other eigenvalues (here: to the other values that were found). Each value
+    takes the smallest bound among the clusters around it, of up to `CLUSTER` values; a cluster of all values has no
+    gap.
+    """
+    count = len(values)
+    squares = torch.cat([residuals.new_zeros(1), residuals.square().cumsum(0)])
+    edges = torch.cat([values[:1] - torch.inf, values, values[-1:] + torch.inf])
+    best = residuals.clone()
+    for size in range(1, min(CLUSTER, count - 1) + 1):
+        starts = torch.arange(count - size + 1)
+        below = edges[starts + 1] - edges[starts]
+        above = edges[starts + size + 1] - edges[starts + size]
+        bounds = (squares[starts + size] - squares[starts]) / torch.minimum(below, above).clamp(min=1e-300)
+        for offset in range(size):
+            best[starts + offset] = torch.minimum(best[starts + offset], bounds)
+    return best
+
+
+def _fresh(basis: Tensor, project: Operator, generator: torch.Generator) -> Tensor | None:
+    """Return a random vector orthogonal to those known; None where no such direction is left."""
+    drawn = torch.randn(basis.shape[1], generator=generator, dtype=torch.float64).to(basis)
+    vector = project(drawn)
+    for _ in range(3):
+        vector = vector - basis.T @ (basis @ vector)
+    return vector if float(vector.norm()) > 1e-3 * float(drawn.norm()) / basis.shape[1] ** 0.5 else None
+
+
+NODE_DISTANCE = 1e-5
+"""An end of an interval is moved at least this far from the nodes, as a share of the largest: else rounding decides."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quadrature:
+    """The estimate of a spectrum from one random unit vector v.
+
+    Attributes:
+        nodes: rising.
+        weights: of the nodes; they sum to 1.
+        first, last: the first and the last entries of the eigenvectors of the tridiagonal matrix, one for each node.
+        beta: the length of the last image outside the space: with 0 the nodes are all that v has a part of.
+        form: v^T A v.
+    """
+
+    nodes: Tensor
+    first: Tensor
+    last: Tensor
+    beta: float
+    form: float
+
+    @property
+    def weights(self) -> Tensor:
+        """The weights of the nodes, which sum to 1."""
+        return self.first.square()
+
+    def share(self, limit: float, rounding: float = 0.0) -> tuple[float, float, float]:
+        """Return the share of the spectrum that v has within a limit of zero: lower side, estimate, upper side.
+
+        The spectral measure m of v has the weight (u^T v)^2 at the eigenvalue of each unit eigenvector u. Its share in
+        [-limit, limit] is m(-inf, limit] - m(-inf, -limit), and `_below` encloses both terms. The estimate has each in
+        the middle of its sides: the weight of the nodes inside would be 0 for every interval between two nodes. With
+        nodes that may be off by `rounding`, the sides are those of an interval smaller or larger by this.
+        """
+        scale = max(float(self.nodes.abs().max()), self.beta)
+        if scale == 0.0:
+            return 1.0, 1.0, 1.0
+        inner, outer = max(limit - rounding, 0.0), limit + rounding
+        lower = self._below(inner, -scale)[0] - self._below(-inner, scale)[1]
+        upper = self._below(outer, scale)[1] - self._below(-outer, -scale)[0]
+        sides = torch.tensor([lower, (lower + upper) / 2, upper], dtype=torch.float64).clamp(0.0, 1.0)
+        lower, middle, upper = sides.sort().values.tolist()  # where the sides meet, rounding may let them cross
+        return lower, middle, upper
+
+    def _below(self, place: float, toward: float) -> tuple[float, float]:
+        """Enclose the weight of the spectrum below a place: without the place itself, and with it.
+
+        Lanczos gives the tridiagonal matrix T of n steps and the next off-diagonal entry beta. Whatever corner c is
+        added, the n + 1 nodes of [[T, beta e], [beta e^T, c]] integrate polynomials of degree 2n exactly. With
+        c = x + beta^2 e^T (T - x)^{-1} e one of these nodes is x. There is a polynomial of degree 2n that is 1 at the
+        nodes up to x and 0 at those behind it and touches both lines at every node but x: it is nowhere below the step
+        from 1 to 0 behind x, so that m(-inf, x] is at most the weight of the nodes up to x. In the same way m(-inf, x)
+        is at least the weight of the nodes before x (Chebyshev, Markov and Stieltjes). No other bounds on these weights
+        from the same products are closer. The k-th eigenvalue of T lies between nodes k and k + 1, which says which
+        node x is. The place x is moved away from the eigenvalues of T, where c is infinite, to the side of `toward`.
+        """
+        distance = NODE_DISTANCE * abs(toward)
+        for node in self.nodes.tolist() if toward > 0 else self.nodes.flip(0).tolist():
+            if abs(place - node) < distance:
+                place = node + math.copysign(distance, toward)
+        coupling = self.beta * self.last
+        arrow = torch.diag(torch.cat([self.nodes, self.nodes.new_zeros(1)]))
+        arrow[-1, :-1] = arrow[:-1, -1] = coupling
+        arrow[-1, -1] = place + float((coupling.square() / (self.nodes - place)).sum())
+        weights = (self.first @ torch.linalg.eigh(arrow).eigenvectors[:-1]).square()
+        rank = int((self.nodes < place).sum())
+        return float(weights[:rank].sum()), float(weights[: rank + 1].sum())
+
+
+def quadratures(
+    operator: Operator,
+    size: int,
+    *,
+    dimension: int,
+    probes: int,
+    steps: int,
+    project: Operator,
+    generator: torch.Generator,
+    like: Tensor,
+) -> Iterator[Quadrature]:
+    """Yield a quadrature for each random vector of a subspace.
+
+    The vectors are uniform on the unit sphere of the subspace, whatever that is: the mean of v^T A v is the trace over
+    the dimension, and the mean weight of every eigenvalue is 1 over the dimension. (A vector of signs that is projected
+    has neither property, and two of them may agree on a wrong trace.) Gauss quadrature with n nodes is exact for
+    polynomials of degree 2n - 1.
+
+    Reference: Ubaru, Chen and Saad 2017; Golub and Meurant 2010 (nodes that are given).
+    """
+    for _ in range(probes):
+        vector = project(torch.randn(size, generator=generator, dtype=torch.float64).to(like))
+        vector = project(vector / vector.norm())  # once more: of a small part the first one leaves rounding errors
+        vector = vector / vector.norm()
+        krylov = Krylov(vector[None])
+        while krylov.steps < min(steps, dimension):
+            krylov.extend(lambda row: project(operator(row[0]))[None])
+            if float(krylov.beta[0, -1]) <= 1e-6 * float(krylov.alpha.abs().max()):
+                break
+        tri, beta = krylov.tridiagonal()
+        nodes, vectors = torch.linalg.eigh(tri[0])
+        form = dimension * float(tri[0, 0, 0])
+        yield Quadrature(nodes=nodes, first=vectors[0], last=vectors[-1], beta=float(beta[0, -1]), form=form)

@@ -35,7 +35,10 @@ def linear_map(x: Tensor | nn.Module | LinearMap, input_shape: Sequence[int] | N
             return _tensor_map(x, input_shape)
         if isinstance(x, nn.Linear):
             weight = _checked(_weight(x), "nn.Linear.weight")
-            _check_features(x, input_shape)
+            if input_shape is not None and (not len(input_shape) or input_shape[-1] != x.in_features):
+                raise InputError(
+                    f"input_shape {tuple(input_shape)} does not end in the {x.in_features} features of {x}"
+                )
             return Matrix(weight)
         if isinstance(x, (*_CONVOLUTIONS, *_TRANSPOSED)):
             return _convolution_map(x, input_shape)
@@ -54,13 +57,6 @@ def _tensor_map(x: Tensor, input_shape: Sequence[int] | None) -> Matrix:
     if input_shape is not None and (not len(input_shape) or input_shape[-1] != x.shape[1]):
         raise InputError(f"input_shape {tuple(input_shape)} does not fit a matrix with {x.shape[1]} columns")
     return Matrix(_checked(x, "the matrix"))
-
-
-def _check_features(layer: nn.Linear, input_shape: Sequence[int] | None) -> None:
-    if input_shape is not None and (not len(input_shape) or input_shape[-1] != layer.in_features):
-        raise InputError(
-            f"input_shape {tuple(input_shape)} does not end in the {layer.in_features} features of {layer}"
-        )
 
 
 def _convolution_map(layer: nn.Module, input_shape: Sequence[int] | None) -> Convolution:
@@ -151,6 +147,6 @@ def spectral_norm(
         raise InputError(f"rtol must be positive, got {rtol}")
     linear = linear_map(x, input_shape)
     budget = Budget(max_seconds=max_seconds, what=BOUNDING)
-    found = bracket(linear, rtol=rtol, budget=budget, seed=seed)
+    norm = bracket(linear, rtol=rtol, budget=budget, seed=seed)
     held = (linear.weight,) if isinstance(linear, Matrix | Convolution) else ()
-    return replace(found, proof=NormProof(linear, Unchanged.of(*held)))
+    return replace(norm, proof=NormProof(linear, Unchanged.of(*held)))

@@ -330,7 +330,7 @@ def kept(function: Callable[[LinearMap], Found]) -> Callable[[LinearMap], Found]
     def found(linear: LinearMap) -> Found:
         if function not in linear.worked_out:
             linear.worked_out[function] = function(linear)
-        known: Found = linear.worked_out[function]
-        return known
+        answer: Found = linear.worked_out[function]
+        return answer
 
     return found

@@ -273,14 +273,14 @@ def claims(
 ) -> list[dict[str, Any]]:
     """Return both sides of a bracket as claims; an infinite upper side and a lower side of zero claim nothing."""
     about = {"scope": "global" if ball is None else "ball", "mode": bracket.mode, **(ball or {})}
-    found: list[dict[str, Any]] = []
+    made: list[dict[str, Any]] = []
     if bracket.log10_upper < math.inf:
         upper = bracket.log10_upper if bracket.log10_upper > -math.inf else -1e6
         words = {"method": bracket.method, "evidence": bracket.evidence.name}
-        found.append({"side": "upper", "log10": upper, **about, **words, "steps": steps or [], "given": list(given)})
+        made.append({"side": "upper", "log10": upper, **about, **words, "steps": steps or [], "given": list(given)})
     if bracket.log10_lower > -math.inf and pair is not None:
         witness = [archive.put(point) for point in pair]
-        found.append({"side": "lower", "log10": bracket.log10_lower, **about, "witness": witness})
-    if not found:
+        made.append({"side": "lower", "log10": bracket.log10_lower, **about, "witness": witness})
+    if not made:
         raise InputError("this bracket claims nothing: its upper side is infinite and nothing was found from below")
-    return found
+    return made

@@ -13,9 +13,9 @@ from ..core.bracket import Bracket, Evidence
 from ..core.budget import Budget, check_time
 from ..core.cost import count
 from ..core.errors import InputError
+from ..core.log10 import norm as l2
 from ..core.log10 import power10
 from ..core.rounding import ONE, UNIT, ZERO, Upper, gamma, inward, smallest, total
-from ..core.sizes import norm as l2
 from .certify import NARROW_RTOL
 from .conv_norm import ConvolutionNorm, bounding_cost, matrix_bound
 from .convolution_map import Convolution
@@ -119,18 +119,16 @@ class BoundsTaken:
         found: the last bound that no clock cut short.
         rtol: the tolerance that it was asked for; infinite where there is none.
         tightened: whether it was tightened against a lower side.
-        loose: a bound that takes next to no time, where one was needed.
     """
 
     found: NormBound | None = None
     rtol: float = math.inf
     tightened: bool = False
-    loose: NormBound | None = None
 
-    def keep(self, linear: LinearMap, rtol: float, tightened: bool, found: NormBound) -> None:
+    def keep(self, linear: LinearMap, rtol: float, tightened: bool, taken: NormBound) -> None:
         """Keep a bound of the map; large vectors and what tightening needs are let go."""
-        start = found.start if linear.in_size <= 1_000_000 else None
-        self.found, self.rtol, self.tightened = NormBound(found.upper, start), rtol, tightened
+        start = taken.start if linear.in_size <= 1_000_000 else None
+        self.found, self.rtol, self.tightened = NormBound(taken.upper, start), rtol, tightened
 
     def within(self, rtol: float) -> NormBound | None:
         """Return the bound where it is as tight as asked for."""
@@ -155,14 +153,14 @@ def upper(linear: LinearMap, *, rtol: float = 1e-3, budget: Budget | None = None
 @torch.no_grad()
 def bound(linear: LinearMap, *, rtol: float = 1e-3, budget: Budget | None = None) -> NormBound:
     """Return the upper bound together with a start vector for the search from below."""
-    known = taken(linear).within(rtol)
-    if known is not None:
-        return known
+    remembered_bound = taken(linear).within(rtol)
+    if remembered_bound is not None:
+        return remembered_bound
     own = Budget() if budget is None else budget.share(1.0)
-    found = _within(linear, rtol, own)
+    fresh = _within(linear, rtol, own)
     if not own.ended:
-        taken(linear).keep(linear, rtol, False, found)
-    return found
+        taken(linear).keep(linear, rtol, False, fresh)
+    return fresh
 
 
 def _within(linear: LinearMap, rtol: float, budget: Budget) -> NormBound:
@@ -172,15 +170,11 @@ def _within(linear: LinearMap, rtol: float, budget: Budget) -> NormBound:
         check_time()
         return _fresh(linear, rtol, budget)
 
-    return budget.attempt(closely, lambda: _cheap(linear))
+    def cheaply() -> NormBound:
+        """Take row and column sums, and products and sums of such."""
+        return NormBound(_fresh(linear, 1.0, Budget(max_seconds=0.0, what=BOUNDING)).upper)
 
-
-def _cheap(linear: LinearMap) -> NormBound:
-    """Return a bound that takes next to no time: from row and column sums, and products and sums of such."""
-    known = taken(linear)
-    if known.loose is None:
-        known.loose = NormBound(_fresh(linear, 1.0, Budget(max_seconds=0.0, what=BOUNDING)).upper)
-    return known.loose
+    return budget.attempt(closely, cheaply)
 
 
 def remembered(linear: LinearMap, rtol: float) -> bool:
@@ -193,8 +187,8 @@ def _fresh(linear: LinearMap, rtol: float, budget: Budget) -> NormBound:
         return ZERO_BOUND
     if not isinstance(linear, Identity | Centering) and not budget.late:  # known without any work, or hardly any
         count("norms")
-    found = _bound(linear, rtol, budget)
-    return NormBound(_loosened(found.upper, linear), found.start, found.tighten)
+    unslackened = _bound(linear, rtol, budget)
+    return NormBound(_loosened(unslackened.upper, linear), unslackened.start, unslackened.tighten)
 
 
 def _loosened(bound: Upper, linear: LinearMap) -> Upper:
@@ -206,8 +200,6 @@ def _loosened(bound: Upper, linear: LinearMap) -> Upper:
 
 _STEPS = 30
 """Applications of a map and its transpose that a search without a start takes, about."""
-_ALIKE = 0.1
-"""Factors of channels that differ by less than this share of the tolerance count as one factor."""
 _SETTLED, _ESTIMATED = 20.0, 4.0
 """A search from below stops once it gains less than the tolerance over this: beside an upper side, and alone."""
 BOUNDING = "the search for the norm of a layer"
@@ -228,9 +220,6 @@ def _bound(linear: LinearMap, rtol: float, budget: Budget) -> NormBound:
             check_time(bounding_cost(linear), linear.device)
             return NormBound(*matrix_bound(linear, rtol=rtol, budget=budget))
         case Convolution():
-            evenly = _evenly_scaled(linear, rtol)
-            if evenly is not None:
-                return evenly
             check_time(bounding_cost(linear), linear.device)
             norm = ConvolutionNorm(linear, rtol=rtol, budget=budget)
             return NormBound(norm.upper, norm.start, norm.tighten)
@@ -270,26 +259,14 @@ def _carried(parts: Sequence[LinearMap], factors: Sequence[NormBound], place: in
     return NormBound(product, start, factors[place].tighten)
 
 
-def _evenly_scaled(linear: Convolution, rtol: float) -> NormBound | None:
-    """Return the bound of a convolution whose channels were scaled alike: that of the unscaled one, if it is known."""
-    before = linear.unscaled
-    if before is None or not before.most <= before.least * (1.0 + _ALIKE * rtol) < math.inf:  # NaN is never alike
-        return None
-    known = taken(before.conv).within(rtol)
-    if known is None:
-        return None
-    scale = Upper.of(before.most, Evidence.PROVEN)
-    return NormBound(known.upper.times(scale).named(known.upper.method), known.start)
-
-
-def _repeated(linear: Repeated, found: NormBound) -> NormBound:
+def _repeated(linear: Repeated, block: NormBound) -> NormBound:
     """Return the bound of one block, and its vector in the first of them."""
-    if found.start is None:
-        return found
+    if block.start is None:
+        return block
     start = torch.zeros(linear.in_size // linear.inner.in_size, *linear.inner.in_shape, dtype=torch.float64)
-    start = start.to(found.start.device)
-    start[0] = found.start
-    return NormBound(found.upper, start.reshape(linear.in_shape), found.tighten)
+    start = start.to(block.start.device)
+    start[0] = block.start
+    return NormBound(block.upper, start.reshape(linear.in_shape), block.tighten)
 
 
 def _written_out(linear: LinearMap, other: Upper, rtol: float, budget: Budget) -> NormBound:
@@ -312,40 +289,44 @@ def bracket(
 
     The budget is that of the searches, behind the closed forms. The witness is a unit vector of `in_shape` in float64.
     """
-    known, tightened = taken(linear).within(rtol), taken(linear).tightened
+    before, tightened = taken(linear).within(rtol), taken(linear).tightened
     inner = _one_slice(linear)
-    if inner is not None and known is None:
+    if inner is not None and before is None:
         return _lifted(linear, inner, bracket(inner, rtol=rtol, budget=budget, seed=seed, steps=steps))
     budget = Budget(what=BOUNDING) if budget is None else budget.share(1.0)
     closed = budget.closed_forms(budget.what)
-    found = known if known is not None else _within(linear, rtol, closed)
+    side = before if before is not None else _within(linear, rtol, closed)
     log10_lower, witness, settled = budget.attempt(
-        lambda: _lower(linear, found, rtol, budget, seed, steps), lambda: (-math.inf, None, False)
+        lambda: _lower(linear, side, rtol, budget, seed, steps), lambda: (-math.inf, None, False)
     )
-    loose = found.upper.log10 > log10_lower + math.log10(1.0 + rtol)
-    if loose and known is not None and not tightened:  # what tightening needs was let go
+    loose = side.upper.log10 > log10_lower + math.log10(1.0 + rtol)
+    if loose and before is not None and not tightened:  # what tightening needs was let go
         again = _within(linear, rtol, closed)
-        found = NormBound(smallest([known.upper, again.upper]), known.start, again.tighten)
-    tighten = found.tighten
+        side = NormBound(smallest([before.upper, again.upper]), before.start, again.tighten)
+    tighten = side.tighten
     if loose and tighten is not None:
-        tighter, start = budget.attempt(tighten, lambda: (found.upper, None))
-        found = NormBound(smallest([found.upper, _loosened(tighter, linear)]), found.start)
+        tighter, start = budget.attempt(tighten, lambda: (side.upper, None))
+        side = NormBound(smallest([side.upper, _loosened(tighter, linear)]), side.start)
         if start is not None and start.shape == linear.in_shape:
             log10_lower, witness = max((log10_lower, witness), attained(linear, start), key=lambda pair: pair[0])
     if not budget.ended:
-        taken(linear).keep(linear, rtol, True, found)
+        taken(linear).keep(linear, rtol, True, side)
     result = Bracket(
         log10_lower=log10_lower,
-        log10_upper=found.upper.log10,
-        evidence=found.upper.evidence,
-        method=found.upper.method,
-        reason=found.upper.reason,
+        log10_upper=side.upper.log10,
+        evidence=side.upper.evidence,
+        method=side.upper.method,
+        reason=side.upper.reason,
         witness=witness,
         input_shape=linear.in_shape,
     )
     if result.gap <= rtol:
         return result
-    return _not_converged(result, budget.advice(), settled)
+    if (why := budget.advice()) is None:
+        why = "the lower side was still growing: raise steps"
+        if settled:
+            why = f"the lower side has settled, the upper side ({result.method}) is loose"
+    return replace(result, converged=False, advice=f"the gap is {result.gap:.3g}: {why}")
 
 
 def _one_slice(linear: LinearMap) -> LinearMap | None:
@@ -357,18 +338,17 @@ def _one_slice(linear: LinearMap) -> LinearMap | None:
     return linear.inner if isinstance(linear, Repeated) else None
 
 
-def _lifted(linear: LinearMap, inner: LinearMap, found: Bracket) -> Bracket:
+def _lifted(linear: LinearMap, inner: LinearMap, slice_bracket: Bracket) -> Bracket:
     """Return the bracket of one slice as that of the whole map, whose witness is zero in the other slices."""
-    witness = found.witness
+    witness = slice_bracket.witness
     if witness is not None:
         whole = witness.new_zeros(linear.in_size // inner.in_size, inner.in_size)
         whole[0] = witness.reshape(-1)
         witness = whole.reshape(linear.in_shape)
-    own, known = taken(linear), taken(inner)
-    own.loose = known.loose or own.loose
-    if known.found is not None:
-        own.keep(linear, known.rtol, known.tightened, NormBound(known.found.upper, witness))
-    return replace(found, witness=witness, input_shape=linear.in_shape)
+    own, inner_taken = taken(linear), taken(inner)
+    if inner_taken.found is not None:
+        own.keep(linear, inner_taken.rtol, inner_taken.tightened, NormBound(inner_taken.found.upper, witness))
+    return replace(slice_bracket, witness=witness, input_shape=linear.in_shape)
 
 
 @torch.no_grad()
@@ -383,26 +363,16 @@ def estimate(linear: LinearMap, *, rtol: float = 1e-2, seed: int = 0, steps: int
     inner = _one_slice(linear)
     if inner is not None:
         return estimate(inner, rtol=rtol, seed=seed, steps=steps)
-    known = taken(linear).found
-    found = known if known is not None else NormBound(Upper.infinite("not asked for"))
-    if known is None and isinstance(linear, Matrix | Convolution) and bounding_cost(linear) <= _STEPS * cost(linear):
-        found = bound(linear, rtol=rtol)  # its vector spares the search
-    return _lower(linear, found, rtol, Budget(), seed, steps, _ESTIMATED)[0]
-
-
-def _not_converged(result: Bracket, cut: str | None, settled: bool) -> Bracket:
-    if cut is not None:
-        advice = f"the gap is {result.gap:.3g}: {cut}"
-    elif not settled:
-        advice = f"the gap is {result.gap:.3g} and the lower side was still growing: raise steps"
-    else:
-        advice = f"the gap is {result.gap:.3g}: the lower side has settled, the upper side ({result.method}) is loose"
-    return replace(result, converged=False, advice=advice)
+    before = taken(linear).found
+    side = before if before is not None else NormBound(Upper.infinite("not asked for"))
+    if before is None and isinstance(linear, Matrix | Convolution) and bounding_cost(linear) <= _STEPS * cost(linear):
+        side = bound(linear, rtol=rtol)  # its vector spares the search
+    return _lower(linear, side, rtol, Budget(), seed, steps, _ESTIMATED)[0]
 
 
 def _lower(
     linear: LinearMap,
-    found: NormBound,
+    side: NormBound,
     rtol: float,
     budget: Budget,
     seed: int,
@@ -410,18 +380,18 @@ def _lower(
     settled: float = _SETTLED,
 ) -> tuple[float, Tensor | None, bool]:
     """Return log10 of a gain that a vector attains, the vector, and whether the search had settled."""
-    if found.upper.log10 == -math.inf:
+    if side.upper.log10 == -math.inf:
         return -math.inf, None, True
-    start = found.start if found.start is not None and bool(found.start.norm() > 0.0) else None
+    start = side.start if side.start is not None and bool(side.start.norm() > 0.0) else None
     if start is not None:
         value, witness = attained(linear, start)
-        if value >= found.upper.log10 - math.log10(1.0 + (0.5 * rtol if rtol >= NARROW_RTOL else min(rtol, 1e-6))):
+        if value >= side.upper.log10 - math.log10(1.0 + (0.5 * rtol if rtol >= NARROW_RTOL else min(rtol, 1e-6))):
             return value, witness, True
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(linear.in_shape, dtype=torch.float64, generator=generator).to(linear.device)
     noise /= noise.norm()
     start = noise if start is None else start / start.norm() + 0.02 * noise
-    size = power10(found.upper.log10)
+    size = power10(side.upper.log10)
     scale = size if 0.0 < size < math.inf else 1.0
     # float32 is fast on a CPU; on a GPU it may silently mean TF32
     precise = rtol < 1e-5 or linear.in_size < 4096 or linear.device.type != "cpu" or not 1e-20 < scale < 1e20
@@ -476,30 +446,32 @@ def _carry_error(linear: LinearMap, value: Tensor, error: Tensor) -> tuple[Tenso
     The vectors are known to within `error`. The bound covers parts that cancel each other, weights that are known to
     within a slack, and values that underflow on the way. The result is None where a part is given as code.
     """
-    found = _through(linear, value, error)
-    if found is None or linear.slack == 0.0:
-        return found
+    image = _through(linear, value, error)
+    if image is None or linear.slack == 0.0:
+        return image
     sizes = l2((value.abs() + error).flatten(1), 1).reshape(-1, *[1] * len(linear.out_shape))
-    return found[0], found[1] + (1.0 + 1e-9) * linear.slack * sizes
+    return image[0], image[1] + (1.0 + 1e-9) * linear.slack * sizes
 
 
 def _through(linear: LinearMap, value: Tensor, error: Tensor) -> tuple[Tensor, Tensor] | None:
     """Return what `_carry_error` returns, for a map whose weights are exact."""
     match linear:
         case Composite(parts=parts):
-            found: tuple[Tensor, Tensor] | None = (value, error)
+            carried: tuple[Tensor, Tensor] | None = (value, error)
             for part in parts:
-                found = None if found is None else _carry_error(part, *found)
-            return found
+                carried = None if carried is None else _carry_error(part, *carried)
+            return carried
         case Repeated(inner=inner):
             slices = _carry_error(inner, value.reshape(-1, *inner.in_shape), error.reshape(-1, *inner.in_shape))
             return slices and (slices[0].reshape(-1, *linear.out_shape), slices[1].reshape(-1, *linear.out_shape))
         case Sum(terms=terms):
-            known = [found for found in (_carry_error(term, value, error) for term in terms) if found is not None]
-            if len(known) < len(terms):
+            images_and_errors = [
+                carried for carried in (_carry_error(term, value, error) for term in terms) if carried is not None
+            ]
+            if len(images_and_errors) < len(terms):
                 return None
-            images, errors = (torch.stack(items) for items in zip(*known, strict=True))
-            return images.sum(0), (errors.sum(0) + gamma(len(known)) * images.abs().sum(0)) * (1.0 + 1e-12)
+            images, errors = (torch.stack(items) for items in zip(*images_and_errors, strict=True))
+            return images.sum(0), (errors.sum(0) + gamma(len(images_and_errors)) * images.abs().sum(0)) * (1.0 + 1e-12)
     spread = absolute_entries(linear)
     if spread is None:
         return None

@@ -92,20 +92,20 @@ def patches(conv: Convolution, x: Tensor) -> Read:
     Pieces are `[groups, positions, channels per group * taps]`; every leading index adds positions.
     """
     channels = conv.in_shape[0]
-    given = x.reshape(-1, channels, math.prod(conv.in_shape[1:]))
-    given = torch.cat([given, given.new_zeros(*given.shape[:2], 1)], dim=2)  # entry -1: the zero of the padding
+    padded = x.reshape(-1, channels, math.prod(conv.in_shape[1:]))
+    padded = torch.cat([padded, padded.new_zeros(*padded.shape[:2], 1)], dim=2)  # entry -1: the zero of the padding
     mode, device = conv.padding_mode, x.device
     axes = [axis.reads_transposed(device) if conv.transposed else axis.reads(mode, device) for axis in conv.axes]
     read = combine_axes(axes, conv.in_shape[1:])
     taps, positions = read.shape
-    groups, samples = conv.groups, given.shape[0]
+    groups, samples = conv.groups, padded.shape[0]
     columns = channels // groups * taps
     step = max(1, PIECE // max(1, channels * taps * samples))
 
     def pieces() -> Iterator[Tensor]:
         for start in range(0, positions, step):
             index = read[:, start : start + step]
-            found = given[:, :, index.reshape(-1)].reshape(samples, groups, channels // groups, taps, -1)
-            yield found.permute(1, 0, 4, 2, 3).reshape(groups, -1, columns)
+            entries = padded[:, :, index.reshape(-1)].reshape(samples, groups, channels // groups, taps, -1)
+            yield entries.permute(1, 0, 4, 2, 3).reshape(groups, -1, columns)
 
-    return Read(pieces(), samples * positions, columns, _largest(given))
+    return Read(pieces(), samples * positions, columns, _largest(padded))

@@ -48,29 +48,22 @@ def absolute_entries(linear: LinearMap) -> LinearMap | None:
             return Matrix(linear.weight.double().abs() + linear.slack, linear.in_shape[:-1])
         case Convolution():
             return linear._with_weight(linear.weight.double().abs() + linear.slack, 0.0)
-        case Centering():
-            return _absolute_centering(linear)
+        case Centering():  # |1 - 1/n| on the diagonal and 1/n beside it
+            dims, entries = tuple(range(-linear.dims, 0)), math.prod(linear.in_shape[-linear.dims :])
+            return Averaging(
+                lambda x: x * (1.0 - 2.0 / entries) + x.mean(dim=dims, keepdim=True),
+                *(linear.in_shape, linear.out_shape, linear.device),
+            )
     return None
-
-
-def _absolute_centering(linear: Centering) -> LinearMap:
-    """|1 - 1/n| on the diagonal and 1/n beside it."""
-    dims = tuple(range(-linear.dims, 0))
-    entries = math.prod(linear.in_shape[-linear.dims :])
-
-    def function(x: Tensor) -> Tensor:
-        return x * (1.0 - 2.0 / entries) + x.mean(dim=dims, keepdim=True)
-
-    return Averaging(function, linear.in_shape, linear.out_shape, linear.device)
 
 
 def of_each(linear: Composite | Sum, change: Callable[[LinearMap], LinearMap | None]) -> LinearMap | None:
     """Return the map with every part changed; None where one part cannot be."""
-    found = [change(part) for part in (linear.parts if isinstance(linear, Composite) else linear.terms)]
-    known = [part for part in found if part is not None]
-    if len(known) < len(found):
+    changed = [change(part) for part in (linear.parts if isinstance(linear, Composite) else linear.terms)]
+    kept_parts = [part for part in changed if part is not None]
+    if len(kept_parts) < len(changed):
         return None
-    return Composite(known) if isinstance(linear, Composite) else Sum(known)
+    return Composite(kept_parts) if isinstance(linear, Composite) else Sum(kept_parts)
 
 
 @kept
@@ -272,10 +265,13 @@ def _size(linear: LinearMap, norm: Callable[[LinearMap], Upper]) -> tuple[Upper,
     own = Upper.of(linear.slack, Evidence.PROVEN) if linear.slack else ZERO
     match linear:
         case Composite(parts=parts):
-            size, slack = _product([_size(part, norm) for part in parts])
+            size, slack = ONE, ZERO
+            for one, its in (_size(part, norm) for part in parts):  # (a + s)(b + t) - a b = (a + s) t + s b
+                slack = total([total([size, slack]).times(its), slack.times(one)])
+                size = size.times(one)
         case Sum(terms=terms):
-            found = [_size(term, norm) for term in terms]
-            size, slack = total([one for one, _ in found]), total([one for _, one in found])
+            sizes = [_size(term, norm) for term in terms]
+            size, slack = total([one for one, _ in sizes]), total([one for _, one in sizes])
         case Repeated(inner=inner):
             size, slack = _size(inner, norm)
         case Identity() | Reindex() | Diagonal() | Averaging():
@@ -287,12 +283,3 @@ def _size(linear: LinearMap, norm: Callable[[LinearMap], Upper]) -> tuple[Upper,
         case _:
             return ZERO, ZERO
     return size, total([slack, own])
-
-
-def _product(parts: Sequence[tuple[Upper, Upper]]) -> tuple[Upper, Upper]:
-    """Return size and slack of parts one after another: (a + s)(b + t) - a b = (a + s) t + s b."""
-    size, slack = ONE, ZERO
-    for one, its in parts:
-        slack = total([total([size, slack]).times(its), slack.times(one)])
-        size = size.times(one)
-    return size, slack

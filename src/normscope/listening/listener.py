@@ -23,8 +23,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode
 
 from ..core.untouched import without_dropout
-from .calls import EMBEDDINGS, NORMALIZERS, RECURRENT, RELUS, FunctionCall, Site
-from .weight_seen import WeightSeen, weight_seen
+from .calls import EMBEDDINGS, NORMALIZERS, RECURRENT, RELUS, FunctionCall, Site, WeightSeen, weight_seen
 
 MODULE_CALLS = {
     nn.Module._call_impl.__code__,
@@ -36,10 +35,8 @@ MODULE_CALLS = {
 class ForwardListener(TorchFunctionMode):
     """Sees every call of a torch function in the forwards of a model, and the modules that run.
 
-    Args:
-        model: the modules give the paths of sites.
-        modules: by name, if others than the present paths of the model shall be used.
-        dropout: whether dropout is left on; otherwise functions run as if nothing were dropped.
+    `modules` holds modules by name, if others than the present paths of the model shall be used. Without `dropout`
+    functions run as if nothing were dropped.
     """
 
     def __init__(
@@ -121,11 +118,6 @@ class LayerListener(ForwardListener):
 
     What fails in `normalizer`, `weight` or `units` never stops the model.
 
-    Args:
-        model: as for `ForwardListener`.
-        modules: as for `ForwardListener`.
-        dropout: as for `ForwardListener`.
-
     Attributes:
         lost: sites of which something could not be measured.
     """
@@ -204,9 +196,6 @@ class Names:
     A module that moves (another was inserted in front of it, or wrapped around it) keeps its name; one that is new
     never gets a name that was somebody else's.
 
-    Args:
-        model: as it is now.
-
     Example:
         >>> model = nn.Sequential(nn.ReLU(), nn.Linear(2, 2))
         >>> names = Names(model)
@@ -249,13 +238,7 @@ class UnitAxis:
         self._last = False
 
     def follow(self, made: Any, dim: int, *, last: bool) -> None:
-        """Note the output of a layer with channels.
-
-        Args:
-            made: the output, with a batch.
-            dim: the dimension that counts its channels.
-            last: whether that is the last one by the layer's definition, however many there are.
-        """
+        """Note the output of a layer with channels along `dim`, the `last` one by definition however many there are."""
         self._width = made.shape[dim] if isinstance(made, Tensor) and made.ndim > 1 else None
         self._last = last
 
@@ -264,9 +247,6 @@ class UnitAxis:
 
         It is the one that is as wide as the layer before has channels. Where both or none of the second and the last
         are, it is the one along which that layer has its channels.
-
-        Args:
-            made: its output, with a batch.
         """
         first, final = made.shape[1] == self._width, made.shape[-1] == self._width
         return made.ndim - 1 if made.ndim == 2 or (final if first != final else self._last) else 1

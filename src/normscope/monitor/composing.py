@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from torch import Tensor
 
-from ..listening.calls import Site
-from ..listening.normalizer_seen import NormalizerSeen
+from ..listening.calls import NormalizerSeen, Site
 from .norm_tracking import READABLE_DECADES, NormFigure, NormTracker, WeightNorms
 from .observed import Observed, Transfer, summarise
 from .probes import normalizer_probe, updates

@@ -25,12 +25,22 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
-from ..core.torch_settings import uncompiled
+from ..core.threads import uncompiled
 from ..core.untouched import untouched
-from ..listening.calls import EMBEDDINGS, NORMALIZERS, PRODUCTS, FunctionCall, Site, tensors_in
+from ..listening.calls import (
+    EMBEDDINGS,
+    NORMALIZERS,
+    PRODUCTS,
+    FunctionCall,
+    LayerGeometry,
+    NormalizerSeen,
+    Site,
+    WeightSeen,
+    normalizer_seen,
+    row_variance,
+    tensors_in,
+)
 from ..listening.listener import LayerListener, Names, in_user_hook
-from ..listening.normalizer_seen import NormalizerSeen, normalizer_seen, row_variance
-from ..listening.weight_seen import LayerGeometry, WeightSeen
 from ..theory.normalizers import rms_epsilon
 from .distributed import is_sharded
 from .probes.normalizer_probe import MIN_MOMENTUM, BatchNorms, Moved

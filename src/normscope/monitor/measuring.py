@@ -12,9 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from ..listening.calls import Site
-from ..listening.normalizer_seen import NormalizerSeen
-from ..listening.weight_seen import LayerGeometry
+from ..listening.calls import LayerGeometry, NormalizerSeen, Site
 from .composing import Key, LayerMemory, StepInTransit
 from .distributed import gather_whole, l2_norms
 from .forward_listening import ForwardRecord

@@ -14,9 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..listening.calls import Site
-from ..listening.normalizer_seen import NormalizerSeen
-from ..listening.weight_seen import LayerGeometry
+from ..listening.calls import LayerGeometry, NormalizerSeen, Site
 from .probes import normalizer_probe
 from .probes.weight_probe import MIN_DIVISOR, follow_norms, search_norms
 from .schedule import Tier, TimeShare, Turns

@@ -15,8 +15,7 @@ from torch.optim import Optimizer
 
 from ..core.errors import InputError
 from ..core.provenance import provenance
-from ..listening.calls import Site
-from ..listening.normalizer_seen import NormalizerSeen
+from ..listening.calls import NormalizerSeen, Site
 from .forward_listening import AppliedWeight, ForwardRecord, find_blocks, parameter_count
 from .log import SCHEMA_VERSION
 from .record import LayerRecord

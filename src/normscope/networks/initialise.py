@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
 from ..core.errors import CaptureError, InputError, describe_error
 from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
@@ -19,8 +18,7 @@ from ..graph.call import Call
 from ..graph.capturing import capture
 from ..report.shown import Shown
 from ..rules.invariance import feeds
-from .checked_run import run
-from .twin import Where, call_of, chosen, copied
+from .twin import Where, call_of, chosen, copied, run, weight_layers
 
 CLOSE = 0.01
 """A layer whose output has a standard deviation this close to one is not rescaled."""
@@ -59,7 +57,7 @@ class Initialisation(Shown):
         notes: what the reader must know.
     """
 
-    page = "networks:initialisation_document"
+    page = "weights:initialisation_document"
 
     model: nn.Module = field(repr=False)
     layers: tuple[Scaled, ...]
@@ -133,10 +131,6 @@ def initialise(
     return Initialisation(model=model if inplace else target, layers=rows, mode=mode, notes=tuple(notes))
 
 
-def _weight_layers(model: nn.Module) -> dict[nn.Module, str]:
-    return {module: path for path, module in model.named_modules() if isinstance(module, nn.Linear | _ConvNd)}
-
-
 @contextmanager
 def _on_outputs(model: nn.Module, function: Callable[[str, Tensor], Tensor | None]) -> Iterator[None]:
     """Call a function with the path and the output of every weight layer; it may return another output."""
@@ -144,7 +138,7 @@ def _on_outputs(model: nn.Module, function: Callable[[str, Tensor], Tensor | Non
     def hook(path: str) -> Callable[..., Any]:
         return lambda module, args, output: function(path, output)
 
-    hooks = [module.register_forward_hook(hook(path)) for module, path in _weight_layers(model).items()]
+    hooks = [module.register_forward_hook(hook(path)) for path, module in weight_layers(model)]
     try:
         yield
     finally:
@@ -200,7 +194,7 @@ def _left_alone(model: nn.Module, batch: Any, mode: str, where: Where, notes: li
         fed = {}
         notes.append(f"which layers feed a normalizer is not known ({describe_error(error)}): all are rescaled")
     uses = Counter(id(tensor) for _, tensor in model.named_parameters(remove_duplicate=False))
-    for module, path in _weight_layers(model).items():
+    for path, module in weight_layers(model):
         if not chosen(where, path, module):
             reasons[path] = "not asked for"
         elif path in fed:

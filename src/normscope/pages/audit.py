@@ -29,8 +29,19 @@ from ..report.document import (
 )
 from ..report.glossary import glossary
 from ..report.words import format_cell, listed, shape
-from .audit_words import NO_BOUND, briefly_useless, cuts, figures, headline, nothing_found, subject, to_do, why_useless
-from .cards import notices, steps
+from .audit_words import (
+    NO_BOUND,
+    briefly_useless,
+    cuts,
+    figures,
+    headline,
+    nothing_found,
+    notices,
+    steps,
+    subject,
+    to_do,
+    why_useless,
+)
 from .check import signal_chart, signal_table
 from .radii import radii_blocks
 from .share_curve import curve_part
@@ -85,10 +96,8 @@ def own_gain(row: Row) -> float | None:
 
 def sensitivity_lower(row: Row) -> float | None:
     """Return log10 of the attained side of a weight's sensitivity; None where no search was made."""
-    found = row.sensitivity
-    if found is None or (found.log10_lower == -math.inf < found.log10_upper):
-        return None
-    return found.log10_lower
+    sides = row.sensitivity
+    return None if sides is None or (sides.log10_lower == -math.inf < sides.log10_upper) else sides.log10_lower
 
 
 def sensitivity_upper(row: Row) -> float | None:
@@ -260,13 +269,8 @@ READING_THE_LAYERS = "In the order they run. Gains and variances are exponents o
 
 def audit_document(audit: Audit, *, brief: bool = False) -> Document:
     """Return the report of an audit: the verdict, what explains it and what to do first; everything else folded."""
-    blocks = _brief(audit) if brief else _full(audit)
-    return Document(title=f"Audit of {audit.name}", blocks=tuple(blocks))
-
-
-def _full(audit: Audit) -> list[Block]:
-    shown = [*_first(audit), *_details(audit)]
-    return [*shown, *glossary(shown)]
+    blocks = _brief(audit) if brief else [*_first(audit), *_details(audit)]
+    return Document(title=f"Audit of {audit.name}", blocks=(*blocks, *([] if brief else glossary(blocks))))
 
 
 def _first(audit: Audit) -> list[Block]:
@@ -286,12 +290,15 @@ def _first(audit: Audit) -> list[Block]:
 
 def _details(audit: Audit) -> list[Block]:
     normalizers = [row for row in audit.layers if row.role == "normalizer"]
-    growth = growth_chart(audit)
+    growth, useless = growth_chart(audit), why_useless(audit) is not None  # it would press all others into one point
+    ladder = None if useless else bracket_chart(audit.ladder, title="The same limit, bounded in several ways")
+    time = () if audit.seconds is None else (("time", format_cell(audit.seconds, "seconds")),)
+    what = (Column(title="what", kind="name"), Column(title="value"))
     return [
         *part(
             "How much a change can grow",
             *(() if audit.mode is None else (Text(body=text) for text in headline(audit)[1:])),
-            _ladder_chart(audit),
+            ladder,
             _ladder(audit, "Bounds by method (log10)", READING_THE_LADDER),
             *curve_part(audit.curve),
             term="ladder of bounds",
@@ -322,7 +329,7 @@ def _details(audit: Audit) -> list[Block]:
             "About this audit",
             *(Text(body=note) for note in audit.notes),
             cost_table(audit.cost),
-            _provenance(audit),
+            Table(columns=what, rows=(*audit.provenance.items(), *time)),
             folded=True,
         ),
     ]
@@ -330,6 +337,7 @@ def _details(audit: Audit) -> list[Block]:
 
 def _brief(audit: Audit) -> list[Block]:
     shown_above = set(cuts(audit))
+    columns = (Column(title="not measured"), Column(title="why"))
     blocks = [
         Text(body=audit.verdict, lead=True),
         *(Text(body=sentence) for sentence in headline(audit)),
@@ -337,7 +345,7 @@ def _brief(audit: Audit) -> list[Block]:
         *cut_short({audit.name: audit}),
         _ladder(audit, "bounds (log10)"),
         row_table(audit.layers, BRIEF, title="layers (log10)"),
-        _skipped(audit),
+        Table(columns=columns, rows=audit.skipped) if audit.skipped else None,
         *(Text(body=f"Note: {note}") for note in audit.notes if note not in shown_above),
     ]
     return [block for block in blocks if block is not None]
@@ -355,14 +363,14 @@ def _findings(audit: Audit) -> list[Block]:
 
 def cut_short(audits: Mapping[str, Audit]) -> list[Notice]:
     """Return a notice of the audits that `max_seconds` cut short, and of what was cut in each; or nothing."""
-    cut = {name: found for name, audit in audits.items() if (found := cuts(audit))}
+    cut = {name: sentences for name, audit in audits.items() if (sentences := cuts(audit))}
     if not cut:
         return []
     which = listed(list(cut), most=len(cut))
     heading = "This audit was cut short by max_seconds" if len(audits) == 1 else f"Cut short by max_seconds: {which}"
     effect = "Bounds hold, but could be tighter; what was not reached is missing. Raise `max_seconds`."
     others = "" if len(cut) == len(audits) else " A difference to the others may come from this alone."
-    more = tuple((name if len(audits) > 1 else "", f"{'; '.join(found)}.") for name, found in cut.items())
+    more = tuple((name if len(audits) > 1 else "", f"{'; '.join(sentences)}.") for name, sentences in cut.items())
     return [Notice(level="info", heading=heading, lines=(("", effect + others),), more=more)]
 
 
@@ -382,13 +390,6 @@ def not_measured(audits: Mapping[str, Audit]) -> list[Notice]:
 
 def _ladder(audit: Audit, title: str, caption: str = "") -> Table | None:
     return bracket_table(audit.ladder, title=title, caption=caption) if audit.ladder else None
-
-
-def _ladder_chart(audit: Audit) -> Chart | None:
-    """Return the bounds by method as a chart; None where a useless bound would press all others into one point."""
-    if why_useless(audit) is not None:
-        return None
-    return bracket_chart(audit.ladder, title="The same limit, bounded in several ways")
 
 
 def row_series(
@@ -412,12 +413,20 @@ def _numbers(cells: Iterable[Cell]) -> tuple[float | None, ...]:
 def growth_chart(audit: Audit) -> Chart | None:
     """Return the growth of a change by layer, seen and at most; the line of the bound ends where it is useless."""
     rows = audit.layers
-    seen, bound = _seen_lines(rows), _bound_line(rows)
+    trunk = _along(rows, "seen at the data", lambda row: row.log10_observed, lambda row: row.log10_trunk_observed)
+    inside = row_series("inside branches", "line", rows, lambda row: row.log10_observed if row.bypassed else None)
+    observed = [*trunk, *(replace(series, paths=branch_lines(rows), faint=True) for series in inside)]
+    bound = _along(
+        rows,
+        "at most, for any input",
+        useful_bound,
+        lambda row: useful(row.log10_trunk_cumulative, row.log10_trunk_observed),
+    )
     return _row_chart(
         rows,
-        (*seen, *bound),
+        (*observed, *bound),
         title="How much a change of the input has grown, layer by layer",
-        caption=" ".join(filter(None, (READING_GROWTH if seen else "", _where_it_ends(audit, bound)))),
+        caption=" ".join(filter(None, (READING_GROWTH if observed else "", _where_it_ends(audit, bound)))),
         axis="log10 of the growth (1 is ten times)",
         rules=(("no growth", 0.0),),
         term="Jacobian norm",
@@ -438,24 +447,12 @@ def useful_bound(row: Row) -> float | None:
     return useful(row.log10_cumulative, row.log10_observed)
 
 
-def _seen_lines(rows: Sequence[Row]) -> list[Series]:
-    """Return the growth that was seen along the main line, and that inside the branches."""
-    trunk = _along(rows, "seen at the data", lambda row: row.log10_observed, lambda row: row.log10_trunk_observed)
-    inside = row_series("inside branches", "line", rows, lambda row: row.log10_observed if row.bypassed else None)
-    return [*trunk, *(replace(series, paths=branch_lines(rows), faint=True) for series in inside)]
-
-
-def _bound_line(rows: Sequence[Row]) -> list[Series]:
-    name = "at most, for any input"
-    return _along(rows, name, useful_bound, lambda row: useful(row.log10_trunk_cumulative, row.log10_trunk_observed))
-
-
 def _along(
     rows: Sequence[Row], name: str, own: Callable[[Row], Cell], at_branch: Callable[[Row], Cell]
 ) -> list[Series]:
     """Return values along the main line: those of its own rows, and those at the points where branches leave it."""
-    found = row_series(name, "line", rows, lambda row: at_branch(row) if row.bypassed else own(row))
-    return [replace(series, paths=(main_line(rows),)) for series in found]
+    lines = row_series(name, "line", rows, lambda row: at_branch(row) if row.bypassed else own(row))
+    return [replace(series, paths=(main_line(rows),)) for series in lines]
 
 
 def _gain_chart(audit: Audit) -> Chart | None:
@@ -546,14 +543,3 @@ def _row_chart(
         rules=rules,
         term=term,
     )
-
-
-def _skipped(audit: Audit) -> Table | None:
-    columns = (Column(title="not measured"), Column(title="why"))
-    return Table(columns=columns, rows=audit.skipped) if audit.skipped else None
-
-
-def _provenance(audit: Audit) -> Table:
-    columns = (Column(title="what", kind="name"), Column(title="value"))
-    time = () if audit.seconds is None else (("time", format_cell(audit.seconds, "seconds")),)
-    return Table(columns=columns, rows=(*audit.provenance.items(), *time))

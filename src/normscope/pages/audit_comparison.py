@@ -20,8 +20,7 @@ from ..report.document import Block, Cell, Chart, Column, Document, ReadColumn, 
 from ..report.glossary import glossary
 from ..report.words import factor, format_cell, listed, pluralise
 from .audit import cut_short, not_measured, own_gain, part, sensitivity_lower, sensitivity_upper, useful_bound
-from .audit_words import tally, to_see_more, why_useless
-from .cards import NAMED, next_steps, notices, steps
+from .audit_words import NAMED, next_steps, notices, steps, tally, to_see_more, why_useless
 from .radii import compared_curves, compared_radii
 
 
@@ -63,13 +62,17 @@ def compared_findings(audits: Mapping[str, Audit]) -> list[Block]:
         return [Text(body="Nothing was found in any of them.")]
     blocks: list[Block] = []
     for group in groups(every):
-        found: dict[str, list[Finding]] = {}
+        by_audit: dict[str, list[Finding]] = {}
         for finding in group:
-            found.setdefault(owner[id(finding)], []).append(finding)
+            by_audit.setdefault(owner[id(finding)], []).append(finding)
         distinct = list({finding.where: finding for finding in reversed(group)}.values())[::-1]
         (card,) = notices(distinct)
-        met = "in every audit" if len(found) == len(audits) else f"only in {listed(list(found), most=len(found))}"
-        where = tuple((name, places(members, NAMED)) for name, members in found.items()) if group[0].where else ()
+        met = (
+            "in every audit"
+            if len(by_audit) == len(audits)
+            else f"only in {listed(list(by_audit), most=len(by_audit))}"
+        )
+        where = tuple((name, places(members, NAMED)) for name, members in by_audit.items()) if group[0].where else ()
         rest = tuple(line for line in card.more if line[0] != "layers")
         blocks.append(replace(card, where=met, more=(*where, *rest)))
     return blocks
@@ -159,26 +162,15 @@ def compare_document(
     about: str = "",
     title: str = "",
 ) -> Document:
-    """Return two or more audits as one comparison: first the main differences, then layers matched by path.
+    """Return audits by the names to show as one comparison with the first: the main differences, then layers by path.
 
-    Args:
-        audits: the audits by the names to show; the others are compared with the first.
-        brief: for a terminal: without charts and explanations, and with layers only where two audits are compared.
-        accuracy: the accuracies by the same names, for the table of headline figures.
-        radii: certified radii by the same names; those of the audits if they all have some.
-        about: a paragraph that says what is compared.
-        title: the title of the page; made from the names if empty.
-
-    Returns:
-        Plain blocks; differences are those of the exponents: 1.0 is ten times as much as in the first audit.
-
-    Raises:
-        InputError: fewer than two audits are given.
+    The brief form, for a terminal, has no charts, and layers only where two audits are compared. Accuracies and radii
+    are by the same names; without radii those of the audits are shown if they all have some.
     """
     if len(audits) < 2:
         raise InputError(f"{pluralise(len(audits), 'audit')} given: a comparison needs at least two")
     title = title or f"Comparison of {listed(list(audits), most=4)}"
-    rows = matched(audits)
+    rows = match_rows(audits)
     owned = {name: audit.radii for name, audit in audits.items() if audit.radii is not None}
     radii = radii or (owned if len(owned) == len(audits) else {})
     if brief:
@@ -250,9 +242,9 @@ def _problems(audits: Mapping[str, Audit]) -> list[Block]:
     return [*compared_findings(audits), *cut_short(audits), *not_measured(audits)]
 
 
-def matched(audits: Mapping[str, Audit]) -> dict[Key, dict[str, Row]]:
+def match_rows(audits: Mapping[str, Audit]) -> dict[Key, dict[str, Row]]:
     """Return every row of any audit by its path, in the order of each audit as far as these agree."""
-    keyed = {name: _keyed(audit.layers) for name, audit in audits.items()}
+    keyed = {name: _key_rows(audit.layers) for name, audit in audits.items()}
     by_key: dict[Key, dict[str, Row]] = {
         key: {} for key in merged_order([[key for key, _ in rows] for rows in keyed.values()])
     }
@@ -283,7 +275,7 @@ def merged_order(lists: Iterable[Iterable[Name]]) -> list[Name]:
     return order
 
 
-def _keyed(rows: Sequence[Row]) -> list[tuple[Key, Row]]:
+def _key_rows(rows: Sequence[Row]) -> list[tuple[Key, Row]]:
     """Return the rows of an audit, each with its key."""
     runs: Counter[tuple[str, str]] = Counter()
     keyed = []
@@ -295,7 +287,7 @@ def _keyed(rows: Sequence[Row]) -> list[tuple[Key, Row]]:
 
 def _summary(audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]) -> Text:
     names = list(audits)
-    common = sum(len(found) == len(names) for found in rows.values())
+    common = sum(len(owners) == len(names) for owners in rows.values())
     return Text(
         body=f"{pluralise(len(names), 'audit')}, compared with {names[0]}: {pluralise(len(rows), 'layer')} by path, of "
         f"which {common:,} in every audit."
@@ -343,7 +335,7 @@ def _ladder_table(audits: Mapping[str, Audit]) -> Table | None:
         title="Upper sides by method (log10)",
         caption=f"{READING} {_reading_delta(audits)}",
         columns=(Column(title="bound"), *_compared_columns(audits), Column(title="methods")),
-        rows=tuple((label, *_compared(values), ", ".join(names)) for label, names, values in rungs),
+        rows=tuple((label, *_compare_values(values), ", ".join(names)) for label, names, values in rungs),
     )
 
 
@@ -351,7 +343,10 @@ def _rungs(audits: Mapping[str, Audit]) -> list[tuple[str, list[str], list[float
     """Return a label, the names and the upper sides of each method; methods that agree in every audit are merged."""
     merged: dict[tuple[str, ...], list[str]] = {}
     names = list(dict.fromkeys(rung for audit in audits.values() for rung in audit.ladder))
-    values = {rung: [_rung(audit, rung) for audit in audits.values()] for rung in names}
+    values = {
+        rung: [audit.ladder[rung].log10_upper if rung in audit.ladder else None for audit in audits.values()]
+        for rung in names
+    }
     for rung in names:
         key = ("observed" if rung == "observed" else "", *(format_cell(value, "log10") for value in values[rung]))
         merged.setdefault(key, []).append(rung)
@@ -359,10 +354,6 @@ def _rungs(audits: Mapping[str, Audit]) -> list[tuple[str, list[str], list[float
         (PLAIN["best"] if "best" in alike else PLAIN.get(alike[0], alike[0]), alike, values[alike[0]])
         for alike in merged.values()
     ]
-
-
-def _rung(audit: Audit, rung: str) -> float | None:
-    return audit.ladder[rung].log10_upper if rung in audit.ladder else None
 
 
 def _reading_delta(audits: Mapping[str, Audit]) -> str:
@@ -377,7 +368,7 @@ def _compared_columns(audits: Mapping[str, Audit]) -> list[Column]:
     return [*(Column(title=name, kind="log10") for name in audits), *differences]
 
 
-def _compared(values: Sequence[float | None]) -> list[Cell]:
+def _compare_values(values: Sequence[float | None]) -> list[Cell]:
     first, *others = values
     return [*values, *(difference(value, first) for value in others)]
 
@@ -430,10 +421,13 @@ def _layer_table(
     read: Callable[[Row], float | None],
 ) -> Table | None:
     lines = []
-    for (path, *_), found in rows.items():
-        values = [read(found[name]) if name in found else None for name in audits]
+    for (path, *_), by_audit in rows.items():
+        values = [read(by_audit[name]) if name in by_audit else None for name in audits]
         if any(value is not None for value in values):
-            lines.append((path, _kinds(found), *_compared(values), _only_in(audits, found)))
+            kinds = " / ".join(dict.fromkeys(row.kind for row in by_audit.values()))
+            lines.append(
+                (path, kinds, *_compare_values(values), None if len(by_audit) == len(audits) else ", ".join(by_audit))
+            )
     if not lines:
         return None
     caption = _reading_delta(audits)
@@ -444,14 +438,6 @@ def _layer_table(
     return Table(title=title, caption=caption, columns=(*columns, owners), rows=tuple(lines))
 
 
-def _kinds(found: Mapping[str, Row]) -> str:
-    return " / ".join(dict.fromkeys(row.kind for row in found.values()))
-
-
-def _only_in(audits: Mapping[str, Audit], found: Mapping[str, Row]) -> str | None:
-    return None if len(found) == len(audits) else ", ".join(found)
-
-
 def _charts(
     audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]
 ) -> tuple[Chart | None, Chart | None, Chart | None]:
@@ -459,7 +445,7 @@ def _charts(
 
     A chart is None where nothing was measured. Each audit has the same colour throughout.
     """
-    labels, aligned = _aligned(audits, rows)
+    labels, aligned = _align_rows(audits, rows)
 
     def chart(
         title: str, style: Literal["line", "marks"], read: Callable[[Row], float | None], term: str, caption: str = ""
@@ -487,30 +473,24 @@ def _charts(
     )
 
 
-def _aligned(
+def _align_rows(
     audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]
 ) -> tuple[tuple[str, ...], dict[str, list[Row | None]]]:
     """Return the labels along the depth, and the row of each audit at each of them.
 
     Networks that share their layers are aligned by path. Where only the number of weight layers is the same (a network
-    with and without normalizers) these are aligned, and networks with little in common by position.
+    with and without normalizers) these are aligned; networks with less in common are not drawn in one chart.
     """
     weights = {name: [row for row in audit.layers if row.role == "weight"] for name, audit in audits.items()}
-    shared = sum(len(found) == len(audits) for found in rows.values())
+    shared = sum(len(by_audit) == len(audits) for by_audit in rows.values())
     as_many_weights = len({len(layers) for layers in weights.values()}) == 1
     if shared == len(rows) or (2 * shared >= len(rows) and not as_many_weights):
-        by_path: dict[str, list[Row | None]] = {name: [found.get(name) for found in rows.values()] for name in audits}
+        by_path: dict[str, list[Row | None]] = {
+            name: [by_audit.get(name) for by_audit in rows.values()] for name in audits
+        }
         return tuple(path for path, *_ in rows), by_path
-    if as_many_weights:
-        return _by_position(weights, "weight layer")
-    return _by_position({name: list(audit.layers) for name, audit in audits.items()}, "layer")
-
-
-def _by_position(layers: dict[str, list[Row]], noun: str) -> tuple[tuple[str, ...], dict[str, list[Row | None]]]:
-    """Align layers by their position; the labels are the paths if all audits agree on them, else numbers."""
-    count = max(map(len, layers.values()))
-    padded = {name: [*rows, *[None] * (count - len(rows))] for name, rows in layers.items()}
-    paths = [{None if row is None else row.path for row in aligned} for aligned in zip(*padded.values())]
-    if all(len(found) == 1 for found in paths):
-        return tuple(row.path for row in next(iter(layers.values()))), padded
-    return tuple(f"{noun} {index + 1}" for index in range(count)), padded
+    if not as_many_weights:
+        return (), {name: [] for name in audits}
+    paths = [{row.path for row in aligned} for aligned in zip(*weights.values())]
+    labels = (names.pop() if len(names) == 1 else f"weight layer {at + 1}" for at, names in enumerate(paths))
+    return tuple(labels), {name: list(layers) for name, layers in weights.items()}

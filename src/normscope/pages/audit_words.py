@@ -1,21 +1,111 @@
-"""The sentences of an audit's report: what was audited, how much a change can grow, what to do next."""
+"""Findings as cards, and the sentences of an audit's report: how much a change can grow, what to do next."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 
 from ..core.bracket import Bracket, Evidence
 from ..core.finding import Finding, Severity
-from ..diagnosis.audit_result import Audit
+from ..diagnosis.audit_result import Audit, Row
 from ..diagnosis.findings.loose import BECAUSE, loose
 from ..diagnosis.findings.loose import CODE as LOOSE
-from ..diagnosis.verdict import clause, groups
+from ..diagnosis.verdict import clause, groups, place, places, sentence
 from ..graph.ir import HELD
-from ..report.document import Figure
-from ..report.words import LEVELS, factor, pluralise, shape
-from .cards import next_steps
+from ..report.document import Figure, Notice, Steps
+from ..report.words import LEVELS, factor, listed, pluralise, shape
 from .share_curve import curve_figures, curve_sentences
+
+SHOWN = 3
+"""A card quotes up to this many findings of a group that differ; for the others it only names the layers."""
+FEW = 3
+"""The one line of an info names layers only if there are at most this many."""
+NAMED = 40
+"""A card names up to this many layers; the JSON names all."""
+NEXT = 4
+"""Up to this many next steps are listed; the cards hold the others."""
+
+_NAME = re.compile(r"(`[^`]+`)")
+
+
+def notices(findings: Sequence[Finding], rows: Sequence[Row] = ()) -> list[Notice]:
+    """Return findings as one notice per code and severity, the most serious first; infos are one line each."""
+    return [_card(group, rows) for group in groups(findings)]
+
+
+def _card(group: Sequence[Finding], rows: Sequence[Row]) -> Notice:
+    first, several = group[0], len(group) > 1
+    heading = sentence(clause(group, rows)).removesuffix(".")
+    seen, *others = [("seen", text) if not index else ("", text) for index, text in enumerate(_observations(group))]
+    rest = [("layers", places(group, NAMED))] if several else []
+    folded = (*others, *rest, ("why it matters", merge_sentences([f.why for f in group])), ("advice", advice(group)))
+    quiet = first.severity is Severity.INFO
+    named = bool(first.where) and (several or place(first.where) not in heading) and not (quiet and len(group) > FEW)
+    return Notice(
+        level=first.severity.value,
+        heading=heading,
+        where=places(group) if named else "",
+        code=first.code,
+        lines=() if quiet or not seen[1] else (seen,),
+        more=tuple((label, text) for label, text in ((seen, *folded) if quiet else folded) if text),
+    )
+
+
+def next_steps(findings: Sequence[Finding], rows: Sequence[Row] = ()) -> list[str]:
+    """Return what to do about errors and warnings, one step per kind, the most serious first."""
+    serious = [group for group in groups(findings) if group[0].severity > Severity.INFO]
+    wanted = [f"{sentence(clause(group, rows))} {advice(group)}" for group in serious if advice(group)]
+    left = len(wanted) - NEXT
+    return [*wanted[:NEXT], *([f"{pluralise(left, 'more kind')} of findings, above."] if left > 0 else [])]
+
+
+def steps(items: Sequence[str]) -> list[Steps]:
+    """Return steps under their heading, or nothing."""
+    return [Steps(title="What to do next", items=tuple(items))] if items else []
+
+
+def advice(group: Sequence[Finding]) -> str:
+    """Return the advice of all findings of a group, given once where it differs in names alone."""
+    return merge_sentences([finding.advice for finding in group], [finding.where for finding in group])
+
+
+def merge_sentences(texts: Sequence[str], where: Sequence[str] = ()) -> str:
+    """Return several sentences, merged into one where they differ in names between backticks alone.
+
+    Example:
+        >>> merge_sentences(["The bias of `1` takes its place.", "The bias of `4` takes its place."])
+        'The bias of `1` and `4` takes its place.'
+    """
+    by_form: dict[tuple[str, ...], list[list[str]]] = {}
+    layers: dict[tuple[str, ...], list[str]] = {}
+    for index, text in enumerate(texts):
+        parts = _NAME.split(text)
+        form = tuple(parts[::2])
+        by_form.setdefault(form, []).append(parts[1::2])
+        layers.setdefault(form, []).extend(place(name) for name in where[index : index + 1])
+    written = {form: _fill_gaps(form, names) for form, names in by_form.items() if any(form)}
+    if len(written) < 2 or not where:
+        return " ".join(written.values())
+    return " ".join(f"{listed(list(dict.fromkeys(layers[form])))}: {text}" for form, text in written.items())
+
+
+def _fill_gaps(form: tuple[str, ...], names: Sequence[Sequence[str]]) -> str:
+    """Return a sentence with the names of all findings filled into each of its gaps."""
+    gaps = [listed(list(dict.fromkeys(gap_names))) for gap_names in zip(*names)]
+    return "".join(text + gap for text, gap in zip(form, (*gaps, "")))
+
+
+def _observations(group: Sequence[Finding]) -> list[str]:
+    """Return what was seen: one sentence if the findings differ in names alone, otherwise the first few."""
+    texts = [finding.seen for finding in group]
+    forms = {tuple(_NAME.split(text)[::2]) for text in texts}
+    if len(forms) == 1:
+        return [merge_sentences(texts)]
+    return [
+        text if finding.where in text else f"{place(finding.where)}: {text}" for finding, text in zip(group, texts)
+    ][:SHOWN]
+
 
 EVIDENCE = {
     Evidence.PROVEN: "proven, rounding included",
@@ -56,7 +146,7 @@ def why_useless(audit: Audit) -> str | None:
     if overall is None:
         return None
     if overall.log10_upper == math.inf:
-        return f"It is infinite: {_ended(overall.reason or 'no reason is known')}"
+        return f"It is infinite: {_end_sentence(overall.reason or 'no reason is known')}"
     if observed is None or not loose(overall.log10_upper, observed.log10_upper):
         return None
     excess = overall.log10_upper - observed.log10_upper
@@ -125,24 +215,24 @@ def nothing_found(audit: Audit) -> str:
 
 def to_do(audit: Audit) -> list[str]:
     """Return what to do next: about the findings, and to make the audit show more."""
-    found = [*next_steps(audit.findings, audit.layers), *to_see_more(audit)]
-    if not found and audit.mode is not None:
-        found.append("There are no errors or warnings. `ns.watch` tells when training changes that.")
-    return found
+    items = [*next_steps(audit.findings, audit.layers), *to_see_more(audit)]
+    if not items and audit.mode is not None:
+        items.append("There are no errors or warnings. `ns.watch` tells when training changes that.")
+    return items
 
 
 def to_see_more(audit: Audit) -> list[str]:
     """Return what to do so that an audit shows what it does not show now."""
-    found: list[str] = []
+    items: list[str] = []
     if any(finding.severity is Severity.ERROR for finding in audit.findings):
-        return found  # errors must be mended first
+        return items  # errors must be mended first
     batch = [note for note in audit.notes if note.startswith("statistics come from the batch alone")]
     if batch:
         few = pluralise(audit.samples, "sample")
-        found.append(f"Pass a loader (`loader=`, or `--data`): the statistics come from {few} alone.")
+        items.append(f"Pass a loader (`loader=`, or `--data`): the statistics come from {few} alone.")
     if cuts(audit):
-        found.append("Raise `max_seconds`: the audit was cut short, so its bounds hold but could be tighter.")
-    return found
+        items.append("Raise `max_seconds`: the audit was cut short, so its bounds hold but could be tighter.")
+    return items
 
 
 def cuts(audit: Audit) -> list[str]:
@@ -159,8 +249,8 @@ def subject(audit: Audit) -> str:
             "there is none for the network as a whole or for data."
         )
     sizes = f" for inputs of shape {shape(audit.input_shape)}" if audit.input_shape else ""
-    seen = f"{pluralise(audit.samples, 'sample')} in {pluralise(audit.batches, 'batch', 'batches')}"
-    went = f"{seen} went through it." if audit.samples else "No data went through it."
+    data = f"{pluralise(audit.samples, 'sample')} in {pluralise(audit.batches, 'batch', 'batches')}"
+    went = f"{data} went through it." if audit.samples else "No data went through it."
     return f"{holds} It was audited in {audit.mode} mode{sizes}. {went}"
 
 
@@ -195,17 +285,17 @@ def _over_all_inputs(bracket: Bracket) -> str:
         text += f"; two inputs were found for which it grows {factor(bracket.log10_lower)} times"
     if bracket.converged:
         return f"{text}."
-    why = _ended(bracket.advice or "give it more time")
+    why = _end_sentence(bracket.advice or "give it more time")
     return f"{text}. {why[0].upper()}{why[1:]}" if "cut short" in why else f"{text}. The search was cut short: {why}"
 
 
 def _at_data(audit: Audit, bracket: Bracket) -> str:
     where = f"A{_samples(audit, bracket)[1:]} (POINT)"
     if bracket.log10_upper == math.inf:
-        return f"{where} no bound on its Jacobian is known: {_ended(bracket.reason or 'no reason is known')}"
+        return f"{where} no bound on its Jacobian is known: {_end_sentence(bracket.reason or 'no reason is known')}"
     evidence = "" if bracket.evidence is not Evidence.SAMPLED else f" ({EVIDENCE[bracket.evidence]})"
     return f"{where} a small change of the input grows at most {factor(bracket.log10_upper)} times{evidence}."
 
 
-def _ended(text: str) -> str:
+def _end_sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."

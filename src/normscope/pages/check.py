@@ -9,7 +9,7 @@ from ..diagnosis.checked import Check
 from ..diagnosis.signal import FLOAT16_LARGEST, INPUT, Signal, SignalRow
 from ..report.document import Block, Chart, Column, Document, ReadColumn, Series, Table, Text, tabulate
 from ..report.words import pluralise, shape
-from .cards import next_steps, notices, steps
+from .audit_words import next_steps, notices, steps
 
 
 def check_document(check: Check, *, brief: bool = False) -> Document:
@@ -29,9 +29,9 @@ def check_document(check: Check, *, brief: bool = False) -> Document:
     chart = None if brief else signal_chart(check.signal)
     shown: list[Block] = [block for block in (chart, table) if block is not None]
     opening = Text(heading="" if brief else "Verdict", body=check.verdict, lead=True)
-    found: list[Block] = [*notices(check.findings), *([] if brief else steps(next_steps(check.findings)))]
+    cards: list[Block] = [*notices(check.findings), *([] if brief else steps(next_steps(check.findings)))]
     depth = [] if brief or not shown else [Text(heading="Signal by depth")]
-    blocks: tuple[Block, ...] = (opening, Text(body=about), *found, *depth, *shown, *rest)
+    blocks: tuple[Block, ...] = (opening, Text(body=about), *cards, *depth, *shown, *rest)
     return Document(title=f"Check of {check.name}", blocks=blocks)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import median_low
 from typing import Any
 
 from ..diagnosis.verdict import sentence
@@ -33,10 +34,10 @@ from ..report.words import pluralise
 
 def curvature_document(whole: Curvature, *, brief: bool = False) -> Document:
     """Return one report of all results, in a short form for a terminal if `brief`."""
-    return joined([one.document(brief=brief) for one in whole.results], brief=brief)
+    return join_documents([one.document(brief=brief) for one in whole.results], brief=brief)
 
 
-def joined(documents: Sequence[Document], *, brief: bool = False) -> Document:
+def join_documents(documents: Sequence[Document], *, brief: bool = False) -> Document:
     """Return several documents as one: the first as it is, each other one under its own heading."""
     first, *others = documents
     blocks = _without_words(first)
@@ -68,25 +69,30 @@ DRAWN = (
 )
 
 
-def spectrum_document(found: Spectrum, *, brief: bool = False) -> Document:
+def spectrum_document(spectrum: Spectrum, *, brief: bool = False) -> Document:
     """Return the report of a spectrum."""
-    blocks: list[Block] = [Text(body=spectrum_headline(found), lead=True), *_warn_unconverged(found)]
+    blocks: list[Block] = [Text(body=spectrum_headline(spectrum), lead=True), *_warn_unconverged(spectrum)]
     if not brief:
-        blocks += [Figures(items=tuple(_spectrum_figures(found))), _eigenvalue_chart(found)]
-    blocks += [_eigenvalues(found), *_density_blocks(found, brief), *_block_table(found), *_invariants(found)]
-    blocks.append(Text(heading="" if brief else "About these figures", body=definition(found), folded=not brief))
-    blocks += [Text(body=sentence(note)) for note in found.notes]
-    return Document(title=f"Curvature of {found.name}", blocks=(*blocks, *(() if brief else glossary(blocks))))
+        blocks += [Figures(items=tuple(_spectrum_figures(spectrum))), _eigenvalue_chart(spectrum)]
+    blocks += [
+        _eigenvalues(spectrum),
+        *_density_blocks(spectrum, brief),
+        *_block_table(spectrum),
+        *_invariants(spectrum),
+    ]
+    blocks.append(Text(heading="" if brief else "About these figures", body=definition(spectrum), folded=not brief))
+    blocks += [Text(body=sentence(note)) for note in spectrum.notes]
+    return Document(title=f"Curvature of {spectrum.name}", blocks=(*blocks, *(() if brief else glossary(blocks))))
 
 
-def spectrum_headline(found: Spectrum) -> str:
+def spectrum_headline(spectrum: Spectrum) -> str:
     """Return the verdict in one sentence or two."""
-    if not found.eigenvalues:
+    if not spectrum.eigenvalues:
         return "No eigenvalue was found."
-    rate = found.safe_learning_rate
+    rate = spectrum.safe_learning_rate
     which = (
         "an effective learning rate (the rate over the squared norm of the weight)"
-        if found.metric == "quotient"
+        if spectrum.metric == "quotient"
         else "a learning rate"
     )
     safe = (
@@ -94,71 +100,71 @@ def spectrum_headline(found: Spectrum) -> str:
         if rate < math.inf
         else "the loss curves upward in no direction that was found"
     )
-    return f"The sharpest direction has curvature {found.sharpness:.4g} in {found.mode} mode: {safe}."
+    return f"The sharpest direction has curvature {spectrum.sharpness:.4g} in {spectrum.mode} mode: {safe}."
 
 
-def definition(found: Spectrum) -> str:
+def definition(spectrum: Spectrum) -> str:
     """Say of which matrix, loss and data these are the eigenvalues."""
-    data = f"{pluralise(found.samples, 'sample')} in {pluralise(found.batches, 'batch', 'batches')}"
+    data = f"{pluralise(spectrum.samples, 'sample')} in {pluralise(spectrum.batches, 'batch', 'batches')}"
     quotient = (
         " In the metric of the quotient: on the unit spheres of weights whose scale has no effect."
-        if found.metric == "quotient"
+        if spectrum.metric == "quotient"
         else ""
     )
-    statistics = "the batch" if found.mode == "train" else "its running statistics"
+    statistics = "the batch" if spectrum.mode == "train" else "its running statistics"
     return (
-        f"These are eigenvalues of {MATRIX[found.matrix]} of the mean loss ({found.loss:.4g}) over {data}, in "
-        f"{found.mode} mode (batch norm by {statistics}; dropout off), from "
-        f"{pluralise(found.num_products, 'product')}.{projected(found)}{quotient}"
+        f"These are eigenvalues of {MATRIX[spectrum.matrix]} of the mean loss ({spectrum.loss:.4g}) over {data}, in "
+        f"{spectrum.mode} mode (batch norm by {statistics}; dropout off), from "
+        f"{pluralise(spectrum.num_products, 'product')}.{describe_projection(spectrum)}{quotient}"
     )
 
 
-def projected(found: Spectrum) -> str:
+def describe_projection(spectrum: Spectrum) -> str:
     """Say how many directions without effect there are, and how many of them were projected out."""
-    shown = found.directions_found
+    shown = spectrum.directions_found
     if shown is None:
         return ""
     if not shown:
         return " The graph shows no direction without effect, so that nothing was projected out."
-    if found.directions == shown:
-        return f" Of its {found.parameters:,} dimensions {shown:,} along which nothing changes were projected out."
+    if spectrum.directions == shown:
+        return f" Of its {spectrum.parameters:,} dimensions {shown:,} along which nothing changes were projected out."
     return (
-        f" Of its {found.parameters:,} dimensions {found.directions:,} along which nothing changes were projected out; "
-        f"{shown - found.directions:,} more that the graph shows were refused (see the notes)."
+        f" Of its {spectrum.parameters:,} dimensions {spectrum.directions:,} along which nothing changes were "
+        f"projected out; {shown - spectrum.directions:,} more that the graph shows were refused (see the notes)."
     )
 
 
-def _warn_unconverged(found: Spectrum) -> list[Block]:
-    if found.converged:
+def _warn_unconverged(spectrum: Spectrum) -> list[Block]:
+    if spectrum.converged:
         return []
-    return [Notice(level="warning", heading="Not every eigenvalue has converged", lines=(("", f"{found.advice}."),))]
+    return [Notice(level="warning", heading="Not every eigenvalue has converged", lines=(("", f"{spectrum.advice}."),))]
 
 
-def _spectrum_figures(found: Spectrum) -> list[Figure]:
+def _spectrum_figures(spectrum: Spectrum) -> list[Figure]:
     items = [
-        Figure(label="Largest curvature", value=found.sharpness, kind="number", term="sharpness"),
-        Figure(label="Safe learning rate", value=found.safe_learning_rate, kind="number", note="2/lambda_max"),
+        Figure(label="Largest curvature", value=spectrum.sharpness, kind="number", term="sharpness"),
+        Figure(label="Safe learning rate", value=spectrum.safe_learning_rate, kind="number", note="2/lambda_max"),
     ]
-    rates = found.safe_effective_rates
+    rates = spectrum.safe_effective_rates
     if rates:
         name = max(rates, key=lambda key: rates[key])
         note = f"at most, at `{name}`"
         label, term = "Its effective learning rate", "effective learning rate"
         items.append(Figure(label=label, value=rates[name], kind="number", note=note, term=term))
-    if found.trace is not None:
-        note = f"± {found.trace.error:.2g}"
-        items.append(Figure(label="Sum of all curvatures", value=found.trace.value, kind="number", note=note))
-    if found.condition_number is not None:
-        note = f"without {pluralise(found.zero_modes or 0, 'zero')}"
-        items.append(Figure(label="Condition number", value=found.condition_number, kind="number", note=note))
+    if spectrum.trace is not None:
+        note = f"± {spectrum.trace.error:.2g}"
+        items.append(Figure(label="Sum of all curvatures", value=spectrum.trace.value, kind="number", note=note))
+    if spectrum.condition_number is not None:
+        note = f"without {pluralise(spectrum.zero_modes or 0, 'zero')}"
+        items.append(Figure(label="Condition number", value=spectrum.condition_number, kind="number", note=note))
     return items
 
 
-def _eigenvalue_chart(found: Spectrum) -> Chart:
-    values = (*found.eigenvalues, *reversed(found.bottom_eigenvalues))
+def _eigenvalue_chart(spectrum: Spectrum) -> Chart:
+    values = (*spectrum.eigenvalues, *reversed(spectrum.bottom_eigenvalues))
     return Chart(
         title="Eigenvalues",
-        labels=tuple(_ranks(found)),
+        labels=tuple(_ranks(spectrum)),
         series=(Series(name="eigenvalue", style="marks", values=values),),
         axis="curvature of the loss",
         rules=(("zero", 0.0),),
@@ -167,32 +173,32 @@ def _eigenvalue_chart(found: Spectrum) -> Chart:
     )
 
 
-def _ranks(found: Spectrum) -> list[str]:
-    top = [f"largest {rank}" for rank in range(1, len(found.eigenvalues) + 1)]
-    return [*top, *(f"smallest {rank}" for rank in range(len(found.bottom_eigenvalues), 0, -1))]
+def _ranks(spectrum: Spectrum) -> list[str]:
+    top = [f"largest {rank}" for rank in range(1, len(spectrum.eigenvalues) + 1)]
+    return [*top, *(f"smallest {rank}" for rank in range(len(spectrum.bottom_eigenvalues), 0, -1))]
 
 
-def _eigenvalues(found: Spectrum) -> Table:
-    values = (*found.eigenvalues, *reversed(found.bottom_eigenvalues))
-    residuals = (*found.residuals, *reversed(found.bottom_residuals))
-    errors = (*found.errors, *reversed(found.bottom_errors))
+def _eigenvalues(spectrum: Spectrum) -> Table:
+    values = (*spectrum.eigenvalues, *reversed(spectrum.bottom_eigenvalues))
+    residuals = (*spectrum.residuals, *reversed(spectrum.bottom_residuals))
+    errors = (*spectrum.errors, *reversed(spectrum.bottom_errors))
     columns: tuple[Column, ...] = (
         Column(title="which", kind="name"),
         Column(title="eigenvalue", kind="number"),
         Column(title="residual", kind="number", help="norm(H v - value v) of the unit vector"),
         Column(title="error", kind="number", help="how far the eigenvalue is off, estimated"),
     )
-    rows = list(zip(_ranks(found), values, residuals, errors))
-    if not found.undeflated:
+    rows = list(zip(_ranks(spectrum), values, residuals, errors))
+    if not spectrum.undeflated:
         return Table(title="Eigenvalues", columns=columns, rows=tuple(rows), caption=READING)
     columns += (Column(title="with symmetry directions", kind="number", help="nothing projected out"),)
-    raw = (*found.undeflated, *([None] * len(values)))
+    raw = (*spectrum.undeflated, *([None] * len(values)))
     wide = tuple((*row, value) for row, value in zip(rows, raw))
     return Table(title="Eigenvalues", columns=columns, rows=wide, caption=READING)
 
 
-def _density_blocks(found: Spectrum, brief: bool) -> list[Block]:
-    density = found.density
+def _density_blocks(spectrum: Spectrum, brief: bool) -> list[Block]:
+    density = spectrum.density
     if density is None:
         return []
     share = density.near_zero
@@ -200,10 +206,10 @@ def _density_blocks(found: Spectrum, brief: bool) -> list[Block]:
         f"Between {100 * share.lower:.2g} % and {100 * share.upper:.2g} % of the eigenvalues are within a thousandth "
         f"of the largest of zero, up to a standard error of {100 * share.error:.2g} %."
     )
-    if found.trace is not None:
-        text += f" The trace is {found.trace.value:.4g} with a standard error of {found.trace.error:.2g}."
-    if found.probes:
-        text += f" Both are means over {pluralise(found.probes, 'random vector')}."
+    if spectrum.trace is not None:
+        text += f" The trace is {spectrum.trace.value:.4g} with a standard error of {spectrum.trace.error:.2g}."
+    if spectrum.probes:
+        text += f" Both are means over {pluralise(spectrum.probes, 'random vector')}."
     if brief:
         return [Text(body=text)]
     finite = [math.log10(value) for value in density.values if value > 0]
@@ -230,8 +236,8 @@ def _density_blocks(found: Spectrum, brief: bool) -> list[Block]:
     ]
 
 
-def _block_table(found: Spectrum) -> list[Block]:
-    if not found.blocks:
+def _block_table(spectrum: Spectrum) -> list[Block]:
+    if not spectrum.blocks:
         return []
     columns = (
         Column(title="parameter", kind="name"),
@@ -240,13 +246,13 @@ def _block_table(found: Spectrum) -> list[Block]:
         Column(title="residual", kind="number"),
         Column(title="converged"),
     )
-    rows = tuple((b.name, b.size, b.eigenvalue, b.residual, "yes" if b.converged else "no") for b in found.blocks)
+    rows = tuple((b.name, b.size, b.eigenvalue, b.residual, "yes" if b.converged else "no") for b in spectrum.blocks)
     caption = "The largest eigenvalue of each parameter's diagonal block: the curvature where nothing else moves."
     return [Table(title="Curvature by parameter", columns=columns, rows=rows, caption=caption)]
 
 
-def _invariants(found: Spectrum) -> list[Block]:
-    if not found.invariants:
+def _invariants(spectrum: Spectrum) -> list[Block]:
+    if not spectrum.invariants:
         return []
     columns = (
         Column(title="weight", kind="name"),
@@ -257,32 +263,32 @@ def _invariants(found: Spectrum) -> list[Block]:
         Column(title="effective rate", kind="number", help="the safe learning rate over the squared norm"),
         Column(title="projected out", kind="count"),
     )
-    rates = found.safe_effective_rates
+    rates = spectrum.safe_effective_rates
     rows = tuple(
-        (one.name, one.unit, one.groups, one.defect, found.norms.get(one.name), rates.get(one.name), one.kept)
-        for one in found.invariants
+        (one.name, one.unit, one.groups, one.defect, spectrum.norms.get(one.name), rates.get(one.name), one.kept)
+        for one in spectrum.invariants
     )
     caption = "Weights in front of a normalizer: their scale has no effect, and the gradient is orthogonal to them."
     return [Table(title="Weights whose scale has no effect", columns=columns, rows=rows, caption=caption)]
 
 
-def smoothness_document(found: Smoothness, *, brief: bool = False) -> Document:
+def smoothness_document(smoothness: Smoothness, *, brief: bool = False) -> Document:
     """Return the report, in a short form for a terminal if `brief`."""
     end = (
-        f"and no longer at {found.unstable:.3g}"
-        if found.unstable < math.inf
+        f"and no longer at {smoothness.unstable:.3g}"
+        if smoothness.unstable < math.inf
         else "and no larger one was found that is not"
     )
-    head = f"Gradient descent is stable at a learning rate of {found.stable:.3g} {end} ({found.mode} mode)."
-    if found.stable == 0.0:
-        head = f"No stable learning rate was found down to {found.unstable:.3g} ({found.mode} mode)."
+    head = f"Gradient descent is stable at a learning rate of {smoothness.stable:.3g} {end} ({smoothness.mode} mode)."
+    if smoothness.stable == 0.0:
+        head = f"No stable learning rate was found down to {smoothness.unstable:.3g} ({smoothness.mode} mode)."
     blocks: list[Block] = [Text(body=head, lead=True)]
     if not brief:
         items = (
-            Figure(label="Largest stable learning rate", value=found.stable, kind="number"),
-            Figure(label="Largest curvature met by a step", value=found.effective_beta, kind="number"),
+            Figure(label="Largest stable learning rate", value=smoothness.stable, kind="number"),
+            Figure(label="Largest curvature met by a step", value=smoothness.effective_beta, kind="number"),
         )
-        blocks += [Figures(items=items), _loss_chart(found)]
+        blocks += [Figures(items=items), _loss_chart(smoothness)]
     columns = (
         Column(title="step", kind="count"),
         *(
@@ -292,85 +298,90 @@ def smoothness_document(found: Smoothness, *, brief: bool = False) -> Document:
     )
     rows = tuple(
         (s.step, s.loss, s.gradient_norm, s.least_loss, s.most_loss, s.predictiveness, s.effective_beta)
-        for s in found.steps
+        for s in smoothness.steps
     )
-    title = f"Along gradient descent with learning rate {found.learning_rate:.3g}"
+    title = f"Along gradient descent with learning rate {smoothness.learning_rate:.3g}"
     blocks.append(Table(title=title, columns=columns, rows=rows))
-    blocks += [Text(body=sentence(f"{name}: {what}")) for name, what in found.definitions]
-    blocks += [Text(body=sentence(note)) for note in found.notes]
-    return Document(title=f"Smoothness of {found.name}", blocks=tuple(blocks))
+    blocks += [Text(body=sentence(f"{name}: {what}")) for name, what in smoothness.definitions]
+    blocks += [Text(body=sentence(note)) for note in smoothness.notes]
+    return Document(title=f"Smoothness of {smoothness.name}", blocks=tuple(blocks))
 
 
-def _loss_chart(found: Smoothness) -> Curves:
+def _loss_chart(smoothness: Smoothness) -> Curves:
     def line(name: str, values: list[float]) -> Curve:
-        return Curve(name=name, points=tuple((float(s.step), v) for s, v in zip(found.steps, values)))
+        return Curve(name=name, points=tuple((float(s.step), v) for s, v in zip(smoothness.steps, values)))
 
     curves = (
-        line("loss", [s.loss for s in found.steps]),
-        line("least along the step", [s.least_loss for s in found.steps]),
-        line("most along the step", [s.most_loss for s in found.steps]),
+        line("loss", [s.loss for s in smoothness.steps]),
+        line("least along the step", [s.least_loss for s in smoothness.steps]),
+        line("most along the step", [s.most_loss for s in smoothness.steps]),
     )
     return Curves(title="The loss, and its range along each gradient step", curves=curves, axis="loss")
 
 
-def flatness_document(found: Flatness, *, brief: bool = False) -> Document:
+def flatness_document(flatness: Flatness, *, brief: bool = False) -> Document:
     """Return the report, in a short form for a terminal if `brief`."""
-    worst = next((one for one in found.noise if one.loss.value > 2 * found.loss), None)
+    worst = next((one for one in flatness.noise if one.loss.value > 2 * flatness.loss), None)
     head = (
-        f"Noise of {100 * worst.level:g} % of every group of weights more than doubles the loss of {found.loss:.4g}"
+        f"Noise of {100 * worst.level:g} % of every group of weights more than doubles the loss of {flatness.loss:.4g}"
         if worst is not None
-        else f"No level of noise that was tried doubles the loss of {found.loss:.4g}"
+        else f"No level of noise that was tried doubles the loss of {flatness.loss:.4g}"
     )
-    blocks: list[Block] = [Text(body=f"{head} ({found.mode} mode).", lead=True)]
+    blocks: list[Block] = [Text(body=f"{head} ({flatness.mode} mode).", lead=True)]
     if not brief:
         items = [
-            Figure(label="Spherical sharpness", value=found.spherical_sharpness, kind="number", term="sharpness"),
+            Figure(label="Spherical sharpness", value=flatness.spherical_sharpness, kind="number", term="sharpness"),
             Figure(
-                label="Increase by ascent, at least", value=found.ascent, kind="number", note=f"within {found.rho:g}"
+                label="Increase by ascent, at least",
+                value=flatness.ascent,
+                kind="number",
+                note=f"within {flatness.rho:g}",
             ),
-            Figure(label="The same, raw", value=found.raw_ascent, kind="number", note="depends on the scale"),
+            Figure(label="The same, raw", value=flatness.raw_ascent, kind="number", note="depends on the scale"),
         ]
-        blocks += [Figures(items=tuple(items)), *_charts(found)]
+        blocks += [Figures(items=tuple(items)), *_charts(flatness)]
     columns = [
         Column(title="noise", kind="percent", help="relative to the weights"),
         Column(title="loss", kind="number", help="noise scaled by group"),
         Column(title="±", kind="number", help="standard error"),
         Column(title="raw loss", kind="number", help="depends on the scale of the weights"),
     ]
-    rows: list[tuple[Any, ...]] = [(n.level, n.loss.value, n.loss.error, n.raw_loss.value) for n in found.noise]
-    if found.accuracy is not None:
+    rows: list[tuple[Any, ...]] = [(n.level, n.loss.value, n.loss.error, n.raw_loss.value) for n in flatness.noise]
+    if flatness.accuracy is not None:
         columns += [Column(title="accuracy", kind="percent"), Column(title="raw accuracy", kind="percent")]
         rows = [
             (*row, n.accuracy and n.accuracy.value, n.raw_accuracy and n.raw_accuracy.value)
-            for row, n in zip(rows, found.noise)
+            for row, n in zip(rows, flatness.noise)
         ]
     blocks.append(Table(title="Under noise", columns=tuple(columns), rows=tuple(rows)))
     if brief:
-        sharp = "not measured" if found.spherical_sharpness is None else f"{found.spherical_sharpness:.4g}"
+        sharp = "not measured" if flatness.spherical_sharpness is None else f"{flatness.spherical_sharpness:.4g}"
         text = (
-            f"Spherical sharpness {sharp}; ascent within {found.rho:g} adds at least {found.ascent:.3g} to the loss "
-            f"(raw {found.raw_ascent:.3g})."
+            f"Spherical sharpness {sharp}; ascent within {flatness.rho:g} adds at least {flatness.ascent:.3g} to the "
+            f"loss (raw {flatness.raw_ascent:.3g})."
         )
         blocks.append(Text(body=text))
-    blocks += [Text(body=sentence(f"{name}: {what}")) for name, what in found.definitions]
-    blocks += [Text(body=sentence(note)) for note in found.notes]
-    return Document(title=f"Flatness of {found.name}", blocks=tuple(blocks))
+    blocks += [Text(body=sentence(f"{name}: {what}")) for name, what in flatness.definitions]
+    blocks += [Text(body=sentence(note)) for note in flatness.notes]
+    return Document(title=f"Flatness of {flatness.name}", blocks=tuple(blocks))
 
 
-def _charts(found: Flatness) -> list[Block]:
+def _charts(flatness: Flatness) -> list[Block]:
     def line(name: str, start: float, values: Sequence[Estimate | None]) -> Curve:
-        known = [(n.level, v.value) for n, v in zip(found.noise, values) if v is not None and math.isfinite(v.value)]
-        return Curve(name=name, points=((0.0, start), *known))
+        points = [
+            (n.level, v.value) for n, v in zip(flatness.noise, values) if v is not None and math.isfinite(v.value)
+        ]
+        return Curve(name=name, points=((0.0, start), *points))
 
     curves = (
-        line("scaled by group", found.loss, [n.loss for n in found.noise]),
-        line("raw", found.loss, [n.raw_loss for n in found.noise]),
+        line("scaled by group", flatness.loss, [n.loss for n in flatness.noise]),
+        line("raw", flatness.loss, [n.raw_loss for n in flatness.noise]),
     )
     blocks: list[Block] = [Curves(title="Loss under noise", curves=curves, axis="loss", along="noise")]
-    if found.accuracy is not None:
+    if flatness.accuracy is not None:
         curves = (
-            line("scaled by group", found.accuracy, [n.accuracy for n in found.noise]),
-            line("raw", found.accuracy, [n.raw_accuracy for n in found.noise]),
+            line("scaled by group", flatness.accuracy, [n.accuracy for n in flatness.noise]),
+            line("raw", flatness.accuracy, [n.raw_accuracy for n in flatness.noise]),
         )
         blocks.append(Curves(title="Accuracy under noise", curves=curves, axis="accuracy", along="noise"))
     return blocks
@@ -382,44 +393,46 @@ BINS = 24
 """The histogram has at most one bar more than this."""
 
 
-def margins_document(found: Margins, *, brief: bool = False) -> Document:
+def margins_document(margins: Margins, *, brief: bool = False) -> Document:
     """Return the report, in a short form for a terminal if `brief`."""
-    who = "are classified correctly" if found.labelled else "have a class that wins"
+    who = "are classified correctly" if margins.labelled else "have a class that wins"
     head = (
-        f"{100 * found.accuracy:.3g} % of {pluralise(len(found), 'sample')} {who}; half of all margins are above "
-        f"{found.quantile(0.5):.3g}."
+        f"{100 * margins.accuracy:.3g} % of {pluralise(len(margins), 'sample')} {who}; half of all margins are above "
+        f"{margins.quantile(0.5):.3g}."
     )
     blocks: list[Block] = [Text(body=head, lead=True)]
     if not brief:
-        items = [Figure(label="Median margin", value=found.quantile(0.5), kind="number")]
+        items = [Figure(label="Median margin", value=margins.quantile(0.5), kind="number")]
         items += [
-            Figure(label=f"Median margin over {scope.upper()}", value=_middle(found.normalised(scope)), kind="number")
-            for scope in found.log10_constants
+            Figure(
+                label=f"Median margin over {scope.upper()}", value=median_low(margins.normalised(scope)), kind="number"
+            )
+            for scope in margins.log10_constants
         ]
-        blocks += [Figures(items=tuple(items)), _histogram(found)]
+        blocks += [Figures(items=tuple(items)), _histogram(margins)]
     columns = (
         Column(title="share of samples below", kind="percent"),
         Column(title="margin", kind="number"),
-        *(Column(title=f"over {scope.upper()}", kind="number") for scope in found.log10_constants),
+        *(Column(title=f"over {scope.upper()}", kind="number") for scope in margins.log10_constants),
     )
-    scaled = [sorted(found.normalised(scope)) for scope in found.log10_constants]
-    ordered = sorted(found.margin)
-    ranks = [min(len(found) - 1, math.ceil(s * len(found)) - 1 if s > 0 else 0) for s in MARGIN_SHARES]
+    scaled = [sorted(margins.normalised(scope)) for scope in margins.log10_constants]
+    ordered = sorted(margins.margin)
+    ranks = [min(len(margins) - 1, math.ceil(s * len(margins)) - 1 if s > 0 else 0) for s in MARGIN_SHARES]
     rows = tuple((s, ordered[p], *(values[p] for values in scaled)) for s, p in zip(MARGIN_SHARES, ranks))
     blocks.append(Table(title="Quantiles of the margins", columns=columns, rows=rows))
-    used = ("margin", *(f"margin over {scope.upper()}" for scope in found.log10_constants))
-    blocks += [Text(body=sentence(f"{name}: {what}")) for name, what in found.definitions if name in used]
-    blocks += [Text(body=sentence(note)) for note in found.notes]
-    return Document(title=f"Margins of {found.name}", blocks=tuple(blocks))
+    used = ("margin", *(f"margin over {scope.upper()}" for scope in margins.log10_constants))
+    blocks += [Text(body=sentence(f"{name}: {what}")) for name, what in margins.definitions if name in used]
+    blocks += [Text(body=sentence(note)) for note in margins.notes]
+    return Document(title=f"Margins of {margins.name}", blocks=tuple(blocks))
 
 
-def _histogram(found: Margins) -> Chart:
-    width = _round_width(max(found.margin) - min(found.margin))
-    first, last = (math.floor(end / width) for end in (min(found.margin), max(found.margin)))
+def _histogram(margins: Margins) -> Chart:
+    width = _round_width(max(margins.margin) - min(margins.margin))
+    first, last = (math.floor(end / width) for end in (min(margins.margin), max(margins.margin)))
     counts = [0] * (last - first + 1)
-    for value in found.margin:
+    for value in margins.margin:
         counts[math.floor(value / width) - first] += 1
-    shares = tuple(count / len(found) for count in counts)
+    shares = tuple(count / len(margins) for count in counts)
     return Chart(
         title="How the margins are spread",
         labels=tuple(f"{index * width:.6g}" for index in range(first, last + 1)),
@@ -435,7 +448,3 @@ def _round_width(reach: float) -> float:
     least = reach / BINS or 1.0
     power = 10.0 ** math.floor(math.log10(least))
     return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= least)
-
-
-def _middle(values: tuple[float, ...]) -> float:
-    return sorted(values)[(len(values) - 1) // 2]

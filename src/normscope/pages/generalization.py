@@ -16,44 +16,46 @@ SHOWN = 6.0
 """The largest exponent in charts: a bound above a million times the largest loss is drawn at the edge."""
 
 
-def generalization_document(found: Generalization, *, brief: bool = False) -> Document:
+def generalization_document(bounds: Generalization, *, brief: bool = False) -> Document:
     """Return the report: the verdict, the tables of bounds, conditions and terms, and on a page three charts."""
-    blocks: list[Block] = [Text(body=_verdict(found), lead=True)]
+    blocks: list[Block] = [Text(body=_verdict(bounds), lead=True)]
     if not brief:
-        blocks += [_figures(found), _terms(found), *_curves(found)]
-    blocks += [_table(found, brief=brief), _conditions(found)]
+        blocks += [_figures(bounds), _terms(bounds), *_curves(bounds)]
+    blocks += [_table(bounds, brief=brief), _conditions(bounds)]
     if not brief:
-        blocks += [_summands(found)]
-    blocks += [_parts(found)]
-    blocks += [Text(body=sentence(note)) for note in found.notes]
-    return Document(title=f"Generalization of {found.name}", blocks=tuple(blocks))
+        blocks += [_summands(bounds)]
+    blocks += [_parts(bounds)]
+    blocks += [Text(body=sentence(note)) for note in bounds.notes]
+    return Document(title=f"Generalization of {bounds.name}", blocks=tuple(blocks))
 
 
-def _verdict(found: Generalization) -> str:
-    best, trained = found.best, found.best_from_train
-    sure = f"probability {found.confidence:.4g}"
+def _verdict(bounds: Generalization) -> str:
+    best, trained = bounds.best, bounds.best_from_train
+    sure = f"probability {bounds.confidence:.4g}"
     head = "No certified bound says anything: all are at least as large as what they bound can be."
     if best is not None:
-        many = found.certified
+        many = bounds.certified
         head = f"With {sure}, {best.speaks_of} is at most {best.value:.4g} ({best.name}"
         head += f", the smallest of {many} certified rows, whose deltas add up)." if many > 1 else ")."
         if trained is None:
             head += " No certified bound from the training samples alone says anything."
         elif trained is not best:
             head += f" From the training samples alone, {trained.speaks_of} is at most {trained.value:.4g}."
-    seen = f" On {pluralise(found.samples, 'sample')} of D the {found.loss} is {found.train_loss:.4g}"
-    if found.test_loss is not None and found.gap is not None:
-        seen += f", on {pluralise(found.tested or 0, 'test sample')} {found.test_loss:.4g}: a gap of {found.gap:.4g}"
-    whole = [one for one in found.rows if one.evidence != RATE]
+    measured = f" On {pluralise(bounds.samples, 'sample')} of D the {bounds.loss} is {bounds.train_loss:.4g}"
+    if bounds.test_loss is not None and bounds.gap is not None:
+        measured += (
+            f", on {pluralise(bounds.tested or 0, 'test sample')} {bounds.test_loss:.4g}: a gap of {bounds.gap:.4g}"
+        )
+    whole = [one for one in bounds.rows if one.evidence != RATE]
     empty = sum(one.vacuous for one in whole)
-    return f"{head}{seen}. {empty} of {pluralise(len(whole), 'row')} with constants are vacuous."
+    return f"{head}{measured}. {empty} of {pluralise(len(whole), 'row')} with constants are vacuous."
 
 
-def _figures(found: Generalization) -> Figures:
-    best = found.best
+def _figures(bounds: Generalization) -> Figures:
+    best = bounds.best
     items = [
-        Figure(label="Loss on D", value=found.train_loss, kind="number", note=found.loss),
-        Figure(label="Gap measured", value=found.gap, kind="number", note="test less D"),
+        Figure(label="Loss on D", value=bounds.train_loss, kind="number", note=bounds.loss),
+        Figure(label="Gap measured", value=bounds.gap, kind="number", note="test less D"),
         Figure(
             label="Smallest certified bound",
             value=None if best is None else best.value,
@@ -64,7 +66,7 @@ def _figures(found: Generalization) -> Figures:
     return Figures(items=tuple(items))
 
 
-def _table(found: Generalization, *, brief: bool) -> Table:
+def _table(bounds: Generalization, *, brief: bool) -> Table:
     columns = [
         Column(title="bound", kind="name"),
         Column(title="value", kind="number"),
@@ -72,17 +74,17 @@ def _table(found: Generalization, *, brief: bool) -> Table:
         Column(title="says", help="vacuous: at least as large as what it bounds can be"),
         Column(title="of what"),
     ]
-    rows = [(one.name, one.value, one.evidence, _says(one), one.speaks_of) for one in found.rows]
+    rows = [(one.name, one.value, one.evidence, _says(one), one.speaks_of) for one in bounds.rows]
     if not brief:
         columns += [
             Column(title="as printed", kind="log10", help="the formula as a paper prints it, log10"),
             Column(title="source"),
             Column(title="note"),
         ]
-        rows = [(*row, one.log10_as_printed, one.source, one.note) for row, one in zip(rows, found.rows)]  # type: ignore[misc]
+        rows = [(*row, one.log10_as_printed, one.source, one.note) for row, one in zip(rows, bounds.rows)]  # type: ignore[misc]
     caption = (
-        f"Each row for itself holds with probability {1 - found.delta:.4g} where it is certified. Cells: "
-        f"{found.partition}."
+        f"Each row for itself holds with probability {1 - bounds.delta:.4g} where it is certified. Cells: "
+        f"{bounds.partition}."
     )
     return Table(title="Bounds", columns=tuple(columns), rows=tuple(rows), caption=caption)
 
@@ -93,7 +95,7 @@ def _says(one: BoundRow) -> str:
     return "vacuous" if one.vacuous else "not vacuous"
 
 
-def _conditions(found: Generalization) -> Table:
+def _conditions(bounds: Generalization) -> Table:
     columns = (
         Column(title="bound", kind="name"),
         Column(title="condition"),
@@ -102,27 +104,27 @@ def _conditions(found: Generalization) -> Table:
     )
     rows = [
         (one.name, each.what, each.status, each.why)
-        for one in found.rows
+        for one in bounds.rows
         for each in (one.missing if one.evidence != CERTIFIED else ())
     ]
     return Table(title="Conditions that are not met, or not known to be", columns=columns, rows=tuple(rows))
 
 
-def _summands(found: Generalization) -> Table:
+def _summands(bounds: Generalization) -> Table:
     columns = (Column(title="bound", kind="name"), Column(title="term"), Column(title="value", kind="number"))
-    rows = [(one.name, each.name, each.value) for one in found.rows for each in one.terms]
+    rows = [(one.name, each.name, each.value) for one in bounds.rows for each in one.terms]
     return Table(title="Terms of each bound", columns=columns, rows=tuple(rows))
 
 
-def _parts(found: Generalization) -> Table:
+def _parts(bounds: Generalization) -> Table:
     columns = (
         Column(title="error", kind="name"),
         Column(title="from", kind="number"),
         Column(title="to", kind="number"),
         Column(title="why"),
     )
-    rows = tuple((part.name, part.low, part.high, part.why) for part in found.parts)
-    return Table(title=f"The three errors of the model ({found.loss})", columns=columns, rows=rows)
+    rows = tuple((part.name, part.low, part.high, part.why) for part in bounds.parts)
+    return Table(title=f"The three errors of the model ({bounds.loss})", columns=columns, rows=rows)
 
 
 def _kind(name: str) -> str:
@@ -132,9 +134,9 @@ def _kind(name: str) -> str:
     return "confidence" if name in ("confidence", "draws") else "cells or complexity"
 
 
-def _terms(found: Generalization) -> Chart:
+def _terms(bounds: Generalization) -> Chart:
     """Return the measured loss, the complexity and the confidence term of every bound, and their sum, as log10."""
-    shown = [one for one in found.rows if one.terms and math.isfinite(one.log10_value)]
+    shown = [one for one in bounds.rows if one.terms and math.isfinite(one.log10_value)]
 
     def part(one: BoundRow, kind: str) -> float | None:
         terms = [each.log10 for each in one.terms if _kind(each.name) == kind]
@@ -155,16 +157,16 @@ def _terms(found: Generalization) -> Chart:
     )
 
 
-def _curves(found: Generalization) -> list[Block]:
+def _curves(bounds: Generalization) -> list[Block]:
     blocks: list[Block] = []
     over = [
         Curve(
             name=course.name,
-            points=tuple((math.log10(n), _log(found.train_loss + gap)) for n, gap in zip(course.sizes, course.gaps)),
+            points=tuple((math.log10(n), _log(bounds.train_loss + gap)) for n, gap in zip(course.sizes, course.gaps)),
         )
-        for course in found.courses
+        for course in bounds.courses
     ]
-    rules = (("the largest loss", math.log10(found.most)),)
+    rules = (("the largest loss", math.log10(bounds.most)),)
     if over and len(over[0].points) > 1:
         blocks.append(
             Curves(
@@ -177,11 +179,11 @@ def _curves(found: Generalization) -> list[Block]:
                 "confidence term grows.",
             )
         )
-    if found.courses:
-        start = math.log10(found.samples)
+    if bounds.courses:
+        start = math.log10(bounds.samples)
         points = [start + 0.25 * step for step in range(-4, 25)]
         curves = []
-        for course in found.courses:
+        for course in bounds.courses:
             values = []
             for exponent in points:
                 slack = generalization_slack(
@@ -189,9 +191,9 @@ def _curves(found: Generalization) -> list[Block]:
                     cells=course.cells,
                     partition=course.size,
                     delta=course.delta,
-                    most=found.most,
+                    most=bounds.most,
                 )
-                values.append((exponent, _log(found.train_loss + course.local + slack)))
+                values.append((exponent, _log(bounds.train_loss + course.local + slack)))
             curves.append(Curve(name=course.name, points=tuple(values)))
         blocks.append(
             Curves(

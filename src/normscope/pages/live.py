@@ -253,15 +253,7 @@ class LiveServer(ThreadingHTTPServer):
     """Serves the page of several runs, and their data as JSON; no request can change anything.
 
     A request is answered only if its address holds a random word and it names this host: other users of the machine do
-    not know the word, and pages of other sites cannot make such requests.
-
-    Args:
-        runs: the runs to follow.
-        names: the name of each run.
-        port: the port to serve on; 0 takes any free port.
-
-    Raises:
-        InputError: the port is taken, or not allowed.
+    not know the word, and pages of other sites cannot make such requests. Port 0 is any free port.
     """
 
     daemon_threads = True
@@ -291,8 +283,8 @@ class LiveServer(ThreadingHTTPServer):
             if asked.get("seen") == str(version(self._runs)):
                 return None
             parts = asked.get("parts", "").split("\n")[:20]
-            found = live_data(self._runs, self._names, dict.fromkeys(parts), low, high)
-            return json.dumps(found, allow_nan=False, separators=(",", ":")).encode()
+            content = live_data(self._runs, self._names, dict.fromkeys(parts), low, high)
+            return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -303,20 +295,20 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer with the page or its data, and with "not found" to those who do not know the address."""
         asked = urlsplit(self.path)
         port = self.server.server_port
-        known = self.headers.get("Host", "") in (f"{HOST}:{port}", f"localhost:{port}")
+        names_host = self.headers.get("Host", "") in (f"{HOST}:{port}", f"localhost:{port}")
         word, _, what = asked.path.removeprefix("/").partition("/")
-        if not known or not secrets.compare_digest(word.encode(), self.server.word.encode()):
+        if not names_host or not secrets.compare_digest(word.encode(), self.server.word.encode()):
             self._answer(HTTPStatus.NOT_FOUND)
         elif what == "":
             self._answer(HTTPStatus.OK, self.server.page, "text/html; charset=utf-8")
         elif what == "data":
             try:
-                found = self.server.data(asked.query)
+                content = self.server.data(asked.query)
             except ValueError:
                 self._answer(HTTPStatus.BAD_REQUEST)
                 return
-            status = HTTPStatus.NO_CONTENT if found is None else HTTPStatus.OK
-            self._answer(status, found or b"", "application/json")
+            status = HTTPStatus.NO_CONTENT if content is None else HTTPStatus.OK
+            self._answer(status, content or b"", "application/json")
         else:
             self._answer(HTTPStatus.NOT_FOUND)
 

@@ -63,9 +63,9 @@ def headline(radii: Radii) -> str:
         return first.strip() or f"The class of {pluralise(count, 'sample')} was examined; none is decided."
     whose = "those" if radii.labelled else pluralise(count, "sample")
     second = f"For half of {whose} the class provably cannot change within {median(own):.3g}"
-    found = [at for at, kept in zip(radii.attacked, radii.right, strict=True) if kept and at is not None]
-    if found and math.isfinite(median(found)):
-        second += f"; the attack needs {median(found):.3g} to change half of them"
+    attacked = [at for at, kept in zip(radii.attacked, radii.right, strict=True) if kept and at is not None]
+    if attacked and math.isfinite(median(attacked)):
+        second += f"; the attack needs {median(attacked):.3g} to change half of them"
     return f"{first}{second}."
 
 
@@ -98,7 +98,7 @@ def compared_radii(radii: Mapping[str, Radii], at: Sequence[float] | None = None
     """
     at = _instructive(radii) if at is None else at
     columns = [Column(title="network")]
-    labelled = all(found.labelled for found in radii.values())
+    labelled = all(one.labelled for one in radii.values())
     if labelled:
         columns.append(Column(title="accuracy", kind="percent", help="of the samples certified"))
     for word, note in (
@@ -107,12 +107,12 @@ def compared_radii(radii: Mapping[str, Radii], at: Sequence[float] | None = None
     ):
         columns += [Column(title=f"{word} {tick_text(r)}", kind="percent", help=f"{note} {tick_text(r)}") for r in at]
     rows: list[tuple[Cell, ...]] = []
-    for name, found in radii.items():
-        points = found.curve(at)
+    for name, one in radii.items():
+        points = one.curve(at)
         certified, attacked = (point.certified for point in points), (point.attacked for point in points)
-        rows.append((name, *((found.clean_accuracy,) if labelled else ()), *certified, *attacked))
+        rows.append((name, *((one.clean_accuracy,) if labelled else ()), *certified, *attacked))
     title = f"{'Accuracy' if labelled else 'Share'} within a radius: certified, and under attack"
-    hurried = [name for name, found in radii.items() if not found.converged]
+    hurried = [name for name, one in radii.items() if not one.converged]
     more = f" The budget ran out for {listed(hurried)}: more may be certified there." if hurried else ""
     return Table(title=title, columns=tuple(columns), rows=tuple(rows), caption=_reading(_widest(radii)) + more)
 
@@ -120,8 +120,8 @@ def compared_radii(radii: Mapping[str, Radii], at: Sequence[float] | None = None
 def _instructive(radii: Mapping[str, Radii]) -> list[float]:
     """Return radii at which networks are likely to differ: below the median certified and the median attacked one."""
     sides = (
-        [value for found in radii.values() for value in found.radius],
-        [value for found in radii.values() for value in found.attacked if value is not None],
+        [value for one in radii.values() for value in one.radius],
+        [value for one in radii.values() for value in one.attacked if value is not None],
     )
     finite = [[value for value in side if 0 < value < math.inf] for side in sides]
     return sorted({ticks(0.0, median(side), about=3)[-1] for side in finite if side}) or [1.0]
@@ -148,7 +148,7 @@ def compared_curves(radii: Mapping[str, Radii]) -> tuple[Chart, ...]:
 
 
 def _widest(radii: Mapping[str, Radii]) -> Radii:
-    return max(radii.values(), key=lambda found: found.reach(STEPS)[-1])
+    return max(radii.values(), key=lambda one: one.reach(STEPS)[-1])
 
 
 def _full(radii: Radii, at: Sequence[float] | None) -> list[Block]:
@@ -156,7 +156,7 @@ def _full(radii: Radii, at: Sequence[float] | None) -> list[Block]:
         Text(heading="Verdict", body=headline(radii), lead=True),
         Figures(items=tuple(_figures(radii))),
         *_chart(radii),
-        *_unsettled(radii),
+        *_warn_unsettled(radii),
         Text(heading="Accuracy by radius" if radii.labelled else "Share by radius", folded=True),
         accuracy_table(radii, at, title=""),
         Text(heading="Samples", folded=True),
@@ -171,7 +171,7 @@ def _full(radii: Radii, at: Sequence[float] | None) -> list[Block]:
 def _brief(radii: Radii, at: Sequence[float] | None) -> list[Block]:
     return [
         Text(body=headline(radii), lead=True),
-        *_unsettled(radii),
+        *_warn_unsettled(radii),
         accuracy_table(radii, at, title="accuracy by radius" if radii.labelled else "share by radius"),
         *([_samples(radii, title="radii by sample", brief=True)] if len(radii) <= FEW else []),
         *(Text(body=f"Note: {note}") for note in radii.notes),
@@ -180,7 +180,7 @@ def _brief(radii: Radii, at: Sequence[float] | None) -> list[Block]:
 
 def _figures(radii: Radii) -> list[Figure]:
     own = [radius for radius, kept in zip(radii.radius, radii.right, strict=True) if kept]
-    found = [at for at, kept in zip(radii.attacked, radii.right, strict=True) if kept and at is not None]
+    attacked = [at for at, kept in zip(radii.attacked, radii.right, strict=True) if kept and at is not None]
     of = "of the samples that are right" if radii.labelled else f"of {pluralise(len(radii), 'sample')}"
     items = []
     if radii.labelled:
@@ -189,13 +189,13 @@ def _figures(radii: Radii) -> list[Figure]:
     if own:
         label, term = "No change up to this size can change the class", "certified radius"
         items.append(Figure(label=label, value=median(own), kind="number", note=f"median {of}", term=term))
-    if found:
+    if attacked:
         label = "A change of this size was found that does"
-        items.append(Figure(label=label, value=median(found), kind="number", note=f"median {of}, by an attack"))
+        items.append(Figure(label=label, value=median(attacked), kind="number", note=f"median {of}, by an attack"))
     return items
 
 
-def _unsettled(radii: Radii) -> list[Block]:
+def _warn_unsettled(radii: Radii) -> list[Block]:
     if radii.converged:
         return []
     line = (("", radii.advice),) if radii.advice else ()

@@ -34,8 +34,7 @@ from ..report.glossary import glossary
 from ..report.limits import MAX_CURVES, left_out
 from ..report.words import pluralise
 from .audit import part
-from .audit_words import tally
-from .cards import next_steps, notices, steps
+from .audit_words import next_steps, notices, steps, tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,13 +213,13 @@ def verdict_of(run: Run) -> str:
 
 def headline(run: Run) -> list[str]:
     """Return a few sentences about a run as a whole."""
-    known = run.metadata
-    if not known:
+    metadata = run.metadata
+    if not metadata:
         return ["Nothing has been measured yet: the log ends before the first forward."]
-    every = known.get("every") or {}
+    every = metadata.get("every") or {}
     how = ", ".join(f"{tier} every {pluralise(interval, 'step')}" for tier, interval in every.items())
-    subject = f"{known.get('model', 'A model')} with {pluralise(known.get('parameters', 0), 'parameter')}"
-    first = f"{subject}, trained by {known.get('optimizer', 'an optimizer')}; measured: {how or 'at no interval'}."
+    subject = f"{metadata.get('model', 'A model')} with {pluralise(metadata.get('parameters', 0), 'parameter')}"
+    first = f"{subject}, trained by {metadata.get('optimizer', 'an optimizer')}; measured: {how or 'at no interval'}."
     if run.ended is None:
         end = "No end is logged: the run goes on, or it was killed."
     else:
@@ -237,9 +236,9 @@ def figures(run: Run) -> Iterator[Figure]:
     )
     loss = run.total("loss")
     if loss:
-        least = min((value for _, value in loss if not math.isnan(value)), default=math.nan)
-        note = f"first {loss[0][1]:.4g}, least {least:.4g}"
-        yield Figure(label="Loss", value=loss[-1][1], kind="number", note=note)
+        first, last, least, _ = ends(loss)
+        note = f"first {first:.4g}, least {math.nan if least is None else least:.4g}"
+        yield Figure(label="Loss", value=last, kind="number", note=note)
     for quantity, label in (("log10_printed", "Product of the norms"), ("log10_folded", "Folded product")):
         course = run.total(quantity)
         if course:
@@ -311,7 +310,7 @@ def curve(name: str, points: Points, *, of: int = 1, depth: float | None = None)
 
 def loss_curves(run: Run) -> Curves | None:
     """Return the loss over all steps, as log10 where it is positive and spans two powers of ten."""
-    return total_curves(loss_courses(run), title="Loss by step", axis="loss", found=marks(run), logarithmic=True)
+    return total_curves(loss_courses(run), title="Loss by step", axis="loss", marks=marks(run), logarithmic=True)
 
 
 def loss_courses(run: Run) -> dict[str, Points]:
@@ -327,15 +326,15 @@ def metric_curves(run: Run) -> list[Block | None]:
     names = metric_names(run)
     more = left_out(len(names), MOST, "logged figure")
     return [
-        *(total_curves({name: run.total(name)}, title=name, axis=name, found=marks(run)) for name in names[:MOST]),
+        *(total_curves({name: run.total(name)}, title=name, axis=name, marks=marks(run)) for name in names[:MOST]),
         Text(body=more) if more else None,
     ]
 
 
 def metric_names(run: Run) -> list[str]:
     """Return the names of the figures that the training loop logged beside the loss."""
-    given = [record.metrics for record in run.records] + [figures for _, figures in run.metrics]
-    return list(dict.fromkeys(name for figures in given for name in figures if name not in OF_LOSSES))
+    logged = [record.metrics for record in run.records] + [figures for _, figures in run.metrics]
+    return list(dict.fromkeys(name for figures in logged for name in figures if name not in OF_LOSSES))
 
 
 def lr_curves(run: Run) -> Curves | None:
@@ -349,7 +348,7 @@ def lr_curves(run: Run) -> Curves | None:
     }
     if all(len({value for _, value in points}) < 2 for points in courses.values()):
         return None
-    return total_curves(courses, title="Learning rate", axis="learning rate", found=marks(run), logarithmic=True)
+    return total_curves(courses, title="Learning rate", axis="learning rate", marks=marks(run), logarithmic=True)
 
 
 def product_curves(run: Run) -> Curves | None:
@@ -360,7 +359,7 @@ def product_curves(run: Run) -> Curves | None:
         term="printed product",
         axis="log10 of the product",
         caption=READING_THE_PRODUCTS,
-        found=marks(run),
+        marks=marks(run),
     )
 
 
@@ -371,7 +370,7 @@ def total_curves(
     axis: str,
     caption: str = "",
     term: str = "",
-    found: tuple[Mark, ...] = (),
+    marks: tuple[Mark, ...] = (),
     logarithmic: bool = False,
 ) -> Curves | None:
     """Return figures of the whole network as curves, or None where there is none."""
@@ -382,7 +381,7 @@ def total_curves(
     if logarithmic and values and min(values) > 0 and max(values) >= 100 * min(values):
         courses, axis = {name: _log10(points) for name, points in courses.items()}, f"log10 of the {axis}"
     curves = tuple(curve(name, points, of=len(courses)) for name, points in courses.items())
-    return Curves(title=title, curves=curves, axis=axis, caption=caption, term=term, marks=found)
+    return Curves(title=title, curves=curves, axis=axis, caption=caption, term=term, marks=marks)
 
 
 def _totals(run: Run) -> Curves | None:
@@ -417,55 +416,48 @@ def settings_table(run: Run) -> Table | None:
 def settings(run: Run) -> dict[str, str]:
     """Return the settings of a run by name, written out."""
     plain = {key: value for key, value in run.metadata.items() if key not in ("schema_version", "step", "notes")}
-    found: dict[str, Any] = {key: value for key, value in plain.items() if not isinstance(value, dict)}
-    found |= {f"every ({tier})": interval for tier, interval in (plain.get("every") or {}).items()}
+    values: dict[str, Any] = {key: value for key, value in plain.items() if not isinstance(value, dict)}
+    values |= {f"every ({tier})": interval for tier, interval in (plain.get("every") or {}).items()}
     if run.records and run.records[0].lr:
-        found["first lr"] = ", ".join(f"{rate:.4g}" for rate in run.records[0].lr)
+        values["first lr"] = ", ".join(f"{rate:.4g}" for rate in run.records[0].lr)
     decays = {layer.weight_decay for layer in run.of("weight") if layer.weight_decay is not None}
     if decays:
-        found["weight decay"] = ", ".join(f"{value:.4g}" for value in sorted(decays))
-    found |= plain.get("provenance") or {}
-    return {key: f"{value:,}" if isinstance(value, int) else str(value) for key, value in found.items()}
+        values["weight decay"] = ", ".join(f"{value:.4g}" for value in sorted(decays))
+    values |= plain.get("provenance") or {}
+    return {key: f"{value:,}" if isinstance(value, int) else str(value) for key, value in values.items()}
 
 
 Course = Sequence[tuple[int, float]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Last:
     """A column with the last value of a quantity."""
 
     quantity: str
     title: str
+    help: str
     kind: Kind = "log10"
-    help: str = ""
 
 
 WEIGHTS = (
-    Last(
-        quantity="norm_error",
-        title="error",
-        kind="number",
-        help="Decades by which the last norm may be off; one that may be off by more than 0.02 is not shown.",
-    ),
-    Last(quantity="norm_age", title="age", kind="count", help="Steps since the last norm was measured."),
-    Last(quantity="log10_folded", title="folded", help="log10 of the norm with the normalizer behind it, last."),
-    Last(
-        quantity="folded_error", title="error folded", kind="number", help="Decades by which that may be off, likewise."
-    ),
-    Last(quantity="log10_size", title="size", help="log10 of the Frobenius norm, last."),
-    Last(quantity="log10_gradient", title="gradient", help="log10 of the norm of the gradient, last."),
-    Last(quantity="log10_effective_lr", title="effective lr", help="log10 of lr/norm² or lr/norm, last."),
-    Last(quantity="rotation", title="rotation", kind="number", help="Angle of one step in radians, last."),
+    Last("norm_error", "error", "Decades by which the last norm may be off; above 0.02 it is not shown.", "number"),
+    Last("norm_age", "age", "Steps since the last norm was measured.", "count"),
+    Last("log10_folded", "folded", "log10 of the norm with the normalizer behind it, last."),
+    Last("folded_error", "error folded", "Decades by which that may be off, likewise.", "number"),
+    Last("log10_size", "size", "log10 of the Frobenius norm, last."),
+    Last("log10_gradient", "gradient", "log10 of the norm of the gradient, last."),
+    Last("log10_effective_lr", "effective lr", "log10 of lr/norm² or lr/norm, last."),
+    Last("rotation", "rotation", "Angle of one step in radians, last.", "number"),
 )
 NORMALIZERS = (
-    Last(quantity="log10_variance_min", title="smallest", help="log10 of the smallest variance, last."),
-    Last(quantity="log10_variance_max", title="largest", help="log10 of the largest variance, last."),
-    Last(quantity="log10_constant", title="constant", help="log10 of the largest Jacobian norm without scale, last."),
-    Last(quantity="log10_gain", title="gain", help="log10 of the same with the scale, last."),
-    Last(quantity="dominated", title="near eps", kind="percent", help="Share of the variances below 10 eps, last."),
-    Last(quantity="dead", title="dead", kind="percent", help="Share of the scales that let nothing through, last."),
-    Last(quantity="log10_running", title="to running", help="log10 of batch over running variance, mean, last."),
+    Last("log10_variance_min", "smallest", "log10 of the smallest variance, last."),
+    Last("log10_variance_max", "largest", "log10 of the largest variance, last."),
+    Last("log10_constant", "constant", "log10 of the largest Jacobian norm without scale, last."),
+    Last("log10_gain", "gain", "log10 of the same with the scale, last."),
+    Last("dominated", "near eps", "Share of the variances below 10 eps, last.", "percent"),
+    Last("dead", "dead", "Share of the scales that let nothing through, last.", "percent"),
+    Last("log10_running", "to running", "log10 of batch over running variance, mean, last."),
 )
 COURSE = (
     ("first", "at the first measurement"),
@@ -526,7 +518,7 @@ def _table(
     kind: LayerKind,
     quantity: str,
     title: str,
-    known: list[tuple[Column, Callable[[LayerRecord], Cell]]],
+    fixed: list[tuple[Column, Callable[[LayerRecord], Cell]]],
     lasts: Sequence[Last],
 ) -> Table | None:
     layers = run.of(kind)
@@ -537,7 +529,7 @@ def _table(
         (Column(title="layer", kind="name"), [layer.name for layer in layers]),
         (Column(title="kind", kind="name"), [layer.family for layer in layers]),
     ]
-    columns += [(column, [read(layer) for layer in layers]) for column, read in known]
+    columns += [(column, [read(layer) for layer in layers]) for column, read in fixed]
     spans = [ends(course.get(layer.name, ())) for layer in layers]
     for index, (name, meaning) in enumerate(COURSE):
         columns.append((Column(title=name, kind="log10", help=f"log10, {meaning}."), [cells[index] for cells in spans]))

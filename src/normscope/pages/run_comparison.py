@@ -34,18 +34,7 @@ NOT_SETTINGS = ("began",)
 
 
 def compare_runs_document(runs: Mapping[str, Run], *, brief: bool = False) -> Document:
-    """Return two or more runs side by side: losses, products, variances, layers matched by name, settings, alarms.
-
-    Args:
-        runs: runs by the names to show; the others are compared with the first.
-        brief: whether to make the short form for a terminal: without the pictures that have a curve per layer.
-
-    Returns:
-        Plain blocks; differences are those of the exponents: 1.0 is ten times as much as in the first run.
-
-    Raises:
-        InputError: fewer than two runs.
-    """
+    """Return runs by the names to show, compared with the first; the brief form has no picture of all layers."""
     if len(runs) < 2:
         raise InputError(f"{pluralise(len(runs), 'run')} given: a comparison needs at least two")
     loss = _overlaid(runs, "loss", "Loss by step", "loss")
@@ -80,11 +69,11 @@ def _verdict(runs: Mapping[str, Run]) -> str:
 
 
 def _summary(runs: Mapping[str, Run]) -> str:
-    known = [{(layer.kind, layer.name) for layer in run.layers} for run in runs.values()]
+    layers = [{(layer.kind, layer.name) for layer in run.layers} for run in runs.values()]
     return (
         f"{pluralise(len(runs), 'run')}, compared with {next(iter(runs))}: "
-        f"{pluralise(len(set.union(*known)), 'layer')} by "
-        f"name, of which {len(set.intersection(*known)):,} in every run. Figures are exponents of ten (log10) unless "
+        f"{pluralise(len(set.union(*layers)), 'layer')} by "
+        f"name, of which {len(set.intersection(*layers)):,} in every run. Figures are exponents of ten (log10) unless "
         "their heading says otherwise; a dash is not measured."
     )
 
@@ -124,9 +113,9 @@ def _end(points: Points, index: int) -> float | None:
 
 
 def _settings_table(runs: Mapping[str, Run]) -> Table | None:
-    known = {name: settings(run) for name, run in runs.items()}
-    keys = dict.fromkeys(key for found in known.values() for key in found if key not in NOT_SETTINGS)
-    rows = [(key, *(found.get(key) for found in known.values())) for key in keys]
+    by_run = {name: settings(run) for name, run in runs.items()}
+    keys = dict.fromkeys(key for values in by_run.values() for key in values if key not in NOT_SETTINGS)
+    rows = [(key, *(values.get(key) for values in by_run.values())) for key in keys]
     different = tuple(row for row in rows if len(set(row[1:])) > 1)
     if not different:
         return None
@@ -161,8 +150,8 @@ def _pictures(runs: Mapping[str, Run], view: LayerPicture, brief: bool) -> list[
         if math.isfinite(value)
     ]
     span = (min(values), max(values)) if values else None
-    found = ((name, view_curves(run, view, span=span)) for name, run in runs.items())
-    drawn = [replace(picture, title=f"{view.title}: {name}") for name, picture in found if picture is not None]
+    pictures = ((name, view_curves(run, view, span=span)) for name, run in runs.items())
+    drawn = [replace(picture, title=f"{view.title}: {name}") for name, picture in pictures if picture is not None]
     return [picture if picture is drawn[-1] else replace(picture, caption="") for picture in drawn]
 
 
@@ -174,7 +163,7 @@ def _layer_table(runs: Mapping[str, Run], view: LayerPicture) -> Table | None:
     order = merged_order([[layer.name for layer in run.of(view.kind)] for run in runs.values()])
     rows = []
     for name in order:
-        values = [found.get(name) for found in lasts]
+        values = [by_name.get(name) for by_name in lasts]
         if any(value is not None for value in values):
             rows.append((name, *values, *(difference(value, values[0]) for value in values[1:])))
     if not rows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from ..bounds.curve.shares import DomainPoint, ShareCurve
+from ..bounds.curve.curve import DomainPoint, ShareCurve
 from ..bounds.data.quantile import SHARES, DataBracket
 from ..diagnosis.scope_shares import SHARE
 from ..diagnosis.verdict import sentence
@@ -53,11 +53,11 @@ def curve_blocks(curve: ShareCurve, *, brief: bool = False) -> list[Block]:
 
 def statements(curve: ShareCurve, share: float = 0.99) -> list[str]:
     """Return a curve in sentences: one at the samples, one inside a domain and one over all inputs."""
-    found = []
+    lines = []
     if curve.data is not None:
         high = curve.limits(share)[0]
         samples = pluralise(curve.data.samples, "sample")
-        found.append(
+        lines.append(
             f"{samples} are too few to speak of {100 * share:g} % of the data."
             if high == math.inf
             else f"At {100 * share:g} % of the data (DATA) a small change grows at most {factor(high)} times, with "
@@ -66,12 +66,12 @@ def statements(curve: ShareCurve, share: float = 0.99) -> list[str]:
     point = curve.domain(share)
     if point is not None:
         size = _times(point.bracket.log10_upper)
-        found.append(
-            f"At every input whose inner values stay in the ranges of {_recorded(curve)} (DOMAIN; "
+        lines.append(
+            f"At every input whose inner values stay in the ranges of {_count_recorded(curve)} (DOMAIN; "
             f"{point.width}) a small change grows {size}; {covering(point)}."
         )
-    found.append(f"Over all inputs (GLOBAL) a change grows {_times(curve.everywhere.log10_upper)}.")
-    return found
+    lines.append(f"Over all inputs (GLOBAL) a change grows {_times(curve.everywhere.log10_upper)}.")
+    return lines
 
 
 def covering(point: DomainPoint) -> str:
@@ -162,13 +162,13 @@ def _domains(curve: ShareCurve) -> Table | None:
         ReadColumn("method", "name", lambda point: point.bracket.method),
     )
     caption = (
-        f"Recorded over {_recorded(curve)}. A domain need not be convex: between two inputs the bound holds if the "
-        "whole segment lies inside."
+        f"Recorded over {_count_recorded(curve)}. A domain need not be convex: between two inputs the bound holds if "
+        "the whole segment lies inside."
     )
     return tabulate(curve.domains, columns, title="Domains, each inside the next", caption=caption)
 
 
-def _recorded(curve: ShareCurve) -> str:
+def _count_recorded(curve: ShareCurve) -> str:
     """Say over how many samples or batches the domains were recorded."""
     shape = curve.everywhere.input_shape or (1,)
     whole = curve.mode == "train" or shape[0] > 1
@@ -193,50 +193,39 @@ QUANTILE_MEANING = (
 )
 
 
-def quantile_document(found: DataBracket, *, brief: bool = False) -> Document:
+def quantile_document(bracket: DataBracket, *, brief: bool = False) -> Document:
     """Return the report: the statement, limits by share, and the samples with the largest norms."""
-    blocks: list[Block] = [Text(body=quantile_headline(found)), *_warn_unconverged(found)]
+    blocks: list[Block] = [Text(body=quantile_headline(bracket))]
+    if not bracket.converged:
+        blocks.append(Notice(level="warning", heading="what to do", lines=(("", f"{bracket.advice}"),)))
+    points = [(share, *bracket.limits(share)) for share in sorted({*SHARES, bracket.share})]
+    points = [point for point in points if point[2] < math.inf or point[0] == bracket.share]
     if not brief:
-        blocks += [_quantile_figures(found), _quantile_chart(found)]
-    blocks += [_quantile_table(found), _largest_table(found)]
-    blocks += [_part_table(found.per_class, "By class", "class")] if found.per_class else []
-    blocks += [_part_table(found.per_layer, "By layer", "layer")] if found.per_layer else []
-    blocks += [Text(body=sentence(note)) for note in found.notes]
+        items = (
+            Figure(label="samples", value=bracket.samples, kind="count"),
+            Figure(label=f"{100 * bracket.share:g} % quantile, at most", value=bracket.log10_upper, kind="log10"),
+            Figure(label="largest norm seen", value=bracket.largest[0][1], kind="log10"),
+        )
+        blocks += [Figures(items=items), _quantile_chart(points)]
+    blocks += [_quantile_table(bracket, points), _largest_table(bracket)]
+    blocks += [_part_table(bracket.per_class, "By class", "class")] if bracket.per_class else []
+    blocks += [_part_table(bracket.per_layer, "By layer", "layer")] if bracket.per_layer else []
+    blocks += [Text(body=sentence(note)) for note in bracket.notes]
     return Document(title="How much a small change of the input grows, over the data", blocks=tuple(blocks))
 
 
-def quantile_headline(found: DataBracket) -> str:
+def quantile_headline(bracket: DataBracket) -> str:
     """Return the statement, and what it does not say."""
-    samples = pluralise(found.samples, "sample")
-    if found.log10_upper == math.inf:
-        return f"No statement: {found.reason}."
+    samples = pluralise(bracket.samples, "sample")
+    if bracket.log10_upper == math.inf:
+        return f"No statement: {bracket.reason}."
     return (
-        f"With confidence {found.confidence:.4g}, at {100 * found.share:.6g} % of inputs or more a small change grows "
-        f"at most {factor(found.log10_upper)} times (from {samples}). {QUANTILE_MEANING}"
+        f"With confidence {bracket.confidence:.4g}, at {100 * bracket.share:.6g} % of inputs or more a small change "
+        f"grows at most {factor(bracket.log10_upper)} times (from {samples}). {QUANTILE_MEANING}"
     )
 
 
-def _warn_unconverged(found: DataBracket) -> list[Block]:
-    return [] if found.converged else [Notice(level="warning", heading="what to do", lines=(("", f"{found.advice}"),))]
-
-
-def _quantile_figures(found: DataBracket) -> Figures:
-    return Figures(
-        items=(
-            Figure(label="samples", value=found.samples, kind="count"),
-            Figure(label=f"{100 * found.share:g} % quantile, at most", value=found.log10_upper, kind="log10"),
-            Figure(label="largest norm seen", value=found.largest[0][1], kind="log10"),
-        )
-    )
-
-
-def _quantile_points(found: DataBracket) -> list[tuple[float, float, float]]:
-    shares = sorted({*SHARES, found.share})
-    points = [(share, *found.limits(share)) for share in shares]
-    return [point for point in points if point[2] < math.inf or point[0] == found.share]
-
-
-def _quantile_table(found: DataBracket) -> Table:
+def _quantile_table(bracket: DataBracket, points: list[tuple[float, float, float]]) -> Table:
     return Table(
         title="By share of the data",
         columns=(
@@ -244,16 +233,16 @@ def _quantile_table(found: DataBracket) -> Table:
             Column(title="at least", kind="log10", help="the quantile is no smaller, with that confidence"),
             Column(title="at most", kind="log10", help="the quantile is no larger, with that confidence"),
         ),
-        rows=tuple((f"{100 * share:.6g} %", low, high) for share, low, high in _quantile_points(found)),
-        caption=f"Each side holds with confidence {found.confidence:g}, one at a time. Exponents of ten of the norm.",
+        rows=tuple((_percent(share), low, high) for share, low, high in points),
+        caption=f"Each side holds with confidence {bracket.confidence:g}, one at a time. Exponents of ten of the norm.",
     )
 
 
-def _quantile_chart(found: DataBracket) -> Chart:
-    points = [point for point in _quantile_points(found) if math.isfinite(point[2])]
+def _quantile_chart(points: list[tuple[float, float, float]]) -> Chart:
+    points = [point for point in points if math.isfinite(point[2])]
     return Chart(
         title="Jacobian norm by share of the data",
-        labels=tuple(f"{100 * share:.6g} %" for share, _, _ in points),
+        labels=tuple(_percent(share) for share, _, _ in points),
         series=(Series(name="at most", style="line", values=tuple(high for _, _, high in points)),),
         axis="log10 of the norm",
         caption="The larger the share, the larger the norm that it does not exceed; more samples reach larger shares.",
@@ -281,14 +270,14 @@ def _part_table(parts: Mapping[str, DataBracket], title: str, what: str) -> Tabl
     )
 
 
-def _largest_table(found: DataBracket) -> Table:
+def _largest_table(bracket: DataBracket) -> Table:
     return Table(
         title="Samples with the largest norms",
         columns=(
             Column(title="sample", kind="count", help="its index in the order of the data, from 0"),
             Column(title="norm", kind="log10", help="of the Jacobian there, at most"),
         ),
-        rows=found.largest,
+        rows=bracket.largest,
         caption="Look at these first: outliers, broken samples and inputs close to a jump of the function are here.",
     )
 
@@ -306,7 +295,7 @@ def curve_figures(curve: ShareCurve | None) -> Iterator[Figure]:
     point = None if curve is None else curve.domain(SHARE)
     if point is not None and point.bracket.log10_upper < math.inf:
         cover = point.coverage
-        seen = (
+        coverage = (
             "its coverage was not measured"
             if cover is None
             else f"{cover.inside} of {cover.samples} fresh samples are inside: at least {cover.at_least} of the data"
@@ -314,7 +303,7 @@ def curve_figures(curve: ShareCurve | None) -> Iterator[Figure]:
         yield Figure(
             label="At any input in the ranges of your data a small change grows at most",
             value=f"{factor(point.bracket.log10_upper)} times",
-            note=f"{point.width}; {seen}",
+            note=f"{point.width}; {coverage}",
             term="domain",
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..core.bracket import Bracket
@@ -41,23 +41,20 @@ class Rung:
 
 def rungs(brackets: Mapping[str, Bracket]) -> list[Rung]:
     """Return brackets by method; those that agree share a rung, which shows `best` or the one of strongest evidence."""
-    found: list[list[str]] = []
+    groups: list[list[str]] = []
     for name, bracket in brackets.items():
-        alike = next((names for names in found if _agree(brackets[names[0]], bracket)), None)
+        alike = next((names for names in groups if _agree(brackets[names[0]], bracket)), None)
         if alike is None:
-            found.append([name])
+            groups.append([name])
         else:
             alike.append(name)
-    return [Rung(names=tuple(names), bracket=brackets[_shown_name(names, brackets)]) for names in found]
+    strongest = [max(names, key=lambda name: (name == "best", brackets[name].evidence)) for names in groups]
+    return [Rung(names=tuple(names), bracket=brackets[name]) for names, name in zip(groups, strongest, strict=True)]
 
 
 def _agree(one: Bracket, other: Bracket) -> bool:
     same = one.log10_upper == other.log10_upper or abs(one.log10_upper - other.log10_upper) < AGREE
     return same and (one.scope, one.holds, one.reason) == (other.scope, other.holds, other.reason)
-
-
-def _shown_name(names: Sequence[str], brackets: Mapping[str, Bracket]) -> str:
-    return "best" if "best" in names else max(names, key=lambda name: brackets[name].evidence)
 
 
 def bracket_table(brackets: Mapping[str, Bracket], *, title: str = "", caption: str = "") -> Table:

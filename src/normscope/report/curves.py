@@ -100,17 +100,18 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
 
 def as_table(curves: Curves) -> Table | None:
     """Return curves as lines of text: each with its ends, its range and its course, for a terminal."""
-    known = [(curve.name, [value for _, value in curve.points]) for curve in curves.curves if curve.points]
-    if not known:
+    drawn = [(curve.name, [value for _, value in curve.points]) for curve in curves.curves if curve.points]
+    if not drawn:
         return None
-    moved = {name: _moved(values) for name, values in known}
-    chosen = sorted(moved, key=lambda name: -moved[name])[:MOST_LINES]
-    rows = [
-        (name, values[0], values[-1], _least(values), _most(values), sparkline(values))
-        for name, values in known
-        if name in chosen
-    ]
-    left = len(known) - len(rows)
+    moved = {name: abs(values[-1] - values[0]) for name, values in drawn}  # one that ends in NaN moved most
+    chosen = sorted(moved, key=lambda name: -math.inf if math.isnan(moved[name]) else -moved[name])[:MOST_LINES]
+    rows = []
+    for name, values in drawn:
+        if name in chosen:
+            numbers = [value for value in values if not math.isnan(value)]
+            least, most = min(numbers, default=None), max(numbers, default=None)
+            rows.append((name, values[0], values[-1], least, most, sparkline(values)))
+    left = len(drawn) - len(rows)
     xs = [x for curve in curves.curves for x, _ in curve.points]
     ends = f"{curves.along} {count_text(min(xs))} to {count_text(max(xs))}"
     kinds = [Column(title=title, kind="number") for title in ("first", "last", "least", "most")]
@@ -120,19 +121,6 @@ def as_table(curves: Curves) -> Table | None:
         rows=tuple(rows),
         caption=f"Those that moved most; {left:,} more are in the HTML report." if left else "",
     )
-
-
-def _moved(values: Sequence[float]) -> float:
-    change = abs(values[-1] - values[0])
-    return math.inf if math.isnan(change) else change
-
-
-def _least(values: Sequence[float]) -> float | None:
-    return min((value for value in values if not math.isnan(value)), default=None)
-
-
-def _most(values: Sequence[float]) -> float | None:
-    return max((value for value in values if not math.isnan(value)), default=None)
 
 
 def path_ends(circle: Circle) -> Table:
@@ -154,7 +142,7 @@ class MeasuredStretch:
 def places(curves: Curves) -> Iterator[MeasuredStretch]:
     """Yield the stretches that a pointer can rest on: one for each x, or stretches of equal width where x are many."""
     xs = sorted({x for curve in curves.curves for x, _ in curve.points} | {mark.x for mark in curves.marks})
-    groups = [[x] for x in xs] if len(xs) <= PLACES else _binned(xs)
+    groups = [[x] for x in xs] if len(xs) <= PLACES else _bin_points(xs)
     ends = [groups[0][0], *((one[-1] + other[0]) / 2 for one, other in itertools.pairwise(groups)), groups[-1][-1]]
     walks = [_CurveWalk(curve) for curve in curves.curves]
     for group, start, stop in zip(groups, ends, ends[1:]):
@@ -174,15 +162,15 @@ class _CurveWalk:
 
     def last(self, low: float, high: float) -> float | None:
         """Return the last value in a stretch; None if there is none."""
-        found = None
+        latest = None
         while self._at < len(self._points) and self._points[self._at][0] <= high:
             x, value = self._points[self._at]
-            found = value if x >= low else found
+            latest = value if x >= low else latest
             self._at += 1
-        return found
+        return latest
 
 
-def _binned(xs: Sequence[float]) -> list[list[float]]:
+def _bin_points(xs: Sequence[float]) -> list[list[float]]:
     low, width = xs[0], (xs[-1] - xs[0]) / PLACES
     groups: dict[int, list[float]] = {}
     for x in xs:
@@ -190,18 +178,14 @@ def _binned(xs: Sequence[float]) -> list[list[float]]:
     return list(groups.values())
 
 
-def _value_lines(read: list[tuple[str, float]]) -> list[str]:
+def _value_lines(values: list[tuple[str, float]]) -> list[str]:
     """Return a line for each curve; where curves are many, for the largest and the smallest alone."""
-    if len(read) > NAMED:
-        read = sorted(read, key=lambda pair: -math.inf if math.isnan(pair[1]) else -pair[1])
-        half = NAMED // 2
-        between = [f"… {len(read) - NAMED} between"]
-        return [*map(_line, read[:half]), *between, *map(_line, read[-half:])]
-    return [_line(pair) for pair in read]
-
-
-def _line(pair: tuple[str, float]) -> str:
-    return f"{pair[0]}: {format_cell(pair[1], 'number')}"
+    many = len(values) > NAMED
+    if many:
+        values = sorted(values, key=lambda pair: -math.inf if math.isnan(pair[1]) else -pair[1])
+    lines = [f"{name}: {format_cell(value, 'number')}" for name, value in values]
+    half = NAMED // 2
+    return [*lines[:half], f"… {len(lines) - NAMED} between", *lines[-half:]] if many else lines
 
 
 def count_text(value: float) -> str:

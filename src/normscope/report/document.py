@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from ..core.codec import plain
+from ..core.codec import encode
 
 Kind = Literal["text", "sentence", "name", "count", "number", "log10", "percent", "seconds"]
 """The kind of values in a column; renderers format cells by it, so that cells stay plain values.
@@ -330,5 +330,5 @@ class Document:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data: each block with its `type`; infinities become strings, `None` stays `None`."""
-        blocks = [{"type": type(block).__name__.lower(), **plain(asdict(block))} for block in self.blocks]
+        blocks = [{"type": type(block).__name__.lower(), **encode(asdict(block))} for block in self.blocks]
         return {"title": self.title, "blocks": blocks}

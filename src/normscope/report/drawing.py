@@ -174,19 +174,19 @@ def arrow(frame: Frame, along: float, value: float, colour: str) -> str:
     return tag("path", class_=f"infinite {colour}", d=f"M{path}Z")
 
 
-def shortened(name: str, most: int) -> str:
+def shorten_name(name: str, most: int) -> str:
     """Return a long name in fewer letters: the words of a module path are clipped, other names lose their middle.
 
     Example:
-        >>> shortened("1.layers.12.layer.0.normalization", 22), shortened("0.self_attn.out_proj", 16)
+        >>> shorten_name("1.layers.12.layer.0.normalization", 22), shorten_name("0.self_attn.out_proj", 16)
         ('1.laye.12.laye.0.norm', '0.self.out_proj')
     """
     if len(name) <= most:
         return name or NOT_MEASURED
     words = name.split(".")
     if len(words) > 1 and PATH.fullmatch(name):
-        inner = (".".join((*(_clipped(word, cap) for word in words[:-1]), words[-1])) for cap in range(most, 3, -1))
-        every = (".".join(_clipped(word, cap) for word in words) for cap in range(most, 0, -1))
+        inner = (".".join((*(_clip_word(word, cap) for word in words[:-1]), words[-1])) for cap in range(most, 3, -1))
+        every = (".".join(_clip_word(word, cap) for word in words) for cap in range(most, 0, -1))
         for clipped in (*inner, *every):
             if len(clipped) <= most:
                 return clipped
@@ -194,7 +194,7 @@ def shortened(name: str, most: int) -> str:
     return f"{name[: most - tail - 1]}…{name[-tail:]}"
 
 
-def _clipped(word: str, most: int) -> str:
+def _clip_word(word: str, most: int) -> str:
     return word if len(word) <= most else word[:most].rstrip("_") or word[:most]
 
 

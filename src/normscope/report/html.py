@@ -52,12 +52,6 @@ def to_html(document: Document) -> str:
 
     Its content security policy forbids every request and every script but its own, so that a name from a model or a
     file can never run as code.
-
-    Args:
-        document: the document to show.
-
-    Returns:
-        The page, in UTF-8 once written.
     """
     document = within_limits(document)
     environment = _environment()
@@ -119,22 +113,18 @@ def sections(document: Document) -> tuple[Section, ...]:
         if heading or not parts:
             parts.append((heading, []))
         parts[-1][1].append(block)
-    found: list[Section] = []
+    whole: list[Section] = []
     for index, (heading, blocks) in enumerate(parts, 1):
-        part = _section(index, heading, blocks)
-        if found and isinstance(blocks[0], Text) and blocks[0].inner:
-            found[-1] = replace(found[-1], parts=(*found[-1].parts, part))
+        first = blocks[0]
+        opened = first if isinstance(first, Text) and first.heading else Text()
+        part = Section(
+            anchor=f"part-{index}", heading=heading, blocks=tuple(blocks), term=opened.term, folded=opened.folded
+        )
+        if whole and isinstance(first, Text) and first.inner:
+            whole[-1] = replace(whole[-1], parts=(*whole[-1].parts, part))
         else:
-            found.append(part)
-    return tuple(found)
-
-
-def _section(index: int, heading: str, blocks: list[Block]) -> Section:
-    first = blocks[0]
-    opened = first if isinstance(first, Text) and first.heading else Text()
-    return Section(
-        anchor=f"part-{index}", heading=heading, blocks=tuple(blocks), term=opened.term, folded=opened.folded
-    )
+            whole.append(part)
+    return tuple(whole)
 
 
 def words(document: Document) -> dict[str, str]:

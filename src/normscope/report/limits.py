@@ -26,13 +26,13 @@ CUT_LETTERS, CUT_CAPTION_LETTERS = 60, 1000
 
 def within_limits(document: Document) -> Document:
     """Return a document that can be shown: where it is too long, its first parts, with a sentence on the others."""
-    blocks = [_shortened(_cut(block), MAX_LETTERS, MAX_LETTERS) for block in document.blocks[:MAX_BLOCKS]]
+    blocks = [_shorten_block(_cut(block), MAX_LETTERS, MAX_LETTERS) for block in document.blocks[:MAX_BLOCKS]]
     if len(document.blocks) > MAX_BLOCKS:
         blocks.append(Text(body=left_out(len(document.blocks), MAX_BLOCKS, "part")))
     letters = sum(map(_letters, blocks))
     if letters > MAX_PAGE_LETTERS:
         note = f"The texts of this page have {letters:,} letters: of long names and cells only the beginning is shown."
-        blocks = [Text(body=note), *(_shortened(block, CUT_CAPTION_LETTERS, CUT_LETTERS) for block in blocks)]
+        blocks = [Text(body=note), *(_shorten_block(block, CUT_CAPTION_LETTERS, CUT_LETTERS) for block in blocks)]
     return Document(title=cut_text(document.title, MAX_LETTERS), blocks=tuple(blocks))
 
 
@@ -41,18 +41,20 @@ def _cut(block: Block) -> Block:
     match block:
         case Table() if len(block.rows) > MAX_ROWS:
             left = left_out(len(block.rows), MAX_ROWS, "row")
-            return replace(block, rows=block.rows[:MAX_ROWS], caption=_joined(block.caption, left))
+            return replace(block, rows=block.rows[:MAX_ROWS], caption=_join_sentences(block.caption, left))
         case Chart() if len(block.labels) > MAX_ROWS:
             left = left_out(len(block.labels), MAX_ROWS, "place")
             series = tuple(_cut_series(one) for one in block.series)
-            return replace(block, labels=block.labels[:MAX_ROWS], series=series, caption=_joined(block.caption, left))
+            return replace(
+                block, labels=block.labels[:MAX_ROWS], series=series, caption=_join_sentences(block.caption, left)
+            )
         case Curves() if len(block.curves) > MAX_CURVES or len(block.marks) > MAX_ROWS:
             left = left_out(len(block.curves), MAX_CURVES, "curve") + left_out(len(block.marks), MAX_ROWS, "mark")
-            caption = _joined(block.caption, left)
+            caption = _join_sentences(block.caption, left)
             return replace(block, curves=block.curves[:MAX_CURVES], marks=block.marks[:MAX_ROWS], caption=caption)
         case Circle() if len(block.paths) > MAX_CURVES:
             left = left_out(len(block.paths), MAX_CURVES, "curve")
-            return replace(block, paths=block.paths[:MAX_CURVES], caption=_joined(block.caption, left))
+            return replace(block, paths=block.paths[:MAX_CURVES], caption=_join_sentences(block.caption, left))
         case Notice() if len(block.lines) + len(block.more) > MAX_ROWS:
             left = left_out(len(block.lines) + len(block.more), MAX_ROWS, "line")
             lines = block.lines[:MAX_ROWS]
@@ -82,11 +84,11 @@ def left_out(total: int, shown: int, noun: str) -> str:
     return f"Only the first {shown:,} of {pluralise(total, noun)} are shown here; the result itself has them all."
 
 
-def _joined(*sentences: str) -> str:
+def _join_sentences(*sentences: str) -> str:
     return " ".join(filter(None, sentences))
 
 
-def _shortened(block: Any, own: int, inner: int) -> Any:
+def _shorten_block(block: Any, own: int, inner: int) -> Any:
     """Return a block with at most so many letters of its own texts, and of those of its rows, curves and items."""
     values = {item.name: getattr(block, item.name) for item in fields(block)}
     cut = {name: cut_text(value, own if isinstance(value, str) else inner) for name, value in values.items()}
@@ -101,7 +103,7 @@ def cut_text(value: Any, most: int) -> Any:
     if isinstance(value, tuple):
         numbers = all(isinstance(item, int | float) for item in value)
         return value if numbers else tuple(cut_text(item, most) for item in value)
-    return _shortened(value, most, most) if is_dataclass(value) else value
+    return _shorten_block(value, most, most) if is_dataclass(value) else value
 
 
 def _letters(value: Any) -> int:

@@ -18,7 +18,7 @@ from .drawing import (
     number_text,
     rule_lines,
     scale,
-    shortened,
+    shorten_name,
     tag,
 )
 from .words import format_cell
@@ -67,8 +67,7 @@ def chart_svg(chart: Chart, *, narrow: bool = False) -> str:
         "svg",
         *grid_lines(frame),
         *_names(named, frame),
-        tag("text", f"left out of the names: {escaped(prefix)}", class_="axis", **_note_place(frame)) if prefix else "",
-        tag("text", escaped(chart.axis), class_="axis", **_axis_place(frame)) if chart.axis else "",
+        *_notes(chart, prefix, frame),
         *(line for series, number in lines for line in _lines(chart, series, number, frame)),
         *(_place(chart, index, frame) for index in range(frame.count)),
         *rule_lines(chart.rules, frame),
@@ -117,10 +116,12 @@ def _sideways(chart: Chart, extent: AxisScale, narrow: bool) -> Frame:
 def _upright(chart: Chart, extent: AxisScale, narrow: bool) -> Frame:
     count, most = len(chart.labels), _longest(chart, narrow)
     # Turned names of layers reach beyond the left end of the axis, and the left margin must hold them.
-    left, right = (40.0, 10.0) if narrow else (52.0, 16.0 + _widest(chart))
+    left, right = (40.0, 10.0)
+    if not narrow:  # beside the plot stand the names of reference values
+        left, right = 52.0, 16.0 + max((CHARACTER * len(name) for name, _ in chart.rules), default=0.0)
     width = NARROW - left - right if narrow else WIDTH
     band = width / count
-    lengths = {index: len(shortened(chart.labels[index], most)) * CHARACTER for index in _labelled(count, band)}
+    lengths = {index: len(shorten_name(chart.labels[index], most)) * CHARACTER for index in _labelled(count, band)}
     tilt = TILT if max(lengths.values()) > band - 8 else 0.0
     turn = math.radians(tilt)
     out = max(length * math.cos(turn) - band * (index + 0.5) + 12 for index, length in lengths.items())
@@ -144,11 +145,6 @@ def _longest(chart: Chart, narrow: bool) -> int:
     return (20 if narrow else 34) if chart.sideways else (16 if narrow else 22)
 
 
-def _widest(chart: Chart) -> float:
-    """Return the width of the longest name of a reference value, in pixels."""
-    return max((CHARACTER * len(name) for name, _ in chart.rules), default=0.0)
-
-
 def _labelled(count: int, band: float) -> range:
     """Return the labels for which there is room: every one, or every second, third, ..."""
     return range(0, count, max(1, math.ceil(SPACING / band)))
@@ -158,26 +154,27 @@ def _names(chart: Chart, frame: Frame) -> Iterator[str]:
     most = _longest(chart, frame.narrow)
     for index in range(frame.count) if frame.sideways else _labelled(frame.count, frame.band):
         x, y = frame.point(frame.middle(index), 0.0)
+        name = escaped(shorten_name(chart.labels[index], most))
         if frame.sideways:
-            name = escaped(shortened(chart.labels[index], most))
             yield tag("text", name, class_="label", x=frame.left - 10, y=y + 4, text_anchor="end")
         else:
-            name = escaped(shortened(chart.labels[index], most))
             turned = f" rotate(-{number_text(frame.tilt)})" if frame.tilt else ""
             across, down = number_text(x + (4 if turned else 0)), number_text(y + (14 if turned else 18))
             at = f"translate({across} {down}){turned}"
             yield tag("text", name, class_="label", transform=at, text_anchor="end" if turned else "middle")
 
 
-def _axis_place(frame: Frame) -> dict[str, float | str]:
-    if frame.sideways:
-        middle = frame.whole[0] / 2 if frame.narrow else frame.left + frame.width / 2
-        return {"x": middle, "y": frame.whole[1] - 6, "text_anchor": "middle"}
-    return {"x": 2.0 if frame.narrow else frame.left, "y": 14.0}
-
-
-def _note_place(frame: Frame) -> dict[str, float | str]:
-    return {"x": frame.whole[0] - 4, "y": frame.whole[1] - 5, "text_anchor": "end"}
+def _notes(chart: Chart, prefix: str, frame: Frame) -> Iterator[str]:
+    """Yield what is left out of the names, and what the values are."""
+    width, height = frame.whole
+    if prefix:
+        text = f"left out of the names: {escaped(prefix)}"
+        yield tag("text", text, class_="axis", x=width - 4, y=height - 5, text_anchor="end")
+    if chart.axis and frame.sideways:
+        middle = width / 2 if frame.narrow else frame.left + frame.width / 2
+        yield tag("text", escaped(chart.axis), class_="axis", x=middle, y=height - 6, text_anchor="middle")
+    elif chart.axis:
+        yield tag("text", escaped(chart.axis), class_="axis", x=2.0 if frame.narrow else frame.left, y=14.0)
 
 
 def _lines(chart: Chart, series: Series, number: int, frame: Frame) -> Iterator[str]:
@@ -218,7 +215,8 @@ def hover_text(chart: Chart, index: int) -> str:
 
 def _marks(chart: Chart, series: Series, number: int, index: int, frame: Frame) -> Iterator[str]:
     value = series.values[index]
-    along, radius = frame.middle(index) + _shift(chart, number, frame), _radius(frame)
+    along = frame.middle(index) + _shift(chart, number, frame)
+    radius = 3.6 if frame.count <= CROWDED else min(2.4, max(1.6, 0.5 * frame.band))
     if series.until is not None:
         yield from _span(chart, series, number, index, frame)
         return
@@ -256,10 +254,6 @@ def _span(chart: Chart, series: Series, number: int, index: int, frame: Frame) -
     if _written(chart):
         x, y = frame.point(along, high)
         yield tag("text", format_cell(max(ends), "log10"), class_="figure", x=x + 10, y=y + 4)
-
-
-def _radius(frame: Frame) -> float:
-    return 3.6 if frame.count <= CROWDED else min(2.4, max(1.6, 0.5 * frame.band))
 
 
 def _shift(chart: Chart, number: int, frame: Frame) -> float:

@@ -136,9 +136,9 @@ def _plot(curves: Curves, narrow: bool) -> Plot | None:
 def _steps(curves: Curves, plot: Plot) -> Iterator[str]:
     """Yield the ticks of the numeric axis; they are whole numbers where every x is one."""
     frame = plot.frame
-    found = ticks(plot.low, plot.high, about=4 if frame.narrow else 8)
+    positions = ticks(plot.low, plot.high, about=4 if frame.narrow else 8)
     whole = all(x == round(x) for curve in curves.curves for x, _ in curve.points)
-    for tick in found:
+    for tick in positions:
         if whole and abs(tick - round(tick)) > 1e-9:
             continue
         x, y = frame.point(plot.along(tick), 0.0)
@@ -192,12 +192,12 @@ def _tenths(value: int) -> str:
 def _apart(marks: tuple[Mark, ...], plot: Plot) -> Iterator[Mark]:
     """Yield the marks to draw: where several fall on the same spot, the most serious of them."""
     order = ("info", "warning", "error")
-    found: dict[int, Mark] = {}
+    by_spot: dict[int, Mark] = {}
     for mark in marks:
         spot = round(plot.along(mark.x) / 4)
-        if spot not in found or order.index(mark.level) > order.index(found[spot].level):
-            found[spot] = mark
-    yield from found.values()
+        if spot not in by_spot or order.index(mark.level) > order.index(by_spot[spot].level):
+            by_spot[spot] = mark
+    yield from by_spot.values()
 
 
 def _happened(mark: Mark, plot: Plot) -> str:

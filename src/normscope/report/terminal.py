@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
@@ -19,12 +18,10 @@ from .document import (
     Figures,
     Glossary,
     Notice,
-    Series,
     Steps,
     Table,
     Text,
 )
-from .drawing import AxisScale, scale, tick_text
 from .limits import within_limits
 from .words import LEVELS, format_cell, visible
 
@@ -35,23 +32,18 @@ if TYPE_CHECKING:
 
 COLOURS = {"info": "cyan", "warning": "yellow", "error": "bold red"}
 
-MOST_LABELS = 40
-"""Charts with more labels are left to the HTML report."""
-
 TEXT_WIDTH = 28
 """A column of text has at least this many characters, so that it stays readable."""
 
 FRAME = 3
 """Characters that a column of a table takes beside its content."""
 
-GLYPHS = "●○◆◇▲△"
-
 
 def print_document(document: Document, *, console: rich.console.Console | None = None) -> None:
     """Print `document`.
 
     Tables too wide for the console are printed in parts that repeat the first column; a line of text stands for a
-    chart of more than 40 labels.
+    chart, which pages draw.
 
     Args:
         document: the document to print.
@@ -88,7 +80,7 @@ def _print_block(block: Block, console: rich.console.Console) -> None:
         case Notice():
             _print_notice(block, console)
         case Chart():
-            _print_chart(block, console)
+            _say(console, f"{block.title or 'A chart'}: a chart, in the HTML report", "dim")
         case Curves():
             shown = as_table(block)
             if shown is None:
@@ -146,11 +138,7 @@ def _print_table(table: Table, console: rich.console.Console) -> None:
 
 
 def parts(table: Table, *, width: int) -> Iterator[Table]:
-    """Yield a table, or, where it is too wide, several tables with some of its columns each and the first in all.
-
-    Yields:
-        Tables of the same rows.
-    """
+    """Yield a table, or, where it is too wide, several tables with some of its columns each and the first in all."""
     widths = [_width(table, index, width) + FRAME for index in range(len(table.columns))]
     chosen: list[int] = [0] if widths else []
     for index in range(1, len(widths)):
@@ -217,66 +205,3 @@ def _heading(title: str, width: int) -> str:
     for word in title.split(" "):
         lines[-1:] = [f"{lines[-1]} {word}".lstrip()] if len(lines[-1]) + len(word) < width else [lines[-1], word]
     return "\n".join(line for line in lines if line)
-
-
-def _print_chart(chart: Chart, console: rich.console.Console) -> None:
-    extent = scale(chart)
-    if extent is None:
-        _say(console, f"{chart.title}: nothing was measured", "dim")
-        return
-    if len(chart.labels) > MOST_LABELS:
-        _say(console, f"{chart.title}: a chart of {len(chart.labels)} labels, in the HTML report", "dim")
-        return
-    if chart.title:
-        _say(console, chart.title, "bold")
-    for line in chart_lines(chart, extent, width=min(console.width, 110)):
-        console.print(line, markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
-    if chart.caption:
-        _say(console, chart.caption, "dim")
-
-
-def chart_lines(chart: Chart, extent: AxisScale, *, width: int) -> Iterator[str]:
-    """Yield a chart as lines of text: one per label with its values on a track, then the axis and the legend.
-
-    Yields:
-        Lines without line ends.
-    """
-    labels = [visible(label) for label in chart.labels]
-    margin = min(max(map(len, labels), default=0), width // 3)
-    track = max(width - margin - 3, 10)
-    for index, label in enumerate(labels):
-        yield f"{label[-margin:] if margin else '':>{margin}} │{_track(chart, index, extent, track)}".rstrip()
-    low, high = tick_text(round(extent.low, 2)), tick_text(round(extent.high, 2))
-    yield f"{'':>{margin}} └{'─' * track}"
-    yield f"{'':>{margin}}  {low}{visible(chart.axis):^{max(track - len(low) - len(high), 0)}}{high}"
-    if len(chart.series) > 1:
-        named = [f"{_legend(series, number)} {visible(series.name)}" for number, series in enumerate(chart.series)]
-        together = "   ".join(named)
-        for line in [together] if margin + 2 + len(together) <= width else named:
-            yield f"{'':>{margin}}  {line}"
-
-
-def _legend(series: Series, number: int) -> str:
-    return "━" if series.style == "spans" else GLYPHS[number % len(GLYPHS)]
-
-
-def _track(chart: Chart, index: int, extent: AxisScale, track: int) -> str:
-    """Return the values of one label as characters along a line."""
-    characters = [" "] * track
-
-    def position(value: float) -> int:
-        share = extent.share(value) if math.isfinite(value) else float(value > 0)
-        return min(max(round(share * (track - 1)), 0), track - 1)
-
-    for number, series in enumerate(chart.series):
-        ends = [values[index] for values in (series.values, series.until) if values is not None]
-        known = [end for end in ends if end is not None and not math.isnan(end)]
-        if not known:
-            continue
-        glyph = _legend(series, number)
-        for filled in range(position(min(known)), position(max(known)) + 1):
-            characters[filled] = glyph
-        for end in known:
-            if math.isinf(end):
-                characters[position(end)] = "▶" if end > 0 else "◀"
-    return "".join(characters)

@@ -8,10 +8,8 @@ with torch.random.fork_rng(devices=[]):  # examples hold layers, whose weights a
         arithmetic,
         attention,
         comparison,
-        complex_values,
         convolution,
         elementary,
-        known,
         linear,
         normalization,
         pooling,
@@ -20,4 +18,5 @@ with torch.random.fork_rng(devices=[]):  # examples hold layers, whose weights a
         scatter,
         shape,
         softmax,
+        units,
     )

@@ -25,8 +25,7 @@ from ..theory.turning_points import TurningPoint, turning
 from .effects import UNKNOWN, Effect, Elementwise, Gain, Range, Unbounded
 from .local.local import Builder
 from .local.scalar import Scalar, scalar_step
-from .registry import LocalRule, WordRule, activation_of, effect_of, rule
-from .vocabulary import EntrywiseWord
+from .registry import EntrywiseWord, LocalRule, WordRule, activation_of, effect_of, rule
 
 aten = torch.ops.aten
 WRITTEN = 1e-9
@@ -62,14 +61,14 @@ def entrywise(
         word=word or called,
     )
     def activation(node: Node, operands: Sequence[Range]) -> Effect:
-        known = chosen(node)
-        if known is None:
+        wanted = chosen(node)
+        if wanted is None:
             return Unbounded(reason=f"a parameter of {node.op} depends on the input in {node.where}")
-        found = effect(known, node)
+        outcome = effect(wanted, node)
         copies = math.prod(node.shape) / max(math.prod(node.operands[0].shape), 1)
-        if copies != 1 and isinstance(found, Elementwise):  # a tensor of limits may be larger than the operand
-            return Gain(gains=(found.gain.times(Upper.of(math.sqrt(copies), found.evidence, allowance=1e-15)),))
-        return found
+        if copies != 1 and isinstance(outcome, Elementwise):  # a tensor of limits may be larger than the operand
+            return Gain(gains=(outcome.gain.times(Upper.of(math.sqrt(copies), outcome.evidence, allowance=1e-15)),))
+        return outcome
 
 
 def effect(activation: Activation, node: Node) -> Effect:
@@ -81,27 +80,27 @@ def effect(activation: Activation, node: Node) -> Effect:
 
 def values_within(node: Node) -> tuple[float, float]:
     """Return the range of a function's values, where its rule knows one."""
-    found = effect_of(node, [UNKNOWN])
-    return found.range if isinstance(found, Elementwise) else (-math.inf, math.inf)
+    outcome = effect_of(node, [UNKNOWN])
+    return outcome.range if isinstance(outcome, Elementwise) else (-math.inf, math.inf)
 
 
 def between_turns(node: Node, build: Builder) -> str | None:
     """Return a function whose derivative is monotone between the turning points of its activation."""
-    known = activation_of(node)
-    if known is None or known.turns is None or len(node.operands) != 1:
+    function = activation_of(node)
+    if function is None or function.turns is None or len(node.operands) != 1:
         return None
     bounded = values_within(node)
     return scalar_step(
-        node, build, Scalar(lambda x: node.evaluate([x]), known.turns, bounded=bounded, margin=known.margin)
+        node, build, Scalar(lambda x: node.evaluate([x]), function.turns, bounded=bounded, margin=function.margin)
     )
 
 
 def called(node: Node) -> EntrywiseWord | None:
     """Return the word of the activation that a node is."""
-    known = activation_of(node)
-    if known is None or known.word is None or not all(map(math.isfinite, known.slope)):
+    function = activation_of(node)
+    if function is None or function.word is None or not all(map(math.isfinite, function.slope)):
         return None
-    return EntrywiseWord(*known.word)
+    return EntrywiseWord(*function.word)
 
 
 _FIXED: dict[str, Callable[[Tensor], Tensor]] = {
@@ -111,8 +110,8 @@ _FIXED: dict[str, Callable[[Tensor], Tensor]] = {
 }  # fmt: skip
 
 
-def _fixed(known: Activation) -> Callable[[dict[str, Any]], Activation]:
-    return lambda arguments: known
+def _fixed(activation: Activation) -> Callable[[dict[str, Any]], Activation]:
+    return lambda arguments: activation
 
 
 for _name, _function in _FIXED.items():
@@ -221,9 +220,9 @@ entrywise(
 
 def _limits(node: Node) -> tuple[Any, Any]:
     """Return the limits of a clamp: numbers, tensors, or None."""
-    given = node.bound()
+    arguments = node.bound()
     names = ("min_val", "max_val") if node.op is aten.hardtanh.default else ("min", "max")
-    low, high = (given.get(name) for name in names)
+    low, high = (arguments.get(name) for name in names)
     return low, high
 
 
@@ -285,43 +284,47 @@ for _op, _functions in (
 
 
 def _written(node: Node) -> Activation:
-    found: Activation = node.op.data["activation"]
-    return found
+    activation: Activation = node.op.data["activation"]
+    return activation
 
 
 def _written_steps(node: Node, build: Builder) -> str | None:
     """An activation written out in several operators: the turning points of the one it is, or its own knots."""
-    found = _written(node)
+    activation = _written(node)
     run: Callable[[Tensor], Tensor] = lambda x: node.evaluate([x])  # noqa: E731
-    knots = turning(*found.knots)
-    if found.reason is not None:
-        reason = f"{found.name.partition('(')[0]} jumps within the ball, in {node.where}"
+    knots = turning(*activation.knots)
+    if activation.reason is not None:
+        reason = f"{activation.name.partition('(')[0]} jumps within the ball, in {node.where}"
         return scalar_step(node, build, Scalar(run, jumps=knots, margin=STRAIGHT, reason=reason)) if knots else None
     if knots:
-        return scalar_step(node, build, Scalar(run, knots, bounded=found.bounded, margin=STRAIGHT))
-    if found.turns is None or any(turn.period for turn in found.turns):
+        return scalar_step(node, build, Scalar(run, knots, bounded=activation.bounded, margin=STRAIGHT))
+    if activation.turns is None or any(turn.period for turn in activation.turns):
         return None
-    turns = tuple(TurningPoint(turn.at / found.inner) for turn in found.turns)
-    margin = max(found.margin, WRITTEN) * max(1.0, abs(found.factor))
-    return scalar_step(node, build, Scalar(run, turns, bounded=found.bounded, margin=margin))
+    turns = tuple(TurningPoint(turn.at / activation.inner) for turn in activation.turns)
+    margin = max(activation.margin, WRITTEN) * max(1.0, abs(activation.factor))
+    return scalar_step(node, build, Scalar(run, turns, bounded=activation.bounded, margin=margin))
 
 
 def _written_word(node: Node) -> EntrywiseWord | None:
     """The word of the activation that is written out, if the two agree to rounding: a proof is of this network."""
-    known = _written(node)
-    said = None if (known.inner, known.factor) != (1.0, 1.0) else known.word
-    if known.name == "silu" and known.factor == 1.0 and known.inner > 0:
-        said = ("silu", {"beta": known.inner}) if STRETCH[0] <= known.inner <= STRETCH[1] else None
-    if said is None or not all(map(math.isfinite, known.slope)) or not _identical(node.op.function, known.function):
+    activation = _written(node)
+    said = None if (activation.inner, activation.factor) != (1.0, 1.0) else activation.word
+    if activation.name == "silu" and activation.factor == 1.0 and activation.inner > 0:
+        said = ("silu", {"beta": activation.inner}) if STRETCH[0] <= activation.inner <= STRETCH[1] else None
+    if (
+        said is None
+        or not all(map(math.isfinite, activation.slope))
+        or not _identical(node.op.function, activation.function)
+    ):
         return None
     return EntrywiseWord(*said)
 
 
-def _identical(function: Callable[[Tensor], Tensor], known: Callable[[Tensor], Tensor]) -> bool:
+def _identical(function: Callable[[Tensor], Tensor], other: Callable[[Tensor], Tensor]) -> bool:
     """Whether two functions agree to rounding: a script must be the network, not one that comes close."""
     grid = torch.cat([torch.linspace(-12, 12, 4801, dtype=torch.float64), torch.logspace(1.1, 3, 50).double()])
     grid = torch.cat([grid, -grid])
-    first, second = function(grid), known(grid)
+    first, second = function(grid), other(grid)
     return bool(((first - second).abs() <= 1e-12 * (grid.abs() + second.abs() + 1e-3)).all())
 
 

@@ -17,8 +17,7 @@ from .local.local import Builder
 from .local.products import Multiply, product_of
 from .local.scalar import Scalar, reciprocal, scalar_step
 from .maps import coded, spread
-from .registry import rule
-from .vocabulary import LargerWord, ProductWord
+from .registry import LargerWord, ProductWord, rule
 
 aten = torch.ops.aten
 

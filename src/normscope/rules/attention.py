@@ -16,17 +16,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..core.log10 import norm as l2
 from ..core.log10 import product_above as above
 from ..core.rounding import numerical
-from ..core.sizes import norm as l2
 from ..graph.ir import Node, Ref
 from ..linalg.linear_map import Diagonal, Identity, LinearMap
 from .effects import Effect, Gain, Linear, Range, Unbounded
 from .local.entry_sets import Softmax
 from .local.local import Builder
 from .local.products import product_of
-from .registry import rule
-from .vocabulary import AttentionWord
+from .registry import AttentionWord, rule
 
 aten = torch.ops.aten
 _MASKED = -1e30
@@ -83,30 +82,30 @@ def _attention_steps(node: Node, build: Builder) -> str | None:
 
 def _attention_word(node: Node) -> AttentionWord | None:
     """Attention without grouped heads, with a mask that does not vary."""
-    given = node.bound()
-    query, key, value = (given[name] for name in ("query", "key", "value"))
+    arguments = node.bound()
+    query, key, value = (arguments[name] for name in ("query", "key", "value"))
     shapes = [tuple(item.shape) for item in (query, key, value)]
-    mask = given.get("attn_mask")
+    mask = arguments.get("attn_mask")
     if len({shape[:-2] for shape in shapes}) > 1 or isinstance(mask, Ref) or min(map(len, shapes)) < 2:
         return None
-    bias = _added(mask, bool(given.get("is_causal")), shapes[0][-2], shapes[1][-2])
+    bias = _added(mask, bool(arguments.get("is_causal")), shapes[0][-2], shapes[1][-2])
     if bias is not None and (not bool(torch.isfinite(bias).all()) or bool((bias <= _MASKED / 2).all(-1).any())):
         return None  # a row of the mask leaves nothing
-    scale = given.get("scale")
+    scale = arguments.get("scale")
     return AttentionWord(query, key, value, 1.0 / math.sqrt(shapes[0][-1]) if scale is None else float(scale), bias)
 
 
 def _added(mask: Tensor | None, causal: bool, queries: int, keys: int) -> Tensor | None:
     """Return what a mask adds to the scores, in numbers that are finite; None for nothing."""
-    found = None
+    bias = None
     if isinstance(mask, Tensor):
-        found = torch.where(mask, 0.0, _MASKED).double() if mask.dtype is torch.bool else mask.double()
-        found = found.clamp(min=_MASKED)
+        bias = torch.where(mask, 0.0, _MASKED).double() if mask.dtype is torch.bool else mask.double()
+        bias = bias.clamp(min=_MASKED)
     if causal:
         lower = torch.ones(queries, keys, dtype=torch.bool).tril()
-        found = torch.where(lower, 0.0, _MASKED).double() + (0.0 if found is None else found.cpu())
-        found = found.clamp(min=_MASKED)
-    return found
+        bias = torch.where(lower, 0.0, _MASKED).double() + (0.0 if bias is None else bias.cpu())
+        bias = bias.clamp(min=_MASKED)
+    return bias
 
 
 @rule(
@@ -127,8 +126,8 @@ def attention(node: Node, operands: Sequence[Range]) -> Effect:
         rows[name] = next(ranges).row if isinstance(value, Ref) else float(l2(value.double(), -1).amax())
     query, key, value = arguments["query"], arguments["key"], arguments["value"]
     width = query.shape[-1]
-    given = arguments.get("scale")
-    scale = abs(float(given)) if given is not None else 1.0 / math.sqrt(width)
+    factor = arguments.get("scale")
+    scale = abs(float(factor)) if factor is not None else 1.0 / math.sqrt(width)
     queries = query.shape[-2]
     # a key head may serve several query heads (grouped queries, or broadcasting): each sees the same change
     heads = math.prod(node.shape[:-2])

@@ -200,5 +200,5 @@ def jump(node: Node, operands: Sequence[Range]) -> Effect:
 
 def jumps(node: Node) -> bool:
     """Whether a node's operator is not continuous, whatever its arguments."""
-    found = lookup(node)
-    return found is not None and found.effect is jump
+    record = lookup(node)
+    return record is not None and record.effect is jump

@@ -15,9 +15,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..graph.ir import Graph, Node, Ref, Unit, leaves
-from ..graph.memory import overlap, storage_of
-from ..graph.regions import SAME, Reader
+from ..graph.ir import Graph, Node, Ref, Unit, leaves, overlap, storage_of
+from ..graph.units import SAME, Reader
 from .linear import PRODUCTS
 from .registry import lookup, multiplied, sets_of
 
@@ -139,10 +138,10 @@ def _pair(graph: Graph, reader: Reader, node: Node) -> _Pair | None:
     normalizer = _normalizer(reader, node)
     if normalizer is None:
         return None
-    found = _walk(reader, normalizer.source)
-    if found is None:
+    walked = _walk(reader, normalizer.source)
+    if walked is None:
         return None
-    weight, layer, moves = found
+    weight, layer, moves = walked
     channels = weight.shape[layer.axis]
     numbers = channel_numbers(weight, layer.axis, moves)
     if normalizer.groups is not None and not aligned(numbers, normalizer.source.shape):
@@ -156,7 +155,9 @@ def _pair(graph: Graph, reader: Reader, node: Node) -> _Pair | None:
         sets = tuple(channel * normalizer.groups // channels for channel in range(channels))
         pointwise = math.prod(normalizer.source.shape[2:]) == 1
     between = (*moves, *normalizer.inner)
-    exclusive = _exclusive(graph, (weight, *between), (*between, node))
+    inside, readers = {n.name for n in (weight, *between)}, {n.name for n in (*between, node)}
+    others = (n for n in graph if n.name not in readers)
+    exclusive = graph.output not in inside and not any(inside.intersection(n.refs) for n in others)
     unit: Gauge = "channel" if single else "layer" if normalizer.groups is None else "group"
     redundancy: Redundancy = "no" if not (normalizer.centred and exclusive) else "whole" if single else "common"
     feed = FeedingLayer(
@@ -185,9 +186,9 @@ class _Users:
 
     def of(self, user: Node, tensor: Tensor) -> set[str]:
         """Return the names of the nodes that use the tensor of one of them."""
-        found = {node.name for node, other in self.places.get(storage_of(tensor), []) if overlap(tensor, other)}
+        names = {node.name for node, other in self.places.get(storage_of(tensor), []) if overlap(tensor, other)}
         remade = self.places.get(user.path, []) if tensor.ndim > 1 else []
-        return found | {node.name for node, other in remade if _equal(tensor, other)}
+        return names | {node.name for node, other in remade if _equal(tensor, other)}
 
 
 def _settled(pair: _Pair, others: dict[str, list[_Pair]], users: _Users) -> FeedingLayer:
@@ -211,12 +212,12 @@ def _settled(pair: _Pair, others: dict[str, list[_Pair]], users: _Users) -> Feed
 
 def weight_layer(node: Node) -> WeightLayer | None:
     """Return a node's weight, bias and channel axis if it is a layer with a constant weight."""
-    found = multiplied(node)
-    if found is None or len(node.operands) != 1 or node.index is not None:
+    factors = multiplied(node)
+    if factors is None or len(node.operands) != 1 or node.index is not None:
         return None
     product = PRODUCTS.get(node.op)
-    turned = product == 0 and isinstance(found.right, Ref)  # the weight stands on the left
-    weight, read, bias = (found.left, found.right, None) if turned else (found.right, found.left, found.added)
+    turned = product == 0 and isinstance(factors.right, Ref)  # the weight stands on the left
+    weight, read, bias = (factors.left, factors.right, None) if turned else (factors.right, factors.left, factors.added)
     if not isinstance(weight, Tensor) or weight.ndim < 2 or not isinstance(read, Ref):
         return None
     if not (bias is None or isinstance(bias, Tensor)):
@@ -235,20 +236,20 @@ def weight_layer(node: Node) -> WeightLayer | None:
 
 def is_convolution(node: Node) -> bool:
     """Whether a node is a convolution, transposed or not."""
-    found = lookup(node)
-    return found is not None and found.family == "convolution"
+    record = lookup(node)
+    return record is not None and record.family == "convolution"
 
 
 def _normalizer(reader: Reader, node: Node) -> _Normalizer | None:
     """Return what a node normalizes, if it is a normalizer of one value with constant parameters."""
-    found = sets_of(node)
-    if found is None:
+    sets = sets_of(node)
+    if sets is None:
         return None
     [source] = node.operands
     if isinstance(node.op, Unit):
         return _written(reader, node, source)
-    dims = found.axes if found.groups is None else ()
-    return _Normalizer(source=source, groups=found.groups, dims=dims, running=found.running, centred=found.centred)
+    dims = sets.axes if sets.groups is None else ()
+    return _Normalizer(source=source, groups=sets.groups, dims=dims, running=sets.running, centred=sets.centred)
 
 
 def _written(reader: Reader, node: Node, source: Ref) -> _Normalizer:
@@ -280,12 +281,6 @@ def _walk(reader: Reader, source: Ref) -> tuple[Node, WeightLayer, tuple[Node, .
         moves.append(node)
         node = reader.nodes.get(node.refs[0])
     return None
-
-
-def _exclusive(graph: Graph, inside: tuple[Node, ...], readers: tuple[Node, ...]) -> bool:
-    """Whether nobody but `readers` reads the values of the nodes `inside`."""
-    names, allowed = {node.name for node in inside}, {node.name for node in readers}
-    return graph.output not in names and all(node.name in allowed for node in graph if names.intersection(node.refs))
 
 
 def _view(tensor: Tensor) -> tuple[Any, ...]:

@@ -17,8 +17,7 @@ from .effects import Effect, Gain, Linear, Range, Unbounded
 from .local.local import Builder
 from .local.products import product_of
 from .maps import coded, spread
-from .registry import Factors, rule
-from .vocabulary import MatmulWord
+from .registry import Factors, MatmulWord, rule
 
 aten = torch.ops.aten
 PRODUCTS = {
@@ -32,8 +31,8 @@ MATRICES = (aten.linear.default, aten.addmm.default, aten.mm.default, aten.matmu
 
 def weighted(node: Node) -> Factors:
     """Return input, weight and bias of a layer that calls them so."""
-    given = node.bound()
-    return Factors(given["input"], given["weight"], given.get("bias"))
+    arguments = node.bound()
+    return Factors(arguments["input"], arguments["weight"], arguments.get("bias"))
 
 
 def _factors(node: Node) -> Factors:

@@ -29,8 +29,7 @@ from .effects import Effect, Gain, Linear, Range, Unbounded
 from .local.entry_sets import Normalize
 from .local.local import Builder
 from .maps import as_sets
-from .registry import rule, sets_of
-from .vocabulary import NormalizedSets
+from .registry import NormalizedSets, rule, sets_of
 
 aten = torch.ops.aten
 
@@ -43,49 +42,51 @@ def centering(shape: tuple[int, ...]) -> Centering:
 
 def _constant(node: Node) -> dict[str, Any] | None:
     """Return the arguments of a normalizer of one value; None where a parameter varies or statistics are meant."""
-    given = node.bound()
-    single = isinstance(given.get("input"), Ref) and len(node.operands) == 1 and node.index in (None, 0)
-    return given if single and given["eps"] is not None else None
+    arguments = node.bound()
+    single = isinstance(arguments.get("input"), Ref) and len(node.operands) == 1 and node.index in (None, 0)
+    return arguments if single and arguments["eps"] is not None else None
 
 
 def _channel_sets(node: Node) -> NormalizedSets | None:
     """Every channel on its own: over the whole batch (BatchNorm), or over one sample (InstanceNorm)."""
-    given = _constant(node)
-    if given is None:
+    arguments = _constant(node)
+    if arguments is None:
         return None
     positions = tuple(range(2, len(node.shape)))
     return NormalizedSets(
         view=node.shape,
         axes=(0, *positions) if node.is_batch_norm else positions,
-        eps=float(given["eps"]),
-        scale=_channels(given.get("weight"), node),
-        shift=_channels(given.get("bias"), node),
+        eps=float(arguments["eps"]),
+        scale=_channels(arguments.get("weight"), node),
+        shift=_channels(arguments.get("bias"), node),
         groups=node.shape[1],
-        running=not (node.uses_batch_statistics if node.is_batch_norm else given["use_input_stats"]),
+        running=not (node.uses_batch_statistics if node.is_batch_norm else arguments["use_input_stats"]),
     )
 
 
 def _group_sets(node: Node) -> NormalizedSets | None:
     """Groups of channels with their positions, one set per group and sample."""
-    given = _constant(node)
-    if given is None:
+    arguments = _constant(node)
+    if arguments is None:
         return None
-    groups = int(given["num_groups"])
+    groups = int(arguments["num_groups"])
     sets = node.shape[0] * groups
-    scale, shift = (_channels(given.get(name), node) for name in ("weight", "bias"))
-    return NormalizedSets((sets, math.prod(node.shape) // sets), (1,), float(given["eps"]), scale, shift, groups=groups)
+    scale, shift = (_channels(arguments.get(name), node) for name in ("weight", "bias"))
+    return NormalizedSets(
+        (sets, math.prod(node.shape) // sets), (1,), float(arguments["eps"]), scale, shift, groups=groups
+    )
 
 
 def _trailing_sets(node: Node) -> NormalizedSets | None:
     """The trailing dimensions of every position (LayerNorm, RMSNorm)."""
-    given = _constant(node)
-    if given is None:
+    arguments = _constant(node)
+    if arguments is None:
         return None
     rank = len(node.shape)
-    axes = tuple(range(rank - len(given["normalized_shape"]), rank))
-    scale, shift = (None if v is None else v.double() for v in (given.get("weight"), given.get("bias")))
+    axes = tuple(range(rank - len(arguments["normalized_shape"]), rank))
+    scale, shift = (None if v is None else v.double() for v in (arguments.get("weight"), arguments.get("bias")))
     centred = node.operator == "layer_norm"
-    return NormalizedSets(node.shape, axes, float(given["eps"]), scale, shift, centred)
+    return NormalizedSets(node.shape, axes, float(arguments["eps"]), scale, shift, centred)
 
 
 def _written_sets(node: Node) -> NormalizedSets:
@@ -96,25 +97,25 @@ def _written_sets(node: Node) -> NormalizedSets:
 
 def _steps(node: Node, build: Builder) -> str | None:
     """Turn into `[sets, n]`, centre, normalize, turn back, scale and shift."""
-    found = sets_of(node)
-    if found is None or found.running:
+    sets = sets_of(node)
+    if sets is None or sets.running:
         return None
-    there, back, size = as_sets(found.view, found.axes)
-    name = build.moved(node.refs[0], lambda x: there(x.reshape(found.view)))
-    if found.centred:
+    there, back, size = as_sets(sets.view, sets.axes)
+    name = build.moved(node.refs[0], lambda x: there(x.reshape(sets.view)))
+    if sets.centred:
         name = build.affine([(name, centering(size))])
-    name = build.apply(Normalize(found.eps), name, shape=size)
+    name = build.apply(Normalize(sets.eps), name, shape=size)
     name = build.moved(name, lambda x: back(x).reshape(node.shape))
-    if found.scale is None and found.shift is None:
+    if sets.scale is None and sets.shift is None:
         return name
-    linear: LinearMap = Identity(node.shape) if found.scale is None else Diagonal(found.scale, node.shape)
-    return build.affine([(name, linear)], None if found.shift is None else found.shift.expand(node.shape))
+    linear: LinearMap = Identity(node.shape) if sets.scale is None else Diagonal(sets.scale, node.shape)
+    return build.affine([(name, linear)], None if sets.shift is None else sets.shift.expand(node.shape))
 
 
 def _word(node: Node) -> NormalizedSets | None:
     """What is normalized, where the statistics are those of the input and eps keeps the division finite."""
-    found = sets_of(node)
-    return found if found is not None and not found.running and found.eps > 0 else None
+    sets = sets_of(node)
+    return sets if sets is not None and not sets.running and sets.eps > 0 else None
 
 
 @rule(
@@ -178,41 +179,41 @@ def normalizer(node: Node, operands: Sequence[Range]) -> Effect:
     """Return the effect of a normalizer: its division, between the centring and the scale."""
     if node.index not in (None, 0):
         return Unbounded(reason=f"the statistics of the normalizer {node.where} are read: no bound is known for them")
-    found = sets_of(node)
-    if found is None:
+    sets = sets_of(node)
+    if sets is None:
         return Unbounded(reason=f"a parameter of the normalizer {node.where} depends on the input")
-    if found.running:
+    if sets.running:
         return _statistics(node)
-    entries = math.prod(found.view[axis] for axis in found.axes)
-    gain = rms_norm_global(None, entries, found.eps)
+    entries = math.prod(sets.view[axis] for axis in sets.axes)
+    gain = rms_norm_global(None, entries, sets.eps)
     if gain.reason:
         return Unbounded(reason=f"{gain.reason}, in {node.where}")
-    after = None if found.scale is None else Diagonal(found.scale, node.shape)
-    effect = Gain(gains=(gain,), before=_centred(node, found), after=after, range=_range(node, found, entries))
+    after = None if sets.scale is None else Diagonal(sets.scale, node.shape)
+    effect = Gain(gains=(gain,), before=_centred(node, sets), after=after, range=_range(node, sets, entries))
     if node.operator != "layer_norm":
         return effect
-    scale = None if found.scale is None else found.scale.reshape(-1)
-    return replace(effect, whole=layer_norm_global(scale, entries, found.eps))
+    scale = None if sets.scale is None else sets.scale.reshape(-1)
+    return replace(effect, whole=layer_norm_global(scale, entries, sets.eps))
 
 
-def _centred(node: Node, found: NormalizedSets) -> LinearMap:
+def _centred(node: Node, sets: NormalizedSets) -> LinearMap:
     """Return the centring of every set, as a map of the whole value."""
-    if not found.centred:
+    if not sets.centred:
         return Identity(node.shape)
-    if found.groups is None and len(found.axes) == 1:
+    if sets.groups is None and len(sets.axes) == 1:
         return centering(node.shape)
-    there, back, size = as_sets(found.view, found.axes)
-    turn = Reindex.of(lambda x: there(x.reshape(found.view)), node.shape, node.device)
+    there, back, size = as_sets(sets.view, sets.axes)
+    turn = Reindex.of(lambda x: there(x.reshape(sets.view)), node.shape, node.device)
     again = Reindex.of(lambda x: back(x).reshape(node.shape), size, node.device)
     return compose(again, compose(centering(size), turn))
 
 
-def _range(node: Node, found: NormalizedSets, entries: int) -> Range:
+def _range(node: Node, sets: NormalizedSets, entries: int) -> Range:
     """Return how large the value can get: no entry of a set of n exceeds sqrt(n), and no row within one set does."""
-    top = 1.0 if found.scale is None else float(found.scale.abs().amax())
-    offset = 0.0 if found.shift is None else float(found.shift.abs().amax())
+    top = 1.0 if sets.scale is None else float(sets.scale.abs().amax())
+    offset = 0.0 if sets.shift is None else float(sets.shift.abs().amax())
     rank = len(node.shape)
-    within = rank > 2 if found.groups is not None else rank - 1 in found.axes  # whether every row lies in one set
+    within = rank > 2 if sets.groups is not None else rank - 1 in sets.axes  # whether every row lies in one set
     reach = math.sqrt(entries) * top * (1 + 1e-12)
     row = reach + offset * math.sqrt(node.shape[-1]) if within else math.inf
     return Range.of(reach + offset, node.shape[-1], row)
@@ -220,8 +221,10 @@ def _range(node: Node, found: NormalizedSets, entries: int) -> Range:
 
 def _statistics(node: Node) -> Effect:
     """A normalizer with running statistics: the diagonal map gamma/sqrt(var + eps)."""
-    given = node.bound()
-    channels = _channels(batch_norm_eval(given.get("weight"), given["running_var"], float(given["eps"])), node)
+    arguments = node.bound()
+    channels = _channels(
+        batch_norm_eval(arguments.get("weight"), arguments["running_var"], float(arguments["eps"])), node
+    )
     assert channels is not None
     linear = Diagonal(channels, node.shape)
     linear.slack = gamma(8) * float(channels.abs().max())  # the rounding of gamma/sqrt(var + eps) itself

@@ -18,8 +18,7 @@ from .effects import Effect, Gain, Linear, Range, Unbounded
 from .local.entry_sets import WindowMaximum
 from .local.local import Builder
 from .maps import coded, spread
-from .registry import rule
-from .vocabulary import WindowsWord
+from .registry import WindowsWord, rule
 
 aten = torch.ops.aten
 
@@ -52,8 +51,8 @@ def windows(node: Node) -> WindowsWord:
     """Return the windows of a max pooling, or of an extreme over dimensions."""
     shape = node.operands[0].shape
     if "max_pool" not in node.operator:
-        given = node.bound().get("dim")
-        dims = [given] if isinstance(given, int) else list(given or range(len(shape)))
+        wanted = node.bound().get("dim")
+        dims = [wanted] if isinstance(wanted, int) else list(wanted or range(len(shape)))
         dims = sorted(d % max(len(shape), 1) for d in dims) if shape else []
         kept = [d for d in range(len(shape)) if d not in dims]
         ids = torch.arange(math.prod(shape)).reshape(shape)
@@ -71,9 +70,9 @@ def _taps(node: Node, axis: int) -> Tensor:
         ends = [(o * size // outputs, -(-(o + 1) * size // outputs)) for o in range(outputs)]
         widest = max(end - start for start, end in ends)
         return torch.tensor([[p if p < end else -1 for p in range(start, start + widest)] for start, end in ends])
-    given = node.bound()
-    kernel = given["kernel_size"]
-    options = (kernel, given.get("stride") or kernel, given.get("padding", 0), given.get("dilation", 1))
+    arguments = node.bound()
+    kernel = arguments["kernel_size"]
+    options = (kernel, arguments.get("stride") or kernel, arguments.get("padding", 0), arguments.get("dilation", 1))
     kernel, stride, padding, dilation = (
         value if isinstance(value, int) else value[axis if len(value) > 1 else 0] for value in options
     )
@@ -85,15 +84,15 @@ def window_steps(node: Node, build: Builder) -> str | None:
     """The largest or smallest entry of every window."""
     if node.index not in (None, 0) or len(node.operands) != 1:
         return None
-    found, shape = windows(node), node.operands[0].shape
-    slices, block = math.prod(shape[: found.leading]), math.prod(shape[found.leading :])
-    places = torch.arange(slices)[:, None, None] * block + found.index
-    places = torch.where(found.index >= 0, places, -1).flatten(0, 1).to(node.device)
+    word, shape = windows(node), node.operands[0].shape
+    slices, block = math.prod(shape[: word.leading]), math.prod(shape[word.leading :])
+    places = torch.arange(slices)[:, None, None] * block + word.index
+    places = torch.where(word.index >= 0, places, -1).flatten(0, 1).to(node.device)
     name = node.refs[0]
-    if found.lowest:
+    if word.lowest:
         name = build.affine([(name, spread(Ref(name, shape), shape, -1, node.device))])
     name = build.apply(WindowMaximum(places, node.shape), name, shape=node.shape)
-    if found.lowest:
+    if word.lowest:
         name = build.affine([(name, spread(Ref(name, node.shape), node.shape, -1, node.device))])
     return name
 

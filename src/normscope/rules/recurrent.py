@@ -48,8 +48,8 @@ class _Taken(nn.Module):
         state: Any = None
         for row in x:
             state = self.layer(row, state)
-        found: Tensor = state[self.index] if isinstance(state, tuple) else state
-        return found
+        last: Tensor = state[self.index] if isinstance(state, tuple) else state
+        return last
 
 
 class _Decoded(nn.Module):
@@ -92,26 +92,26 @@ class Travel:
 )  # fmt: skip
 def recurrent(node: Node, operands: Sequence[Range]) -> Effect:
     """LSTM, GRU and RNN: how changes travel through the captured steps, by the norms of the gates' matrices."""
-    given, kind, cell = node.bound(), node.operator.removesuffix("_cell"), node.operator.endswith("_cell")
-    layers = [[[given[name] for name in ("w_ih", "w_hh", "b_ih", "b_hh")]]] if cell else _layers(given)
-    states = list(given["hx"]) if isinstance(given["hx"], list | tuple) else [given["hx"]]
+    arguments, kind, cell = node.bound(), node.operator.removesuffix("_cell"), node.operator.endswith("_cell")
+    layers = [[[arguments[name] for name in ("w_ih", "w_hh", "b_ih", "b_hh")]]] if cell else _layers(arguments)
+    states = list(arguments["hx"]) if isinstance(arguments["hx"], list | tuple) else [arguments["hx"]]
     if layers is None or any(isinstance(leaf, Ref) for leaf in leaves(layers)):
         what = "has a projection" if layers is None else "has weights that depend on the input"
         return Unbounded(reason=f"{node.op} in {node.where} {what}")
-    ranges = iter(operands[1:] if isinstance(given["input"], Ref) else operands)
+    ranges = iter(operands[1:] if isinstance(arguments["input"], Ref) else operands)
     sizes = [
         next(ranges).entry if isinstance(state, Ref) else float(state.detach().abs().amax()) if state.numel() else 0.0
         for state in states
     ]
     if not math.isfinite(sizes[-1]) and kind in ("lstm", "gru"):
         return Unbounded(reason=f"the first state of {node.op} in {node.where}, which its gates multiply, is unbounded")
-    steps = 1 if cell else given["input"].shape[1 if given["batch_first"] else 0]
+    steps = 1 if cell else arguments["input"].shape[1 if arguments["batch_first"] else 0]
     with np.errstate(all="ignore"):
         travels = [[travel(STEPS[kind](weights, sizes[-1]), steps) for weights in layer] for layer in layers]
         gains = _through([_beside(layer) for layer in travels], _part(node, cell))
     if not np.isfinite(gains).all():
         return Unbounded(reason=f"over {steps} steps the bound of {node.op} in {node.where} is beyond every float")
-    varying = [isinstance(argument, Ref) for argument in (given["input"], *states)]
+    varying = [isinstance(argument, Ref) for argument in (arguments["input"], *states)]
     limit = _limit(kind, sizes[-1], steps, carried=kind == "lstm" and _part(node, cell) == 2)
     return Gain(
         gains=tuple(numerical(float(gain)) for gain, varies in zip(gains, varying, strict=True) if varies),
@@ -119,12 +119,12 @@ def recurrent(node: Node, operands: Sequence[Range]) -> Effect:
     )
 
 
-def _layers(given: dict[str, Any]) -> list[list[list[Any]]] | None:
+def _layers(arguments: dict[str, Any]) -> list[list[list[Any]]] | None:
     """Return the weights by layer and direction: input, state, and both biases or None; None with projections."""
-    directions, each = 2 if given["bidirectional"] else 1, 4 if given["has_biases"] else 2
-    if len(given["params"]) != given["num_layers"] * directions * each:
+    directions, each = 2 if arguments["bidirectional"] else 1, 4 if arguments["has_biases"] else 2
+    if len(arguments["params"]) != arguments["num_layers"] * directions * each:
         return None
-    cut = [list(given["params"][i : i + each]) for i in range(0, len(given["params"]), each)]
+    cut = [list(arguments["params"][i : i + each]) for i in range(0, len(arguments["params"]), each)]
     cut = [weights if len(weights) == 4 else [*weights, None, None] for weights in cut]
     return [cut[i : i + directions] for i in range(0, len(cut), directions)]
 

@@ -3,16 +3,121 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from ..core.errors import MissingRuleError
 from ..graph.ir import Graph, Node, Unit
 from ..theory.activations import Activation
 from .effects import Effect, Range, Unbounded
 from .local.local import Builder
-from .vocabulary import NormalizedSets, Word
+
+
+@dataclass(frozen=True, slots=True)
+class EntrywiseWord:
+    """A function of single entries, by the name that the checker knows, with its parameters (one, or one per entry)."""
+
+    function: str
+    parameters: Mapping[str, float | Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class NormalizedSets:
+    """What a normalizer divides by the root mean square: the axes of a view that make up one set.
+
+    Attributes:
+        view, axes: the value in the shape `view`, one set along `axes`.
+        eps: under the root.
+        scale, shift: in a shape that broadcasts to the value's.
+        centred: whether the mean of the set is subtracted first.
+        groups: the number of groups of channels, on axis 1, with statistics of their own; None where the sets are made
+            of whole dimensions.
+        running: whether the statistics are stored ones, so that the operator is linear.
+    """
+
+    view: tuple[int, ...]
+    axes: tuple[int, ...]
+    eps: float
+    scale: Tensor | None
+    shift: Tensor | None
+    centred: bool = True
+    groups: int | None = None
+    running: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SoftmaxWord:
+    """A softmax along one axis, or its logarithm: `kind` is `"softmax"` or `"log_softmax"`."""
+
+    kind: str
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class GatedWord:
+    """The first half along an axis times the sigmoid of the second."""
+
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class WindowsWord:
+    """The largest (or the lowest) entry of every window.
+
+    Attributes:
+        index: the entries each output looks at, `[outputs, taps]` (-1 for none), within every slice of the leading
+            dimensions.
+        leading: the number of these dimensions.
+        lowest: whether the lowest entry is taken.
+    """
+
+    index: Tensor
+    leading: int
+    lowest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LargerWord:
+    """The larger (or the lower) of two values, entry by entry."""
+
+    lowest: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProductWord:
+    """The product of two values, entry by entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulWord:
+    """The product of two stacks of matrices."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionWord:
+    """softmax(scale Q K^T + bias) V; the three are values of the graph (`Ref`) or constants."""
+
+    query: Any
+    key: Any
+    value: Any
+    scale: float
+    bias: Tensor | None
+
+
+Word = (
+    EntrywiseWord
+    | NormalizedSets
+    | SoftmaxWord
+    | GatedWord
+    | WindowsWord
+    | LargerWord
+    | ProductWord
+    | MatmulWord
+    | AttentionWord
+)
 
 
 class Factors(NamedTuple):
@@ -113,7 +218,7 @@ def rule(
         linear: whether the effect is `Linear`, always or for some arguments.
         local: takes the node and a `Builder`, adds the steps that the operator is near a point, and returns the name of
             its value, or None where it does not apply: for bounds over balls.
-        word: takes the node and returns what it is called in proofs (`normscope.rules.vocabulary`), or None.
+        word: takes the node and returns what it is called in proofs (`normscope.rules.registry`), or None.
         activation: takes the node and returns the function of single entries that it is.
         sets: takes the node of a normalizer and returns what it divides by what.
         factors: takes the node of a product and returns the two values that it multiplies, and what it adds.
@@ -136,7 +241,7 @@ def rule(
             raise ValueError(f"rule {function.__name__}: give at least one example to put it on trial")
         module = function.__module__
         for op in ops:
-            known = Operator(
+            record = Operator(
                 op=op,
                 family=module.rsplit(".", 1)[-1] if module.startswith("normscope.rules.") else "user",
                 summary=summary or (function.__doc__ or function.__name__).strip().splitlines()[0],
@@ -149,22 +254,22 @@ def rule(
                 sets=sets,
                 factors=factors,
             )
-            enter(known)
+            enter(record)
         return function
 
     return register
 
 
-def enter(known: Operator) -> None:
+def enter(record: Operator) -> None:
     """Enter what is known of an operator; raise ValueError if it has a record already."""
-    if known.op in _OPERATORS:
-        raise ValueError(f"{known.op} has a rule already (family {_OPERATORS[known.op].family})")
-    _OPERATORS[known.op] = known
+    if record.op in _OPERATORS:
+        raise ValueError(f"{record.op} has a rule already (family {_OPERATORS[record.op].family})")
+    _OPERATORS[record.op] = record
 
 
 def operators() -> tuple[Operator, ...]:
     """Return all that is known of every registered operator, by family and name."""
-    return tuple(sorted(_OPERATORS.values(), key=lambda known: (known.family, known.name)))
+    return tuple(sorted(_OPERATORS.values(), key=lambda record: (record.family, record.name)))
 
 
 def forget(op: Any) -> None:
@@ -179,29 +284,29 @@ def lookup(node: Node) -> Operator | None:
 
 def activation_of(node: Node) -> Activation | None:
     """Return the function of single entries that a node is, or None if it is none."""
-    found = lookup(node)
-    return None if found is None or found.activation is None else found.activation(node)
+    record = lookup(node)
+    return None if record is None or record.activation is None else record.activation(node)
 
 
 def sets_of(node: Node) -> NormalizedSets | None:
     """Return what a node normalizes, or None if it is no normalizer of one value with constant parameters."""
-    found = lookup(node)
-    return None if found is None or found.sets is None else found.sets(node)
+    record = lookup(node)
+    return None if record is None or record.sets is None else record.sets(node)
 
 
 def multiplied(node: Node) -> Factors | None:
     """Return what a node multiplies and adds, or None if it is no matrix product or convolution."""
-    found = lookup(node)
-    return None if found is None or found.factors is None else found.factors(node)
+    record = lookup(node)
+    return None if record is None or record.factors is None else record.factors(node)
 
 
 def effect_of(node: Node, operands: Sequence[Range]) -> Effect:
     """Return what a node does; a missing rule is an `Unbounded` that says so (see `check` for the error)."""
-    found = lookup(node)
-    if found is None:
+    record = lookup(node)
+    if record is None:
         return Unbounded(reason=f"no rule for {node.op} in {node.where}")
     try:
-        effect = found.effect(node, operands)
+        effect = record.effect(node, operands)
         if not isinstance(effect, Effect):
             raise TypeError(f"it returned {effect!r}, which is no effect")
         if not node.dtype.is_floating_point and not isinstance(effect, Unbounded):

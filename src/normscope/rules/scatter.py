@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core.rounding import ONE
-from ..graph.ir import Node, Ref
-from ..graph.places import SOURCES, entries_written, places_vary, source_of_writing, values_written
+from ..graph.ir import SOURCES, Node, Ref, entries_written, places_vary, source_of_writing, values_written
 from ..linalg.folding import compose
 from ..linalg.linear_map import Averaging, Diagonal, Identity, LinearMap, Reindex
 from .effects import Effect, Gain, Linear, Range, Unbounded
@@ -50,9 +49,9 @@ def adds(node: Node, operands: Sequence[Range]) -> Effect:
     """Adds values to entries that fixed indices name: sqrt of the largest number of values that meet in one."""
     if places_vary(node):
         return _jumps(node)
-    given, source = node.bound(), source_of_writing(node)
-    maps: list[LinearMap] = [Identity(node.shape)] if isinstance(given["self"], Ref) else []
-    return Linear(maps=(*maps, *([_sums(node, source, given.get("alpha", 1))] if isinstance(source, Ref) else [])))
+    arguments, source = node.bound(), source_of_writing(node)
+    maps: list[LinearMap] = [Identity(node.shape)] if isinstance(arguments["self"], Ref) else []
+    return Linear(maps=(*maps, *([_sums(node, source, arguments.get("alpha", 1))] if isinstance(source, Ref) else [])))
 
 
 @rule(

@@ -8,8 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ..graph.ir import Node
-from ..graph.places import places_vary
+from ..graph.ir import Node, places_vary
 from ..linalg.linear_map import Identity, LinearMap, Reindex
 from .effects import Effect, Linear, Range, Unbounded
 from .maps import in_operand

@@ -18,8 +18,7 @@ from .local.local import Builder, Primitive
 from .local.products import Multiply
 from .local.scalar import Scalar
 from .maps import as_sets
-from .registry import rule
-from .vocabulary import GatedWord, SoftmaxWord
+from .registry import GatedWord, SoftmaxWord, rule
 
 aten = torch.ops.aten
 

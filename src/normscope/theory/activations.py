@@ -193,8 +193,8 @@ def clamp(low: float | None = None, high: float | None = None, *, name: str = "c
     turns = turning(*(limit for limit in (bottom, top) if math.isfinite(limit)))
     word = ("clamp", {"low": max(bottom, -NO_LIMIT), "high": min(top, NO_LIMIT)})
     if bottom >= top:
-        known = word if bottom == top else None
-        return Activation(label, function, (0.0, 0.0), (top, top), turns=turns, margin=STRAIGHT, word=known)
+        constant_word = word if bottom == top else None
+        return Activation(label, function, (0.0, 0.0), (top, top), turns=turns, margin=STRAIGHT, word=constant_word)
     slope = (1.0, 1.0) if (bottom, top) == REAL else (0.0, 1.0)
     return Activation(label, function, slope, (bottom, top), turns=turns, margin=STRAIGHT, word=word)
 
@@ -279,8 +279,8 @@ def _table() -> dict[str, Activation]:
         word: str | None = None,
         **parameters: float,
     ) -> Activation:
-        said = None if word is None else (word, parameters)
-        return Activation(name, function, slope, bounded, turns=turning(*turns), margin=margin, word=said)
+        proof_word = None if word is None else (word, parameters)
+        return Activation(name, function, slope, bounded, turns=turning(*turns), margin=margin, word=proof_word)
 
     def wave(name: str, function: Callable[[Tensor], Tensor], start: float) -> Activation:
         turns = tuple(TurningPoint(start + half, 2 * math.pi) for half in (0.0, math.pi))

@@ -98,8 +98,8 @@ def cross_entropy(*, label_smoothing: float = 0.0, weight: Tensor | None = None)
         return math.sqrt(float((total * (total - 2.0 * smallest) + squares).max()))
 
     def rows(logits: Tensor, targets: Tensor) -> Tensor:
-        given = None if factors is None else factors.to(logits)
-        return F.cross_entropy(logits, targets, weight=given, label_smoothing=label_smoothing, reduction="none")
+        class_weights = None if factors is None else factors.to(logits)
+        return F.cross_entropy(logits, targets, weight=class_weights, label_smoothing=label_smoothing, reduction="none")
 
     name = "cross entropy" if not label_smoothing else f"cross entropy (smoothing {label_smoothing:g})"
     return Loss(name=name, targets="classes", constant=constant, rows=rows, reference="gradient p - e_y")

@@ -136,9 +136,9 @@ def activation_of(expression: Polynomial | SignChoice) -> Activation | None:
     """Return the known activation that an expression equals, stretched and scaled; None if there is none."""
     if isinstance(expression, SignChoice):
         return _elu(expression)
-    given = expression.coefficients
+    terms = expression.coefficients
     for match in (_silu, _gelu, _mish, _tanhshrink, _softsign, _hardswish, _softplus):
-        activation = match(given)
+        activation = match(terms)
         if activation is not None:
             return activation
     return None
@@ -147,17 +147,17 @@ def activation_of(expression: Polynomial | SignChoice) -> Activation | None:
 Terms = dict[Monomial, Fraction]
 
 
-def _silu(given: Terms) -> Activation | None:
+def _silu(terms: Terms) -> Activation | None:
     """Recognise SiLU: x sigmoid(beta x)."""
-    atom, (gain,) = _form(given, "sigmoid", (1, 1))
+    atom, (gain,) = _form(terms, "sigmoid", (1, 1))
     beta = None if atom is None else _stretch(atom[1])
     return None if beta is None or gain is None else _stretched("silu", float(beta), gain)
 
 
-def _gelu(given: Terms) -> Activation | None:
+def _gelu(terms: Terms) -> Activation | None:
     """Recognise GELU: x/2 (1 + erf(x/sqrt 2)), x/2 (1 + tanh(a x + b x^3)), and SiLU as x/2 (1 + tanh(x/2))."""
     for name in ("erf", "tanh"):
-        atom, (half, same) = _form(given, name, (1, 0), (1, 1))
+        atom, (half, same) = _form(terms, name, (1, 0), (1, 1))
         if atom is None or half is None or half != same:
             continue
         size = _stretch(atom[1])
@@ -175,9 +175,9 @@ def _gelu(given: Terms) -> Activation | None:
     return None
 
 
-def _mish(given: Terms) -> Activation | None:
+def _mish(terms: Terms) -> Activation | None:
     """Recognise Mish: x tanh(softplus(x))."""
-    atom, (gain,) = _form(given, "tanh", (1, 1))
+    atom, (gain,) = _form(terms, "tanh", (1, 1))
     if atom is None or gain is None:
         return None
     inside, (one,) = _form(atom[1].coefficients, "softplus", (0, 1))
@@ -185,18 +185,18 @@ def _mish(given: Terms) -> Activation | None:
     return None if size is None else _stretched("mish", float(size), gain)
 
 
-def _tanhshrink(given: Terms) -> Activation | None:
+def _tanhshrink(terms: Terms) -> Activation | None:
     """Recognise Tanhshrink: x - tanh(k x)/k."""
-    atom, (gain, inner) = _form(given, "tanh", (1, 0), (0, 1))
+    atom, (gain, inner) = _form(terms, "tanh", (1, 0), (0, 1))
     size = None if atom is None else _stretch(atom[1])
     if size is None or gain is None or inner is None or inner * size != -gain:
         return None
     return _stretched("tanhshrink", float(size), gain)
 
 
-def _softsign(given: Terms) -> Activation | None:
+def _softsign(terms: Terms) -> Activation | None:
     """Recognise Softsign: x/(1 + abs(x))."""
-    atom, (gain,) = _form(given, "reciprocal", (1, 1))
+    atom, (gain,) = _form(terms, "reciprocal", (1, 1))
     if atom is None or gain is None:
         return None
     inside, (floor, slope) = _form(atom[1].coefficients, "abs", (0, 0), (0, 1))
@@ -205,9 +205,9 @@ def _softsign(given: Terms) -> Activation | None:
     return _stretched("softsign", float(slope / floor), gain / floor)
 
 
-def _hardswish(given: Terms) -> Activation | None:
+def _hardswish(terms: Terms) -> Activation | None:
     """Recognise Hardswish: x clamp(x + 3, 0, 6)/6."""
-    atom, (gain,) = _form(given, "clamp", (1, 1))
+    atom, (gain,) = _form(terms, "clamp", (1, 1))
     if atom is None or gain is None:
         return None
     _, inside, low, high = atom
@@ -217,9 +217,9 @@ def _hardswish(given: Terms) -> Activation | None:
     return _stretched("hardswish", float(6 * line[LINEAR] / high), gain * high)
 
 
-def _softplus(given: Terms) -> Activation | None:
+def _softplus(terms: Terms) -> Activation | None:
     """Recognise Softplus: log(1 + exp(x))."""
-    atom, (gain,) = _form(given, "softplus", (0, 1))
+    atom, (gain,) = _form(terms, "softplus", (0, 1))
     size = None if atom is None else _stretch(atom[1])
     return None if size is None or gain is None else _stretched("softplus", float(size), gain * size)
 
@@ -237,36 +237,36 @@ def _elu(choice: SignChoice) -> Activation | None:
     )
 
 
-def _form(given: Terms, name: str, *powers: tuple[int, int]) -> tuple[Atom | None, list[Fraction | None]]:
+def _form(terms: Terms, name: str, *powers: tuple[int, int]) -> tuple[Atom | None, list[Fraction | None]]:
     """Read terms as a sum of products of x and one atom of that name, each to given powers.
 
     The result is the atom with one coefficient per pair of powers, or no atom where a term is missing or left over.
     """
     nothing: list[Fraction | None] = [None] * len(powers)
-    atoms = {atom for monomial in given for atom, _ in monomial if atom[0] == name}
-    if len(atoms) != 1 or len(given) != len(powers):
+    atoms = {atom for monomial in terms for atom, _ in monomial if atom[0] == name}
+    if len(atoms) != 1 or len(terms) != len(powers):
         return None, nothing
     (atom,) = atoms
     wanted = [frozenset((a, p) for a, p in ((X, x), (atom, power)) if p) for x, power in powers]
-    if set(wanted) != set(given):
+    if set(wanted) != set(terms):
         return None, nothing
-    return atom, [given[monomial] for monomial in wanted]
+    return atom, [terms[monomial] for monomial in wanted]
 
 
 def _stretched(name: str, inner: float, gain: Fraction, margin: float = 1e-14) -> Activation:
     """Return gain/inner f(inner x) for the activation f of a name, with slopes and range widened by a margin."""
-    known, factor, inner = ACTIVATIONS[name], _sized(gain), _sized(inner)
+    activation, factor, inner = ACTIVATIONS[name], _sized(gain), _sized(inner)
     if name == "silu" and gain == 1 and abs(inner / QUICK_GELU - 1.0) < 1e-7:
-        known = ACTIVATIONS["quick_gelu"]
+        activation = ACTIVATIONS["quick_gelu"]
         inner /= QUICK_GELU
-    slope = _wider(sorted(factor * end for end in known.slope), margin)
+    slope = _wider(sorted(factor * end for end in activation.slope), margin)
     scale = _sized(factor / inner)
-    bounded = _wider(sorted(scale * end for end in known.bounded), margin)
+    bounded = _wider(sorted(scale * end for end in activation.bounded), margin)
     if abs(inner - 1.0) <= 1e-12 and gain == 1:  # only a constant such as sqrt(2) was rounded
         inner = 1.0
     return replace(
-        known,
-        function=_scaled(known.function, inner, factor),
+        activation,
+        function=_scaled(activation.function, inner, factor),
         slope=slope,
         bounded=bounded,
         evidence=Evidence.NUMERICAL,
@@ -299,8 +299,8 @@ def _wider(ends: Any, margin: float = 1e-14) -> tuple[float, float]:
 
 def _stretch(polynomial: Polynomial) -> Fraction | None:
     """Return c if the polynomial is c x."""
-    given = polynomial.coefficients
-    return given[LINEAR] if set(given) == {LINEAR} else None
+    terms = polynomial.coefficients
+    return terms[LINEAR] if set(terms) == {LINEAR} else None
 
 
 def _one_plus_exp(polynomial: Polynomial) -> Polynomial | None:

@@ -75,18 +75,18 @@ def cost(
         raise InputError(f"--alpha is a number above 0, not {alpha:g}")
     check_targets(html, json, inputs=read_from(model, data))
     with refuse_exit():
-        given = open_runnable(model, trust=trust)
-        batches = open_data(data, place_model(given, device, mode), batch_size=None, seed=seed)
+        runnable = open_runnable(model, trust=trust)
+        batches = open_data(data, place_model(runnable, device, mode), batch_size=None, seed=seed)
         audited = audit(
-            given.module,
+            runnable.module,
             batches.first,
             loader=batches.loader,
             mode=mode,
             seed=seed,
             max_seconds=max_seconds,
-            name=given.name,
+            name=runnable.name,
         )
-        sensitivity = weight_sensitivity(given.module, batches.first, mode=mode, max_seconds=max_seconds)
+        sensitivity = weight_sensitivity(runnable.module, batches.first, mode=mode, max_seconds=max_seconds)
         result = training_cost(audited, sensitivity=sensitivity, alpha=alpha)
     write_result(result, html, json)
     print_document(result.document(brief=True))

@@ -86,11 +86,7 @@ def claims(names: Sequence[str] = (), *, workers: int | None = None) -> Claims:
 
 
 def stored(experiment: Experiment) -> Reproduction | None:
-    """Return the result of an experiment that is stored in the package; None if there is none.
-
-    Raises:
-        InputError: the stored result is damaged.
-    """
+    """Return the result of an experiment that is stored in the package; None if there is none."""
     resource = files(__package__) / "stored" / f"{source_of(experiment).name}.json"
     if not resource.is_file():
         return None

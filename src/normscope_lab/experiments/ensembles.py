@@ -25,16 +25,7 @@ def chain(
     bias: bool = True,
     last: bool = False,
 ) -> nn.Sequential:
-    """Return a chain of linear layers, with a normalizer and an activation behind each but the last.
-
-    Args:
-        widths: the widths of the input, of the hidden layers and of the output.
-        normalizer: the kind of normalizer.
-        activation: a function that makes an activation.
-        eps: the eps of the normalizers.
-        bias: whether layers without a normalizer behind them have a bias; layers in front of a normalizer have none.
-        last: whether the last layer has a normalizer behind it as well.
-    """
+    """Return a chain of linear layers, with a normalizer and an activation behind each but the last."""
     layers: list[nn.Module] = []
     for index, (before, after) in enumerate(itertools.pairwise(widths), start=1):
         end = index == len(widths) - 1
@@ -89,8 +80,8 @@ class Ensemble:
         """Return all outputs with other parameters."""
 
         def one(own: dict[str, Tensor], held: dict[str, Tensor], x: Tensor) -> Tensor:
-            found: Tensor = torch.func.functional_call(self.template, (own, held), (x,))
-            return found
+            outputs: Tensor = torch.func.functional_call(self.template, (own, held), (x,))
+            return outputs
 
         found: Tensor = torch.func.vmap(one)(parameters, self.buffers, inputs)
         return found
@@ -99,8 +90,8 @@ class Ensemble:
         """Return the loss of every network and its gradients."""
         leaves = {name: value.detach().requires_grad_(True) for name, value in self.parameters.items()}
         losses = torch.func.vmap(loss)(self.outputs(leaves, inputs), targets)
-        found = torch.autograd.grad(losses.sum(), list(leaves.values()))
-        return losses.detach(), dict(zip(leaves, found))
+        gradients_by_leaf = torch.autograd.grad(losses.sum(), list(leaves.values()))
+        return losses.detach(), dict(zip(leaves, gradients_by_leaf))
 
     def step(self, gradients: dict[str, Tensor], rate: float | Tensor, decay: float = 0.0) -> None:
         """Take a step of gradient descent; a tensor has one rate per network."""

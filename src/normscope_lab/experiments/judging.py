@@ -71,13 +71,7 @@ def by_convention(outcomes: Sequence[bool], evidence: str) -> Judgement:
 
 
 def by_count(count: float, every: float, evidence: str) -> Judgement:
-    """Judge a claim about all cases by the number of tried cases for which it is true: all, most or fewer.
-
-    Args:
-        count: the number of cases for which it is true.
-        every: the number of cases that were tried.
-        evidence: what was seen, in words.
-    """
+    """Judge a claim about all cases by the number of tried cases for which it is true: all, most or fewer."""
     verdict = Verdict.HOLDS if count >= every else Verdict.CORRECTED if 2.0 * count > every else Verdict.FAILS
     return Judgement(verdict, evidence)
 
@@ -94,23 +88,16 @@ def of_all(verdicts: Sequence[Verdict]) -> Verdict:
 
 def of_readings(verdicts: Sequence[Verdict]) -> Verdict:
     """Return the verdict on a claim from the verdict on each reading of its words."""
-    found = set(verdicts)
-    if Verdict.FAILS in found and found & {Verdict.HOLDS, Verdict.CORRECTED}:
+    different = set(verdicts)
+    if Verdict.FAILS in different and different & {Verdict.HOLDS, Verdict.CORRECTED}:
         return Verdict.CONVENTION
-    if Verdict.NOT_TESTABLE in found:
+    if Verdict.NOT_TESTABLE in different:
         return Verdict.NOT_TESTABLE
-    return Verdict.CORRECTED if len(found) > 1 else found.pop()
+    return Verdict.CORRECTED if len(different) > 1 else different.pop()
 
 
 def decided(found: SeedSpread, *, above: float | None = None, below: float | None = None, evidence: str) -> Judgement:
-    """Judge whether a median over seeds lies above (or below) a value; `not testable` if its interval covers it.
-
-    Args:
-        found: the median with its interval.
-        above: the claim is that the median lies above this.
-        below: the claim is that it lies below this.
-        evidence: what was seen, in words.
-    """
+    """Judge whether a median over seeds lies above (or below) a value; `not testable` if its interval covers it."""
     assert (above is None) != (below is None)
     if found.seeds < FEWEST:
         return with_seeds(found.seeds, Judgement(Verdict.NOT_TESTABLE, evidence))
@@ -126,13 +113,7 @@ def decided(found: SeedSpread, *, above: float | None = None, below: float | Non
 
 
 def readings(found: Sequence[Sequence[SeedSpread]], *, above: float, evidence: str) -> Judgement:
-    """Judge whether medians over seeds lie above a value, in every reading of a claim and for all its subjects.
-
-    Args:
-        found: for each reading, the medians of the networks or settings that the claim is about.
-        above: the claim is that they lie above this.
-        evidence: what was seen, in words.
-    """
+    """Judge whether medians over seeds lie above a value, in every reading of a claim and for all its subjects."""
     each = [[decided(one, above=above, evidence=evidence).verdict for one in same] for same in found]
     verdict = of_readings([of_all(same) for same in each])
     fewest = min(one.seeds for same in found for one in same)

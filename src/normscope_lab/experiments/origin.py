@@ -15,14 +15,14 @@ from normscope.toolkit import provenance
 
 def origin() -> dict[str, str]:
     """Return the day (UTC), the commit, the kind of machine and the versions behind a result; no host, no path."""
-    found = provenance(torch.device("cuda") if torch.cuda.is_available() else None)
-    threads = f"{pluralise(torch.get_num_threads(), 'CPU thread')} ({found['machine']})"
+    versions = provenance(torch.device("cuda") if torch.cuda.is_available() else None)
+    threads = f"{pluralise(torch.get_num_threads(), 'CPU thread')} ({versions['machine']})"
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "commit": commit(),
-        "machine": f"{found['device']}, {threads}" if "device" in found else threads,
-        "torch": found["torch"],
-        "normscope": found["normscope"],
+        "machine": f"{versions['device']}, {threads}" if "device" in versions else threads,
+        "torch": versions["torch"],
+        "normscope": versions["normscope"],
     }
 
 

@@ -12,42 +12,33 @@ from .base import Claim, Experiment
 
 @functools.cache
 def registered() -> Mapping[str, Experiment]:
-    """Return all experiments by name, in the order of the papers; their files load when this is first called.
-
-    Raises:
-        ValueError: two experiments have the same name, two claims have the same id, or an experiment shares the jobs of
-            an unknown one.
-    """
+    """Return all experiments by name, in the order of the papers; their files load when this is first called."""
     from . import akbar, beyond, digest, than, theory
 
     papers = (theory, than, digest, akbar, beyond)
     every = tuple(one for paper in papers for one in paper.EXPERIMENTS)
-    found = {one.name: one for one in every}
+    summary = {one.name: one for one in every}
     ids = [claim.id for one in every for claim in one.claims]
-    if len(found) != len(every) or len(set(ids)) != len(ids):
+    if len(summary) != len(every) or len(set(ids)) != len(ids):
         raise ValueError("two experiments have the same name, or two claims the same id")
     for one in every:
-        if one.shares and (one.shares not in found or found[one.shares].shares):
+        if one.shares and (one.shares not in summary or summary[one.shares].shares):
             raise ValueError(f"{one.name} shares the jobs of {one.shares}, which has none of its own")
-    return found
+    return summary
 
 
 def chosen(names: Sequence[str] = ()) -> tuple[Experiment, ...]:
-    """Return experiments by name: `all`, or no name, stands for every one, `than` for all that begin with `than.`.
-
-    Raises:
-        InputError: there is no experiment of a name.
-    """
+    """Return experiments by name: `all`, or no name, stands for every one, `than` for all that begin with `than.`."""
     every = registered()
     if not names or "all" in names:
         return tuple(every.values())
-    found: dict[str, Experiment] = {}
+    summary: dict[str, Experiment] = {}
     for name in names:
         meant = [every[name]] if name in every else [one for key, one in every.items() if key.startswith(f"{name}.")]
         if not meant:
             raise InputError(f"there is no experiment {name!r}: it is all, or one of {', '.join(every)}")
-        found |= {one.name: one for one in meant}
-    return tuple(found.values())
+        summary |= {one.name: one for one in meant}
+    return tuple(summary.values())
 
 
 def chosen_claims(names: Sequence[str] = ()) -> tuple[tuple[Experiment, tuple[Claim, ...]], ...]:
@@ -55,9 +46,6 @@ def chosen_claims(names: Sequence[str] = ()) -> tuple[tuple[Experiment, tuple[Cl
 
     A name is the id of a claim, or an experiment for all of its claims, or the beginning of several of either, such as
     `slides`.
-
-    Raises:
-        InputError: there is no claim and no experiment of a name.
     """
     every = registered()
     if not names or "all" in names:
@@ -73,8 +61,8 @@ def chosen_claims(names: Sequence[str] = ()) -> tuple[tuple[Experiment, tuple[Cl
                 "normscope lab reproduce the experiments"
             )
         meant |= same or begun
-    found = ((one, tuple(claim for claim in one.claims if claim.id in meant)) for one in every.values())
-    return tuple((one, claims) for one, claims in found if claims)
+    chosen = ((one, tuple(claim for claim in one.claims if claim.id in meant)) for one in every.values())
+    return tuple((one, claims) for one, claims in chosen if claims)
 
 
 def source_of(experiment: Experiment) -> Experiment:

@@ -72,9 +72,9 @@ class Measuring:
             folder = None if self.folder is None else job_folder(self.folder, task)
             if folder is not None:
                 folder.mkdir(parents=True, exist_ok=True)
-            found = experiment.measure(self.settings[task.experiment], task.job, folder)
+            measured = experiment.measure(self.settings[task.experiment], task.job, folder)
             # The result goes through JSON, so that a run that is resumed from its files has the same figures.
-            measured = from_plain(json.loads(json.dumps(to_plain(dict(found)), allow_nan=False)))
+            measured = from_plain(json.loads(json.dumps(to_plain(dict(measured)), allow_nan=False)))
         except Exception as error:
             return self.failed(task, describe_error(error))
         return Finished(experiment=task.experiment, job=task.job, measured=measured)
@@ -129,7 +129,7 @@ def reproduce(
     notes: list[str] = []
     failed = _measured(left, measuring, ledgers, engine, workers, notes)
     measured = {name: _in_order(tasks, name, ledgers[name].done) for name in sources}
-    found = []
+    entries = []
     for one in wanted:
         source = source_of(one).name
         reproduction = Reproduction(
@@ -142,8 +142,8 @@ def reproduce(
         )
         if source in resumed:
             readable(reproduction, str(ledgers[source].path))
-        found.append(reproduction)
-    result = Reproductions(items=tuple(found), notes=tuple(notes))
+        entries.append(reproduction)
+    result = Reproductions(items=tuple(entries), notes=tuple(notes))
     if root is not None:
         result.save(root)
     return result

@@ -93,13 +93,13 @@ class Reproduction(Shown):
     def _computed(self) -> tuple[Figures, str]:
         """The figures, and the reason where there are none."""
         try:
-            found = self.experiment.figures(self.settings, self.measured)
+            figures = self.experiment.figures(self.settings, self.measured)
         except UNREADABLE as error:
             if not self.failed:
                 raise
             first, why = next(iter(self.failed.items()))
             return {}, f"{len(self.failed)} of its jobs did not finish (`{first}`: {why}; {describe_error(error)})"
-        return {name: float(value) for name, value in found.items() if not math.isnan(value)}, ""
+        return {name: float(value) for name, value in figures.items() if not math.isnan(value)}, ""
 
     @property
     def figures(self) -> Figures:
@@ -168,20 +168,12 @@ class Reproduction(Shown):
                 raise InputError(f"that is the reproduction of {name!r}, an experiment that is not known here")
             jobs = {Job(one["kind"], one["seed"]): from_plain(one["measured"]) for one in data["jobs"]}
             hints = {"full": bool, "settings": Settings, "failed": Mapping[str, str], "origin": Mapping[str, str]}
-            given = {key: decode(hint, data[key], key) for key, hint in hints.items()}
-            return readable(cls(experiment=known[name], measured=jobs, **given), "that reproduction")
+            options = {key: decode(hint, data[key], key) for key, hint in hints.items()}
+            return readable(cls(experiment=known[name], measured=jobs, **options), "that reproduction")
 
 
 def readable(found: Reproduction, source: str) -> Reproduction:
-    """Return a reproduction whose jobs were read from a file.
-
-    Args:
-        found: the reproduction that was read.
-        source: where it was read from, for messages.
-
-    Raises:
-        InputError: its figures and pictures cannot be computed, so that the file must be damaged.
-    """
+    """Return a reproduction whose jobs were read from a file."""
     try:
         found.claims, found.drawn()
     except UNREADABLE as error:
@@ -200,13 +192,7 @@ def command(experiment: Experiment, *, full: bool) -> str:
 
 
 def judged(claim: Claim, figures: Figures, why: str = "") -> Judgement:
-    """Return the verdict on a claim; a claim whose figures were not measured is not testable.
-
-    Args:
-        claim: the claim.
-        figures: the figures of its experiment.
-        why: the reason why there are no figures.
-    """
+    """Return the verdict on a claim; a claim whose figures were not measured is not testable."""
     try:
         return claim.judge(figures)
     except KeyError as error:

@@ -19,15 +19,7 @@ CLASSES = 10
 def relu_network(
     shape: tuple[int, int, int], *, generator: torch.Generator, depth: int = 10, width: int = 512, batch_norm: bool
 ) -> nn.Module:
-    """Return `depth` linear layers with ReLU between them, and optionally BatchNorm in front of each ReLU.
-
-    Args:
-        shape: the shape of an image, `(channels, height, width)`.
-        generator: draws the weights, on its device.
-        depth: the number of linear layers.
-        width: the width of the hidden layers.
-        batch_norm: whether there are normalizers.
-    """
+    """Return `depth` linear layers with ReLU between them, and optionally BatchNorm in front of each ReLU."""
     with torch.device("meta"):
         layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
         for index in range(1, depth):
@@ -61,13 +53,7 @@ class BasicBlock(nn.Module):
 
 
 def resnet18(channels: int, *, generator: torch.Generator, base: int = 64) -> nn.Module:
-    """Return ResNet18 for small images: its stem is one 3x3 convolution of stride 1, without pooling.
-
-    Args:
-        channels: the number of channels of an image.
-        generator: draws the weights, on its device.
-        base: the number of channels of the first stage; 64 in the paper.
-    """
+    """Return ResNet18 for small images: its stem is one 3x3 convolution of stride 1, without pooling."""
     with torch.device("meta"):
         widths = [base, base, 2 * base, 4 * base, 8 * base]
         layers: OrderedDict[str, nn.Module] = OrderedDict(
@@ -126,15 +112,7 @@ STAGES = (
 def efficientnet(
     channels: int, *, generator: torch.Generator, width: float = 1.2, depth: float = 1.4, divisor: int = 8
 ) -> nn.Module:
-    """Return an EfficientNet, by default B3, without dropout and without stochastic depth.
-
-    Args:
-        channels: the number of channels of an image.
-        generator: draws the weights, on its device.
-        width: the factor on the channels of B0.
-        depth: the factor on the blocks of B0.
-        divisor: every number of channels is a multiple of it.
-    """
+    """Return an EfficientNet, by default B3, without dropout and without stochastic depth."""
 
     def wide(count: int) -> int:
         near = max(divisor, int(count * width + divisor / 2) // divisor * divisor)

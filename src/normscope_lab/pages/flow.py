@@ -10,51 +10,51 @@ POINTS = 200
 """A drawn trajectory has about this many points."""
 
 
-def flow_document(found: Flow, *, brief: bool = False) -> Document:
+def flow_document(result: Flow, *, brief: bool = False) -> Document:
     """Return the report, in a short form for a terminal if `brief`."""
-    first, last, beside = found.flow[0], found.flow[-1], found.descent[-1]
+    first, last, beside = result.flow[0], result.flow[-1], result.descent[-1]
     head = (
         f"In time {last.time:.3g} gradient flow takes the loss from {first.loss:.4g} to {last.loss:.4g}, and "
-        f"gradient descent with learning rate {found.learning_rate:.3g} to {beside.loss:.4g} ({found.mode} mode)."
+        f"gradient descent with learning rate {result.learning_rate:.3g} to {beside.loss:.4g} ({result.mode} mode)."
     )
-    if found.conserved:
+    if result.conserved:
         head += (
-            f" Of the {found.conserved} norms that the flow conserves, none moves by more than {last.drift:.2g} of "
+            f" Of the {result.conserved} norms that the flow conserves, none moves by more than {last.drift:.2g} of "
             f"its square; under descent they grow by up to {beside.drift:.2g}."
         )
     blocks: list[Block] = [Text(body=head, lead=True)]
     if not brief:
-        blocks += [*_figures(found), *_charts(found)]
+        blocks += [*_figures(result), *_charts(result)]
     columns = (
         Column(title="path", kind="name"),
         *(Column(title=title, kind="number") for title in ("time", "loss", "norms moved", "turned", "norm")),
     )
     rows = tuple(
         (name, point.time, point.loss, point.drift, point.angle, point.radius)
-        for name, path in (("flow", found.flow), ("descent", found.descent))
+        for name, path in (("flow", result.flow), ("descent", result.descent))
         for point in (path[0], path[len(path) // 2], path[-1])
     )
     blocks.append(Table(title="The start, the middle and the end", columns=columns, rows=rows))
-    blocks += [Text(body=f"{name[0].upper()}{name[1:]}: {what}.") for name, what in found.definitions]
-    blocks += [Text(body=f"{note[0].upper()}{note[1:]}.") for note in found.notes]
-    return Document(title=f"Gradient flow of {found.name}", blocks=tuple(blocks))
+    blocks += [Text(body=f"{name[0].upper()}{name[1:]}: {what}.") for name, what in result.definitions]
+    blocks += [Text(body=f"{note[0].upper()}{note[1:]}.") for note in result.notes]
+    return Document(title=f"Gradient flow of {result.name}", blocks=tuple(blocks))
 
 
-def _figures(found: Flow) -> list[Block]:
-    items = [Figure(label="Distance of the two ends", value=found.distance, kind="percent", note="of the flow's way")]
-    if found.conserved:
-        drift = found.flow[-1].drift
+def _figures(result: Flow) -> list[Block]:
+    items = [Figure(label="Distance of the two ends", value=result.distance, kind="percent", note="of the flow's way")]
+    if result.conserved:
+        drift = result.flow[-1].drift
         items.append(Figure(label="Norms moved under flow", value=drift, kind="number", note="of their squares"))
         note = "less lr^2 norm(grad)^2 a step"
-        items.append(Figure(label="Defect of their growth", value=found.growth_defect, kind="number", note=note))
+        items.append(Figure(label="Defect of their growth", value=result.growth_defect, kind="number", note=note))
     return [Figures(items=tuple(items))]
 
 
-def _charts(found: Flow) -> list[Block]:
-    paths = (("flow", found.flow), ("descent", found.descent))
+def _charts(result: Flow) -> list[Block]:
+    paths = (("flow", result.flow), ("descent", result.descent))
     lines = tuple(Curve(name=name, points=thinned([(p.time, p.loss) for p in path])) for name, path in paths)
     blocks: list[Block] = [Curves(title="The loss along both paths", curves=lines, axis="loss", along="time")]
-    if found.group:
+    if result.group:
         blocks.append(
             Circle(
                 title="The trajectory on the circle",
@@ -63,7 +63,7 @@ def _charts(found: Flow) -> list[Block]:
                     for name, path in paths
                 ),
                 along="turned by, in radians",
-                caption=f"A group of `{found.group}`, whose scale has no effect: its distance to the centre is its "
+                caption=f"A group of `{result.group}`, whose scale has no effect: its distance to the centre is its "
                 "norm over the first, and the dashed circle has radius 1. Flow stays on the circle. A step of "
                 "descent leaves it along a tangent.",
             )
@@ -81,7 +81,7 @@ def _charts(found: Flow) -> list[Block]:
                 caption="A step of descent adds lr^2 norm(grad)^2 to the squared norm.",
             )
         )
-    slices = tuple(Curve(name=name, points=points) for name, points in found.slices.items())
+    slices = tuple(Curve(name=name, points=points) for name, points in result.slices.items())
     blocks.append(
         Curves(
             title="The loss along lines through the start",

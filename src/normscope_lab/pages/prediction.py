@@ -45,27 +45,27 @@ def _number(tau: Tau) -> float | None:
 
 
 def _chart(prediction: Prediction) -> list[Block]:
-    known = [(name, found.mean) for name, found in prediction.powers.items() if found.mean.value is not None]
-    if not known:
+    means = [(name, power.mean) for name, power in prediction.powers.items() if power.mean.value is not None]
+    if not means:
         return []
     series = (
         Series(
             name="95 % interval",
             style="spans",
-            values=tuple(mean.low for _, mean in known),
-            until=tuple(mean.high for _, mean in known),
+            values=tuple(mean.low for _, mean in means),
+            until=tuple(mean.high for _, mean in means),
         ),
-        Series(name="mean over axes", style="marks", values=tuple(mean.value for _, mean in known)),
+        Series(name="mean over axes", style="marks", values=tuple(mean.value for _, mean in means)),
         Series(
             name="over all pairs",
             style="marks",
-            values=tuple(prediction.powers[name].overall.value for name, _ in known),
+            values=tuple(prediction.powers[name].overall.value for name, _ in means),
             faint=True,
         ),
     )
     return [
         Chart(
-            labels=tuple(name for name, _ in known),
+            labels=tuple(name for name, _ in means),
             series=series,
             title="How well each measure orders the gaps",
             axis="Kendall's tau",
@@ -150,8 +150,8 @@ def _left_out(prediction: Prediction) -> list[Block]:
 
 def _measures(prediction: Prediction) -> Table:
     columns = (Column(title="measure", kind="name"), Column(title="kind"), Column(title="what it is"))
-    known = ((name, MEASURES[name]) for name in prediction.powers if name in MEASURES)
-    return Table(columns=columns, rows=tuple((name, one.group, one.about) for name, one in known))
+    described = ((name, MEASURES[name]) for name in prediction.powers if name in MEASURES)
+    return Table(columns=columns, rows=tuple((name, one.group, one.about) for name, one in described))
 
 
 def _by_value(prediction: Prediction) -> Table:
@@ -208,19 +208,19 @@ def figured(tau: Tau) -> str:
 
 def verdict(prediction: Prediction) -> str:
     """Return which measure predicts the gap best, and how many do at all."""
-    known = {name: found for name, found in prediction.powers.items() if found.mean.value is not None}
-    if not known:
+    powers = {name: power for name, power in prediction.powers.items() if power.mean.value is not None}
+    if not powers:
         return (
             "Nothing can be said: no axis has two values of which networks reached the training loss. Take more values "
             "of an axis, more steps, or a higher training loss."
         )
-    best, found = next(iter(known.items()))
-    above = [name for name, one in known.items() if one.mean.low is not None and one.mean.low > 0.0]
-    below = [name for name, one in known.items() if one.mean.high is not None and one.mean.high < 0.0]
+    best, power = next(iter(powers.items()))
+    above = [name for name, one in powers.items() if one.mean.low is not None and one.mean.low > 0.0]
+    below = [name for name, one in powers.items() if one.mean.high is not None and one.mean.high < 0.0]
     text = (
         f"`{best}` orders the gaps best: where one hyperparameter alone changes, its Kendall tau is "
-        f"{figured(found.mean)}, in the mean over the axes, and {figured(found.overall)} over all pairs. "
-        f"Of {pluralise(len(known), 'measure')} {len(above)} order them better than chance and {len(below)} the wrong "
+        f"{figured(power.mean)}, in the mean over the axes, and {figured(power.overall)} over all pairs. "
+        f"Of {pluralise(len(powers), 'measure')} {len(above)} order them better than chance and {len(below)} the wrong "
         "way round (95 % intervals of the mean over axes)."
     )
     return f"{text} The best of many is chosen after the fact: its tau is flattered by the choice."
@@ -250,8 +250,8 @@ def population(prediction: Prediction) -> str:
 def surest(prediction: Prediction, *, most: int = 4) -> list[str]:
     """Return sentences on the measures that order the gaps better than chance, and on those that do the reverse."""
     above, below = [], []
-    for name, found in prediction.powers.items():
-        mean = found.mean
+    for name, power in prediction.powers.items():
+        mean = power.mean
         if mean.low is not None and mean.low > 0.0:
             above.append(f"`{name}` {mean.value:.2f}")
         elif mean.high is not None and mean.high < 0.0:

@@ -97,13 +97,7 @@ def _whole(row: JudgedClaim) -> list[Block]:
 
 
 def claims_table(rows: Sequence[JudgedClaim], *, brief: bool = False, commands: bool = False) -> Table:
-    """Return claims as a table.
-
-    Args:
-        rows: the claims.
-        brief: whether to show fewer columns, for a terminal.
-        commands: whether to add the command that computes each again, and the origin of stored figures.
-    """
+    """Return claims as a table."""
     columns = [
         Column(title="claim" if brief else "id", kind="name"),
         *([] if brief else [Column(title="where"), Column(title="claim", kind="sentence")]),

@@ -24,13 +24,13 @@ Builder = Callable[[Recipe, tuple[int, ...], int, torch.Generator], nn.Module]
 
 
 def _mlp(recipe: Recipe, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
-    given = {"width": recipe.width, "depth": recipe.depth, "inputs": math.prod(shape)}
-    return mlp(generator=generator, normalizer=recipe.normalizer, classes=classes, **given)
+    options = {"width": recipe.width, "depth": recipe.depth, "inputs": math.prod(shape)}
+    return mlp(generator=generator, normalizer=recipe.normalizer, classes=classes, **options)
 
 
 def _cnn(recipe: Recipe, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
-    given = {"width": recipe.width, "depth": recipe.depth, "channels": shape[0]}
-    return cnn(generator=generator, normalizer=recipe.normalizer, classes=classes, **given)
+    options = {"width": recipe.width, "depth": recipe.depth, "channels": shape[0]}
+    return cnn(generator=generator, normalizer=recipe.normalizer, classes=classes, **options)
 
 
 NETWORKS: dict[str, Builder] = {"mlp": _mlp, "cnn": _cnn}
@@ -67,8 +67,8 @@ class PopulationWork:
                 if len(job) == 1:
                     return self.failed(job, describe_error(error))
                 return tuple(member for recipe in job for member in self.do((recipe,)))
-            found = {one.recipe: self.member(one) for one in trained}
-        return tuple(found[recipe] for recipe in job)
+            summary = {one.recipe: self.member(one) for one in trained}
+        return tuple(summary[recipe] for recipe in job)
 
     def failed(self, job: Cohort, reason: str) -> tuple[Member, ...]:
         """Return the members that stand for a cohort that could not be done."""
@@ -80,8 +80,8 @@ class PopulationWork:
         shape, device = tuple(self.data.train_images.shape[1:]), self.data.train_images.device
         build = NETWORKS[self.network]
         models = [build(one, shape, self.data.classes, drawn).to(device) for one, drawn in zip(job, generators)]
-        given = {"stop": self.stop, "momentum": self.momentum, "generators": generators}
-        return list(train_together(models, job, self.data, **given))  # type: ignore[arg-type]
+        options = {"stop": self.stop, "momentum": self.momentum, "generators": generators}
+        return list(train_together(models, job, self.data, **options))  # type: ignore[arg-type]
 
     def member(self, trained: TrainedMember) -> Member:
         """Measure a network that reached the loss; one that raises an error counts as failed."""

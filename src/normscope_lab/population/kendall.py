@@ -72,32 +72,25 @@ class Power:
 
 
 def power(values: Sequence[float], sample: Sample, axes: Sequence[str], *, generator: np.random.Generator) -> Power:
-    """Return how well a measure orders the gaps of networks.
-
-    Args:
-        values: the measure of each network; infinite values count as tied with each other.
-        sample: the networks.
-        axes: names of the axes, in the order of the configurations.
-        generator: draws the resamples.
-    """
+    """Return how well a measure orders the gaps of networks."""
     if not len(values):
         nothing = Tau(value=None)
         return Power(overall=nothing, axes=dict.fromkeys(axes, nothing), seed=nothing, mean=nothing, networks=0)
     numbers, counts = _draws(sample.configurations, generator)
     weights = counts[:, numbers]
     overall = weighted_kendall(signs(values), signs(sample.gaps), np.vstack([np.ones(len(numbers)), weights]))
-    along, resampled, found = {}, [], []
+    along, resampled, taus = {}, [], []
     for index, axis in enumerate(axes):
         others = [(*one[:index], *one[index + 1 :]) for one in sample.configurations]
         groups = _groups(list(zip(others, sample.seeds)), values, sample.gaps)
         along[axis] = tau = _averaged(groups, others, generator)
         if tau.value is not None:
-            found.append(tau.value)
+            taus.append(tau.value)
             resampled.append(_resampled(groups, values, sample.gaps, weights))
     alike = _groups(list(sample.configurations), values, sample.gaps)
     mean = Tau(value=None)
-    if found:
-        mean = _interval(float(np.mean(found)), np.mean(resampled, axis=0))
+    if taus:
+        mean = _interval(float(np.mean(taus)), np.mean(resampled, axis=0))
     return Power(
         overall=_interval(float(overall[0]), overall[1:]),
         axes=along,
@@ -109,9 +102,9 @@ def power(values: Sequence[float], sample: Sample, axes: Sequence[str], *, gener
 
 def _draws(clusters: Sequence[Hashable], generator: np.random.Generator) -> tuple[Array, Array]:
     """Return the number of each item's cluster, and how often each cluster occurs in every resample."""
-    known = {cluster: number for number, cluster in enumerate(dict.fromkeys(clusters))}
-    counts = generator.multinomial(len(known), np.full(len(known), 1.0 / len(known)), size=DRAWS)
-    return np.array([known[cluster] for cluster in clusters], dtype=np.intp), counts.astype(np.float64)
+    summary = {cluster: number for number, cluster in enumerate(dict.fromkeys(clusters))}
+    counts = generator.multinomial(len(summary), np.full(len(summary), 1.0 / len(summary)), size=DRAWS)
+    return np.array([summary[cluster] for cluster in clusters], dtype=np.intp), counts.astype(np.float64)
 
 
 Groups = list[tuple[list[int], float]]
@@ -123,13 +116,13 @@ def _groups(keys: Sequence[Hashable], values: Sequence[float], gaps: Sequence[fl
     members: dict[Hashable, list[int]] = {}
     for index, key in enumerate(keys):
         members.setdefault(key, []).append(index)
-    found = []
+    entries = []
     for group in members.values():
         theirs = [gaps[index] for index in group]
         if len(set(theirs)) > 1:
             tau = kendall([values[index] for index in group], theirs)
-            found.append((group, 0.0 if math.isnan(tau) else tau))
-    return found
+            entries.append((group, 0.0 if math.isnan(tau) else tau))
+    return entries
 
 
 def _averaged(groups: Groups, clusters: Sequence[Hashable], generator: np.random.Generator) -> Tau:
@@ -161,8 +154,8 @@ def _interval(value: float, resampled: Array) -> Tau:
     """Return a figure with the interval of its resamples."""
     if math.isnan(value):
         return Tau(value=None)
-    known = resampled[~np.isnan(resampled)]
-    if len(known) < 2:
+    defined = resampled[~np.isnan(resampled)]
+    if len(defined) < 2:
         return Tau(value=value)
-    low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(defined, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Tau(value=value, low=float(low), high=float(high))

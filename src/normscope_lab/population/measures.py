@@ -97,21 +97,21 @@ class MemberFigures:
     @cached_property
     def observed(self) -> list[float]:
         """Log10 of the Jacobian norms at training samples."""
-        found = lipschitz(self.model, self.images[:POINTS], scope="point", mode="eval", rtol=RTOL)
-        return [one.log10_upper for one in found.per_sample or (found,)]
+        bracket = lipschitz(self.model, self.images[:POINTS], scope="point", mode="eval", rtol=RTOL)
+        return [one.log10_upper for one in bracket.per_sample or (bracket,)]
 
     @cached_property
     def fresh(self) -> float:
         """Log10 of the Jacobian norm that most of the distribution does not exceed, from test inputs."""
         inputs = self.data.test_images[:POINTS]
-        given = {"share": SHARE, "confidence": CONFIDENCE, "samples": len(inputs), "rtol": RTOL}
-        return lipschitz(self.model, [inputs], scope="data", mode="eval", **given).log10_upper  # type: ignore[arg-type]
+        options = {"share": SHARE, "confidence": CONFIDENCE, "samples": len(inputs), "rtol": RTOL}
+        return lipschitz(self.model, [inputs], scope="data", mode="eval", **options).log10_upper  # type: ignore[arg-type]
 
     @cached_property
     def log10_margin(self) -> float:
         """Log10 of the margin; `-inf` where it is not above 0."""
-        found = margins(self.model, self.batches, constants=False).quantile(MARGIN)
-        return log10(max(found, 0.0))
+        margin = margins(self.model, self.batches, constants=False).quantile(MARGIN)
+        return log10(max(margin, 0.0))
 
     @cached_property
     def bounds(self) -> dict[str, float]:
@@ -119,15 +119,11 @@ class MemberFigures:
         return {row.name: row.log10_value for row in generalization(self.model, self.batches, steps=0).rows}
 
     def bound(self, name: str) -> float:
-        """Return log10 of the bound whose name begins with the given one.
-
-        Raises:
-            InputError: there is no such bound for this network.
-        """
-        found = [value for own, value in self.bounds.items() if own.startswith(name)]
-        if not found:
+        """Return log10 of the bound whose name begins with the given one."""
+        values = [value for own, value in self.bounds.items() if own.startswith(name)]
+        if not values:
             raise InputError(f"there is no bound {name} for this network")
-        return found[0]
+        return values[0]
 
     @cached_property
     def flatness(self) -> Flatness:
@@ -137,8 +133,8 @@ class MemberFigures:
     @cached_property
     def largest_eigenvalue(self) -> float:
         """The largest eigenvalue of the Hessian of the training loss."""
-        found = hessian(self.model, "cross_entropy", self.batches, k=1, deflate=False, mode="eval", rtol=RTOL)
-        return found.eigenvalues[0]
+        spectrum = hessian(self.model, "cross_entropy", self.batches, k=1, deflate=False, mode="eval", rtol=RTOL)
+        return spectrum.eigenvalues[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +190,7 @@ def _bound(name: str, about: str) -> Measure:
     return Measure(about, "bounds", lambda figures: figures.bound(name))
 
 
-def _known(value: float | None) -> float:
+def _or_nan(value: float | None) -> float:
     return math.nan if value is None else value
 
 
@@ -266,7 +262,7 @@ MEASURES: dict[str, Measure] = {
     ),
     "spherical-sharpness": Measure(
         "the same on the spheres of scale-invariant weights, in units of their norms", "sharpness",
-        lambda s: _known(s.flatness.spherical_sharpness),
+        lambda s: _or_nan(s.flatness.spherical_sharpness),
     ),
     "noise": Measure(
         "training loss under noise of 10 % of every group of weights", "sharpness",
@@ -289,16 +285,16 @@ MEASURES: dict[str, Measure] = {
 
 def measured(figures: MemberFigures) -> tuple[dict[str, float | None], tuple[str, ...]]:
     """Return every measure of a network, None where it cannot be taken, and notes that say why."""
-    found: dict[str, float | None] = {}
+    summary: dict[str, float | None] = {}
     notes: list[str] = []
     for name, measure in MEASURES.items():
         try:
             value = float(measure.of(figures))
         except (NormscopeError, RuntimeError, ArithmeticError, ValueError) as error:
-            found[name] = None
+            summary[name] = None
             notes.append(f"`{name}` was not measured ({describe_error(error)})")
             continue
-        found[name] = None if math.isnan(value) else float(f"{value:.{DIGITS}g}")
+        summary[name] = None if math.isnan(value) else float(f"{value:.{DIGITS}g}")
         if math.isnan(value):
             notes.append(f"`{name}` is not a number")
-    return found, tuple(notes)
+    return summary, tuple(notes)

@@ -55,11 +55,7 @@ class Member(Part):
 
     @classmethod
     def of_fields(cls, **given: Any) -> Self:
-        """Return a member from the fields that were read.
-
-        Raises:
-            ValueError: an error is not a share of the samples.
-        """
+        """Return a member from the fields that were read."""
         found = cls(**given)
         if not all(error is None or 0.0 <= error <= 1.0 for error in (found.train_error, found.test_error)):
             raise ValueError("an error is no share of the samples")

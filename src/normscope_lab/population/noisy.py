@@ -56,17 +56,7 @@ class NoisyData:
 
 
 def drawn(split: Split, *, samples: int, label_noise: float, generator: torch.Generator) -> NoisyData:
-    """Draw training samples from a data set and give some of them a wrong label.
-
-    Args:
-        split: the data set.
-        samples: how many of its training samples to draw.
-        label_noise: the probability of a wrong label.
-        generator: draws the samples and the wrong labels.
-
-    Raises:
-        InputError: there are too few samples, the noise is not a probability, or there are fewer than two classes.
-    """
+    """Draw training samples from a data set and give some of them a wrong label."""
     held = len(split.train_images)
     if not 1 <= samples <= held:
         raise InputError(f"there are {held:,} training samples: {samples:,} of them cannot be drawn")

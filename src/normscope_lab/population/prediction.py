@@ -54,13 +54,13 @@ class Prediction(Saved, Shown):
         names = dict.fromkeys(measure for member in reached for measure in member.measures)
         found = {}
         for measure in names:
-            known = [member for member in reached if member.measures.get(measure) is not None]
+            with_measure = [member for member in reached if member.measures.get(measure) is not None]
             sample = Sample(
-                gaps=[member.gap for member in known],  # type: ignore[misc]
-                configurations=[member.recipe.configuration for member in known],
-                seeds=[member.recipe.seed for member in known],
+                gaps=[member.gap for member in with_measure],  # type: ignore[misc]
+                configurations=[member.recipe.configuration for member in with_measure],
+                seeds=[member.recipe.seed for member in with_measure],
             )
-            values = [member.measures[measure] for member in known]
+            values = [member.measures[measure] for member in with_measure]
             generator = np.random.default_rng(seed)  # the same resamples for every measure
             found[measure] = power(values, sample, list(AXES), generator=generator)  # type: ignore[arg-type]
 

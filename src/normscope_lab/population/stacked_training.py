@@ -71,8 +71,8 @@ class Stack:
         """Return the outputs `[networks, samples, classes]`; images are the same for all, or one set for each."""
 
         def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor], batch: Tensor) -> Tensor:
-            found: Tensor = functional_call(self.shape, (parameters, buffers), (batch,))
-            return found
+            outputs: Tensor = functional_call(self.shape, (parameters, buffers), (batch,))
+            return outputs
 
         return torch.vmap(one, in_dims=(0, 0, None if shared else 0))(self.parameters, self.buffers, images)
 
@@ -121,16 +121,7 @@ def train_together(
     momentum: float,
     generators: Sequence[torch.Generator],
 ) -> Iterator[TrainedMember]:
-    """Train networks of one shape with SGD and yield each when it ends; the models are left as they are.
-
-    Args:
-        models: the networks before training, on the device of the data.
-        recipes: their recipes, all with the same batch size.
-        data: the samples; a last, smaller batch of an epoch is left out.
-        stop: when a training ends.
-        momentum: the momentum of SGD.
-        generators: one generator for each network, which orders its samples.
-    """
+    """Train networks of one shape with SGD and yield each when it ends; the models are left as they are."""
     stack, size, steps = Stack(models, recipes), recipes[0].batch_size, 0
     images, labels = data.train_images, data.train_labels
     running = list(range(len(models)))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
-from ..provenance import in_words
+from ..provenance import in_words, write_result
 from .outcome import Outcome
 
-RESULTS = Path(__file__).parents[3] / "docs" / "results"
 COMMAND = "NORMSCOPE_ATTACKS={counts} python -m pytest -m slow tests/soundness/test_attacks.py -k every_kind"
 HEADS = {
     "exact": '`lipschitz(effort="exact")` run to the end, against every cell of the network',
@@ -47,9 +44,7 @@ def collected(outcomes: Sequence[Outcome], *, seconds: float, counts: str, made:
 
 def write(result: dict) -> None:
     """Write `docs/results/attacks.json` and `.md`."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "attacks.json").write_text(json.dumps(result, indent=2) + "\n")
-    (RESULTS / "attacks.md").write_text(page(result))
+    write_result("attacks", result, page(result))
 
 
 def page(result: dict) -> str:

@@ -20,13 +20,10 @@ from ...core.errors import InputError
 from ...core.log10 import log10
 from ...core.rounding import Upper
 from ...rules.local.local import flat
-from ..bounding import Bounding, cut_short
-from ..captured import Captured
-from ..evaluation import ESTIMATED, Values
-from ..global_attack import AdamStep, gradients
-from ..lower import ATTACK_WORK, BELOW, witness_of
-from ..passes import passes
-from ..secants import Confirmer, Secant
+from ..applied import passes
+from ..captured import Bounding, Captured, cut_short
+from ..evaluation import ESTIMATED, Confirmer, Secant, Values
+from ..lower import ATTACK_WORK, BELOW, AdamStep, gradients, witness_of
 from .ball import Balls, Over
 
 ATTACK_FEWEST = 4

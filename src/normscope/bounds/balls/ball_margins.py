@@ -9,13 +9,11 @@ from torch import Tensor
 
 from ...core.budget import Budget, affordable
 from ...rules.local.local import Affine, Lines
+from ..applied import multiplications
 from ..minimise import minimise
-from ..passes import multiplications
-from .ball import Balls
+from .ball import Balls, RadiusOutcome, affine_outcome
 from .enclosure import Enclosures, enclose
-from .radius_outcome import RadiusOutcome, affine_outcome
-from .relaxation import ROWS, Relaxation
-from .sweep import Below, below
+from .sweep import ROWS, Below, Relaxation, below
 
 MOST_WORK = 2e10
 """Multiplications that one test may take: larger networks are left to the constants."""

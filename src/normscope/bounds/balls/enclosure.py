@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...core.budget import check_time
 from ...core.log10 import ceiling10
-from ...core.sizes import norm as l2
+from ...core.log10 import norm as l2
 from ...linalg.absolute import absolute, applied, row_norms
 from ...linalg.linear_map import LinearMap
 from ...rules.effects import Norm

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from ...core.budget import check_time
 from ...core.log10 import SMALLEST
+from ...core.log10 import norm as l2
 from ...core.rounding import gamma
-from ...core.sizes import norm as l2
 from ...linalg.absolute import absolute_norm
 from ...rules.local.local import Affine, OperandShare, flat, times
 from .enclosure import Enclosures

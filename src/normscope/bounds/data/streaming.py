@@ -26,8 +26,7 @@ from ..derivative import captured
 from ..domain.gains import block_gains
 from ..domain.recording import FigureRecorder
 from ..point import batch_norms
-from .order import draws_needed
-from .quantile import DataBracket, check_shares, quantile
+from .quantile import DataBracket, check_shares, draws_needed, quantile
 
 PER = ("class", "layer")
 """The values that the option `per` may have with scope DATA."""

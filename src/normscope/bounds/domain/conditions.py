@@ -50,14 +50,14 @@ class DomainCondition(ABC):
         """
 
     @abstractmethod
-    def widened(self, limits: Tensor, margin: float) -> Tensor:
+    def widen(self, limits: Tensor, margin: float) -> Tensor:
         """Return limits that leave room beside what was seen."""
 
     @abstractmethod
-    def said(self, index: int) -> str:
+    def describe(self, index: int) -> str:
         """Name one of the figures."""
 
-    def shown(self, figure: float, index: int) -> float:
+    def reading(self, figure: float, index: int) -> float:
         """Return a figure (or limit) as a reader knows it, its sign turned back."""
         return figure
 
@@ -67,7 +67,7 @@ class DomainCondition(ABC):
 
     def settled(self, largest: Tensor, margin: float) -> Tensor:
         """Return the limits for the largest figures seen."""
-        limits = self.widened(largest, margin)
+        limits = self.widen(largest, margin)
         return limits + 2 * TOLERANCE * self.scale(limits)
 
     def inner(self, limits: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ class Interval(DomainCondition):
             x = x.reshape(len(x), 1, -1)
         return torch.cat([x.amax(1), -x.amin(1)], dim=1)
 
-    def widened(self, limits: Tensor, margin: float) -> Tensor:
+    def widen(self, limits: Tensor, margin: float) -> Tensor:
         """Leave `margin` times the width of each range on both sides."""
         high, low = limits.chunk(2)
         width = margin * (high + low).clamp(min=0.0)
@@ -119,12 +119,12 @@ class Interval(DomainCondition):
         size = self.shape if self.axis is None else (-1, *(1,) * (len(self.shape) - 1 - self.axis))
         return Enclosure.box(*((side.reshape(size).expand(self.shape)[None].contiguous()) for side in (-low, high)))
 
-    def said(self, index: int) -> str:
+    def describe(self, index: int) -> str:
         """Name the channel and the side."""
         side = "largest" if index < self.channels else "smallest"
         return f"the {side} value of channel {index % max(self.channels, 1)} that enters it"
 
-    def shown(self, figure: float, index: int) -> float:
+    def reading(self, figure: float, index: int) -> float:
         """Turn the sign of lowest entries back."""
         return figure if index < self.channels else -figure
 
@@ -151,13 +151,13 @@ class LeastMeanSquare(DomainCondition):
         y = values[self.reads[0]]
         return -y.square().mean(-1).reshape(len(y), -1, self.classes).amin(1)
 
-    def widened(self, limits: Tensor, margin: float) -> Tensor:
+    def widen(self, limits: Tensor, margin: float) -> Tensor:
         """Let the variance be smaller by a factor 1 + margin."""
         return limits / (1.0 + margin)
 
     def settled(self, largest: Tensor, margin: float) -> Tensor:
         """Return the limits for the least variances seen; a variance is never below 0."""
-        limits = self.widened(largest, margin)
+        limits = self.widen(largest, margin)
         return (limits + 2 * TOLERANCE * limits.abs()).clamp(max=0.0)
 
     def enclosure(self, limits: Tensor) -> Enclosure:
@@ -167,11 +167,11 @@ class LeastMeanSquare(DomainCondition):
         anything = least.new_full((1, sets, n), torch.inf)
         return Enclosure.box(-anything, anything, least)
 
-    def said(self, index: int) -> str:
+    def describe(self, index: int) -> str:
         """Name the class."""
         return "its least variance" + (f" in group {index}" if self.classes > 1 else "")
 
-    def shown(self, figure: float, index: int) -> float:
+    def reading(self, figure: float, index: int) -> float:
         """Turn the sign back."""
         return -figure
 
@@ -180,7 +180,7 @@ class LeastMeanSquare(DomainCondition):
 class LargestQuantity(DomainCondition):
     """Quantities >= 0 that must not grow."""
 
-    def widened(self, limits: Tensor, margin: float) -> Tensor:
+    def widen(self, limits: Tensor, margin: float) -> Tensor:
         """Leave a factor 1 + margin."""
         return limits * (1.0 + margin)
 
@@ -195,7 +195,7 @@ class Sizes(LargestQuantity):
         rows = x.reshape(len(x), -1, x.shape[-1] if x.ndim > 1 else 1)
         return torch.stack([rows.abs().amax((1, 2)), torch.linalg.vector_norm(rows, dim=-1).amax(1)], 1)
 
-    def said(self, index: int) -> str:
+    def describe(self, index: int) -> str:
         """Name the quantity."""
         return ("its operand's largest entry", "its operand's largest row norm")[index]
 
@@ -215,6 +215,6 @@ class StepGains(LargestQuantity):
         points = [Enclosure.box(values[name], values[name]) for name in self.reads]
         return torch.stack([share.gain for share in self.operation.local(points).parts], 1)
 
-    def said(self, index: int) -> str:
+    def describe(self, index: int) -> str:
         """Name the quantity."""
         return "its gain" if len(self.reads) == 1 else f"its gain in operand {index + 1}"

@@ -28,7 +28,7 @@ from ...rules.local.local import Affine, Enclosure, OperandShare, Primitive, Sha
 from ...rules.local.products import MatrixProduct, Multiply
 from ...rules.local.scalar import Scalar
 from ...rules.registry import effect_of, sets_of
-from ..segments import Segments, folded
+from ..segments import Segments, fold_segments
 from ..unrolled import GraphSteps, evaluate
 from .conditions import DomainCondition, Interval, LeastMeanSquare, Sizes, StepGains
 from .gains import LocalGain
@@ -67,7 +67,7 @@ def derivative(steps: GraphSteps, limits: Limits) -> Segments:
             shapes[piece.name], effects[piece.name] = piece.shape, piece.effect
             refs = tuple(Ref(name, shapes[name]) for name in piece.refs)
             nodes.append(replace(node, name=piece.name, op=_PIECE, args=refs, kwargs={}, index=None, shape=piece.shape))
-    return folded(replace(graph, nodes=tuple(nodes)), effects)
+    return fold_segments(replace(graph, nodes=tuple(nodes)), effects)
 
 
 def _no_value(*_: Tensor) -> NoReturn:

@@ -216,9 +216,9 @@ class Domain:
                             sample=sample,
                             path=condition.node.path,
                             operator=condition.node.operator,
-                            what=condition.said(i),
-                            value=condition.shown(float(row[i]), i),
-                            limit=condition.shown(float(limits[i]), i),
+                            what=condition.describe(i),
+                            value=condition.reading(float(row[i]), i),
+                            limit=condition.reading(float(limits[i]), i),
                             excess=float(excess),
                         )
                     )

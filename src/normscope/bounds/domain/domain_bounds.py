@@ -12,15 +12,13 @@ from ...core.bracket import Bracket, Scope
 from ...core.budget import Budget
 from ...core.errors import InputError
 from ...core.rounding import inward
-from ...core.torch_settings import math_attention
+from ...core.threads import math_attention
 from ...graph.ir import Graph
-from ..autograd_check import differentiable
-from ..bounding import Bounding
-from ..captured import Captured
-from ..derivative import Tangents
-from ..global_attack import gradients
-from ..passes import passes
-from ..point import NOISES, find_bends
+from ..applied import passes
+from ..captured import Bounding, Captured
+from ..derivative import Tangents, differentiable, find_bends
+from ..lower import gradients
+from ..point import NOISES
 from ..rungs import Rungs, bracket_of, upper_sides
 from ..unrolled import GraphSteps
 from .derivative import derivative

@@ -20,13 +20,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ...core.cost import count
+from ...core.errors import JacobianError
 from ...core.rounding import Upper, numerical
 from ...graph.ir import Graph, Node
 from ...linalg.lanczos import Krylov
 from ...rules.effects import Effect, Linear
 from ...rules.local.local import UnrolledStep
-from ..derivative import Tangents
+from ..derivative import Products
 from ..unrolled import GraphSteps, evaluate
 from .conditions import DomainCondition, Enough, LargestQuantity
 
@@ -77,7 +77,7 @@ class LocalGain(LargestQuantity):
             norms = torch.cat([norms, self._norms(part, shapes, asked)[:, None] + VANISHED])
         return norms
 
-    def said(self, index: int) -> str:
+    def describe(self, index: int) -> str:
         """Name the quantity."""
         return self.name
 
@@ -184,12 +184,10 @@ def norms_above(function: Function, points: Tensor, steps: int, enough: Enough |
 
 def norms_by_rows(function: Function, points: Tensor) -> Tensor:
     """Return the norm of the Jacobian at every point, which is taken row by row."""
-    points = points.detach().requires_grad_(True)
-    output = function(points)
-    if not output.requires_grad:
+    try:
+        jacobians = Products(function, points).rows()
+    except JacobianError:  # the function does not move
         return points.detach().new_zeros(len(points))
-    rows = [torch.autograd.grad(column.sum(), points, retain_graph=True)[0] for column in output.unbind(1)]
-    jacobians = torch.stack(rows, 1)
     finite = jacobians.isfinite().all(2).all(1)
     norms = torch.linalg.matrix_norm(torch.where(finite[:, None, None], jacobians, 0.0), ord=2) * (1 + ROUNDING)
     return torch.where(finite, norms, torch.inf)
@@ -197,15 +195,9 @@ def norms_by_rows(function: Function, points: Tensor) -> Tensor:
 
 def _normal(function: Function, points: Tensor) -> Function:
     """Return the products with J^T J, all points at once."""
-    points = points.detach().requires_grad_(True)
-    output = function(points)
-    push = Tangents(output, points) if output.requires_grad else None
-    if push is None or not push.reaches:
+    try:
+        products = Products(function, points)
+        _ = products.tangents
+    except JacobianError:  # the function does not move
         return torch.zeros_like
-
-    def normal(rows: Tensor) -> Tensor:
-        count("backwards", 2 * len(rows))
-        (back,) = torch.autograd.grad(output, points, push(rows), retain_graph=True)
-        return back
-
-    return normal
+    return lambda rows: products.pull(products.push(rows))

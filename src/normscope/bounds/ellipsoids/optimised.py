@@ -184,7 +184,7 @@ def is_exact(plan: EllipsoidPlan, inputs: Container[str]) -> bool:
     return known and all(name in inputs and value == 0.0 for name, value in plan.start.items())
 
 
-def accounted(plan: EllipsoidPlan, certificate: Certified) -> Certified | None:
+def with_rounding(plan: EllipsoidPlan, certificate: Certified) -> Certified | None:
     """Return a certificate with the rounding of the recursion counted; None where it cannot be shown to hold.
 
     For a plan that `is_exact` it holds with all rounding; otherwise up to that of writing the maps out. The multipliers

@@ -21,8 +21,7 @@ from ...graph.ir import Graph, Node, Ref
 from ...linalg.linear_map import Diagonal, Identity, LinearMap, Reindex
 from ...linalg.lowering import Nodes, TooLargeError, pattern
 from ...rules.effects import Effect, Linear
-from ...rules.registry import lookup
-from ...rules.vocabulary import (
+from ...rules.registry import (
     AttentionWord,
     EntrywiseWord,
     GatedWord,
@@ -33,6 +32,7 @@ from ...rules.vocabulary import (
     SoftmaxWord,
     WindowsWord,
     Word,
+    lookup,
 )
 
 aten = torch.ops.aten

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,8 +22,30 @@ from ...graph.ir import Graph, Node, Unit, leaves
 from ...linalg.lowering import Unchanged, claims, pattern
 from ...rules.effects import Effect, Elementwise, Gain
 from ..segments import segment
-from .multipliers import Multipliers
 from .network_script import Script, compact, scripted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Multipliers:
+    """A run of the ellipsoid engine: its multipliers, where it starts and what it bounds.
+
+    Attributes:
+        sigma: by name of a nonlinear node, one number per entry (of one slice, where slices are treated alike), or one
+            for all; in units of the input's change.
+        log10: of the bound that it proves.
+        start: the values the state starts from, with log10 of C_j such that the changes ds_j of these values obey
+            sum norm(ds_j)^2/C_j^2 <= norm(dx)^2; empty for the inputs.
+        cores: whether `start` names the cores of nonlinear nodes, before their scale, rather than their values.
+        at: the value that is bounded (the operands of a node known by its gains); None for the output.
+        into: the activation whose operand is bounded instead.
+    """
+
+    sigma: Mapping[str, Tensor]
+    log10: float
+    start: Mapping[str, float] = field(default_factory=dict)
+    cores: bool = False
+    at: str | None = None
+    into: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,17 +24,15 @@ from ...core.progress import Progress
 from ...core.untouched import untouched
 from ...graph.call import arguments, run
 from ...graph.ir import Graph
-from ..balls.ball import Balls
+from ..applied import multiplications, passes
+from ..balls.ball import Balls, RadiusOutcome
 from ..balls.ball_margins import LinearMargins
-from ..balls.radius_outcome import RadiusOutcome
-from ..bounding import Bounding
-from ..captured import Captured
+from ..captured import Bounding, Captured
 from ..ellipsoids.ellipsoid_plan import plan
-from ..ellipsoids.optimised import Certified, accounted, optimise
-from ..folded import Bounds
+from ..ellipsoids.optimised import Certified, optimise, with_rounding
 from ..outputs import directions
-from ..passes import multiplications, passes
 from ..rungs import upper_sides
+from ..segments import Bounds
 from .largest_radius import LEAST, MOST, widest
 from .logits import Logits, margins
 from .pgd import Attack, Attacked
@@ -513,4 +511,4 @@ def _certificate(captured: Captured, budget: Budget, values: Bounds, effort: str
     pairs = directions("difference", size).to(steps.output.device) if effort == "tight" and size <= PAIRED else None
     most = 1 if effort == "fast" else None
     found = optimise(steps, steps=most, budget=budget.share(0.3), directions=pairs)
-    return None if found is None else accounted(steps, found) or found
+    return None if found is None else with_rounding(steps, found) or found

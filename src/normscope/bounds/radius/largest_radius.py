@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...core.budget import Budget
-from ..balls.radius_outcome import RadiusOutcome
+from ..balls.ball import RadiusOutcome
 
 MOST = 40
 """Tests at most; half a dozen is usual."""

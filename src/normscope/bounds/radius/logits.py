@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...core.torch_settings import math_attention
+from ...core.threads import math_attention
 from ...graph.ir import Graph, Unit
 
 aten = torch.ops.aten

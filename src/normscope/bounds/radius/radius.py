@@ -18,9 +18,8 @@ from ...core.options import check_numbers
 from ...core.provenance import provenance
 from ...core.untouched import mode_of, outside_inference_mode
 from ...graph.call import arguments_taken, is_label
-from ..bounding import Bounding
-from ..captured import Captured
-from ..folded import Bounds
+from ..captured import Bounding, Captured
+from ..segments import Bounds
 from .certifier import EFFORTS, RTOL, Certifier, Columns
 from .radii import COLUMNS, Radii
 

@@ -17,16 +17,14 @@ from torch import Tensor
 
 from ...core.budget import Budget
 from ...core.log10 import log10
+from ...core.log10 import norm as l2
 from ...core.rounding import gamma
-from ...core.sizes import norm as l2
-from ...core.torch_settings import math_attention
+from ...core.threads import math_attention
 from ...graph.ir import Graph
 from ...linalg.lanczos import lanczos
 from ...rules.local.local import flat
 from ..applied import Applied, behind, opened
-from ..certain import Certain
-from ..evaluation import Values, apart
-from ..secants import Change, Confirmer
+from ..evaluation import Certain, Change, Confirmer, Values, apart
 
 FEW_OUTPUTS = 32
 """Up to this many outputs every row of the Jacobian is taken, and its norm is exact."""

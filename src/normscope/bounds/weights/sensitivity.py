@@ -79,7 +79,7 @@ class WeightSensitivity(Saved, Shown):
         notes: what the reader must know.
     """
 
-    page = "weight_sensitivity:weight_sensitivity_document"
+    page = "weights:weight_sensitivity_document"
     JSON: ClassVar[JsonForm] = JsonForm(
         kind="weight_sensitivity",
         noun="weight sensitivity",

@@ -11,22 +11,19 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...core.log10 import norm as l2
 from ...core.rounding import numerical
-from ...core.sizes import norm as l2
 from ...graph.ir import Input, Node, Ref
-from ...linalg.folding import add, compose
-from ...linalg.linear_map import Identity, LinearMap
 from ...linalg.patches import Read
 from ...rules import ranges
 from ...rules.effects import UNKNOWN, Effect, Gain, Linear, Range, Unbounded
 from ...rules.registry import effect_of
 from ..applied import held
-from ..segments import Atom, Form, Segments
+from ..segments import Folder, Segments, fold_segments
 
 aten = torch.ops.aten
 
@@ -67,46 +64,29 @@ class Tails:
 
     def __init__(self, segments: Segments) -> None:
         self.segments, self.graph = segments, segments.graph
-        self._shapes = {item.name: item.shape for item in self.graph.inputs} | {n.name: n.shape for n in self.graph}
         self._nodes = {node.name: node for node in self.graph}
         self._effects: dict[tuple[str, tuple[Range, ...]], Effect] = {}
         self._ranges: dict[tuple[str, tuple[Range, ...]], Range] = {}
-        self._starts: dict[str, Form] = {}
-        self._composed: dict[tuple[int, int], tuple[LinearMap, LinearMap, LinearMap]] = {}
-        self._added: dict[tuple[int, ...], tuple[tuple[LinearMap, ...], LinearMap]] = {}
-        self._remember()
 
     def behind(self, names: Sequence[str], values: Mapping[str, Tensor]) -> tuple[Segments, bool]:
         """Return the segments behind nodes that take any value, and whether they depend on the data."""
-        composed, added = len(self._composed), len(self._added)
         setting = _Setting(values, dict.fromkeys(names, UNKNOWN))
-        moving = set(names)
-        forms = {name: self._start(name) for name in names}
-        effects: dict[str, Effect] = {}
-        atoms: dict[str, Atom] = {}
-        fixed: set[str] = set()
+        moving, fixed = set(names), set[str]()
         for node in self.graph:
             if node.name in moving or not moving.intersection(node.refs):
                 continue
             node, effect = self._effect(node, moving, setting)
-            still = [name for name in node.refs if name not in moving]
-            fixed.update(still)
-            forms |= {name: {} for name in still}
+            fixed.update(name for name in node.refs if name not in moving)
             setting.read[node.name] = (node, effect)
             moving.add(node.name)
-            effects[node.name] = effect
-            if isinstance(effect, Linear):
-                forms[node.name] = self._linear(node, effect, forms)
-            else:
-                atoms[node.name] = self._atom(node, effect, forms)
-                forms[node.name] = self._own(node, effect)
-        if setting.particular:  # what was folded for these data serves nobody else
-            _forget(self._composed, composed)
-            _forget(self._added, added)
         inputs = tuple(Input(name=name, value=values[name]) for name in (*names, *sorted(fixed)))
         nodes = tuple(node for node, _ in setting.read.values())
         graph = dataclasses.replace(self.graph, inputs=inputs, nodes=nodes, samples=None)
-        return Segments(graph, effects, forms, atoms), setting.particular
+        folder = self.segments.folder
+        if setting.particular:  # what is folded for these data serves nobody else
+            folder = Folder(folder.done)
+        effects = {name: effect for name, (_, effect) in setting.read.items()}
+        return fold_segments(graph, effects, folder, fixed), setting.particular
 
     def _effect(self, node: Node, moving: set[str], setting: _Setting) -> tuple[Node, Effect]:
         """Return a node as it stands behind the moving ones, and its effect there.
@@ -171,75 +151,6 @@ class Tails:
             effect = effect_of(node, operands)
             self._effects[key] = known if _same(effect, known) else effect
         return self._effects[key]
-
-    def _start(self, name: str) -> Form:
-        if name not in self._starts:
-            self._starts[name] = {name: Identity(self._shapes[name])}
-        return self._starts[name]
-
-    def _linear(self, node: Node, effect: Linear, forms: Mapping[str, Form]) -> Form:
-        paths: dict[str, list[LinearMap]] = {}
-        for linear, name in zip(effect.maps, node.refs, strict=True):
-            for source, earlier in forms[name].items():
-                paths.setdefault(source, []).append(self._compose(linear, earlier))
-        return {source: self._sum(tuple(found)) for source, found in paths.items()}
-
-    def _atom(self, node: Node, effect: Effect, forms: Mapping[str, Form]) -> Atom:
-        before = effect.before if isinstance(effect, Gain) else None
-        if before is None:
-            return Atom(node, effect, tuple(forms[name] for name in node.refs))
-        read = tuple({s: self._compose(before, m) for s, m in forms[name].items()} for name in node.refs)
-        return Atom(node, effect, read)
-
-    def _own(self, node: Node, effect: Effect) -> Form:
-        """Return the form of a nonlinear node's own value."""
-        if effect is self.segments.effects[node.name]:
-            return self.segments.forms[node.name]
-        scale = effect.after if isinstance(effect, Gain) else None
-        return self._start(node.name) if scale is None else {node.name: scale}
-
-    def _compose(self, second: LinearMap, first: LinearMap) -> LinearMap:
-        key = (id(second), id(first))
-        if key not in self._composed:
-            self._composed[key] = (second, first, compose(second, first))
-        return self._composed[key][2]
-
-    def _sum(self, terms: tuple[LinearMap, ...]) -> LinearMap:
-        key = tuple(map(id, terms))
-        if len(terms) > 1 and key not in self._added:
-            total = terms[0]
-            for term in terms[1:]:
-                total = add(total, term)
-            self._added[key] = (terms, total)
-        return terms[0] if len(terms) == 1 else self._added[key][1]
-
-    def _remember(self) -> None:
-        """Take over the maps that were folded for the whole network."""
-        forms = self.segments.forms
-        for node in self.graph:
-            effect = self.segments.effects[node.name]
-            if isinstance(effect, Linear):
-                paths: dict[str, list[tuple[LinearMap, LinearMap]]] = {}
-                for linear, name in zip(effect.maps, node.refs, strict=True):
-                    for source, earlier in forms[name].items():
-                        paths.setdefault(source, []).append((linear, earlier))
-                for source, found in paths.items():
-                    if len(found) == 1:
-                        [(second, first)] = found
-                        self._composed[id(second), id(first)] = (second, first, forms[node.name][source])
-                    else:
-                        terms = tuple(self._compose(second, first) for second, first in found)
-                        self._added[tuple(map(id, terms))] = (terms, forms[node.name][source])
-            elif isinstance(effect, Gain) and effect.before is not None:
-                for name, read in zip(node.refs, self.segments.atoms[node.name].operands, strict=True):
-                    for source, first in forms[name].items():
-                        self._composed[id(effect.before), id(first)] = (effect.before, first, read[source])
-
-
-def _forget(cache: dict[Any, Any], size: int) -> None:
-    """Drop the latest entries of a cache."""
-    while len(cache) > size:
-        cache.popitem()
 
 
 def _same(effect: Effect, known: Effect) -> bool:

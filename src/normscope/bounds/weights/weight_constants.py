@@ -19,13 +19,10 @@ from ...core.untouched import outside_inference_mode
 from ...graph.call import arguments
 from ...graph.ir import HELD, Graph
 from ...theory.losses import Loss, named
-from ..applied import applied_weights
-from ..bounding import Bounding
-from ..captured import Captured
-from ..passes import passes
-from .figures import WeightFigures, WeightPlan
+from ..applied import applied_weights, passes
+from ..captured import Bounding, Captured
+from .figures import LossRows, WeightFigures, WeightPlan, targets_by_sample
 from .jacobian import LOWER_SIDES, JacobianSearch
-from .loss_rows import LossRows, targets_by_sample
 from .sensitivity import WeightRow, WeightSensitivity
 
 SEARCH_STEPS, SEARCH_FEWEST, SEARCH_WORK = 30_000, 100, 1.5e11

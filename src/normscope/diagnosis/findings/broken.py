@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from ...core.finding import Finding, Severity
-from ...core.reached import plain_parts
+from ...core.untouched import plain_parts
 from ...graph.call import broken_tensors
 from ...report.words import pluralise
 from ..examined import Examined

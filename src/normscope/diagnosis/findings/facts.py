@@ -8,9 +8,9 @@ from torch import Tensor
 
 from ...core.finding import Finding, Severity
 from ...graph.ir import Node, Unit
-from ...rules.complex_values import COMPLEX
 from ...rules.effects import Elementwise, Unbounded
 from ...rules.registry import lookup
+from ...rules.units import COMPLEX
 from ..examined import Examined
 from .finding_words import figures
 

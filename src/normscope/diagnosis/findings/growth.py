@@ -8,7 +8,7 @@ import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 
-from ...bounds.printed import is_normalizer
+from ...bounds.rungs import is_normalizer
 from ...core.finding import Finding, Severity
 from ..examined import Examined, WeightOverData
 from .finding_words import figure, figures, power

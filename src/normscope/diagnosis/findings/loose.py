@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ...bounds.printed import is_weight
+from ...bounds.rungs import is_weight
 from ...core.finding import Finding, Severity
 from ...report.words import listed, pluralise
 from ..examined import Examined

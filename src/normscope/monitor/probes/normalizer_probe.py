@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...listening.normalizer_seen import NormalizerSeen
+from ...listening.calls import NormalizerSeen
 from . import ArraySegments
 
 DOMINATED_EPS = 10.0

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...linalg.lanczos import lanczos
-from ...listening.weight_seen import LayerGeometry
+from ...listening.calls import LayerGeometry
 
 SQUARED_NORM_RTOL = 0.05
 """Relative error of a squared norm with which a search ends: a hundredth of a decade of the norm."""

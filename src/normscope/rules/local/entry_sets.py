@@ -8,14 +8,14 @@ times the identity, which is the better centre map once the ball is large.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 import torch
 from torch import Tensor
 
-from ...core.sizes import norm as l2
+from ...core.log10 import norm as l2
 from .local import CentredValue, Enclosure, LocalForm, OperandShare, Primitive, flat, times
 
 _CURVATURE = 2.0 / math.sqrt(3.0)
@@ -30,8 +30,8 @@ def _nearer(moved: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
 
 def _sets(x: Enclosure) -> Tensor:
     """Return the constant of every set `[B, sets]`."""
-    known = torch.minimum(x.constant[:, None], l2(x.entries, -1) * (1 + 1e-12))
-    return known if x.sets is None else torch.minimum(known, x.sets)
+    constants = torch.minimum(x.constant[:, None], l2(x.entries, -1) * (1 + 1e-12))
+    return constants if x.sets is None else torch.minimum(constants, x.sets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,6 @@ class Normalize(Primitive):
         direction = y.centre / (middle * math.sqrt(n))[..., None]
         direction = torch.where(direction.isfinite(), direction, 0.0)
 
-        def pull(rows: Tensor) -> Tensor:
-            along = (rows * direction[:, None]).sum(-1, keepdim=True) * direction[:, None]
-            exact = (rows - along) / middle[:, None, :, None]
-            flat = rows * (top / 2)[:, None, :, None]
-            return torch.where(near[:, None, :, None], exact, flat)
-
         limit = math.sqrt(n) * (1 + 1e-12)
         corners = torch.stack([edge / scale[..., None] for edge in (y.low, y.high) for scale in (least, most)])
         low, high = corners.amin(0).clamp(min=-limit), corners.amax(0).clamp(max=limit)
@@ -84,6 +78,7 @@ class Normalize(Primitive):
         whole = _sets(y)
         entries = times(top[..., None], y.entries + times(size, whole[..., None]) / math.sqrt(n))
         radii, sets = (value[..., None].expand_as(y.centre) for value in (radius, whole))
+        pull = _normalizer_pull(near, direction, middle, top)
         part = OperandShare(pull, radii, top.amax(-1), entries, operand=sets, blocks=1, set_gains=top)
         broken = bool(top.isinf().any())
         reason = "a variance that can vanish within the ball, with eps 0" if broken else None
@@ -110,12 +105,19 @@ def _straightened(y: Enclosure, middle: Tensor, top: Tensor, direction: Tensor, 
     single = times(bend[..., None], single) * (1 + 1e-9)
     rest = torch.where(near[..., None], single, times(weight, distance)[..., None]) + 1e-15 * size
 
+    pull = _normalizer_pull(near, direction, middle, top)
+    return CentredValue((pull,), -rest, rest, weight[..., None].expand_as(y.centre))
+
+
+def _normalizer_pull(near: Tensor, direction: Tensor, middle: Tensor, top: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the transpose of the Jacobian at the centre, or half the largest one for sets that are not near."""
+
     def pull(rows: Tensor) -> Tensor:
         along = (rows * direction[:, None]).sum(-1, keepdim=True) * direction[:, None]
         straight = (rows - along) / middle[:, None, :, None]
         return torch.where(near[:, None, :, None], straight, rows * (top / 2)[:, None, :, None])
 
-    return CentredValue((pull,), -rest, rest, weight[..., None].expand_as(y.centre))
+    return pull
 
 
 def _smallest(y: Enclosure) -> Tensor:
@@ -323,8 +325,8 @@ class WindowMaximum(Primitive):
 
     def _seen(self, x: Tensor, missing: float) -> Tensor:
         """Return `[B, outputs, width]`: what every window sees."""
-        seen = flat(x)[:, self.windows.clamp(min=0)]
-        return torch.where(self.windows >= 0, seen, missing)
+        entries = flat(x)[:, self.windows.clamp(min=0)]
+        return torch.where(self.windows >= 0, entries, missing)
 
     def local(self, operands: Sequence[Enclosure]) -> LocalForm:
         """Keep the entries that can win; their mean is the centre map."""

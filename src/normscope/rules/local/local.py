@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ...core.log10 import SMALLEST
-from ...core.sizes import norm as l2
+from ...core.log10 import norm as l2
 from ...graph.ir import Node, Ref
 from ...linalg.linear_map import LinearMap, Reindex
 

@@ -13,7 +13,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from ...core.sizes import norm as l2
+from ...core.log10 import norm as l2
 from .local import (
     ROUNDING,
     Builder,

@@ -51,9 +51,9 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
         sizes = {"with": 1.0, "without": 0.0, "reversed": -1.0}
         return {name: _right(networks, _cued(fresh, labels, size), labels) for name, size in sizes.items()}
     changed = {name: times * fresh + more for name, (times, more) in CHANGES.items()}
-    found = {f"stored, {name}": _right(networks, inputs, labels) for name, inputs in changed.items()}
+    summary = {f"stored, {name}": _right(networks, inputs, labels) for name, inputs in changed.items()}
     networks.template.train()
-    return found | {f"data, {name}": _right(networks, inputs, labels) for name, inputs in changed.items()}
+    return summary | {f"data, {name}": _right(networks, inputs, labels) for name, inputs in changed.items()}
 
 
 def _trained(settings: Settings, kind: str, x: Tensor, y: Tensor) -> Ensemble:
@@ -100,15 +100,15 @@ def _cued(x: Tensor, y: Tensor, size: float) -> Tensor:
 
 def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
     """Return how much accuracy each network loses when the cue is reversed, and when all inputs change."""
-    found: dict[str, float] = {}
+    summary: dict[str, float] = {}
     for kind in KINDS:
         cue, change = (measured[Job(f"{kind}, {part}")] for part in ("cue", "change"))
-        found |= spread(f"{kind}.cue.lost", [one - other for one, other in zip(cue["with"], cue["reversed"])])
-        found |= spread(f"{kind}.cue.without", cue["without"])
+        summary |= spread(f"{kind}.cue.lost", [one - other for one, other in zip(cue["with"], cue["reversed"])])
+        summary |= spread(f"{kind}.cue.without", cue["without"])
         for mode in MODES:
             usual, *others = (change[f"{mode}, {name}"] for name in CHANGES)
-            found |= spread(f"{kind}.change.{mode}", [one - min(worse) for one, *worse in zip(usual, *others)])
-    return found
+            summary |= spread(f"{kind}.change.{mode}", [one - min(worse) for one, *worse in zip(usual, *others)])
+    return summary
 
 
 def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block]:
@@ -131,25 +131,25 @@ def _table(measured: Mapping[Job, Measured], part: str, titles: Mapping[str, str
 
 
 def _removed(figures: Figures) -> Judgement:
-    found = {kind: read(figures, f"{kind}.cue.lost") for kind in ("none", "input", "batch")}
+    medians = {kind: read(figures, f"{kind}.cue.lost") for kind in ("none", "input", "batch")}
     return decided(
-        found["input"], below=UNUSED, evidence=f"When the cue turns round, accuracy falls by {_losses(found)}."
+        medians["input"], below=UNUSED, evidence=f"When the cue turns round, accuracy falls by {_losses(medians)}."
     )
 
 
 def _robust(figures: Figures) -> Judgement:
-    found = {
+    medians = {
         mode: {kind: read(figures, f"{kind}.change.{mode}") for kind in ("none", "input", "batch", "layer input")}
         for mode in MODES
     }
-    losses = "; ".join(f"with {MODES[mode]} by {_losses(kinds)}" for mode, kinds in found.items())
+    losses = "; ".join(f"with {MODES[mode]} by {_losses(kinds)}" for mode, kinds in medians.items())
     each = [
         of_all([decided(kinds[kind], below=UNUSED, evidence="").verdict for kind in ("input", "batch")])
-        for kinds in found.values()
+        for kinds in medians.values()
     ]
     more = CHANGES["brighter"][1]
     evidence = f"Where all inputs are a third, three times or {more:g} more, at worst, accuracy falls {losses}."
-    seeds = min(one.seeds for kinds in found.values() for one in kinds.values())
+    seeds = min(one.seeds for kinds in medians.values() for one in kinds.values())
     return with_seeds(seeds, Judgement(of_readings(each), evidence))
 
 

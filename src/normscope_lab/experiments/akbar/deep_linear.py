@@ -36,7 +36,7 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
     x, y, least = _task(settings)
     variance, many = y.var(dim=(1, 2), correction=0), len(rates)
     steps = torch.tensor(rates, dtype=torch.float64).repeat_interleave(len(seeds))
-    found: dict[str, object] = {}
+    summary: dict[str, object] = {}
     for label, scale in (("usual", 0.5**0.5), ("small", settings["far"] * 0.5**0.5)):
         networks = Ensemble.drawn(chain(WIDTHS, kind, activation=nn.Identity), seeds * many, scale=scale)
         courses = []
@@ -49,7 +49,7 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
         reached = first(below, settings["steps"] + 1)
         best = int(reached.median(dim=1).values.argmin())
         apart = every(settings["steps"])
-        found[label] = {
+        summary[label] = {
             "best": best,
             "reached after": reached[best].tolist(),
             "last": excess[-1, best].tolist(),
@@ -59,8 +59,8 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
         if label == "usual":
             chosen = [best * len(seeds) + seed for seed in seeds[: settings["spectra"]]]
             batches = [(x[seed], y[seed]) for seed in seeds]
-            found["spectra"] = [_spectrum(networks.member(one), batches[one % len(seeds)]) for one in chosen]
-    return found
+            summary["spectra"] = [_spectrum(networks.member(one), batches[one % len(seeds)]) for one in chosen]
+    return summary
 
 
 def _task(settings: Settings) -> tuple[Tensor, Tensor, Tensor]:
@@ -80,32 +80,32 @@ def _task(settings: Settings) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _spectrum(network: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, float | None]:
-    found = spectrum(network, batch)
+    curvature = spectrum(network, batch)
     return {
-        "sharpness": found.sharpness,
-        "condition": found.condition_number,
-        "zeros": zeros(found) / found.parameters,
-        "gradient": found.gradient_norm,
+        "sharpness": curvature.sharpness,
+        "condition": curvature.condition_number,
+        "zeros": zeros(curvature) / curvature.parameters,
+        "gradient": curvature.gradient_norm,
     }
 
 
 def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
     """Return steps to the optimum, and the Hessians, with their comparison seed by seed."""
-    found: dict[str, float] = {"steps": float(settings["steps"])}
+    summary: dict[str, float] = {"steps": float(settings["steps"])}
     batch, none = measured[Job("batch")], measured[Job("none")]
     for label in ("usual", "small"):
         for kind, run in (("batch", batch), ("none", none)):
-            found |= spread(f"{kind}.{label}.reached after", run[label]["reached after"])
+            summary |= spread(f"{kind}.{label}.reached after", run[label]["reached after"])
             reached = [one <= settings["steps"] for one in run[label]["reached after"]]
-            found[f"{kind}.{label}.share"] = sum(reached) / len(reached)
+            summary[f"{kind}.{label}.share"] = sum(reached) / len(reached)
         reached_both = zip(none[label]["reached after"], batch[label]["reached after"])
-        found |= spread(f"ratio.{label}.steps", [theirs / max(ours, 1.0) for theirs, ours in reached_both])
+        summary |= spread(f"ratio.{label}.steps", [theirs / max(ours, 1.0) for theirs, ours in reached_both])
     for name in ("condition", "sharpness", "zeros"):
         pairs = [(b[name], n[name]) for b, n in zip(batch["spectra"], none["spectra"])]
-        found |= spread(f"ratio.{name}", [n / b for b, n in pairs if b and n is not None])
+        summary |= spread(f"ratio.{name}", [n / b for b, n in pairs if b and n is not None])
         for kind, run in (("batch", batch), ("none", none)):
-            found |= spread(f"{kind}.{name}", [one[name] for one in run["spectra"] if one[name] is not None])
-    return found
+            summary |= spread(f"{kind}.{name}", [one[name] for one in run["spectra"] if one[name] is not None])
+    return summary
 
 
 def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block]:
@@ -144,13 +144,13 @@ def _zeros(figures: Figures) -> Judgement:
 
 
 def _saddles(figures: Figures) -> Judgement:
-    found = [read(figures, f"ratio.{label}.steps") for label in ("usual", "small")]
+    medians = [read(figures, f"ratio.{label}.steps") for label in ("usual", "small")]
     shares = [[figures[f"{kind}.{label}.share"] for kind in KINDS] for label in ("usual", "small")]
     return readings(
-        [found],
+        [medians],
         above=1.0,
-        evidence=f"Without BatchNorm the optimum takes {found[0]} times as many steps from usual weights and "
-        f"{found[1]} times from small ones; it is reached in {100 * shares[0][0]:.0f} % and {100 * shares[1][0]:.0f} "
+        evidence=f"Without BatchNorm the optimum takes {medians[0]} times as many steps from usual weights and "
+        f"{medians[1]} times from small ones; it is reached in {100 * shares[0][0]:.0f} % and {100 * shares[1][0]:.0f} "
         f"% of the runs with BatchNorm, in {100 * shares[0][1]:.0f} % and {100 * shares[1][1]:.0f} % without.",
     )
 

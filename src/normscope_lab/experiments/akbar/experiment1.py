@@ -123,7 +123,7 @@ def _flows(settings: Settings) -> dict[str, object]:
     """Return how flow, descent, decay and small batches change norms in front of both normalizers."""
     generator = torch.Generator().manual_seed(0)
     x, y = _data(settings["points"], generator)
-    found: dict[str, object] = {}
+    summary: dict[str, object] = {}
     for kind in ("batch", "layer"):
         first = nn.utils.skip_init(nn.Linear, 2, 1 if kind == "batch" else 4, bias=False)
         norm: nn.Module = nn.BatchNorm1d(1, eps=EPS, affine=False)
@@ -134,7 +134,7 @@ def _flows(settings: Settings) -> dict[str, object]:
         for parameter in network.parameters():
             nn.init.normal_(parameter, generator=generator)
         result = flow(network, logistic, (x, y), time=5.0, lr=0.1, rtol=1e-9, mode="train")
-        found |= {
+        summary |= {
             f"{kind}.flow": result.flow[-1].drift,
             f"{kind}.descent": result.descent[-1].drift,
             f"{kind}.growth defect": result.growth_defect,
@@ -153,7 +153,7 @@ def _flows(settings: Settings) -> dict[str, object]:
         kind: _loss(ray, x.expand(21, -1, -1), y.expand(21, -1), normalized=kind == "batch").tolist()
         for kind in ("batch", "none")
     }
-    return found | {
+    return summary | {
         "decay rate": rate,
         "small batches": max(cosines),
         "slices": {"radii": radii.tolist(), **slices},

@@ -88,7 +88,7 @@ def _bumps(courses: Tensor) -> Tensor:
 
 def _spectrum(network: nn.Module, x: Tensor, y: Tensor) -> dict[str, float | None]:
     """Return the largest eigenvalue, the condition number and the zeros of the Hessian, in two gauges."""
-    found = spectrum(network, (x, y))
+    curvature = spectrum(network, (x, y))
     with torch.no_grad():
         layers = list(network.children())
         for layer, behind in itertools.pairwise(layers):
@@ -96,12 +96,12 @@ def _spectrum(network: nn.Module, x: Tensor, y: Tensor) -> dict[str, float | Non
                 layer.weight.mul_(SHRUNK)
     shrunk = hessian(network, F.mse_loss, (x, y), k=1, mode="train", rtol=1e-2)
     return {
-        "sharpness": found.sharpness,
+        "sharpness": curvature.sharpness,
         "sharpness of smaller weights": shrunk.sharpness,
-        "condition": found.condition_number,
-        "zeros": zeros(found),
-        "parameters": float(found.parameters),
-        "gradient": found.gradient_norm,
+        "condition": curvature.condition_number,
+        "zeros": zeros(curvature),
+        "parameters": float(curvature.parameters),
+        "gradient": curvature.gradient_norm,
     }
 
 
@@ -109,22 +109,22 @@ def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
     """Return figures of both kinds of network and their comparison, seed by seed."""
     runs = {kind: measured[Job(kind)] for kind in ("batch", "none")}
     ranges = {kind: _rate_ranges(settings, run) for kind, run in runs.items()}
-    found = {"step of the rates": max(b / a for a, b in itertools.pairwise(settings["rates"]))}
+    summary = {"step of the rates": max(b / a for a, b in itertools.pairwise(settings["rates"]))}
     for kind, run in runs.items():
         best = int(run["best"])
-        found[f"{kind}.best rate"] = settings["rates"][best]
-        found |= spread(f"{kind}.steps at its best rate", run["reached"][best])
+        summary[f"{kind}.best rate"] = settings["rates"][best]
+        summary |= spread(f"{kind}.steps at its best rate", run["reached"][best])
     for kind, counts in ranges.items():
         for name, values in counts.items():
-            found |= spread(f"{kind}.{name}", values)
-    found |= _speed_figures(runs["batch"], runs["none"])
-    found |= _range_figures(settings, ranges["batch"], ranges["none"])
-    found |= _hessian_figures(settings, runs["batch"], runs["none"])
+            summary |= spread(f"{kind}.{name}", values)
+    summary |= _speed_figures(runs["batch"], runs["none"])
+    summary |= _range_figures(settings, ranges["batch"], ranges["none"])
+    summary |= _hessian_figures(settings, runs["batch"], runs["none"])
     for kind, run in runs.items():
         for name in ("sharpness", "condition", "zeros"):
-            found |= spread(f"{kind}.{name}", [one[name] for one in run["spectra"] if one[name] is not None])
-        found[f"{kind}.sharpness times rate"] = found[f"{kind}.sharpness.median"] * found[f"{kind}.best rate"]
-    return found
+            summary |= spread(f"{kind}.{name}", [one[name] for one in run["spectra"] if one[name] is not None])
+        summary[f"{kind}.sharpness times rate"] = summary[f"{kind}.sharpness.median"] * summary[f"{kind}.best rate"]
+    return summary
 
 
 def _rate_ranges(settings: Settings, run: Measured) -> dict[str, list[float]]:
@@ -142,35 +142,35 @@ def _rate_ranges(settings: Settings, run: Measured) -> dict[str, list[float]]:
 def _speed_figures(batch: Measured, none: Measured) -> dict[str, float]:
     """Return how many more steps, and how much larger gradients, a network without BatchNorm has."""
     same, own = int(batch["best"]), int(none["best"])
-    found = spread("none.steps at BatchNorm's best rate", none["reached"][same])
+    medians = spread("none.steps at BatchNorm's best rate", none["reached"][same])
     for name, key in (("steps", "reached"), ("gradient", "spike")):
         for where, rate in (("one rate", same), ("best rates", own)):
             pairs = zip(batch[key][same], none[key][rate])
-            found |= spread(f"ratio of {name} at {where}", [n / max(b, 1.0) for b, n in pairs])
-    return found
+            medians |= spread(f"ratio of {name} at {where}", [n / max(b, 1.0) for b, n in pairs])
+    return medians
 
 
 def _range_figures(
     settings: Settings, batch: Mapping[str, list[float]], none: Mapping[str, list[float]]
 ) -> dict[str, float]:
     """Return how many more learning rates work with BatchNorm, and how much larger the largest is."""
-    found: dict[str, float] = {}
+    summary: dict[str, float] = {}
     for name in ("stable octaves", "useful octaves"):
-        found |= spread(f"gain of {name}", [b - n for b, n in zip(batch[name], none[name])])
+        summary |= spread(f"gain of {name}", [b - n for b, n in zip(batch[name], none[name])])
     least = settings["rates"][0] / 2.0  # it stands for the largest stable rate where no rate was stable
     pairs = zip(batch["largest stable rate"], none["largest stable rate"])
-    return found | spread("ratio of largest stable rates", [max(b, least) / max(n, least) for b, n in pairs])
+    return summary | spread("ratio of largest stable rates", [max(b, least) / max(n, least) for b, n in pairs])
 
 
 def _hessian_figures(settings: Settings, batch: Measured, none: Measured) -> dict[str, float]:
     """Return how the Hessians without BatchNorm compare with those with it, seed by seed."""
-    found: dict[str, float] = {}
+    summary: dict[str, float] = {}
     spectra = list(zip(batch["spectra"], none["spectra"]))
     for name in ("sharpness", "sharpness of smaller weights", "condition"):
-        found |= spread(f"ratio of {name}", [n[name] / b[name] for b, n in spectra if b[name] and n[name]])
+        summary |= spread(f"ratio of {name}", [n[name] / b[name] for b, n in spectra if b[name] and n[name]])
     times = settings["rates"][int(none["best"])] / settings["rates"][int(batch["best"])]
-    found |= spread("ratio of sharpness times rate", [times * n["sharpness"] / b["sharpness"] for b, n in spectra])
-    return found | spread("gain of zeros", [b["zeros"] - n["zeros"] for b, n in spectra])
+    summary |= spread("ratio of sharpness times rate", [times * n["sharpness"] / b["sharpness"] for b, n in spectra])
+    return summary | spread("gain of zeros", [b["zeros"] - n["zeros"] for b, n in spectra])
 
 
 def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block]:
@@ -257,22 +257,22 @@ def _condition(figures: Figures) -> Judgement:
 
 
 def _factor(figures: Figures, name: str, published: float, what: str, more: str) -> Judgement:
-    found = read(figures, f"ratio of {name}")
+    median = read(figures, f"ratio of {name}")
     judgement = judged(
-        published / 2.0 <= found.median <= published * 2.0 and found.low > 1.0,
-        f"{what} without BatchNorm is {found} times that with it; the paper has {published:g}. {more}".rstrip(),
-        corrected=found.low > 1.0,
+        published / 2.0 <= median.median <= published * 2.0 and median.low > 1.0,
+        f"{what} without BatchNorm is {median} times that with it; the paper has {published:g}. {more}".rstrip(),
+        corrected=median.low > 1.0,
     )
-    return with_seeds(found.seeds, judgement)
+    return with_seeds(median.seeds, judgement)
 
 
 def _gauge(figures: Figures) -> Judgement:
-    found, shrunk = read(figures, "ratio of sharpness"), read(figures, "ratio of sharpness of smaller weights")
+    plain, shrunk = read(figures, "ratio of sharpness"), read(figures, "ratio of sharpness of smaller weights")
     stable = read(figures, "ratio of sharpness times rate")
     return readings(
-        [(found,), (shrunk,), (stable,)],
+        [(plain,), (shrunk,), (stable,)],
         above=1.0,
-        evidence=f"Without BatchNorm it is {found} times as large; after dividing the weights in front of BatchNorm by "
+        evidence=f"Without BatchNorm it is {plain} times as large; after dividing the weights in front of BatchNorm by "
         f"3, which changes no output, {shrunk}. {_edge(figures)}",
     )
 
@@ -309,14 +309,14 @@ def _wider(figures: Figures) -> Judgement:
 
 
 def _larger(figures: Figures) -> Judgement:
-    found, step = read(figures, "ratio of largest stable rates"), figures["step of the rates"]
+    ratio, step = read(figures, "ratio of largest stable rates"), figures["step of the rates"]
     evidence = (
-        f"The largest stable rate with BatchNorm is {found} times that without; rates were tried {_steps(figures)}, so "
+        f"The largest stable rate with BatchNorm is {ratio} times that without; rates were tried {_steps(figures)}, so "
         f"that a difference of less than that is not seen."
     )
-    if found.low / step < 1.0 < found.high * step:
+    if ratio.low / step < 1.0 < ratio.high * step:
         return Judgement(Verdict.NOT_TESTABLE, f"{evidence} It does not decide which is larger.")
-    return decided(found, above=1.0, evidence=evidence)
+    return decided(ratio, above=1.0, evidence=evidence)
 
 
 def _steps(figures: Figures) -> str:

@@ -132,7 +132,7 @@ def _noise(settings: Settings, networks: Ensemble, x: Tensor, y: Tensor) -> list
     """Return the accuracy on the data under noise of one standard deviation for all weights, by level and seed."""
     networks.template.eval()
     generator = torch.Generator().manual_seed(7)
-    found = []
+    entries = []
     for level in LEVELS:
         scores = []
         for _ in range(settings["draws"]):
@@ -142,16 +142,16 @@ def _noise(settings: Settings, networks: Ensemble, x: Tensor, y: Tensor) -> list
             }
             with torch.no_grad():
                 scores.append((networks.outputs(moved, x)[..., 0] * y > 0).double().mean(1))
-        found.append(torch.stack(scores).mean(0).tolist())
+        entries.append(torch.stack(scores).mean(0).tolist())
     networks.template.train()
-    return found
+    return entries
 
 
 def _details(settings: Settings, networks: Ensemble, seed: int, x: Tensor, y: Tensor) -> dict[str, object]:
     """Return margins over the Lipschitz constant, and accuracy under noise scaled by group, of one network."""
     network = TwoOutputs(networks.member(seed)).eval()
     classes = (y[seed] > 0).long()
-    found = margins(network, (x[seed], classes))
+    measured_margins = margins(network, (x[seed], classes))
     flat = flatness(
         network,
         "cross_entropy",
@@ -161,9 +161,9 @@ def _details(settings: Settings, networks: Ensemble, seed: int, x: Tensor, y: Te
         sharpness=False,
         mode="eval",
     )
-    over = found.normalised("global") if "global" in found.log10_constants else ()
+    over = measured_margins.normalised("global") if "global" in measured_margins.log10_constants else ()
     return {
-        "margins": sorted(found.margin)[:: max(1, len(found) // 40)],
+        "margins": sorted(measured_margins.margin)[:: max(1, len(measured_margins) // 40)],
         "over constant": sum(over) / len(over) if over else math.nan,
         "scaled noise": [one.accuracy.value if one.accuracy else math.nan for one in flat.noise],
     }
@@ -180,37 +180,37 @@ def _level(scores: Sequence[float]) -> float:
 
 def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
     """Return both kinds of network and their comparison, seed by seed, for each size of batches."""
-    found: dict[str, float] = {}
+    summary: dict[str, float] = {}
     for label, size in zip(SIZES, settings["batches"]):
-        given = (measured[_job("batch", size)], measured[_job("none", size)])
-        found |= {f"{label}.{name}": value for name, value in _compared(settings, *given).items()}
-    return found
+        pair = (measured[_job("batch", size)], measured[_job("none", size)])
+        summary |= {f"{label}.{name}": value for name, value in _compared(settings, *pair).items()}
+    return summary
 
 
 def _compared(settings: Settings, batch: Measured, none: Measured) -> dict[str, float]:
     """Return both kinds of network at each moment, and what noise and the Lipschitz constant say of them at the end."""
-    found: dict[str, float] = {}
+    summary: dict[str, float] = {}
     for moment in MOMENTS:
-        found |= _at_moment(settings, moment, batch["moments"][moment], none["moments"][moment])
-    found |= _ratios("ratio.noise", *([_level(scores) for scores in zip(*run["noise"])] for run in (batch, none)))
+        summary |= _at_moment(settings, moment, batch["moments"][moment], none["moments"][moment])
+    summary |= _ratios("ratio.noise", *([_level(scores) for scores in zip(*run["noise"])] for run in (batch, none)))
     details = [run["details"] for run in (batch, none)]
     scaled = [[_level(one["scaled noise"]) for one in networks] for networks in details]
-    found |= _ratios("ratio.noise scaled by group", *scaled)
+    summary |= _ratios("ratio.noise scaled by group", *scaled)
     over = [[one["over constant"] for one in networks] for networks in details]
-    return found | _ratios("ratio.margin over the constant", *over)
+    return summary | _ratios("ratio.margin over the constant", *over)
 
 
 def _at_moment(settings: Settings, moment: str, batch: Seeds, none: Seeds) -> dict[str, float]:
     """Return the margins and accuracies of both kinds of network at one moment, and their comparison."""
-    found: dict[str, float] = {}
+    summary: dict[str, float] = {}
     for kind, runs in (("batch", batch), ("none", none)):
-        found[f"{kind}.{moment}.reached"] = len(runs) / settings["seeds"]
+        summary[f"{kind}.{moment}.reached"] = len(runs) / settings["seeds"]
         for name in ("margin", "accuracy"):
-            found |= spread(f"{kind}.{moment}.{name}", [one[name] for one in runs.values()])
+            summary |= spread(f"{kind}.{moment}.{name}", [one[name] for one in runs.values()])
     both = [(batch[seed], none[seed]) for seed in batch if seed in none]
     for name in ("margin", "narrow"):
-        found |= _ratios(f"ratio.{moment}.{name}", [b[name] for b, _ in both], [n[name] for _, n in both])
-    return found | spread(f"gain.{moment}.accuracy", [b["accuracy"] - n["accuracy"] for b, n in both])
+        summary |= _ratios(f"ratio.{moment}.{name}", [b[name] for b, _ in both], [n[name] for _, n in both])
+    return summary | spread(f"gain.{moment}.accuracy", [b["accuracy"] - n["accuracy"] for b, n in both])
 
 
 def _ratios(name: str, batch: Iterable[float], none: Iterable[float]) -> dict[str, float]:
@@ -272,13 +272,13 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
 def _larger_margin(figures: Figures) -> Judgement:
     names = {moment: f"ratio.{moment}.margin" for moment in MOMENTS}
     names["over the Lipschitz constant"] = "ratio.margin over the constant"
-    found = [[read(figures, f"{size}.{name}") for size in SIZES] for name in names.values()]
+    medians = [[read(figures, f"{size}.{name}") for size in SIZES] for name in names.values()]
     listed = "; ".join(
         f"{size} batches, {moment}: {one.median:.3g} ({one.low:.3g} to {one.high:.3g})"
-        for moment, same in zip(names, found)
+        for moment, same in zip(names, medians)
         for size, one in zip(SIZES, same)
     )
-    return readings(found, above=1.0, evidence=f"The mean margin with BatchNorm over that without: {listed}.")
+    return readings(medians, above=1.0, evidence=f"The mean margin with BatchNorm over that without: {listed}.")
 
 
 def _published_margins(figures: Figures) -> Judgement:
@@ -295,10 +295,10 @@ def _published_margins(figures: Figures) -> Judgement:
 
 
 def _narrower(figures: Figures) -> Judgement:
-    found = [[read(figures, f"{size}.ratio.{moment}.narrow") for size in SIZES] for moment in MOMENTS]
-    turned = [[one._replace(median=-one.median, low=-one.high, high=-one.low) for one in same] for same in found]
+    medians = [[read(figures, f"{size}.ratio.{moment}.narrow") for size in SIZES] for moment in MOMENTS]
+    turned = [[one._replace(median=-one.median, low=-one.high, high=-one.low) for one in same] for same in medians]
     listed = "; ".join(
-        f"{moment} {same[0].median:.3g} and {same[1].median:.3g}" for moment, same in zip(MOMENTS, found)
+        f"{moment} {same[0].median:.3g} and {same[1].median:.3g}" for moment, same in zip(MOMENTS, medians)
     )
     return readings(
         turned,

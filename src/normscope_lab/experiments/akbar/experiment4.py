@@ -68,21 +68,21 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
 
 def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
     """Return the shares of runs that learn, at the usual and at the best rate, and after how many steps."""
-    found: dict[str, float] = {"seeds": float(settings["seeds"]), "steps": float(settings["steps"])}
+    summary: dict[str, float] = {"seeds": float(settings["seeds"]), "steps": float(settings["steps"])}
     usual = [abs(rate - USUAL) < 1e-12 for rate in settings["rates"]].index(True)
     for kind in KINDS:
         for label, scale in zip(("small", "usual", "large"), settings["scales"]):
             run = measured[Job(kind)][f"{scale:g}"]
             shares = [sum(last < LEARNT for last in row) / settings["seeds"] for row in run["last"]]
             best = _best_rate(shares, run["learnt after"])
-            found[f"{kind}.{label}.share at the usual rate"] = shares[usual]
-            found[f"{kind}.{label}.share at the best rate"] = shares[best]
-            found[f"{kind}.{label}.best rate"] = settings["rates"][best]
-            found[f"{kind}.{label}.exploded at the usual rate"] = (
+            summary[f"{kind}.{label}.share at the usual rate"] = shares[usual]
+            summary[f"{kind}.{label}.share at the best rate"] = shares[best]
+            summary[f"{kind}.{label}.best rate"] = settings["rates"][best]
+            summary[f"{kind}.{label}.exploded at the usual rate"] = (
                 sum(last == math.inf for last in run["last"][usual]) / settings["seeds"]
             )
-            found |= spread(f"{kind}.{label}.learnt after, best rate", run["learnt after"][best])
-    return found
+            summary |= spread(f"{kind}.{label}.learnt after, best rate", run["learnt after"][best])
+    return summary
 
 
 def _best_rate(shares: Sequence[float], steps: Sequence[Sequence[float]]) -> int:

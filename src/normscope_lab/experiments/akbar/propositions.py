@@ -25,19 +25,19 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
     """Scale weights in front of each normalizer, and compare gradients with the printed formulas."""
     generator = torch.Generator().manual_seed(settings["seed"])
     x = torch.randn(settings["batch"], settings["inputs"], generator=generator, dtype=torch.float64)
-    found: dict[str, float] = {}
+    summary: dict[str, float] = {}
     for kind in ("batch", "layer"):
         for label, eps in (("eps", settings["eps"]), ("no eps", settings["no eps"])):
             network = _network(settings, kind, eps, generator)
-            found |= {f"{kind}.{label}.{name}": value for name, value in _scaled(network, x, settings).items()}
+            summary |= {f"{kind}.{label}.{name}": value for name, value in _scaled(network, x, settings).items()}
     small = _network(settings, "layer", settings["eps"], generator)
     with torch.no_grad():
         for parameter in small[0].parameters():
             parameter.mul_(1e-2)
-    found["layer.small weights.change"] = _scaled(small, x, settings)["change"]
+    summary["layer.small weights.change"] = _scaled(small, x, settings)["change"]
     still = _network(settings, "batch", settings["eps"], generator).eval()
-    found |= {f"batch.eval.{name}": value for name, value in _scaled(still, x, settings).items()}
-    return found | _counts(settings, x, generator) | _weight_norm(settings, x, generator) | _gradients(generator)
+    summary |= {f"batch.eval.{name}": value for name, value in _scaled(still, x, settings).items()}
+    return summary | _counts(settings, x, generator) | _weight_norm(settings, x, generator) | _gradients(generator)
 
 
 def _network(settings: Settings, kind: str, eps: float, generator: torch.Generator) -> nn.Sequential:
@@ -61,8 +61,8 @@ def _scaled(network: nn.Sequential, x: Tensor, settings: Settings) -> dict[str, 
     def output(given: Tensor) -> Tensor:
         moved = {"0.weight": given[:size].view_as(weight), "0.bias": given[size:]}
         frozen = {name: buffer.clone() for name, buffer in network.named_buffers()}
-        found: Tensor = torch.func.functional_call(network, moved | frozen, (x,))
-        return found
+        outputs: Tensor = torch.func.functional_call(network, moved | frozen, (x,))
+        return outputs
 
     def loss(given: Tensor) -> Tensor:
         return output(given).square().mean() + output(given).sum() / len(x)
@@ -84,7 +84,7 @@ def _scaled(network: nn.Sequential, x: Tensor, settings: Settings) -> dict[str, 
 
 def _counts(settings: Settings, x: Tensor, generator: torch.Generator) -> dict[str, float]:
     """Return the degrees of freedom of the symmetries in front of both normalizers, and the Fisher information."""
-    found: dict[str, float] = {}
+    summary: dict[str, float] = {}
     fisher = 0.0
     for kind in ("batch", "layer"):
         network = _network(settings, kind, settings["eps"], generator)
@@ -92,9 +92,9 @@ def _counts(settings: Settings, x: Tensor, generator: torch.Generator) -> dict[s
         printed = (
             2 * settings["width"] if kind == "batch" else 2
         )  # a scale and a shift, for each channel or for all of them
-        found[f"table1.{kind} beyond"] = float(sum(row.dof for row in rows) - printed)
+        summary[f"table1.{kind} beyond"] = float(sum(row.dof for row in rows) - printed)
         fisher = max(fisher, *(row.evidence.fisher_no_eps or 0.0 for row in rows))
-    return found | {"fisher.along symmetries": fisher}
+    return summary | {"fisher.along symmetries": fisher}
 
 
 def _weight_norm(settings: Settings, x: Tensor, generator: torch.Generator) -> dict[str, float]:
@@ -125,7 +125,7 @@ def _gradients(generator: torch.Generator) -> dict[str, float]:
     z = torch.randn(rows, columns, generator=generator, dtype=torch.float64, requires_grad=True)
     delta = torch.randn(rows, columns, generator=generator, dtype=torch.float64)
     scale = torch.rand(columns, generator=generator, dtype=torch.float64) + 0.5
-    found: dict[str, float] = {}
+    summary: dict[str, float] = {}
     for kind, axis in (("batch", 0), ("layer", 1)):
         value = (
             F.batch_norm(z, None, None, scale, training=True, eps=1e-5)
@@ -136,9 +136,9 @@ def _gradients(generator: torch.Generator) -> dict[str, float]:
         size = true.norm()
         printed = _form(z.detach(), delta, axis, index=kind == "batch")
         corrected = _form(z.detach(), scale * delta, axis, index=True)
-        found[f"gradient.{kind} as printed"] = float((printed - true).norm() / size)
-        found[f"gradient.{kind} corrected"] = float((corrected - true).norm() / size)
-    return found
+        summary[f"gradient.{kind} as printed"] = float((printed - true).norm() / size)
+        summary[f"gradient.{kind} corrected"] = float((corrected - true).norm() / size)
+    return summary
 
 
 def _form(z: Tensor, delta: Tensor, axis: int, *, index: bool) -> Tensor:

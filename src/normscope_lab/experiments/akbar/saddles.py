@@ -92,22 +92,22 @@ def _task(settings: Settings) -> tuple[Tensor, Tensor]:
 
 def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
     """Return the steps to leave the saddle, and how many of them small batches save, seed by seed."""
-    found: dict[str, float] = {"steps": float(settings["steps"])}
+    summary: dict[str, float] = {"steps": float(settings["steps"])}
     saved: dict[str, list[float]] = {}
     for kind in KINDS:
         whole, small = (measured[Job(f"{kind}, {size}")] for size in ("whole", "small"))
         for size, run in (("whole", whole), ("small", small)):
-            found |= spread(f"{kind}.{size}.escaped after", run["escaped after"])
-            found[f"{kind}.{size}.share"] = sum(s <= settings["steps"] for s in run["escaped after"]) / len(
+            summary |= spread(f"{kind}.{size}.escaped after", run["escaped after"])
+            summary[f"{kind}.{size}.share"] = sum(s <= settings["steps"] for s in run["escaped after"]) / len(
                 run["level"]
             )
-            found[f"{kind}.{size}.apart from exactly alike"] = max(run["apart from exactly alike"])
+            summary[f"{kind}.{size}.apart from exactly alike"] = max(run["apart from exactly alike"])
         saved[kind] = [w / max(s, 1.0) for w, s in zip(whole["escaped after"], small["escaped after"])]
-        found |= spread(f"{kind}.saved by small batches", saved[kind])
-    found |= spread("saved with BatchNorm over without", [b / n for b, n in zip(saved["batch"], saved["none"])])
+        summary |= spread(f"{kind}.saved by small batches", saved[kind])
+    summary |= spread("saved with BatchNorm over without", [b / n for b, n in zip(saved["batch"], saved["none"])])
     pairs = (measured[Job(f"{kind}, small")]["escaped after"] for kind in ("none", "batch"))
-    found |= spread("ratio of steps with small batches", [n / max(b, 1.0) for n, b in zip(*pairs)])
-    return found
+    summary |= spread("ratio of steps with small batches", [n / max(b, 1.0) for n, b in zip(*pairs)])
+    return summary
 
 
 def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block]:
@@ -147,12 +147,12 @@ def _noise(figures: Figures) -> Judgement:
 
 
 def _sooner(figures: Figures) -> Judgement:
-    found = read(figures, "ratio of steps with small batches")
+    median = read(figures, "ratio of steps with small batches")
     shares = [figures[f"{kind}.small.share"] for kind in KINDS]
     return _if_left(
         figures,
-        found,
-        f"With small batches the way out takes without BatchNorm {found} times as many steps as with it; "
+        median,
+        f"With small batches the way out takes without BatchNorm {median} times as many steps as with it; "
         f"{100 * shares[0]:.0f} % of the runs leave with BatchNorm and {100 * shares[1]:.0f} % without.",
     )
 

@@ -48,6 +48,6 @@ def spectrum(network: nn.Module, batch: tuple[Tensor, Tensor]) -> Spectrum:
     return hessian(network, F.mse_loss, batch, k=1, mode="train", whole=True, rtol=1e-2)
 
 
-def zeros(found: Spectrum) -> float:
+def zeros(spectrum: Spectrum) -> float:
     """Return how many eigenvalues are zero or lie along symmetries."""
-    return float(found.directions + (found.zero_modes or 0))
+    return float(spectrum.directions + (spectrum.zero_modes or 0))

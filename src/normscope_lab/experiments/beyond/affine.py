@@ -56,20 +56,20 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
 def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
     """Return medians of each kind, and differences seed by seed."""
     seeds = range(settings["seeds"])
-    found: dict[str, float] = {}
+    summary: dict[str, float] = {}
     for kind in (*KINDS, *SIZES):
         for name in ("steepest", "gap", "tested", "constants"):
-            found |= spread(f"{kind}.{name}", [measured[Job(kind, seed)][name] for seed in seeds])
+            summary |= spread(f"{kind}.{name}", [measured[Job(kind, seed)][name] for seed in seeds])
     for one, other in (("affine", "bare"), ("affine", "none"), ("small", "large")):
         for name in ("steepest", "gap", "tested", "constants"):
             pairs = [(measured[Job(one, seed)][name], measured[Job(other, seed)][name]) for seed in seeds]
-            found |= spread(f"{one} less {other}.{name}", [a - b for a, b in pairs])
-    return found
+            summary |= spread(f"{one} less {other}.{name}", [a - b for a, b in pairs])
+    return summary
 
 
 def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block]:
     """Return medians over seeds."""
-    given = figures(settings, measured)
+    summary = figures(settings, measured)
     names = KINDS | {"small": "BatchNorm, first weights times 0.1", "large": "BatchNorm, first weights times 10"}
     columns = (
         Column(title="network", kind="name"),
@@ -80,7 +80,7 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
     )
     keys = ("steepest", "constants", "tested", "gap")
     rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (name, *(given[f"{kind}.{key}.median"] for key in keys)) for kind, name in names.items()
+        (name, *(summary[f"{kind}.{key}.median"] for key in keys)) for kind, name in names.items()
     )
     return (Table(title="Medians over seeds", columns=columns, rows=rows),)
 
@@ -96,12 +96,12 @@ def _affine(figures: Figures) -> Judgement:
 
 
 def _reduces(figures: Figures) -> Judgement:
-    found = read(figures, "affine less none.steepest")
+    median = read(figures, "affine less none.steepest")
     constants = figures["affine.constants.median"]
     return decided(
-        found,
+        median,
         below=0.0,
-        evidence=f"The largest Jacobian with BatchNorm is {found} decades above that without; the printed reduction "
+        evidence=f"The largest Jacobian with BatchNorm is {median} decades above that without; the printed reduction "
         f"factor is {factor(constants)}.",
     )
 

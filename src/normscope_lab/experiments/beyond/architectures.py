@@ -82,12 +82,12 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
 def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
     """Return, by kind, the largest Jacobians at each depth, and the decades that LayerNorm saves."""
     seeds, depths = range(settings["seeds"]), settings["depths"]
-    found: dict[str, float] = {}
+    summary: dict[str, float] = {}
     for kind in KINDS:
         for label in ("normalized", "plain"):
             for depth in depths:
                 values = [measured[Job(f"{kind} {label} {depth}", seed)]["steepest"] for seed in seeds]
-                found |= spread(f"{kind}.{label}.{depth}", values)
+                summary |= spread(f"{kind}.{label}.{depth}", values)
         saved = {
             depth: [
                 measured[Job(f"{kind} plain {depth}", seed)]["steepest"]
@@ -98,17 +98,17 @@ def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
         }
         rise = depths[-1] - depths[0]
         slopes = [(last - first) / rise for first, last in zip(saved[depths[0]], saved[depths[-1]])]
-        found |= spread(f"{kind}.saved per block", slopes) | spread(f"{kind}.saved at most depth", saved[depths[-1]])
-    return found
+        summary |= spread(f"{kind}.saved per block", slopes) | spread(f"{kind}.saved at most depth", saved[depths[-1]])
+    return summary
 
 
 def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block]:
     """Return the largest Jacobian by depth, and test accuracies."""
-    given = figures(settings, measured)
+    summary = figures(settings, measured)
     curves = tuple(
         Curve(
             name=f"{name}, {'LayerNorm' if label == 'normalized' else 'no normalizer'}",
-            points=tuple((float(depth), given[f"{kind}.{label}.{depth}.median"]) for depth in settings["depths"]),
+            points=tuple((float(depth), summary[f"{kind}.{label}.{depth}.median"]) for depth in settings["depths"]),
         )
         for kind, name in KINDS.items()
         for label in ("normalized", "plain")
@@ -127,10 +127,10 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
 
 
 def _carries_over(figures: Figures) -> Judgement:
-    found = {kind: read(figures, f"{kind}.saved per block") for kind in KINDS}
-    listed = "; ".join(f"{KINDS[kind]} {one}" for kind, one in found.items())
+    medians = {kind: read(figures, f"{kind}.saved per block") for kind in KINDS}
+    listed = "; ".join(f"{KINDS[kind]} {one}" for kind, one in medians.items())
     return readings(
-        [tuple(found.values())],
+        [tuple(medians.values())],
         above=0.0,
         evidence=f"Decades of the largest Jacobian that LayerNorm saves per further block: {listed}.",
     )

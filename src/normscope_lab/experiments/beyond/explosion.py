@@ -59,37 +59,37 @@ def _growth(settings: Settings, activation: Activation, batch: int, seed: int) -
 
 def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
     """Return the measured growth beside the law, by activation and batch."""
-    found: dict[str, float] = {}
+    summary: dict[str, float] = {}
     for job in jobs(settings):
         activation: Activation = "relu" if job.kind == "relu" else "linear"
         errors = []
         for batch in settings["batches"]:
             values = measured[job][str(batch)]
-            found |= spread(f"{job.kind}.{batch}", values)
-            found[f"{job.kind}.{batch}.law"] = batch_norm_growth(batch, activation)
-            errors.append(abs(found[f"{job.kind}.{batch}.median"] / found[f"{job.kind}.{batch}.law"] - 1.0))
-        found[f"{job.kind}.error"] = max(errors)
-        found[f"{job.kind}.least growth"] = min(found[f"{job.kind}.{batch}.low"] for batch in settings["batches"])
-    return found
+            summary |= spread(f"{job.kind}.{batch}", values)
+            summary[f"{job.kind}.{batch}.law"] = batch_norm_growth(batch, activation)
+            errors.append(abs(summary[f"{job.kind}.{batch}.median"] / summary[f"{job.kind}.{batch}.law"] - 1.0))
+        summary[f"{job.kind}.error"] = max(errors)
+        summary[f"{job.kind}.least growth"] = min(summary[f"{job.kind}.{batch}.low"] for batch in settings["batches"])
+    return summary
 
 
 def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block]:
     """Return growth by batch, measured and by the law."""
-    given = figures(settings, measured)
+    summary = figures(settings, measured)
     labels = tuple(f"{job.kind}, batch {batch}" for job in jobs(settings) for batch in settings["batches"])
     cases = [(job.kind, batch) for job in jobs(settings) for batch in settings["batches"]]
     chart = Chart(
         title="Growth of the squared gradient per layer",
         labels=labels,
         series=(
-            Series(name="the law", style="marks", values=tuple(given[f"{k}.{b}.law"] for k, b in cases)),
-            Series(name="measured", style="marks", values=tuple(given[f"{k}.{b}.median"] for k, b in cases)),
+            Series(name="the law", style="marks", values=tuple(summary[f"{k}.{b}.law"] for k, b in cases)),
+            Series(name="measured", style="marks", values=tuple(summary[f"{k}.{b}.median"] for k, b in cases)),
         ),
         axis="factor per layer",
         sideways=True,
     )
     columns = (Column(title="network", kind="name"), *(Column(title=t, kind="number") for t in ("law", "measured")))
-    rows = tuple((label, given[f"{k}.{b}.law"], given[f"{k}.{b}.median"]) for label, (k, b) in zip(labels, cases))
+    rows = tuple((label, summary[f"{k}.{b}.law"], summary[f"{k}.{b}.median"]) for label, (k, b) in zip(labels, cases))
     return (chart, Table(title="Medians over seeds", columns=columns, rows=rows))
 
 

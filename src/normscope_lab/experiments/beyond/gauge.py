@@ -37,17 +37,17 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
     other = _rescaled(made.network, settings["factor"])
     images = made.split.test_images[:4]
     outputs = [one.double()(made.split.test_images.double()) for one in (made.network, other)]
-    found: dict[str, object] = {"outputs": float((outputs[1] - outputs[0]).norm() / outputs[0].norm())}
+    summary: dict[str, object] = {"outputs": float((outputs[1] - outputs[0]).norm() / outputs[0].norm())}
     for name, one in (("before", made.network), ("after", other)):
         weights, constants = log10_factors(one)
         rungs = ladder(one.float(), images)
-        found[name] = {
+        summary[name] = {
             "weights": weights,
             "constants": constants,
             **{rung: rungs[rung].log10_upper for rung in RUNGS},
             "observed": rungs["observed"].log10_upper,
         }
-    return found
+    return summary
 
 
 def _rescaled(network: nn.Module, factor: float) -> nn.Module:

@@ -105,16 +105,16 @@ def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
     product = 2.0 * settings["rate"] * settings["decay"]
     laws = {"plain": math.sqrt(product), "momentum": math.sqrt(product / (1.0 + settings["momentum"]))}
     apart, rounded = zip(*measured[SAME]["apart"])
-    found = {"same.apart": max(apart), "same.apart by rounding": max(rounded), "same.steps": float(settings["same"])}
+    summary = {"same.apart": max(apart), "same.apart by rounding": max(rounded), "same.steps": float(settings["same"])}
     for kind, law in laws.items():
-        found |= spread(f"{kind}.turn", measured[Job(kind)]["turn"])
-        found[f"{kind}.law"] = law
-    return found
+        summary |= spread(f"{kind}.turn", measured[Job(kind)]["turn"])
+        summary[f"{kind}.law"] = law
+    return summary
 
 
 def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block]:
     """Return the turns along both runs, and a table."""
-    given = figures(settings, measured)
+    summary = figures(settings, measured)
     curves = tuple(
         Curve(
             name=kind,
@@ -124,9 +124,9 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
         )
         for kind in ("plain", "momentum")
     )
-    rules = tuple((f"law, {kind}", given[f"{kind}.law"]) for kind in ("plain", "momentum"))
+    rules = tuple((f"law, {kind}", summary[f"{kind}.law"]) for kind in ("plain", "momentum"))
     columns = (Column(title="run", kind="name"), *(Column(title=t, kind="number") for t in ("law", "measured")))
-    rows = tuple((kind, given[f"{kind}.law"], given[f"{kind}.turn.median"]) for kind in ("plain", "momentum"))
+    rows = tuple((kind, summary[f"{kind}.law"], summary[f"{kind}.turn.median"]) for kind in ("plain", "momentum"))
     return (
         Curves(title="How far weights turn in a step", curves=curves, axis="radians, mean over seeds", rules=rules),
         Table(title="At equilibrium", columns=columns, rows=rows),

@@ -24,14 +24,7 @@ GAPS = {"error": "the error", "loss": "the cross entropy"}
 
 
 def network(depth: int, width: int, count: int, generator: torch.Generator) -> nn.Module:
-    """Return a ReLU network with BatchNorm behind `count` of its hidden layers, evenly spaced.
-
-    Args:
-        depth: the number of linear layers.
-        width: the width of the hidden layers.
-        count: the number of normalizers, at most `depth - 1`.
-        generator: draws the weights.
-    """
+    """Return a ReLU network with BatchNorm behind `count` of its hidden layers, evenly spaced."""
     hidden = depth - 1
     normalized = {math.ceil((k + 1) * hidden / count) for k in range(count)}
     with torch.device("meta"):
@@ -75,17 +68,17 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
 
 def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
     """Return, for each gap, the mean over seeds of its slope against the number of normalizers, with its interval."""
-    found: dict[str, float] = {"seeds": float(settings["seeds"])}
+    summary: dict[str, float] = {"seeds": float(settings["seeds"])}
     for gap in GAPS:
         slopes = []
         for seed in range(settings["seeds"]):
             points = [(float(job.kind), one[gap]) for job, one in measured.items() if job.seed == seed]
             slopes.append(line([x for x, _ in points], [y for _, y in points])[0])
-        found[f"{gap}_slope"], found[f"{gap}_half"] = mean_interval([one for one in slopes if not math.isnan(one)])
+        summary[f"{gap}_slope"], summary[f"{gap}_half"] = mean_interval([one for one in slopes if not math.isnan(one)])
         for count in settings["counts"]:
             values = [one[gap] for job, one in measured.items() if job.kind == str(count)]
-            found[f"{gap}_{count}"], found[f"{gap}_{count}_half"] = mean_interval(values)
-    return found
+            summary[f"{gap}_{count}"], summary[f"{gap}_{count}_half"] = mean_interval(values)
+    return summary
 
 
 def _fewer(f: Figures) -> Judgement:
@@ -112,7 +105,7 @@ def _fewer(f: Figures) -> Judgement:
 
 def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block]:
     """Return the gaps against the number of normalizers, with intervals."""
-    found = figures(settings, measured)
+    summary = figures(settings, measured)
     columns = (
         Column(title="normalizers", kind="count"),
         *(Column(title=f"gap in {name}", kind="number") for name in GAPS.values()),
@@ -124,10 +117,10 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
     for count in settings["counts"]:
         of = [one for job, one in measured.items() if job.kind == str(count)]
         rates = (mean_interval([one[f"{part}_accuracy"] for one in of])[0] for part in ("train", "test"))
-        gaps = (found[f"{gap}_{count}"] for gap in GAPS)
-        rows.append((count, *gaps, *(_finite(found[f"{gap}_{count}_half"]) for gap in GAPS), *rates))
+        gaps = (summary[f"{gap}_{count}"] for gap in GAPS)
+        rows.append((count, *gaps, *(_finite(summary[f"{gap}_{count}_half"]) for gap in GAPS), *rates))
     curves = tuple(
-        Curve(name=f"gap in {name}", points=tuple((float(c), found[f"{gap}_{c}"]) for c in settings["counts"]))
+        Curve(name=f"gap in {name}", points=tuple((float(c), summary[f"{gap}_{c}"]) for c in settings["counts"]))
         for gap, name in GAPS.items()
     )
     return [

@@ -64,7 +64,7 @@ def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
     """Return how far the scopes lie apart, and the rank correlation of each with the gap."""
     ones = list(measured.values())
     ordered = [one["point"] <= one["domain"] + SLACK and one["domain"] <= one["global"] + SLACK for one in ones]
-    found = {
+    summary = {
         "models": float(len(ones)),
         "ordered": float(sum(ordered)),
         "decades_domain": median(one["global"] - one["domain"] for one in ones),
@@ -73,14 +73,14 @@ def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
     gaps = np.array([one["loss_gap"] for one in ones])
     columns = {scope: np.array([one[scope] for one in ones]) for scope in SCOPES}
     for scope, values in columns.items():
-        found[f"tau_{scope}"] = kendall(values, gaps)
+        summary[f"tau_{scope}"] = kendall(values, gaps)
 
     def better(rows: np.ndarray) -> float:
         return kendall(columns["data"][rows], gaps[rows]) - kendall(columns["global"][rows], gaps[rows])
 
-    found["tau_more"] = found["tau_data"] - found["tau_global"]
-    found["tau_more_low"], found["tau_more_high"] = resampled(better, len(ones), times=300)
-    return found
+    summary["tau_more"] = summary["tau_data"] - summary["tau_global"]
+    summary["tau_more_low"], summary["tau_more_high"] = resampled(better, len(ones), times=300)
+    return summary
 
 
 def _tighter(f: Figures) -> Judgement:

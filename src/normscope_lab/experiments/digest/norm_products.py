@@ -51,14 +51,14 @@ def by_depth(settings: Settings, measured: Mapping[Job, Measured], kind: str, na
 
 def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
     """Return how the products grow in training and with depth."""
-    found: dict[str, float] = {"depths": float(len(settings["depths"]))}
+    summary: dict[str, float] = {"depths": float(len(settings["depths"]))}
     for kind in KINDS:
         first, last = (by_depth(settings, measured, kind, name) for name in ("first", "last"))
-        found[f"{kind}_grown"] = float(sum(b > a for a, b in zip(first, last)))
-        found[f"{kind}_growth"] = fmean(b - a for a, b in zip(first, last))
-        found[f"{kind}_per_layer"], found[f"{kind}_straightness"] = line(settings["depths"], last)
-        found[f"{kind}_deepest"] = last[-1]
-    return found
+        summary[f"{kind}_grown"] = float(sum(b > a for a, b in zip(first, last)))
+        summary[f"{kind}_growth"] = fmean(b - a for a, b in zip(first, last))
+        summary[f"{kind}_per_layer"], summary[f"{kind}_straightness"] = line(settings["depths"], last)
+        summary[f"{kind}_deepest"] = last[-1]
+    return summary
 
 
 def _grows(f: Figures) -> Judgement:

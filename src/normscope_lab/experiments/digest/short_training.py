@@ -21,11 +21,7 @@ JPEG = "The images of CIFAR-10 went through JPEG (quality 75) once."
 
 
 def load(settings: Settings, name: str, seed: int) -> Split:
-    """Return a data set, standardised where it is not digits; CIFAR-10 and MNIST come from the folder of the settings.
-
-    Raises:
-        InputError: the folder is not given.
-    """
+    """Return a data set, standardised where it is not digits; the others come from the folder of the settings."""
     if name == "digits":
         return digits(generator=torch.Generator().manual_seed(seed))
     if "data_folder" not in settings:
@@ -49,13 +45,7 @@ def build(name: str, shape: tuple[int, ...], generator: torch.Generator) -> nn.M
 
 @torch.no_grad()
 def begin_with(model: nn.Module, name: str, generator: torch.Generator) -> None:
-    """Give the weights another initialisation; `small` and `large` change their variance tenfold, `he` keeps them.
-
-    Args:
-        model: a network with He's weights.
-        name: `he`, `xavier`, `orthogonal`, `small` or `large`.
-        generator: draws new weights.
-    """
+    """Give the weights another initialisation; `small` and `large` change their variance tenfold, `he` keeps them."""
     draw: dict[str, Callable[..., Tensor]] = {
         "xavier": nn.init.xavier_normal_,
         "orthogonal": partial(nn.init.orthogonal_, gain=2**0.5),
@@ -89,16 +79,7 @@ def train_watched(
     optimizer: torch.optim.Optimizer,
     generator: torch.Generator,
 ) -> tuple[Record, ...]:
-    """Train with cross entropy and return what `ns.watch` measured at the first step and at the last.
-
-    Args:
-        model: the network, which is left in eval mode.
-        split: the data.
-        size: the number of samples in a mini-batch.
-        steps: the number of steps.
-        optimizer: the optimizer of its parameters.
-        generator: shuffles the batches.
-    """
+    """Train with cross entropy and return what `ns.watch` measured at the first step and at the last."""
     model.train()
     with watch(model, optimizer, every={"full": max(1, steps - 1)}, panel=False) as run:
         for images, labels in batches(split.train_images, split.train_labels, size, steps, generator):

@@ -131,7 +131,7 @@ def _persists(f: Figures) -> Judgement:
 
 def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block]:
     """Return a chart of the variances before and after training, and a table."""
-    found = by_configuration(measured)
+    by_kind = by_configuration(measured)
     columns = (
         Column(title="configuration", kind="name"),
         Column(title="layers", kind="count"),
@@ -144,14 +144,14 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
         Column(title="loss", kind="number"),
     )
     rows: list[tuple[Cell, ...]] = [
-        (kind, int(row["layers"]), *(row[name] for name in NAMES[1:])) for kind, row in found.items()
+        (kind, int(row["layers"]), *(row[name] for name in NAMES[1:])) for kind, row in by_kind.items()
     ]
     series = (
-        Series(name="at first", style="marks", values=tuple(row["first"] for row in found.values())),
-        Series(name="in the end", style="marks", values=tuple(row["last"] for row in found.values())),
+        Series(name="at first", style="marks", values=tuple(row["first"] for row in by_kind.values())),
+        Series(name="in the end", style="marks", values=tuple(row["last"] for row in by_kind.values())),
     )
     chart = Chart(
-        labels=tuple(found), series=series, title="Input variances before and after training", sideways=True,
+        labels=tuple(by_kind), series=series, title="Input variances before and after training", sideways=True,
         axis="log10 of the variance, mean over layers and channels", rules=(("1", 0.0),),
     )  # fmt: skip
     caption = "Variances and products are log10, means over layers, channels and seeds."

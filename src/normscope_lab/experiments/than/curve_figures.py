@@ -30,29 +30,29 @@ SEVERAL = 3
 
 def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
     """Return the figures of every run, under `NETWORK.DECAY.NAME`; exponents are named `log10_*`."""
-    found: dict[str, float] = {}
+    summary: dict[str, float] = {}
     for curves in measured.values():
         for name, value in (_of_run(curves) | {"epochs_planned": float(settings["epochs"])}).items():
-            found[f"{curves['network']}.{curves['decay']}.{name}"] = value
-    return found
+            summary[f"{curves['network']}.{curves['decay']}.{name}"] = value
+    return summary
 
 
 def _of_run(curves: Measured) -> dict[str, float]:
     """Return the figures of one run: how far it came, and how variances, norms and their products went."""
-    found = {
+    summary = {
         "epochs": float(curves["done"]),
         "train_accuracy": curves["train_accuracy"][-1] if curves["train_accuracy"] else math.nan,
         "test_accuracy": curves["test_accuracy"][-1][1],
     }
-    found |= _variance_figures(curves)
-    found["findings"] = float(len({code for code, _ in curves["findings"]}))
+    summary |= _variance_figures(curves)
+    summary["findings"] = float(len({code for code, _ in curves["findings"]}))
     for norm in NORMS:
-        found |= _norm_figures(curves, norm)
+        summary |= _norm_figures(curves, norm)
     for name in PRODUCTS:
-        found |= _product_figures(curves, name)
+        summary |= _product_figures(curves, name)
     products = [-2 * total(reduction(curves, "sigma", at)) for at in range(len(curves["epochs"]))]
     slope, fit = line(curves["epochs"], products)
-    return found | {"log10_variances_per_epoch": slope, "variances_straightness": fit}
+    return summary | {"log10_variances_per_epoch": slope, "variances_straightness": fit}
 
 
 def _variance_figures(curves: Measured) -> dict[str, float]:
@@ -75,11 +75,11 @@ def _norm_figures(curves: Measured, norm: str) -> dict[str, float]:
     start, end = norms(curves, norm, first=True), norms(curves, norm)
     if not start or not end:
         return {}
-    known = [(a, b) for a, b in zip(start, end) if a is not None and b is not None]
+    pairs = [(a, b) for a, b in zip(start, end) if a is not None and b is not None]
     return {
-        f"{norm}_layers": float(len(known)),
-        f"{norm}_above_one": float(sum(b > 0 for _, b in known)),
-        f"{norm}_grown": float(sum(b > a for a, b in known)),
+        f"{norm}_layers": float(len(pairs)),
+        f"{norm}_above_one": float(sum(b > 0 for _, b in pairs)),
+        f"{norm}_grown": float(sum(b > a for a, b in pairs)),
         f"log10_product_{norm}_first": total(start),
         f"log10_product_{norm}": total(end),
     }
@@ -87,12 +87,12 @@ def _norm_figures(curves: Measured, norm: str) -> dict[str, float]:
 
 def _product_figures(curves: Measured, name: str) -> dict[str, float]:
     """Return one reading of the product of 1/sigma at the end, and the epochs in which it passes published values."""
-    found = {f"log10_reduction_{name}": total(reduction(curves, name, -1))}
+    summary = {f"log10_reduction_{name}": total(reduction(curves, name, -1))}
     course = [total(reduction(curves, name, at)) for at in range(len(curves["epochs"]))]
     for source, value in PUBLISHED.items():
         passed = (epoch for epoch, product in zip(curves["epochs"], course) if epoch and product <= value)
-        found[f"epoch_{source}_{name}"] = float(next(passed, math.nan))
-    return found
+        summary[f"epoch_{source}_{name}"] = float(next(passed, math.nan))
+    return summary
 
 
 def norms(curves: Measured, norm: str, *, first: bool = False) -> list[float | None]:

@@ -71,7 +71,7 @@ def both(settings: Settings, measured: Mapping[Job, Measured]) -> list[Block]:
 
 def summary(settings: Settings, measured: Mapping[Job, Measured]) -> Table | Text:
     """Return one line per run: how far it came, and its products."""
-    found = figures(settings, measured)
+    summary = figures(settings, measured)
     columns = (
         Column(title="network", kind="name"),
         Column(title="weight decay", kind="name"),
@@ -93,10 +93,10 @@ def summary(settings: Settings, measured: Mapping[Job, Measured]) -> Table | Tex
                 TITLES[curves["decay"]],
                 int(curves["done"]),
                 curves["precision"],
-                found.get(f"{run}.train_accuracy"),
-                found[f"{run}.test_accuracy"],
-                *(found.get(f"{run}.log10_product_{norm}") for norm in NORMS),
-                int(found[f"{run}.sites_below_eps"]),
+                summary.get(f"{run}.train_accuracy"),
+                summary[f"{run}.test_accuracy"],
+                *(summary.get(f"{run}.log10_product_{norm}") for norm in NORMS),
+                int(summary[f"{run}.sites_below_eps"]),
                 ", ".join(alarms),
             )
         )
@@ -106,7 +106,7 @@ def summary(settings: Settings, measured: Mapping[Job, Measured]) -> Table | Tex
 
 def readings(settings: Settings, measured: Mapping[Job, Measured]) -> Table:
     """Return the product of 1/sigma in each reading, as a table."""
-    found = figures(settings, measured)
+    summary = figures(settings, measured)
     runs = [(curves, f"{curves['network']}.{curves['decay']}") for curves in measured.values()]
     columns = (
         Column(title="network", kind="name"),
@@ -114,7 +114,11 @@ def readings(settings: Settings, measured: Mapping[Job, Measured]) -> Table:
         *(Column(title=name, kind="log10", help=meant) for name, meant in PRODUCTS.items()),
     )
     rows = tuple(
-        (NETWORKS[c["network"]], TITLES[c["decay"]], *(_number(found[f"{run}.log10_reduction_{n}"]) for n in PRODUCTS))
+        (
+            NETWORKS[c["network"]],
+            TITLES[c["decay"]],
+            *(_number(summary[f"{run}.log10_reduction_{n}"]) for n in PRODUCTS),
+        )
         for c, run in runs
     )
     caption = "Each column, as log10: " + "; ".join(f"{name}: {meant}" for name, meant in PRODUCTS.items()) + "."

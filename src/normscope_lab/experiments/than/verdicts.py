@@ -43,12 +43,7 @@ class FigureList:
 
 
 def weighed(answers: Mapping[str, Mapping[str, bool]], evidence: str) -> Judgement:
-    """Return the verdict on a claim: first over the networks in each reading, then over the readings.
-
-    Args:
-        answers: whether the claim is true, by reading and network.
-        evidence: the figures, in a sentence.
-    """
+    """Return the verdict on a claim: first over the networks in each reading, then over the readings."""
     if not answers:
         return Judgement(Verdict.NOT_TESTABLE, f"{evidence} No run came half of its way: this decides nothing.")
     named = {

@@ -51,10 +51,6 @@ def input_variances(model: nn.Module, batch: Tensor) -> dict[str, list[float]]:
     """Return the figures of `VARIANCES` at each site for one batch in train mode.
 
     A copy is run, so that the model keeps its running statistics and its hooks are not called.
-
-    Args:
-        model: the network.
-        batch: a mini-batch of training images.
     """
     variances: dict[str, Tensor] = {}
     copied = copy.deepcopy(model).train()
@@ -81,19 +77,26 @@ def _figures(variance: Tensor, module: nn.Module) -> Tensor:
     gamma = module.weight.detach().double().abs() if isinstance(module, NORMALIZERS) else torch.ones_like(variance)
     inverse = (variance + eps).rsqrt()
     gain = gamma * inverse
-    found = (variance.mean(), variance.log().mean().exp(), inverse.amax(), inverse.norm(), gain.amax(), gain.norm())
-    return torch.stack(found).log10()
+    statistics = (
+        variance.mean(),
+        variance.log().mean().exp(),
+        inverse.amax(),
+        inverse.norm(),
+        gain.amax(),
+        gain.norm(),
+    )
+    return torch.stack(statistics).log10()
 
 
 @torch.no_grad()
 def matrix_norms(model: nn.Module, *, reshaped: bool) -> dict[str, list[float]]:
     """Return log10 of every weight's Frobenius norm and, with `reshaped`, of its reshaped kernel's spectral norm."""
     kernels = [module.weight.detach().flatten(1).double() for module in weight_layers(model).values()]  # type: ignore[operator]
-    found = {"frobenius": torch.stack([kernel.norm() for kernel in kernels]).log10().tolist()}
+    summary = {"frobenius": torch.stack([kernel.norm() for kernel in kernels]).log10().tolist()}
     if reshaped:
         largest = [_spectral(kernel) for kernel in kernels]
-        found["reshaped"] = torch.stack(largest).log10().tolist()
-    return found
+        summary["reshaped"] = torch.stack(largest).log10().tolist()
+    return summary
 
 
 def _spectral(kernel: Tensor) -> Tensor:
@@ -127,13 +130,7 @@ def jobs(settings: Settings) -> list[Job]:
 
 
 def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
-    """Train one network and return its curves.
-
-    Args:
-        settings: the settings of the experiment.
-        job: the job, whose kind is `NETWORK DECAY`.
-        folder: the folder for the log, the curves so far and a checkpoint, from which an interrupted run is resumed.
-    """
+    """Train one network and return its curves."""
     if folder is not None:
         return _Training(settings, job, folder).run()
     with TemporaryDirectory() as temporary:
@@ -141,11 +138,7 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
 
 
 def load(settings: Settings) -> tuple[Split, str]:
-    """Return the data, with images scaled so that the largest norm in training is 1, and a description of the data.
-
-    Raises:
-        InputError: the folder of CIFAR-10 is not given.
-    """
+    """Return the data, with images scaled so that the largest norm in training is 1, and a description of the data."""
     if settings["data"] == "digits":
         split, what = digits(generator=torch.Generator().manual_seed(0)), "scikit-learn's digits"
     elif "data_folder" not in settings:
@@ -257,11 +250,11 @@ class _Training:
         """Add the norms, variances and accuracies of the model after so many epochs to the curves."""
         last = epoch == self.settings["epochs"]
         seldom = epoch % self.settings["reshape_every"] == 0 or last
-        found = matrix_norms(self.model, reshaped=seldom)
+        statistics = matrix_norms(self.model, reshaped=seldom)
         rows = torch.arange(self.settings["batch_size"], device=self.device)
-        found |= input_variances(self.model, self.train[0][rows])
+        statistics |= input_variances(self.model, self.train[0][rows])
         self.curves["epochs"].append(epoch)
-        for quantity, values in found.items():
+        for quantity, values in statistics.items():
             self.curves[quantity].append(values if quantity != "reshaped" else [epoch, values])
         if seldom:
             self.curves["test_accuracy"].append([epoch, self._accuracy()])
@@ -288,14 +281,14 @@ class _Training:
             for step, value in course.get(layer, ()):
                 norms.setdefault(step, [None] * len(self.curves["layers"]))[index] = value
         totals = {record.step: record.total for record in watched.records}
-        found = self.curves | {
+        statistics = self.curves | {
             "done": self.epoch,
             "operator": [[step / self.steps, values] for step, values in sorted(norms.items())],
             "printed": [[step / self.steps, one.get("log10_printed")] for step, one in totals.items()],
             "folded": [[step / self.steps, one.get("log10_folded")] for step, one in totals.items()],
             "findings": _first(watched.findings),
         }
-        written: dict[str, Any] = json.loads(json.dumps(to_plain(rounded(found)), allow_nan=False))
+        written: dict[str, Any] = json.loads(json.dumps(to_plain(rounded(statistics)), allow_nan=False))
         write_text(self.folder / CURVES, json.dumps(written, separators=(",", ":")) + "\n")
         return dict(from_plain(written))
 

@@ -102,20 +102,20 @@ def _coverage(settings: Settings, loss: object, slope: float, sets: Tensor, fres
 def _memoriser(settings: Settings, fresh: Tensor, generator: torch.Generator) -> dict[str, float]:
     """Return both sides of Corollary 21 for a model that is right at its data and wrong everywhere else."""
     data = torch.rand(settings["memorised"], generator=generator, dtype=torch.float64)
-    known = set(data.tolist())
-    error = sum(x not in known for x in data.tolist()) / len(data)
-    risk = sum(x not in known for x in fresh.tolist()) / len(fresh)
+    memorised = set(data.tolist())
+    error = sum(x not in memorised for x in data.tolist()) / len(data)
+    risk = sum(x not in memorised for x in fresh.tolist()) / len(fresh)
     slack = generalization_slack(len(data), cells=1, partition=1, delta=settings["memorised delta"])
     return {"corollary21.risk": risk, "corollary21.right side": error + slack}
 
 
 def _less_data(settings: Settings) -> dict[str, float]:
     """Return log10 of the samples a normalized network needs over its twin's, by the number of normalizers."""
-    given = {"cells": settings["cells"], "partition": settings["cells"], "delta": settings["delta"]}
+    options = {"cells": settings["cells"], "partition": settings["cells"], "delta": settings["delta"]}
     gap, factor = settings["gap"], settings["factor"]
     start = 0.75 * gap  # the sensitivity of the twin, which can reach the gap
-    ratios = {count: log10_data_ratio(gap, start * factor**count, start, **given) for count in (10, 20, 40)}
-    beyond = log10_data_ratio(gap, start, 2.0 * gap, **given)
+    ratios = {count: log10_data_ratio(gap, start * factor**count, start, **options) for count in (10, 20, 40)}
+    beyond = log10_data_ratio(gap, start, 2.0 * gap, **options)
     return {f"data.log10 ratio with {count} normalizers": ratio for count, ratio in ratios.items()} | {
         "data.log10 ratio where the twin never reaches the gap": beyond
     }

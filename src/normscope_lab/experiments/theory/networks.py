@@ -28,29 +28,31 @@ MARGIN = 1e-6
 def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
     """Differentiate small networks at many inputs, and put the printed products beside the largest norm."""
     generator = torch.Generator().manual_seed(settings["seed"])
-    found: dict[str, float] = {f"{name}.least excess": math.inf for name in ("lemma5", "batch", "batch2", "layer")}
+    summary: dict[str, float] = {f"{name}.least excess": math.inf for name in ("lemma5", "batch", "batch2", "layer")}
     observed = math.inf
     for _ in range(settings["networks"]):
         plain = _network(settings, "none", generator)
-        found["lemma5.least excess"] = min(found["lemma5.least excess"], _weights(plain) - _steepest(plain, generator))
+        summary["lemma5.least excess"] = min(
+            summary["lemma5.least excess"], _weights(plain) - _steepest(plain, generator)
+        )
         batch = _network(settings, "batch", generator)
         constants = [math.log10(lemma1(m.running_var, m.eps)) for m in _norms(batch)]  # type: ignore[arg-type]
         steepest, weights = _steepest(batch, generator), _weights(batch)
-        found["batch.least excess"] = min(found["batch.least excess"], weights + sum(constants) - steepest)
+        summary["batch.least excess"] = min(summary["batch.least excess"], weights + sum(constants) - steepest)
         second = weights + len(constants) * max(constants)
-        found["batch2.least excess"] = min(found["batch2.least excess"], second - steepest)
+        summary["batch2.least excess"] = min(summary["batch2.least excess"], second - steepest)
         layer = _network(settings, "layer", generator)
         steepest, weights = _steepest(layer, generator), _weights(layer)
         least = [math.log10(lemma2(settings["eps"])) for _ in _norms(layer)]
-        found["layer.least excess"] = min(found["layer.least excess"], weights + sum(least) - steepest)
+        summary["layer.least excess"] = min(summary["layer.least excess"], weights + sum(least) - steepest)
         observed = min(observed, weights - _deviations(layer, generator) - steepest)
-    found["layer.least excess with the deviations of data"] = observed
-    found |= _exponential(settings) | _factors(settings) | _skip()
+    summary["layer.least excess with the deviations of data"] = observed
+    summary |= _exponential(settings) | _factors(settings) | _skip()
     units = ("relu", "leaky_relu", "tanh", "sigmoid")
     slopes = [max(map(abs, ACTIVATIONS[name].slope)) for name in units]
-    found["slopes.named"] = max(*slopes, 10.0 ** softmax_norm(10).log10)
-    found["slopes.gelu"] = gelu().slope[1]
-    return found
+    summary["slopes.named"] = max(*slopes, 10.0 ** softmax_norm(10).log10)
+    summary["slopes.gelu"] = gelu().slope[1]
+    return summary
 
 
 def _network(settings: Settings, kind: str, generator: torch.Generator) -> nn.Sequential:
@@ -106,9 +108,9 @@ def _exponential(settings: Settings) -> dict[str, float]:
     """Return how exactly extremal networks attain large and small products."""
     worst, largest, least = 0.0, -math.inf, math.inf
     for widths, scale in (((3, 5, 2, 4), 10.0), ((1, 1, 1), 0.1), ((8,) * 21, 5.0), ((8,) * 21, 0.2), ((4, 1, 7), 3.0)):
-        found = equality6(theorem6(widths, [scale] * (len(widths) - 1)))
-        worst = max(worst, found.error)
-        largest, least = max(largest, found.log10_lower), min(least, found.log10_lower)
+        equality = equality6(theorem6(widths, [scale] * (len(widths) - 1)))
+        worst = max(worst, equality.error)
+        largest, least = max(largest, equality.log10_lower), min(least, equality.log10_lower)
     return {"theorem6.error": worst, "theorem6.largest": largest, "theorem6.least": least}
 
 

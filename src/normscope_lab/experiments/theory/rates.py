@@ -22,14 +22,14 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
     """Count steps on an extremal network, and evaluate the printed counts for one network in two gauges."""
     counts = [_steps(scale, settings["alpha"]) for scale in settings["scales"]]
     first, last = settings["scales"][0], settings["scales"][-1]
-    found = {
+    summary = {
         "corollary18.steps at the smallest product": float(counts[0]),
         "corollary18.steps at the largest product": float(counts[-1]),
         "corollary18.decades of the product": math.log10(last / first),
     }
     ours, theirs = RATES["nonconvex, Than"], RATES["nonconvex, Slides"]
     return (
-        found
+        summary
         | _gauge(settings)
         | {
             "rates.Than at L = 100 and alpha = 0.01": ours.log10_iterations(2.0, 0.01),

@@ -38,8 +38,8 @@ def _extremal(generator: torch.Generator) -> dict[str, float]:
         inner, outer, printed = max(inner, one.error), max(outer, other.error), max(printed, other.printed_error)
         network = theorem15(widths, scales, layer=layer, factor=2.0, activation=nn.Tanh())
         rows = torch.randn(12, widths[0], generator=generator, dtype=torch.float64)
-        found = equality15(network, lambda value: (value - 0.5).square(), rows)
-        gradient = max(gradient, found.error)
+        equality = equality15(network, lambda value: (value - 0.5).square(), rows)
+        gradient = max(gradient, equality.error)
         plain = theorem15(widths, scales, layer=layer)
         largest = max(largest, equality15(plain, lambda value: value, rows).log10_lower)
     return {

@@ -1,0 +1,201 @@
+"""`normscope audit` and `normscope check`: examine a model, or weights alone, from the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
+
+import typer
+
+from ..core.errors import InputError
+from ..core.finding import Finding, Severity
+from ..core.progress import Parts
+from ..diagnosis.audit_result import Audit
+from ..diagnosis.auditing import PARTS, THOROUGH
+from ..diagnosis.auditing import audit as audit_model
+from ..diagnosis.bare_weights import audit_weights
+from ..diagnosis.checking import check as check_model
+from .data_forms import open_data
+from .messages import measuring, show_result
+from .model_forms import GivenModel, open_model, place_model
+from .options import (
+    BatchSize,
+    DataOrNoise,
+    Device,
+    FailOn,
+    Html,
+    Json,
+    MaxSeconds,
+    Mode,
+    Model,
+    Output,
+    Seed,
+    Trust,
+    output_of,
+)
+
+AUDIT_EXAMPLES = """**Examples**
+
+```
+normscope audit net.py:build --data digits --html report.html
+normscope audit mypackage.models:resnet --data cifar10:~/data --mode train --fail-on warning
+normscope audit mypackage.models:resnet --data mypackage.data:train_loader --json audit.json
+normscope audit google/vit-base-patch16-224 --html vit.html
+normscope audit model.safetensors --fail-on error
+normscope audit model.pt2 --trust --data npz:samples.npz
+```
+"""
+CHECK_EXAMPLES = """**Examples**
+
+```
+normscope check net.py:build --data digits
+normscope check mypackage.models:resnet --data mypackage.data:train_loader --mode train --fail-on warning
+normscope check google/vit-base-patch16-224 --html check.html
+```
+"""
+
+
+def audit(
+    model: Model,
+    data: DataOrNoise = None,
+    html: Html = None,
+    json: Json = None,
+    fail_on: FailOn = None,
+    mode: Mode = None,
+    output: Output = None,
+    batch_size: BatchSize = None,
+    effort: Annotated[
+        Literal["fast", "thorough"],
+        typer.Option(
+            help="How much to measure: thorough adds the optimised certificate, the search from below, certified radii "
+            "and sensitivity to the weights."
+        ),
+    ] = "fast",
+    max_seconds: MaxSeconds = None,
+    seed: Seed = 0,
+    device: Device = None,
+    trust: Trust = False,
+) -> None:
+    """Audit a model: what each layer and normalizer does, how far the network can amplify its input, what is wrong.
+
+    MODEL is one of
+
+    - `package.module:function`, a function without arguments that returns the model, or the model itself; looked for in
+      the current folder first. `path/to/file.py:function` works too.
+    - a Hugging Face folder or id, from its config and safetensors; code that comes with a model is never run.
+    - a `.pt2` file of torch.export, with `--trust`.
+    - a `*.safetensors` file or its `*.safetensors.index.json`: its weights alone, one tensor in memory at a time. So
+      are `.pt`, `.pth` and `.bin` files that hold nothing but tensors.
+
+    DATA is one of
+
+    - `digits` (comes with scikit-learn, values from 0 to 1), `mnist:FOLDER`, `cifar10:FOLDER`: standardised by channel,
+      as networks for them usually take it; `mnist:raw:FOLDER`, `cifar10:raw:FOLDER`: values from 0 to 1
+    - `npz:FILE` with the inputs in an array called x, images or data (bytes are divided by 255)
+    - `package.module:loader`: a DataLoader, a Dataset, a list of batches, a tensor, or a function that returns one.
+
+    Of a data set the first 64 batches are read, a loader of yours to its end.
+
+    Exit codes: 0 fine, 1 a finding reaches --fail-on, 2 the audit could not be made.
+    """
+    with measuring(model, data, html, json):
+        subject = open_model(model, trust=trust)
+        needs_model = {
+            "--data": data,
+            "--mode": mode,
+            "--output": output,
+            "--batch-size": batch_size,
+            "--device": device,
+        }
+        if subject.weights is not None:
+            result = _audit_weights(subject, needs_model, max_seconds)
+        else:
+            batches = open_data(data, place_model(subject, device, mode), batch_size=batch_size, seed=seed)
+            with Parts("auditing", [part for part in PARTS if effort == "thorough" or part not in THOROUGH]):
+                result = audit_model(
+                    subject.module,
+                    batches.first,
+                    loader=batches.loader,
+                    mode=mode,
+                    output=output_of(output),
+                    effort=effort,
+                    max_seconds=max_seconds,
+                    seed=seed,
+                    name=subject.name,
+                )
+            result = dataclasses.replace(result, notes=(*batches.notes, *subject.notes, *result.notes))
+    show_result(result, html, json)
+    judge(result.findings, fail_on)
+
+
+def _audit_weights(subject: GivenModel, options: Mapping[str, object], max_seconds: float | None) -> Audit:
+    """Audit weights alone; refuse options that need a model to run."""
+    for option, value in options.items():
+        if value is not None:
+            raise InputError(
+                f"{subject.name} holds weights and no model to run: leave {option} out, or name a function that builds "
+                "the model (package.module:function)"
+            )
+    assert subject.weights is not None
+    return audit_weights(subject.weights, name=subject.name, max_seconds=max_seconds)
+
+
+def check(
+    model: Model,
+    data: DataOrNoise = None,
+    html: Html = None,
+    json: Json = None,
+    fail_on: FailOn = None,
+    mode: Mode = None,
+    output: Output = None,
+    batch_size: BatchSize = None,
+    seed: Seed = 0,
+    device: Device = None,
+    trust: Trust = False,
+) -> None:
+    """Check a model in seconds: is anything wrong, and do values and gradients keep their scale with depth?
+
+    The model runs forward over the first 8 batches, and once forward and backward over the first. Nothing is traced and
+    no bound is computed, so this works on every model that runs; `normscope audit` measures more and takes longer. The
+    result is a verdict in one sentence, the findings with what to do about each, and one line per layer: mean,
+    deviation and range of its output, how much of the gradient comes back to it, how many of its units are saturated or
+    dead, and how far its values are from the limits of float16.
+
+    How to read the column `gradient`: it is an exponent of ten against the gradient at the output. A healthy network
+    stays within two or three decades; -10 in the first layer means that it gets a ten-billionth and does not learn.
+
+    MODEL and DATA are those of `normscope audit` (see its help); weights alone cannot be checked, they cannot run.
+
+    Exit codes: 0 fine, 1 a finding reaches --fail-on, 2 the check could not be made.
+    """
+    with measuring(model, data, html, json):
+        subject = open_model(model, trust=trust)
+        if subject.model is None:
+            raise InputError(
+                f"{subject.name} holds weights and no model to run: normscope audit reads weights alone, or name a "
+                "function that builds the model (package.module:function)"
+            )
+        batches = open_data(data, place_model(subject, device, mode), batch_size=batch_size, seed=seed)
+        result = check_model(
+            subject.model,
+            batches.first,
+            loader=batches.loader,
+            mode=mode,
+            output=output_of(output),
+            name=subject.name,
+        )
+    result = dataclasses.replace(result, notes=(*batches.notes, *subject.notes, *result.notes))
+    show_result(result, html, json)
+    judge(result.findings, fail_on)
+
+
+def judge(findings: Sequence[Finding], fail_on: Severity | None) -> None:
+    """End with exit code 1 if a finding is as serious as `fail_on`, or more."""
+    if fail_on is None:
+        return
+    reached = sum(finding.severity >= fail_on for finding in findings)
+    if reached:
+        noun = "finding reaches" if reached == 1 else "findings reach"
+        typer.echo(f"normscope: {reached} {noun} --fail-on {fail_on.value}", err=True)
+        raise typer.Exit(1)

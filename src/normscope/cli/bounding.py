@@ -1,0 +1,515 @@
+"""The verbs that bound: `lipschitz`, `radius`, `domain`, `curve`, and `verify` and `ops`, which say what to trust."""
+
+from __future__ import annotations
+
+import dataclasses
+import json as json_format
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import typer
+from torch.utils._pytree import tree_map
+
+from ..bounds.curve.curve import SAMPLES
+from ..bounds.curve.curve import curve as measure_curve
+from ..bounds.data.quantile import DataBracket
+from ..bounds.domain.domain import Coverage, Domain
+from ..bounds.domain.domain import domain as record_domain
+from ..bounds.ladder import Ladder, ladder
+from ..bounds.lipschitz import lipschitz as measure_lipschitz
+from ..bounds.radius.radius import certified_radius
+from ..core.bracket import Bracket
+from ..core.errors import InputError
+from ..core.files import write_text
+from ..pages.radii import radii_document
+from ..report.brackets import bracket_table
+from ..report.document import Document, ReadColumn, Text, tabulate
+from ..report.terminal import print_document
+from ..rules.registry import Operator, operators
+from .data_forms import open_data, open_labelled
+from .messages import measuring, one_line, say_written, show_result, write_result
+from .model_forms import GivenModel, open_runnable, place_model
+from .options import (
+    BatchSize,
+    Data,
+    DataOrNoise,
+    Device,
+    Html,
+    Json,
+    MaxSeconds,
+    Mode,
+    Model,
+    Output,
+    Seed,
+    Trust,
+    output_of,
+)
+
+LIPSCHITZ_EXAMPLES = """**Examples**
+
+```
+normscope lipschitz net.py:build --data digits --scope data
+normscope lipschitz mypackage.models:cnn --data mypackage.data:test_loader --scope data --share 0.999 --samples 5000
+normscope lipschitz mypackage.models:cnn --data cifar10:~/data --scope data --per class
+normscope lipschitz mypackage.models:cnn --data mnist:~/data --scope global --json bound.json
+```
+"""
+RADIUS_EXAMPLES = """**Examples**
+
+```
+normscope radius net.py:build --data digits --samples 100 --html radii.html
+normscope radius mypackage.models:cnn --data mnist:~/data --effort tight --at 0.5 --at 1
+normscope radius mypackage.models:cnn --data mypackage.data:test_loader --json radii.json
+```
+"""
+DOMAIN_EXAMPLES = """**Examples**
+
+```
+normscope domain net.py:build --data digits
+normscope domain mypackage.models:vit --data cifar10:~/data --quantile 0.01 --save domain.npz
+normscope domain mypackage.models:vit --data mypackage.data:loader --record gains --json domain.json
+```
+"""
+CURVE_EXAMPLES = """**Examples**
+
+```
+normscope curve net.py:build --data digits --html curve.html
+normscope curve mypackage.models:vit --data cifar10:~/data --samples 500 --json curve.json
+```
+"""
+VERIFY_EXAMPLES = """**Examples**
+
+```
+python -c "import torch, normscope as ns; ns.spectral_norm(torch.randn(8, 8)).save('norm.npz')"
+normscope verify norm.npz
+python tools/verify norm.npz           # the same, from a checkout, where Normscope is not installed
+```
+"""
+NAMED = ("digits", "mnist", "cifar10", "npz")
+"""Data sets from which samples are drawn at random, since their order may have a meaning."""
+MANY = 1_000_000
+"""How many samples of such a data set are read at most, to draw from."""
+HELD_OUT = 5
+"""The last of every this many batches does not define the domain: the coverage is measured on it."""
+
+
+def lipschitz(
+    model: Model,
+    data: DataOrNoise = None,
+    scope: Annotated[
+        Literal["data", "point", "global"], typer.Option(help="The inputs for which the figure holds.")
+    ] = "data",
+    share: Annotated[float, typer.Option(help="With --scope data: the share of the data, between 0 and 1.")] = 0.99,
+    confidence: Annotated[float, typer.Option(help="With --scope data: the confidence, between 0 and 1.")] = 0.95,
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="With --scope data: how many samples to read; left out, as many as the confidence needs."
+        ),
+    ] = None,
+    per: Annotated[
+        Literal["class", "layer"] | None,
+        typer.Option(
+            help="With --scope data: also by class (of all samples), or by layer (some 150 passes per sample)."
+        ),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples that go through the model at a time.")] = 32,
+    html: Annotated[Path | None, typer.Option(help="Write the report to this file (--scope data).")] = None,
+    json: Json = None,
+    output: Output = None,
+    max_seconds: MaxSeconds = None,
+    seed: Seed = 0,
+    device: Device = None,
+    trust: Trust = False,
+) -> None:
+    """Measure how much a network can amplify a small change of its input.
+
+    `--scope` chooses the inputs:
+
+    - `data`: the factor that a share of the data does not exceed, with a confidence, from the Jacobian norm at
+      independent samples, as many as the confidence needs (299 for 99 % at 95 %). It holds for fresh draws of the same
+      data, not for shifted or adversarial inputs. The samples with the largest factors are listed: look at those first.
+    - `point`: the Jacobian norm at each sample of one batch
+    - `global`: a certified bound over all inputs
+
+    MODEL is anything that `normscope audit` takes but weights alone; it is measured in eval mode.
+
+    DATA is one of `digits`, `mnist:FOLDER`, `cifar10:FOLDER` (images kept for testing) and `npz:FILE`, of which samples
+    are drawn at random, or `package.module:loader` (let it shuffle: its samples count as independent draws).
+    """
+    if html is not None and scope != "data":
+        raise InputError(f"--html is for --scope data: the bracket of --scope {scope} is one line")
+    if per is not None and scope != "data":
+        raise InputError("--per is for --scope data")
+    with measuring(model, data, html, json):
+        subject = place_model(open_runnable(model, trust=trust), device, None)
+        samples_in_scope = _samples(subject, data, scope, batch_size, seed, labels=per == "class")
+        bracket = measure_lipschitz(
+            subject.module,
+            samples_in_scope.batches,
+            scope=scope,
+            share=share,
+            confidence=confidence,
+            samples=samples,
+            per=per,
+            mode="eval",
+            output=output_of(output),
+            max_seconds=max_seconds,
+            seed=seed,
+        )
+    bracket = samples_in_scope.described(bracket, subject)
+    print_document(_document(bracket, subject.name))
+    if html is not None and isinstance(bracket, DataBracket):
+        bracket.to_html(html)
+        say_written(html)
+    if json is not None:
+        write_text(json, json_format.dumps(bracket.to_json(), indent=1, allow_nan=False) + "\n")
+        say_written(json)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplesInScope:
+    """The samples that a scope needs.
+
+    Attributes:
+        batches: batches for `--scope data`, else one batch.
+        notes: notes for the report.
+        order: the numbers of the samples in the data set, if they were drawn from it at random; else None.
+    """
+
+    batches: Any
+    notes: tuple[str, ...]
+    order: list[int] | None = None
+
+    def described(self, bracket: Bracket, subject: GivenModel) -> Bracket:
+        """Return a bracket with the notes, and with samples numbered as in the data set."""
+        bracket = dataclasses.replace(bracket, notes=(*self.notes, *subject.notes, *bracket.notes))
+        if isinstance(bracket, DataBracket) and self.order is not None:
+            return bracket.renumbered(self.order)
+        return bracket
+
+
+def _samples(
+    subject: GivenModel, data: str | None, scope: str, size: int, seed: int, *, labels: bool
+) -> SamplesInScope:
+    """Return the samples that a scope needs, in batches of some size."""
+    size = subject.batch_size or size
+    if scope != "data":
+        opened = open_data(data, subject, batch_size=size, seed=seed)
+        device = next((p.device for p in subject.module.parameters()), torch.device("cpu"))
+        first = tree_map(lambda v: v.to(device) if isinstance(v, torch.Tensor) else v, opened.first)
+        return SamplesInScope(batches=first, notes=opened.notes)
+    if data is None:
+        raise InputError("--scope data is measured on data: give --data")
+    if data.partition(":")[0] in NAMED:
+        return _drawn(subject, data, size, seed, labels=labels)
+    opened = open_data(data, subject, batch_size=size, seed=seed)
+    return SamplesInScope(batches=[opened.first] if opened.loader is None else opened.loader, notes=opened.notes)
+
+
+def _drawn(subject: GivenModel, data: str, size: int, seed: int, *, labels: bool) -> SamplesInScope:
+    """Return the samples of a named data set in a random order, with their labels if they are asked for."""
+    labelled = open_labelled(data, subject, samples=MANY, seed=seed)
+    read = list(labelled.batches)
+    inputs = torch.cat([inputs for inputs, _ in read])
+    order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))
+    batches: list[Any] = list(inputs[order].split(size))
+    if labels and all(isinstance(classes, torch.Tensor) for _, classes in read):
+        batches = list(zip(batches, torch.cat([classes for _, classes in read])[order].split(size), strict=True))
+    notes = (*labelled.notes, "samples are drawn from these at random")
+    return SamplesInScope(batches=batches, notes=notes, order=order.tolist())
+
+
+def _document(bracket: Bracket, name: str) -> Document:
+    """Return what is printed: one line for a bracket, or the report of a DATA bracket."""
+    if isinstance(bracket, DataBracket):
+        return bracket.document(brief=True)
+    return Document(title=f"Lipschitz constant of {name}", blocks=(bracket_table({bracket.scope.value: bracket}),))
+
+
+def radius(
+    model: Model,
+    data: DataOrNoise = None,
+    samples: Annotated[int, typer.Option(min=1, help="How many samples to certify.")] = 100,
+    effort: Annotated[
+        Literal["fast", "tight"], typer.Option(help="How hard to try: tight takes longer and certifies more.")
+    ] = "fast",
+    at: Annotated[
+        list[float] | None, typer.Option(min=0.0, help="A radius to show the accuracy at; may be given several times.")
+    ] = None,
+    attack: Annotated[bool, typer.Option(help="Attack the samples too.")] = True,
+    html: Html = None,
+    json: Json = None,
+    output: Output = None,
+    max_seconds: MaxSeconds = None,
+    seed: Seed = 0,
+    device: Device = None,
+    trust: Trust = False,
+) -> None:
+    """Certify how far samples can be changed before their class can change, and attack them for comparison.
+
+    For each sample: the largest l2 radius found within which the class provably cannot change, and the length of the
+    smallest change that an attack found. Then the accuracy by radius: certified, and under attack.
+
+    MODEL is a classifier, in any form that `normscope audit` takes but weights alone; it is measured in eval mode.
+
+    DATA is one of
+
+    - `digits` (comes with scikit-learn), `mnist:FOLDER`, `cifar10:FOLDER`: images kept for testing, with their classes;
+      `mnist:raw:FOLDER`, `cifar10:raw:FOLDER`: with values from 0 to 1
+    - `npz:FILE` with the inputs in an array called x, images or data, and the classes in y, labels or targets
+    - `package.module:loader`: a DataLoader, a Dataset or a list of `(x, y)` batches; without y the predicted classes
+      count.
+
+    Radii are l2 distances in the units of the data: MNIST and CIFAR-10 are standardised, so a distance of 1 is one
+    standard deviation of the pixels there; with `raw:` it is the step from black to white of one pixel.
+    """
+    with measuring(model, data, html, json):
+        subject = open_runnable(model, trust=trust)
+        if subject.fixed_mode and subject.module.training:
+            raise InputError(f"{subject.name} was exported in train mode, where samples have no class of their own")
+        labelled = open_labelled(data, place_model(subject, device, None), samples=samples, seed=seed)
+        radii = certified_radius(
+            subject.module,
+            labelled.batches,
+            effort=effort,
+            attack=attack,
+            mode="eval",
+            output=output_of(output),
+            max_seconds=max_seconds,
+            seed=seed,
+        )
+    radii = dataclasses.replace(radii, name=subject.name, notes=(*labelled.notes, *subject.notes, *radii.notes))
+    write_result(radii, html, json)
+    print_document(radii_document(radii, brief=True, at=at))
+    say_written(html, json)
+
+
+def domain(
+    model: Model,
+    data: Data,
+    margin: Annotated[float, typer.Option(min=0.0, help="Widen every range by this share.")] = 0.0,
+    quantile: Annotated[
+        float, typer.Option(min=0.0, max=0.99, help="The share of samples that each limit may leave outside.")
+    ] = 0.0,
+    record: Annotated[
+        Literal["ranges", "gains"],
+        typer.Option(help="gains: also the gain of each block at the data; some 100 passes per sample."),
+    ] = "ranges",
+    effort: Annotated[Literal["fast", "tight"], typer.Option(help="How hard to work on the bounds.")] = "fast",
+    save: Annotated[Path | None, typer.Option(help="Write the domain here, for Domain.load.")] = None,
+    json: Json = None,
+    mode: Mode = None,
+    output: Output = None,
+    batch_size: BatchSize = None,
+    device: Device = None,
+    trust: Trust = False,
+) -> None:
+    """Record where the data lives inside a network, and bound the network there.
+
+    Four of five batches define the domain: the least variance of each normalizer, the range of every channel before an
+    activation, the gains of attention. The domain is the set of ALL inputs that stay in these ranges. The result is the
+    bound on the Jacobian norm over the domain, by every method, beside the bound over all inputs; and the share of the
+    other batches that lies inside, with its lower limit at a confidence of 95 %.
+
+    MODEL and DATA are what `normscope audit` takes, but for weights alone.
+    """
+    with measuring(model, data, save, json):
+        subject = open_runnable(model, trust=trust)
+        opened = open_data(data, place_model(subject, device, mode), batch_size=batch_size, seed=0)
+        defining, held_out = _split([opened.first] if opened.loader is None else opened.loader)
+        recorded = record_domain(
+            subject.module,
+            defining,
+            margin=margin,
+            quantile=quantile,
+            record=record,
+            mode=mode,
+            output=output_of(output),
+        )
+        coverage = recorded.coverage(held_out) if held_out else None
+        rungs = ladder(
+            subject.module, opened.first, domain=recorded, effort=effort, mode=mode, output=output_of(output)
+        )
+    print_document(_domain_document(subject.name, recorded, coverage, rungs, (*opened.notes, *subject.notes)))
+    if save is not None:
+        recorded.save(save)
+        say_written(save)
+    if json is not None:
+        write_text(json, json_format.dumps(_plain(subject.name, recorded, coverage, rungs), indent=1) + "\n")
+        say_written(json)
+
+
+def _split(batches: Iterable[Any]) -> tuple[list[Any], list[Any]]:
+    """Return the batches that define the domain, and those on which the coverage is measured."""
+    defining: list[Any] = []
+    held_out: list[Any] = []
+    for number, batch in enumerate(batches, 1):
+        (defining if number % HELD_OUT else held_out).append(batch)
+    return defining, held_out
+
+
+def _domain_document(
+    name: str, recorded: Domain, coverage: Coverage | None, rungs: Ladder, notes: tuple[str, ...]
+) -> Document:
+    """Return what is printed: first the figure that matters, then the coverage, then every method."""
+    best, everywhere = rungs["best"], rungs["global"]
+    unit = "inputs (whole batches)" if recorded.mode == "train" else "samples"
+    headline = (
+        f"At every input whose inner values stay in the ranges of {recorded.samples} {unit}, a small change grows at "
+        f"most 10^{best.log10_upper:.2f} times; over all inputs the bound is 10^{everywhere.log10_upper:.2f}."
+    )
+    share = (
+        "No batch was left to measure the coverage on." if coverage is None else f"Of the data kept aside, {coverage}."
+    )
+    return Document(
+        title=f"Where the data lives: {name}",
+        blocks=(
+            Text(body=headline),
+            Text(body=share),
+            bracket_table(
+                rungs,
+                title="Bounds",
+                caption="Exponents of ten. The domain need not be convex: between two inputs the bound holds if the "
+                "whole segment lies inside.",
+            ),
+            *(Text(body=note) for note in notes),
+        ),
+    )
+
+
+def _plain(name: str, recorded: Domain, coverage: Coverage | None, rungs: Ladder) -> dict[str, Any]:
+    """Return the figures as plain data."""
+    return {
+        "schema_version": 1,
+        "name": name,
+        "samples": recorded.samples,
+        "skipped": recorded.skipped,
+        "margin": recorded.margin,
+        "quantile": recorded.quantile,
+        "record": recorded.record,
+        "mode": recorded.mode,
+        "coverage": None if coverage is None else coverage.to_json(),
+        "rungs": {key: rung.to_json() for key, rung in rungs.items()},
+    }
+
+
+def curve(
+    model: Model,
+    data: Data,
+    samples: Annotated[int, typer.Option(min=2, help="How many samples to read at most.")] = SAMPLES,
+    record: Annotated[
+        Literal["ranges", "gains"],
+        typer.Option(help="gains: also the gain of each block at the data; some 100 passes per sample."),
+    ] = "ranges",
+    effort: Annotated[Literal["fast", "tight"], typer.Option(help="How hard to work on the bounds.")] = "fast",
+    html: Html = None,
+    json: Json = None,
+    mode: Mode = None,
+    output: Output = None,
+    batch_size: BatchSize = None,
+    max_seconds: MaxSeconds = None,
+    seed: Seed = 0,
+    device: Device = None,
+    trust: Trust = False,
+) -> None:
+    """Measure how much a small change of the input grows, by the share of the data.
+
+    There are two answers, each with confidence 95 %. DATA: for that share of fresh data, the growth at the input itself
+    is at most this. DOMAIN: that share lies in a set of inputs, and at ALL inputs of the set, also at those that are no
+    data, the growth is at most this. The data are read once: four of five samples define domains of several widths,
+    each inside the next, and the fifth measures how much fresh data lies in each.
+
+    MODEL and DATA are what `normscope audit` takes, but for weights alone. The order of the data must have no meaning.
+    """
+    with measuring(model, data, html, json):
+        subject = open_runnable(model, trust=trust)
+        opened = open_data(data, place_model(subject, device, mode), batch_size=batch_size, seed=seed)
+        result = measure_curve(
+            subject.module,
+            [opened.first] if opened.loader is None else opened.loader,
+            samples=samples,
+            record=record,
+            effort=effort,
+            mode=mode,
+            output=output_of(output),
+            max_seconds=max_seconds,
+            seed=seed,
+        )
+    show_result(result, html, json)
+
+
+def verify(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="Brackets that bracket.save(path) wrote.", show_default=False),
+    ],
+    work: Annotated[
+        float, typer.Option("--work", metavar="N", help="How many multiplications checking one file may take.")
+    ] = 1e12,
+) -> None:
+    """Check saved brackets without trusting Normscope.
+
+    A file that `bracket.save(path)` wrote holds the network, both sides of the bracket, the steps that prove the upper
+    side and the pair of inputs that attains the lower one. `tools/verify`, a small program that needs NumPy and
+    python-flint and imports nothing of Normscope or torch, evaluates the network with its own code and checks every
+    step; this command runs it in a process of its own. It prints one line per claim: VERIFIED, NOT RE-VERIFIED (why) or
+    REJECTED (why).
+
+    Exit codes: 0 all verified, 1 something rejected, 2 a file cannot be used, 3 something not re-verified.
+    """
+    for path in files:
+        if not path.exists():
+            raise InputError(f"no file {path}")
+    command = [sys.executable, str(checker_folder()), "--work", str(work), "--", *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", errors="replace", check=False)
+    for line in done.stdout.splitlines():
+        typer.echo(one_line(line))
+    for line in done.stderr.splitlines()[-len(files) :]:
+        typer.echo(one_line(f"normscope: {line}"), err=True)
+    raise typer.Exit(done.returncode if done.returncode in (0, 1, 3) else 2)
+
+
+def checker_folder() -> Path:
+    """Return the folder of the checker: in the installed package, or in the checkout that the package runs from."""
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "tools" / "verify", package.parents[1] / "tools" / "verify"):
+        if (folder / "__main__.py").is_file():
+            return folder
+    raise InputError("tools/verify is missing from this installation: take it from the source of Normscope")
+
+
+def ops(as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table.")) -> None:
+    """List the operators Normscope can bound, and what it knows of each.
+
+    A model can be bounded if every operator between its input and its output is in this list. The error names an
+    operator that is not, with its module and source line; add it with @normscope.rule, or give a constant for its
+    module with known={...}.
+
+    Near a point (bounds over balls, certified radii) an operator is known by its map, by steps with slopes of their
+    own, or by its gain alone, which is looser. In a saved proof it is known by its map or by a word; one that is
+    opaque is not followed by the checker, which says so.
+    """
+    if as_json:
+        rows = [{KEYS.get(column.title, column.title): column.read(one) for column in COLUMNS} for one in operators()]
+        typer.echo(json_format.dumps(rows, indent=2))
+    else:
+        caption = "Every example of every rule runs through the same soundness tests."
+        print_document(Document(blocks=(tabulate(operators(), COLUMNS, caption=caption),)))
+
+
+COLUMNS: tuple[ReadColumn[Operator], ...] = (
+    ReadColumn("operator", "text", lambda one: one.name),
+    ReadColumn("family", "text", lambda one: one.family),
+    ReadColumn("what it gives", "text", lambda one: one.summary),
+    ReadColumn("near a point", "text", lambda one: one.near),
+    ReadColumn("in a proof", "text", lambda one: one.proof),
+    ReadColumn("examples", "count", lambda one: len(one.examples)),
+)
+KEYS = {"what it gives": "gives", "near a point": "near", "in a proof": "proof"}
+"""Names of columns in JSON, where they differ."""

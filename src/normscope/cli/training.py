@@ -1,0 +1,385 @@
+"""The verbs about weights and training: `curvature`, `symmetries`, `generalization` and `choose`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from torch import nn
+
+from ..choosing.choice import NAMES
+from ..choosing.choose import BATCH_SIZES, LEARNING_RATES
+from ..choosing.choose import choose as run_choice
+from ..choosing.task import MOST_SAMPLES
+from ..core.errors import InputError
+from ..generalize.bounding import CELLS
+from ..generalize.bounding import generalization as bound_generalization
+from ..geometry.curvature import Curvature
+from ..geometry.flatness import flatness
+from ..geometry.hessian import hessian
+from ..geometry.margins import margins
+from ..geometry.smoothness import smoothness
+from ..geometry.symmetries import symmetries as find_symmetries
+from ..theory.losses import LOSSES
+from .data_forms import open_data, open_split, open_with_labels
+from .messages import measuring, show_result
+from .model_forms import GivenModel, load_object, open_runnable, place_model
+from .options import Data, DataOrNoise, Device, Html, Json, MaxSeconds, Mode, Model, Output, Seed, Trust, output_of
+
+CURVATURE_EXAMPLES = """**Examples**
+
+```
+normscope curvature net.py:build --data digits --mode train --html curvature.html
+normscope curvature mypackage.models:cnn --data cifar10:~/data --mode eval -k 10 --bottom 3 --probes 8
+normscope curvature net.py:build --data digits --mode train --also flatness --also margins --html curvature.html
+normscope curvature mypackage.models:regressor --data mypackage.data:loader --loss mypackage.train:loss
+```
+"""
+SYMMETRIES_EXAMPLES = """**Examples**
+
+```
+normscope symmetries net.py:build --data digits --mode train
+normscope symmetries mypackage.models:vit --data cifar10:~/data --html symmetries.html
+```
+"""
+GENERALIZATION_EXAMPLES = """**Examples**
+
+```
+normscope generalization net.py:trained --data digits --html bounds.html
+normscope generalization net.py:trained --data mnist:raw:~/data --input-range 0 1 --samples 10000 --steps 5000
+normscope generalization mypackage.models:cnn --data mypackage.data:train --test mypackage.data:test --device cuda
+```
+"""
+CHOOSE_EXAMPLES = """**Examples**
+
+```
+normscope choose net.py:build --data digits --batch-sizes 2,8,32,128 --steps 300 --folder runs/choice --html choice.html
+normscope choose mypackage.models:cnn --data cifar10:~/data --normalizers batch,group --seeds 5
+normscope choose mypackage.models:cnn --data mypackage.data:train_loader --engine ray
+```
+"""
+
+
+class Also(StrEnum):
+    """Other results that can be measured beside the eigenvalues."""
+
+    SMOOTHNESS = "smoothness"
+    FLATNESS = "flatness"
+    MARGINS = "margins"
+
+
+def curvature(
+    model: Model,
+    data: Data,
+    loss: Annotated[
+        str, typer.Option(help="The name of a loss, or package.module:function of outputs and targets.")
+    ] = "cross_entropy",
+    samples: Annotated[int, typer.Option(min=1, help="How many samples to take the loss over.")] = 256,
+    k: Annotated[int, typer.Option("-k", min=1, help="How many of the largest eigenvalues to find.")] = 5,
+    bottom: Annotated[int, typer.Option(min=0, help="How many of the smallest eigenvalues to find.")] = 0,
+    probes: Annotated[
+        int, typer.Option(min=0, help="How many random vectors for trace and density; about 20 products each.")
+    ] = 0,
+    blocks: Annotated[
+        bool, typer.Option("--blocks", help="Find the largest eigenvalue of every parameter's diagonal block.")
+    ] = False,
+    deflate: Annotated[bool, typer.Option(help="Project out directions that have no effect.")] = True,
+    matrix: Annotated[
+        Literal["hessian", "gauss-newton"],
+        typer.Option(help="gauss-newton leaves out the curvature of the network's outputs."),
+    ] = "hessian",
+    metric: Annotated[
+        Literal["flat", "quotient"],
+        typer.Option(help="quotient does not change when weights whose scale has no effect are rescaled."),
+    ] = "flat",
+    also: Annotated[
+        list[Also] | None,
+        typer.Option(help="Measure this too, with its own defaults; may be given several times."),
+    ] = None,
+    html: Html = None,
+    json: Json = None,
+    mode: Mode = None,
+    max_seconds: MaxSeconds = None,
+    seed: Seed = 0,
+    device: Device = None,
+    trust: Trust = False,
+) -> None:
+    """Measure how the loss curves with the weights: the sharpest directions, and the learning rate they allow.
+
+    The result is the largest eigenvalues of the Hessian of the mean loss over the data, each with its residual, without
+    the directions along which a normalizer undoes every change. 2 over the largest is the learning rate up to which
+    gradient descent is stable on a quadratic of this curvature.
+
+    MODEL is what `normscope audit` takes, but for weights alone. DATA has targets: `digits`, `mnist:FOLDER`,
+    `cifar10:FOLDER`, `npz:FILE` with x and y, or `package.module:loader` with `(x, y)` batches.
+
+    Train and eval mode are two different losses where the model has batch norms: the report names the mode.
+    """
+    with measuring(model, data, html, json):
+        subject = open_runnable(model, trust=trust)
+        batches, notes = open_with_labels(data, place_model(subject, device, mode), samples=samples, seed=seed)
+        function = _loss(loss)
+        spectrum = hessian(
+            subject.module,
+            function,
+            batches,
+            k=k,
+            mode=mode,
+            deflate=deflate,
+            bottom=bottom,
+            probes=probes,
+            blocks=blocks,
+            matrix=matrix,
+            metric=metric,
+            max_seconds=max_seconds,
+            seed=seed,
+        )
+        others = [_measure_also(kind, subject.module, function, batches, mode) for kind in dict.fromkeys(also or ())]
+    spectrum = dataclasses.replace(spectrum, notes=(*notes, *subject.notes, *spectrum.notes))
+    result = Curvature(results=tuple(dataclasses.replace(one, name=subject.name) for one in (spectrum, *others)))
+    show_result(result, html, json)
+
+
+def _measure_also(kind: Also, model: nn.Module, loss: Any, batches: list[Any], mode: str | None) -> Any:
+    """Measure one of the other results, of the same model and data."""
+    match kind:
+        case Also.SMOOTHNESS:
+            return smoothness(model, loss, batches, mode=mode)
+        case Also.FLATNESS:
+            return flatness(model, loss, batches, mode=mode)
+        case Also.MARGINS:
+            return margins(model, batches, mode=mode)
+
+
+def _loss(text: str) -> Any:
+    """Return a loss by its name, or the user's own function."""
+    if ":" not in text:
+        return text
+    function = load_object(text)
+    if not callable(function):
+        raise InputError(f"{text} is of type {type(function).__name__}: a loss is a function of outputs and targets")
+    return function
+
+
+def symmetries(
+    model: Model,
+    data: DataOrNoise = None,
+    html: Html = None,
+    json: Json = None,
+    mode: Mode = None,
+    output: Output = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples; a few are enough.")] = 8,
+    seed: Seed = 0,
+    device: Device = None,
+    trust: Trust = False,
+) -> None:
+    """Find the changes of the weights that leave the function as it is.
+
+    A normalizer undoes the scale of the weights in front of it, a ReLU lets two layers trade a factor, queries and keys
+    can be mixed against each other. Each such symmetry is found in the graph and then checked in float64 at random
+    elements: the output stays, the gradient has no component along it, the Hessian and the Fisher information have the
+    values that follow. A symmetry that fails the check is shown as failed.
+
+    MODEL and DATA are what `normscope audit` takes, but for weights alone. A BatchNorm has its symmetry in train mode.
+    """
+    with measuring(model, data, html, json):
+        subject = open_runnable(model, trust=trust)
+        opened = open_data(data, place_model(subject, device, mode), batch_size=batch_size, seed=seed)
+        result = find_symmetries(subject.module, opened.first, mode=mode, output=output_of(output), seed=seed)
+    show_result(result, html, json)
+
+
+def generalization(
+    model: Model,
+    data: Data,
+    test: Annotated[
+        str | None, typer.Option("--test", metavar="DATA", help="Fresh samples, for the measured gap.")
+    ] = None,
+    held_out: Annotated[
+        str | None,
+        typer.Option("--held-out", metavar="DATA", help="Samples for cells and distances that are not in DATA."),
+    ] = None,
+    samples: Annotated[int, typer.Option(min=10, help="How many samples of each part to use at most.")] = 60_000,
+    delta: Annotated[float, typer.Option(help="The probability with which each row may fail.")] = 0.01,
+    loss: Annotated[
+        Literal["probability", "ramp", "clipped_cross_entropy"], typer.Option(help="The bounded loss.")
+    ] = "probability",
+    cells: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="A number of regions to try, declared beforehand; may be given several times."),
+    ] = None,
+    partition: Annotated[Literal["split", "random", "grid"], typer.Option(help="Where the cells come from.")] = "split",
+    radius: Annotated[
+        float | None, typer.Option(min=0.0, help="The radius of the cells; constants are then certified over balls.")
+    ] = None,
+    input_range: Annotated[
+        tuple[float, float] | None,
+        typer.Option(
+            "--input-range", metavar="LOW HIGH", help="The range in which every entry of every input is known to lie."
+        ),
+    ] = None,
+    steps: Annotated[
+        int, typer.Option(min=0, help="How many steps to search for a PAC-Bayes posterior; 0 for no PAC-Bayes bound.")
+    ] = 500,
+    fixed: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fixed",
+            metavar="NAME",
+            help="A buffer or another constant of the model that was fixed before DATA was seen, by its name or a "
+            'pattern; "numbers" for all numbers in its code, "code" for these and all other arguments of operators, '
+            '"all" for all of these. May be given several times.',
+        ),
+    ] = None,
+    sharpness: Annotated[bool, typer.Option("--sharpness", help="Measure the sharpness, for one more rate.")] = False,
+    duplicates: Annotated[int, typer.Option(min=0, help="How many samples may be read again.")] = 0,
+    html: Html = None,
+    json: Json = None,
+    max_seconds: MaxSeconds = None,
+    seed: Seed = 0,
+    device: Device = None,
+    trust: Trust = False,
+) -> None:
+    """Bound the loss of a trained classifier on fresh data in every known way, with the conditions of each bound.
+
+    The bounds are Theorem 20 of Than 2025 with its corollaries, VC, the norms and margins of Bartlett 2017, Neyshabur
+    2018 and Golowich 2020, PAC-Bayes with an optimised posterior, and the rates that the papers quote. Each row has a
+    value, its terms, its conditions and whether they hold here, and its evidence: certified, estimated, or a rate
+    without constants. A bound that is no smaller than the largest possible loss is called vacuous: most are.
+
+    MODEL is what `normscope audit` takes, trained on the training part of DATA; it is measured in eval mode. `digits`,
+    `mnist:FOLDER` and `cifar10:FOLDER` have a test part of their own; for `npz:FILE` and `package.module:loader` name
+    one with --test. Samples for distances come from --held-out, or one in five of DATA is set aside.
+    """
+    with measuring(model, data, html, json):
+        subject = open_runnable(model, trust=trust)
+        subject = place_model(subject, device, "eval")
+        train, fresh, notes = open_split(data, subject, samples=samples, seed=seed)
+        if test is not None:
+            fresh, more = open_with_labels(test, subject, samples=samples, seed=seed)
+            notes += more
+        held, more = (None, ()) if held_out is None else open_with_labels(held_out, subject, samples=samples, seed=seed)
+        result = bound_generalization(
+            subject.module,
+            train,
+            fresh,
+            held,
+            delta=delta,
+            loss=loss,
+            cells=tuple(cells) if cells else CELLS,
+            partition=partition,
+            radius=radius,
+            input_range=input_range,
+            steps=steps,
+            fixed=tuple(fixed or ()),
+            sharpness=sharpness,
+            duplicates=duplicates,
+            max_seconds=max_seconds,
+            seed=seed,
+        )
+    result = dataclasses.replace(result, name=subject.name, notes=(*notes, *more, *subject.notes, *result.notes))
+    show_result(result, html, json)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Builds the model that the command line names, in any process."""
+
+    text: str
+
+    def __call__(self) -> nn.Module:
+        """Return a new model."""
+        return open_runnable(self.text, trust=False).module
+
+
+def choose(
+    model: Model,
+    data: Data,
+    normalizers: Annotated[str, typer.Option(help="The normalizers to try, with commas.")] = ",".join(NAMES),
+    batch_sizes: Annotated[str, typer.Option(help="The batch sizes to try, with commas.")] = ",".join(
+        map(str, BATCH_SIZES)
+    ),
+    learning_rates: Annotated[str, typer.Option(help="The learning rates of SGD to try, with commas.")] = ",".join(
+        map(str, LEARNING_RATES)
+    ),
+    seeds: Annotated[int, typer.Option(min=1, help="How many runs of each kind; intervals come from them.")] = 2,
+    steps: Annotated[int, typer.Option(min=1, help="How many steps every run takes.")] = 300,
+    momentum: Annotated[float, typer.Option(min=0.0, max=0.999, help="The momentum of SGD.")] = 0.9,
+    loss: Annotated[str, typer.Option(help=f"One of {', '.join(LOSSES)}.")] = "cross_entropy",
+    samples: Annotated[
+        int, typer.Option(min=10, help="How many samples of the data to use at most; a fifth is held out.")
+    ] = MOST_SAMPLES,
+    capacity: Annotated[
+        bool, typer.Option(help="Measure how much trained models amplify a change of the input.")
+    ] = True,
+    folder: Annotated[
+        Path | None, typer.Option(help="Keep one line of JSON per finished run here, to go on from.")
+    ] = None,
+    engine: Annotated[
+        Literal["local", "ray"], typer.Option(help="Processes on this machine, or a Ray cluster.")
+    ] = "local",
+    workers: Annotated[int | None, typer.Option(min=0, help="Processes; left out, one per core.")] = None,
+    html: Html = None,
+    json: Json = None,
+    seed: Seed = 0,
+    trust: Trust = False,
+) -> None:
+    """Choose a normalizer: train short runs of a model's twins and compare them.
+
+    Twins are copies of the model with its normalizers removed or replaced (none, batch, layer, group, instance, rms).
+    Each is trained with every batch size, learning rate and seed, for a few hundred steps of SGD, and watched. The
+    result is a recommendation with its figures and how certain it is, and one table: whether each twin trains, its
+    held-out loss, largest stable learning rate, capacity, noise of the variance estimates, cost of a step, and
+    findings.
+
+    With `--folder` every finished run is one line of JSON there: after an interruption the same command continues from
+    there, and `--seeds 5` instead of 2 adds the missing runs.
+
+    The runs are short: they show which twins train at all, and which train fast; after a hundred epochs another one may
+    be best. 120 runs of 300 steps of a small network take about two minutes on two cores.
+
+    MODEL is `package.module:function` or `path/to/file.py:function` (called for every seed), or the name of a model
+    there. DATA is `digits`, `mnist:FOLDER`, `cifar10:FOLDER` (training images), `npz:FILE` with labels, or a loader of
+    pairs.
+    """
+    sizes, rates = numbers(batch_sizes, "--batch-sizes", int), numbers(learning_rates, "--learning-rates", float)
+    with measuring(model, data, html, json):
+        subject = open_runnable(model, trust=trust)
+        choice = run_choice(
+            _source(model, subject),
+            open_split(data, subject, samples=samples, seed=seed)[0],
+            loss,
+            normalizers=[name.strip() for name in normalizers.split(",")],
+            batch_sizes=sizes,
+            learning_rates=rates,
+            seeds=seeds,
+            steps=steps,
+            momentum=momentum,
+            samples=samples,
+            capacity=capacity,
+            folder=folder,
+            engine=engine,
+            workers=workers,
+            name=subject.name,
+        )
+    show_result(choice, html, json)
+
+
+def _source(text: str, subject: GivenModel) -> nn.Module | Callable[[], nn.Module]:
+    """Return a builder if the command line names one, so that seeds differ in their weights; else the model."""
+    module, colon, _ = text.rpartition(":")
+    builds = colon and module and not isinstance(load_object(text), nn.Module)
+    return ModelSource(text) if builds else subject.module
+
+
+def numbers(text: str, option: str, kind: Callable[[str], Any]) -> list[Any]:
+    """Return the numbers of an option that holds several, with commas between them."""
+    try:
+        return [kind(part) for part in text.split(",")]
+    except ValueError as error:
+        raise InputError(f"{option} are numbers with commas between them, not {text!r}") from error
