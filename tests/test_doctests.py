@@ -17,7 +17,7 @@ FILES = sorted(
 )
 
 
-@pytest.mark.one_in(15)
+@pytest.mark.one_in(27)
 @pytest.mark.parametrize("file", FILES, ids=str)
 def test_examples_of_docstrings(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

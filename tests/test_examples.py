@@ -24,6 +24,7 @@ def hurried(code: str) -> str:
     return re.sub(r"max_seconds=[0-9.]+", "max_seconds=0.25", code)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(1000)
 @pytest.mark.parametrize("script", [s for s in EXAMPLES if s.stem in HURRIED], ids=lambda script: script.stem)
 def test_example_runs_in_a_hurry(script, capsys):

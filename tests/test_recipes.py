@@ -84,6 +84,7 @@ def test_every_recipe_is_run():
     assert len(RECIPES) == 9
 
 
+@pytest.mark.slow
 def test_a_rule(known):
     known("a rule for an operator")
     model, batch = network()
@@ -135,6 +136,7 @@ def checker(monkeypatch, tmp_path) -> Iterator[Callable[[], str]]:
     functions.FUNCTIONS.pop("asinh", None)
 
 
+@pytest.mark.slow
 def test_a_proof_step(known, checker):
     known("a rule for an operator")
     assert checker() != "VERIFIED"

@@ -283,6 +283,7 @@ def in_a_hurry_at_the_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Budget, "__init__", begun)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(1000)
 @pytest.mark.parametrize("plant", [in_a_hurry, in_a_hurry_at_the_end])
 def test_a_search_that_looks_at_the_clock_is_caught(plant: Callable[[pytest.MonkeyPatch], None]) -> None:

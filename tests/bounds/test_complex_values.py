@@ -81,6 +81,7 @@ def around(radius: float) -> Tensor:
     return (batch() + radius * offsets / offsets.norm(dim=-1, keepdim=True)).reshape(-1, 6)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(1000)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_scope_holds_what_differences_show(name: str) -> None:
@@ -147,6 +148,7 @@ def test_no_radius_and_no_weight_is_certified_through_complex_values() -> None:
     assert "jump" not in " ".join(audit.observed.notes)
 
 
+@pytest.mark.slow
 def test_a_constant_for_the_module_that_holds_them_bounds_the_network() -> None:
     model = nn.Sequential(Function(MODELS["a spectrum"]), nn.Linear(6, 2)).eval()
     bracket = ns.lipschitz(model, batch(), known={"0": math.sqrt(6)})

@@ -46,6 +46,7 @@ def found() -> ns.ShareCurve:
     return ns.curve(normed(), list(data(400, 4).split(50)), share=0.9)
 
 
+@pytest.mark.slow
 def test_larger_domains_have_larger_bounds_and_coverages(found: ns.ShareCurve) -> None:
     assert [(p.quantile, p.margin) for p in found.domains] == list(
         checked_widths(measuring.QUANTILES, measuring.MARGINS)

@@ -89,6 +89,7 @@ def test_coverage_is_never_below_the_confidence(name: str, share: float, confide
     assert kept(confidence, below)
 
 
+@pytest.mark.slow
 def test_coverage_of_a_real_network() -> None:
     """The norms of 5,000 inputs are the distribution; samples are drawn from it."""
     model, share, confidence, count = network(), 0.95, 0.9, 60
@@ -120,6 +121,7 @@ class Counted:
 
 
 class TestStreaming:
+    @pytest.mark.slow
     def test_reading_ends_with_enough_samples(self) -> None:
         loader = Counted([50] * 20)
         found = ns.lipschitz(network(), loader, scope="data")
@@ -203,6 +205,7 @@ class TestStreaming:
 
 
 class TestParts:
+    @pytest.mark.slow
     def test_classes_split_the_samples(self) -> None:
         model, x = network(), torch.randn(90, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         labels = torch.arange(90) % 3
@@ -219,6 +222,7 @@ class TestParts:
         assert few.samples == 30
         assert all(part.log10_upper == math.inf and part.reason for part in few.per_class.values())
 
+    @pytest.mark.slow
     def test_layers_have_the_norms_of_their_own_jacobians(self) -> None:
         model = network()
         x = torch.randn(12, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -236,6 +240,7 @@ class TestParts:
                 assert row[i] == pytest.approx(math.log10(size + 1e-12), abs=1e-6)
             value, start = part(value).detach(), end + 1
 
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize("labels", [None, torch.randn(4), torch.arange(3)])
     def test_classes_need_labels(self, labels: Tensor | None) -> None:
         x = torch.randn(4, 6, dtype=torch.float64)
@@ -266,7 +271,7 @@ class TestForms:
 class TestTeeth:
     """Bugs planted one by one, each seen by what stands above."""
 
-    @pytest.mark.one_in(2)
+    @pytest.mark.one_in(3)
     @pytest.mark.parametrize("name", ["uniform", "a jump at the quantile", "heavy tail"])
     def test_a_rank_that_is_one_too_small_is_seen(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
@@ -320,6 +325,7 @@ def words(length: int) -> Tensor:
 class TestShapes:
     """A quantile speaks of inputs of one shape."""
 
+    @pytest.mark.slow
     @pytest.mark.one_in(1000)
     @pytest.mark.parametrize(
         ("make", "batches", "met"),

@@ -78,6 +78,7 @@ DWINDLING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(1000)
 @pytest.mark.parametrize("name", DWINDLING)
 def test_a_row_that_vanishes_and_comes_back(name: str) -> None:
@@ -98,7 +99,7 @@ def test_a_row_of_nothing_does_not_end_a_chain() -> None:
     assert state.after(last) < norms
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("slope", [1e200, -1e200, 1e-200, 1e100, -1e308])
 def test_slopes_of_any_size(slope: float) -> None:
     weight = torch.tensor([[1.0, 0.5], [0.25, 2.0]], dtype=DOUBLE)
@@ -108,7 +109,7 @@ def test_slopes_of_any_size(slope: float) -> None:
         assert_above(lambda x: F.leaky_relu(F.linear(x, weight), slope), truth + math.log10(abs(slope)))
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("row", [1e-170, 1e-200, 1e-300, 1e-100, 0.0])
 def test_single_outputs_of_any_size(row: float) -> None:
     """One certificate gives all of them: a small one beside a large one has a figure of its own all the same."""
@@ -122,6 +123,7 @@ def test_single_outputs_of_any_size(row: float) -> None:
         assert found[1].log10_upper == -math.inf
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("slope", [1e-170, 1e-130])
 def test_a_small_slope_that_is_all_there_is(slope: float) -> None:
     """leaky(-relu(x) - 1) is always below its bend: the search over patterns must not take its square for nothing."""
@@ -207,6 +209,7 @@ def test_units_that_turn_together_or_never(name: str, slope: float) -> None:
     assert found.log10_lower <= found.log10_upper
 
 
+@pytest.mark.slow
 def test_units_that_nothing_reads_are_no_obstacle() -> None:
     weight, bias, last = drawn(6, 2, seed=4), drawn(6, seed=5), drawn(1, 6, seed=6)
     last[:, 2:] = 0.0
@@ -291,6 +294,7 @@ BUGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", BUGS)
 def test_planted_bugs_are_caught(name: str, monkeypatch: Patch) -> None:

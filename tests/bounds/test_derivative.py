@@ -108,7 +108,7 @@ def batch(samples: int = 3, width: int = 4) -> Tensor:
     return torch.randn(samples, width, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("name", [*LIES, *TRUE])
 def test_a_jacobian_is_that_of_the_forward(name: str) -> None:
     function, truth = (LIES | TRUE)[name]
@@ -143,7 +143,7 @@ def test_hooks_of_modules_do_not_reach_a_figure() -> None:
     assert not mismatches(model, batch(), ns.capture(model, batch()))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("function", "operator"),
     [
@@ -182,6 +182,7 @@ def _(x: Tensor) -> Tensor:
     return torch.empty_like(x)
 
 
+@pytest.mark.slow
 def test_an_operator_of_the_users_own_is_compared() -> None:
     tenfold.register_autograd(lambda ctx, g: 10 * g)
     model = nn.Sequential(nn.Linear(4, 4), Layer(lambda x: torch.ops.normscope_tests.tenfold(x))).eval()
@@ -210,7 +211,7 @@ UNTRACED: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.one_in(16)
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("width", [4, 40])
 @pytest.mark.parametrize("name", UNTRACED)
 def test_without_a_graph_a_lie_is_an_error_that_names_the_module(name: str, width: int) -> None:
@@ -221,7 +222,7 @@ def test_without_a_graph_a_lie_is_an_error_that_names_the_module(name: str, widt
     assert found.path == "2.0"
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("width", [3, 40])
 def test_without_a_graph_an_honest_model_is_sampled(width: int, dtype: torch.dtype) -> None:
@@ -310,6 +311,7 @@ class TestMismatches:
         (found,) = mismatches(Model(), batch(), ns.capture(Model(), batch()))
         assert found.path == ""
 
+    @pytest.mark.slow
     def test_the_model_is_left_as_found(self) -> None:
         model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), Layer(LIES["tensor hook"][0])).train()
         before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -340,7 +342,7 @@ class Written(nn.Module):
         return self.function(x)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", BENDS)
 @pytest.mark.parametrize("width", [3, 40], ids=["whole", "by Lanczos"])
 def test_on_a_bend_the_derivative_is_taken_beside_it(name, width):
@@ -378,6 +380,7 @@ def test_two_values_written_to_one_entry_are_no_derivative(write):
         ns.lipschitz(Written(twice).eval(), torch.randn(1, 3), scope="point")
 
 
+@pytest.mark.slow
 def test_a_blank_image_is_measured_beside_it():
     """Without biases every ReLU is at 0 there, and torch's derivative is 0."""
     torch.manual_seed(0)
@@ -410,6 +413,7 @@ class TestTeeth:
         with pytest.raises((AssertionError, JacobianError)):
             test_a_jacobian_is_that_of_the_forward("detach")
 
+    @pytest.mark.slow
     def test_gradients_by_vmap_are_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """`vmap` of `select_scatter` has the right values and the wrong gradient."""
         inner = derivative._replayed
@@ -448,6 +452,7 @@ class TestTeeth:
         with pytest.raises(pytest.fail.Exception):
             test_without_a_graph_a_lie_is_an_error_that_names_the_module("wrong by a tenth", 4)
 
+    @pytest.mark.slow
     def test_a_comparison_on_bends_alone_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(derivative, "MOVED", 0.0)
         with pytest.raises(JacobianError):

@@ -138,6 +138,7 @@ def test_a_small_variance_is_a_violation() -> None:
     assert found.value < found.limit
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(1000)
 @pytest.mark.parametrize("build", [Gate, Bare, Crossed])
 def test_finite_where_no_global_constant_exists(build: type[nn.Module]) -> None:
@@ -150,6 +151,7 @@ def test_finite_where_no_global_constant_exists(build: type[nn.Module]) -> None:
     assert max(jacobian_norm(model, row) for row in x) <= rungs["best"].upper
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(1000)
 @pytest.mark.parametrize(
     "function",
@@ -229,6 +231,7 @@ def test_coverage_and_its_limit() -> None:
         assert binom.sf(inside - 1, 200, lower) == pytest.approx(0.05, abs=1e-9) if inside else lower == 0.0
 
 
+@pytest.mark.slow
 def test_saved_and_loaded(recorded: Recorded, tmp_path: pathlib.Path) -> None:
     model, x, domain = recorded
     domain.save(tmp_path / "d.npz")

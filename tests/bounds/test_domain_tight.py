@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -57,6 +58,7 @@ def residual_certificate(first: Tensor, second: Tensor, steps: int = 300) -> flo
     return math.sqrt(best)
 
 
+@pytest.mark.slow
 def test_every_method_of_global_is_there_and_a_block_has_its_exact_certificate() -> None:
     model, x = half_off(), data(12, 5)
     domain = ns.domain(model, [x])
@@ -70,6 +72,7 @@ def test_every_method_of_global_is_there_and_a_block_has_its_exact_certificate()
     assert max(jacobian_norm(model, row) for row in x) <= rungs["tight"].upper
 
 
+@pytest.mark.slow
 def test_every_pattern_inside_is_below_the_certificate() -> None:
     model, x = half_off(3, 6), data(12, 3)
     upper = ns.lipschitz(model, x[:2], scope="domain", domain=ns.domain(model, [x]), effort="tight").upper

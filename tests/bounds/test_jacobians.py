@@ -42,6 +42,7 @@ def truth(model: nn.Module, row: Tensor) -> float:
 
 
 class TestCounts:
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize("samples", [1, 5, 40])
     def test_rows_cost_one_product_per_output_and_one_to_check(self, samples: int) -> None:
         model = network(50, 20, 7)
@@ -56,6 +57,7 @@ class TestCounts:
         assert bracket.method == "Jacobian, all columns"
         assert bracket.evidence is Evidence.NUMERICAL
 
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize("dtype", [torch.float32, F64])
     def test_lanczos_costs_the_same_for_one_sample_and_for_many(self, dtype: torch.dtype) -> None:
         model = network(60, 80, 80, 50, dtype=dtype)
@@ -134,6 +136,7 @@ def test_all_at_once_is_each_alone(name: str) -> None:
             assert bracket.lower <= truth(model, row) <= bracket.upper
 
 
+@pytest.mark.slow
 def test_in_train_mode_the_batch_is_one_input() -> None:
     model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 4)).double().train()
     batch = torch.randn(12, 4, dtype=F64)
@@ -242,7 +245,7 @@ class TestRange:
         assert bracket.log10_lower > -math.inf
         assert all(holds(one, exactly(chain)) for one in bracket.per_sample)
 
-    @pytest.mark.one_in(2)
+    @pytest.mark.one_in(3)
     @pytest.mark.parametrize("width", [FEW - 2, FEW + 8])
     @pytest.mark.parametrize(
         "exponents", [(200, 200, -200, -200), (-200, -200, 200, 200), (-300, -300, 300, 300), (200, -200, -200, 200)]
@@ -264,7 +267,7 @@ class TestRange:
         with pytest.raises(JacobianError):
             ns.lipschitz(chain, torch.zeros(2, width, dtype=F64), scope="point")
 
-    @pytest.mark.one_in(2)
+    @pytest.mark.one_in(4)
     @pytest.mark.parametrize("width", [FEW - 2, FEW + 8])
     @pytest.mark.parametrize("size", [1e-250, 1e-160, 1e160, 1e250])
     def test_squares_that_leave_the_range_of_float64(self, size: float, width: int) -> None:
@@ -272,7 +275,7 @@ class TestRange:
         bracket = ns.lipschitz(chain, torch.zeros(2, width, dtype=F64), scope="point")
         assert holds(bracket, exactly(chain))
 
-    @pytest.mark.one_in(2)
+    @pytest.mark.one_in(3)
     @pytest.mark.parametrize("width", [FEW - 2, FEW + 8])
     @pytest.mark.parametrize("factor", [2.0**24 + 2, 1e6 + 0.1, 1e7])
     def test_slopes_that_cancel_in_float32(self, factor: float, width: int) -> None:
@@ -280,7 +283,7 @@ class TestRange:
         assert all(one.lower <= 1.0 <= one.upper for one in bracket.per_sample)
         assert bracket.upper < 1.01
 
-    @pytest.mark.one_in(2)
+    @pytest.mark.one_in(3)
     @pytest.mark.parametrize("width", [FEW - 2, FEW + 8])
     @pytest.mark.parametrize("factor", [1.1e10, 1e12 / 3, 1e15 / 7])
     def test_slopes_that_cancel_in_float64_are_right_or_refused(self, factor: float, width: int) -> None:
@@ -358,6 +361,7 @@ class TestTeeth:
             test_all_at_once_is_each_alone("few outputs")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("width", [20, 40])
 @pytest.mark.parametrize("gap", [30.0, 50.0, 80.0])
 def test_what_a_saturated_softmax_loses_is_refused(width: int, gap: float) -> None:
@@ -371,6 +375,7 @@ def test_what_a_saturated_softmax_loses_is_refused(width: int, gap: float) -> No
         ns.lipschitz(model, x, scope="point")
 
 
+@pytest.mark.slow
 def test_slopes_that_are_small_without_saturation_are_measured() -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)

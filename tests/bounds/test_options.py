@@ -52,6 +52,7 @@ def test_what_is_no_number_is_refused_in_one_sentence(options: dict[str, Any]) -
         assert repr(next(reversed(options.values()))) in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_file_speaks_of_the_weights_that_were_measured(tmp_path) -> None:
     """float64 weights are shared, and compared; of others there is a copy."""
     for dtype, refused in ((torch.float64, True), (torch.float32, False)):
@@ -66,6 +67,7 @@ def test_a_file_speaks_of_the_weights_that_were_measured(tmp_path) -> None:
             bracket.save(tmp_path / "proof.npz")
 
 
+@pytest.mark.slow
 def test_converged_speaks_of_the_bracket_that_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tree closes on a cell beyond 1e5, where no pair of inputs confirms the slope: the bracket stays open."""
     monkeypatch.setattr(lower, "ATTACK_STEPS", 60)
@@ -111,6 +113,7 @@ class TestBudgets:
         assert (late.constant >= in_time.constant * (1 - 1e-9)).all()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("off", [0.0, 0.5])
 def test_the_rung_tight_is_never_above_the_others(monkeypatch: pytest.MonkeyPatch, off: float) -> None:
     search = rungs.optimise_certificate
@@ -128,6 +131,7 @@ def test_the_rung_tight_is_never_above_the_others(monkeypatch: pytest.MonkeyPatc
     assert (tight.log10_upper == others) == (off > 0)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(1000)
 @pytest.mark.parametrize("effort", ["fast", "tight"])
 def test_upper_sides_alone_are_those_of_both_sides_and_nothing_is_searched(

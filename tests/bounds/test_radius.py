@@ -186,6 +186,7 @@ def test_on_trained_digits_the_attack_is_stronger_than_plain_pgd_and_the_curves_
     assert radii.attacked_accuracy(3.0) == 0
 
 
+@pytest.mark.slow
 def test_the_attack_stays_where_no_class_can_win():
     layer = linear([[0.0, 0.0], [0.0, 0.0]], [1.0, 0.0])  # always the first class
     radii = certified_radius(layer, drawn(2, 2))

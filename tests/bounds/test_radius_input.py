@@ -113,6 +113,7 @@ def test_what_cannot_be_certified_is_refused_in_a_sentence(case):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_an_output_and_a_mode_can_be_chosen():
     assert certified_radius(Several().eval(), X, output="scores", attack=False).classes == 3
     model = made(FAMILIES["batch norm"]).train()

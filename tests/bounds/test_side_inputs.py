@@ -208,6 +208,7 @@ def test_ids_that_make_the_same_constants_are_one_function():
     assert len({id(ball.proof.graph) for ball in other.per_sample}) == 2
 
 
+@pytest.mark.slow
 def test_jacobians_at_other_ids_are_not_those_of_the_first_batch():
     """Outputs that agree do not make the same point: only the ids tell."""
     model = Padded().eval()

@@ -117,6 +117,7 @@ def searched(seen: Enclosures, rows: Tensor) -> Below:
     return tilted(seen, seen.unrolled.output, rows)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(1000)
 @pytest.mark.parametrize("net", ["kinks", "blocks", "relu", "windows"])
 def test_every_choice_of_lines_is_a_bound(net: str) -> None:
@@ -128,7 +129,7 @@ def test_every_choice_of_lines_is_a_bound(net: str) -> None:
         assert (found.least(seen.radius) >= plain.least(seen.radius)).all()
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("net", ["blocks", "relu"])
 def test_no_point_of_a_ball_has_a_smaller_margin(net: str) -> None:
     balls = balls_of(net)
@@ -159,6 +160,7 @@ def swing(function: Callable[[Tensor], Tensor]) -> tuple[float, float] | None:
     return None if not found else (float(found[0][0]), float(found[0][1]))
 
 
+@pytest.mark.slow
 def test_only_convex_kinks_at_zero_swing() -> None:
     assert swing(torch.relu) == (0.0, 1.0)
     assert swing(torch.abs) == (-1.0, 1.0)
@@ -238,6 +240,7 @@ def turned_sides(patch: Patch) -> None:
     patch.setattr(sweep, "_swung", turned)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("plant", "net"),
     [

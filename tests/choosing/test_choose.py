@@ -98,6 +98,7 @@ class Raises(nn.Module):
         return self.body(x)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hurried")
 def test_a_run_that_raises_is_recorded_and_the_others_go_on():
     found = quick(Raises(), normalizers=("layer", "group"))

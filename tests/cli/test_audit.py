@@ -77,6 +77,7 @@ def test_an_exported_program_keeps_its_mode_its_batch_size_and_its_paths(work, r
     assert (refused.code, "was exported in eval mode" in refused.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_hugging_face_folder_gets_noise_and_the_report_says_so(work, run):
     from transformers import ViTConfig, ViTForImageClassification
 

@@ -77,6 +77,7 @@ def test_an_error_nobody_expected_is_one_line_too_and_says_how_to_see_more(monke
         cli.main()
 
 
+@pytest.mark.slow
 def test_a_pickle_that_would_run_code_is_refused_in_a_process_of_its_own(work, shell):
     class Evil:
         def __reduce__(self):

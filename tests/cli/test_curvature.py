@@ -17,6 +17,7 @@ def rows(out, y):
 """
 
 
+@pytest.mark.slow
 def test_the_curvature_of_digits_is_printed_and_written(work, run):
     options = ("--mode", "train", "--samples", 32, "-k", 2, "--bottom", 1, "--html", "c.html", "--json", "c.json")
     done = run("curvature", "net.py:model", "--data", "digits", *options, "--also", "smoothness")

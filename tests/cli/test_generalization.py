@@ -5,6 +5,7 @@ import json
 import pytest
 
 
+@pytest.mark.slow
 def test_the_bounds_of_a_model_of_digits_are_printed_written_and_shown_again(work, run):
     options = ("--samples", 400, "--steps", 2, "--cells", 1, "--cells", 4, "--input-range", 0, 1)
     done = run("generalization", "net.py:model", "--data", "digits", *options, "--html", "g.html", "--json", "g.json")

@@ -61,6 +61,7 @@ def test_a_command_gets_all_words_behind_its_name(monkeypatch: pytest.MonkeyPatc
     assert "others_package" in CliRunner().invoke(app, ["--help"]).output
 
 
+@pytest.mark.slow
 def test_the_lab_loads_when_it_is_run_and_not_before() -> None:
     code = "import sys, normscope.cli; print('normscope_lab' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

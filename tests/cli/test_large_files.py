@@ -98,6 +98,7 @@ LIMITED = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads an endless device")
 def test_endless_files_are_refused_in_bounded_memory():
     command = [sys.executable, "-c", textwrap.dedent(LIMITED)]

@@ -14,6 +14,7 @@ from normscope.cli.stored import stored_weights
 from normscope.core.errors import InputError
 
 
+@pytest.mark.slow
 def test_packed_weights(tmp_path):
     torch.save({"a.weight": torch.zeros(2, 10_000_000)}, tmp_path / "plain.pt")
     with (

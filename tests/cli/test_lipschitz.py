@@ -23,6 +23,7 @@ def test_a_quantile_over_the_digits_is_printed_written_and_shown(work, run):
     assert "Look at these first" in shown.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scope", ["point", "global"])
 def test_other_scopes_are_one_line(work, run, scope):
     done = run("lipschitz", "net.py:model", "--data", "net.py:loader", "--scope", scope, "--json", "b.json")

@@ -24,6 +24,7 @@ def given() -> GivenModel:
     return GivenModel(name="net", model=nn.Linear(3, 2).eval())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", HOSTILE, ids=lambda harm: harm.__name__)
 def test_hostile_archives(harm, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -5,6 +5,7 @@ import pytest
 import normscope as ns
 
 
+@pytest.mark.slow
 def test_the_symmetries_of_a_network_are_printed_written_and_shown(work, run):
     options = ("--mode", "train", "--html", "s.html", "--json", "s.json")
     done = run("symmetries", "net.py:model", "--data", "digits", *options)

@@ -119,6 +119,7 @@ CALLS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(1000)
 @pytest.mark.parametrize(
     ("call", "name"),
@@ -142,6 +143,7 @@ def test_whenever_the_clock_runs_out_a_bracket_holds(call: str, name: str) -> No
             assert part.log10_upper >= other.log10_lower
 
 
+@pytest.mark.slow
 def test_sensitivities_of_a_clock_that_runs_out_hold() -> None:
     model, batch = made("chain")
     whole = ns.weight_sensitivity(model, batch)

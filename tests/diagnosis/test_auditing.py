@@ -80,6 +80,7 @@ def test_the_folded_gain_does_not_move_when_weights_are_rescaled(kind, conv, mod
     assert second.variance.log10_median == pytest.approx(first.variance.log10_median + 2 * math.log10(7), abs=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(1000)
 @pytest.mark.parametrize(("kind", "conv"), CASES)
 def test_the_folded_gain_against_the_dense_jacobian(kind, conv):
@@ -128,6 +129,7 @@ def test_constants_of_a_batchnorm():
     assert row.log10_at_data == pytest.approx(row.log10_exact, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_gains_with_depth_stay_between_observed_and_certified():
     for normalizer in (nn.BatchNorm2d, lambda width: nn.GroupNorm(2, width)):
         audit = ns.audit(network(normalizer, conv=True).eval(), data(True))
@@ -148,6 +150,7 @@ def test_the_ladder_comes_down():
     assert audit.headline is audit.lipschitz
 
 
+@pytest.mark.slow
 def test_dead_channels_are_counted():
     model = network(nn.BatchNorm1d).train()
     with torch.no_grad():
@@ -224,6 +227,7 @@ class Branching(nn.Module):
         return self.last(x.relu() if x.sum() > 0 else x.tanh())
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_traced_is_audited_from_the_data():
     audit = ns.audit(seeded(Branching).eval(), data(False))
     assert audit.lipschitz is None
@@ -267,6 +271,7 @@ def test_missing_rules_make_the_bound_infinite_and_are_named():
     assert audit.headline is audit.observed
 
 
+@pytest.mark.slow
 def test_bad_input_raises():
     model = network(nn.BatchNorm1d)
     with pytest.raises(InputError, match="no batch"):
@@ -290,6 +295,7 @@ def test_wrappers_are_looked_through():
         assert audit.name == "Sequential"
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_a_batch():
     """A loader of many batches is never held at once."""
     alive = []
@@ -355,6 +361,7 @@ def test_the_table_and_the_findings_count_the_same_dead_channels():
     assert finding.numbers["dead"] == by_path(audit, "normalizer")["1"].dead_channels == 4
 
 
+@pytest.mark.slow
 def test_a_short_repr():
     audit = ns.audit(network(nn.BatchNorm1d).train(), data(False))
     assert repr(audit).startswith("<Audit of Sequential: 5 layers, findings: ")

@@ -32,6 +32,7 @@ class Sequence(nn.Module):
         return self.last(output[:, -1] + (state[-1] if self.both else 0.0))
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(1000)
 @pytest.mark.parametrize("both", [False, True])
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
@@ -56,6 +57,7 @@ def test_a_recurrent_layer_has_a_row_and_one_for_each_matrix(kind, both):
     assert not audit.skipped
 
 
+@pytest.mark.slow
 def test_a_recurrent_layer_that_cannot_be_traced_has_the_same_rows():
     class Untraced(Sequence):
         def forward(self, x: Tensor) -> Tensor:
@@ -127,6 +129,7 @@ def test_they_are_no_part_of_the_bound():
     assert ns.audit(model, batch).lipschitz.log10_upper == pytest.approx(before.log10_upper)
 
 
+@pytest.mark.slow
 def test_a_time_embedding_that_died_is_found():
     model = Diffusion().eval()
     with torch.no_grad():

@@ -70,7 +70,7 @@ MODELS = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("name", [name for name, case in MODELS.items() if case[1] is not None])
 def test_rows_know_what_they_follow_and_how_they_are_drawn(name):
     model, follows, main, branches = MODELS[name]

@@ -53,6 +53,7 @@ def test_a_bias_that_holds_a_relu_off_is_named_and_nothing_behind_it(norm, posit
     assert finding.numbers["bias"] == -20.0
 
 
+@pytest.mark.slow
 def test_a_bias_below_zero_in_part_of_the_channels():
     model = two_blocks(nn.BatchNorm1d)
     with torch.no_grad():
@@ -90,6 +91,7 @@ def test_what_a_live_path_reaches_is_still_told():
     assert {("dead-relu", "act"), ("stale-statistics", "norm")} <= set(audited(model, torch.randn(256, 16)))
 
 
+@pytest.mark.slow
 def test_a_relu_that_is_off_in_part_explains_nothing_behind_it():
     model = two_blocks(nn.BatchNorm1d)
     with torch.no_grad():
@@ -125,6 +127,7 @@ def started(model: nn.Module, gain: float) -> nn.Module:
     return model.eval()
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(1000)
 @pytest.mark.parametrize("kind", [Block, After])
 @pytest.mark.parametrize("blocks", [4, pytest.param(8, marks=pytest.mark.slow)])

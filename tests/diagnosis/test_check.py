@@ -212,6 +212,7 @@ class TestForms:
             ns.check(net(), randn(64, 6)).name = "other"
 
 
+@pytest.mark.slow
 def test_an_audit_shows_the_signal_too() -> None:
     audit = ns.audit(net(), randn(64, 6), rtol=0.1)
     titles = [block.heading for block in audit.document().blocks if isinstance(block, Text) and block.heading]

@@ -66,6 +66,7 @@ def test_every_sample_of_the_loader_counts_once():
     assert ns.audit(model, batch, loader=[batch, batch, batch[:5]]).cost.passes["data"] == 21
 
 
+@pytest.mark.slow
 def test_a_fast_audit_leaves_out_what_takes_long_and_says_so(audits):
     fast, thorough = audits["fast"], audits["thorough"]
     assert fast.radii is None
@@ -124,6 +125,7 @@ def test_one_search_gives_one_figure(audits):
     assert audits["thorough"].lipschitz.log10_lower == lower
 
 
+@pytest.mark.slow
 def test_no_norm_is_taken_twice(monkeypatch):
     taken: list[object] = []
     real = operator_norms._bound

@@ -120,6 +120,7 @@ class Block(nn.Module):
         return x + nn.functional.scaled_dot_product_attention(self.q(y), self.k(y), self.v(y))
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(1000)
 @pytest.mark.parametrize(
     ("model", "batch", "words"),

@@ -103,6 +103,7 @@ class Branching(nn.Module):
         return x if float(x.detach().sum()) > -1e9 else -x
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(1000)
 @pytest.mark.parametrize("traced", [True, False])
 @pytest.mark.parametrize(("layer", "factor"), [(Reversal(), -0.1), (Frozen(), 0.0), (Rounding(), None)])
@@ -119,7 +120,7 @@ def test_gradient_mismatch(layer: nn.Module, factor: float | None, traced: bool)
     assert not audited(honest, randn(64, 4), "gradient-mismatch")
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_gradients_of_ordinary_layers_match(mode: str):
     model = nn.Sequential(
@@ -293,6 +294,7 @@ def test_dead_channels_by_constant_input_are_the_fault_of_what_comes_before():
     assert [code for code, _, _ in codes(place, mode="train", samples=4)] == ["eps-dominated"], "too few samples"
 
 
+@pytest.mark.slow
 def test_filters_that_shrank_to_nothing_are_dead_channels_of_the_normalizer():
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)).train()
     with torch.no_grad():
@@ -301,6 +303,7 @@ def test_filters_that_shrank_to_nothing_are_dead_channels_of_the_normalizer():
     assert (finding.where, finding.severity, finding.numbers["dead"]) == ("1", WARNING, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(1000)
 @pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
 def test_zero_filters_are_reported_once_where_they_are(padding_mode):
@@ -325,6 +328,7 @@ def test_dead_relu(dead, samples, severity):
     assert codes(units=units, samples=samples) == expected
 
 
+@pytest.mark.slow
 def test_dead_relu_after_batch_norm_needs_fewer():
     model = nn.Sequential(nn.Linear(4, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 2)).train()
     batch = randn(64, 4)
@@ -402,7 +406,7 @@ def test_parallel_layers_are_no_run():
 # ------------------------------------------------------------------------------ spectral norm
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("old", [True, False])
 def test_spectral_norm_off(old):
     wrap = nn.utils.spectral_norm if old else nn.utils.parametrizations.spectral_norm
@@ -444,6 +448,7 @@ def test_redundant_bias():
     assert not audited(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), randn(32, 8), "redundant-bias")
 
 
+@pytest.mark.slow
 def test_steep_activation():
     model = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4), nn.GELU(), nn.SiLU(), nn.LeakyReLU(1.5))
     found = audited(model.eval(), randn(64, 4), "steep-activation")
@@ -460,6 +465,7 @@ class Square(nn.Module):
         return x * x
 
 
+@pytest.mark.slow
 def test_not_lipschitz():
     (finding,) = audited(nn.Sequential(nn.Linear(4, 4), Square()).eval(), randn(64, 4), "not-lipschitz")
     assert (finding.where, finding.severity) == ("1", INFO)

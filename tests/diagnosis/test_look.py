@@ -61,6 +61,7 @@ def test_consequences_at_the_same_place_are_dropped():
     assert [code for code, _, _ in codes(normalizer(row={"log10_folded": 4.0}, **everything))] == ["eps-scale"]
 
 
+@pytest.mark.slow
 def test_what_lies_behind_a_dead_layer_is_its_consequence_but_not_what_lies_beside_it():
     layers = []
     for _ in range(3):

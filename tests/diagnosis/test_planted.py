@@ -45,6 +45,7 @@ def one_in(count: int, names: Iterable[str]) -> list[Any]:
     return [pytest.param(name, marks=pytest.mark.slow if index % count else []) for index, name in enumerate(names)]
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(1000)
 @pytest.mark.parametrize("name", one_in(3, PLANTED))
 def test_planted_fault_is_the_first_finding(name: str) -> None:

@@ -49,6 +49,7 @@ class Masked(nn.Module):
         return scores.softmax(-1) @ v
 
 
+@pytest.mark.slow
 def test_infinite_values_inside_do_not_stop_an_audit():
     audit = audited(seeded(Masked), draw(3, 5, 8))
     assert all(row.log10_observed is not None for row in audit.layers)
@@ -78,6 +79,7 @@ def test_runs_that_the_graph_does_not_have_are_not_mistaken_for_those_it_has():
     assert not [finding for finding in audit.findings if finding.severity >= ns.Severity.WARNING]
 
 
+@pytest.mark.slow
 def test_a_written_norm_of_something_else_than_its_modules_input():
     class Block(nn.Module):
         def __init__(self):
@@ -94,6 +96,7 @@ def test_a_written_norm_of_something_else_than_its_modules_input():
     assert row.variance.log10_median == pytest.approx(float(truth.detach()), abs=0.2)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("norm", "shape"),
     [(nn.GroupNorm(4, 8), (1, 8, 5)), (nn.InstanceNorm1d(8, affine=True), (1, 8, 5))],
@@ -168,6 +171,7 @@ def test_labels_are_not_passed_as_an_optional_argument():
     assert any("labels" in note for note in audit.notes)
 
 
+@pytest.mark.slow
 def test_layers_that_get_nothing_or_change_their_width_do_not_stop_the_model():
     class Routed(nn.Module):
         def __init__(self):
@@ -270,6 +274,7 @@ def test_tensors_of_truth_values_do_not_stop_an_audit():
     assert len(audited(model, draw(6, 4)).layers) == 2
 
 
+@pytest.mark.slow
 def test_a_batchnorm_that_runs_twice_in_train_mode():
     class Twice(nn.Module):
         def __init__(self):
@@ -289,6 +294,7 @@ def test_a_batchnorm_that_runs_twice_in_train_mode():
     assert torch.allclose(graph.run(batch), model(batch), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(1000)
 @pytest.mark.parametrize(
     "model", [[nn.Conv1d(3, 6, 1), nn.Conv1d(6, 6, 1)], [nn.Conv1d(3, 6, 1), nn.InstanceNorm1d(6)]]

@@ -54,6 +54,7 @@ def test_every_weight_layer_has_its_bracket(made):
     assert "moved in all of them together" in rows[1].sensitivity.notes[0]
 
 
+@pytest.mark.slow
 def test_it_is_saved_and_older_audits_are_still_read(made):
     data = json.loads(json.dumps(made[2].to_json()))
     assert ns.Audit.from_json(data) == made[2]

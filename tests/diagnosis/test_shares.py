@@ -71,6 +71,7 @@ def test_the_headline_has_four_figures_from_the_data_to_all_inputs(thorough: ns.
     assert sentences.index("(POINT)") < sentences.index("(DATA)") < sentences.index("(DOMAIN;")
 
 
+@pytest.mark.slow
 def test_one_more_pass_over_the_samples_and_the_jacobians_at_three_hundred(thorough: ns.Audit) -> None:
     """320 samples in float64 beside the model's own output, and Jacobian norms of 64 at a time, seven forwards each."""
     assert thorough.cost.passes["shares"] == 320 * 2 + 320 * 7

@@ -63,6 +63,7 @@ def read(model):
 
 
 class TestArchitecture:
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize("model", [ADDED, MULTIPLIED, BESIDE])
     def test_every_number_that_may_be_learned_counts(self, model):
         found = read(model)
@@ -103,7 +104,7 @@ class TestArchitecture:
 
 
 class TestEvidence:
-    @pytest.mark.one_in(2)
+    @pytest.mark.one_in(1000)
     @pytest.mark.parametrize("model", [MEETING, BATCH_STATISTICS])
     def test_nothing_is_certified_where_samples_meet(self, model):
         found = bounds(model, data(), data(30, 1), steps=2)
@@ -116,6 +117,7 @@ class TestEvidence:
         with pytest.raises(InputError, match="12 samples of test are also in train"):
             bounds(network(), (x, y), (x[4::5], y[4::5]))
 
+    @pytest.mark.slow
     def test_repeats_that_are_allowed_are_not_certified(self):
         x, y = data()
         found = bounds(network(), (x, y), (x[:5], y[:5]), (x[:20], y[:20]), radius=9.0, duplicates=20)
@@ -153,6 +155,7 @@ class TestInput:
         with pytest.raises(InputError, match="said to lie between 0 and 1, but on train"):
             bounds(network(), data(), loss=wrong)
 
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize("place", [0, 15])
     @pytest.mark.parametrize("value", [math.nan, math.inf])
     def test_held_out_samples_are_finite(self, place, value):
@@ -175,6 +178,7 @@ class TestInput:
         assert "no parameters" in none.notes[-1]
         assert none["VC"].value < 1.0
 
+    @pytest.mark.one_in(1000)
     @pytest.mark.parametrize(("stop", "readings"), [(KeyboardInterrupt, 0), (RuntimeError, 2)])
     def test_the_model_is_as_found_after_a_stop(self, stop, readings):
         model = network().train()

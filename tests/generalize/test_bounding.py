@@ -35,6 +35,7 @@ def found():
 
 
 class TestTable:
+    @pytest.mark.slow
     def test_every_bound_has_its_row(self, found):
         assert [one.name for one in found.rows] == [
             "Test samples alone",
@@ -126,6 +127,7 @@ class TestKinds:
         assert "Slides' Theorem 1" not in [one.name for one in found.rows]
         assert found["Neyshabur 2018"].evidence == "estimated"
 
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize("kind", ["random", "grid"])
     def test_other_partitions(self, kind):
         found = ns.generalization(network(), data(), partition=kind, input_range=(0.0, 1.0), steps=0, cells=(1, 9))
@@ -152,6 +154,7 @@ class TestKinds:
         assert "twin" in found["Corollary 22, without normalizers"].speaks_of
         assert found["Bartlett 2017"].evidence == "certified"  # folded
 
+    @pytest.mark.slow
     def test_a_domain_is_estimated_because_cells_are_not_known_to_lie_inside(self):
         x, y = data()
         model = network().eval()
@@ -169,12 +172,14 @@ class TestKinds:
         assert balls.evidence == everywhere.evidence == "certified"
         assert balls.value <= everywhere.value + 1e-12
 
+    @pytest.mark.slow
     def test_operators_in_place_change_nothing(self):
         model = network()
         in_place = nn.Sequential(*(nn.ReLU(inplace=True) if isinstance(m, nn.ReLU) else m for m in model))
         one, other = (ns.generalization(each, data(100), steps=0, cells=(1,)) for each in (model, in_place))
         assert [(row.name, row.log10_value) for row in one.rows] == [(row.name, row.log10_value) for row in other.rows]
 
+    @pytest.mark.slow
     def test_sharpness_adds_a_rate(self):
         found = ns.generalization(network(), data(100), steps=0, cells=(1,), sharpness=True)
         assert found["LLA"].evidence == "rate without constants"

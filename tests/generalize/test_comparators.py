@@ -81,6 +81,7 @@ class TestNetworks:
         assert [unit.degree for unit in found.units] == [1, 2]
         assert found.units[-1].count == 2
 
+    @pytest.mark.slow
     def test_a_convolution_is_bounded_from_above_and_batch_norm_is_folded(self):
         torch.manual_seed(0)
         conv, norm = nn.Conv2d(2, 3, 3, padding=1, bias=False), nn.BatchNorm2d(3)
@@ -100,6 +101,7 @@ class TestNetworks:
         assert 10**layer.log10_rows <= float(whole.norm(dim=1).sum()) * 1.5
         assert found.chain.status == "met"
 
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize(
         ("model", "missing"),
         [
@@ -252,6 +254,7 @@ def test_an_added_table_that_is_declared_is_no_parameter():
     assert read_network(model, x, 2, None, None, fixed=fixed).parameters == weights
 
 
+@pytest.mark.slow
 def test_an_index_between_the_layers_of_a_chain_is_paid_for():
     model, x = _Indexed(order=torch.randperm(64, generator=torch.Generator().manual_seed(0))).eval(), torch.rand(8, 2)
     fixed = Fixed.of("all", capture(model, x, mode="eval"))

@@ -36,6 +36,7 @@ def bounds_of(name):
     return bounds(FORMS[name](PLACES))
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(1000)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FORMS]
@@ -73,7 +74,7 @@ ARGUMENTS = {
 """A bit of D in the code, beside all numbers."""
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_what_stands_in_arguments_is_paid_for(name):
     """A pattern of n choices costs at least the logarithm of the number of patterns."""
@@ -106,7 +107,7 @@ class TestRepeatedSamples:
         given |= {"test": (fresh[:300], coins[:300])} | options
         return ns.generalization(model.eval(), (x[index], y[index]), **given)
 
-    @pytest.mark.one_in(2)
+    @pytest.mark.one_in(3)
     @pytest.mark.parametrize("options", [{}, {"held_out": None}, {"test": None}], ids=str)
     def test_nothing_is_certified_from_them(self, options):
         found = self.bounds(20_000, **options)
@@ -167,7 +168,7 @@ class Sawtooth(nn.Module):
         return F.linear(self.teeth(x, self.slopes), self.heights)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("dtype", "cast"), [(torch.float32, None), (torch.float64, None), (torch.float64, torch.float32)]
 )
@@ -202,6 +203,7 @@ class TestConditions:
         assert "declared as fixed: `kept`" in self.counted(free, "VC").why
         assert bounds(model, steps=0, fixed="all")["VC"].value == free["VC"].value
 
+    @pytest.mark.slow
     def test_what_the_output_does_not_read_costs_nothing(self):
         torch.manual_seed(0)
         plain = nn.Sequential(nn.Linear(1, 4), nn.ReLU(), nn.Linear(4, 2)).double()

@@ -114,6 +114,7 @@ def bound(m, seed, model, fixed=(), **options):
 
 
 class TestBound:
+    @pytest.mark.slow
     def test_it_says_something_about_a_small_network_and_is_above_the_truth(self):
         for seed in range(2):
             torch.manual_seed(seed)
@@ -149,6 +150,7 @@ class TestBound:
         assert model.weight.grad is None
         assert torch.equal(random, torch.random.get_rng_state())
 
+    @pytest.mark.slow
     def test_running_statistics_have_no_prior_and_are_paid_for(self):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2))

@@ -63,6 +63,7 @@ def steepest(model: nn.Module, x: Tensor, y: Tensor, rho: float, *, raw: bool, s
     return highest - here
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(1000)
 @pytest.mark.parametrize("rho", [0.05, 0.2])
 @pytest.mark.parametrize("steps", [0, 150])
@@ -84,7 +85,7 @@ def test_ascent_finds_what_many_starts_find_or_says_that_it_has_not_converged(
     assert len(said) == 2 - found.ascent_converged - found.raw_ascent_converged
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("curvatures", [(4.0, 2.0), (1.0, 10.0, 3.0), (5.0, 5.0)])
 @pytest.mark.parametrize("rho", [0.1, 1.0, 8.0])
 def test_ascent_in_a_bowl_ends_at_its_highest_point(curvatures: tuple[float, ...], rho: float) -> None:
@@ -109,6 +110,7 @@ def test_ascent_leaves_a_minimum_where_the_gradient_is_zero() -> None:
     assert found.ascent == 0.0  # the norm of the group is zero
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("options", "advice"), [({"ascent_steps": 1}, "raise ascent_steps"), ({"ascent_starts": 1}, "raise ascent_starts")]
 )

@@ -65,7 +65,7 @@ def modules(share: float) -> nn.Module:
 DROPPING = (Functional, Scaled, Path, Attending, Recurrent, modules)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("build", DROPPING, ids=lambda build: build.__name__)
 def test_the_curvature_is_that_without_dropout(build) -> None:
     dropping, plain = build(0.5).double(), build(0.0).double()

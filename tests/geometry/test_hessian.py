@@ -118,6 +118,7 @@ class TestDirections:
         assert both.undeflated == pytest.approx(raw[:5].tolist(), rel=1e-6)
         assert both.undeflated[0] > 1.001 * both.eigenvalues[0]
 
+    @pytest.mark.slow
     def test_a_layer_norm_takes_one_scale_and_the_shifts_of_all_rows(self) -> None:
         model, x, y = made("layer")
         dense = written_out(model, [(x, y)], "eval")
@@ -136,6 +137,7 @@ class TestDirections:
         model, x, y = made("batch")
         assert ns.hessian(model, CROSS_ENTROPY, (x, y), mode="eval", k=1).directions == 0
 
+    @pytest.mark.slow
     def test_a_scale_that_eps_gives_an_effect_is_left_in_and_said(self) -> None:
         model, x, y = made("batch")
         model[1].eps = 10.0
@@ -229,6 +231,7 @@ class TestMore:
         upper = sum(v for place, v in zip(found.density.places, found.density.values) if place > middle) * step
         assert upper == pytest.approx(1 / 12, rel=0.02)
 
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize(("zeros", "rtol"), [(0, 1e-1), (20, 1e-9), (290, 1e-1)])
     def test_what_a_few_nodes_do_not_see_near_zero_is_left_open(self, zeros: int, rtol: float) -> None:
         """Twenty nodes for hundreds of eigenvalues tell roughly how many are within a thousandth of the largest."""
@@ -375,6 +378,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_measured_is_one_sentence(case: str) -> None:
     build, loss, loader, message = REFUSED[case]

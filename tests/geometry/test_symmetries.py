@@ -65,6 +65,7 @@ def test_every_kind_is_found_and_verified() -> None:
     assert found.counts()["relu pair"] == (3, 17)
 
 
+@pytest.mark.slow
 def test_the_figures_of_the_evidence() -> None:
     for row in every_kind()[2]:
         seen = row.evidence
@@ -97,6 +98,7 @@ def test_the_directions_are_independent() -> None:
     assert int(torch.linalg.matrix_rank(torch.stack(columns))) == found.dof
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "normalizer",
     [nn.BatchNorm1d(6, eps=0.5), nn.GroupNorm(2, 6, eps=0.5), nn.LayerNorm(6, eps=0.5), nn.RMSNorm(6, eps=0.5)],
@@ -198,7 +200,7 @@ WIRINGS = {
 }  # fmt: skip
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", WIRINGS)
 def test_who_else_reads_a_value_or_a_weight_matters(name: str) -> None:
     wiring, expected = WIRINGS[name]
@@ -215,7 +217,7 @@ ATTENTIONS = {
 }
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_attention(name: str) -> None:
     options, expected = ATTENTIONS[name]
@@ -277,6 +279,7 @@ FALSE = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", FALSE)
 def test_what_is_no_symmetry_fails(name: str) -> None:
     model = shaken(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))).eval()
@@ -378,6 +381,7 @@ def test_the_model_is_left_as_found() -> None:
     assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), grads, strict=True))
 
 
+@pytest.mark.slow
 def test_dropout_counts_as_off() -> None:
     model = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.5, batch_first=True)
     found = ns.symmetries(shaken(model), noise(2, 4, 8), mode="train")

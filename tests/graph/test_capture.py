@@ -147,6 +147,7 @@ class TestStructure:
         x = torch.randn(shape)
         agrees(ns.capture(model, x), model, x)
 
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize("drop", [nn.Dropout(0.5), Function(lambda x: F.dropout(x, 0.5)), nn.Dropout1d(0.5)])
     def test_dropout_counts_as_off_and_the_result_says_so(self, drop: nn.Module) -> None:
         model = nn.Sequential(nn.Linear(3, 3), drop).train()
@@ -177,6 +178,7 @@ UNITS = {
 
 
 class TestUnits:
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize("name", UNITS)
     def test_a_unit_written_out_is_recognised_and_computes_the_same(self, name: str) -> None:
         function, expected = UNITS[name]
@@ -186,6 +188,7 @@ class TestUnits:
         assert torch.allclose(graph.run(x), function(x), atol=1e-5)
         assert torch.allclose(graph.double().run(x.double()), function(x.double()), atol=1e-12)
 
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize(
         "function",
         [
@@ -211,6 +214,7 @@ def cut(x: Tensor) -> Tensor:
 
 
 class TestRefused:
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize(
         ("function", "constant"), [(lambda x: x.detach() + x, 2.0), (cut, 3.0)], ids=["detach", "no_grad"]
     )

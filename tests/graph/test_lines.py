@@ -36,6 +36,7 @@ BY_VALUE = {
 JARGON = re.compile(r"\b(u0|zuf0|Eq\(|GuardOn|unhinted|SymNode|SymInt)")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("function", BY_VALUE)
 def test_a_choice_by_values_names_the_line(function, capfd):
     with pytest.raises(CaptureError) as caught:

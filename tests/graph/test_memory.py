@@ -65,6 +65,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", REFUSED)
 def test_other_memory_operators_are_refused_or_have_no_bound(name):
     with suppress(NormscopeError):
@@ -90,6 +91,7 @@ class Strided(nn.Module):
         return weighted(y.as_strided((1, 4), (1, 3)))
 
 
+@pytest.mark.slow
 def test_strides_that_an_operator_chooses_are_those_of_a_real_run():
     model, batch = Strided().train(), torch.randn(1, 2, 2, 2)
     graph = ns.capture(model, batch)

@@ -35,6 +35,7 @@ def written(graph):
     return [(str(node.op), node.shape, node.dtype, node.path, node.kind, node.index) for node in graph]
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(1000)
 @pytest.mark.parametrize("count", [1, 3])
 def test_what_torch_writes_otherwise_is_written_as_torch_does(monkeypatch, count):

@@ -123,6 +123,7 @@ QUANTIZED = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_quantized_modules_are_refused_and_named(name: str) -> None:
     make, named = QUANTIZED[name]

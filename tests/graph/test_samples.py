@@ -270,6 +270,7 @@ def test_masks_that_mix_or_differ_in_use_join_the_samples():
 QUICK = ("resnet_basic", "vit", "bert", "gpt2")
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(1000)
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]

@@ -70,6 +70,7 @@ def test_theorem_15_holds_entry_by_entry(seeds):
         assert found.error <= TOLERANCE, (widths, scales, layer, found)
 
 
+@pytest.mark.slow
 def test_the_measured_constant_is_that_of_autograd_and_of_the_front_door():
     network = theorem6([3, 5, 2, 4], [2.0, 0.5, 7.0])
     dense = torch.autograd.functional.jacobian(network, torch.ones(3, dtype=torch.float64))
@@ -95,6 +96,7 @@ def test_the_weight_constant_is_the_norm_of_the_dense_jacobian_where_all_units_a
     assert 10**outer.log10_as_printed == pytest.approx(21.0 * math.sqrt(5.0), rel=1e-12)  # cut to two of three entries
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("scale", "log10"), [(1e3, 360.0), (1e-3, -360.0), (1e8, 960.0)])
 def test_products_beyond_the_range_of_floats_are_measured(scale, log10):
     found = equality6(theorem6([2] * 121, [scale] * 120))

@@ -24,6 +24,7 @@ def test_the_integrator_holds_its_error() -> None:
         assert abs(float(value) - 0.25) < 20 * rtol
 
 
+@pytest.mark.slow
 def test_a_bowl_falls_as_an_exponential() -> None:
     model, batch = bowl(3.0, 1.0)
     found = lab.flow(model, SQUARE, batch, time=1.0, lr=0.1, rtol=1e-9)
@@ -32,6 +33,7 @@ def test_a_bowl_falls_as_an_exponential() -> None:
     assert (len(found.descent), found.conserved, found.growth_defect) == (11, 0, None)
 
 
+@pytest.mark.slow
 def test_flow_conserves_the_norms_that_descent_lets_grow() -> None:
     model, x, y = made("batch", samples=40)
     model[1].eps = 1e-12

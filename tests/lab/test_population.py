@@ -227,6 +227,7 @@ class Ended(Exception):
     """Ends a population in its midst."""
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cheap")
 def test_a_population_that_was_ended_goes_on_and_loses_nothing(split, tmp_path, monkeypatch):
     done: list[str] = []

@@ -23,6 +23,7 @@ def generator() -> torch.Generator:
 
 
 class TestNetworks:
+    @pytest.mark.slow
     def test_sizes_are_the_published_ones(self) -> None:
         resnet = resnet18(3, generator=torch.Generator("cpu"))
         assert sum(p.numel() for p in resnet.parameters()) == 11_173_962
@@ -68,6 +69,7 @@ class TestRuns:
         assert len(whole["variance"]) == 3
         assert [record.step for record in ns.Run(tmp_path / "whole" / "log").records] == [0, 5]
 
+    @pytest.mark.slow
     def test_operator_norms_come_from_the_watched_run_and_agree_with_the_matrix(self, tmp_path: Path) -> None:
         found = measure(TINY, Job("relu none"), tmp_path)
         assert [epoch for epoch, _ in found["operator"]] == [0.0, 1.0]

@@ -17,6 +17,7 @@ def test_the_counts_of_an_extremal_network_are_known():
     assert "nothing to compare" in " ".join(str(cost).split())
 
 
+@pytest.mark.slow
 def test_rescaling_moves_the_ratio_and_not_the_normalized_count():
     torch.manual_seed(0)
     layers = [nn.Linear(6, 8), nn.LayerNorm(8, eps=1e-12), nn.ReLU(), nn.Linear(8, 8), nn.LayerNorm(8, eps=1e-12)]

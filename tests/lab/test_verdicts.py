@@ -72,7 +72,8 @@ STORED = [one.name for one in registered().values() if one.stored and stored(one
 DECIDED = set(Verdict) - {Verdict.NOT_TESTABLE}
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.slow
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", STORED)
 def test_stored_figures_altered_flip_each_verdict(name: str) -> None:
     result = stored(registered()[name])
@@ -95,6 +96,7 @@ class Read(dict[str, float]):
         return super().__getitem__(name)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", STORED)
 def test_five_seeds_decide_nothing_by_a_median_an_interval_or_a_share(name: str) -> None:
     result = stored(registered()[name])

@@ -249,6 +249,7 @@ QUANTITIES = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_is_measured_an_alarm_never_fails(seed):
     drawn = random.Random(seed)
@@ -273,6 +274,7 @@ def test_whatever_is_measured_an_alarm_never_fails(seed):
             assert finding.to_json()["step"] == one.step
 
 
+@pytest.mark.slow
 def test_the_cost_does_not_grow_with_the_run(monkeypatch):
     found = history(*(record(step) for step in range(30)))
     read, looked = Record.of, []

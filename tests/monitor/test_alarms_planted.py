@@ -99,6 +99,7 @@ def test_a_loss_that_is_no_number_names_the_step_and_the_weights():
     assert warned(run)["gradient-explosion"]
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_no_number_names_the_layer_of_the_forward():
     def poison(model, step):
         if step == 25:
@@ -116,6 +117,7 @@ def test_broken_data_are_not_blamed_on_a_layer():
     assert warned(run) == {"loss-not-finite": [""]}
 
 
+@pytest.mark.slow
 def test_gradients_that_vanish_in_a_deep_sigmoid_network():
     torch.manual_seed(0)
     layers = [layer for _ in range(10) for layer in (nn.Linear(32, 32), nn.Sigmoid())]
@@ -132,6 +134,7 @@ def test_gradients_that_vanish_between_blocks():
     assert list(warned(run)) == ["gradient-vanishing"]
 
 
+@pytest.mark.slow
 def test_units_and_layers_that_a_large_step_kills():
     run = train(mlp(), sgd(3.0), steps=80)
     assert set(warned(run)) >= {"dead-relu", "dead-layer"}
@@ -139,6 +142,7 @@ def test_units_and_layers_that_a_large_step_kills():
     assert warned(run)["dead-layer"] == ["linear3"], "the last layer without gradient, once"
 
 
+@pytest.mark.slow
 def test_channels_that_are_switched_off():
     @torch.no_grad()
     def kill(model, step):

@@ -143,6 +143,7 @@ class Masked(nn.Module):
         return self.inner(torch.where(mask, x, 0.0)).relu()
 
 
+@pytest.mark.slow
 def test_calls_with_other_tensors_are_told_once_and_not_followed() -> None:
     model, x = Masked(), torch.randn(6, 72)
     domain = ns.domain(model.eval(), [(x, torch.ones(6, 72).bool())])

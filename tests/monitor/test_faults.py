@@ -158,7 +158,7 @@ def _no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("normscope.monitor.watching.TIME_SHARE", 0.0)
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(16)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_told_in_time_with_its_layer(name: str) -> None:
     fault = FAULTS[name]
@@ -171,7 +171,8 @@ def test_a_fault_is_told_in_time_with_its_layer(name: str) -> None:
     assert all((found[0].seen, found[0].why, found[0].advice))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.slow
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", ["detach", *(name for name, fault in FAULTS.items() if fault.other)])
 def test_its_healthy_twin_is_silent(name: str) -> None:
     """Those that are left out have the same twin as the first."""

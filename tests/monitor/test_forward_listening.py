@@ -41,7 +41,7 @@ def records(affine: bool, momentum: float, *, constant: bool = False) -> list[Re
     return list(run.records)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("momentum", [0.1, 0.02, 1.0])
 def test_figures_are_those_of_the_thorough_way(affine: bool, momentum: float, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -461,6 +461,7 @@ def invariant(model: nn.Sequential) -> str | None:
     return run.history.of("weight")[0].invariant
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "hook",
     [mean, detached, view_of_it, without_gradients, same_again, Caller(), functools.partial(mean)],

@@ -43,7 +43,7 @@ def closed(make: Any, *, named: bool = False, every: int = 1) -> tuple[list[floa
     return found, run.records
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("every", [1, 2])
 def test_a_closure_is_measured_like_a_loop(named: bool, every: int) -> None:
@@ -73,6 +73,7 @@ class HandsOn(torch.optim.SGD):
         return super().step(closure)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("every", [1, 2, 4])
 def test_a_closure_that_is_handed_on_is_one_step(every: int) -> None:
     torch.optim.SGD(network("mlp").parameters(), lr=0.1)
@@ -158,6 +159,7 @@ class Around(torch.optim.SGD):
             self.base.step(closure)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("case", ["another model", "other parameters", "in turns", "inside of it", "around it"])
 def test_other_optimizers_that_do_not_replace_it_are_silent(case: str) -> None:
     model, side = tiny_network(), tiny_network()

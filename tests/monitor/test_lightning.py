@@ -181,6 +181,7 @@ def test_a_step_that_calls_parts_is_watched_in_its_largest(tmp_path: Path) -> No
     assert_same(callback.records, looped(Module("parts"), target="net"))
 
 
+@pytest.mark.slow
 def test_a_part_can_be_named(tmp_path: Path) -> None:
     callback = NormscopeCallback(every=1, model="net")
     fit(Module(), callback, tmp_path)
@@ -193,6 +194,7 @@ def test_a_part_can_be_named(tmp_path: Path) -> None:
         NormscopeCallback(every=0)
 
 
+@pytest.mark.slow
 def test_under_ddp_the_same_is_measured(tmp_path: Path) -> None:
     callback = NormscopeCallback(every=1)
     try:
@@ -220,6 +222,7 @@ def test_an_error_ends_the_log_and_leaves_no_hooks(tmp_path: Path) -> None:
     assert not any(m._forward_pre_hooks or m._forward_hooks for m in module.modules())
 
 
+@pytest.mark.slow
 def test_it_serves_the_other_package_too(tmp_path: Path) -> None:
     other = pytest.importorskip("pytorch_lightning", reason="pytorch_lightning is not installed")
     assert isinstance(NormscopeCallback(), pl.Callback)

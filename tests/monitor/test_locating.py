@@ -109,6 +109,7 @@ def test_weights_that_are_broken_are_named(place: str) -> None:
     assert "weights" in told.seen
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("value", [NAN, torch.inf])
 def test_a_batch_that_is_broken_is_no_layer(value: float) -> None:
     told = broken(deep(), lambda x: x.index_fill(0, torch.tensor([3]), value))

@@ -164,6 +164,7 @@ def test_a_folder_without_permission(tmp_path: Path) -> None:
         LogWriter(tmp_path / "run")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("half", [False, True])
 def test_a_full_disk_warns_once_and_training_goes_on(
     half: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -67,6 +67,7 @@ def trained(model: nn.Module, x: Tensor, steps: int = 4, **options: Any) -> tupl
     return run, held
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_trained_matrix_is_a_row_with_its_figures(kind: str) -> None:
     torch.manual_seed(0)
@@ -137,6 +138,7 @@ def dense(layer: nn.Module, weight: Tensor, shape: tuple[int, ...]) -> float:
     return math.log10(float(torch.linalg.matrix_norm(matrix, 2)))
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("tier", "every", "lr", "seed"),

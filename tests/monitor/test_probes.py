@@ -125,6 +125,7 @@ class TestNormalizers:
 
 
 class TestWeights:
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize(
         ("layer", "shape"),
         [

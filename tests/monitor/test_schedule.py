@@ -33,6 +33,7 @@ def spend(budget: TimeShare, turns: Turns, seconds: float) -> list[str]:
     return done
 
 
+@pytest.mark.slow
 def test_at_first_everything_is_done_and_then_in_turns() -> None:
     budget, turns = TimeShare(0.5), Turns("norm")
     for _ in range(2):
@@ -73,7 +74,7 @@ def test_a_layer_that_is_not_in_turn_keeps_its_norms_and_has_no_update(monkeypat
             assert norm == pytest.approx(true, abs=error + 1e-4)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize(("one_each", "lr", "seen"), [(False, 2.0, 0.3), (True, 2.0, 0.4), (True, 0.05, 0.8)])
 def test_norms_are_shown_between_turns_unless_they_may_be_off(
     monkeypatch: pytest.MonkeyPatch, one_each: bool, lr: float, seen: float

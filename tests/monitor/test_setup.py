@@ -28,7 +28,7 @@ def batch(step: int) -> Tensor:
     return torch.randn(16, 6, generator=torch.Generator().manual_seed(step))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("how", ["none", "zeros", "model", "after the forward", "after the step", "by hand", "closure"])
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_gradients_that_are_cleared_somehow_are_no_fault(how: str, accumulate: int) -> None:
@@ -70,6 +70,7 @@ def test_gradients_that_are_cleared_somehow_are_no_fault(how: str, accumulate: i
     assert all(not parameter._backward_hooks for parameter in model.parameters())
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("clip", [False, True])
 def test_gradients_that_are_never_cleared_are_told_at_the_fourth_record(accumulate: int, clip: bool) -> None:
@@ -222,6 +223,7 @@ def test_an_evaluation_in_between_is_no_eval_mode() -> None:
     assert not codes(run)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(1000)
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_compiled_function_around_a_plain_model_is_told(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:

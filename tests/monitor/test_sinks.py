@@ -103,6 +103,7 @@ def test_a_run_of_wandb_gets_an_axis_and_alerts() -> None:
     assert len(alert["title"]) < 64
 
 
+@pytest.mark.slow
 def test_the_real_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb", reason="W&B is not installed")
     monkeypatch.setenv("WANDB_SILENT", "true")

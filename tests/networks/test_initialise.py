@@ -30,6 +30,7 @@ def deviations(model, batch):
     return found
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("gain", [0.1, 1.0, 10.0])
 def test_every_layer_hands_on_a_deviation_of_one(gain):
     model, batch = chain(gain=gain), torch.randn(64, 24)
@@ -107,6 +108,7 @@ def test_a_transformer_layer_and_a_model_that_cannot_be_traced():
     assert "not known" in done.notes[0]
 
 
+@pytest.mark.slow
 def test_randomness_mode_and_hooks_are_left_as_found():
     model, batch = chain(), torch.randn(16, 24)
     before = torch.random.get_rng_state()

@@ -252,7 +252,7 @@ def test_symmetries_feed_the_optimizer_and_training_works() -> None:
     torch.testing.assert_close(model[0].weight.detach().norm(dim=1), lengths, rtol=1e-5, atol=0.0)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize(("optimizer", "rate", "power"), [(SphereSGD, 0.1, 2), (SphereAdam, 0.02, 1)])
 def test_watched_like_any_optimizer(optimizer: type, rate: float, power: int) -> None:
     """On a sphere the effective learning rate is the learning rate itself; in a plain group the norm counts."""

@@ -20,6 +20,7 @@ def randn(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(8)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_healthy_family_is_silent(name: str) -> None:

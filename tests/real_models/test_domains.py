@@ -37,6 +37,7 @@ def ordered(name: str) -> None:
     assert math.isfinite(best.log10_upper) or best.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_the_order_of_the_scopes(name: str) -> None:
     ordered(name)

@@ -86,6 +86,7 @@ def point_bracket(name: str) -> ns.Bracket:
 # ------------------------------------------------------------------------------------------------------------ capture
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", families(quick={*QUICK, "vit_dict", "convnext", "t5_encoder"}))
 def test_the_graph_is_the_model(name):
@@ -129,6 +130,7 @@ def test_global_outcome(name):
         assert CULPRIT.get(name, "") in outcome.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", families())
 def test_no_gain_above_the_upper_side(name):
     """Secants near the batch, at the origin and far out, in float64, on every sample."""
@@ -164,6 +166,7 @@ def test_the_infinite_ones_really_grow(name):
 # -------------------------------------------------------------------------------------------------------------- point
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", families())
 def test_point_figure_is_finite_and_right(name):

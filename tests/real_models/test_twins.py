@@ -31,6 +31,7 @@ def equal(one, other):
     return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other))
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(12)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_twins_of_a_family(name):

@@ -49,6 +49,7 @@ LONG = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", LONG)
 def test_a_long_block_is_cut_and_says_so(name):
     block, shown, noun = LONG[name]

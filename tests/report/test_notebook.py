@@ -27,7 +27,7 @@ def results():
     }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("name", "words"),
     [

@@ -89,6 +89,7 @@ def test_batch_norms_say_which_statistics_they_use() -> None:
     assert not any(node.is_batch_norm for node in layer_nodes(nn.InstanceNorm1d(3), (2, 3, 4)))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("function", "operator", "largest"),
     [

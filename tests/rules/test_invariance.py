@@ -170,6 +170,7 @@ def test_a_normalizer_and_its_weight_are_found_and_every_claim_holds(name: str) 
         assert same(result(moved, batch, mode), before) == cancelled
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name][3] != "channel" and name != "spectral norm"])
 def test_the_unit_is_the_smallest_that_can_be_scaled(name: str) -> None:
     """One channel alone of a group or a layer cannot be (heads: one could, the claim is the weaker one)."""
@@ -217,6 +218,7 @@ READ_TWICE = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", READ_TWICE)
 def test_an_output_that_is_read_elsewhere_is_not_exclusive(name: str) -> None:
     for feed in (pairs := found(shaken(Wired(READ_TWICE[name])), noise(5, 4), "train")):
@@ -269,7 +271,7 @@ PRODUCTS = {
 }
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", PRODUCTS)
 @pytest.mark.parametrize("normalizer", [nn.BatchNorm1d, nn.LayerNorm])
 def test_products_with_a_constant_are_weights(name: str, normalizer: type[nn.Module]) -> None:

@@ -101,6 +101,7 @@ def test_projections_have_no_bound_and_a_reason():
     assert "projection" in found.reason
 
 
+@pytest.mark.slow
 def test_a_planted_bug_is_seen(monkeypatch):
     """The recursion with too small a share of the state."""
     layer = nn.RNN(1, 1, nonlinearity="relu", bias=False)

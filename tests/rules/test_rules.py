@@ -33,6 +33,7 @@ for _rule in operators():  # one function serves many operators, with the same e
         BY_FUNCTION.setdefault(_key, []).append(_rule)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(80)
 @pytest.mark.parametrize("key", [pytest.param(k, marks=[pytest.mark.slow] * ("gru.input" in k)) for k in BY_FUNCTION])
 def test_no_attack_gets_above_a_bound(key: str) -> None:
@@ -171,6 +172,7 @@ class TestMissing:
         for way in ("@normscope.rule", "known=", 'on_missing="inf"'):
             assert way in str(caught.value)
 
+    @pytest.mark.slow
     def test_on_missing_inf_goes_on_with_the_reason(self) -> None:
         bracket = ns.lipschitz(Spread(), torch.randn(2, 3), on_missing="inf", max_seconds=1)
         assert bracket.upper == math.inf
@@ -180,6 +182,7 @@ class TestMissing:
 
 
 class TestKnown:
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     def test_a_given_constant_fills_the_gap(self, dtype) -> None:
         torch.manual_seed(0)

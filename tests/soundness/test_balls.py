@@ -36,6 +36,7 @@ from .provenance import in_words, provenance, run_trials, table_of_parts, write_
 Patch = pytest.MonkeyPatch
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("seed", [5, 14, 28, 37])
 def test_no_attack_from_inside_gets_above_a_bound(seed: int, monkeypatch) -> None:
@@ -342,7 +343,7 @@ BUGS = [
 ]
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("bug", [pytest.param(b, id=b.name, marks=[] if b.quick else [pytest.mark.slow]) for b in BUGS])
 def test_a_planted_bug_is_caught(bug: Bug, monkeypatch) -> None:
     network, work = planted(bug.net)

@@ -146,6 +146,7 @@ def ball_uppers(weights: Sequence[tuple[float, float, float]], **options: Any) -
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effort", ["fast", pytest.param("tight", marks=SLOW)])
 @pytest.mark.parametrize("share", [1e-9, *(pytest.param(share, marks=SLOW) for share in (1e-7, 0.0))])
 def test_units_that_stay_on_cancel_over_a_ball(share, effort):
@@ -196,6 +197,7 @@ def test_patterns_of_nearly_linear_units(slope):
         assert not false_figures(*chained(slope, *weights), [{"effort": "exact"}])
 
 
+@pytest.mark.slow
 def test_paths_without_their_rounding_would_be_seen(monkeypatch):
     monkeypatch.setattr(certificate, "_followed", lambda *_: 0.0)
     for model, truth in (chained(1.0, *weights) for weights in drawn(4)):

@@ -58,6 +58,7 @@ class TestCancelling:
         over = ns.lipschitz(model, torch.ones(2, 1), scope="ball", radius=0.1, max_seconds=1.0)
         assert over.log10_lower == -math.inf
 
+    @pytest.mark.slow
     def test_nor_by_branch_and_bound(self) -> None:
         found = ns.lipschitz(summed(1e8), torch.ones(1, 1), effort="exact", max_seconds=3.0)
         assert found.log10_lower == -math.inf
@@ -73,6 +74,7 @@ class TestCancelling:
         case = cancelling_case(name, power, "ball" if power == 7 else "fast")
         assert case.wrong is None, case
 
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize("factor", [1.0, 1e4, 1e8])
     def test_what_is_left_is_found(self, factor: float) -> None:
         """Weights 1, 2 and -3 + 2^-10: the constant is 2^-10 times the factor."""
@@ -99,6 +101,7 @@ class TestCancelling:
 class TestErrors:
     """The error bound holds against exact rational arithmetic."""
 
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize("how", CARRIED)
     @pytest.mark.parametrize("scale", [1e-150, 1.0, 1e150])
     def test_two_layers_in_fractions(self, scale: float, how: str) -> None:
@@ -149,7 +152,7 @@ def _affine(weight: torch.Tensor, bias: torch.Tensor, x: list[float] | list[Frac
 
 
 class TestScales:
-    @pytest.mark.one_in(16)
+    @pytest.mark.one_in(1000)
     @pytest.mark.parametrize("s", [1e-200, 1e-150, 1e150])
     @pytest.mark.parametrize("name", ["linear", "layer norm", "l2 norm", "square", "matrix product", "attention"])
     def test_some(self, name: str, s: float) -> None:

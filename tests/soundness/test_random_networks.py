@@ -140,6 +140,7 @@ def test_every_activation_of_the_registry_is_drawn() -> None:
     assert promised - met <= same
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("written_out", [True, False])
 def test_convolutions_against_the_dense_operator(written_out: bool, monkeypatch) -> None:
     """Small convolutions are written out; the same ones on a torus, as large ones are bounded."""
@@ -150,6 +151,7 @@ def test_convolutions_against_the_dense_operator(written_out: bool, monkeypatch)
 
 
 class TestExactness:
+    @pytest.mark.slow
     @pytest.mark.one_in(1000)
     @pytest.mark.parametrize("seed", range(8))
     def test_linear_networks_within_one_percent(self, seed: int) -> None:

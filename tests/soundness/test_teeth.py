@@ -358,6 +358,7 @@ def params() -> list[Any]:
     return [pytest.param(bug, id=bug.name, marks=[] if bug.quick else [pytest.mark.slow]) for bug in BUGS]
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(1000)
 @pytest.mark.parametrize("bug", params())
 def test_a_planted_bug_is_caught(bug: Bug, fresh, monkeypatch) -> None:

@@ -156,6 +156,7 @@ def test_no_weight_change_of_any_size_gets_above(name):
                 assert bracket.gap < 1e-6
 
 
+@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("name", ["batch norm", "conv"])
 def test_in_train_mode_the_batch_is_one_input(name):
     model, batch = built(name, "train")
@@ -183,6 +184,7 @@ def test_a_weight_that_reads_what_it_made_has_no_constant():
     assert attacked.jacobian_norm() <= bound * 1.01
 
 
+@pytest.mark.slow
 def test_ranges_in_front_of_a_weight_are_none_behind_it():
     # behind the LayerNorm queries, keys and values are bounded, but not for every value of the weight that makes them
     with torch.random.fork_rng(devices=[]):
@@ -232,7 +234,7 @@ BUGS = {
 }
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_caught(name, monkeypatch):
     make, shape, where, what, bug = BUGS[name]

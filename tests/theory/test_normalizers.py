@@ -94,6 +94,7 @@ def test_centred_gain_is_tight_and_never_below(values):
     assert bound <= float(gamma.abs().max())
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("n", [2, 3, 50, 700])
 @pytest.mark.parametrize("exponent", [-140, 0, 140])

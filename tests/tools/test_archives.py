@@ -45,7 +45,8 @@ def refusals(path: Path) -> tuple[str | None, str | None]:
     return our_reason, their_reason
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("harm", HOSTILE, ids=lambda harm: harm.__name__)
 def test_both_readers_refuse(harm, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -55,6 +56,7 @@ def test_both_readers_refuse(harm, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["harm.npz"]
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(1000)
 @pytest.mark.parametrize("make", HARMLESS, ids=lambda make: make.__name__)
 def test_both_readers_read(make, tmp_path):
@@ -77,7 +79,8 @@ def test_the_limits_are_the_same():
     assert ours == (reading.MOST_ARRAY_HEADER, reading.MOST_DIMENSIONS, reading.MOST_HEADER)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.slow
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("read", [lambda path: npz.read_arrays(path, DTYPES), lambda path: reading.unpack(str(path))])
 @pytest.mark.parametrize(
     "harm",
@@ -95,6 +98,7 @@ def test_what_is_refused_takes_no_memory(harm, read, tmp_path):
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_the_first_rows_alone_are_unpacked(tmp_path):
     """Data may be a thousand times what is read of them."""
     path = tmp_path / "data.npz"

@@ -24,6 +24,7 @@ def halved(bracket):
     return replace(only(bracket, "upper"), log10_upper=bracket.log10_lower - math.log10(2.0))
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(1000)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_half_of_what_is_attained_is_never_verified(seed, tmp_path):
@@ -100,6 +101,7 @@ def moved_no_faster(work: Captured, path: Path) -> None:
             assert known is None or not arithmetic.norm_of(one - ends[1][name]) > known * apart, name
 
 
+@pytest.mark.slow
 def test_no_value_moves_faster_than_its_constant(work, tmp_path):
     moved_no_faster(work, tmp_path / "proof.npz")
     layers = [nn.Conv1d(1, 3, 3), nn.MaxPool1d(2), nn.Flatten(), nn.LayerNorm(12, eps=0.01), nn.ReLU()]

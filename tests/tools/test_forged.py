@@ -79,7 +79,7 @@ def scaled(scales, kind):
     return file
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", ["dense", "diagonal", "convolution", "mixed", "chain"])
 @pytest.mark.parametrize(
     "scales", [(1e-200, 1e-200, 1e200, 1e200), (1e200, 1e200, 1e-200, 1e-200), (1e-162,) * 3, (TINIEST, 1e-5, 1e300)]
@@ -237,6 +237,7 @@ def test_steps_in_odd_order_or_at_wrong_nodes():
         assert file.upper(math.log10(14.9), [step] * 2 + steps).told() != VERIFIED
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("at", "start"), [("x0", "x0"), ("v", "v"), ("y", "y"), ("y", "u")])
 @pytest.mark.parametrize("multipliers", [{"u": 0.0}, {"u": 1.0}, {"u": [1.0, 1.0]}])
 def test_multipliers_of_nodes_off_the_way_do_not_empty_a_certificate(at, start, multipliers):
@@ -389,6 +390,7 @@ GEOMETRIES = [
 ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("about", GEOMETRIES, ids=str)
 def test_convolutions_of_any_geometry(about, monkeypatch):
     for seed, out in ((0, 2), (1, 4)):
@@ -430,6 +432,7 @@ def cancelled(behind=(), work=0):
     return file
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("behind", [(), ("extreme",), ("pairwise",), ("relu",), ("extreme", "pairwise", "abs")])
 @pytest.mark.parametrize("work", [0, 4])
 def test_lower_sides_that_rounding_made(behind, work):

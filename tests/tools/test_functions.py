@@ -56,6 +56,7 @@ def test_values_are_those_of_torch(name):
     assert np.allclose(value(name, GRID), want, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", CASES)
 def test_slopes_hold_every_secant_and_no_more(name):
     least, most = slopes(name)

@@ -104,6 +104,7 @@ def test_norms_are_those_of_a_dense_svd(name):
     assert proven(MAPS[name], "gain") >= dense * (1 - 1e-14)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("seed", [*range(20), *(pytest.param(n, marks=pytest.mark.slow) for n in range(20, 200))])
 def test_convolutions_of_any_geometry(seed):
     layer, shape = convolution(seed)

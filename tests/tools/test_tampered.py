@@ -157,6 +157,7 @@ def told(file: File, tmp_path, capsys) -> tuple[int, str, str]:
     return code, shown.out, shown.err
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(1000)
 @pytest.mark.parametrize("tamper", FALSE, ids=lambda tamper: tamper.__name__)
 def test_a_false_claim_is_rejected(tamper: Callable[[File], None], sound, tmp_path, capsys):
@@ -167,6 +168,7 @@ def test_a_false_claim_is_rejected(tamper: Callable[[File], None], sound, tmp_pa
     assert "REJECTED" in out
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(1000)
 @pytest.mark.parametrize("tamper", MALFORMED, ids=lambda tamper: tamper.__name__)
 def test_a_malformed_file_is_refused(tamper: Callable[[File], None], sound, tmp_path, capsys):
@@ -184,6 +186,7 @@ def test_untouched_it_is_verified(sound, ball, tmp_path, capsys):
         assert (code, out.count(": VERIFIED")) == (0 if file is sound else 3, verified)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("factor", "code"), [(0.5, 1), (40.0, 3)], ids=["a ball that leaves the pair outside", "a larger ball"]
 )
@@ -204,6 +207,7 @@ def test_a_jump_that_float64_can_see_is_not_verified(threshold, code, tmp_path):
     assert checker.main([str(tmp_path / "proof.npz")]) == code
 
 
+@pytest.mark.slow
 def test_a_truncated_file_and_one_flipped_byte_are_refused(sound, tmp_path, capsys):
     path = sound.write(tmp_path / "whole.npz")
     content = path.read_bytes()

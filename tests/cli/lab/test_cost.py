@@ -5,6 +5,7 @@ import json
 import pytest
 
 
+@pytest.mark.slow
 def test_cost_prints_ratios_with_their_warning_and_writes_both_files(work, run):
     done = run(
         "lab", "cost", "net.py:model", "--data", "digits", "--alpha", "0.1", "--html", "c.html", "--json", "c.json"

@@ -8,6 +8,7 @@ QUICK = ("--depths", "2", "--widths", "24", "--normalizers", "none", "--batch-si
          "0.05,0.1", "--weight-decays", "0", "--seeds", "1", "--samples", "48", "--workers", "0")  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_population_is_printed_and_written(work, run):
     done = run(
         "lab", "predict", *QUICK, "--target-loss", "1.5", "--html", "p.html", "--json", "p.json", "--folder", "runs"
