@@ -272,7 +272,7 @@ def test_a_zero_layer_is_an_initialisation_unless_everything_leads_through_it():
     assert codes(normalizer(weight=torch.zeros(8))) == [("dead-layer", "norm", INFO)]
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
     nn.init.zeros_(model[4].weight)
-    (finding,) = audited(model, randn(64, 4), "dead-layer")
+    (finding,) = audited(model, randn(64, 4), "zero-weights")
     assert (finding.where, finding.severity) == ("4", INFO)
 
 

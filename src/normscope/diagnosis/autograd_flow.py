@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 REARRANGING = frozenset({
     "View", "UnsafeView", "ReshapeAlias", "T", "Transpose", "Permute", "Expand", "Unsqueeze", "Squeeze", "Clone",
-    "Slice", "Select", "Alias", "ToCopy", "AvgPool2D", "AvgPool3D", "AdaptiveAvgPool2D", "AdaptiveAvgPool3D", "Mean",
-    "Unbind",
+    "Slice", "Select", "Alias", "ToCopy", "Unbind",
 })  # fmt: skip
-"""Derivatives of operators that move or average entries: between two weight layers they are no activation."""
+"""Derivatives of operators that move entries: between two weight layers they are no activation."""
 
 
 class Feed(NamedTuple):
@@ -63,7 +62,7 @@ def _feeds_of(function: Any, numbers: Mapping[Any, int]) -> tuple[Feed, ...]:
 def last_operator(made: Tensor) -> str:
     """Return the operator that made a tensor, apart from those that only rearrange it; empty where nobody knows."""
     function: Any = made.grad_fn
-    while function is not None and operator_name(function) in REARRANGING - {"Mean"}:
+    while function is not None and operator_name(function) in REARRANGING:
         function = function.next_functions[0][0]
     return "" if function is None else operator_name(function)
 

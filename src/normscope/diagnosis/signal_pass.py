@@ -111,7 +111,7 @@ def watch_signal(
         feeds=tuple(tuple(feed.layer for feed in feeds) for feeds in listener.feeds),
         linear_feeds=tuple(tuple(feed.layer for feed in feeds if feed.rearranged) for feeds in listener.feeds),
         loss=listener.loss,
-        columns=tuple(listener.columns),
+        columns=listener.columns(),
     )
 
 
@@ -175,7 +175,7 @@ class _SignalListener(ForwardListener):
         self.complete = False
         self.feeds: list[tuple[Feed, ...]] = []
         self.loss: LossFacts | None = None
-        self.columns: list[WidestColumn | None] = []
+        self._columns: list[Tensor | None] = []
         self._samples = samples
         self._functions: list[Any] = []  # autograd's node of every row
         self._used: set[int] = set()
@@ -193,7 +193,7 @@ class _SignalListener(ForwardListener):
         fed = {id(tensor): self._leaf(tensor) for _, tensor in variables}
         for name, tensor in variables:
             self._hear((INPUT if len(variables) == 1 else f"{INPUT} {name}", INPUT, 0), fed[id(tensor)])
-        self.columns = [_widest_column(tensor) for _, tensor in variables]
+        self._columns = [_widest_column(tensor) for _, tensor in variables]
         self._held.clear()
         args, kwargs = tree_map(lambda leaf: fed.get(id(leaf), leaf), (call.args, call.kwargs))
         with self.listening():
@@ -279,6 +279,15 @@ class _SignalListener(ForwardListener):
 
     def _returned(self, index: int, gradient: Tensor) -> None:
         self._gradients[index] = _norm(gradient)
+
+    def columns(self) -> tuple[WidestColumn | None, ...]:
+        """Fetch what is to be said of the columns of the inputs."""
+        fetched = iter(_fetched([column for column in self._columns if column is not None]))
+        return tuple(
+            None if column is None or math.isnan(usual) else WidestColumn(index=int(index), size=size, usual=usual)
+            for column in self._columns
+            for index, size, usual in [(0.0, 0.0, 0.0) if column is None else next(fetched)]
+        )
 
     def parameters(self) -> tuple[ParameterRow, ...]:
         """Fetch what is to be said of the parameters."""
@@ -491,15 +500,13 @@ def _parameter_statistics(parameter: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _widest_column(values: Tensor) -> WidestColumn | None:
-    """Return the column of a table with the largest values, or None if the input is no table."""
+def _widest_column(values: Tensor) -> Tensor | None:
+    """Return the column of a table with the largest values, their size and that of a usual column; None for others."""
     if values.ndim not in (2, 3) or values.shape[-1] < 2:
         return None
     sizes = values.detach().double().flatten(0, -2).square().mean(0).sqrt()
-    used = sizes[sizes > 0]
-    if len(used) < 2:
-        return None
-    return WidestColumn(index=int(sizes.argmax()), size=float(sizes.max()), usual=float(used.median()))
+    usual = torch.where(sizes > 0, sizes, math.nan).nanmedian()
+    return torch.stack([sizes.argmax().double(), sizes.max(), usual])
 
 
 def _norm(gradient: Tensor) -> Tensor:

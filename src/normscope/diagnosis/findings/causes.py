@@ -48,7 +48,7 @@ BEYOND = {
 
 ANYWHERE = {
     "stale-statistics": ("input-scale",),
-    "output-constant": ("activation-before-loss",),
+    "output-constant": ("activation-before-loss", "gradient-vanishing"),
     "gradient-jump": ("layer-scale", "saturated-units", "zero-weights", "recurrent-scale"),
     "first-loss": ("targets-scale", "activation-before-loss", "input-scale", "layer-scale"),
 }

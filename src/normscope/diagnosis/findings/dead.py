@@ -15,6 +15,7 @@ from ...core.log10 import log10
 from ...report.words import pluralise
 from ..empty_channels import constant_inputs, dead_filters, dead_scales
 from ..examined import Examined, ExaminedRow, NormalizerOverData
+from ..loss_facts import is_fresh
 from .causes import GraphOrder
 from .finding_words import figure, figures, percent, power
 
@@ -31,7 +32,8 @@ MANY_CHANNELS = 0.1
 ENOUGH_SAMPLES = 64
 """With fewer samples a channel or unit may just not have met its input."""
 HALF_OFF = 0.5
-"""Inputs that are nearly alike switch half of a random layer off; beyond that and one standard error it is a fault."""
+"""Inputs that are nearly alike switch half of a random layer off; beyond that and two standard errors (in a fresh
+model, where chance alone decides, three) it is a fault."""
 FAR_BELOW = 3.0
 """A bias that lies this many deviations below zero keeps its channel off for nearly every input."""
 CENTRED_OFF = 0.3
@@ -231,11 +233,13 @@ def dead_relu(examined: Examined) -> Iterator[Finding]:
     if data.not_finite is not None or data.samples < ENOUGH_SAMPLES:
         return
     centred = {place.path for place, seen in examined.normalizers() if seen.kind == "batch" and not seen.untaken}
+    fresh = is_fresh(examined.model)
     for (where, *_), units in data.units.items():
         count, size = int(units.dead.sum()), units.dead.numel()
         if count:
             before = frozenset() if examined.signal is None else examined.signal.paths_before(where, "relu")
-            limit = CENTRED_OFF if before and before <= centred else HALF_OFF + math.sqrt(0.25 / size)
+            chance = (3.0 if fresh else 2.0) * math.sqrt(0.25 / size)
+            limit = CENTRED_OFF if before and before <= centred else HALF_OFF + chance
             many = count == size or count / size > limit
             cause = _bias_below(examined, before, units.dead) if many else None
             yield _dead_relu(where, units.dead, data.samples, many, cause)

@@ -14,7 +14,7 @@ RANGES = {"Softmax": (0.0, 1.0), "Sigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0), "Re
 """What comes out of a last activation."""
 APPLIED = {"cross_entropy": "softmax", "bce_with_logits": "sigmoid"}
 """The activation that a loss applies itself."""
-NO_BETTER = 0.9
+NO_BETTER = 0.97
 """A share of the loss of the best constant: a model that has learned anything is below it."""
 FAR_ABOVE = 10.0
 """A fresh model starts near the loss of a blind guess."""
@@ -153,7 +153,7 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
     if not fresh and share >= NO_BETTER:
         yield Finding(
             code="no-better-than-constant",
-            severity=Severity.WARNING,
+            severity=Severity.INFO if examined.mode == "train" else Severity.WARNING,  # training may go on
             where="the loss",
             seen=f"{told}.",
             why="The model has learned nothing about its input, or forgets it: a constant would do as well.",
@@ -161,7 +161,7 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
             "the fault is in the model, the loss or the labels; if it does, in the learning rate or in the data.",
             numbers=figures(loss=facts.value, blind=facts.blind),
         )
-    elif fresh and share >= FAR_ABOVE:
+    elif fresh and share >= FAR_ABOVE and facts.name in CLASSES:
         yield Finding(
             code="first-loss",
             severity=Severity.WARNING,

@@ -8,6 +8,7 @@ from itertools import groupby
 from statistics import median
 
 from ...core.finding import Finding, Severity
+from ...listening.calls import NORMALIZERS
 from ...report.words import listed, pluralise
 from ..examined import Examined
 from ..signal import ParameterRow
@@ -22,7 +23,7 @@ RECURRENT = ("lstm", "gru", "rnn")
 MOST_GAIN = {"lstm": 4.0, "gru": 4.0, "rnn": 2.0}
 LEAST_GAIN = 0.05
 """Root mean square times root of the width: torch's default gives 0.58, an orthogonal matrix 1; gates allow more."""
-FEWEST_ROWS = 4
+FEWEST_ROWS = 6
 """A matrix with fewer rows or columns has next to no rank to lose."""
 
 
@@ -179,12 +180,19 @@ def scale_stands_out(examined: Examined) -> Iterator[Finding]:
     if len(sizes) < 3:
         return
     last, usual = layers[-1].name, median(sizes.values())
+    normalized = {
+        signal.rows[feed].path
+        for row, feeds in zip(signal.rows, signal.feeds, strict=False)
+        for feed in feeds
+        if row.kind in NORMALIZERS
+    }
     for row in layers:
         if not sizes[row.name] or not usual:
             continue
         factor = sizes[row.name] / usual
-        if STANDS_OUT > factor > 1.0 / STANDS_OUT or (factor < 1.0 and row.name == last):
-            continue  # a small last layer is a common start
+        harmless = factor < 1.0 and (row.name == last or row.module in normalized)
+        if STANDS_OUT > factor > 1.0 / STANDS_OUT or harmless:
+            continue  # a small last layer is a common start, and a normalizer undoes a small scale
         yield Finding(
             code="layer-scale",
             severity=Severity.WARNING,

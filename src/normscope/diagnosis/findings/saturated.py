@@ -16,6 +16,10 @@ MOST = {"sigmoid": 0.5, "tanh": 0.5, "hardsigmoid": 0.5, "softmax": 0.9, "attent
 token too; beyond that hardly any gradient is left."""
 
 
+NEARLY_ALL = 0.9
+"""A share beyond which it is a fault: networks that train well have up to nine in ten in a first layer."""
+
+
 def saturated_units(examined: Examined) -> Iterator[Finding]:
     """Sigmoid, tanh and softmax inside the network of which most lie in their flat parts."""
     for row in _hidden(() if examined.signal is None else examined.signal.layers):
@@ -25,7 +29,7 @@ def saturated_units(examined: Examined) -> Iterator[Finding]:
         rows = row.kind in ("softmax", "attention")
         yield Finding(
             code="saturated-units",
-            severity=Severity.WARNING,
+            severity=Severity.WARNING if row.saturated > NEARLY_ALL else Severity.INFO,
             where=row.path,
             seen=f"{percent(row.saturated)} of the {_counted(row)} of the {row.kind} in {where} "
             + ("put more than 99 % on one entry." if rows else "lie within 1 % of its limits."),

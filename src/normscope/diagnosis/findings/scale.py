@@ -61,7 +61,7 @@ def one_column(examined: Examined) -> Iterator[Finding]:
     if signal is None:
         return
     for number, column in enumerate(signal.columns):
-        if column is None or column.size < OTHER_SCALE * column.usual:
+        if column is None or not column.size >= OTHER_SCALE * column.usual:
             continue
         readers = [row.kind for row, feeds in zip(signal.rows, signal.feeds, strict=False) if number in feeds]
         if readers and all(kind in NORMALIZERS for kind in readers):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from torch import nn
+
 from ...core.finding import Finding, Severity
 from ...report.words import pluralise
 from ..examined import Examined
@@ -46,10 +48,17 @@ def _is_factorization(examined: Examined, first: SignalRow, second: SignalRow) -
     if before is None or after is None or before.name == after.name:
         return True  # weights that are no parameters of these modules: nobody knows
     modules = dict(examined.model.named_modules())
-    if any(getattr(modules.get(path), "groups", 1) > 1 for path in (first.path, second.path)):
+    pair = [modules.get(path) for path in (first.path, second.path)]
+    if any(getattr(module, "groups", 1) > 1 or _resamples(module) for module in pair):
         return True
     width, ends = before.shape[0], (before.shape[1], after.shape[0])
     return width < min(ends)
+
+
+def _resamples(module: nn.Module | None) -> bool:
+    """Whether a convolution changes the resolution: then the layer after it works on other positions."""
+    stride = getattr(module, "stride", (1,))
+    return getattr(module, "transposed", False) or any(step > 1 for step in stride if isinstance(step, int))
 
 
 def constant_output(examined: Examined) -> Iterator[Finding]:
