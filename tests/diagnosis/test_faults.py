@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
+from normscope.core.errors import InputError
 
 X = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
 CLASSES = torch.arange(64) % 5
@@ -106,7 +107,7 @@ def test_losses(model, target, loss, expected):
 
 
 def test_a_loss_that_does_not_exist_is_refused():
-    with pytest.raises(ns.InputError, match="there is no loss 'entropy': pass one of cross_entropy"):
+    with pytest.raises(InputError, match="there is no loss 'entropy': pass one of cross_entropy"):
         ns.check(mlp(), (X, CLASSES), loss="entropy")
 
 

@@ -48,8 +48,8 @@ BEYOND = {
 
 ANYWHERE = {
     "stale-statistics": ("input-scale",),
-    "output-constant": ("activation-before-loss", "gradient-vanishing"),
-    "gradient-jump": ("layer-scale", "saturated-units", "zero-weights", "recurrent-scale"),
+    "output-constant": ("activation-before-loss", "gradient-vanishing", "dead-layer"),
+    "gradient-jump": ("dead-layer", "layer-scale", "saturated-units", "zero-weights", "recurrent-scale"),
     "first-loss": ("targets-scale", "activation-before-loss", "input-scale", "layer-scale"),
 }
 """A warning is dropped if one of these, a warning too, stands anywhere."""
