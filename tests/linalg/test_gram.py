@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from normscope.core.bracket import Evidence
 from normscope.core.rounding import narrow_underflow
 from normscope.diagnosis import weight_norms
-from normscope.linalg import certify, conv_norm, operator_norms, symbol
+from normscope.linalg import certify, conv_norm, operator_norms
 from normscope.linalg.convolution_map import Convolution
 from normscope.linalg.layer_norms import linear_map
 from normscope.linalg.linear_map import Matrix, Repeated
@@ -172,7 +172,6 @@ def test_coarse_norms_are_certified(name: str, factor: float) -> None:
 def test_coarse_norms_of_convolutions_are_certified(name: str, factor: float, monkeypatch) -> None:
     torch.manual_seed(0)
     monkeypatch.setattr(conv_norm, "_FAST", 0.0)  # not written out
-    monkeypatch.setattr(symbol, "_WORTH_IT", 2)
     layer, shape = layers()[name]
     layer.bias = None
     layer = layer.double()

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from normscope.bounds.proofs.multipliers import Multipliers
 from torch import nn
 
 from normscope.bounds.captured import Captured
+from normscope.bounds.proofs.proof import Multipliers
 
 from .proofs import File, ball_of, bracket_of, checker, drawn, reading, seeded, tight
 

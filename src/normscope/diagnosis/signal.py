@@ -39,7 +39,7 @@ class SignalRow(Part):
             samples, as a root mean square over all entries; 0 if the layer hands on the same for every sample.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(added=("sample_deviation",))
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=("sample_deviation",))
 
     path: str
     kind: str
@@ -146,7 +146,7 @@ class Signal(Part):
         columns: for each input that is a table, its widest column.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(added=("parameters", "feeds", "linear_feeds", "loss", "columns"))
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=("parameters", "feeds", "linear_feeds", "loss", "columns"))
 
     rows: tuple[SignalRow, ...]
     gradient_of: str
