@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -134,19 +135,19 @@ def gradient_jump(examined: Examined) -> Iterator[Finding]:
     signal = examined.signal
     if signal is None or any(gradient_vanishing(examined)) or any(gradient_explosion(examined)):
         return
+    readers = Counter(feed for feeds in signal.feeds for feed in feeds)
     steps = [
         (before.log10_gradient - row.log10_gradient, before, row)
         for row, feeds in zip(signal.rows, signal.feeds, strict=False)
-        for before in (signal.rows[feed] for feed in feeds if len(feeds) == 1)  # a branch may well start small
+        for before in (signal.rows[feed] for feed in feeds if len(feeds) == readers[feed] == 1)  # on no branch
         if row.log10_gradient is not None and before.log10_gradient is not None and before.kind != INPUT
         if math.isfinite(row.log10_gradient) and math.isfinite(before.log10_gradient)
     ]
     step, before, row = max(steps, key=lambda item: abs(item[0]), default=(0.0, None, None))
     if before is None or row is None or row.log10_gradient is None or abs(step) < JUMP_DECADES:
         return
-    earlier = _gradients(signal)[: [id(other) for other in signal.layers].index(id(before)) + 1]
-    if abs(float(np.median(earlier)) - row.log10_gradient) < JUMP_DECADES / 2.0:
-        return  # a branch of its own, and the others are as large as before
+    if abs(_gradients(signal)[0] - row.log10_gradient) < JUMP_DECADES / 2.0:
+        return  # a branch of its own: the first layer's gradient comes another way
     yield Finding(
         code="gradient-jump",
         severity=Severity.WARNING,
