@@ -82,6 +82,13 @@ def test_structure(fault, expected):
     assert warned(Branching(fault), X) == expected
 
 
+def test_a_layer_that_changes_the_resolution_needs_no_activation():
+    torch.manual_seed(0)
+    image = torch.randn(8, 4, 6, 6)
+    assert warned(nn.Sequential(nn.ConvTranspose2d(4, 4, 2, stride=2), nn.Conv2d(4, 4, 3)), image) == []
+    assert warned(nn.Sequential(nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3)), image) == [("missing-activation", "1")]
+
+
 NUMBERS = torch.randn(64, 1, generator=torch.Generator().manual_seed(1))
 
 
