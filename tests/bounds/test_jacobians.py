@@ -174,6 +174,14 @@ class TestUpperSides:
                     assert bracket.gap <= 1.1 * rtol
                 model.to(dtype)
 
+    def test_too_few_steps_leave_an_honest_bracket(self) -> None:
+        model, batch = network(80, 80), torch.randn(3, 80, dtype=F64)
+        brackets = jacobian_norms(model, batch, steps=4).per_sample
+        for row, bracket in zip(batch, brackets, strict=True):
+            assert not bracket.converged
+            assert bracket.lower <= truth(model, row) <= bracket.upper
+            assert bracket.gap > 0.01
+
 
 class Chain(nn.Module):
     """A diagonal network: the slopes of every entry are multiplied one after another."""

@@ -111,6 +111,22 @@ def test_settings_outlive_no_block_where_blocks_of_two_threads_overlap(setting, 
         torch.set_float32_matmul_precision(before)
 
 
+@pytest.mark.parametrize(("backend", "value"), [("cuda", "tf32"), ("mkldnn", "bf16"), ("cuda", "ieee")])
+def test_precision_set_by_the_newer_names_is_no_obstacle_and_is_put_back(backend, value):
+    matmul = getattr(torch.backends, backend).matmul  # after this torch refuses to read the older names
+    held = torch.get_float32_matmul_precision()
+    try:
+        matmul.fp32_precision = value
+        with full_precision():
+            assert matmul.fp32_precision == "ieee"
+        assert matmul.fp32_precision == value
+        with full_precision():
+            assert matmul.fp32_precision == "ieee"
+    finally:
+        torch.set_float32_matmul_precision(held)  # the older name sets the newer ones, too
+    assert torch.get_float32_matmul_precision() == held
+
+
 def test_a_file_gets_the_permissions_of_the_umask_without_changing_it(tmp_path, monkeypatch):
     before = os.umask(0o027)
     try:

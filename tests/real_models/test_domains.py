@@ -26,6 +26,12 @@ def loader(batch: Any) -> list[Any]:
 def ordered(name: str) -> None:
     """Record a domain and compare the scopes; what GLOBAL refuses may be refused here."""
     model, batch, output = FAMILIES[name]()
+    if isinstance(batch, dict) and "attention_mask" in batch:  # a domain speaks of one function, hence of one mask
+        mask = batch["attention_mask"]
+        if bool((mask != mask[:1]).any()):
+            with pytest.raises(ns.NormscopeError, match="the same "):
+                ns.domain(model, loader(batch), output=output)
+        batch["attention_mask"] = mask[:1].expand_as(mask).clone()
     domain = ns.domain(model, loader(batch), output=output)
     assert domain.contains(batch).all()
     rungs = ns.ladder(model, batch, domain=domain, output=output, on_missing="inf")

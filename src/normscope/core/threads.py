@@ -103,25 +103,30 @@ def full_precision() -> Iterator[None]:
     then differ by 1e-3 of it, where float32 differs by 1e-6.
     """
     cudnn, parts = torch.backends.cudnn, _parts()
-    held, matmul = [part.fp32_precision for part in parts], torch.get_float32_matmul_precision()
+    held = [part.fp32_precision for part in parts]
+    # torch refuses to read the older names once the newer ones disagree with them; then the newer ones say it all
+    matmul, allowed = _readable(torch.get_float32_matmul_precision), _readable(lambda: cudnn.allow_tf32)
     try:
-        allowed = cudnn.allow_tf32
-    except RuntimeError:  # torch refuses to read this older name once the newer names disagree with it
-        allowed = None
-    try:
-        torch.set_float32_matmul_precision(
-            "highest"
-        )  # the older names come first: torch refuses settings that disagree
+        torch.set_float32_matmul_precision("highest")  # the older names come first: torch refuses a disagreement
         cudnn.allow_tf32 = False
         for part in parts:
             part.fp32_precision = "ieee"
         yield
     finally:
-        torch.set_float32_matmul_precision(matmul)
+        if matmul is not None:
+            torch.set_float32_matmul_precision(matmul)
         if allowed is not None:
             cudnn.allow_tf32 = allowed
         for part, value in zip(parts, held, strict=True):
             part.fp32_precision = value
+
+
+def _readable(read: Callable[[], Any]) -> Any:
+    """Return a setting, or None where torch refuses to read it."""
+    try:
+        return read()
+    except RuntimeError:
+        return None
 
 
 def _parts() -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -152,10 +152,11 @@ class FigureRecorder:
                 if not isinstance(module, nn.Embedding):
                     raise InputError(f"token ids enter through `{path}`, which is no nn.Embedding: pass embeddings")
 
-                def keep(_: nn.Module, __: Any, value: Tensor, values: list[Tensor] = values) -> None:
-                    values.append(value)
+                def keep(table: nn.Module, args: Any, kwargs: Any, values: list[Tensor] = values) -> None:
+                    # the rows themselves: what a class made from nn.Embedding does to them belongs to the function
+                    values.append(nn.Embedding.forward(cast(nn.Embedding, table), *args, **kwargs))
 
-                hooks.callback(module.register_forward_hook(keep).remove)
+                hooks.callback(module.register_forward_pre_hook(keep, with_kwargs=True).remove)
             value = fresh(self.model, call)
         ran = {path: iter(values) for path, values in entered.items()}
         try:
