@@ -69,7 +69,7 @@ def convolution_killed_by_coupled_l2(seed: int) -> Case:
 def zero_weights_on_the_only_path(seed: int) -> Case:
     model = after_training(plain_mlp, seed)
     nn.init.zeros_(model.linear3.weight)
-    return case(model, seed, where="linear3", code="dead-layer")
+    return case(model, seed, where="linear3", code="zero-weights")
 
 
 @planted

@@ -87,12 +87,13 @@ def _dead_normalizer(
     passing = _passing(seen)
     negligible = place.row.log10_folded is None or place.row.log10_folded <= NEGLIGIBLE_GAIN
     if seen.eps > 0.0 and passing < NOTHING_PASSES and negligible:
-        feed = next((p for p in examined.places if p.row.path == place.row.folded_with), None)
-        norm = None if feed is None or feed.row.norm is None else feed.row.norm.log10_upper
-        small = norm is not None and norm < typical + log10(RELATIVE_NORM)
-        if small and norm == -math.inf:
+        weights = [feed.weight.name for feed in examined.feeds if place.node and feed.normalizer.name == place.node.name]
+        before = next((p for p in examined.places if p.node is not None and p.node.name in weights), None)
+        norm = None if before is None or before.row.norm is None else before.row.norm.log10_upper
+        if norm == -math.inf:
             return  # the zero layer before it is the finding
-        yield _collapsed_variance(place, seen, passing, norm, small)
+        small = norm is not None and norm < typical + log10(RELATIVE_NORM)
+        yield _collapsed_variance(place, seen, passing, norm, before.path if before and small else None)
     yield from _negligible_scale(place, seen, flow)
 
 
@@ -103,13 +104,13 @@ def _passing(seen: NormalizerOverData) -> float:
 
 
 def _collapsed_variance(
-    place: ExaminedRow, seen: NormalizerOverData, passing: float, norm: float | None, small: bool
+    place: ExaminedRow, seen: NormalizerOverData, passing: float, norm: float | None, small: str | None
 ) -> Finding:
-    """A normalizer whose input varies far less than eps; weights before it that are small are named as the place."""
-    variance, before = _log10_loudest(seen), place.row.folded_with
-    weights = f" The weights of {before} have the norm {power(norm)}." if small and norm else ""
+    """A normalizer whose input varies far less than eps; `small`: weights before it that are the reason."""
+    variance = _log10_loudest(seen)
+    weights = f" The weights of {small} have the norm {power(norm)}." if small and norm else ""
     return _dead(
-        str(before) if small else place.path,
+        small or place.path,
         f"The {'largest' if seen.kind == 'batch' else 'typical'} variance into {place.path} is {power(variance)}, far "
         f"below eps = {figure(seen.eps)}: {percent(passing)} of the normalized variance is left.{weights}",
         figures(log10_variance=variance, eps=seen.eps, passing=passing, log10_norm=norm),
