@@ -123,6 +123,7 @@ CAUSES: dict[str, str] = {
     "shapes-broadcast": "The shapes of outputs and targets differ, and broadcasting compares each with each.",
     "class-imbalance": "Almost all of the labels belong to one class.",
     "labels-constant": "All of the labels are the same.",
+    "labels-wrong": "The labels belong to other samples, or their classes are numbered differently.",
     "loss-gradient-zero": "The gradient of the loss with respect to the outputs is exactly zero.",
     # signal and gradient over the depth
     "vanishing-gradient": "Gradients shrink from layer to layer until early layers hardly learn.",

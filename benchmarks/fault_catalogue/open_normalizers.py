@@ -1,0 +1,498 @@
+"""The open half, faults of normalizers and of numbers: statistics, axes, eps, NaN, infinity, half precision."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .case import Case, Fault, fault
+from .parts import (
+    GPT,
+    ConvNet,
+    GraphNet,
+    ResNet,
+    blob_images,
+    communities,
+    image_pairs,
+    mlp,
+    over_tokens,
+    regression_table,
+    table,
+    text,
+    train,
+    waves,
+)
+
+FAULTS: list[Fault] = []
+
+
+def normalizers(model: nn.Module) -> list[nn.Module]:
+    """Return the BatchNorms of a model."""
+    return [module for module in model.modules() if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)]
+
+
+@fault(
+    FAULTS,
+    family="CNN",
+    layers="features.1 features.4 features.8 features.11",
+    causes="running-statistics-wrong",
+    remedies="refresh-statistics switch-mode",
+    source="Only the parameters were saved, not the buffers.",
+)
+def buffers_not_saved(broken: bool) -> Case:
+    torch.manual_seed(501)
+    x, y = blob_images(96)
+    model = ConvNet()
+    train(model, 3 * x + 1, y, F.cross_entropy, steps=80)
+    if broken:
+        for module in normalizers(model):
+            module.reset_running_stats()
+    return Case(model=model, data=(3 * x + 1, y), loss="cross_entropy", train=False)
+
+
+@fault(
+    FAULTS,
+    family="ResNet",
+    layers="stem.1 blocks.0.bn1 blocks.0.bn2 blocks.1.bn1 blocks.1.bn2",
+    causes="running-statistics-wrong",
+    remedies="refresh-statistics switch-mode",
+    source="momentum=0.001, taken for the momentum of another framework (0.999).",
+)
+def momentum_of_another_framework(broken: bool) -> Case:
+    torch.manual_seed(502)
+    x, y = blob_images()
+    model = ResNet(blocks=2)
+    for module in normalizers(model):
+        module.momentum = 0.001 if broken else 0.1
+    train(model, x, y, F.cross_entropy, steps=60)
+    return Case(model=model, data=(x, y), loss="cross_entropy", train=False)
+
+
+@fault(
+    FAULTS,
+    family="MLP",
+    layers="1 4",
+    causes="running-statistics-wrong inputs-not-scaled",
+    remedies="refresh-statistics scale-inputs",
+    source="Trained on standardised columns, used on raw ones.",
+)
+def statistics_of_other_data(broken: bool) -> Case:
+    torch.manual_seed(503)
+    x, y = table(256)
+    model = nn.Sequential(
+        nn.Linear(12, 32),
+        nn.BatchNorm1d(32),
+        nn.ReLU(),
+        nn.Linear(32, 32),
+        nn.BatchNorm1d(32),
+        nn.ReLU(),
+        nn.Linear(32, 3),
+    )
+    train(model, x, y, F.cross_entropy, steps=200)
+    return Case(model=model, data=(4 * x + 6 if broken else x, y), loss="cross_entropy", train=False)
+
+
+@fault(
+    FAULTS,
+    family="CNN",
+    layers="features.1 features.4 features.8 features.11 features.14 features.17 features.20 features.23",
+    causes="wrong-mode running-statistics-wrong vanishing-signal vanishing-gradient",
+    remedies="switch-mode refresh-statistics",
+    source="BatchNorm kept in eval mode, as for fine-tuning, in a network that starts from scratch.",
+)
+def fresh_batch_norm_in_eval_mode(broken: bool) -> Case:
+    torch.manual_seed(504)
+    x, y = blob_images(48, size=12)
+    model = SleepyConvNet(depth=8)
+    model.sleepy = broken
+    for module in model.features:
+        if isinstance(module, nn.Conv2d):
+            module.reset_parameters()
+    return Case(model=model, data=(x, y), loss="cross_entropy")
+
+
+class SleepyConvNet(ConvNet):
+    """A ConvNet whose BatchNorms may stay in eval mode."""
+
+    sleepy = False
+
+    def train(self, mode: bool = True):
+        super().train(mode)
+        for module in normalizers(self):
+            module.train(mode and not self.sleepy)
+        return self
+
+
+@fault(
+    FAULTS,
+    family="MLP",
+    layers="1 4",
+    causes="normalizer-too-few-samples normalizer-erases-signal saturated-units",
+    remedies="larger-batch replace-normalizer",
+    source="A batch of two: BatchNorm returns plus and minus one.",
+)
+def batch_norm_of_two_samples(broken: bool) -> Case:
+    torch.manual_seed(505)
+    x, y = regression_table(64)
+    model = nn.Sequential(
+        nn.Linear(8, 32),
+        nn.BatchNorm1d(32),
+        nn.ReLU(),
+        nn.Linear(32, 32),
+        nn.BatchNorm1d(32),
+        nn.ReLU(),
+        nn.Linear(32, 1),
+    )
+    rows = slice(0, 2) if broken else slice(None)
+    return Case(model=model, data=(x[rows], y[rows]), loss="mse", judge=lambda output: judge_alone(model, x, y))
+
+
+def judge_alone(model: nn.Module, x: Tensor, y: Tensor) -> float:
+    """Return the explained variance over the whole table, in eval mode as in use."""
+    model.eval()
+    wrong = (model(x) - y).square().mean().item()
+    model.train()
+    return 1 - wrong / y.var().item()
+
+
+class PooledNorm(nn.Module):
+    """Convolutions, a mean over all places, a GroupNorm of as many groups as given, a head."""
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(1, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 16, 3, 2, 1), nn.ReLU())
+        self.norm, self.head = nn.GroupNorm(groups, 16), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(self.features(x).mean((2, 3), keepdim=True)).flatten(1))
+
+
+@fault(
+    FAULTS,
+    family="CNN",
+    layers="norm",
+    causes="normalizer-erases-signal normalizer-too-few-samples output-constant",
+    remedies="replace-normalizer fix-axis",
+    source="One group per channel on maps of one place: each value minus itself.",
+)
+def group_norm_of_single_values(broken: bool) -> Case:
+    torch.manual_seed(506)
+    x, y = blob_images()
+    return Case(model=PooledNorm(16 if broken else 2), data=(x, y), loss="cross_entropy")
+
+
+class LoudnessNet(nn.Module):
+    """Classifies series by how loud they are, after a norm over time or none."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+        self.conv, self.head = nn.Conv1d(3, 16, 5, padding=2), nn.Linear(16, 3)
+
+    def forward(self, series: Tensor) -> Tensor:
+        return self.head(torch.relu(self.conv(self.norm(series.transpose(1, 2)))).mean(2))
+
+
+@fault(
+    FAULTS,
+    family="CNN",
+    layers="norm",
+    causes="normalizer-wrong-axis normalizer-erases-signal",
+    remedies="fix-axis replace-normalizer",
+    source="LayerNorm(steps): over time, where the loudness is the signal.",
+)
+def layer_norm_over_time(broken: bool) -> Case:
+    torch.manual_seed(507)
+    x, y = waves()
+    loudness = torch.tensor([0.5, 1.0, 2.0])[(torch.arange(64) * 7) % 3]
+    x = torch.randn_like(x) * loudness[:, None, None]
+    y = (torch.arange(64) * 7) % 3
+    return Case(model=LoudnessNet(nn.LayerNorm(40) if broken else nn.Identity()), data=(x, y), loss="cross_entropy")
+
+
+@fault(
+    FAULTS,
+    family="MLP",
+    layers="2",
+    causes="normalizer-erases-signal normalizer-too-few-samples saturated-units",
+    remedies="replace-normalizer",
+    source="LayerNorm over two features returns only their order.",
+)
+def layer_norm_of_two_features(broken: bool) -> Case:
+    torch.manual_seed(508)
+    x, y = regression_table()
+    middle = nn.LayerNorm(2) if broken else nn.Identity()
+    return Case(model=nn.Sequential(mlp(8, 32, 2), nn.Identity(), middle, mlp(2, 32, 1)), data=(x, y), loss="mse")
+
+
+@fault(
+    FAULTS,
+    family="GPT",
+    layers="blocks.0.norm1 blocks.0.norm2 blocks.1.norm1 blocks.1.norm2 norm",
+    causes="eps-dominates vanishing-signal",
+    remedies="lower-eps",
+    source="eps=1 in place of 1e-5 beside embeddings of size 0.02.",
+)
+def layer_norm_eps_of_one(broken: bool) -> Case:
+    torch.manual_seed(509)
+    ids, following = text()
+    model = GPT()
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = 1.0 if broken else 1e-5
+    return Case(model=model, data=(ids, following), loss=over_tokens)
+
+
+@fault(
+    FAULTS,
+    family="CNN",
+    layers="features.1 features.4 features.8 features.11",
+    causes="eps-dominates vanishing-signal vanishing-gradient",
+    remedies="lower-eps",
+    source="The second argument of BatchNorm is eps, not momentum: BatchNorm2d(16, 100).",
+)
+def batch_norm_eps_of_hundred(broken: bool) -> Case:
+    torch.manual_seed(510)
+    x, y = blob_images()
+    model = ConvNet()
+    for module in normalizers(model):
+        module.eps = 100.0 if broken else 1e-5
+    return Case(model=model, data=(x, y), loss="cross_entropy")
+
+
+# --------------------------------------------------------------------------------------------- NaN, infinity, precision
+
+
+@fault(
+    FAULTS,
+    family="CNN",
+    layers="features.5 features.5.weight",
+    causes="not-finite-weights",
+    remedies="restore-weights initialise",
+    source="A checkpoint written after an overflow.",
+)
+def one_kernel_holds_nan(broken: bool) -> Case:
+    torch.manual_seed(511)
+    x, y = blob_images()
+    model = ConvNet(norm=False)
+    if broken:
+        model.features[5].weight.data[3, 2, 1, 1] = torch.nan
+    return Case(model=model, data=(x, y), loss="cross_entropy")
+
+
+@fault(
+    FAULTS,
+    family="ResNet",
+    layers="blocks.1.bn1 blocks.1.bn1.running_var",
+    causes="not-finite-weights running-statistics-wrong",
+    remedies="refresh-statistics restore-weights",
+    source="One infinite batch in training spoilt the running variance.",
+)
+def running_variance_infinite(broken: bool) -> Case:
+    torch.manual_seed(512)
+    x, y = blob_images()
+    model = ResNet(blocks=2)
+    train(model, x, y, F.cross_entropy, steps=60)
+    if broken:
+        model.blocks[1].bn1.running_var.fill_(torch.inf)
+        model.blocks[1].bn1.running_mean.fill_(torch.nan)
+    return Case(model=model, data=(x, y), loss="cross_entropy", train=False)
+
+
+class LogLayer(nn.Module):
+    """The logarithm of rectified values, with a constant added or not."""
+
+    def __init__(self, added: float) -> None:
+        super().__init__()
+        self.added = added
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.log(torch.relu(x) + self.added)
+
+
+@fault(
+    FAULTS,
+    family="MLP",
+    layers="1",
+    causes="not-finite",
+    remedies="guard-domain",
+    source="The logarithm of a ReLU.",
+)
+def logarithm_of_rectified_values(broken: bool) -> Case:
+    torch.manual_seed(513)
+    x, y = table()
+    model = nn.Sequential(
+        nn.Linear(12, 32), LogLayer(0.0 if broken else 1.0), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 3)
+    )
+    return Case(model=model, data=(x, y), loss="cross_entropy")
+
+
+class MeanGraph(GraphNet):
+    """A graph network that averages its input over neighbours first."""
+
+    guarded = True
+
+    def __init__(self, edges: Tensor) -> None:
+        super().__init__(edges)
+        self.average = NeighbourMean()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x + self.average(x, self.edges))
+
+
+class NeighbourMean(nn.Module):
+    """The mean over neighbours."""
+
+    guarded = True
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        degree = torch.zeros(len(x), 1).index_add(0, edges[1], torch.ones(edges.shape[1], 1))
+        total = torch.zeros_like(x).index_add(0, edges[1], x[edges[0]])
+        return total / (degree.clamp(min=1) if self.guarded else degree)
+
+
+@fault(
+    FAULTS,
+    family="GNN",
+    layers="average",
+    causes="not-finite",
+    remedies="guard-domain",
+    source="A mean over the neighbours of a node that has none.",
+)
+def mean_of_no_neighbours(broken: bool) -> Case:
+    torch.manual_seed(514)
+    x, edges, y = communities()
+    model = MeanGraph(edges[:, (edges != 17).all(0)])
+    model.average.guarded = not broken
+    return Case(model=model, data=(x, y), loss="cross_entropy")
+
+
+class HandSoftmax(nn.Module):
+    """A softmax over the last axis, written by hand."""
+
+    stable = True
+
+    def forward(self, scores: Tensor) -> Tensor:
+        if self.stable:
+            scores = scores - scores.amax(-1, keepdim=True)
+        return scores.exp() / scores.exp().sum(-1, keepdim=True)
+
+
+@fault(
+    FAULTS,
+    family="MLP",
+    layers="attend",
+    causes="not-finite",
+    remedies="guard-domain change-output-activation raise-precision scale-attention",
+    source="exp(x) / sum(exp(x)) without taking off the maximum.",
+)
+def softmax_by_hand_overflows(broken: bool) -> Case:
+    torch.manual_seed(515)
+    x, y = table()
+    model = Selector()
+    model.attend.stable = not broken
+    return Case(model=model, data=(x, y), loss="cross_entropy")
+
+
+class Selector(nn.Module):
+    """Weighs its columns by a softmax of scores of some size, then an MLP."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score, self.attend, self.body = nn.Linear(12, 12), HandSoftmax(), mlp(24, 32, 3)
+        nn.init.normal_(self.score.weight, std=8.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(torch.cat([x, x * self.attend(self.score(x))], dim=1))
+
+
+class Distances(nn.Module):
+    """How far apart the embeddings of two images are, by a root with or without a guard."""
+
+    def __init__(self, guard: float) -> None:
+        super().__init__()
+        self.guard, self.encoder = guard, nn.Sequential(nn.Flatten(), *mlp(256, 64, 16))
+
+    def forward(self, pairs: Tensor) -> Tensor:
+        difference = self.encoder(pairs[:, :1]) - self.encoder(pairs[:, 1:])
+        return torch.sqrt(difference.square().sum(1) + self.guard)
+
+
+def hinge_of_distance(distance: Tensor, same: Tensor) -> Tensor:
+    """Return the contrastive loss of distances, with a margin of 2."""
+    return (same * distance + (1 - same) * F.relu(2 - distance)).mean()
+
+
+@fault(
+    FAULTS,
+    family="Siamese",
+    causes="gradient-not-finite not-finite",
+    remedies="guard-domain",
+    source="The root of a distance that is zero: its slope is infinite.",
+)
+def root_of_a_zero_distance(broken: bool) -> Case:
+    torch.manual_seed(516)
+    pairs, same = image_pairs()
+    pairs[4, 1] = pairs[4, 0]  # a pair of one image with itself
+    return Case(
+        model=Distances(0.0 if broken else 1e-6),
+        data=(pairs, same),
+        loss=hinge_of_distance,
+        judge=lambda distance: (
+            ((distance < 1) == (same > 0.5)).float().mean().item() if distance.isfinite().all() else -torch.inf
+        ),
+    )
+
+
+@fault(
+    FAULTS,
+    family="MLP",
+    layers="0 2 4",
+    causes="precision not-finite exploding-signal inputs-not-scaled",
+    remedies="raise-precision scale-inputs rescale-layer add-normalizer",
+    source="Half precision ends at 65,504.",
+)
+def half_precision_overflows(broken: bool) -> Case:
+    torch.manual_seed(517)
+    x, y = table()
+    model = mlp(12, 64, 64, 64, 3)
+    x = 3000 * x
+    dtype = torch.float16 if broken else torch.float32
+    model[2].weight.data.mul_(4)
+    model[6].weight.data.mul_(1e-4)
+    return Case(model=model.to(dtype), data=(x.to(dtype), y), loss="cross_entropy")
+
+
+@fault(
+    FAULTS,
+    family="MLP",
+    layers="0 2 4",
+    causes="precision vanishing-gradient",
+    remedies="raise-precision",
+    source="Half precision without a GradScaler: gradients below 6e-8 are zero.",
+)
+def half_precision_underflows(broken: bool) -> Case:
+    torch.manual_seed(518)
+    x, y = regression_table()
+    dtype = torch.float16 if broken else torch.float32
+    model = mlp(8, 32, 32, 1).to(dtype)
+    return Case(model=model, data=(x.to(dtype), y.to(dtype)), loss=small_mean_square)
+
+
+def small_mean_square(output: Tensor, target: Tensor) -> Tensor:
+    """Return the mean square with the small weight that one of many losses has."""
+    return 1e-6 * F.mse_loss(output, target)
+
+
+@fault(
+    FAULTS,
+    family="MLP",
+    causes="precision inputs-not-scaled",
+    remedies="raise-precision scale-inputs",
+    source="Years in bfloat16, which rounds them to multiples of 8.",
+)
+def years_in_bfloat16(broken: bool) -> Case:
+    torch.manual_seed(519)
+    x, y = regression_table()
+    years = 2000 + 2 * x
+    dtype = torch.bfloat16 if broken else torch.float32
+    return Case(model=mlp(8, 32, 32, 1).to(dtype), data=(years.to(dtype) if broken else x, y.to(dtype)), loss="mse")

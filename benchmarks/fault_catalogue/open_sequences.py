@@ -1,0 +1,331 @@
+"""The open half, faults of attention and recurrence."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .case import Case, Fault, fault
+from .parts import (
+    GPT,
+    SelfAttention,
+    SentenceEncoder,
+    SequenceClassifier,
+    ViT,
+    blob_images,
+    over_tokens,
+    remembered_series,
+    sentences,
+    text,
+    waves,
+)
+
+FAULTS: list[Fault] = []
+RECURRENT = "recurrent recurrent.weight_hh_l0"
+
+
+def with_radius(recurrent: nn.RNN, radius: float) -> nn.RNN:
+    """Give the recurrent weight an orthogonal matrix times a radius."""
+    nn.init.orthogonal_(recurrent.weight_hh_l0, gain=radius)
+    return recurrent
+
+
+@fault(
+    FAULTS,
+    family="RNN",
+    layers=RECURRENT,
+    causes="recurrent-weights-explode exploding-gradient exploding-signal saturated-units",
+    remedies="initialise gated-recurrence rescale-layer clip-gradients",
+    source="Recurrent weights drawn at 1 instead of 1 / sqrt(width).",
+)
+def recurrent_radius_of_three(broken: bool) -> Case:
+    torch.manual_seed(601)
+    x, y = remembered_series()
+    rnn = with_radius(nn.RNN(4, 24, batch_first=True), 3.0 if broken else 1.0)
+    return Case(model=SequenceClassifier(rnn, 4), data=(x, y), loss="cross_entropy")
+
+
+@fault(
+    FAULTS,
+    family="RNN",
+    layers=RECURRENT,
+    causes="recurrent-weights-explode exploding-gradient exploding-signal",
+    remedies="initialise gated-recurrence rescale-layer clip-gradients change-activation",
+    source="A recurrent layer of ReLUs whose weight grows over the steps.",
+)
+def rectified_recurrence_grows(broken: bool) -> Case:
+    torch.manual_seed(602)
+    x, y = waves()
+    rnn = nn.RNN(3, 24, nonlinearity="relu", batch_first=True)
+    rnn.weight_hh_l0.data.copy_((1.5 if broken else 1.0) * torch.eye(24))
+    return Case(model=SequenceClassifier(rnn, 3), data=(x, y), loss="cross_entropy")
+
+
+@fault(
+    FAULTS,
+    family="RNN",
+    layers=RECURRENT,
+    causes="recurrent-weights-vanish vanishing-gradient",
+    remedies="initialise gated-recurrence rescale-layer",
+    source="normal_(std=0.001) for every weight, the recurrent one too.",
+)
+def recurrent_radius_of_a_hundredth(broken: bool) -> Case:
+    torch.manual_seed(603)
+    x, y = remembered_series()
+    rnn = with_radius(nn.RNN(4, 24, batch_first=True), 0.01 if broken else 1.0)
+    return Case(model=SequenceClassifier(rnn, 4), data=(x, y), loss="cross_entropy")
+
+
+@fault(
+    FAULTS,
+    family="LSTM",
+    layers="recurrent recurrent.bias_ih_l0 recurrent.bias_hh_l0",
+    causes="recurrent-weights-vanish saturated-units",
+    remedies="forget-bias reset-bias initialise",
+    source="The sign of the forget bias is wrong.",
+)
+def sign_of_the_forget_bias(broken: bool) -> Case:
+    torch.manual_seed(604)
+    x, y = remembered_series(steps=12)
+    lstm = nn.LSTM(4, 24, batch_first=True)
+    lstm.bias_ih_l0.data[24:48] = -10.0 if broken else 2.0
+    return Case(model=SequenceClassifier(lstm, 4), data=(x, y), loss="cross_entropy")
+
+
+@fault(
+    FAULTS,
+    family="GRU",
+    layers="recurrent recurrent.bias_ih_l0 recurrent.bias_hh_l0",
+    causes="recurrent-weights-vanish saturated-units",
+    remedies="reset-bias forget-bias initialise",
+    source="A bias of 10 on the update gate: the state never changes.",
+)
+def update_gate_never_opens(broken: bool) -> Case:
+    torch.manual_seed(605)
+    x, y = waves()
+    gru = nn.GRU(3, 24, batch_first=True)
+    if broken:
+        gru.bias_ih_l0.data[24:48] = 12.0
+    return Case(model=SequenceClassifier(gru, 3), data=(x, y), loss="cross_entropy")
+
+
+class RawAttention(SelfAttention):
+    """Attention written out, with a factor on its scores and an axis for its softmax."""
+
+    factor, axis = 1.0, -1
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        scores = self.factor * query @ key.transpose(-2, -1)
+        if self.causal:
+            hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+            scores = scores.masked_fill(hidden, -1e9)
+        return scores.softmax(self.axis) @ value
+
+
+def with_raw_attention(model: nn.Module, factor: float, axis: int = -1, gain: float = 1.0) -> nn.Module:
+    """Write out the attention of each block; `gain` multiplies the weights of queries and keys."""
+    for block in model.blocks:
+        attention = block.attention
+        attention.__class__ = RawAttention
+        attention.factor, attention.axis = factor, axis
+        width = attention.out.in_features
+        attention.qkv.weight.data[: 2 * width] *= gain
+    return model
+
+
+@fault(
+    FAULTS,
+    family="GPT",
+    layers="blocks.0.attention blocks.1.attention blocks.0.attention.qkv blocks.1.attention.qkv",
+    causes="attention-saturated saturated-units",
+    remedies="scale-attention rescale-layer initialise",
+    source="The division by sqrt(d) is missing, and the weights are drawn at 0.5.",
+)
+def scores_without_the_root(broken: bool) -> Case:
+    torch.manual_seed(606)
+    ids, following = text()
+    model = GPT(depth=2)
+    if broken:
+        with_raw_attention(model, 1.0, gain=40.0)
+    return Case(model=model, data=(ids, following), loss=over_tokens)
+
+
+@fault(
+    FAULTS,
+    family="ViT",
+    layers="blocks.1.attention blocks.1.attention.qkv",
+    causes="attention-saturated layer-scale-stands-out saturated-units",
+    remedies="scale-attention rescale-layer initialise",
+    source="The logits of one block have grown, as in large ViTs at a high learning rate.",
+)
+def one_block_looks_at_one_place(broken: bool) -> Case:
+    torch.manual_seed(607)
+    x, y = blob_images(48, classes=4)
+    model = ViT(depth=2)
+    if broken:
+        model.blocks[1].attention.qkv.weight.data[:64] *= 30
+    return Case(model=model, data=(x, y), loss="cross_entropy")
+
+
+@fault(
+    FAULTS,
+    family="BERT",
+    layers="encoder.layers.0 encoder.layers.0.self_attn encoder.layers.0.self_attn.in_proj_weight",
+    causes="attention-saturated layer-scale-stands-out saturated-units",
+    remedies="scale-attention rescale-layer initialise restore-weights",
+    source="Weights of queries and keys that were multiplied by their scale twice when they were converted.",
+)
+def converted_queries_too_large(broken: bool) -> Case:
+    torch.manual_seed(608)
+    ids, y = sentences(length=8)
+    model = SentenceEncoder(length=8)
+    if broken:
+        model.encoder.layers[0].self_attn.in_proj_weight.data[:64] *= 12
+    return Case(model=model, data=(ids, y), loss="cross_entropy")
+
+
+@fault(
+    FAULTS,
+    family="GPT",
+    layers="blocks.0.attention blocks.1.attention",
+    causes="normalizer-wrong-axis",
+    remedies="fix-axis",
+    source="softmax(dim=-2): over the queries.",
+)
+def softmax_over_the_queries(broken: bool) -> Case:
+    torch.manual_seed(609)
+    ids, following = text(length=24)
+    model = with_raw_attention(GPT(depth=2), 8**-0.5, axis=-2 if broken else -1)
+    return Case(model=model, data=(ids, following), loss=over_tokens)
+
+
+class PaddedEncoder(SentenceEncoder):
+    """A sentence encoder that hides the padding (token 0), or, inverted, all but the padding."""
+
+    inverted = False
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.norm(self.words(ids) + self.positions(torch.arange(ids.shape[1])))
+        padding = ids == 0
+        x = self.encoder(x, src_key_padding_mask=~padding if self.inverted else padding)
+        real = (~padding)[:, :, None]
+        return self.head((x * real).sum(1) / real.sum(1))
+
+
+@fault(
+    FAULTS,
+    family="BERT",
+    layers="encoder encoder.layers.0 encoder.layers.1 encoder.layers.0.self_attn encoder.layers.1.self_attn",
+    causes="attention-mask-wrong",
+    remedies="fix-mask",
+    source="In PyTorch's key_padding_mask True means hidden, elsewhere it means visible.",
+)
+def padding_mask_inverted(broken: bool) -> Case:
+    torch.manual_seed(610)
+    ids, y = sentences(length=10)
+    model = PaddedEncoder(length=14)
+    model.inverted = broken
+    return Case(model=model, data=(F.pad(ids, (0, 4)), y), loss="cross_entropy")
+
+
+class MaskedGPT(GPT):
+    """A GPT whose attention gets its mask as a tensor."""
+
+    def __init__(self, strict: bool) -> None:
+        super().__init__()
+        for block in self.blocks:
+            block.attention.__class__ = StrictAttention
+            block.attention.diagonal = -1 if strict else 0
+
+
+class StrictAttention(SelfAttention):
+    """Causal attention by a mask that may hide the diagonal too."""
+
+    diagonal = 0
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        visible = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril(self.diagonal)
+        scores = (query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5).masked_fill(~visible, -torch.inf)
+        return scores.softmax(-1) @ value
+
+
+@fault(
+    FAULTS,
+    family="GPT",
+    layers="blocks.0.attention",
+    causes="not-finite attention-mask-wrong",
+    remedies="fix-mask guard-domain",
+    source="tril(-1): the first token sees nothing, and the softmax of nothing is NaN.",
+)
+def mask_hides_the_diagonal(broken: bool) -> Case:
+    torch.manual_seed(611)
+    ids, following = text()
+    return Case(model=MaskedGPT(broken), data=(ids, following), loss=over_tokens)
+
+
+class CrossAttention(nn.Module):
+    """Answers questions about a memory by nn.MultiheadAttention, with a mask for the memory."""
+
+    def __init__(self, inverted: bool) -> None:
+        super().__init__()
+        self.inverted = inverted
+        self.query, self.memory = nn.Embedding(4, 16), nn.Linear(8, 16)
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, question: Tensor, memory: Tensor, filled: Tensor) -> Tensor:
+        hidden = filled if self.inverted else ~filled
+        x = self.memory(memory)
+        return self.head(self.attention(self.query(question)[:, None], x, x, key_padding_mask=hidden)[0][:, 0])
+
+
+@fault(
+    FAULTS,
+    family="cross-attention",
+    layers="attention",
+    causes="attention-mask-wrong",
+    remedies="fix-mask",
+    source="A mask of what is filled handed over as a mask of what is to be hidden.",
+)
+def memory_mask_inverted(broken: bool) -> Case:
+    torch.manual_seed(612)
+    question = torch.randint(4, (96,))
+    memory = torch.zeros(96, 6, 8)
+    memory[:, :4, :4] = torch.eye(4)
+    answers = torch.randint(3, (96, 4))
+    memory[:, :4, 4:7] = F.one_hot(answers, 3).float()
+    filled = torch.arange(6).expand(96, 6) < 4
+    y = answers[torch.arange(96), question]
+    return Case(
+        model=CrossAttention(broken),
+        data=({"question": question, "memory": memory, "filled": filled}, y),
+        loss="cross_entropy",
+        judge=lambda output: (output.argmax(1) == y).float().mean().item(),
+    )
+
+
+class ScaledWords(SentenceEncoder):
+    """A sentence encoder without the norm on its embeddings, in which positions are sines."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        del self.norm, self.positions
+        self.factor = factor
+
+    def forward(self, ids: Tensor) -> Tensor:
+        steps = torch.arange(ids.shape[1])[:, None] / 10000 ** (torch.arange(0, 32, 2) / 32)
+        places = torch.cat([steps.sin(), steps.cos()], dim=1)
+        return self.head(self.encoder(self.factor * self.words(ids) + places).mean(1))
+
+
+@fault(
+    FAULTS,
+    family="BERT",
+    layers="words",
+    causes="branch-dominates layer-scale-stands-out exploding-signal attention-saturated",
+    remedies="rescale-layer initialise scale-branch scale-attention add-normalizer",
+    source="Embeddings multiplied by the width instead of its root, and drawn at 10.",
+)
+def words_drown_the_positions(broken: bool) -> Case:
+    torch.manual_seed(613)
+    ids, y = sentences(length=8)
+    return Case(model=ScaledWords(320.0 if broken else 1.0), data=(ids, y), loss="cross_entropy")
