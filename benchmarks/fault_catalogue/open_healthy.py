@@ -1,31 +1,48 @@
 """The open half, healthy models: what a careful practitioner builds, though a naive rule would warn about it."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 from .case import Case, Healthy, healthy
 from .parts import (
     GPT,
+    VAE,
     Autoencoder,
     ConvNet,
     Denoiser,
+    Generator,
+    GraphNet,
+    Recommender,
     ResNet,
     SentenceEncoder,
+    SequenceClassifier,
+    Siamese,
     TransformerBlock,
     UNet,
     ViT,
     as_pixels,
     blob_images,
+    communities,
+    contrastive_loss,
+    discriminator,
+    evidence_loss,
+    image_pairs,
     initialise_transformer,
     mlp,
     noisy_images,
     over_tokens,
+    ratings,
     regression_table,
+    remembered_series,
     sentences,
     table,
     text,
     train,
+    waves,
 )
 
 HEALTHY: list[Healthy] = []
@@ -365,3 +382,360 @@ def few_samples_in_train_mode_with_group_norm() -> Case:
         nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 4),
     )  # fmt: skip
     return Case(model=model, data=(x, y), loss="cross_entropy")
+
+
+# ------------------------------------------------------------------------------------------ tables, and units that idle
+
+
+@healthy(HEALTHY, family="MLP")
+def one_unit_in_six_is_dead() -> Case:
+    torch.manual_seed(726)
+    x, y = table()
+    model = mlp(12, 48, 48, 3)
+    train(model, x, y, F.cross_entropy, steps=60)
+    for layer in (model[0], model[2]):
+        layer.bias.data[:8] = -20.0
+    train(model, x, y, F.cross_entropy, steps=60)
+    return Case(model=model, data=(x, y), loss="cross_entropy")
+
+
+@healthy(HEALTHY, family="MLP")
+def four_units() -> Case:
+    torch.manual_seed(727)
+    x, y = torch.randn(96, 2), torch.arange(96) % 2
+    x = x + 3 * (y[:, None] - 0.5)
+    return Case(model=mlp(2, 4, 2, activation=nn.Tanh), data=(x, y), loss="cross_entropy")
+
+
+@healthy(HEALTHY, family="MLP")
+def one_sigmoid_output_with_bce() -> Case:
+    torch.manual_seed(728)
+    x, y = table(classes=2)
+    return Case(model=nn.Sequential(*mlp(12, 32, 1), nn.Sigmoid()), data=(x, y[:, None].float()), loss=nn.BCELoss())
+
+
+@healthy(HEALTHY, family="MLP")
+def log_softmax_with_nll() -> Case:
+    torch.manual_seed(729)
+    x, y = table(classes=5)
+    return Case(model=nn.Sequential(*mlp(12, 32, 5), nn.LogSoftmax(1)), data=(x, y), loss=nn.NLLLoss())
+
+
+@healthy(HEALTHY, family="MLP")
+def targets_that_nobody_can_predict() -> Case:
+    torch.manual_seed(730)
+    x, y = regression_table(256)
+    y = 0.3 * y + torch.randn_like(y)
+    model = mlp(8, 16, 1)
+    train(model, x, y, F.mse_loss, steps=60)
+    return Case(model=model, data=(x, y), loss="mse")
+
+
+@healthy(HEALTHY, family="MLP")
+def trained_to_a_perfect_fit() -> Case:
+    torch.manual_seed(731)
+    x, y = table(64)
+    model = mlp(12, 64, 64, 3)
+    train(model, x, y, F.cross_entropy, steps=300)
+    return Case(model=model, data=(x, y), loss="cross_entropy")
+
+
+@healthy(HEALTHY, family="MLP")
+def eight_selu_layers() -> Case:
+    torch.manual_seed(732)
+    x, y = table()
+    model = mlp(12, *[32] * 8, 3, activation=nn.SELU)
+    for layer in model[::2]:
+        nn.init.kaiming_normal_(layer.weight, nonlinearity="linear")
+    return Case(model=model, data=(x, y), loss="cross_entropy")
+
+
+@healthy(HEALTHY, family="MLP")
+def weight_decayed() -> Case:
+    torch.manual_seed(733)
+    x, y = regression_table()
+    model = mlp(8, 32, 32, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
+    train(model, x, y, F.mse_loss, steps=200, optimizer=optimizer)
+    return Case(model=model, data=(x, y), loss="mse", train=False)
+
+
+@healthy(HEALTHY, family="MLP")
+def heavy_tails() -> Case:
+    torch.manual_seed(734)
+    x, y = table(256)
+    return Case(model=mlp(12, 32, 32, 3), data=(x * x.abs() / 1.7, y), loss="cross_entropy")
+
+
+@healthy(HEALTHY, family="MLP")
+def sparse_one_hot_columns() -> Case:
+    torch.manual_seed(735)
+    kinds = torch.randint(20, (192, 4))
+    x = F.one_hot(kinds, 20).flatten(1).float()
+    return Case(model=mlp(80, 32, 3), data=(x, kinds.sum(1) % 3), loss="cross_entropy")
+
+
+@healthy(HEALTHY, family="MLP")
+def binary_table_four_to_one() -> Case:
+    torch.manual_seed(736)
+    x = (torch.rand(200, 16) < 0.3).float()
+    y = (x[:, :6].sum(1) > 2).long()  # about one row in four or five
+    return Case(model=mlp(16, 24, 2), data=(x, y), loss="cross_entropy")
+
+
+def standardised_square(output: Tensor, price: Tensor) -> Tensor:
+    """Return the mean square of standardised prices."""
+    return F.mse_loss(output, (price - 3e5) / 1e5)
+
+
+@healthy(HEALTHY, family="MLP")
+def prices_standardised_in_the_loss() -> Case:
+    torch.manual_seed(737)
+    x, y = regression_table()
+    return Case(model=mlp(8, 32, 32, 1), data=(x, 3e5 + 1e5 * y), loss=standardised_square)
+
+
+@healthy(HEALTHY, family="MLP")
+def half_the_units_dropped() -> Case:
+    torch.manual_seed(738)
+    x, y = table()
+    model = nn.Sequential(
+        nn.Linear(12, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 3)
+    )
+    return Case(model=model, data=(x, y), loss="cross_entropy")
+
+
+@healthy(HEALTHY, family="MLP")
+def weight_norm_in_each_layer() -> Case:
+    torch.manual_seed(739)
+    x, y = regression_table()
+    model = mlp(8, 32, 32, 1)
+    for index in (0, 2, 4):
+        weight_norm(model[index])
+    return Case(model=model, data=(x, y), loss="mse")
+
+
+@healthy(HEALTHY, family="MLP")
+def bfloat16_weights() -> Case:
+    torch.manual_seed(740)
+    x, y = table()
+    return Case(model=mlp(12, 32, 32, 3).bfloat16(), data=(x.bfloat16(), y), loss="cross_entropy")
+
+
+# ----------------------------------------------------------------------------------------------------- several branches
+
+
+class GatedExperts(nn.Module):
+    """Eight experts of which each sample sees the two with the highest scores, weighed by these."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router, self.experts = nn.Linear(12, 8), nn.ModuleList(mlp(12, 16, 3) for _ in range(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights, chosen = self.router(x).softmax(1).topk(2)
+        total = torch.zeros(len(x), 3)
+        for index, expert in enumerate(self.experts):
+            rows, place = (chosen == index).nonzero(as_tuple=True)
+            if len(rows):
+                total = total.index_add(0, rows, weights[rows, place, None] * expert(x[rows]))
+        return total
+
+
+@healthy(HEALTHY, family="mixture of experts")
+def some_expert_gets_no_sample() -> Case:
+    torch.manual_seed(741)
+    x, y = table(12)
+    return Case(model=GatedExperts(), data=(x, y), loss="cross_entropy")
+
+
+class EarlyExit(nn.Module):
+    """Two stages, each with a head of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Sequential(*mlp(12, 32, 32), nn.ReLU()), nn.Sequential(*mlp(32, 32, 32), nn.ReLU())
+        self.early, self.late = nn.Linear(32, 3), nn.Linear(32, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = self.first(x)
+        return self.early(hidden), self.late(self.second(hidden))
+
+
+def both_exits(output: tuple[Tensor, Tensor], target: Tensor) -> Tensor:
+    """Return the sum of the losses of both heads."""
+    return 0.3 * F.cross_entropy(output[0], target) + F.cross_entropy(output[1], target)
+
+
+@healthy(HEALTHY, family="early exit")
+def two_exits() -> Case:
+    torch.manual_seed(742)
+    x, y = table()
+    return Case(model=EarlyExit(), data=(x, y), loss=both_exits)
+
+
+class TwoTasks(nn.Module):
+    """One trunk and two heads, of which a batch uses one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(*mlp(12, 32, 32), nn.ReLU())
+        self.heads = nn.ModuleDict({"kind": nn.Linear(32, 3), "size": nn.Linear(32, 1)})
+
+    def forward(self, x: Tensor, task: str = "kind") -> Tensor:
+        return self.heads[task](self.trunk(x))
+
+
+@healthy(HEALTHY, family="multi-task")
+def a_head_for_another_task() -> Case:
+    torch.manual_seed(743)
+    x, y = table()
+    return Case(model=TwoTasks(), data=(x, y), loss="cross_entropy")
+
+
+class Sphere(nn.Module):
+    """Embeds on the unit sphere; scores are cosines with class centres, divided by a temperature."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.centres = mlp(12, 32, 16), nn.Parameter(torch.randn(3, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 10 * F.normalize(self.body(x), dim=1) @ F.normalize(self.centres, dim=1).T
+
+
+@healthy(HEALTHY, family="metric learning")
+def embeddings_on_the_sphere() -> Case:
+    torch.manual_seed(744)
+    x, y = table()
+    return Case(model=Sphere(), data=(x, y), loss="cross_entropy")
+
+
+@healthy(HEALTHY, family="Siamese")
+def siamese_pairs() -> Case:
+    torch.manual_seed(745)
+    pairs, same = image_pairs()
+    return Case(model=Siamese(), data=(pairs, same), loss=contrastive_loss)
+
+
+@healthy(HEALTHY, family="VAE")
+def vae_trained_a_little() -> Case:
+    torch.manual_seed(746)
+    x = as_pixels(blob_images()[0]).flatten(1)
+    model = VAE()
+    train(model, x, x, evidence_loss, steps=60)
+    return Case(model=model, data=(x, x), loss=evidence_loss)
+
+
+@healthy(HEALTHY, family="GAN")
+def generator_from_noise() -> Case:
+    torch.manual_seed(747)
+    return Case(model=Generator(), data=torch.randn(48, 16))
+
+
+@healthy(HEALTHY, family="GAN")
+def discriminator_with_spectral_norm() -> Case:
+    torch.manual_seed(748)
+    x, _ = blob_images(48)
+    real = (torch.arange(48) % 2)[:, None].float()
+    x = torch.where(real[:, :, None, None] > 0.5, x, torch.randn_like(x))
+    return Case(model=discriminator(spectral_norm), data=(x, real), loss=F.binary_cross_entropy_with_logits)
+
+
+@healthy(HEALTHY, family="GNN")
+def graph_with_lonely_nodes() -> Case:
+    torch.manual_seed(749)
+    x, edges, y = communities()
+    return Case(model=GraphNet(edges[:, (edges > 5).all(0)]), data=(x, y), loss="cross_entropy")
+
+
+@healthy(HEALTHY, family="recommender")
+def many_users_not_in_the_batch() -> Case:
+    torch.manual_seed(750)
+    pairs, score = ratings(64)
+    return Case(model=Recommender(users=2000, items=500), data=(pairs, score), loss="mse")
+
+
+# --------------------------------------------------------------------------------------------------- recurrent networks
+
+
+@healthy(HEALTHY, family="RNN")
+def tanh_rnn_trained_a_little() -> Case:
+    torch.manual_seed(751)
+    x, y = waves(steps=20)
+    model = SequenceClassifier(nn.RNN(3, 24, batch_first=True), 3)
+    train(model, x, y, F.cross_entropy, steps=80)
+    return Case(model=model, data=(x, y), loss="cross_entropy")
+
+
+@healthy(HEALTHY, family="LSTM")
+def forget_bias_of_one() -> Case:
+    torch.manual_seed(752)
+    x, y = remembered_series(steps=30)
+    lstm = nn.LSTM(4, 24, num_layers=2, batch_first=True)
+    for name, bias in lstm.named_parameters():
+        if name.startswith("bias_ih"):
+            bias.data[24:48] = 1.0
+    return Case(model=SequenceClassifier(lstm, 4), data=(x, y), loss="cross_entropy")
+
+
+@healthy(HEALTHY, family="GRU")
+def long_memory_early_in_training() -> Case:
+    torch.manual_seed(753)
+    x, y = remembered_series(steps=50)
+    model = SequenceClassifier(nn.GRU(4, 24, batch_first=True), 4)
+    train(model, x, y, F.cross_entropy, steps=5)
+    return Case(model=model, data=(x, y), loss="cross_entropy")
+
+
+class GatedConvolution(nn.Module):
+    """Dilated convolutions with tanh and sigmoid gates and skips to the head (WaveNet)."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.first, self.head = nn.Conv1d(3, width, 1), nn.Linear(width, 3)
+        self.gated = nn.ModuleList(
+            nn.Conv1d(width, 2 * width, 3, padding=2**level, dilation=2**level) for level in range(4)
+        )
+        self.mix = nn.ModuleList(nn.Conv1d(width, width, 1) for _ in range(4))
+
+    def forward(self, series: Tensor) -> Tensor:
+        x, skips = self.first(series.transpose(1, 2)), 0
+        for gated, mix in zip(self.gated, self.mix):
+            value, gate = gated(x).chunk(2, dim=1)
+            y = mix(torch.tanh(value) * torch.sigmoid(gate))
+            x, skips = x + y, skips + y
+        return self.head(torch.relu(skips).mean(2))
+
+
+@healthy(HEALTHY, family="WaveNet")
+def gated_convolutions_over_time() -> Case:
+    torch.manual_seed(754)
+    x, y = waves()
+    return Case(model=GatedConvolution(), data=(x, y), loss="cross_entropy")
+
+
+class SwishGated(nn.Module):
+    """Pre-norm residual blocks of SwiGLU units without biases, after sine positions."""
+
+    def __init__(self, width: int = 32, depth: int = 3) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(50, width), nn.Linear(width, 2)
+        self.norms = nn.ModuleList(nn.RMSNorm(width) for _ in range(depth))
+        self.up = nn.ModuleList(nn.Linear(width, 4 * width, bias=False) for _ in range(depth))
+        self.down = nn.ModuleList(nn.Linear(2 * width, width, bias=False) for _ in range(depth))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        angles = torch.arange(ids.shape[1])[:, None] * torch.exp(-math.log(1e4) * torch.arange(16) / 16)
+        x = self.words(ids) + torch.cat([angles.sin(), angles.cos()], dim=1)
+        for norm, up, down in zip(self.norms, self.up, self.down):
+            value, gate = up(norm(x)).chunk(2, dim=-1)
+            x = x + down(value * F.silu(gate))
+        return self.head(x.amax(1))
+
+
+@healthy(HEALTHY, family="GLU")
+def swish_gates_and_sine_positions() -> Case:
+    torch.manual_seed(755)
+    ids, y = sentences()
+    return Case(model=SwishGated(), data=(ids, y), loss="cross_entropy")

@@ -146,7 +146,7 @@ def residual_blocks_without_normalizer(broken: bool) -> Case:
 def residual_scale_of_ten(broken: bool) -> Case:
     torch.manual_seed(106)
     x, y = blob_images(32, size=12)
-    return Case(model=PlainResidual(4, 10.0 if broken else 0.1), data=(x, y), loss="cross_entropy")
+    return Case(model=PlainResidual(6, 10.0 if broken else 0.1), data=(x, y), loss="cross_entropy")
 
 
 class LoudBranches(GPT):
@@ -276,6 +276,18 @@ def equal_weights_in_hidden_layers(broken: bool) -> Case:
     return Case(model=model, data=(x, y), loss="cross_entropy")
 
 
+class WordGRU(nn.Module):
+    """Embeddings of words, a GRU, a head that reads its last state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.recurrent = nn.Embedding(50, 16), nn.GRU(16, 24, batch_first=True)
+        self.head = nn.Linear(24, 2)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.recurrent(self.words(ids))[0][:, -1])
+
+
 @fault(
     FAULTS,
     family="GRU",
@@ -289,21 +301,9 @@ def gru_with_equal_weights(broken: bool) -> Case:
     ids, y = sentences(length=10)
     model = WordGRU()
     if broken:
-        for parameter in model.recurrent.parameters():
+        for parameter in (*model.recurrent.parameters(), model.head.weight):
             nn.init.constant_(parameter, 1 / 24)
     return Case(model=model, data=(ids, y), loss="cross_entropy")
-
-
-class WordGRU(nn.Module):
-    """Embeddings of words, a GRU, a head that reads its last state."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.recurrent = nn.Embedding(50, 16), nn.GRU(16, 24, batch_first=True)
-        self.head = nn.Linear(24, 2)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.head(self.recurrent(self.words(ids))[0][:, -1])
 
 
 @fault(
@@ -385,7 +385,7 @@ def decayed_to_nothing(broken: bool) -> Case:
     layers="features.5",
     causes=f"zero-weights output-constant layer-scale-stands-out dead-units {SMALLER_SIGNAL}",
     remedies="lower-weight-decay restore-weights initialise",
-    source="One parameter group with a decay of 0.3 instead of 0.0003.",
+    source="One parameter group with a decay of 2 instead of 2e-4.",
 )
 def one_group_decayed(broken: bool) -> Case:
     torch.manual_seed(119)
@@ -393,9 +393,8 @@ def one_group_decayed(broken: bool) -> Case:
     model = ConvNet(norm=False)
     group = list(model.features[5].parameters())
     others = [p for p in model.parameters() if all(p is not other for other in group)]
-    optimizer = torch.optim.AdamW(
-        [{"params": group, "weight_decay": 30.0 if broken else 1e-3}, {"params": others}], lr=3e-3
-    )
+    groups = [{"params": group, "weight_decay": 2.0 if broken else 1e-4}, {"params": others}]
+    optimizer = torch.optim.SGD(groups, lr=0.05)
     train(model, x, y, F.cross_entropy, steps=100, optimizer=optimizer)
     return Case(model=model, data=(x, y), loss="cross_entropy", train=False)
 

@@ -16,7 +16,6 @@ from .parts import (
     noisy_images,
     over_tokens,
     regression_table,
-    sentences,
     table,
     text,
     train,
@@ -113,6 +112,17 @@ def negative_weights_on_pixels(broken: bool) -> Case:
     return Case(model=model, data=(x, y), loss="cross_entropy")
 
 
+class RectifiedCode(Autoencoder):
+    """An autoencoder whose code of eight units is rectified."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last_of_encoder = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.decoder(self.last_of_encoder(self.encoder(x)))
+
+
 @fault(
     FAULTS,
     family="autoencoder",
@@ -130,24 +140,13 @@ def code_units_dead(broken: bool) -> Case:
     return Case(model=model, data=(x, x), loss="mse")
 
 
-class RectifiedCode(Autoencoder):
-    """An autoencoder whose code of eight units is rectified."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.last_of_encoder = nn.ReLU()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.decoder(self.last_of_encoder(self.encoder(x)))
-
-
 @fault(
     FAULTS,
     family="MLP",
     layers="2 3 4 5",
     causes="saturated-units layer-scale-stands-out exploding-signal",
     remedies="rescale-layer initialise change-activation add-normalizer",
-    source="A gain of 30 for tanh layers.",
+    source="A gain of 50 for tanh layers.",
 )
 def tanh_layers_saturated(broken: bool) -> Case:
     torch.manual_seed(307)
@@ -155,7 +154,7 @@ def tanh_layers_saturated(broken: bool) -> Case:
     model = mlp(8, 32, 32, 32, 1, activation=nn.Tanh)
     if broken:
         for layer in (model[2], model[4]):
-            layer.weight.data.mul_(30)
+            layer.weight.data.mul_(50)
     return Case(model=model, data=(x, y), loss="mse")
 
 
@@ -199,14 +198,14 @@ def gates_shut(broken: bool) -> Case:
     layers="0 1",
     causes="saturated-units inputs-not-scaled",
     remedies="scale-inputs add-normalizer change-activation",
-    source="Raw measurements in percent and hertz, straight into sigmoids.",
+    source="Raw readings near 500, straight into tanh units.",
 )
-def sigmoids_saturated_by_data(broken: bool) -> Case:
+def tanh_units_saturated_by_data(broken: bool) -> Case:
     torch.manual_seed(309)
     x, y = table()
     return Case(
-        model=mlp(12, 32, 32, 3, activation=nn.Sigmoid),
-        data=(50 + 40 * x if broken else x, y),
+        model=mlp(12, 32, 32, 3, activation=nn.Tanh),
+        data=(500 + 40 * x if broken else x, y),
         loss="cross_entropy",
     )
 
@@ -317,6 +316,17 @@ def keep_rate_as_dropout_rate(broken: bool) -> Case:
     return Case(model=DroppedGPT(0.95 if broken else 0.05), data=(ids, following), loss=over_tokens)
 
 
+class DroppedConvNet(ConvNet):
+    """A ConvNet with dropout before its head."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(rate)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.drop(self.features(x).mean((2, 3))))
+
+
 @fault(
     FAULTS,
     family="CNN",
@@ -329,45 +339,6 @@ def dropout_slip_before_the_head(broken: bool) -> Case:
     torch.manual_seed(315)
     x, y = blob_images()
     return Case(model=DroppedConvNet(0.99 if broken else 0.1), data=(x, y), loss="cross_entropy")
-
-
-class DroppedConvNet(ConvNet):
-    """A ConvNet with dropout before its head."""
-
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        self.drop = nn.Dropout(rate)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.drop(self.features(x).mean((2, 3))))
-
-
-class BagOfWords(nn.Module):
-    """Embeddings of words summed and squashed, a small MLP."""
-
-    def __init__(self, mean: bool) -> None:
-        super().__init__()
-        self.words, self.mean = nn.Embedding(50, 24), mean
-        self.squash, self.head = nn.Tanh(), mlp(24, 24, 2)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        x = self.words(ids)
-        return self.head(self.squash(x.mean(1) if self.mean else 8 * x.sum(1)))
-
-
-@fault(
-    FAULTS,
-    family="bag of words",
-    layers="squash words",
-    causes="saturated-units exploding-signal layer-scale-stands-out",
-    remedies="rescale-layer initialise change-activation add-normalizer scale-inputs",
-    source="A sum over a long text where the mean was meant, before a tanh.",
-)
-def sum_of_words_saturates_tanh(broken: bool) -> Case:
-    torch.manual_seed(316)
-    ids, _ = sentences(96, length=20)
-    y = (ids < 22).sum(1)
-    return Case(model=BagOfWords(not broken), data=(ids, (y > y.median()).long()), loss="cross_entropy")
 
 
 @fault(
