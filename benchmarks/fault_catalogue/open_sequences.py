@@ -11,6 +11,7 @@ from .parts import (
     SentenceEncoder,
     SequenceClassifier,
     ViT,
+    accuracy,
     blob_images,
     over_tokens,
     remembered_series,
@@ -170,24 +171,6 @@ class PaddedEncoder(SentenceEncoder):
 @fault(
     FAULTS,
     family="BERT",
-    layers="encoder.layers.0 encoder.layers.0.self_attn encoder.layers.1 encoder.layers.1.self_attn",
-    causes="attention-saturated layer-scale-stands-out saturated-units",
-    remedies="scale-attention rescale-layer initialise restore-weights",
-    source="Weights of queries and keys that were multiplied by their scale twice when they were converted.",
-)
-def converted_queries_too_large(broken: bool) -> Case:
-    torch.manual_seed(608)
-    ids, y = sentences(128, length=6, vocabulary=12)
-    model = PaddedEncoder(length=7)
-    if broken:
-        for layer in model.encoder.layers:
-            layer.self_attn.in_proj_weight.data[:64] *= 30
-    return Case(model=model, data=(F.pad(ids, (1, 0), value=1), y), loss="cross_entropy")
-
-
-@fault(
-    FAULTS,
-    family="BERT",
     layers="encoder encoder.layers.0 encoder.layers.1 encoder.layers.0.self_attn encoder.layers.1.self_attn",
     causes="attention-mask-wrong",
     remedies="fix-mask",
@@ -252,6 +235,15 @@ class CrossAttention(nn.Module):
         return self.head(self.attention(self.query(question)[:, None], x, x, key_padding_mask=hidden)[0][:, 0])
 
 
+def questions(count: int = 96) -> tuple[dict[str, Tensor], Tensor]:
+    """Return questions, memories of four keys with their answers and two empty places, and the right answers."""
+    question, answers = torch.randint(4, (count,)), torch.randint(3, (count, 4))
+    memory = torch.zeros(count, 6, 8)
+    memory[:, :4, :4], memory[:, :4, 4:7] = torch.eye(4), F.one_hot(answers, 3).float()
+    filled = torch.arange(6).expand(count, 6) < 4
+    return {"question": question, "memory": memory, "filled": filled}, answers[torch.arange(count), question]
+
+
 @fault(
     FAULTS,
     family="cross-attention",
@@ -262,19 +254,25 @@ class CrossAttention(nn.Module):
 )
 def memory_mask_inverted(broken: bool) -> Case:
     torch.manual_seed(612)
-    question = torch.randint(4, (96,))
-    memory = torch.zeros(96, 6, 8)
-    memory[:, :4, :4] = torch.eye(4)
-    answers = torch.randint(3, (96, 4))
-    memory[:, :4, 4:7] = F.one_hot(answers, 3).float()
-    filled = torch.arange(6).expand(96, 6) < 4
-    y = answers[torch.arange(96), question]
-    return Case(
-        model=CrossAttention(broken),
-        data=({"question": question, "memory": memory, "filled": filled}, y),
-        loss="cross_entropy",
-        judge=lambda output: (output.argmax(1) == y).float().mean().item(),
-    )
+    inputs, y = questions()
+    return Case(model=CrossAttention(broken), data=(inputs, y), loss="cross_entropy", judge=accuracy(y))
+
+
+@fault(
+    FAULTS,
+    family="cross-attention",
+    layers="attention attention.in_proj_weight",
+    causes="attention-saturated layer-scale-stands-out saturated-units",
+    remedies="scale-attention rescale-layer initialise restore-weights",
+    source="Weights of queries and keys that were multiplied by their scale twice when they were converted.",
+)
+def converted_queries_too_large(broken: bool) -> Case:
+    torch.manual_seed(608)
+    inputs, y = questions()
+    model = CrossAttention(inverted=False)
+    if broken:
+        model.attention.in_proj_weight.data[:32] *= 60
+    return Case(model=model, data=inputs, objective=lambda output: F.cross_entropy(output, y), judge=accuracy(y))
 
 
 class ScaledWords(SentenceEncoder):

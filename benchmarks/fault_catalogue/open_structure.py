@@ -297,16 +297,16 @@ def second_encoder_never_called(broken: bool) -> Case:
 @fault(
     FAULTS,
     family="MLP",
-    layers="2 2.weight 2.bias 4 4.weight 4.bias",
+    layers="0 0.weight 0.bias",
     causes="frozen-layer",
     remedies="unfreeze",
-    source="Fresh layers frozen for an experiment and never thawed.",
+    source="A fresh layer frozen for an experiment and never thawed.",
 )
-def narrow_layers_frozen(broken: bool) -> Case:
+def narrow_first_layer_frozen(broken: bool) -> Case:
     torch.manual_seed(210)
     x, y = table()
-    model = mlp(12, 16, 4, 4, 16, 3)
-    model[2:5].requires_grad_(not broken)
+    model = mlp(12, 5, 32, 32, 3)
+    model[0].requires_grad_(not broken)
     return Case(model=model, data=(x, y), loss="cross_entropy")
 
 
