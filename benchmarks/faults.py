@@ -9,6 +9,7 @@ scoring alone: its misses are named only on request. Rules may be tuned on the h
 """
 
 import argparse
+import inspect
 import sys
 import time
 import warnings
@@ -72,10 +73,11 @@ CAUSES: dict[str, tuple[str, ...]] = {
 
 def diagnose(case: Case, examine: Callable[..., Any] = ns.check) -> tuple[list[Any], str]:
     """Return the warnings and errors of a check or an audit, and the error that it raised, if it did."""
+    takes_loss = "loss" in inspect.signature(examine).parameters
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            result = examine(case.model, case.data, loss=case.loss)
+            result = examine(case.model, case.data, **({"loss": case.loss} if takes_loss else {}))
     except Exception as error:
         return [], f"{type(error).__name__}: {error}"
     return [finding for finding in result.findings if finding.severity > ns.Severity.INFO], ""
@@ -106,14 +108,14 @@ def score_half(
     for fault in faults:
         findings, error = diagnose(fault.build(), examine)
         found, cause, remedy = judge(fault, findings)
-        total.update(faults=1, found=found, cause=cause, remedy=remedy, errors=bool(error))
+        total.update(faults=1, found=int(found), cause=int(cause), remedy=int(remedy), errors=int(bool(error)))
         if not remedy and name_misses:
             story = ", ".join(f"{finding.code} at {finding.where}" for finding in findings) or error or "nothing"
             level = "cause right" if cause else "found" if found else "missed"
             print(f"{level:12} {fault.name} ({'/'.join(sorted(fault.causes))}): {story}", flush=True)
     for healthy in healthy_models:
         findings, error = diagnose(healthy.build(), examine)
-        total.update(healthy=1, alarms=bool(findings), refused=bool(error))
+        total.update(healthy=1, alarms=int(bool(findings)), refused=int(bool(error)))
         if (findings or error) and name_misses:
             story = ", ".join(f"{finding.code} at {finding.where}" for finding in findings) or error
             print(f"false alarm  {healthy.name}: {story}", flush=True)

@@ -75,9 +75,12 @@ class Healthy:
 
 
 def fault(
-    register: list[Fault], *, family: str, causes: str, remedies: str, source: str, layers: str = ""
+    register: list[Fault], family: str, *, causes: str, remedies: str, source: str = "", layers: str = ""
 ) -> Callable[[Callable[[bool], Case]], Callable[[bool], Case]]:
-    """Register the decorated builder, which takes whether to plant the fault; keys and names are split at spaces."""
+    """Register the decorated builder, which takes whether to plant the fault; keys and names are split at spaces.
+
+    Without `source`, the builder's docstring says where people make this mistake.
+    """
 
     def add(build: Callable[[bool], Case]) -> Callable[[bool], Case]:
         register.append(
@@ -89,7 +92,7 @@ def fault(
                 causes=frozenset(causes.split()),
                 layers=tuple(layers.split()),
                 remedies=frozenset(remedies.split()),
-                source=source,
+                source=source or build.__doc__ or "",
             )
         )
         return build

@@ -1,5 +1,7 @@
 """The open half, faults of the data, the targets and the loss."""
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -19,6 +21,7 @@ from .parts import (
     binary_accuracy,
     blob_images,
     communities,
+    explained_variance,
     mlp,
     overlap_with,
     ratings,
@@ -30,6 +33,7 @@ from .parts import (
 )
 
 FAULTS: list[Fault] = []
+plant = partial(fault, FAULTS)
 
 
 def with_last(model: nn.Sequential, last: nn.Module | None) -> nn.Sequential:
@@ -40,28 +44,18 @@ def with_last(model: nn.Sequential, last: nn.Module | None) -> nn.Sequential:
 # ------------------------------------------------------------------------------------------------------------- the data
 
 
-@fault(
-    FAULTS,
-    family="CNN",
-    causes="inputs-not-scaled exploding-signal",
-    remedies="scale-inputs",
-    source="Images as they come from the file.",
-)
+@plant("CNN", causes="inputs-not-scaled exploding-signal", remedies="scale-inputs")
 def bytes_into_plain_convolutions(broken: bool) -> Case:
+    """Images as they come from the file."""
     torch.manual_seed(401)
     images, y = blob_images()
     pixels = (255 * as_pixels(images)).round()
     return Case(model=ConvNet(norm=False), data=(pixels if broken else (pixels - 60) / 50, y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="MLP",
-    causes="inputs-not-scaled",
-    remedies="scale-inputs",
-    source="LayerNorm after the first layer hides the scale but keeps what all images have in common.",
-)
+@plant("MLP", causes="inputs-not-scaled", remedies="scale-inputs")
 def bytes_before_a_layer_norm(broken: bool) -> Case:
+    """LayerNorm after the first layer hides the scale but keeps what all images have in common."""
     torch.manual_seed(402)
     images, y = blob_images(96, classes=6)
     pixels = (200 + 55 * as_pixels(images)).flatten(1)
@@ -71,28 +65,18 @@ def bytes_before_a_layer_norm(broken: bool) -> Case:
     )
 
 
-@fault(
-    FAULTS,
-    family="ViT",
-    causes="inputs-not-scaled vanishing-signal output-constant",
-    remedies="scale-inputs",
-    source="Divided by 255 twice: once by ToTensor, once by hand.",
-)
+@plant("ViT", causes="inputs-not-scaled vanishing-signal output-constant", remedies="scale-inputs")
 def divided_by_255_twice(broken: bool) -> Case:
+    """Divided by 255 twice: once by ToTensor, once by hand."""
     torch.manual_seed(403)
     images, y = blob_images()
     pixels = as_pixels(images)
     return Case(model=ViT(depth=2), data=(pixels / 255**2 if broken else 4 * pixels - 1, y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="MLP",
-    causes="one-input-column-dominates inputs-not-scaled",
-    remedies="scale-inputs",
-    source="An income beside shares.",
-)
+@plant("MLP", causes="one-input-column-dominates inputs-not-scaled", remedies="scale-inputs")
 def one_column_in_dollars(broken: bool) -> Case:
+    """An income beside shares."""
     torch.manual_seed(404)
     x, y = table()
     if broken:
@@ -100,14 +84,9 @@ def one_column_in_dollars(broken: bool) -> Case:
     return Case(model=mlp(12, 32, 32, 3), data=(x, y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="GRU",
-    causes="one-input-column-dominates inputs-not-scaled",
-    remedies="scale-inputs",
-    source="The time stamp in seconds is fed as a feature.",
-)
+@plant("GRU", causes="one-input-column-dominates inputs-not-scaled", remedies="scale-inputs")
 def time_stamps_as_a_feature(broken: bool) -> Case:
+    """The time stamp in seconds is fed as a feature."""
     torch.manual_seed(405)
     x, y = waves()
     stamps = torch.arange(40.0).expand(64, 40)[:, :, None]
@@ -115,14 +94,9 @@ def time_stamps_as_a_feature(broken: bool) -> Case:
     return Case(model=SequenceClassifier(nn.GRU(4, 24, batch_first=True), 3), data=(x, y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="recommender",
-    causes="one-input-column-dominates inputs-not-scaled",
-    remedies="scale-inputs",
-    source="An identifier taken for a number.",
-)
+@plant("recommender", causes="one-input-column-dominates inputs-not-scaled", remedies="scale-inputs")
 def identifier_as_a_number(broken: bool) -> Case:
+    """An identifier taken for a number."""
     torch.manual_seed(406)
     x, y = regression_table()
     if broken:
@@ -130,27 +104,17 @@ def identifier_as_a_number(broken: bool) -> Case:
     return Case(model=mlp(x.shape[1], 32, 32, 1), data=(x, y), loss="mse")
 
 
-@fault(
-    FAULTS,
-    family="ResNet",
-    causes="inputs-constant output-constant",
-    remedies="check-data",
-    source="The data set returns its first image for every index.",
-)
+@plant("ResNet", causes="inputs-constant output-constant", remedies="check-data")
 def the_same_image_each_time(broken: bool) -> Case:
+    """The data set returns its first image for every index."""
     torch.manual_seed(407)
     x, y = blob_images()
     return Case(model=ResNet(blocks=2), data=(x[:1].repeat(64, 1, 1, 1) if broken else x, y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="MLP",
-    causes="inputs-constant output-constant dead-units",
-    remedies="check-data scale-inputs",
-    source="Integer division of pixels by 255.",
-)
+@plant("MLP", causes="inputs-constant output-constant dead-units", remedies="check-data scale-inputs")
 def pixels_floor_divided(broken: bool) -> Case:
+    """Integer division of pixels by 255."""
     torch.manual_seed(408)
     images, y = blob_images()
     pixels = (254 * as_pixels(images)).flatten(1)
@@ -158,28 +122,18 @@ def pixels_floor_divided(broken: bool) -> Case:
     return Case(model=mlp(256, 32, 4), data=(x, y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="MLP",
-    causes="not-finite-data",
-    remedies="clean-data check-data",
-    source="Missing values in a table.",
-)
+@plant("MLP", causes="not-finite-data", remedies="clean-data check-data")
 def missing_values_in_a_column(broken: bool) -> Case:
+    """Missing values in a table."""
     torch.manual_seed(409)
     x, y = table()
     x[5::40, 7] = torch.nan if broken else 0.0
     return Case(model=mlp(12, 32, 3), data=(x, y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="CNN",
-    causes="not-finite-data",
-    remedies="clean-data check-data guard-domain",
-    source="The logarithm of a spectrogram with silent bins.",
-)
+@plant("CNN", causes="not-finite-data", remedies="clean-data check-data guard-domain")
 def logarithm_of_silence(broken: bool) -> Case:
+    """The logarithm of a spectrogram with silent bins."""
     torch.manual_seed(410)
     images, y = blob_images()
     power = as_pixels(images).clamp(min=0.2) - 0.2
@@ -190,29 +144,27 @@ def logarithm_of_silence(broken: bool) -> Case:
 # -------------------------------------------------------------------------------------------------- the last activation
 
 
-@fault(
-    FAULTS,
-    family="ResNet",
+@plant(
+    "ResNet",
     layers="1",
     causes="softmax-twice",
     remedies="remove-final-activation change-loss change-output-activation",
-    source="nn.Softmax at the end and nn.CrossEntropyLoss.",
 )
 def softmax_then_cross_entropy(broken: bool) -> Case:
+    """nn.Softmax at the end and nn.CrossEntropyLoss."""
     torch.manual_seed(411)
     x, y = blob_images(96, classes=8)
     model = nn.Sequential(ResNet(blocks=2, width=8, classes=8), nn.Softmax(1) if broken else nn.Identity())
     return Case(model=model, data=(x, y), loss=nn.CrossEntropyLoss())
 
 
-@fault(
-    FAULTS,
-    family="U-Net",
+@plant(
+    "U-Net",
     causes="softmax-twice output-range-too-small activation-before-loss",
     remedies="remove-final-activation change-loss",
-    source="A sigmoid in the model and BCEWithLogitsLoss.",
 )
 def sigmoid_then_bce_with_logits(broken: bool) -> Case:
+    """A sigmoid in the model and BCEWithLogitsLoss."""
     torch.manual_seed(412)
     x, _ = blob_images(32)
     mask = (as_pixels(x) > 0.6).float()
@@ -232,14 +184,9 @@ class RectifiedGraph(GraphNet):
         return torch.relu(super().forward(x))
 
 
-@fault(
-    FAULTS,
-    family="GNN",
-    causes="activation-before-loss output-range-too-small dead-units",
-    remedies="remove-final-activation",
-    source="The ReLU of the loop is applied to the last layer too.",
-)
+@plant("GNN", causes="activation-before-loss output-range-too-small dead-units", remedies="remove-final-activation")
 def relu_then_cross_entropy(broken: bool) -> Case:
+    """The ReLU of the loop is applied to the last layer too."""
     torch.manual_seed(413)
     x, edges, y = communities()
     model = (RectifiedGraph if broken else GraphNet)(edges)
@@ -248,29 +195,27 @@ def relu_then_cross_entropy(broken: bool) -> Case:
     return Case(model=model, data=(x, y), loss="cross_entropy", judge=accuracy(y))
 
 
-@fault(
-    FAULTS,
-    family="MLP",
+@plant(
+    "MLP",
     causes="loss-does-not-fit activation-before-loss softmax-twice",
     remedies="change-output-activation change-loss remove-final-activation",
-    source="NLLLoss wants log probabilities, the model returns probabilities.",
 )
 def nll_of_probabilities(broken: bool) -> Case:
+    """NLLLoss wants log probabilities, the model returns probabilities."""
     torch.manual_seed(414)
     x, y = table(classes=6)
     model = with_last(mlp(12, 32, 6), nn.Softmax(1) if broken else nn.LogSoftmax(1))
     return Case(model=model, data=(x, y), loss=nn.NLLLoss())
 
 
-@fault(
-    FAULTS,
-    family="MLP",
+@plant(
+    "MLP",
     layers="3 2",
     causes="output-constant activation-before-loss loss-gradient-zero",
     remedies="change-output-activation more-outputs remove-final-activation change-loss",
-    source="A softmax over a single output.",
 )
 def softmax_of_one_output(broken: bool) -> Case:
+    """A softmax over a single output."""
     torch.manual_seed(415)
     x, y = table(classes=2)
     target = y[:, None].float()
@@ -278,41 +223,38 @@ def softmax_of_one_output(broken: bool) -> Case:
     return Case(model=model, data=(x, target), loss=nn.BCELoss(), judge=binary_accuracy(target, 0.5))
 
 
-@fault(
-    FAULTS,
-    family="MLP",
+@plant(
+    "MLP",
     causes="activation-before-loss targets-out-of-range output-range-too-small",
     remedies="remove-final-activation scale-targets fix-targets",
-    source="A tanh at the end where the targets are ages.",
 )
 def tanh_for_ages(broken: bool) -> Case:
+    """A tanh at the end where the targets are ages."""
     torch.manual_seed(416)
     x, y = regression_table()
     model = with_last(mlp(8, 32, 32, 1), nn.Tanh() if broken else None)
     return Case(model=model, data=(x, 4 + 2 * y), loss="mse")
 
 
-@fault(
-    FAULTS,
-    family="autoencoder",
+@plant(
+    "autoencoder",
     causes="activation-before-loss targets-out-of-range output-range-too-small",
     remedies="remove-final-activation scale-targets fix-targets change-output-activation",
-    source="A sigmoid decoder for standardised images.",
 )
 def sigmoid_decoder_for_standardised_images(broken: bool) -> Case:
+    """A sigmoid decoder for standardised images."""
     torch.manual_seed(417)
     x = blob_images()[0].flatten(1)
     return Case(model=Autoencoder(last=nn.Sigmoid() if broken else None), data=(x, x), loss="mse")
 
 
-@fault(
-    FAULTS,
-    family="MLP",
+@plant(
+    "MLP",
     causes="activation-before-loss output-range-too-small dead-units targets-out-of-range",
     remedies="remove-final-activation change-activation",
-    source="A ReLU after the last layer of a regression with negative targets.",
 )
 def relu_for_standardised_targets(broken: bool) -> Case:
+    """A ReLU after the last layer of a regression with negative targets."""
     torch.manual_seed(418)
     x, y = regression_table()
     return Case(model=with_last(mlp(8, 32, 32, 1), nn.ReLU() if broken else None), data=(x, y), loss="mse")
@@ -321,14 +263,9 @@ def relu_for_standardised_targets(broken: bool) -> Case:
 # --------------------------------------------------------------------------------------------- the loss and the targets
 
 
-@fault(
-    FAULTS,
-    family="MLP",
-    causes="loss-does-not-fit",
-    remedies="change-loss more-outputs",
-    source="Numbers of classes fitted as if they were quantities.",
-)
+@plant("MLP", causes="loss-does-not-fit", remedies="change-loss more-outputs")
 def squares_of_class_numbers(broken: bool) -> Case:
+    """Numbers of classes fitted as if they were quantities."""
     torch.manual_seed(419)
     x, order = table(count=300, classes=6)
     y = torch.tensor([3, 0, 5, 1, 4, 2])[order]  # classes have no order
@@ -342,27 +279,17 @@ def squares_of_class_numbers(broken: bool) -> Case:
     )
 
 
-@fault(
-    FAULTS,
-    family="recommender",
-    causes="targets-wrong-scale",
-    remedies="scale-targets",
-    source="Prices in euros.",
-)
+@plant("recommender", causes="targets-wrong-scale", remedies="scale-targets")
 def targets_in_ten_thousands(broken: bool) -> Case:
+    """Prices in euros."""
     torch.manual_seed(420)
     pairs, score = ratings()
     return Case(model=Recommender(), data=(pairs, 3e4 + 1e4 * score if broken else score), loss="mse")
 
 
-@fault(
-    FAULTS,
-    family="LSTM",
-    causes="targets-wrong-scale",
-    remedies="scale-targets",
-    source="Flow rates in cubic metres per second: all targets near 1e-5.",
-)
+@plant("LSTM", causes="targets-wrong-scale", remedies="scale-targets")
 def targets_at_a_hundred_thousandth(broken: bool) -> Case:
+    """Flow rates in cubic metres per second: all targets near 1e-5."""
     torch.manual_seed(421)
     x, _ = waves()
     y = x[:, -4:, :].mean((1, 2))[:, None]
@@ -371,46 +298,31 @@ def targets_at_a_hundred_thousandth(broken: bool) -> Case:
     return Case(model=model, data=(x, 1e-5 * y if broken else y), loss="mse")
 
 
-@fault(
-    FAULTS,
-    family="MLP",
-    causes="shapes-broadcast",
-    remedies="match-shapes",
-    source="Outputs (N, 1) and targets (N,).",
-)
+@plant("MLP", causes="shapes-broadcast", remedies="match-shapes")
 def column_against_row(broken: bool) -> Case:
+    """Outputs (N, 1) and targets (N,)."""
     torch.manual_seed(422)
     x, y = regression_table()
     return Case(
         model=mlp(8, 32, 32, 1),
         data=(x, y[:, 0] if broken else y),
         loss="mse",
-        judge=lambda output: (1 - (output - y).square().mean() / y.var()).item(),
+        judge=explained_variance(y),
     )
 
 
-@fault(
-    FAULTS,
-    family="CNN",
-    causes="labels-constant class-imbalance",
-    remedies="check-labels balance-classes check-data",
-    source="The labels are read from a column that was never filled in.",
-)
+@plant("CNN", causes="labels-constant class-imbalance", remedies="check-labels balance-classes check-data")
 def labels_all_of_one_class(broken: bool) -> Case:
+    """The labels are read from a column that was never filled in."""
     torch.manual_seed(423)
     x, y = blob_images()
     data = (x, torch.zeros_like(y) if broken else y)
     return Case(model=ConvNet(), data=data, loss="cross_entropy", judge=accuracy(y))
 
 
-@fault(
-    FAULTS,
-    family="MLP",
-    causes="class-imbalance",
-    remedies="balance-classes change-loss",
-    source="Fraud: one case in sixty.",
-)
+@plant("MLP", causes="class-imbalance", remedies="balance-classes change-loss")
 def one_case_in_sixty(broken: bool) -> Case:
+    """Fraud: one case in sixty."""
     torch.manual_seed(424)
     x, y = table(count=360, classes=60)
     rare = y == 59
@@ -425,14 +337,9 @@ def one_case_in_sixty(broken: bool) -> Case:
     return Case(model=mlp(12, 8, 2), data=(x, rare.long()), loss=weighted, judge=balanced)
 
 
-@fault(
-    FAULTS,
-    family="CNN",
-    causes="labels-wrong",
-    remedies="check-labels fix-targets",
-    source="Labels counted from 1 in the file that is read now, from 0 in the one that was trained on.",
-)
+@plant("CNN", causes="labels-wrong", remedies="check-labels fix-targets")
 def labels_shifted_by_one(broken: bool) -> Case:
+    """Labels counted from 1 in the file that is read now, from 0 in the one that was trained on."""
     torch.manual_seed(425)
     x, y = blob_images(96, classes=6)
     model = ConvNet(classes=7)
@@ -440,14 +347,9 @@ def labels_shifted_by_one(broken: bool) -> Case:
     return Case(model=model, data=(x, y + 1 if broken else y), loss="cross_entropy", train=False)
 
 
-@fault(
-    FAULTS,
-    family="MLP",
-    causes="labels-wrong output-constant",
-    remedies="check-labels",
-    source="The inputs were shuffled, the labels were not.",
-)
+@plant("MLP", causes="labels-wrong output-constant", remedies="check-labels")
 def labels_of_other_rows(broken: bool) -> Case:
+    """The inputs were shuffled, the labels were not."""
     torch.manual_seed(426)
     x, y = regression_table(256)
     model = mlp(8, 32, 1)
@@ -455,14 +357,13 @@ def labels_of_other_rows(broken: bool) -> Case:
     return Case(model=model, data=(x, y[torch.randperm(256)] if broken else y), loss="mse", train=False)
 
 
-@fault(
-    FAULTS,
-    family="MLP",
+@plant(
+    "MLP",
     causes="output-constant dead-units",
     remedies="lower-learning-rate restore-weights initialise change-activation reset-bias",
-    source="Trained for long at a rate that killed it early; nobody looked.",
 )
 def trained_to_the_mean(broken: bool) -> Case:
+    """Trained for long at a rate that killed it early; nobody looked."""
     torch.manual_seed(427)
     x, y = regression_table()
     model = mlp(8, 16, 16, 1)
@@ -476,14 +377,9 @@ def error_rate(output: Tensor, target: Tensor) -> Tensor:
     return (output.argmax(1) != target).float().mean()
 
 
-@fault(
-    FAULTS,
-    family="RNN",
-    causes="no-gradient loss-gradient-zero loss-does-not-fit",
-    remedies="keep-gradient change-loss",
-    source="The error rate itself as the loss.",
-)
+@plant("RNN", causes="no-gradient loss-gradient-zero loss-does-not-fit", remedies="keep-gradient change-loss")
 def error_rate_as_loss(broken: bool) -> Case:
+    """The error rate itself as the loss."""
     torch.manual_seed(428)
     x, y = remembered_series(steps=8)
     model = SequenceClassifier(nn.RNN(4, 16, batch_first=True), 4)
@@ -503,14 +399,13 @@ class Clamped(nn.Module):
         return output.clamp(0, 1) if self.clamp else output
 
 
-@fault(
-    FAULTS,
-    family="MLP",
+@plant(
+    "MLP",
     causes="loss-gradient-zero no-gradient output-constant activation-before-loss saturated-units",
     remedies="remove-final-activation change-output-activation reset-bias change-activation keep-gradient",
-    source="Outputs clamped to the range of the targets, all of them beyond it.",
 )
 def clamp_holds_every_output(broken: bool) -> Case:
+    """Outputs clamped to the range of the targets, all of them beyond it."""
     torch.manual_seed(429)
     x, y = regression_table()
     return Case(model=Clamped(broken), data=(x, as_pixels(y)), loss="mse")
@@ -528,41 +423,26 @@ class Cosines(nn.Module):
         return F.normalize(self.body(x), dim=1) @ F.normalize(self.centres, dim=1).T / self.temperature
 
 
-@fault(
-    FAULTS,
-    family="metric learning",
-    causes="output-range-too-small activation-before-loss",
-    remedies="scale-outputs",
-    source="Multiplied by the temperature where one divides by it.",
-)
+@plant("metric learning", causes="output-range-too-small activation-before-loss", remedies="scale-outputs")
 def temperature_the_wrong_way_around(broken: bool) -> Case:
+    """Multiplied by the temperature where one divides by it."""
     torch.manual_seed(430)
     x, y = table(count=192, classes=6)
     return Case(model=Cosines(50.0 if broken else 0.1), data=(x, y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="MLP",
-    causes="loss-does-not-fit",
-    remedies="change-loss",
-    source="label_smoothing=0.9 where 0.1 was meant.",
-)
+@plant("MLP", causes="loss-does-not-fit", remedies="change-loss")
 def labels_smoothed_away(broken: bool) -> Case:
+    """label_smoothing=0.9 where 0.1 was meant."""
     torch.manual_seed(431)
     x, y = table(classes=6)
     loss = nn.CrossEntropyLoss(label_smoothing=0.95 if broken else 0.05)
     return Case(model=mlp(12, 32, 32, 6), data=(x, y), loss=loss)
 
 
-@fault(
-    FAULTS,
-    family="CNN",
-    causes="targets-out-of-range loss-does-not-fit",
-    remedies="fix-targets change-loss",
-    source="Labels of -1 and 1, from a data set for support vector machines.",
-)
+@plant("CNN", causes="targets-out-of-range loss-does-not-fit", remedies="fix-targets change-loss")
 def bce_with_signs(broken: bool) -> Case:
+    """Labels of -1 and 1, from a data set for support vector machines."""
     torch.manual_seed(432)
     x, y = blob_images(classes=2)
     x = x + 1.5 * torch.randn_like(x)
@@ -575,14 +455,9 @@ def bce_with_signs(broken: bool) -> Case:
     )
 
 
-@fault(
-    FAULTS,
-    family="U-Net",
-    causes="targets-out-of-range targets-wrong-scale",
-    remedies="fix-targets scale-targets",
-    source="Masks read from a PNG file: 0 and 255.",
-)
+@plant("U-Net", causes="targets-out-of-range targets-wrong-scale", remedies="fix-targets scale-targets")
 def masks_of_255(broken: bool) -> Case:
+    """Masks read from a PNG file: 0 and 255."""
     torch.manual_seed(433)
     x, _ = blob_images(32)
     mask = (as_pixels(x) > 0.6).float()
@@ -599,14 +474,13 @@ def divergence(output: Tensor, target: Tensor) -> Tensor:
     return F.kl_div(output, target, reduction="batchmean")
 
 
-@fault(
-    FAULTS,
-    family="distillation",
+@plant(
+    "distillation",
     causes="loss-does-not-fit activation-before-loss softmax-twice",
     remedies="change-output-activation change-loss remove-final-activation",
-    source="kl_div of probabilities instead of log probabilities.",
 )
 def divergence_of_probabilities(broken: bool) -> Case:
+    """kl_div of probabilities instead of log probabilities."""
     torch.manual_seed(434)
     x, y = table(classes=4)
     soft = torch.softmax(4.0 * F.one_hot(y, 4), dim=1)

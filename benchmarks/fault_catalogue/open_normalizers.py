@@ -1,5 +1,7 @@
 """The open half, faults of normalizers and of numbers: statistics, axes, eps, NaN, infinity, half precision."""
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -22,6 +24,7 @@ from .parts import (
 )
 
 FAULTS: list[Fault] = []
+plant = partial(fault, FAULTS)
 
 
 def normalizers(model: nn.Module) -> list[nn.Module]:
@@ -29,15 +32,14 @@ def normalizers(model: nn.Module) -> list[nn.Module]:
     return [module for module in model.modules() if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)]
 
 
-@fault(
-    FAULTS,
-    family="CNN",
+@plant(
+    "CNN",
     layers="features.1 features.4 features.8 features.11",
     causes="running-statistics-wrong",
     remedies="refresh-statistics switch-mode",
-    source="Only the parameters were saved, not the buffers.",
 )
 def buffers_not_saved(broken: bool) -> Case:
+    """Only the parameters were saved, not the buffers."""
     torch.manual_seed(501)
     x, y = blob_images(96)
     model = ConvNet()
@@ -48,15 +50,14 @@ def buffers_not_saved(broken: bool) -> Case:
     return Case(model=model, data=(3 * x + 1, y), loss="cross_entropy", train=False)
 
 
-@fault(
-    FAULTS,
-    family="ResNet",
+@plant(
+    "ResNet",
     layers="stem.1 blocks.0.bn1 blocks.0.bn2 blocks.1.bn1 blocks.1.bn2",
     causes="running-statistics-wrong",
     remedies="refresh-statistics switch-mode",
-    source="momentum=0.001, taken for the momentum of another framework (0.999).",
 )
 def momentum_of_another_framework(broken: bool) -> Case:
+    """momentum=0.001, taken for the momentum of another framework (0.999)."""
     torch.manual_seed(502)
     x, y = blob_images()
     model = ResNet(blocks=2)
@@ -66,15 +67,11 @@ def momentum_of_another_framework(broken: bool) -> Case:
     return Case(model=model, data=(x, y), loss="cross_entropy", train=False)
 
 
-@fault(
-    FAULTS,
-    family="MLP",
-    layers="1 4",
-    causes="running-statistics-wrong inputs-not-scaled",
-    remedies="refresh-statistics scale-inputs",
-    source="Trained on standardised columns, used on raw ones.",
+@plant(
+    "MLP", layers="1 4", causes="running-statistics-wrong inputs-not-scaled", remedies="refresh-statistics scale-inputs"
 )
 def statistics_of_other_data(broken: bool) -> Case:
+    """Trained on standardised columns, used on raw ones."""
     torch.manual_seed(503)
     x, y = table(256)
     model = nn.Sequential(
@@ -90,15 +87,14 @@ def statistics_of_other_data(broken: bool) -> Case:
     return Case(model=model, data=(4 * x + 6 if broken else x, y), loss="cross_entropy", train=False)
 
 
-@fault(
-    FAULTS,
-    family="CNN",
+@plant(
+    "CNN",
     layers="features.1 features.4 features.8 features.11 features.14 features.17 features.20 features.23",
     causes="wrong-mode running-statistics-wrong vanishing-signal vanishing-gradient",
     remedies="switch-mode refresh-statistics",
-    source="BatchNorm kept in eval mode, as for fine-tuning, in a network that starts from scratch.",
 )
 def fresh_batch_norm_in_eval_mode(broken: bool) -> Case:
+    """BatchNorm kept in eval mode, as for fine-tuning, in a network that starts from scratch."""
     torch.manual_seed(504)
     x, y = blob_images(48, size=12)
     model = SleepyConvNet(depth=8)
@@ -121,15 +117,14 @@ class SleepyConvNet(ConvNet):
         return self
 
 
-@fault(
-    FAULTS,
-    family="MLP",
+@plant(
+    "MLP",
     layers="1 4",
     causes="normalizer-too-few-samples normalizer-erases-signal saturated-units",
     remedies="larger-batch replace-normalizer",
-    source="A batch of two: BatchNorm returns plus and minus one.",
 )
 def batch_norm_of_two_samples(broken: bool) -> Case:
+    """A batch of two: BatchNorm returns plus and minus one."""
     torch.manual_seed(505)
     x, y = regression_table(64)
     model = nn.Sequential(
@@ -165,15 +160,14 @@ class PooledNorm(nn.Module):
         return self.head(self.norm(self.features(x).mean((2, 3), keepdim=True)).flatten(1))
 
 
-@fault(
-    FAULTS,
-    family="CNN",
+@plant(
+    "CNN",
     layers="norm",
     causes="normalizer-erases-signal normalizer-too-few-samples output-constant",
     remedies="replace-normalizer fix-axis",
-    source="One group per channel on maps of one place: each value minus itself.",
 )
 def group_norm_of_single_values(broken: bool) -> Case:
+    """One group per channel on maps of one place: each value minus itself."""
     torch.manual_seed(506)
     x, y = blob_images()
     return Case(model=PooledNorm(16 if broken else 2), data=(x, y), loss="cross_entropy")
@@ -191,45 +185,42 @@ class LoudnessNet(nn.Module):
         return self.head(torch.relu(self.conv(self.norm(series.transpose(1, 2)))).mean(2))
 
 
-@fault(
-    FAULTS,
-    family="CNN",
+@plant(
+    "CNN",
     layers="norm",
     causes="normalizer-wrong-axis normalizer-erases-signal",
     remedies="fix-axis replace-normalizer",
-    source="LayerNorm(steps): over time, where the loudness is the signal.",
 )
 def layer_norm_over_time(broken: bool) -> Case:
+    """LayerNorm(steps): over time, where the loudness is the signal."""
     torch.manual_seed(507)
     y = torch.arange(192) % 2
     x = torch.randn(192, 40, 3) * (0.5 + y[:, None, None])
     return Case(model=LoudnessNet(nn.LayerNorm(40) if broken else nn.Identity()), data=(x, y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="MLP",
+@plant(
+    "MLP",
     layers="2",
     causes="normalizer-erases-signal normalizer-too-few-samples saturated-units",
     remedies="replace-normalizer",
-    source="LayerNorm over two features returns only their order.",
 )
 def layer_norm_of_two_features(broken: bool) -> Case:
+    """LayerNorm over two features returns only their order."""
     torch.manual_seed(508)
     x, y = regression_table()
     middle = nn.LayerNorm(2) if broken else nn.Identity()
     return Case(model=nn.Sequential(mlp(8, 32, 2), nn.Identity(), middle, mlp(2, 32, 1)), data=(x, y), loss="mse")
 
 
-@fault(
-    FAULTS,
-    family="GPT",
+@plant(
+    "GPT",
     layers="blocks.0.norm1 blocks.0.norm2 blocks.1.norm1 blocks.1.norm2 norm",
     causes="eps-dominates vanishing-signal",
     remedies="lower-eps",
-    source="eps=1 in place of 1e-5 beside embeddings of size 0.02.",
 )
 def layer_norm_eps_of_one(broken: bool) -> Case:
+    """eps=1 in place of 1e-5 beside embeddings of size 0.02."""
     torch.manual_seed(509)
     ids, following = text()
     model = GPT()
@@ -239,15 +230,14 @@ def layer_norm_eps_of_one(broken: bool) -> Case:
     return Case(model=model, data=(ids, following), loss=over_tokens)
 
 
-@fault(
-    FAULTS,
-    family="CNN",
+@plant(
+    "CNN",
     layers="features.1 features.4 features.8 features.11",
     causes="eps-dominates vanishing-signal vanishing-gradient",
     remedies="lower-eps",
-    source="The second argument of BatchNorm is eps, not momentum: BatchNorm2d(16, 100).",
 )
 def batch_norm_eps_of_hundred(broken: bool) -> Case:
+    """The second argument of BatchNorm is eps, not momentum: BatchNorm2d(16, 100)."""
     torch.manual_seed(510)
     x, y = blob_images()
     model = ConvNet()
@@ -259,15 +249,9 @@ def batch_norm_eps_of_hundred(broken: bool) -> Case:
 # --------------------------------------------------------------------------------------------- NaN, infinity, precision
 
 
-@fault(
-    FAULTS,
-    family="CNN",
-    layers="features.5 features.5.weight",
-    causes="not-finite-weights",
-    remedies="restore-weights initialise",
-    source="A checkpoint written after an overflow.",
-)
+@plant("CNN", layers="features.5 features.5.weight", causes="not-finite-weights", remedies="restore-weights initialise")
 def one_kernel_holds_nan(broken: bool) -> Case:
+    """A checkpoint written after an overflow."""
     torch.manual_seed(511)
     x, y = blob_images()
     model = ConvNet(norm=False)
@@ -276,15 +260,14 @@ def one_kernel_holds_nan(broken: bool) -> Case:
     return Case(model=model, data=(x, y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="ResNet",
+@plant(
+    "ResNet",
     layers="blocks.1.bn1 blocks.1.bn1.running_var",
     causes="not-finite-weights running-statistics-wrong",
     remedies="refresh-statistics restore-weights",
-    source="One infinite batch in training spoilt the running variance.",
 )
 def running_variance_infinite(broken: bool) -> Case:
+    """One infinite batch in training spoilt the running variance."""
     torch.manual_seed(512)
     x, y = blob_images()
     model = ResNet(blocks=2)
@@ -306,15 +289,9 @@ class LogLayer(nn.Module):
         return torch.log(torch.relu(x) + self.added)
 
 
-@fault(
-    FAULTS,
-    family="MLP",
-    layers="1",
-    causes="not-finite",
-    remedies="guard-domain",
-    source="The logarithm of a ReLU.",
-)
+@plant("MLP", layers="1", causes="not-finite", remedies="guard-domain")
 def logarithm_of_rectified_values(broken: bool) -> Case:
+    """The logarithm of a ReLU."""
     torch.manual_seed(513)
     x, y = table()
     model = nn.Sequential(
@@ -345,15 +322,9 @@ class NeighbourMean(nn.Module):
         return total / (degree.clamp(min=1) if self.guarded else degree)
 
 
-@fault(
-    FAULTS,
-    family="GNN",
-    layers="average",
-    causes="not-finite",
-    remedies="guard-domain",
-    source="A mean over the neighbours of a node that has none.",
-)
+@plant("GNN", layers="average", causes="not-finite", remedies="guard-domain")
 def mean_of_no_neighbours(broken: bool) -> Case:
+    """A mean over the neighbours of a node that has none."""
     torch.manual_seed(514)
     x, edges, y = communities()
     model = MeanGraph(edges[:, (edges != 17).all(0)])
@@ -377,15 +348,14 @@ class HandSoftmax(nn.Module):
         return scores.exp() / scores.exp().sum(-1, keepdim=True)
 
 
-@fault(
-    FAULTS,
-    family="MLP",
+@plant(
+    "MLP",
     layers="attend",
     causes="not-finite",
     remedies="guard-domain change-output-activation raise-precision scale-attention",
-    source="exp(x) / sum(exp(x)) without taking off the maximum.",
 )
 def softmax_by_hand_overflows(broken: bool) -> Case:
+    """exp(x) / sum(exp(x)) without taking off the maximum."""
     torch.manual_seed(515)
     x, y = table()
     model = Selector()
@@ -422,14 +392,9 @@ def hinge_of_distance(distance: Tensor, same: Tensor) -> Tensor:
     return (same * distance + (1 - same) * F.relu(2 - distance)).mean()
 
 
-@fault(
-    FAULTS,
-    family="Siamese",
-    causes="gradient-not-finite not-finite",
-    remedies="guard-domain",
-    source="The root of a distance that is zero: its slope is infinite.",
-)
+@plant("Siamese", causes="gradient-not-finite not-finite", remedies="guard-domain")
 def root_of_a_zero_distance(broken: bool) -> Case:
+    """The root of a distance that is zero: its slope is infinite."""
     torch.manual_seed(516)
     pairs, same = image_pairs()
     pairs[4, 1] = pairs[4, 0]  # a pair of one image with itself
@@ -450,15 +415,9 @@ class LogPower(nn.Module):
         return torch.log((4096 * bands).square().mean(2) + 1) - 12
 
 
-@fault(
-    FAULTS,
-    family="sound",
-    layers="0",
-    causes="precision not-finite exploding-signal",
-    remedies="raise-precision guard-domain",
-    source="Squares of 16-bit amplitudes in half precision, which ends at 65,504.",
-)
+@plant("sound", layers="0", causes="precision not-finite exploding-signal", remedies="raise-precision guard-domain")
 def half_precision_overflows(broken: bool) -> Case:
+    """Squares of 16-bit amplitudes in half precision, which ends at 65,504."""
     torch.manual_seed(517)
     loudness = torch.randn(128, 6).exp()
     bands, y = 0.1 * loudness[:, :, None] * torch.randn(128, 6, 40), loudness[:, :3].argmax(1)
@@ -467,15 +426,9 @@ def half_precision_overflows(broken: bool) -> Case:
     return Case(model=model, data=(bands.to(dtype), y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="MLP",
-    layers="0 2 4",
-    causes="precision vanishing-gradient",
-    remedies="raise-precision",
-    source="Half precision without a GradScaler: gradients below 6e-8 are zero.",
-)
+@plant("MLP", layers="0 2 4", causes="precision vanishing-gradient", remedies="raise-precision")
 def half_precision_underflows(broken: bool) -> Case:
+    """Half precision without a GradScaler: gradients below 6e-8 are zero."""
     torch.manual_seed(518)
     x, y = regression_table()
     dtype = torch.float16 if broken else torch.float32
@@ -488,14 +441,9 @@ def small_mean_square(output: Tensor, target: Tensor) -> Tensor:
     return 1e-6 * F.mse_loss(output, target)
 
 
-@fault(
-    FAULTS,
-    family="MLP",
-    causes="precision inputs-not-scaled",
-    remedies="raise-precision scale-inputs",
-    source="Years in bfloat16, which rounds them to multiples of 8.",
-)
+@plant("MLP", causes="precision inputs-not-scaled", remedies="raise-precision scale-inputs")
 def years_in_bfloat16(broken: bool) -> Case:
+    """Years in bfloat16, which rounds them to multiples of 8."""
     torch.manual_seed(519)
     x, y = regression_table()
     years = 2000 + 2 * x

@@ -1,5 +1,7 @@
 """The open half, faults of attention and recurrence."""
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -21,6 +23,7 @@ from .parts import (
 )
 
 FAULTS: list[Fault] = []
+plant = partial(fault, FAULTS)
 RECURRENT = "recurrent recurrent.weight_hh_l0"
 
 
@@ -30,30 +33,28 @@ def with_radius(recurrent: nn.RNN, radius: float) -> nn.RNN:
     return recurrent
 
 
-@fault(
-    FAULTS,
-    family="RNN",
+@plant(
+    "RNN",
     layers=RECURRENT,
     causes="recurrent-weights-explode exploding-gradient exploding-signal saturated-units",
     remedies="initialise gated-recurrence rescale-layer clip-gradients",
-    source="Recurrent weights drawn at 1 instead of 1 / sqrt(width).",
 )
 def recurrent_radius_of_three(broken: bool) -> Case:
+    """Recurrent weights drawn at 1 instead of 1 / sqrt(width)."""
     torch.manual_seed(601)
     x, y = remembered_series()
     rnn = with_radius(nn.RNN(4, 24, batch_first=True), 3.0 if broken else 1.0)
     return Case(model=SequenceClassifier(rnn, 4), data=(x, y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="RNN",
+@plant(
+    "RNN",
     layers=RECURRENT,
     causes="recurrent-weights-explode exploding-gradient exploding-signal",
     remedies="initialise gated-recurrence rescale-layer clip-gradients change-activation",
-    source="A recurrent layer of ReLUs whose weight grows over the steps.",
 )
 def rectified_recurrence_grows(broken: bool) -> Case:
+    """A recurrent layer of ReLUs whose weight grows over the steps."""
     torch.manual_seed(602)
     x, y = waves()
     rnn = nn.RNN(3, 24, nonlinearity="relu", batch_first=True)
@@ -61,30 +62,28 @@ def rectified_recurrence_grows(broken: bool) -> Case:
     return Case(model=SequenceClassifier(rnn, 3), data=(x, y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="RNN",
+@plant(
+    "RNN",
     layers=RECURRENT,
     causes="recurrent-weights-vanish vanishing-gradient",
     remedies="initialise gated-recurrence rescale-layer",
-    source="normal_(std=0.001) for every weight, the recurrent one too.",
 )
 def recurrent_radius_of_a_hundredth(broken: bool) -> Case:
+    """normal_(std=0.001) for every weight, the recurrent one too."""
     torch.manual_seed(603)
     x, y = remembered_series()
     rnn = with_radius(nn.RNN(4, 24, batch_first=True), 0.01 if broken else 1.0)
     return Case(model=SequenceClassifier(rnn, 4), data=(x, y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="LSTM",
+@plant(
+    "LSTM",
     layers="recurrent recurrent.bias_ih_l0 recurrent.bias_hh_l0",
     causes="recurrent-weights-vanish saturated-units",
     remedies="forget-bias reset-bias initialise",
-    source="The sign of the forget bias is wrong.",
 )
 def sign_of_the_forget_bias(broken: bool) -> Case:
+    """The sign of the forget bias is wrong."""
     torch.manual_seed(604)
     x, y = remembered_series(steps=12)
     lstm = nn.LSTM(4, 24, batch_first=True)
@@ -92,15 +91,14 @@ def sign_of_the_forget_bias(broken: bool) -> Case:
     return Case(model=SequenceClassifier(lstm, 4), data=(x, y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="GRU",
+@plant(
+    "GRU",
     layers="recurrent recurrent.bias_ih_l0 recurrent.bias_hh_l0",
     causes="recurrent-weights-vanish saturated-units",
     remedies="reset-bias forget-bias initialise",
-    source="A bias of 10 on the update gate: the state never changes.",
 )
 def update_gate_never_opens(broken: bool) -> Case:
+    """A bias of 10 on the update gate: the state never changes."""
     torch.manual_seed(605)
     x, y = waves()
     gru = nn.GRU(3, 24, batch_first=True)
@@ -120,15 +118,14 @@ class RawAttention(SelfAttention):
         return scores.softmax(-1) @ value
 
 
-@fault(
-    FAULTS,
-    family="GPT",
+@plant(
+    "GPT",
     layers="blocks.0.attention blocks.1.attention blocks.0.attention.qkv blocks.1.attention.qkv",
     causes="attention-saturated saturated-units",
     remedies="scale-attention rescale-layer initialise",
-    source="The division by sqrt(d) is missing, and the weights are drawn at 0.5.",
 )
 def scores_without_the_root(broken: bool) -> Case:
+    """The division by sqrt(d) is missing, and the weights are drawn at 0.5."""
     torch.manual_seed(606)
     ids, following = text()
     model = GPT(depth=2)
@@ -139,15 +136,14 @@ def scores_without_the_root(broken: bool) -> Case:
     return Case(model=model, data=(ids, following), loss=over_tokens)
 
 
-@fault(
-    FAULTS,
-    family="ViT",
+@plant(
+    "ViT",
     layers="blocks.1.attention blocks.1.attention.qkv",
     causes="attention-saturated layer-scale-stands-out saturated-units",
     remedies="scale-attention rescale-layer initialise",
-    source="The logits of one block have grown, as in large ViTs at a high learning rate.",
 )
 def one_block_looks_at_one_place(broken: bool) -> Case:
+    """The logits of one block have grown, as in large ViTs at a high learning rate."""
     torch.manual_seed(607)
     x, y = blob_images(96)
     model = ViT(depth=2)
@@ -168,15 +164,14 @@ class PaddedEncoder(SentenceEncoder):
         return self.head(x[:, 0])
 
 
-@fault(
-    FAULTS,
-    family="BERT",
+@plant(
+    "BERT",
     layers="encoder encoder.layers.0 encoder.layers.1 encoder.layers.0.self_attn encoder.layers.1.self_attn",
     causes="attention-mask-wrong",
     remedies="fix-mask",
-    source="In PyTorch's key_padding_mask True means hidden, elsewhere it means visible.",
 )
 def padding_mask_inverted(broken: bool) -> Case:
+    """In PyTorch's key_padding_mask True means hidden, elsewhere it means visible."""
     torch.manual_seed(610)
     ids, y = sentences(length=8)
     model = PaddedEncoder(length=13)
@@ -205,15 +200,9 @@ class StrictAttention(SelfAttention):
         return scores.softmax(-1) @ value
 
 
-@fault(
-    FAULTS,
-    family="GPT",
-    layers="blocks.0.attention",
-    causes="not-finite attention-mask-wrong",
-    remedies="fix-mask guard-domain",
-    source="tril(-1): the first token sees nothing, and the softmax of nothing is NaN.",
-)
+@plant("GPT", layers="blocks.0.attention", causes="not-finite attention-mask-wrong", remedies="fix-mask guard-domain")
 def mask_hides_the_diagonal(broken: bool) -> Case:
+    """tril(-1): the first token sees nothing, and the softmax of nothing is NaN."""
     torch.manual_seed(611)
     ids, following = text()
     return Case(model=MaskedGPT(broken), data=(ids, following), loss=over_tokens)
@@ -244,29 +233,22 @@ def questions(count: int = 96) -> tuple[dict[str, Tensor], Tensor]:
     return {"question": question, "memory": memory, "filled": filled}, answers[torch.arange(count), question]
 
 
-@fault(
-    FAULTS,
-    family="cross-attention",
-    layers="attention",
-    causes="attention-mask-wrong",
-    remedies="fix-mask",
-    source="A mask of what is filled handed over as a mask of what is to be hidden.",
-)
+@plant("cross-attention", layers="attention", causes="attention-mask-wrong", remedies="fix-mask")
 def memory_mask_inverted(broken: bool) -> Case:
+    """A mask of what is filled handed over as a mask of what is to be hidden."""
     torch.manual_seed(612)
     inputs, y = questions()
     return Case(model=CrossAttention(broken), data=(inputs, y), loss="cross_entropy", judge=accuracy(y))
 
 
-@fault(
-    FAULTS,
-    family="cross-attention",
+@plant(
+    "cross-attention",
     layers="attention attention.in_proj_weight",
     causes="attention-saturated layer-scale-stands-out saturated-units",
     remedies="scale-attention rescale-layer initialise restore-weights",
-    source="Weights of queries and keys that were multiplied by their scale twice when they were converted.",
 )
 def converted_queries_too_large(broken: bool) -> Case:
+    """Weights of queries and keys that were multiplied by their scale twice when they were converted."""
     torch.manual_seed(608)
     inputs, y = questions()
     model = CrossAttention(inverted=False)
@@ -289,15 +271,14 @@ class ScaledWords(SentenceEncoder):
         return self.head(self.encoder(self.factor * self.words(ids) + places).mean(1))
 
 
-@fault(
-    FAULTS,
-    family="BERT",
+@plant(
+    "BERT",
     layers="words",
     causes="branch-dominates layer-scale-stands-out exploding-signal attention-saturated",
     remedies="rescale-layer initialise scale-branch scale-attention add-normalizer",
-    source="Embeddings multiplied by the width instead of its root, and drawn at 10.",
 )
 def words_drown_the_positions(broken: bool) -> Case:
+    """Embeddings multiplied by the width instead of its root, and drawn at 10."""
     torch.manual_seed(613)
     ids, y = sentences(128, length=6, vocabulary=12)
     return Case(model=ScaledWords(320.0 if broken else 1.0), data=(ids, y), loss="cross_entropy")

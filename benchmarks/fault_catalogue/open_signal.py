@@ -1,5 +1,7 @@
 """The open half, faults of weights: signals and gradients over the depth, scales, constant and rank-one weights."""
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -23,6 +25,7 @@ from .parts import (
 )
 
 FAULTS: list[Fault] = []
+plant = partial(fault, FAULTS)
 SMALLER_SIGNAL = "vanishing-gradient vanishing-signal"
 LARGER_SIGNAL = "exploding-gradient exploding-signal"
 
@@ -34,14 +37,13 @@ def scale_weights(model: nn.Module, names: str, factor: float) -> None:
             model.get_submodule(name).weight.mul_(factor)
 
 
-@fault(
-    FAULTS,
-    family="MLP",
+@plant(
+    "MLP",
     causes=f"{SMALLER_SIGNAL} activation-unsuitable saturated-units",
     remedies="change-activation add-normalizer add-skip initialise",
-    source="A textbook network of sigmoids, made deeper.",
 )
 def seven_layers_of_sigmoids(broken: bool) -> Case:
+    """A textbook network of sigmoids, made deeper."""
     torch.manual_seed(101)
     x, y = table()
     return Case(
@@ -49,14 +51,9 @@ def seven_layers_of_sigmoids(broken: bool) -> Case:
     )
 
 
-@fault(
-    FAULTS,
-    family="MLP",
-    causes=f"{SMALLER_SIGNAL} output-constant",
-    remedies="initialise rescale-layer add-normalizer add-skip",
-    source="normal_(std=0.01), as AlexNet did, in a deeper network of tanh units.",
-)
+@plant("MLP", causes=f"{SMALLER_SIGNAL} output-constant", remedies="initialise rescale-layer add-normalizer add-skip")
 def tanh_layers_drawn_at_a_hundredth(broken: bool) -> Case:
+    """normal_(std=0.01), as AlexNet did, in a deeper network of tanh units."""
     torch.manual_seed(102)
     x, y = regression_table()
     model = mlp(8, *[24] * 9, 1, activation=nn.Tanh)
@@ -66,14 +63,9 @@ def tanh_layers_drawn_at_a_hundredth(broken: bool) -> Case:
     return Case(model=model, data=(x, y), loss="mse")
 
 
-@fault(
-    FAULTS,
-    family="CNN",
-    causes=f"{SMALLER_SIGNAL} output-constant",
-    remedies="initialise add-normalizer add-skip",
-    source="Convolutions without a normalizer at PyTorch's default initialisation.",
-)
+@plant("CNN", causes=f"{SMALLER_SIGNAL} output-constant", remedies="initialise add-normalizer add-skip")
 def sixteen_convolutions_as_torch_draws_them(broken: bool) -> Case:
+    """Convolutions without a normalizer at PyTorch's default initialisation."""
     torch.manual_seed(103)
     x, y = blob_images(48, size=12)
     model = ConvNet(depth=16, width=12, norm=False)
@@ -84,14 +76,9 @@ def sixteen_convolutions_as_torch_draws_them(broken: bool) -> Case:
     return Case(model=model, data=(x, y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="MLP",
-    causes=LARGER_SIGNAL,
-    remedies="initialise rescale-layer add-normalizer clip-gradients",
-    source="Weights made by hand: torch.randn(out, in).",
-)
+@plant("MLP", causes=LARGER_SIGNAL, remedies="initialise rescale-layer add-normalizer clip-gradients")
 def weights_drawn_at_one(broken: bool) -> Case:
+    """Weights made by hand: torch.randn(out, in)."""
     torch.manual_seed(104)
     x, y = table()
     model = mlp(12, 48, 48, 48, 48, 3)
@@ -123,27 +110,25 @@ class PlainResidual(nn.Module):
         return self.head(x.mean((2, 3)))
 
 
-@fault(
-    FAULTS,
-    family="ResNet",
+@plant(
+    "ResNet",
     causes=f"{LARGER_SIGNAL} branch-dominates",
     remedies="scale-branch add-normalizer initialise rescale-layer",
-    source="A ResNet without BatchNorm whose branches are drawn at full size.",
 )
 def residual_blocks_without_normalizer(broken: bool) -> Case:
+    """A ResNet without BatchNorm whose branches are drawn at full size."""
     torch.manual_seed(105)
     x, y = blob_images(32, size=12)
     return Case(model=PlainResidual(16, 1.0 if broken else 0.1), data=(x, y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="ResNet",
+@plant(
+    "ResNet",
     causes=f"{LARGER_SIGNAL} branch-dominates",
     remedies="scale-branch add-normalizer initialise rescale-layer",
-    source="A residual scale meant as 0.1 and written as 10.",
 )
 def residual_scale_of_ten(broken: bool) -> Case:
+    """A residual scale meant as 0.1 and written as 10."""
     torch.manual_seed(106)
     x, y = blob_images(32, size=12)
     return Case(model=PlainResidual(6, 10.0 if broken else 0.1), data=(x, y), loss="cross_entropy")
@@ -162,14 +147,13 @@ class LoudBranches(GPT):
         return self.head(self.norm(x))
 
 
-@fault(
-    FAULTS,
-    family="GPT",
+@plant(
+    "GPT",
     causes=f"branch-dominates {LARGER_SIGNAL} vanishing-gradient",
     remedies="scale-branch rescale-layer initialise",
-    source="An experiment with a factor on the branches was left switched on.",
 )
 def branches_of_gpt_times_hundred(broken: bool) -> Case:
+    """An experiment with a factor on the branches was left switched on."""
     torch.manual_seed(107)
     ids, following = text()
     model = LoudBranches()
@@ -177,15 +161,9 @@ def branches_of_gpt_times_hundred(broken: bool) -> Case:
     return Case(model=model, data=(ids, following), loss=over_tokens)
 
 
-@fault(
-    FAULTS,
-    family="MLP",
-    layers="4",
-    causes=f"layer-scale-stands-out {LARGER_SIGNAL}",
-    remedies="rescale-layer initialise",
-    source="A layer initialised with the gain of another convention.",
-)
+@plant("MLP", layers="4", causes=f"layer-scale-stands-out {LARGER_SIGNAL}", remedies="rescale-layer initialise")
 def third_layer_times_hundred(broken: bool) -> Case:
+    """A layer initialised with the gain of another convention."""
     torch.manual_seed(108)
     x, y = regression_table()
     model = mlp(8, 32, 32, 32, 1)
@@ -193,15 +171,14 @@ def third_layer_times_hundred(broken: bool) -> Case:
     return Case(model=model, data=(x, y), loss="mse")
 
 
-@fault(
-    FAULTS,
-    family="CNN",
+@plant(
+    "CNN",
     layers="features.5",
     causes=f"layer-scale-stands-out {LARGER_SIGNAL}",
     remedies="rescale-layer initialise restore-weights",
-    source="Weights converted from another framework, one of them still in fixed point.",
 )
 def kernel_times_a_million(broken: bool) -> Case:
+    """Weights converted from another framework, one of them still in fixed point."""
     torch.manual_seed(109)
     x, y = blob_images()
     model = ConvNet(norm=False)
@@ -209,15 +186,14 @@ def kernel_times_a_million(broken: bool) -> Case:
     return Case(model=model, data=(x, y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="MLP",
+@plant(
+    "MLP",
     layers="2 4",
     causes=f"layer-scale-stands-out zero-weights output-constant {SMALLER_SIGNAL}",
     remedies="rescale-layer initialise",
-    source="std=1e-5 instead of 1e-1.",
 )
 def two_layers_at_a_ten_thousandth(broken: bool) -> Case:
+    """std=1e-5 instead of 1e-1."""
     torch.manual_seed(110)
     x, y = table()
     model = mlp(12, 32, 32, 32, 3)
@@ -225,15 +201,14 @@ def two_layers_at_a_ten_thousandth(broken: bool) -> Case:
     return Case(model=model, data=(x, y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="recommender",
+@plant(
+    "recommender",
     layers="users items",
     causes=f"layer-scale-stands-out branch-dominates saturated-units {LARGER_SIGNAL}",
     remedies="rescale-layer initialise",
-    source="Embeddings drawn at 1 and multiplied by a factor meant for something else.",
 )
 def embeddings_at_a_thousand(broken: bool) -> Case:
+    """Embeddings drawn at 1 and multiplied by a factor meant for something else."""
     torch.manual_seed(111)
     pairs, score = ratings()
     model = Recommender()
@@ -241,15 +216,14 @@ def embeddings_at_a_thousand(broken: bool) -> Case:
     return Case(model=model, data=(pairs, score), loss="mse")
 
 
-@fault(
-    FAULTS,
-    family="GPT",
+@plant(
+    "GPT",
     layers="positions tokens",
     causes="branch-dominates layer-scale-stands-out",
     remedies="rescale-layer initialise scale-branch",
-    source="Tokens drawn at 0.02, positions left at the default of nn.Embedding and scaled by sqrt(width).",
 )
 def places_drown_the_tokens(broken: bool) -> Case:
+    """Tokens drawn at 0.02, positions left at the default of nn.Embedding and scaled by sqrt(width)."""
     torch.manual_seed(112)
     ids, following = text()
     model = GPT(tied=False)
@@ -258,15 +232,9 @@ def places_drown_the_tokens(broken: bool) -> Case:
     return Case(model=model, data=(ids, following), loss=over_tokens)
 
 
-@fault(
-    FAULTS,
-    family="MLP",
-    layers="0 2",
-    causes="constant-initialisation",
-    remedies="initialise",
-    source="nn.init.constant_(weight, 0.05) for reproducible results.",
-)
+@plant("MLP", layers="0 2", causes="constant-initialisation", remedies="initialise")
 def equal_weights_in_hidden_layers(broken: bool) -> Case:
+    """nn.init.constant_(weight, 0.05) for reproducible results."""
     torch.manual_seed(113)
     x, y = table()
     model = mlp(12, 24, 24, 3)
@@ -288,15 +256,14 @@ class WordGRU(nn.Module):
         return self.head(self.recurrent(self.words(ids))[0][:, -1])
 
 
-@fault(
-    FAULTS,
-    family="GRU",
+@plant(
+    "GRU",
     layers="recurrent recurrent.weight_hh_l0 recurrent.weight_ih_l0",
     causes="constant-initialisation",
     remedies="initialise",
-    source="All parameters of a recurrent layer set to 1 / hidden_size.",
 )
 def gru_with_equal_weights(broken: bool) -> Case:
+    """All parameters of a recurrent layer set to 1 / hidden_size."""
     torch.manual_seed(114)
     ids, y = sentences(length=10)
     model = WordGRU()
@@ -306,15 +273,9 @@ def gru_with_equal_weights(broken: bool) -> Case:
     return Case(model=model, data=(ids, y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="CNN",
-    layers="features.2",
-    causes="zero-weights dead-units",
-    remedies="initialise",
-    source="zeros_(conv.weight) in an initialisation that meant the bias.",
-)
+@plant("CNN", layers="features.2", causes="zero-weights dead-units", remedies="initialise")
 def convolution_of_zeros(broken: bool) -> Case:
+    """zeros_(conv.weight) in an initialisation that meant the bias."""
     torch.manual_seed(115)
     x, y = blob_images()
     model = ConvNet(norm=False)
@@ -324,15 +285,9 @@ def convolution_of_zeros(broken: bool) -> Case:
     return Case(model=model, data=(x, y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="autoencoder",
-    layers="encoder.0 encoder.2",
-    causes="rank-one-weights",
-    remedies="initialise restore-weights",
-    source="Weights built as an outer product of two scale vectors.",
-)
+@plant("autoencoder", layers="encoder.0 encoder.2", causes="rank-one-weights", remedies="initialise restore-weights")
 def rank_one_encoder(broken: bool) -> Case:
+    """Weights built as an outer product of two scale vectors."""
     torch.manual_seed(116)
     x = blob_images()[0].flatten(1)
     model = Autoencoder()
@@ -343,15 +298,9 @@ def rank_one_encoder(broken: bool) -> Case:
     return Case(model=model, data=(x, x), loss="mse")
 
 
-@fault(
-    FAULTS,
-    family="MLP",
-    layers="2",
-    causes="rank-one-weights",
-    remedies="initialise restore-weights",
-    source="A weight replaced by its best approximation of rank one when a compression was tried out.",
-)
+@plant("MLP", layers="2", causes="rank-one-weights", remedies="initialise restore-weights")
 def rank_one_hidden_layer(broken: bool) -> Case:
+    """A weight replaced by its best approximation of rank one when a compression was tried out."""
     torch.manual_seed(117)
     x, y = table()
     model = mlp(12, 48, 48, 3)
@@ -362,15 +311,14 @@ def rank_one_hidden_layer(broken: bool) -> Case:
     return Case(model=model, data=(x, y), loss="cross_entropy", train=False)
 
 
-@fault(
-    FAULTS,
-    family="MLP",
+@plant(
+    "MLP",
     layers="0 2 4",
     causes=f"zero-weights output-constant {SMALLER_SIGNAL}",
     remedies="lower-weight-decay restore-weights initialise",
-    source="weight_decay=0.5 with plain SGD.",
 )
 def decayed_to_nothing(broken: bool) -> Case:
+    """weight_decay=0.5 with plain SGD."""
     torch.manual_seed(118)
     x, y = table()
     model = mlp(12, 48, 48, 3)
@@ -379,15 +327,14 @@ def decayed_to_nothing(broken: bool) -> Case:
     return Case(model=model, data=(x, y), loss="cross_entropy", train=False)
 
 
-@fault(
-    FAULTS,
-    family="CNN",
+@plant(
+    "CNN",
     layers="features.5",
     causes=f"zero-weights output-constant layer-scale-stands-out dead-units {SMALLER_SIGNAL}",
     remedies="lower-weight-decay restore-weights initialise",
-    source="One parameter group with a decay of 2 instead of 2e-4.",
 )
 def one_group_decayed(broken: bool) -> Case:
+    """One parameter group with a decay of 2 instead of 2e-4."""
     torch.manual_seed(119)
     x, y = blob_images()
     model = ConvNet(norm=False)
@@ -399,15 +346,14 @@ def one_group_decayed(broken: bool) -> Case:
     return Case(model=model, data=(x, y), loss="cross_entropy", train=False)
 
 
-@fault(
-    FAULTS,
-    family="GAN",
+@plant(
+    "GAN",
     layers="layers.6 layers.7",
     causes=f"saturated-units layer-scale-stands-out {LARGER_SIGNAL}",
     remedies="initialise rescale-layer change-activation",
-    source="normal_(std=2) instead of 0.02 in the last layer of a DCGAN.",
 )
 def generator_saturates_its_tanh(broken: bool) -> Case:
+    """normal_(std=2) instead of 0.02 in the last layer of a DCGAN."""
     torch.manual_seed(120)
     images, _ = blob_images(48)
     model = Generator()

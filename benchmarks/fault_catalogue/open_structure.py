@@ -1,5 +1,8 @@
 """The open half, faults of structure: gradients cut, parameters unused or frozen, samples mixed, conditions lost."""
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -21,9 +24,11 @@ from .parts import (
     communities,
     contrastive_loss,
     evidence_loss,
+    explained_variance,
     image_pairs,
     mlp,
     noisy_images,
+    overlap_with,
     ratings,
     regression_table,
     remembered_series,
@@ -34,16 +39,7 @@ from .parts import (
 )
 
 FAULTS: list[Fault] = []
-
-
-def explained(target: Tensor):
-    """Return a judge: the explained variance of an output, or of the first of several."""
-
-    def judge(output: Tensor | tuple[Tensor, ...]) -> float:
-        first = output[0] if isinstance(output, tuple) else output
-        return (1 - (first - target).square().mean() / target.var(correction=0)).item()
-
-    return judge
+plant = partial(fault, FAULTS)
 
 
 class CutAutoencoder(Autoencoder):
@@ -55,7 +51,7 @@ class CutAutoencoder(Autoencoder):
         return self.decoder(self.between(self.encoder(x)))
 
 
-def autoencoder_with(between, seed: int) -> Case:
+def autoencoder_with(between: Callable[[Tensor], Tensor], seed: int) -> Case:
     """Return an autoencoder of images with a function on its code."""
     torch.manual_seed(seed)
     x = blob_images(192)[0].flatten(1)
@@ -67,27 +63,16 @@ def autoencoder_with(between, seed: int) -> Case:
 ENCODER = "encoder encoder.0 encoder.2 encoder.4"
 
 
-@fault(
-    FAULTS,
-    family="autoencoder",
-    layers=ENCODER,
-    causes="no-gradient",
-    remedies="keep-gradient",
-    source="The code was detached for a plot.",
-)
+@plant("autoencoder", layers=ENCODER, causes="no-gradient", remedies="keep-gradient")
 def code_detached(broken: bool) -> Case:
+    """The code was detached for a plot."""
     return autoencoder_with((lambda code: code.detach()) if broken else (lambda code: code), 201)
 
 
-@fault(
-    FAULTS,
-    family="autoencoder",
-    layers=ENCODER,
-    causes="no-gradient",
-    remedies="keep-gradient",
-    source="A quantised code without a straight-through estimator.",
-)
+@plant("autoencoder", layers=ENCODER, causes="no-gradient", remedies="keep-gradient")
 def code_rounded(broken: bool) -> Case:
+    """A quantised code without a straight-through estimator."""
+
     def quantise(code: Tensor) -> Tensor:
         rounded = (4 * code).round() / 4
         return rounded if broken else code + (rounded - code).detach()
@@ -106,15 +91,14 @@ class NoGradFeatures(ConvNet):
         return self.head(features.mean((2, 3)))
 
 
-@fault(
-    FAULTS,
-    family="CNN",
+@plant(
+    "CNN",
     layers="features features.0 features.1 features.3 features.4 features.7 features.8 features.10 features.11",
     causes="no-gradient",
     remedies="keep-gradient",
-    source="torch.no_grad() around the backbone, copied from a script for feature extraction.",
 )
 def backbone_under_no_grad(broken: bool) -> Case:
+    """torch.no_grad() around the backbone, copied from a script for feature extraction."""
     torch.manual_seed(203)
     x, y = blob_images(classes=8)
     model = NoGradFeatures(width=8, classes=8)
@@ -135,15 +119,9 @@ class Products(nn.Module):
         return self.head(user.data * item.data if self.by_data else user * item).squeeze(1)
 
 
-@fault(
-    FAULTS,
-    family="recommender",
-    layers="users items users.weight items.weight",
-    causes="no-gradient",
-    remedies="keep-gradient",
-    source=".data, from an old tutorial.",
-)
+@plant("recommender", layers="users items users.weight items.weight", causes="no-gradient", remedies="keep-gradient")
 def embeddings_by_data(broken: bool) -> Case:
+    """.data, from an old tutorial."""
     torch.manual_seed(204)
     pairs, score = ratings()
     return Case(model=Products(broken), data=(pairs, score), loss="mse")
@@ -165,15 +143,9 @@ class Experts(nn.Module):
         return (weights[:, :, None] * outputs).sum(1)
 
 
-@fault(
-    FAULTS,
-    family="mixture of experts",
-    layers="router router.weight router.bias",
-    causes="no-gradient",
-    remedies="keep-gradient",
-    source="A hard choice by argmax.",
-)
+@plant("mixture of experts", layers="router router.weight router.bias", causes="no-gradient", remedies="keep-gradient")
 def hard_choice_of_experts(broken: bool) -> Case:
+    """A hard choice by argmax."""
     torch.manual_seed(205)
     x, y = table()
     return Case(model=Experts(hard=broken), data=(x, y), loss="cross_entropy")
@@ -195,15 +167,9 @@ class RebuiltGraph(nn.Module):
         return self.second(x, self.edges)
 
 
-@fault(
-    FAULTS,
-    family="GNN",
-    layers="first first.own first.neighbour",
-    causes="no-gradient",
-    remedies="keep-gradient",
-    source="torch.tensor(list) of the states in the middle of forward.",
-)
+@plant("GNN", layers="first first.own first.neighbour", causes="no-gradient", remedies="keep-gradient")
 def states_rebuilt_from_a_list(broken: bool) -> Case:
+    """torch.tensor(list) of the states in the middle of forward."""
     torch.manual_seed(206)
     x, edges, y = communities()
     return Case(model=RebuiltGraph(edges, broken), data=(x, y), loss="cross_entropy", judge=accuracy(y))
@@ -221,15 +187,9 @@ class OrderEncoder(SentenceEncoder):
         return self.head(self.encoder(self.norm(x)).mean(1))
 
 
-@fault(
-    FAULTS,
-    family="BERT",
-    layers="positions positions.weight",
-    causes="unused-parameter",
-    remedies="use-parameter",
-    source="The line that adds the positions was lost.",
-)
+@plant("BERT", layers="positions positions.weight", causes="unused-parameter", remedies="use-parameter")
 def order_of_words_lost(broken: bool) -> Case:
+    """The line that adds the positions was lost."""
     torch.manual_seed(207)
     ids, y = sentences(128, length=6, vocabulary=12)
     model = OrderEncoder(length=6, depth=1)
@@ -248,15 +208,14 @@ class LoneGraph(GraphNet):
         return self.layers[-1].own(x) if self.alone else self.layers[-1](x, self.edges)
 
 
-@fault(
-    FAULTS,
-    family="GNN",
+@plant(
+    "GNN",
     layers="layers.0.neighbour layers.1.neighbour layers.0.neighbour.weight layers.1.neighbour.weight edges",
     causes="unused-parameter",
     remedies="use-parameter",
-    source="A rewritten layer that leaves the messages out.",
 )
 def neighbours_never_read(broken: bool) -> Case:
+    """A rewritten layer that leaves the messages out."""
     torch.manual_seed(208)
     x, edges, y = communities(nodes=150)
     x = 0.5 * x + torch.randn_like(x)
@@ -280,29 +239,22 @@ class Conditioned(nn.Module):
         return self.head(torch.relu(hidden))
 
 
-@fault(
-    FAULTS,
-    family="MLP",
+@plant(
+    "MLP",
     layers="context context.weight context.bias",
     causes="unused-parameter condition-switched-off",
     remedies="use-parameter restore-condition",
-    source="A second encoder that is built and never called.",
 )
 def second_encoder_never_called(broken: bool) -> Case:
+    """A second encoder that is built and never called."""
     torch.manual_seed(209)
     x, y = regression_table()
     return Case(model=Conditioned(not broken), data=(x, y), loss="mse")
 
 
-@fault(
-    FAULTS,
-    family="MLP",
-    layers="0 0.weight 0.bias",
-    causes="frozen-layer",
-    remedies="unfreeze",
-    source="A fresh layer frozen for an experiment and never thawed.",
-)
+@plant("MLP", layers="0 0.weight 0.bias", causes="frozen-layer", remedies="unfreeze")
 def narrow_first_layer_frozen(broken: bool) -> Case:
+    """A fresh layer frozen for an experiment and never thawed."""
     torch.manual_seed(210)
     x, y = table()
     model = mlp(12, 5, 32, 32, 3)
@@ -310,15 +262,9 @@ def narrow_first_layer_frozen(broken: bool) -> Case:
     return Case(model=model, data=(x, y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="recommender",
-    layers="users users.weight items items.weight",
-    causes="frozen-layer",
-    remedies="unfreeze",
-    source="nn.Embedding.from_pretrained freezes; here on random vectors.",
-)
+@plant("recommender", layers="users users.weight items items.weight", causes="frozen-layer", remedies="unfreeze")
 def random_embeddings_frozen(broken: bool) -> Case:
+    """nn.Embedding.from_pretrained freezes; here on random vectors."""
     torch.manual_seed(211)
     pairs, score = ratings()
     model = Products()
@@ -327,15 +273,9 @@ def random_embeddings_frozen(broken: bool) -> Case:
     return Case(model=model, data=(pairs, score), loss="mse")
 
 
-@fault(
-    FAULTS,
-    family="LSTM",
-    layers="recurrent",
-    causes="samples-mixed normalizer-wrong-axis",
-    remedies="fix-axis",
-    source="batch_first is False by default.",
-)
+@plant("LSTM", layers="recurrent", causes="samples-mixed normalizer-wrong-axis", remedies="fix-axis")
 def lstm_runs_over_the_batch(broken: bool) -> Case:
+    """batch_first is False by default."""
     torch.manual_seed(212)
     x, y = waves()
     return Case(model=SequenceClassifier(nn.LSTM(3, 24, batch_first=not broken), 3), data=(x, y), loss="cross_entropy")
@@ -354,14 +294,9 @@ class PooledSet(nn.Module):
         return self.head((self.score(x).softmax(self.axis) * x).sum(1))
 
 
-@fault(
-    FAULTS,
-    family="set network",
-    causes="samples-mixed normalizer-wrong-axis",
-    remedies="fix-axis",
-    source="softmax(dim=0), as for a single set.",
-)
+@plant("set network", causes="samples-mixed normalizer-wrong-axis", remedies="fix-axis")
 def pooling_weights_over_the_batch(broken: bool) -> Case:
+    """softmax(dim=0), as for a single set."""
     torch.manual_seed(213)
     points = torch.randn(64, 6, 2) * (0.5 + torch.rand(64, 1, 1)) + torch.randn(64, 1, 2)
     y = points.square().sum(2).amax(1, keepdim=True).sqrt()
@@ -383,14 +318,9 @@ class Reshaped(nn.Module):
         return self.head(x.flatten(1))
 
 
-@fault(
-    FAULTS,
-    family="CNN",
-    causes="samples-mixed",
-    remedies="fix-axis",
-    source="reshape where the axes had to be exchanged.",
-)
+@plant("CNN", causes="samples-mixed", remedies="fix-axis")
 def reshape_instead_of_transpose(broken: bool) -> Case:
+    """reshape where the axes had to be exchanged."""
     torch.manual_seed(214)
     x, y = waves()
     return Case(model=Reshaped(broken), data=(x, y), loss="cross_entropy")
@@ -406,14 +336,9 @@ class BatchMean(ConvNet):
         return self.head(features.mean(0, keepdim=True).expand_as(features) if self.over_batch else features)
 
 
-@fault(
-    FAULTS,
-    family="CNN",
-    causes="samples-mixed output-constant",
-    remedies="fix-axis",
-    source="A mean over dimension 0, with keepdim and expand to make the shapes fit.",
-)
+@plant("CNN", causes="samples-mixed output-constant", remedies="fix-axis")
 def mean_over_the_batch(broken: bool) -> Case:
+    """A mean over dimension 0, with keepdim and expand to make the shapes fit."""
     torch.manual_seed(215)
     x, y = blob_images()
     model = BatchMean()
@@ -433,14 +358,9 @@ class SphereSiamese(nn.Module):
         return first, second
 
 
-@fault(
-    FAULTS,
-    family="Siamese",
-    causes="samples-mixed normalizer-wrong-axis",
-    remedies="fix-axis",
-    source="F.normalize(dim=0).",
-)
+@plant("Siamese", causes="samples-mixed normalizer-wrong-axis", remedies="fix-axis")
 def embeddings_normalised_over_the_batch(broken: bool) -> Case:
+    """F.normalize(dim=0)."""
     torch.manual_seed(216)
     pairs, same = image_pairs()
     model = SphereSiamese(0 if broken else 1)
@@ -466,21 +386,22 @@ class QuietTime(Denoiser):
         return self.factor * super().embed_time(t)
 
 
-@fault(
-    FAULTS,
-    family="diffusion",
+@plant(
+    "diffusion",
     layers="time time.0 time.2",
     causes="condition-switched-off vanishing-gradient",
     remedies="restore-condition use-parameter",
-    source="The embedding of the time was multiplied by zero for a comparison.",
 )
 def time_times_zero(broken: bool) -> Case:
+    """The embedding of the time was multiplied by zero for a comparison."""
     torch.manual_seed(217)
     inputs, noise = noisy_images(96)
     inputs["x"], noise = noise, noise * (inputs["t"][:, None, None, None] / 500 - 1)  # the time says what to predict
     model = QuietTime()
     model.factor = 0.0 if broken else 1.0
-    return Case(model=model, data=inputs, objective=lambda output: F.mse_loss(output, noise), judge=explained(noise))
+    return Case(
+        model=model, data=inputs, objective=lambda output: F.mse_loss(output, noise), judge=explained_variance(noise)
+    )
 
 
 class LabelDecoder(nn.Module):
@@ -495,15 +416,14 @@ class LabelDecoder(nn.Module):
         return self.decoder(torch.cat([noise, self.scale * self.label(label)], dim=1))
 
 
-@fault(
-    FAULTS,
-    family="conditional generator",
+@plant(
+    "conditional generator",
     layers="label label.weight",
     causes="condition-switched-off vanishing-gradient",
     remedies="restore-condition rescale-layer use-parameter",
-    source="A scale of 1e-6 for the condition, from a schedule that never got started.",
 )
 def label_embedding_at_a_millionth(broken: bool) -> Case:
+    """A scale of 1e-6 for the condition, from a schedule that never got started."""
     torch.manual_seed(218)
     images, labels = blob_images(128)
     images = images.flatten(1)
@@ -511,7 +431,7 @@ def label_embedding_at_a_millionth(broken: bool) -> Case:
         model=LabelDecoder(1e-6 if broken else 1.0),
         data={"noise": 0.1 * torch.randn(128, 4), "label": labels},
         objective=lambda output: F.mse_loss(output, images),
-        judge=explained(images),
+        judge=explained_variance(images),
     )
 
 
@@ -525,15 +445,14 @@ class BlindVAE(VAE):
         return noise if self.blind else mean + torch.exp(0.5 * log_variance) * noise
 
 
-@fault(
-    FAULTS,
-    family="VAE",
+@plant(
+    "VAE",
     layers="encoder encoder.0 mean log_variance",
     causes="condition-switched-off no-gradient output-constant unused-parameter",
     remedies="restore-condition keep-gradient use-parameter",
-    source="The reparametrisation returns the noise alone.",
 )
 def decoder_gets_noise_alone(broken: bool) -> Case:
+    """The reparametrisation returns the noise alone."""
     torch.manual_seed(219)
     x = as_pixels(blob_images(128)[0]).flatten(1)
     model = BlindVAE()
@@ -542,7 +461,7 @@ def decoder_gets_noise_alone(broken: bool) -> Case:
         model=model,
         data=(x, x),
         loss=lambda output, target: F.mse_loss(output[0], target) + 1e-4 * evidence_loss(output, target),
-        judge=explained(x),
+        judge=explained_variance(x),
     )
 
 
@@ -555,14 +474,13 @@ class LostSkip(UNet):
         return super().forward(torch.zeros_like(x) if self.lost else x)
 
 
-@fault(
-    FAULTS,
-    family="U-Net",
+@plant(
+    "U-Net",
     causes="output-constant inputs-constant zero-weights vanishing-signal dead-units no-gradient",
     remedies="use-parameter check-data restore-condition initialise keep-gradient",
-    source="A buffer of zeros that was meant to be filled is handed on in place of the input.",
 )
 def input_replaced_by_zeros(broken: bool) -> Case:
+    """A buffer of zeros that was meant to be filled is handed on in place of the input."""
     torch.manual_seed(220)
     x, _ = blob_images(32)
     mask = (as_pixels(x) > 0.6).float()
@@ -578,15 +496,11 @@ def input_replaced_by_zeros(broken: bool) -> Case:
     )
 
 
-@fault(
-    FAULTS,
-    family="LSTM",
-    layers="recurrent recurrent.weight_ih_l0 recurrent.weight_hh_l0",
-    causes="frozen-layer",
-    remedies="unfreeze",
-    source="A fresh recurrent layer frozen together with the pretrained part.",
+@plant(
+    "LSTM", layers="recurrent recurrent.weight_ih_l0 recurrent.weight_hh_l0", causes="frozen-layer", remedies="unfreeze"
 )
 def fresh_lstm_frozen(broken: bool) -> Case:
+    """A fresh recurrent layer frozen together with the pretrained part."""
     torch.manual_seed(221)
     x, y = remembered_series(steps=20)
     model = SequenceClassifier(nn.LSTM(4, 8, batch_first=True), 4)
@@ -594,15 +508,14 @@ def fresh_lstm_frozen(broken: bool) -> Case:
     return Case(model=model, data=(x, y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="MLP",
+@plant(
+    "MLP",
     layers="4 4.weight 4.bias",
     causes="output-constant no-gradient zero-weights dead-units",
     remedies="restore-weights initialise lower-learning-rate keep-gradient",
-    source="A head whose weights were pruned away; only its bias is left.",
 )
 def head_pruned_away(broken: bool) -> Case:
+    """A head whose weights were pruned away; only its bias is left."""
     torch.manual_seed(222)
     x, y = table()
     model = mlp(12, 32, 32, 3)

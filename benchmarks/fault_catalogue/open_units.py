@@ -1,5 +1,7 @@
 """The open half, faults of units: dead, saturated, without an activation, dropped."""
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -12,6 +14,7 @@ from .parts import (
     Denoiser,
     as_pixels,
     blob_images,
+    explained_variance,
     mlp,
     noisy_images,
     over_tokens,
@@ -22,18 +25,18 @@ from .parts import (
 )
 
 FAULTS: list[Fault] = []
+plant = partial(fault, FAULTS)
 DEAD = "dead-units bias-holds-units-off"
 
 
-@fault(
-    FAULTS,
-    family="CNN",
+@plant(
+    "CNN",
     layers="features.5 features.6",
     causes=DEAD,
     remedies="reset-bias initialise change-activation add-normalizer",
-    source="A bias for rare events (the -4.6 of RetinaNet's head) set in a hidden layer.",
 )
 def bias_for_rare_events_in_a_hidden_layer(broken: bool) -> Case:
+    """A bias for rare events (the -4.6 of RetinaNet's head) set in a hidden layer."""
     torch.manual_seed(301)
     x, y = blob_images()
     model = ConvNet(norm=False)
@@ -42,15 +45,14 @@ def bias_for_rare_events_in_a_hidden_layer(broken: bool) -> Case:
     return Case(model=model, data=(x, y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="MLP",
+@plant(
+    "MLP",
     layers="0 1 2 3 4 5",
     causes=f"{DEAD} output-constant",
     remedies="lower-learning-rate restore-weights initialise change-activation reset-bias clip-gradients",
-    source="A few steps at a far too high learning rate.",
 )
 def killed_by_a_high_rate(broken: bool) -> Case:
+    """A few steps at a far too high learning rate."""
     torch.manual_seed(302)
     x, y = regression_table()
     model = mlp(8, 32, 32, 32, 1)
@@ -59,15 +61,14 @@ def killed_by_a_high_rate(broken: bool) -> Case:
     return Case(model=model, data=(x, 3 + y), loss="mse")
 
 
-@fault(
-    FAULTS,
-    family="CNN",
+@plant(
+    "CNN",
     layers="features.0 features.1 features.2 features.3 features.5 features.6 features.7 features.8",
     causes=f"{DEAD} output-constant",
     remedies="lower-learning-rate restore-weights initialise change-activation reset-bias",
-    source="Adam at lr=3 by a slip of the decimal point.",
 )
 def killed_by_adam_at_three(broken: bool) -> Case:
+    """Adam at lr=3 by a slip of the decimal point."""
     torch.manual_seed(303)
     x, y = blob_images()
     model = ConvNet(norm=False)
@@ -76,15 +77,14 @@ def killed_by_adam_at_three(broken: bool) -> Case:
     return Case(model=model, data=(x, y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="MLP",
+@plant(
+    "MLP",
     layers="2 3",
     causes=DEAD,
     remedies="reset-bias initialise change-activation lower-learning-rate restore-weights",
-    source="A narrow layer most of whose units died early in training.",
 )
 def narrow_layer_almost_dead(broken: bool) -> Case:
+    """A narrow layer most of whose units died early in training."""
     torch.manual_seed(304)
     x, y = table()
     model = mlp(12, 24, 6, 24, 3)
@@ -93,15 +93,9 @@ def narrow_layer_almost_dead(broken: bool) -> Case:
     return Case(model=model, data=(x, y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="MLP",
-    layers="0 1",
-    causes=DEAD,
-    remedies="initialise reset-bias change-activation scale-inputs",
-    source="Weights drawn without a sign where the inputs are not negative.",
-)
+@plant("MLP", layers="0 1", causes=DEAD, remedies="initialise reset-bias change-activation scale-inputs")
 def negative_weights_on_pixels(broken: bool) -> Case:
+    """Weights drawn without a sign where the inputs are not negative."""
     torch.manual_seed(305)
     images, y = blob_images()
     x = as_pixels(images).flatten(1)
@@ -123,15 +117,14 @@ class RectifiedCode(Autoencoder):
         return self.decoder(self.last_of_encoder(self.encoder(x)))
 
 
-@fault(
-    FAULTS,
-    family="autoencoder",
+@plant(
+    "autoencoder",
     layers="encoder.4 last_of_encoder",
     causes=DEAD,
     remedies="reset-bias initialise change-activation restore-weights lower-learning-rate remove-final-activation",
-    source="A ReLU on a code of eight units; most of them died.",
 )
 def code_units_dead(broken: bool) -> Case:
+    """A ReLU on a code of eight units; most of them died."""
     torch.manual_seed(306)
     x = blob_images()[0].flatten(1)
     model = RectifiedCode()
@@ -140,15 +133,14 @@ def code_units_dead(broken: bool) -> Case:
     return Case(model=model, data=(x, x), loss="mse")
 
 
-@fault(
-    FAULTS,
-    family="MLP",
+@plant(
+    "MLP",
     layers="2 3 4 5",
     causes="saturated-units layer-scale-stands-out exploding-signal",
     remedies="rescale-layer initialise change-activation add-normalizer",
-    source="A gain of 50 for tanh layers.",
 )
 def tanh_layers_saturated(broken: bool) -> Case:
+    """A gain of 50 for tanh layers."""
     torch.manual_seed(307)
     x, y = regression_table()
     model = mlp(8, 32, 32, 32, 1, activation=nn.Tanh)
@@ -174,15 +166,14 @@ class Gated(nn.Module):
         return self.head(x)
 
 
-@fault(
-    FAULTS,
-    family="GLU",
+@plant(
+    "GLU",
     layers="gates.0 gates.1 gates.2 values.0 values.1 values.2",
     causes="saturated-units bias-holds-units-off vanishing-signal vanishing-gradient",
     remedies="reset-bias initialise forget-bias",
-    source="A gate bias of -2, as highway networks have it, set to -12.",
 )
 def gates_shut(broken: bool) -> Case:
+    """A gate bias of -2, as highway networks have it, set to -12."""
     torch.manual_seed(308)
     x, y = table()
     model = Gated()
@@ -192,33 +183,29 @@ def gates_shut(broken: bool) -> Case:
     return Case(model=model, data=(x, y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="MLP",
+@plant(
+    "MLP",
     layers="0 1",
     causes="saturated-units inputs-not-scaled",
     remedies="scale-inputs add-normalizer change-activation",
-    source="Raw readings near 500, straight into tanh units.",
 )
 def tanh_units_saturated_by_data(broken: bool) -> Case:
+    """Raw readings near 500, straight into tanh units."""
     torch.manual_seed(309)
     x, y = table()
     return Case(
-        model=mlp(12, 32, 32, 3, activation=nn.Tanh),
-        data=(500 + 40 * x if broken else x, y),
-        loss="cross_entropy",
+        model=mlp(12, 32, 32, 3, activation=nn.Tanh), data=(500 + 40 * x if broken else x, y), loss="cross_entropy"
     )
 
 
-@fault(
-    FAULTS,
-    family="MLP",
+@plant(
+    "MLP",
     layers="1 3",
     causes="activation-unsuitable vanishing-gradient vanishing-signal saturated-units",
     remedies="change-activation",
-    source="nn.Softmax taken for an activation of hidden layers.",
 )
 def softmax_between_layers(broken: bool) -> Case:
+    """nn.Softmax taken for an activation of hidden layers."""
     torch.manual_seed(310)
     x, y = table()
     layers = mlp(12, 48, 48, 3)
@@ -227,15 +214,9 @@ def softmax_between_layers(broken: bool) -> Case:
     return Case(model=layers, data=(x, y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="MLP",
-    layers="0 1 2 3",
-    causes="missing-activation",
-    remedies="add-activation",
-    source="A stack of nn.Linear without anything between.",
-)
+@plant("MLP", layers="0 1 2 3", causes="missing-activation", remedies="add-activation")
 def four_linear_layers_in_a_row(broken: bool) -> Case:
+    """A stack of nn.Linear without anything between."""
     torch.manual_seed(311)
     x, y = table()
     layers = mlp(12, 32, 32, 32, 3)
@@ -257,15 +238,9 @@ class TwoStage(nn.Module):
         return self.head((self.relu(x) if self.rectify else x).mean((2, 3)))
 
 
-@fault(
-    FAULTS,
-    family="CNN",
-    layers="conv1 conv2 head relu",
-    causes="missing-activation",
-    remedies="add-activation",
-    source="self.relu is made and never called.",
-)
+@plant("CNN", layers="conv1 conv2 head relu", causes="missing-activation", remedies="add-activation")
 def relu_made_and_never_called(broken: bool) -> Case:
+    """self.relu is made and never called."""
     torch.manual_seed(312)
     y, fine = torch.arange(64) % 2, torch.randn(64, 1, 12, 12)
     coarse = F.interpolate(torch.randn(64, 1, 4, 4), scale_factor=3)  # the classes differ in texture, not in the mean
@@ -273,15 +248,9 @@ def relu_made_and_never_called(broken: bool) -> Case:
     return Case(model=TwoStage(not broken), data=(x, y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="MLP",
-    layers="2 3 4 5 6",
-    causes="missing-activation",
-    remedies="add-activation",
-    source="BatchNorm and dropout between the layers, but no activation.",
-)
+@plant("MLP", layers="2 3 4 5 6", causes="missing-activation", remedies="add-activation")
 def normalizer_but_no_activation(broken: bool) -> Case:
+    """BatchNorm and dropout between the layers, but no activation."""
     torch.manual_seed(313)
     x, y = regression_table()
     act = nn.Identity if broken else nn.ReLU
@@ -302,15 +271,9 @@ class DroppedGPT(GPT):
         return self.drop(super().embed(ids))
 
 
-@fault(
-    FAULTS,
-    family="GPT",
-    layers="drop",
-    causes="dropout-too-strong",
-    remedies="lower-dropout",
-    source="The rate to keep given where the rate to drop is wanted.",
-)
+@plant("GPT", layers="drop", causes="dropout-too-strong", remedies="lower-dropout")
 def keep_rate_as_dropout_rate(broken: bool) -> Case:
+    """The rate to keep given where the rate to drop is wanted."""
     torch.manual_seed(314)
     ids, following = text()
     return Case(model=DroppedGPT(0.95 if broken else 0.05), data=(ids, following), loss=over_tokens)
@@ -327,29 +290,22 @@ class DroppedConvNet(ConvNet):
         return self.head(self.drop(self.features(x).mean((2, 3))))
 
 
-@fault(
-    FAULTS,
-    family="CNN",
-    layers="drop",
-    causes="dropout-too-strong",
-    remedies="lower-dropout",
-    source="p=0.99, a slip for 0.1.",
-)
+@plant("CNN", layers="drop", causes="dropout-too-strong", remedies="lower-dropout")
 def dropout_slip_before_the_head(broken: bool) -> Case:
+    """p=0.99, a slip for 0.1."""
     torch.manual_seed(315)
     x, y = blob_images()
     return Case(model=DroppedConvNet(0.99 if broken else 0.1), data=(x, y), loss="cross_entropy")
 
 
-@fault(
-    FAULTS,
-    family="diffusion",
+@plant(
+    "diffusion",
     layers="time.0 time.2 time",
     causes="layer-scale-stands-out branch-dominates exploding-signal",
     remedies="rescale-layer initialise scale-branch scale-inputs",
-    source="Raw times (0..1000) times a large weight in place of sine features of unit size.",
 )
 def time_embedding_drowns_the_image(broken: bool) -> Case:
+    """Raw times (0..1000) times a large weight in place of sine features of unit size."""
     torch.manual_seed(317)
     inputs, noise = noisy_images()
     model = Denoiser()
@@ -359,5 +315,5 @@ def time_embedding_drowns_the_image(broken: bool) -> Case:
         model=model,
         data=inputs,
         objective=lambda output: F.mse_loss(output, noise),
-        judge=lambda output: (1 - (output - noise).square().mean() / noise.var()).item(),
+        judge=explained_variance(noise),
     )

@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # the benchmarks are no installed package
 try:
     checks = importlib.import_module("benchmarks.fault_catalogue.check_cases")
+    scores = importlib.import_module("benchmarks.faults")
 finally:
     sys.path.remove(str(ROOT))
 
@@ -220,3 +221,19 @@ def test_mended_twin_runs(fault):
     inputs, _ = checks.inputs_and_targets(case)
     loss = checks.loss_of(case, checks.run_model(case.model, inputs))
     assert loss is None or bool(loss.isfinite())
+
+
+def test_score_names_misses_of_the_open_half_alone(monkeypatch, capsys):
+    halves = {half: (faults[:1], healthy_models[:1]) for half, (faults, healthy_models) in checks.HALVES.items()}
+    monkeypatch.setattr(scores, "HALVES", halves)
+    monkeypatch.setattr(scores, "diagnose", lambda case, examine: ([], "refused"))
+    printed = {}
+    for options in ("", "--misses", "--misses --name-held-out"):
+        monkeypatch.setattr(sys, "argv", ["faults.py", *options.split()])
+        scores.main()
+        printed[options] = capsys.readouterr().out
+    names = {half: {entry.name for entries in both for entry in entries} for half, both in halves.items()}
+    for options, halves_named in {"": (), "--misses": ("open",), "--misses --name-held-out": tuple(halves)}.items():
+        for half, in_half in names.items():
+            assert all((name in printed[options]) is (half in halves_named) for name in in_half)
+            assert f"{half} half, check: 1 faults" in printed[options]
