@@ -516,7 +516,7 @@ def weight_norm_in_each_layer() -> Case:
 
 
 @healthy(HEALTHY, family="MLP")
-def bfloat16_weights() -> Case:
+def table_in_bfloat16() -> Case:
     torch.manual_seed(740)
     x, y = table()
     return Case(model=mlp(12, 32, 32, 3).bfloat16(), data=(x.bfloat16(), y), loss="cross_entropy")
@@ -634,7 +634,7 @@ def generator_from_noise() -> Case:
 
 
 @healthy(HEALTHY, family="GAN")
-def discriminator_with_spectral_norm() -> Case:
+def spectral_norm_in_a_discriminator() -> Case:
     torch.manual_seed(748)
     x, _ = blob_images(48)
     real = (torch.arange(48) % 2)[:, None].float()

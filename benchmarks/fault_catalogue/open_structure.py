@@ -490,9 +490,7 @@ def input_replaced_by_zeros(broken: bool) -> Case:
         model=model,
         data=(x, mask),
         loss=F.binary_cross_entropy_with_logits,
-        judge=lambda logits: (
-            ((logits > 0) & (mask > 0.5)).sum().item() / ((logits > 0) | (mask > 0.5)).sum().clamp(min=1).item()
-        ),
+        judge=overlap_with(mask),
     )
 
 
