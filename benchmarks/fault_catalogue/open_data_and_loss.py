@@ -94,7 +94,7 @@ def time_stamps_as_a_feature(broken: bool) -> Case:
     return Case(model=SequenceClassifier(nn.GRU(4, 24, batch_first=True), 3), data=(x, y), loss="cross_entropy")
 
 
-@plant("recommender", causes="one-input-column-dominates inputs-not-scaled", remedies="scale-inputs")
+@plant("MLP", causes="one-input-column-dominates inputs-not-scaled", remedies="scale-inputs")
 def identifier_as_a_number(broken: bool) -> Case:
     """An identifier taken for a number."""
     torch.manual_seed(406)
@@ -184,7 +184,11 @@ class RectifiedGraph(GraphNet):
         return torch.relu(super().forward(x))
 
 
-@plant("GNN", causes="activation-before-loss output-range-too-small dead-units", remedies="remove-final-activation")
+@plant(
+    "GNN",
+    causes="activation-before-loss output-range-too-small dead-units output-constant",
+    remedies="remove-final-activation",
+)
 def relu_then_cross_entropy(broken: bool) -> Case:
     """The ReLU of the loop is applied to the last layer too."""
     torch.manual_seed(413)

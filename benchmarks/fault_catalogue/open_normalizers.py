@@ -89,7 +89,7 @@ def statistics_of_other_data(broken: bool) -> Case:
 
 @plant(
     "CNN",
-    layers="features.1 features.4 features.8 features.11 features.14 features.17 features.20 features.23",
+    layers="features.1 features.4 features.7 features.10 features.14 features.17 features.20 features.23",
     causes="wrong-mode running-statistics-wrong vanishing-signal vanishing-gradient",
     remedies="switch-mode refresh-statistics",
 )
@@ -201,7 +201,7 @@ def layer_norm_over_time(broken: bool) -> Case:
 
 @plant(
     "MLP",
-    layers="2",
+    layers="1",
     causes="normalizer-erases-signal normalizer-too-few-samples saturated-units",
     remedies="replace-normalizer",
 )
@@ -210,7 +210,7 @@ def layer_norm_of_two_features(broken: bool) -> Case:
     torch.manual_seed(508)
     x, y = regression_table()
     middle = nn.LayerNorm(2) if broken else nn.Identity()
-    return Case(model=nn.Sequential(mlp(8, 32, 2), nn.Identity(), middle, mlp(2, 32, 1)), data=(x, y), loss="mse")
+    return Case(model=nn.Sequential(mlp(8, 32, 2), middle, mlp(2, 32, 1)), data=(x, y), loss="mse")
 
 
 @plant(

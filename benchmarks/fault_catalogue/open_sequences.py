@@ -94,7 +94,7 @@ def sign_of_the_forget_bias(broken: bool) -> Case:
 @plant(
     "GRU",
     layers="recurrent recurrent.bias_ih_l0 recurrent.bias_hh_l0",
-    causes="recurrent-weights-vanish saturated-units",
+    causes="recurrent-weights-vanish saturated-units vanishing-signal vanishing-gradient output-constant",
     remedies="reset-bias forget-bias initialise",
 )
 def update_gate_never_opens(broken: bool) -> Case:
@@ -167,7 +167,7 @@ class PaddedEncoder(SentenceEncoder):
 @plant(
     "BERT",
     layers="encoder encoder.layers.0 encoder.layers.1 encoder.layers.0.self_attn encoder.layers.1.self_attn",
-    causes="attention-mask-wrong",
+    causes="attention-mask-wrong output-constant condition-switched-off",
     remedies="fix-mask",
 )
 def padding_mask_inverted(broken: bool) -> Case:
@@ -233,7 +233,12 @@ def questions(count: int = 96) -> tuple[dict[str, Tensor], Tensor]:
     return {"question": question, "memory": memory, "filled": filled}, answers[torch.arange(count), question]
 
 
-@plant("cross-attention", layers="attention", causes="attention-mask-wrong", remedies="fix-mask")
+@plant(
+    "cross-attention",
+    layers="attention",
+    causes="attention-mask-wrong output-constant condition-switched-off",
+    remedies="fix-mask",
+)
 def memory_mask_inverted(broken: bool) -> Case:
     """A mask of what is filled handed over as a mask of what is to be hidden."""
     torch.manual_seed(612)

@@ -389,7 +389,7 @@ class QuietTime(Denoiser):
 @plant(
     "diffusion",
     layers="time time.0 time.2",
-    causes="condition-switched-off vanishing-gradient",
+    causes="condition-switched-off vanishing-gradient no-gradient",
     remedies="restore-condition use-parameter",
 )
 def time_times_zero(broken: bool) -> Case:

@@ -47,17 +47,17 @@ def bias_for_rare_events_in_a_hidden_layer(broken: bool) -> Case:
 
 @plant(
     "MLP",
-    layers="0 1 2 3 4 5",
+    layers="2 3 4 5",
     causes=f"{DEAD} output-constant",
     remedies="lower-learning-rate restore-weights initialise change-activation reset-bias clip-gradients",
 )
 def killed_by_a_high_rate(broken: bool) -> Case:
-    """A few steps at a far too high learning rate."""
+    """The first two steps were taken at a far too high learning rate."""
     torch.manual_seed(302)
     x, y = regression_table()
     model = mlp(8, 32, 32, 32, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=2.0 if broken else 0.01)
-    train(model, x, 3 + y, F.mse_loss, steps=3, optimizer=optimizer)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05 if broken else 0.002)
+    train(model, x, 3 + y, F.mse_loss, steps=2, optimizer=optimizer)
     return Case(model=model, data=(x, 3 + y), loss="mse")
 
 
@@ -67,13 +67,13 @@ def killed_by_a_high_rate(broken: bool) -> Case:
     causes=f"{DEAD} output-constant",
     remedies="lower-learning-rate restore-weights initialise change-activation reset-bias",
 )
-def killed_by_adam_at_three(broken: bool) -> Case:
-    """Adam at lr=3 by a slip of the decimal point."""
+def killed_by_the_rate_of_another_optimizer(broken: bool) -> Case:
+    """Adam at lr=0.1, from a recipe for SGD."""
     torch.manual_seed(303)
     x, y = blob_images()
     model = ConvNet(norm=False)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1.0 if broken else 1e-3)
-    train(model, x, y, F.cross_entropy, steps=2, optimizer=optimizer)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1 if broken else 1e-3)
+    train(model, x, y, F.cross_entropy, steps=20, optimizer=optimizer)
     return Case(model=model, data=(x, y), loss="cross_entropy")
 
 
@@ -248,7 +248,7 @@ def relu_made_and_never_called(broken: bool) -> Case:
     return Case(model=TwoStage(not broken), data=(x, y), loss="cross_entropy")
 
 
-@plant("MLP", layers="2 3 4 5 6", causes="missing-activation", remedies="add-activation")
+@plant("MLP", layers="0 1 2 3 4 5 6", causes="missing-activation", remedies="add-activation")
 def normalizer_but_no_activation(broken: bool) -> Case:
     """BatchNorm and dropout between the layers, but no activation."""
     torch.manual_seed(313)
