@@ -75,9 +75,12 @@ class Healthy:
 
 
 def fault(
-    register: list[Fault], *, family: str, causes: str, remedies: str, source: str, layers: str = ""
+    register: list[Fault], family: str, *, causes: str, remedies: str, source: str = "", layers: str = ""
 ) -> Callable[[Callable[[bool], Case]], Callable[[bool], Case]]:
-    """Register the decorated builder, which takes whether to plant the fault; keys and names are split at spaces."""
+    """Register the decorated builder, which takes whether to plant the fault; keys and names are split at spaces.
+
+    Without `source`, the builder's docstring says where people make this mistake.
+    """
 
     def add(build: Callable[[bool], Case]) -> Callable[[bool], Case]:
         register.append(
@@ -89,7 +92,7 @@ def fault(
                 causes=frozenset(causes.split()),
                 layers=tuple(layers.split()),
                 remedies=frozenset(remedies.split()),
-                source=source,
+                source=source or build.__doc__ or "",
             )
         )
         return build
@@ -123,6 +126,7 @@ CAUSES: dict[str, str] = {
     "shapes-broadcast": "The shapes of outputs and targets differ, and broadcasting compares each with each.",
     "class-imbalance": "Almost all of the labels belong to one class.",
     "labels-constant": "All of the labels are the same.",
+    "labels-wrong": "The labels belong to other samples, or their classes are numbered differently.",
     "loss-gradient-zero": "The gradient of the loss with respect to the outputs is exactly zero.",
     # signal and gradient over the depth
     "vanishing-gradient": "Gradients shrink from layer to layer until early layers hardly learn.",

@@ -1,6 +1,6 @@
 """Check the catalogue itself: every case builds and runs, every name in it exists; with --harm, faults do harm.
 
-    python -m benchmarks.fault_catalogue.check_cases [--harm] [--only NAME ...]
+    python -m benchmarks.fault_catalogue.check_cases [--half NAME] [--harm] [--only NAME ...]
 
 `--harm` trains each faulty model and its mended twin on their batch, once with Adam and once with SGD, and prints how
 good both are, on average over the steps in `MARKS` (before any step where the model is handed over in eval mode):
@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
+from . import HALVES
 from .case import CAUSES, REMEDIES, Case, Fault, Healthy
-from .held_out import FAULTS, HEALTHY
 
 LOSSES_BY_NAME: dict[str, Callable[[Any, Tensor], Tensor]] = {"cross_entropy": F.cross_entropy, "mse": F.mse_loss}
 MARKS = (20, 60, 120)  # steps after which the quality is taken
@@ -120,11 +120,13 @@ def train_and_judge(build: Callable[[], Case], optimizer: str) -> float:
 def main() -> None:
     """Check every entry, print what is wrong, and with --harm what each fault costs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--half", choices=HALVES, default="open")
     parser.add_argument("--harm", action="store_true")
     parser.add_argument("--only", nargs="*")
     options = parser.parse_args()
-    print(f"{len(FAULTS)} faults, {len(HEALTHY)} healthy models")
-    for entry in [*FAULTS, *HEALTHY]:
+    faults, healthy_models = HALVES[options.half]
+    print(f"{len(faults)} faults, {len(healthy_models)} healthy models")
+    for entry in [*faults, *healthy_models]:
         if options.only and not any(word in entry.name for word in options.only):
             continue
         begin = time.perf_counter()

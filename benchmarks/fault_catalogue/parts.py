@@ -524,6 +524,16 @@ def accuracy(labels: Tensor) -> Callable[[Tensor], float]:
     return lambda output: (output.argmax(1) == labels).float().mean().item()
 
 
+def explained_variance(target: Tensor) -> Callable[[Any], float]:
+    """Return a judge: the explained variance of an output, or of the first of several."""
+
+    def judge(output: Any) -> float:
+        first = output[0] if isinstance(output, tuple) else output
+        return (1 - (first - target).square().mean() / target.var(correction=0)).item()
+
+    return judge
+
+
 def overlap_with(mask: Tensor) -> Callable[[Tensor], float]:
     """Return a judge: the intersection of the predicted area with a mask, divided by their union."""
 

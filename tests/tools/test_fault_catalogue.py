@@ -10,9 +10,11 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # the benchmarks are no installed package
 try:
     checks = importlib.import_module("benchmarks.fault_catalogue.check_cases")
+    scores = importlib.import_module("benchmarks.faults")
 finally:
     sys.path.remove(str(ROOT))
 
+FAULTS, HEALTHY = ([entry for half in checks.HALVES.values() for entry in half[kind]] for kind in (0, 1))
 # Advice as somebody might word it; each sentence gives one remedy.
 ADVICE = {
     "scale-inputs": [
@@ -197,25 +199,41 @@ def test_patterns_tell_remedies_apart():
 
 
 def test_every_cause_and_remedy_is_used():
-    assert set().union(*(fault.causes for fault in checks.FAULTS)) == checks.CAUSES.keys()
-    assert set().union(*(fault.remedies for fault in checks.FAULTS)) == checks.REMEDIES.keys()
+    assert set().union(*(fault.causes for fault in FAULTS)) == checks.CAUSES.keys()
+    assert set().union(*(fault.remedies for fault in FAULTS)) == checks.REMEDIES.keys()
 
 
 def test_names_are_unique():
-    names = [entry.name for entry in (*checks.FAULTS, *checks.HEALTHY)]
+    names = [entry.name for entry in (*FAULTS, *HEALTHY)]
     assert len(set(names)) == len(names)
 
 
 @pytest.mark.one_in(20)
-@pytest.mark.parametrize("entry", [*checks.FAULTS, *checks.HEALTHY], ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", [*FAULTS, *HEALTHY], ids=lambda entry: entry.name)
 def test_case_builds_and_runs(entry):
     assert checks.describe_problem(entry) is None
 
 
 @pytest.mark.one_in(10)
-@pytest.mark.parametrize("fault", checks.FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_mended_twin_runs(fault):
     case = fault.mend()
     inputs, _ = checks.inputs_and_targets(case)
     loss = checks.loss_of(case, checks.run_model(case.model, inputs))
     assert loss is None or bool(loss.isfinite())
+
+
+def test_score_names_misses_of_the_open_half_alone(monkeypatch, capsys):
+    halves = {half: (faults[:1], healthy_models[:1]) for half, (faults, healthy_models) in checks.HALVES.items()}
+    monkeypatch.setattr(scores, "HALVES", halves)
+    monkeypatch.setattr(scores, "diagnose", lambda case, examine: ([], "refused"))
+    printed = {}
+    for options in ("", "--misses", "--misses --name-held-out"):
+        monkeypatch.setattr(sys, "argv", ["faults.py", *options.split()])
+        scores.main()
+        printed[options] = capsys.readouterr().out
+    names = {half: {entry.name for entries in both for entry in entries} for half, both in halves.items()}
+    for options, halves_named in {"": (), "--misses": ("open",), "--misses --name-held-out": tuple(halves)}.items():
+        for half, in_half in names.items():
+            assert all((name in printed[options]) is (half in halves_named) for name in in_half)
+            assert f"{half} half, check: 1 faults" in printed[options]

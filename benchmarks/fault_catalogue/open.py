@@ -1,0 +1,21 @@
+"""The half of the catalogue on which rules may be tuned."""
+
+from . import (
+    open_data_and_loss,
+    open_healthy,
+    open_normalizers,
+    open_sequences,
+    open_signal,
+    open_structure,
+    open_units,
+)
+
+FAULTS = [
+    *open_signal.FAULTS,
+    *open_units.FAULTS,
+    *open_structure.FAULTS,
+    *open_sequences.FAULTS,
+    *open_normalizers.FAULTS,
+    *open_data_and_loss.FAULTS,
+]
+HEALTHY = open_healthy.HEALTHY
