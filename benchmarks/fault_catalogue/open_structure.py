@@ -327,7 +327,7 @@ def reshape_instead_of_transpose(broken: bool) -> Case:
 
 
 class BatchMean(ConvNet):
-    """A ConvNet that may subtract a mean over the wrong axes before its head."""
+    """A ConvNet that may average over the batch before its head."""
 
     over_batch = False
 
@@ -465,8 +465,8 @@ def decoder_gets_noise_alone(broken: bool) -> Case:
     )
 
 
-class LostSkip(UNet):
-    """A U-Net that may decode zeros in place of its deepest features and of its input."""
+class LostInput(UNet):
+    """A U-Net that may read zeros in place of its input."""
 
     lost = False
 
@@ -484,7 +484,7 @@ def input_replaced_by_zeros(broken: bool) -> Case:
     torch.manual_seed(220)
     x, _ = blob_images(32)
     mask = (as_pixels(x) > 0.6).float()
-    model = LostSkip()
+    model = LostInput()
     model.lost = broken
     return Case(
         model=model,

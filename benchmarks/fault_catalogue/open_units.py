@@ -250,7 +250,7 @@ def relu_made_and_never_called(broken: bool) -> Case:
 
 @plant("MLP", layers="0 1 2 3 4 5 6", causes="missing-activation", remedies="add-activation")
 def normalizer_but_no_activation(broken: bool) -> Case:
-    """BatchNorm and dropout between the layers, but no activation."""
+    """BatchNorm between the layers, but no activation."""
     torch.manual_seed(313)
     x, y = regression_table()
     act = nn.Identity if broken else nn.ReLU
@@ -305,7 +305,7 @@ def dropout_slip_before_the_head(broken: bool) -> Case:
     remedies="rescale-layer initialise scale-branch scale-inputs",
 )
 def time_embedding_drowns_the_image(broken: bool) -> Case:
-    """Raw times (0..1000) times a large weight in place of sine features of unit size."""
+    """The last layer of the embedding of the time is drawn a thousand times too large."""
     torch.manual_seed(317)
     inputs, noise = noisy_images()
     model = Denoiser()
