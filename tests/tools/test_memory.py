@@ -80,7 +80,7 @@ def turns():
     file.bent("u", "relu")
     file.add("y", "add", (400,), ["u", "x0"])
     step = file.certificate({"x0": 1.0}, 0.1, multipliers={"u": file.put(np.linspace(1.0, 2.0, 400))})
-    return file.upper(-9.0, [step] * 20_000)
+    return file.upper(-9.0, [step] * 60)
 
 
 def named_often(kind):

@@ -484,7 +484,8 @@ def _saturated_gates(call: FunctionCall, made: Tensor) -> Tensor | None:
 @torch.no_grad()
 def _parameter_statistics(parameter: Tensor) -> Tensor:
     """Return root mean square, range, deviation between the rows, and the share of the leading singular pair."""
-    wide = parameter.detach().double()
+    wide = torch.view_as_real(parameter.detach()) if parameter.is_complex() else parameter.detach()
+    wide = wide.double()
     least, greatest = torch.aminmax(wide)
     square = wide.square().mean()
     rows = wide.flatten(1) if wide.ndim > 1 else wide[None]
