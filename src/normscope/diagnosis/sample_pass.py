@@ -98,8 +98,11 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
     count("passes", forwards * few.count)
     labels = batch[1] if isinstance(batch, Sequence) and len(call.args) < len(batch) else None
     time_first = any(getattr(module, "batch_first", True) is False for module in model.modules())
-    certain = isinstance(labels, Tensor) and labels.ndim > 0 and len(labels) == samples
-    certain = certain and (not time_first or labels.numel() == samples)
+    certain = (
+        isinstance(labels, Tensor)
+        and labels.shape[:1] == (samples,)
+        and (not time_first or labels.numel() == samples)  # otherwise it may count time steps
+    )
     return SampleFacts(mixed_at=mixed, certain=certain, idle=tuple(idle), forwards=forwards)
 
 

@@ -276,13 +276,13 @@ def branch_dominates(examined: Examined) -> Iterator[Finding]:
     if signal is None:
         return
     for place, seen in examined.normalizers():
-        feeds = [
+        before = [
             feed
             for row, feeds in zip(signal.rows, signal.feeds, strict=False)
             if row.path == place.path
             for feed in feeds
         ]
-        size = math.hypot(*(signal.rows[feed].root_mean_square or 0.0 for feed in feeds))
+        size = math.hypot(*(signal.rows[feed].root_mean_square or 0.0 for feed in before))
         if seen.uses_running or not size or not seen.log10_median / 2.0 > math.log10(BRANCH * size):
             continue
         factor = 10.0 ** (seen.log10_median / 2.0) / size
@@ -291,7 +291,7 @@ def branch_dominates(examined: Examined) -> Iterator[Finding]:
             severity=Severity.WARNING,
             where=place.path,
             seen=f"What `{place.path}` normalizes is {figure(factor)} times as large as what the layers before it hand "
-            f"on (such as `{signal.rows[feeds[-1]].path}`): a factor multiplies it on the way.",
+            f"on (such as `{signal.rows[before[-1]].path}`): a factor multiplies it on the way.",
             why="A branch that is multiplied so drowns what it is added to, and the skip connection carries nothing.",
             advice="Take out the factor, or scale the branch by 1/sqrt(number of blocks) instead.",
             numbers=figures(ratio=factor),
@@ -302,8 +302,8 @@ def branch_dominates(examined: Examined) -> Iterator[Finding]:
         if not (row.kind[:1].isupper() or normalizer) or len(feeds) < 2:
             continue
         sizes = [(signal.rows[feed].root_mean_square or 0.0, feed) for feed in feeds]
-        (small, before), (large, branch) = min(sizes), max(sizes)
-        if not before < branch < number or not 0.0 < small * BRANCH < large:
+        (small, stream), (large, branch) = min(sizes), max(sizes)
+        if not stream < branch < number or not 0.0 < small * BRANCH < large:
             continue
         if not normalizer and not (row.root_mean_square or 0.0) > 0.5 * large:
             continue
@@ -312,7 +312,7 @@ def branch_dominates(examined: Examined) -> Iterator[Finding]:
             severity=Severity.WARNING,
             where=row.path,
             seen=f"In `{row.path}` the branch through `{signal.rows[branch].path}` (size {figure(large)}) is "
-            f"{figure(large / small)} times as large as what it is added to (`{signal.rows[before].path}`, "
+            f"{figure(large / small)} times as large as what it is added to (`{signal.rows[stream].path}`, "
             f"{figure(small)}).",
             why="The sum is the branch: what came before is lost beside it, and the skip connection carries nothing.",
             advice="Scale the branch: a factor of 1/sqrt(number of blocks) or a learned one that starts small, a "
