@@ -173,9 +173,10 @@ def _scaled(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _bilinear(node: Node, operands: Sequence[Certain]) -> tuple[Tensor, Tensor, Tensor]:
     """Return the error of a sum of products of factors (one of them may be a constant), entry by entry."""
+    absolute = (a.double().abs() if isinstance(a, Tensor) and a.is_floating_point() else a for a in node.args)
     bare = dataclasses.replace(
         node,
-        args=tuple(a if i < 2 or not isinstance(a, Tensor) else None for i, a in enumerate(_absolute(node.args))),
+        args=tuple(a if i < 2 or not isinstance(a, Tensor) else None for i, a in enumerate(absolute)),
         kwargs={key: None if key == "bias" else value for key, value in node.kwargs.items()},
     )
 
@@ -195,10 +196,6 @@ def _bilinear(node: Node, operands: Sequence[Certain]) -> tuple[Tensor, Tensor, 
         channels = node.operator not in ("linear", "matmul", "mm", "bmm", "mv", "dot")
         own = own + 4 * UNIT * bias.double().abs().reshape(-1, *(1,) * (len(node.shape) - 2 if channels else 0))
     return moved, own, l2(flat(moved), 1)
-
-
-def _absolute(arguments: tuple[object, ...]) -> tuple[object, ...]:
-    return tuple(a.double().abs() if isinstance(a, Tensor) and a.is_floating_point() else a for a in arguments)
 
 
 SHAKE, COPIES = 16.0, 3

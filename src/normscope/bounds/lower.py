@@ -62,11 +62,14 @@ def lower_bound(
     dtype = searched.flat().dtype
     starts = _starts(promising or [(start, None)], generator, restarts if climb else 0)
 
+    def run(flat: Tensor) -> Tensor:
+        return searched.run(*searched.split(flat)).reshape(-1)
+
     def search() -> None:
         for index, (point, direction) in enumerate(starts):
             if index > 0 and (budget.over or candidates.meet(enough - MET)):
                 break
-            for u, v in _climb(_flat(searched), point.to(start.device, dtype), direction, generator, budget, climb):
+            for u, v in _climb(run, point.to(start.device, dtype), direction, generator, budget, climb):
                 budget.spend()
                 candidates.add(u.double(), v.double())
 
@@ -122,10 +125,6 @@ class Candidates:
             if pair.proved is not None and pair.proved.log10 > best.log10:
                 best = pair.proved
         return best
-
-
-def _flat(graph: Graph) -> Function:
-    return lambda flat: graph.run(*graph.split(flat)).reshape(-1)
 
 
 def _starts(

@@ -84,7 +84,10 @@ def upper_sides(
         uppers["tight"], proof_of["tight"] = tight.upper, None if proof is None else tight.proof(proof)
     elif tight.upper is not None or tight.cut:  # what is known without it
         uppers["tight"], proof_of["tight"] = uppers[least], proof_of[least]
-    brackets = _formulas(captured, bounding) if everywhere else {}
+    brackets: dict[str, Bracket] = {}
+    if everywhere:  # the formulas of the paper cover all inputs
+        brackets["printed"] = printed(captured.segments, bounding.norm, exact=False)
+        brackets["printed-exact"] = printed(captured.segments, bounding.norm, exact=True)
     brackets |= _brackets(captured, bounding, uppers, proof_of)
     norms, chained, whole = bounding.norms, bounding.closed_forms, bounding.budget
     later = {"liplt": chained, "closed-form": chained, "tight": whole, "best": whole}
@@ -133,14 +136,6 @@ def _chained(
     return bounds, chain.proof()
 
 
-def _formulas(captured: Captured, bounding: Bounding) -> dict[str, Bracket]:
-    """Return the formulas of the paper, which speak of all inputs."""
-    return {
-        "printed": printed(captured.segments, bounding.norm, exact=False),
-        "printed-exact": printed(captured.segments, bounding.norm, exact=True),
-    }
-
-
 @dataclass(frozen=True, slots=True)
 class OptimisedCertificate:
     """What the optimised certificate gives.
@@ -184,7 +179,8 @@ def _optimise(captured: Captured, bounding: Bounding, values: Bounds) -> Optimis
     sure = None if written is None or dense is None else with_rounding(written, dense)
     if written is None or sure is None:
         return OptimisedCertificate(plan=None if dense is None else written, notes=notes)
-    evidence = _evidence(captured, written, inputs)
+    evidence = Evidence.PROVEN if is_exact(written, inputs) else Evidence.NUMERICAL
+    evidence = min([evidence, *(slope_evidence(captured.segments.effects[step.name]) for step in written.steps)])
     return OptimisedCertificate(Upper(sure.log10, evidence, "tight"), dense, written, notes=notes)
 
 
@@ -204,12 +200,6 @@ def _not_attempted(captured: Captured, written: EllipsoidPlan | None, inputs: se
         f"the optimised certificate begins behind {places}: values before that are out of its reach, {limit}; "
         "their bounds are those of the faster methods",
     )
-
-
-def _evidence(captured: Captured, written: EllipsoidPlan, inputs: set[str]) -> Evidence:
-    """Return how the bound of ellipsoids that are written out is known."""
-    evidence = Evidence.PROVEN if is_exact(written, inputs) else Evidence.NUMERICAL
-    return min([evidence, *(slope_evidence(captured.segments.effects[step.name]) for step in written.steps)])
 
 
 def slope_evidence(effect: Effect) -> Evidence:

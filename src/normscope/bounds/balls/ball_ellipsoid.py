@@ -319,7 +319,8 @@ class Reach:
         if self.lost:
             return
         kept = {name: place for name, place in self.places.items() if place.last > index}
-        chosen = self._indices(list(kept.values()))
+        entries = [torch.arange(place.start, place.start + place.size, device=self.device) for place in kept.values()]
+        chosen = torch.cat(entries) if entries else torch.zeros(0, dtype=torch.int64, device=self.device)
         size, last = math.prod(step.shape), _last(self.reads, self.unrolled, step.name)
         operands = sum(math.prod(self.unrolled.shapes[name]) for name in step.operands)
         self.places = {}
@@ -329,7 +330,8 @@ class Reach:
             self._move(Forget(chosen))
             return
         self._place(step.name, size, last)
-        if any(form is None for form in forms) or operands > self.widest or not _finite(local):
+        finite = all(bool(part.weight.isfinite().all() and part.gain.isfinite().all()) for part in local.parts)
+        if any(form is None for form in forms) or operands > self.widest or not finite:
             self._move(Afresh(constant, size, chosen))
             return
         shapes = [self.unrolled.shapes[name] for name in step.operands]
@@ -341,10 +343,6 @@ class Reach:
     def _move(self, move: Move) -> None:
         self.moves.append(move)
         self.q = moved(self.q, move)
-
-    def _indices(self, places: Sequence[StatePlace]) -> Tensor:
-        index = [torch.arange(place.start, place.start + place.size, device=self.device) for place in places]
-        return torch.cat(index) if index else torch.zeros(0, dtype=torch.int64, device=self.device)
 
     def look(self, enclosures: Enclosures, name: str, step: UnrolledStep | None = None) -> Enclosure | None:
         """Return the enclosure of a value within the engine's constants."""
@@ -374,10 +372,6 @@ def _reads(unrolled: UnrolledNetwork) -> dict[str, int]:
 def _last(reads: dict[str, int], unrolled: UnrolledNetwork, source: str) -> int:
     """Return the index of the last step that reads a value made of a source."""
     return max((last for name, last in reads.items() if source in unrolled.forms[name]), default=-1)
-
-
-def _finite(local: LocalForm) -> bool:
-    return all(bool(part.weight.isfinite().all() and part.gain.isfinite().all()) for part in local.parts)
 
 
 def _writable(linear: LinearMap) -> bool:

@@ -85,8 +85,11 @@ def enclose(
     for index, step in enumerate(unrolled.steps.values()):
         check_time()
         if isinstance(step.operation, Affine):
-            enclosure = _affine(step, step.operation, result, values[step.name], norm)
-            result.known[step.name] = _below(enclosure, most.get(step.name, torch.inf))
+            x = _affine(step, step.operation, result, values[step.name], norm)
+            ceiling = most.get(step.name, torch.inf)
+            if ceiling != torch.inf:
+                x = tidy(x.centre, x.low, x.high, x.constant.clamp(max=ceiling), x.entries, x.radius)
+            result.known[step.name] = x
             continue
         for name in dict.fromkeys(step.operands):
             _ask(result, name, helpers, step)
@@ -110,12 +113,6 @@ def _ask(enclosures: Enclosures, name: str, helpers: Sequence[Tightener], step: 
         tighter = helper.look(enclosures, name, step)
         if tighter is not None:
             enclosures.known[name] = tighter
-
-
-def _below(x: Enclosure, ceiling: float) -> Enclosure:
-    if ceiling == torch.inf:
-        return x
-    return tidy(x.centre, x.low, x.high, x.constant.clamp(max=ceiling), x.entries, x.radius)
 
 
 def tidy(centre: Tensor, low: Tensor, high: Tensor, constant: Tensor, entries: Tensor, radius: Tensor) -> Enclosure:

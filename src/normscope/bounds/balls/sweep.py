@@ -21,7 +21,7 @@ from ...core.budget import Budget, check_time
 from ...core.log10 import norm as l2
 from ...core.rounding import gamma
 from ...linalg.absolute import absolute_norm
-from ...rules.local.local import Affine, CentredValue, Enclosure, Lines, LocalForm, UnrolledStep, flat, times
+from ...rules.local.local import Affine, Enclosure, Lines, LocalForm, UnrolledStep, flat, times
 from .enclosure import Enclosures, tidy
 from .expansion import accumulate, adjoint, largest_singular
 
@@ -101,7 +101,9 @@ def _through(
             return _row_by_row(gradient, size, bend.low, bend.high)
         return _between(gradient, size, bend.low[:, 0], bend.high[:, 0])
     around = None if local.around is None else local.around()
-    if around is not None and (len(operands) > 1 or _known(around)):
+    if around is not None and (
+        len(operands) > 1 or bool((around.low > -LARGEST).all() and (around.high < LARGEST).all())
+    ):
         for operand, pull in zip(step.operands, around.pulls, strict=True):
             accumulate(gradients, operand, pull(gradient))
         low, high = around.low.clamp(max=0.0), around.high.clamp(min=0.0)
@@ -113,10 +115,6 @@ def _through(
         accumulate(gradients, operand, part.pull(gradient))
         lost = lost - _remainder(gradient, part.weight, part.blocks, x)
     return lost
-
-
-def _known(around: CentredValue) -> bool:
-    return bool((around.low > -LARGEST).all() and (around.high < LARGEST).all())
 
 
 def _between(gradient: Tensor, size: Tensor, low: Tensor, high: Tensor) -> Tensor:

@@ -201,9 +201,6 @@ class WeightFigures:
             return upper(linear, rtol=self.bounding.rtol, budget=self.bounding.norms.share(0.7))
         return upper(linear, rtol=self.bounding.rtol, budget=Budget(0))
 
-    def _loss_constant(self, loss: Loss) -> float:
-        return power10(loss.upper(self.rows.classes, self.rows.count).log10) * (1 + 1e-12)
-
     def add(self, point: Tensor, goal: Tensor | None, progress: Progress) -> None:
         """Measure every weight at one more input."""
         graph = self.captured.double
@@ -221,7 +218,9 @@ class WeightFigures:
             loss = self.rows.loss(self.plan.loss, goal, values[graph.output])
             if loss is None:
                 self.notes.append(f"the lower side of the {self.plan.loss.name} needs targets")
-        constant = math.inf if loss is None or self.plan.loss is None else self._loss_constant(self.plan.loss)
+        constant = math.inf
+        if loss is not None and self.plan.loss is not None:
+            constant = power10(self.plan.loss.upper(self.rows.classes, self.rows.count).log10) * (1 + 1e-12)
         slopes: dict[str, tuple[JacobianFound, JacobianFound]] = self.plan.search.budget.attempt(
             lambda: weight_slopes(
                 graph, left, values, self.plan.search, loss, constant=constant, base=self.captured.certain
@@ -338,7 +337,8 @@ class WeightFigures:
             scale_invariant=set(weight.nodes) <= self.invariant,
             bracket_h=self._bracket(figures.whole, figures.output),
             bracket_f=None if constant is None else self._bracket(
-                [_times(constant, bound) for bound in figures.whole], figures.scalar
+                [ZERO if ZERO in (constant, bound) else constant.times(bound) for bound in figures.whole],
+                figures.scalar,
             ),
             printed_h=theorem,
             printed_f=self._corollary14(theorem),
@@ -422,10 +422,6 @@ def _bounding(linear: LinearMap) -> float:
     """About how many multiplications the bound of a map takes: those of its matrix, or of a few hundred products."""
     short, long = sorted((linear.in_size, linear.out_size))
     return min(float(short) * short * long, 300.0 * cost(linear))
-
-
-def _times(constant: Upper, bound: Upper) -> Upper:
-    return ZERO if ZERO in (constant, bound) else constant.times(bound)
 
 
 def _reason(segments: Segments) -> str:
