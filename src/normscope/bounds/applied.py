@@ -56,10 +56,10 @@ def factors_of(node: Node) -> tuple[Ref, Tensor, bool] | None:
 
     None for what is no weight layer, or one with a weight that depends on the input.
     """
-    found = multiplied(node)
-    if found is None:
+    product = multiplied(node)
+    if product is None:
         return None
-    left, right = found.left, found.right
+    left, right = product.left, product.right
     if isinstance(left, Ref) and isinstance(right, Tensor) and right.is_floating_point():
         return left, right, False
     if isinstance(left, Tensor) and isinstance(right, Ref) and left.is_floating_point():
@@ -69,8 +69,8 @@ def factors_of(node: Node) -> tuple[Ref, Tensor, bool] | None:
 
 def weight_of(node: Node) -> Tensor | None:
     """Return the constant weight that a node applies, or None."""
-    found = factors_of(node)
-    return None if found is None else found[1]
+    factors = factors_of(node)
+    return None if factors is None else factors[1]
 
 
 def applied_weights(graph: Graph, double: Graph) -> tuple[Applied, ...]:
@@ -130,8 +130,8 @@ def _chained(graph: Graph, names: list[str]) -> bool:
 
 def _also(places: Mapping[int, Sequence[tuple[Node, Tensor]]], weight: Tensor, names: list[str]) -> tuple[str, ...]:
     """Return which other nodes use the memory of a weight (another part of it, or in another role)."""
-    found = places.get(storage_of(weight), [])
-    return tuple(dict.fromkeys(n.where for n, leaf in found if n.name not in names and overlap(leaf, weight)))
+    holders = places.get(storage_of(weight), [])
+    return tuple(dict.fromkeys(n.where for n, leaf in holders if n.name not in names and overlap(leaf, weight)))
 
 
 def _derived(graph: Graph, weight: Tensor) -> tuple[str, ...]:
@@ -193,7 +193,7 @@ def joint(reads: Mapping[str, Read], weight: Applied) -> list[Read]:
     """
     upright = [read for name, read in reads.items() if name not in weight.turned]
     turned = [read for name, read in reads.items() if name in weight.turned]
-    return [Read.together(found) for found in (upright, turned) if found]
+    return [Read.together(group) for group in (upright, turned) if group]
 
 
 def opened(graph: Graph, weights: Sequence[Applied]) -> Graph:

@@ -416,8 +416,8 @@ def _replayed(whole: Graph, graph: Graph, samples: int, notes: tuple[str, ...]) 
     notes = (*notes, *whole.notes)
     jumping = dict.fromkeys(f"{node.operator} in `{node.path or 'the model'}`" for node in graph if _jumps(node))
     if jumping:
-        seen = f"the function can jump ({', '.join(list(jumping)[:4])})"
-        notes = (*notes, f"{seen}: its derivative says nothing about inputs beside a jump")
+        warning = f"the function can jump ({', '.join(list(jumping)[:4])})"
+        notes = (*notes, f"{warning}: its derivative says nothing about inputs beside a jump")
     foreign = dict.fromkeys(f"{node.op} in `{node.path or 'the model'}`" for node in graph if _foreign(node))
     blame = ", ".join(foreign)
     if any(item.value.dtype in HALVES for item in whole.inputs):  # its own precision would drown the derivatives

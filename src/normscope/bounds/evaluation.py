@@ -173,9 +173,10 @@ def _scaled(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _bilinear(node: Node, operands: Sequence[Certain]) -> tuple[Tensor, Tensor, Tensor]:
     """Return the error of a sum of products of factors (one of them may be a constant), entry by entry."""
+    absolute = (a.double().abs() if isinstance(a, Tensor) and a.is_floating_point() else a for a in node.args)
     bare = dataclasses.replace(
         node,
-        args=tuple(a if i < 2 or not isinstance(a, Tensor) else None for i, a in enumerate(_absolute(node.args))),
+        args=tuple(a if i < 2 or not isinstance(a, Tensor) else None for i, a in enumerate(absolute)),
         kwargs={key: None if key == "bias" else value for key, value in node.kwargs.items()},
     )
 
@@ -195,10 +196,6 @@ def _bilinear(node: Node, operands: Sequence[Certain]) -> tuple[Tensor, Tensor, 
         channels = node.operator not in ("linear", "matmul", "mm", "bmm", "mv", "dot")
         own = own + 4 * UNIT * bias.double().abs().reshape(-1, *(1,) * (len(node.shape) - 2 if channels else 0))
     return moved, own, l2(flat(moved), 1)
-
-
-def _absolute(arguments: tuple[object, ...]) -> tuple[object, ...]:
-    return tuple(a.double().abs() if isinstance(a, Tensor) and a.is_floating_point() else a for a in arguments)
 
 
 SHAKE, COPIES = 16.0, 3
@@ -253,19 +250,19 @@ class Values:
         """Return the output at flat, exact float64 points `[B, n]` with its error, by one of `CARRIED`."""
         shaken = _Shaken(self.steps.split(points)) if how == CARRIED[2] else None
         zero = torch.zeros(len(points), dtype=torch.float64, device=points.device)
-        known: dict[str, Certain] = {}
+        values: dict[str, Certain] = {}
         for name, part in self.steps.split(points).items():
-            known[name] = Certain(part, torch.zeros_like(part), zero)
+            values[name] = Certain(part, torch.zeros_like(part), zero)
         last = {name: i for i, step in enumerate(self.steps.steps.values()) for name in step.operands}
         for i, step in enumerate(self.steps.steps.values()):
-            operands = [known[name] for name in step.operands]
-            known[step.name] = self._step(step, operands, len(points), how != CARRIED[0], shaken)
+            operands = [values[name] for name in step.operands]
+            values[step.name] = self._step(step, operands, len(points), how != CARRIED[0], shaken)
             for name in dict.fromkeys(step.operands):
                 if last[name] == i and name != self.steps.output:
-                    del known[name]
+                    del values[name]
                     if shaken is not None:
                         del shaken.values[name]
-        return known[self.steps.output]
+        return values[self.steps.output]
 
     def _step(
         self, step: UnrolledStep, operands: Sequence[Certain], batch: int, norms: bool, shaken: _Shaken | None
@@ -318,11 +315,11 @@ class Values:
         if step.name not in self._constants:
             size = torch.where(constant.isfinite(), constant.abs(), 0.0)
             node = self._nodes.get(step.name)
-            given = {} if node is None else node.bound()
-            if node is not None and isinstance(given.get("running_var"), Tensor):  # bias - mean weight/deviation
+            arguments = {} if node is None else node.bound()
+            if node is not None and isinstance(arguments.get("running_var"), Tensor):  # bias - mean weight/deviation
                 shape = (-1, *(1,) * (len(node.shape) - 2))
-                weight, bias, mean = (given.get(name) for name in ("weight", "bias", "running_mean"))
-                scale = (given["running_var"].double() + float(given["eps"])).rsqrt()
+                weight, bias, mean = (arguments.get(name) for name in ("weight", "bias", "running_mean"))
+                scale = (arguments["running_var"].double() + float(arguments["eps"])).rsqrt()
                 scale = scale if weight is None else scale * weight.double().abs()
                 size = size if mean is None else size + (scale * mean.double().abs()).reshape(shape)
                 size = size if bias is None else size + bias.double().abs().reshape(shape)
@@ -393,12 +390,12 @@ class _Shaken:
     def moved(self, step: UnrolledStep, value: Tensor, own: Tensor) -> Tensor:
         """Run a step on all copies; return the largest distance of a copy's value, per unit of shaking."""
         copies = COPIES * len(value)
-        found = evaluate(step, [self.values[name] for name in step.operands], copies)
-        signs = torch.randint(0, 2, found.shape, generator=self.generator).to(found) * 2 - 1
+        copied = evaluate(step, [self.values[name] for name in step.operands], copies)
+        signs = torch.randint(0, 2, copied.shape, generator=self.generator).to(copied) * 2 - 1
         size = torch.where(value.isinf(), 0.0, own.masked_fill(~own.isfinite(), torch.nan))  # infinite masks are exact
-        found = found + SHAKE * signs * size.repeat(COPIES, *(1,) * (own.ndim - 1))
-        self.values[step.name] = found
-        each = found.reshape(COPIES, *value.shape)
+        copied = copied + SHAKE * signs * size.repeat(COPIES, *(1,) * (own.ndim - 1))
+        self.values[step.name] = copied
+        each = copied.reshape(COPIES, *value.shape)
         apart = torch.where(each == value, 0.0, each - value).abs()  # masks are infinite in all of them
         return apart.nan_to_num(nan=torch.inf).amax(0) / SHAKE
 
@@ -457,20 +454,20 @@ class Confirmer:
             far, _ = change(self.values.plain(pair))
             if not (math.isfinite(far) and far > 0 and log10(far) - log10(length) > above):
                 return Secant()
-        found, estimated = self._least(pair, change)
-        return Secant(inward(found) - log10(length), (u, v), estimated) if found > 0 else Secant()
+        distance, estimated = self._least(pair, change)
+        return Secant(inward(distance) - log10(length), (u, v), estimated) if distance > 0 else Secant()
 
     def _least(self, pair: Tensor, change: Change) -> tuple[float, bool]:
         """Return how far the outputs of a pair are apart at least, and whether errors were estimated for it."""
-        found, estimated = 0.0, False
+        largest, estimated = 0.0, False
         for place, how in list(enumerate(CARRIED))[self._first :]:
             certain = attempt(partial(self.values.at, pair, how=how), lambda: None)
             if certain is None:
                 break
             far, least = change(certain)
-            if least > found and math.isfinite(far):
-                found, estimated = least, how == CARRIED[-1]
-            if found >= 0.99 * far:
+            if least > largest and math.isfinite(far):
+                largest, estimated = least, how == CARRIED[-1]
+            if largest >= 0.99 * far:
                 break
             self._first = min(place + 1, len(CARRIED) - 1)
-        return found, estimated
+        return largest, estimated

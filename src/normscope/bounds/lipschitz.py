@@ -162,8 +162,8 @@ def _check_scope(scope: Scope, *, radius: float | None, domain: Domain | None, e
 def _over_all_inputs(captured: Captured, bounding: Bounding, effort: str, per: str | None, seed: int) -> Bracket:
     """Return the bracket of scope GLOBAL."""
     rungs = upper_sides(captured, bounding, effort)
-    best, seen = rungs["best"], observed_if_any(captured, bounding, seed)
-    bracket = lower_side(captured, bounding, seen, seed, enough=best.log10_upper).under(best)
+    best, observed = rungs["best"], observed_if_any(captured, bounding, seed)
+    bracket = lower_side(captured, bounding, observed, seed, enough=best.log10_upper).under(best)
     bracket = exact(captured, bounding, rungs, bracket) if effort == "exact" else bracket
     if per is None:
         return bracket
@@ -198,8 +198,8 @@ def _over_balls(captured: Captured, bounding: Bounding, radius: float, effort: s
 def _balls_of(captured: Captured, bounding: Bounding, radius: float, effort: str, seed: int) -> Bracket:
     """Return the bracket over balls; every ball has what a checker needs: the network, the centre, the radius."""
     best = upper_sides(captured, bounding, effort)["best"]
-    known = Upper(best.log10_upper, best.evidence, best.method, best.reason)
-    bracket = ball_bracket(captured, bounding, radius=radius, effort=effort, global_upper=known, seed=seed)
+    global_upper = Upper(best.log10_upper, best.evidence, best.method, best.reason)
+    bracket = ball_bracket(captured, bounding, radius=radius, effort=effort, global_upper=global_upper, seed=seed)
     assert isinstance(best.proof, Proof)
     proof = replace(best.proof, radius=radius)
     samples = [

@@ -62,11 +62,14 @@ def lower_bound(
     dtype = searched.flat().dtype
     starts = _starts(promising or [(start, None)], generator, restarts if climb else 0)
 
+    def run(flat: Tensor) -> Tensor:
+        return searched.run(*searched.split(flat)).reshape(-1)
+
     def search() -> None:
         for index, (point, direction) in enumerate(starts):
             if index > 0 and (budget.over or candidates.meet(enough - MET)):
                 break
-            for u, v in _climb(_flat(searched), point.to(start.device, dtype), direction, generator, budget, climb):
+            for u, v in _climb(run, point.to(start.device, dtype), direction, generator, budget, climb):
                 budget.spend()
                 candidates.add(u.double(), v.double())
 
@@ -122,10 +125,6 @@ class Candidates:
             if pair.proved is not None and pair.proved.log10 > best.log10:
                 best = pair.proved
         return best
-
-
-def _flat(graph: Graph) -> Function:
-    return lambda flat: graph.run(*graph.split(flat)).reshape(-1)
 
 
 def _starts(
@@ -325,14 +324,14 @@ class LowerSide:
     def under(self, bracket: Bracket) -> Bracket:
         """Return a bracket with this lower side, which says what the clock cut short."""
         notes = (*bracket.notes, *self.notes)
-        known = replace(bracket, log10_lower=self.log10, witness=self.witness, notes=notes)
-        return cut_short(known, self.search, self.whole)
+        joined = replace(bracket, log10_lower=self.log10, witness=self.witness, notes=notes)
+        return cut_short(joined, self.search, self.whole)
 
 
 def lower_side(
     captured: Captured,
     bounding: Bounding,
-    seen: Bracket | None,
+    at_data: Bracket | None,
     seed: int,
     *,
     enough: float = math.inf,
@@ -349,15 +348,15 @@ def lower_side(
     steps = passes(captured.graph, ATTACK_STEPS, work=ATTACK_WORK, least=ATTACK_FEWEST)
     below = whole.share(ATTACK_SHARE).search(BELOW, steps)
     values = (Budget() if tiny else below).attempt(lambda: captured.certain, lambda: None)
-    found = Secant()
+    secant = Secant()
     if values is not None:
-        found = (Budget() if tiny else whole).attempt(
+        secant = (Budget() if tiny else whole).attempt(
             lambda: lower_bound(
                 captured.graph,
                 captured.double,
                 budget=below,
                 seed=seed,
-                promising=_promising(captured, seen, search=search),
+                promising=_promising(captured, at_data, search=search),
                 enough=enough,
                 values=values,
                 climb=search,
@@ -367,26 +366,26 @@ def lower_side(
         )
     notes = () if search else (NOT_SEARCHED,)
     return LowerSide(
-        log10=found.log10,
-        witness=witness_of(captured, found),
-        notes=(*notes, ESTIMATED) if found.estimated else notes,
+        log10=secant.log10,
+        witness=witness_of(captured, secant),
+        notes=(*notes, ESTIMATED) if secant.estimated else notes,
         search=below,
         whole=whole,
     )
 
 
-def witness_of(captured: Captured, found: Secant) -> Witness | None:
+def witness_of(captured: Captured, secant: Secant) -> Witness | None:
     """Return a pair as the tensors that the graph takes; None without one."""
-    if found.pair is None:
+    if secant.pair is None:
         return None
-    u, v = found.pair
+    u, v = secant.pair
     return captured.double.split(u), captured.double.split(v)
 
 
-def _promising(captured: Captured, seen: Bracket | None, *, search: bool) -> list[tuple[Tensor, Tensor | None]]:
+def _promising(captured: Captured, at_data: Bracket | None, *, search: bool) -> list[tuple[Tensor, Tensor | None]]:
     """Return the points with the largest Jacobians, each with the direction that grows most, if that is known."""
-    if seen is None or not seen.per_sample:
+    if at_data is None or not at_data.per_sample:
         return []
-    ranked = sorted(zip(seen.per_sample, captured.points), key=lambda pair: -pair[0].log10_lower)
+    ranked = sorted(zip(at_data.per_sample, captured.points), key=lambda pair: -pair[0].log10_lower)
     few = PAIRS_POINTS if search or multiplications(captured.graph) <= PAIRS_FEWER else 1
     return [(point, one.witness if one.witness.numel() == point.numel() else None) for one, point in ranked[:few]]

@@ -70,17 +70,17 @@ def per_output(
     for row, one, other in zip(rows, along.tolist(), whole.tolist(), strict=True):
         own = min(one, other)
         part = below.share(1.0 / (len(rows) - len(results)))
-        found = bounding.budget.attempt(partial(_below, captured, row, part, seed, own), Secant)
+        secant = bounding.budget.attempt(partial(_below, captured, row, part, seed, own), Secant)
         results.append(
             dataclasses.replace(
                 bracket,
-                log10_lower=found.log10,
+                log10_lower=secant.log10,
                 log10_upper=own,
                 evidence=Evidence.NUMERICAL,
                 method="certificate along the output"
                 if one < other
                 else f"{bracket.method}, times the norm of the row",
-                witness=witness_of(captured, found),
+                witness=witness_of(captured, secant),
                 reason=bracket.reason if math.isinf(own) else None,
                 proof=None,
             )

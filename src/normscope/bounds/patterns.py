@@ -89,9 +89,9 @@ def closer(
         inside = search.point.repeat(math.prod(plan.leading)).to(graph.flat())
         jacobian = torch.autograd.functional.jacobian(lambda x: graph.run(*graph.split(x)).reshape(-1), inside)
         pair = inside, torch.linalg.svd(jacobian, full_matrices=False)[2][0]
-        found = lower_bound(graph, graph, budget=Budget(), promising=[pair], values=values, climb=False)
-        if found.log10 > lower and found.pair is not None:
-            lower, witness = found.log10, (graph.split(found.pair[0]), graph.split(found.pair[1]))
+        secant = lower_bound(graph, graph, budget=Budget(), promising=[pair], values=values, climb=False)
+        if secant.log10 > lower and secant.pair is not None:
+            lower, witness = secant.log10, (graph.split(secant.pair[0]), graph.split(secant.pair[1]))
     upper = max(search.log10_upper, lower)
     better, upper = upper < bracket.log10_upper, min(upper, bracket.log10_upper)
     met = _meet(lower, upper, rtol)
@@ -129,8 +129,8 @@ def two_slopes(segments: Segments, plan: EllipsoidPlan) -> Tensor | None:
     """Return the slopes of all units below and above zero, `[2, units]`; None where there is no such search."""
     graph, slopes = segments.graph, []
     for step in plan.steps:
-        known = activation_of(graph.node(step.name))
-        pair = None if known is None or known.evidence is not Evidence.PROVEN else known.two_slopes
+        activation = activation_of(graph.node(step.name))
+        pair = None if activation is None or activation.evidence is not Evidence.PROVEN else activation.two_slopes
         if pair is None or not isinstance(segments.effects[step.name], Elementwise):
             return None
         slopes.append(torch.tensor(pair, dtype=torch.float64)[:, None].expand(2, step.known.size))
@@ -217,14 +217,14 @@ class PatternSearch:
         sizes = [step.known.size for step in self.plan.steps]
         logs, logits = parameters.split([sum(sizes), len(sizes)], dim=1)
         parts = (part.split(sizes, dim=1) for part in (centre, radius, logs))
-        known = {step.name: part for step, *part in zip(self.plan.steps, *parts, logits.T, strict=True)}
+        parts_of = {step.name: part for step, *part in zip(self.plan.steps, *parts, logits.T, strict=True)}
 
         def choose(step: EllipsoidStep, uncertain: Uncertain, qvv: Tensor, log: float) -> Tensor:
-            weights = balanced(uncertain, alone=True)[0].clamp(min=TINY) * known[step.name][2].exp()
+            weights = balanced(uncertain, alone=True)[0].clamp(min=TINY) * parts_of[step.name][2].exp()
             top = _top(weights.sqrt()[..., :, None] * qvv * weights.sqrt()[..., None, :]).clamp(min=1e-300)
-            return torch.where(uncertain.radius > 0, (known[step.name][3].sigmoid() / top)[:, None] * weights, TINY)
+            return torch.where(uncertain.radius > 0, (parts_of[step.name][3].sigmoid() / top)[:, None] * weights, TINY)
 
-        done = run(self.plan, choose, lambda s: Uncertain(known[s.name][0], known[s.name][1], s.known.size))
+        done = run(self.plan, choose, lambda s: Uncertain(parts_of[s.name][0], parts_of[s.name][1], s.known.size))
         return _top(done.q).clamp(min=0.0).log10() / 2 + done.log10_scale
 
 

@@ -71,21 +71,24 @@ def upper_sides(
     written.
     """
     bounding = bounding or Bounding()
-    found, chains = _composed(captured, bounding, terms=not everywhere)
+    node_bounds, chains = _composed(captured, bounding, terms=not everywhere)
     output = captured.graph.output
-    uppers = {name: bounds[output] for name, bounds in found.items()}
-    values = {name: smallest([bounds[name] for bounds in found.values()]) for name in found["folded"]}
+    uppers = {name: bounds[output] for name, bounds in node_bounds.items()}
+    values = {name: smallest([bounds[name] for bounds in node_bounds.values()]) for name in node_bounds["folded"]}
     proof = Proof(graph=captured.double, effects=captured.segments.effects) if proofs else None
-    known: dict[str, Proof | None] = dict.fromkeys(uppers, proof)
-    known["closed-form"] = None if proof is None else replace(proof, multipliers=chains)
+    proof_of: dict[str, Proof | None] = dict.fromkeys(uppers, proof)
+    proof_of["closed-form"] = None if proof is None else replace(proof, multipliers=chains)
     tight = OptimisedCertificate() if effort == "fast" else optimise_certificate(captured, bounding, values)
     least = min(uppers, key=lambda name: uppers[name].log10)
     if tight.upper is not None and tight.upper.log10 <= uppers[least].log10:
-        uppers["tight"], known["tight"] = tight.upper, None if proof is None else tight.proof(proof)
+        uppers["tight"], proof_of["tight"] = tight.upper, None if proof is None else tight.proof(proof)
     elif tight.upper is not None or tight.cut:  # what is known without it
-        uppers["tight"], known["tight"] = uppers[least], known[least]
-    brackets = _formulas(captured, bounding) if everywhere else {}
-    brackets |= _brackets(captured, bounding, uppers, known)
+        uppers["tight"], proof_of["tight"] = uppers[least], proof_of[least]
+    brackets: dict[str, Bracket] = {}
+    if everywhere:  # the formulas of the paper cover all inputs
+        brackets["printed"] = printed(captured.segments, bounding.norm, exact=False)
+        brackets["printed-exact"] = printed(captured.segments, bounding.norm, exact=True)
+    brackets |= _brackets(captured, bounding, uppers, proof_of)
     norms, chained, whole = bounding.norms, bounding.closed_forms, bounding.budget
     later = {"liplt": chained, "closed-form": chained, "tight": whole, "best": whole}
     brackets = {name: cut_short(rung, norms, later.get(name, norms)) for name, rung in brackets.items()}
@@ -102,18 +105,18 @@ def _composed(
     with torch.no_grad(), Progress("bounding") as progress:
         norm = partial(_shown, bounding.norm, progress)
         chained = partial(_chained, captured, bounding, norm, joints, terms)
-        found = {"product": propagate(segments, norm, fold=False)}
+        bounds = {"product": propagate(segments, norm, fold=False)}
         with bounding.norms.timing():
-            found["folded"] = propagate(segments, norm, fold=True, joints=joints)
-        found["liplt"] = chained(LipLT(), "liplt")[0]
-        found["closed-form"], chains = chained(ClosedForm(), "closed-form")
+            bounds["folded"] = propagate(segments, norm, fold=True, joints=joints)
+        bounds["liplt"] = chained(LipLT(), "liplt")[0]
+        bounds["closed-form"], chains = chained(ClosedForm(), "closed-form")
         slopes = [atom.effect.slope for atom in segments.atoms.values() if isinstance(atom.effect, Elementwise)]
         if any(low != 0 for low, _ in slopes):  # at 0 both choices of Lambda are the same
             doubled, others = chained(ClosedForm(doubled=True), "closed-form")
-            if doubled[output].log10 < found["closed-form"][output].log10:
+            if doubled[output].log10 < bounds["closed-form"][output].log10:
                 chains = others
-            found["closed-form"] = {n: smallest([u, doubled[n]]) for n, u in found["closed-form"].items()}
-    return found, chains
+            bounds["closed-form"] = {n: smallest([u, doubled[n]]) for n, u in bounds["closed-form"].items()}
+    return bounds, chains
 
 
 def _shown(norm: Norm, progress: Progress, linear: LinearMap) -> Upper:
@@ -129,16 +132,8 @@ def _chained(
     device = captured.double.inputs[0].value.device
     chain = ChainCertificate(start, method, device, bounding.closed_forms, terms=terms)
     with bounding.closed_forms.timing():
-        found = propagate(captured.segments, norm, fold=True, chain=chain, joints=joints)
-    return found, chain.proof()
-
-
-def _formulas(captured: Captured, bounding: Bounding) -> dict[str, Bracket]:
-    """Return the formulas of the paper, which speak of all inputs."""
-    return {
-        "printed": printed(captured.segments, bounding.norm, exact=False),
-        "printed-exact": printed(captured.segments, bounding.norm, exact=True),
-    }
+        bounds = propagate(captured.segments, norm, fold=True, chain=chain, joints=joints)
+    return bounds, chain.proof()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +165,8 @@ class OptimisedCertificate:
 def optimise_certificate(captured: Captured, bounding: Bounding, values: Bounds) -> OptimisedCertificate:
     """Optimise a certificate within the budget."""
     tightening = bounding.budget.search(TIGHTENING)
-    found = tightening.attempt(lambda: _optimise(captured, bounding, values), OptimisedCertificate)
-    return replace(found, cut=tightening.cut or bounding.budget.cut)
+    certificate = tightening.attempt(lambda: _optimise(captured, bounding, values), OptimisedCertificate)
+    return replace(certificate, cut=tightening.cut or bounding.budget.cut)
 
 
 def _optimise(captured: Captured, bounding: Bounding, values: Bounds) -> OptimisedCertificate:
@@ -184,7 +179,8 @@ def _optimise(captured: Captured, bounding: Bounding, values: Bounds) -> Optimis
     sure = None if written is None or dense is None else with_rounding(written, dense)
     if written is None or sure is None:
         return OptimisedCertificate(plan=None if dense is None else written, notes=notes)
-    evidence = _evidence(captured, written, inputs)
+    evidence = Evidence.PROVEN if is_exact(written, inputs) else Evidence.NUMERICAL
+    evidence = min([evidence, *(slope_evidence(captured.segments.effects[step.name]) for step in written.steps)])
     return OptimisedCertificate(Upper(sure.log10, evidence, "tight"), dense, written, notes=notes)
 
 
@@ -206,12 +202,6 @@ def _not_attempted(captured: Captured, written: EllipsoidPlan | None, inputs: se
     )
 
 
-def _evidence(captured: Captured, written: EllipsoidPlan, inputs: set[str]) -> Evidence:
-    """Return how the bound of ellipsoids that are written out is known."""
-    known = Evidence.PROVEN if is_exact(written, inputs) else Evidence.NUMERICAL
-    return min([known, *(slope_evidence(captured.segments.effects[step.name]) for step in written.steps)])
-
-
 def slope_evidence(effect: Effect) -> Evidence:
     """Return how the slopes or gains of a nonlinear effect are known."""
     if isinstance(effect, Gain):
@@ -225,10 +215,10 @@ def _brackets(
     """Return the upper side of every method as a bracket with its proof, and the best of them again."""
     best = smallest(list(uppers.values()))
     method = next(name for name, value in uppers.items() if value.log10 == best.log10)
-    found = {name: (value, name) for name, value in uppers.items()} | {"best": (best, method)}
+    sides = {name: (value, name) for name, value in uppers.items()} | {"best": (best, method)}
     return {
-        name: replace(bracket_of(captured, bounding, value, known), proof=proofs[known])
-        for name, (value, known) in found.items()
+        name: replace(bracket_of(captured, bounding, value, rung), proof=proofs[rung])
+        for name, (value, rung) in sides.items()
     }
 
 
@@ -261,14 +251,14 @@ WEIGHTS = ("linear", "convolution")
 
 def is_weight(node: Node) -> bool:
     """Whether a node is a layer with a weight: a matrix or a convolution."""
-    found = lookup(node)
-    return found is not None and found.family in WEIGHTS
+    record = lookup(node)
+    return record is not None and record.family in WEIGHTS
 
 
 def is_normalizer(node: Node) -> bool:
     """Whether a node is a normalization layer."""
-    found = lookup(node)
-    return found is not None and found.family == "normalization" and node.index in (None, 0)
+    record = lookup(node)
+    return record is not None and record.family == "normalization" and node.index in (None, 0)
 
 
 def printed_constant(node: Node, effect: Effect) -> float:
@@ -278,8 +268,8 @@ def printed_constant(node: Node, effect: Effect) -> float:
     if isinstance(effect, Linear):
         return log10(lemma1(arguments["running_var"], eps, weight))
     top = float(weight.abs().amax()) if isinstance(weight, Tensor) else 1.0
-    found = sets_of(node)
-    groups = 1 if found is None or found.groups is None else found.groups
+    sets = sets_of(node)
+    groups = 1 if sets is None or sets.groups is None else sets.groups
     return log10(top) + log10(lemma2(eps) if groups == 1 else lemma3(eps, torch.zeros(groups)))
 
 

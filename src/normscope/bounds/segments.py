@@ -239,22 +239,22 @@ class _Propagation:
 
     def _operand(self, node: Node, effect: Effect, name: str, form: Form) -> Upper:
         """Bound what a nonlinear node reads, behind its `before` map."""
-        known = [self.values[name]]
+        bounds = [self.values[name]]
         if isinstance(effect, Gain) and effect.before is not None:
-            known = [self.norm(effect.before).times(self.values[name])]
-            known += [self.form(form)] if self.fold else []
+            bounds = [self.norm(effect.before).times(self.values[name])]
+            bounds += [self.form(form)] if self.fold else []
         slope = effect.slope if isinstance(effect, Elementwise) else None
-        return self._with_chain(known, form, node.name, slope)
+        return self._with_chain(bounds, form, node.name, slope)
 
     def finish(self) -> None:
         """Let the chain that ends at the output count."""
         output = self.segments.graph.output
         self.values[output] = self._with_chain([self.values[output]], self.segments.output, output, None)
 
-    def _with_chain(self, known: list[Upper], form: Form, name: str, slope: tuple[float, float] | None) -> Upper:
+    def _with_chain(self, bounds: list[Upper], form: Form, name: str, slope: tuple[float, float] | None) -> Upper:
         """Return the smallest of some bounds on a form and, where a chain knows one, of that."""
         tighter = None if self.chain is None else self.chain.carry(form, name, slope, self.cores)
-        return smallest(known if tighter is None else [*known, tighter])
+        return smallest(bounds if tighter is None else [*bounds, tighter])
 
     def form(self, form: Form) -> Upper:
         """Bound a value that is a sum of linear maps of sources; independent inputs are a root sum of squares."""
@@ -267,9 +267,9 @@ class _Propagation:
 
     def _term(self, source: str, linear: LinearMap, norm: Upper) -> Upper:
         """Bound one map of a nonlinear source."""
-        known = norm.times(self.cores[source])
+        plain = norm.times(self.cores[source])
         tighter = None if self.chain is None else self.chain.term(source, linear, self.cores)
-        return smallest([known] if tighter is None else [known, tighter])
+        return smallest([plain] if tighter is None else [plain, tighter])
 
 
 def _joint(form: Form, cores: Bounds, norms: Bounds, side: int, joints: Joints) -> Upper | None:

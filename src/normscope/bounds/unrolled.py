@@ -52,26 +52,26 @@ class GraphSteps:
                     self.steps[step.name] = step
                     self.shapes[step.name] = step.shape
                     self._owners[step.name] = node
-                    known = None if base is None or id(node) not in held else base._sample[step.name]
+                    kept = None if base is None or id(node) not in held else base._sample[step.name]
                     operands = [sample[name] for name in step.operands]
-                    sample[step.name] = evaluate(step, operands, 1) if known is None else known
+                    sample[step.name] = evaluate(step, operands, 1) if kept is None else kept
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader must know: which operators are known by their gain alone, the first three by name."""
-        found = list(dict.fromkeys(f"{node.operator} in `{node.path or 'the model'}`" for node in self.opaque))
-        if not found:
+        operators = list(dict.fromkeys(f"{node.operator} in `{node.path or 'the model'}`" for node in self.opaque))
+        if not operators:
             return ()
-        rest = f" and {len(found) - 3} more" if len(found) > 3 else ""
-        note = f"near a point these are known by their gain alone, which is looser: {', '.join(found[:3])}{rest}"
+        rest = f" and {len(operators) - 3} more" if len(operators) > 3 else ""
+        note = f"near a point these are known by their gain alone, which is looser: {', '.join(operators[:3])}{rest}"
         return (note, *self.failures[:3])
 
     def by_node(self) -> dict[int, list[UnrolledStep]]:
         """Return the steps of every node, by the node's identity."""
-        found: dict[int, list[UnrolledStep]] = {}
+        steps: dict[int, list[UnrolledStep]] = {}
         for name, node in self._owners.items():
-            found.setdefault(id(node), []).append(self.steps[name])
-        return found
+            steps.setdefault(id(node), []).append(self.steps[name])
+        return steps
 
     def _steps(self, node: Node, sample: dict[str, Tensor]) -> list[UnrolledStep]:
         """Return the steps of a node, checked against the node itself at the captured input."""
@@ -81,10 +81,10 @@ class GraphSteps:
             zeros = [torch.zeros(ref.shape, dtype=torch.float64, device=node.device) for ref in node.operands]
             constant = node.evaluate(zeros).double()
             return [UnrolledStep(node.name, node.shape, Affine(effect.maps, constant, effect.disjoint), node.refs)]
-        known = lookup(node)
+        record = lookup(node)
         build = Builder(node, dict(self.shapes))
         try:
-            name = known.local(node, build) if known is not None and known.local is not None else None
+            name = record.local(node, build) if record is not None and record.local is not None else None
         except Exception as error:  # a rule that meets what it was not written for must not pass for a bound
             self.failures.append(f"{FAILED} {node.op} failed near a point, in {node.where}: {error!r}")
             name = None

@@ -313,7 +313,9 @@ class _Mover:
         Both start from larger weights, where eps matters less; whether eps matters is checked with the gradient.
         """
         raised = torch.where(chosen, RAISED * self.start, self.start)
-        by_group, by_entry = (self._factors(number) for number in (shown.count + 1, len(raised)))
+        by_group, by_entry = (
+            1.0 + torch.rand(count, generator=self.generator).to(self.start) for count in (shown.count + 1, len(raised))
+        )
         random = self.change(raised, torch.where(chosen, raised * by_entry, raised))
         scaled = self.change(raised, torch.where(chosen, raised * by_group[shown.group + 1], raised))
         return _ratio(scaled, random, self.rounding), random
@@ -329,9 +331,6 @@ class _Mover:
         shares = [_ratio(float((a - b).abs().amax()), float(b.abs().amax()), 0.0) for a, b in pairs if b.numel()]
         self.objective.place(self.start)
         return max(shares, default=0.0)
-
-    def _factors(self, number: int) -> Tensor:
-        return 1.0 + torch.rand(number, generator=self.generator).to(self.start)
 
     def _outputs(self, weights: Tensor) -> list[Tensor]:
         self.objective.place(weights)

@@ -314,7 +314,7 @@ def repeated(node: Node, values: Sequence[Entries]) -> Entries:
     return values[0].expand(node.shape) if _first(node) else moves()(node, values)
 
 
-def moves(touched: Callable[[dict[str, Any]], Any] = lambda given: None) -> Meeting:
+def moves(touched: Callable[[dict[str, Any]], Any] = lambda arguments: None) -> Meeting:
     """Operators that move entries unchanged, and may repeat them, leave some out or fill in constants.
 
     `touched` gives the dimensions that entries move along: one, some, or None if it may be all of them.
@@ -323,10 +323,10 @@ def moves(touched: Callable[[dict[str, Any]], Any] = lambda given: None) -> Meet
     def meeting(node: Node, values: Sequence[Entries]) -> Entries:
         if ir.places_vary(node):
             return picked(node, values)
-        given = dict(zip(node.refs, values, strict=True))
+        entries = dict(zip(node.refs, values, strict=True))
         arguments = {name: value for name, value in node.bound().items() if name not in ir.PLACES}
         operands = [leaf for leaf in leaves(arguments) if isinstance(leaf, Ref | Tensor)]
-        parts = [_constant(leaf) if isinstance(leaf, Tensor) else given[leaf.name] for leaf in operands]
+        parts = [_constant(leaf) if isinstance(leaf, Tensor) else entries[leaf.name] for leaf in operands]
         bare = map_leaves(arguments, lambda leaf: Ref("") if isinstance(leaf, Tensor) else leaf)
         whole = dataclasses.replace(node, args=(), kwargs={**node.bound(), **bare})
 
@@ -640,23 +640,23 @@ TABLE = _table({
         flatten.using_ints unflatten.int view_as.default reshape_as.default atleast_1d.default""",
     reordered: """permute transpose.int t.default numpy_T mT.default movedim.intlist movedim.int swapaxes.default""",
     repeated: "expand.default expand_as",
-    moves(lambda given: given["dim"]): """slice.Tensor select.int narrow.default index_select.default
+    moves(lambda arguments: arguments["dim"]): """slice.Tensor select.int narrow.default index_select.default
         repeat_interleave.self_int split.Tensor split_with_sizes.default split.sizes chunk.default unbind.int
         tensor_split.sections cat.default concat.default stack.default slice_scatter.default""",
-    moves(lambda given: given["dims"]): "flip.default roll.default rot90.default",
-    moves(lambda given: range(-(len(given["pad"]) // 2), 0)): "constant_pad_nd.default pad.default",
-    moves(lambda given: (-3, -2, -1)): """pixel_shuffle.default pixel_unshuffle.default upsample_nearest3d.vec
+    moves(lambda arguments: arguments["dims"]): "flip.default roll.default rot90.default",
+    moves(lambda arguments: range(-(len(arguments["pad"]) // 2), 0)): "constant_pad_nd.default pad.default",
+    moves(lambda arguments: (-3, -2, -1)): """pixel_shuffle.default pixel_unshuffle.default upsample_nearest3d.vec
         _upsample_nearest_exact3d.vec""",
-    moves(lambda given: (-2, -1)): """tril.default triu.default upsample_nearest2d.vec
+    moves(lambda arguments: (-2, -1)): """tril.default triu.default upsample_nearest2d.vec
         _upsample_nearest_exact2d.vec""",
-    moves(lambda given: -1): "upsample_nearest1d.vec _upsample_nearest_exact1d.vec",
+    moves(lambda arguments: -1): "upsample_nearest1d.vec _upsample_nearest_exact1d.vec",
     moves(): """index.Tensor gather.default take.default repeat.default tile.default hstack.default vstack.default
         channel_shuffle.default diagonal.default unfold.default im2col.default diagonal_scatter.default""",
     put_back: "select_scatter.default",
     written: """index_add.default scatter_add.default scatter_reduce.two scatter.src scatter.value index_copy.default
         index_fill.int_Scalar index_fill.int_Tensor index_put.default""",
     overwrite: "copy.default fill.Tensor",
-    meets(lambda given, rank: given.get("dim")): """softmax.int
+    meets(lambda arguments, rank: arguments.get("dim")): """softmax.int
         _softmax.default log_softmax.int _log_softmax.default glu.default sum.default sum.dim_IntList
         mean.default mean.dim amax.default amin.default max.dim min.dim max.default min.default prod.default
         prod.dim_int var.correction var.dim var.default std.correction std.dim std.default logsumexp.default
@@ -665,7 +665,7 @@ TABLE = _table({
         cummax.default cummin.default logcumsumexp.default median.dim median.default kthvalue.default fft_fft.default
         fft_ifft.default fft_rfft.default fft_irfft.default fft_hfft.default fft_ihfft.default fft_fft2.default
         fft_ifft2.default fft_rfft2.default fft_irfft2.default _fft_r2c.default _fft_c2c.default _fft_c2r.default""",
-    meets(lambda given, rank: range(-len(given["normalized_shape"]), 0)): "layer_norm.default rms_norm.default",
+    meets(lambda arguments, rank: range(-len(arguments["normalized_shape"]), 0)): "layer_norm.default rms_norm.default",
     trailing(1): """linear.default view_as_complex.default max_pool1d.default avg_pool1d.default
         adaptive_avg_pool1d.default adaptive_max_pool1d.default max_pool1d_with_indices.default
         upsample_linear1d.vec""",
@@ -677,7 +677,7 @@ TABLE = _table({
     convolved(1): "conv1d.default conv1d.padding conv_transpose1d.default",
     convolved(2): "conv2d.default conv2d.padding conv_transpose2d.input",
     convolved(3): "conv3d.default conv3d.padding conv_transpose3d.input",
-    meets(lambda given, rank: range(1, rank)): "group_norm.default instance_norm.default",
+    meets(lambda arguments, rank: range(1, rank)): "group_norm.default instance_norm.default",
     product: "mm.default bmm.default matmul.default mv.default addmm.default baddbmm.default",
     attention: "scaled_dot_product_attention.default",
     contraction: "einsum.default",

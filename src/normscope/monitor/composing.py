@@ -215,12 +215,12 @@ def _measure_normalizers(step: StepInTransit, arrived: Arrived) -> list[np.ndarr
     """Return the figures of every normalizer."""
     with_tensors = [
         replace(
-            seen,
+            normalizer,
             variance=arrived[("variance", site)],
             gamma=arrived.get(("gamma", site)),
             running_variance=arrived.get(("running_variance", site)),
         )
-        for site, seen in step.normalizers.items()
+        for site, normalizer in step.normalizers.items()
     ]
     rows = dict(zip(step.normalizers, normalizer_probe.measure_all(with_tensors), strict=True))
     if step.batch_norms is not None:

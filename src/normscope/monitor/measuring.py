@@ -199,9 +199,9 @@ class Measurement:
         return kept
 
 
-def _is_large(seen: NormalizerSeen) -> bool:
+def _is_large(normalizer: NormalizerSeen) -> bool:
     """Return whether the figures of a normalizer are taken on the device: its variances are too many to send."""
-    return seen.variance.numel() > normalizer_probe.MAX_SENT_VARIANCES
+    return normalizer.variance.numel() > normalizer_probe.MAX_SENT_VARIANCES
 
 
 def _normalizer_contents(forward: ForwardRecord) -> dict[Key, Tensor]:
@@ -210,13 +210,16 @@ def _normalizer_contents(forward: ForwardRecord) -> dict[Key, Tensor]:
     if forward.batch_norms is not None:
         _, moved = forward.batch_norms
         contents |= {name: getattr(moved, name) for name in ("before", "after", "gamma", "calls")}
-    for site, seen in forward.normalizers.items():
-        if _is_large(seen):  # all in the precision of the variances
-            gamma, running = (None if t is None else t.to(seen.variance) for t in (seen.gamma, seen.running_variance))
-            alike = replace(seen, gamma=gamma, running_variance=running)
+    for site, normalizer in forward.normalizers.items():
+        if _is_large(normalizer):  # all in the precision of the variances
+            gamma, running = (
+                None if t is None else t.to(normalizer.variance)
+                for t in (normalizer.gamma, normalizer.running_variance)
+            )
+            alike = replace(normalizer, gamma=gamma, running_variance=running)
             contents[("normalizer", site)] = normalizer_probe.measure(alike)
             continue
-        values: dict[str, Any] = {name: getattr(seen, name) for name in NORMALIZER_TENSORS}
+        values: dict[str, Any] = {name: getattr(normalizer, name) for name in NORMALIZER_TENSORS}
         contents |= {(name, site): value for name, value in values.items() if value is not None}
     return contents
 

@@ -83,8 +83,8 @@ class Ensemble:
             outputs: Tensor = torch.func.functional_call(self.template, (own, held), (x,))
             return outputs
 
-        found: Tensor = torch.func.vmap(one)(parameters, self.buffers, inputs)
-        return found
+        values: Tensor = torch.func.vmap(one)(parameters, self.buffers, inputs)
+        return values
 
     def gradients(self, loss: Loss, inputs: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of every network and its gradients."""

@@ -96,27 +96,29 @@ def of_readings(verdicts: Sequence[Verdict]) -> Verdict:
     return Verdict.CORRECTED if len(different) > 1 else different.pop()
 
 
-def decided(found: SeedSpread, *, above: float | None = None, below: float | None = None, evidence: str) -> Judgement:
+def decided(
+    spread_over_seeds: SeedSpread, *, above: float | None = None, below: float | None = None, evidence: str
+) -> Judgement:
     """Judge whether a median over seeds lies above (or below) a value; `not testable` if its interval covers it."""
     assert (above is None) != (below is None)
-    if found.seeds < FEWEST:
-        return with_seeds(found.seeds, Judgement(Verdict.NOT_TESTABLE, evidence))
-    held = found.low > above if above is not None else found.high < (below or 0.0)
-    broken = found.high <= above if above is not None else found.low >= (below or 0.0)
+    if spread_over_seeds.seeds < FEWEST:
+        return with_seeds(spread_over_seeds.seeds, Judgement(Verdict.NOT_TESTABLE, evidence))
+    held = spread_over_seeds.low > above if above is not None else spread_over_seeds.high < (below or 0.0)
+    broken = spread_over_seeds.high <= above if above is not None else spread_over_seeds.low >= (below or 0.0)
     if held or broken:
         return Judgement(Verdict.HOLDS if held else Verdict.FAILS, evidence)
     limit = above if above is not None else below
     return Judgement(
         Verdict.NOT_TESTABLE,
-        f"{evidence} The interval covers {limit:g}: {found.seeds} seeds do not decide it.",
+        f"{evidence} The interval covers {limit:g}: {spread_over_seeds.seeds} seeds do not decide it.",
     )
 
 
-def readings(found: Sequence[Sequence[SeedSpread]], *, above: float, evidence: str) -> Judgement:
+def readings(spreads: Sequence[Sequence[SeedSpread]], *, above: float, evidence: str) -> Judgement:
     """Judge whether medians over seeds lie above a value, in every reading of a claim and for all its subjects."""
-    each = [[decided(one, above=above, evidence=evidence).verdict for one in same] for same in found]
+    each = [[decided(one, above=above, evidence=evidence).verdict for one in same] for same in spreads]
     verdict = of_readings([of_all(same) for same in each])
-    fewest = min(one.seeds for same in found for one in same)
+    fewest = min(one.seeds for same in spreads for one in same)
     if verdict is Verdict.NOT_TESTABLE and fewest >= FEWEST:
         evidence += f" An interval covers {above:g}: these seeds do not decide it."
     return with_seeds(fewest, Judgement(verdict, evidence))

@@ -53,8 +53,8 @@ def chosen_claims(names: Sequence[str] = ()) -> tuple[tuple[Experiment, tuple[Cl
     keys = {claim.id: {claim.id, one.name} for one in every.values() for claim in one.claims}
     meant: set[str] = set()
     for name in names:
-        same = {id for id, known in keys.items() if name in known}
-        begun = {id for id, known in keys.items() if any(key.startswith(f"{name}.") for key in known)}
+        same = {id for id, claim_keys in keys.items() if name in claim_keys}
+        begun = {id for id, claim_keys in keys.items() if any(key.startswith(f"{name}.") for key in claim_keys)}
         if not same and not begun:
             raise InputError(
                 f"there is no claim and no experiment {name!r}: normscope lab claims lists the claims, "

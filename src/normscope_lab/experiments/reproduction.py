@@ -133,7 +133,7 @@ class Reproduction(Shown):
         Raises:
             InputError: the file cannot be written.
         """
-        jobs = [{"kind": job.kind, "seed": job.seed, "measured": found} for job, found in self.measured.items()]
+        jobs = [{"kind": job.kind, "seed": job.seed, "measured": measured} for job, measured in self.measured.items()]
         data = to_plain(
             {
                 "schema_version": FORM.version,
@@ -163,25 +163,25 @@ class Reproduction(Shown):
             InputError: there is no reproduction of this version, or of an experiment that is not known.
         """
         with open_json(FORM, source) as data:
-            known, name = registered(), data.get("name")
-            if not isinstance(name, str) or name not in known:
+            experiments, name = registered(), data.get("name")
+            if not isinstance(name, str) or name not in experiments:
                 raise InputError(f"that is the reproduction of {name!r}, an experiment that is not known here")
             jobs = {Job(one["kind"], one["seed"]): from_plain(one["measured"]) for one in data["jobs"]}
             hints = {"full": bool, "settings": Settings, "failed": Mapping[str, str], "origin": Mapping[str, str]}
             options = {key: decode(hint, data[key], key) for key, hint in hints.items()}
-            return readable(cls(experiment=known[name], measured=jobs, **options), "that reproduction")
+            return readable(cls(experiment=experiments[name], measured=jobs, **options), "that reproduction")
 
 
-def readable(found: Reproduction, source: str) -> Reproduction:
+def readable(reproduction: Reproduction, source: str) -> Reproduction:
     """Return a reproduction whose jobs were read from a file."""
     try:
-        found.claims, found.drawn()
+        reproduction.claims, reproduction.drawn()
     except UNREADABLE as error:
         raise InputError(
-            f"{source} holds damaged jobs of {found.name} ({describe_error(error)}): remove it, and run the experiment "
-            "again"
+            f"{source} holds damaged jobs of {reproduction.name} ({describe_error(error)}): remove it, and run the "
+            "experiment again"
         ) from error
-    return found
+    return reproduction
 
 
 def command(experiment: Experiment, *, full: bool) -> str:

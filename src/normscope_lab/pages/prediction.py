@@ -88,11 +88,11 @@ def _brief_table(prediction: Prediction) -> Table:
     rows = tuple(
         (
             name,
-            figured(found.mean),
-            _number(found.overall),
-            *(_number(found.axes[axis]) for axis in AXES),
+            figured(power.mean),
+            _number(power.overall),
+            *(_number(power.axes[axis]) for axis in AXES),
         )
-        for name, found in prediction.powers.items()
+        for name, power in prediction.powers.items()
     )
     return Table(columns=columns, rows=rows, caption=CAPTION)
 
@@ -115,13 +115,13 @@ def _table(prediction: Prediction) -> Table:
     rows = tuple(
         (
             name,
-            *_with_ends(found.mean),
-            *_with_ends(found.overall),
-            *(_number(found.axes[axis]) for axis in AXES),
-            _number(found.seed),
-            found.networks,
+            *_with_ends(power.mean),
+            *_with_ends(power.overall),
+            *(_number(power.axes[axis]) for axis in AXES),
+            _number(power.seed),
+            power.networks,
         )
-        for name, found in prediction.powers.items()
+        for name, power in prediction.powers.items()
     )
     return Table(title="Kendall's tau with the gap", columns=columns, rows=rows, caption=CAPTION)
 

@@ -31,9 +31,9 @@ def reproduction_document(one: Reproduction, *, brief: bool = False) -> Document
     return reproductions_document(Reproductions(items=(one,)), brief=brief)
 
 
-def reproductions_document(found: Reproductions, *, brief: bool = False) -> Document:
+def reproductions_document(reproductions: Reproductions, *, brief: bool = False) -> Document:
     """Return the report of experiments that were run."""
-    items, rows = found.items, found.claims
+    items, rows = reproductions.items, reproductions.claims
     title = f"Reproduction of {items[0].experiment.title}" if len(items) == 1 else "Reproduction of the papers"
     blocks: list[Block] = [Text(heading="" if brief else "What held", body=tally(rows), lead=True)]
     if not brief:
@@ -42,7 +42,7 @@ def reproductions_document(found: Reproductions, *, brief: bool = False) -> Docu
         blocks.append(claims_table(rows, brief=brief))
     if any(one.experiment.stored and not one.full for one in items):
         blocks.append(Text(body=QUICK))
-    blocks += [Text(body=f"Note: {note}.") for note in found.notes]
+    blocks += [Text(body=f"Note: {note}.") for note in reproductions.notes]
     if brief:
         blocks += [block for one in items for block in _unfinished(one)]
     else:
@@ -50,9 +50,9 @@ def reproductions_document(found: Reproductions, *, brief: bool = False) -> Docu
     return Document(title=title, blocks=tuple(blocks))
 
 
-def ledger_document(found: Claims, *, brief: bool = False) -> Document:
+def ledger_document(claims: Claims, *, brief: bool = False) -> Document:
     """Return the ledger of claims and, on a page, the results behind it."""
-    rows = found.rows
+    rows = claims.rows
     blocks: list[Block] = [Text(heading="" if brief else "What held", body=tally(rows), lead=True)]
     if not brief:
         blocks.append(Text(body=ABOUT))
@@ -63,7 +63,7 @@ def ledger_document(found: Claims, *, brief: bool = False) -> Document:
     if brief:
         blocks += [Text(body=ONE)] if len(rows) > FEW else []
     else:
-        blocks += _papers(found.items, rows)
+        blocks += _papers(claims.items, rows)
     return Document(title="Claims of the papers", blocks=tuple(blocks))
 
 

@@ -103,4 +103,4 @@ class PopulationWork:
 def _error(model: nn.Module, images: Tensor, labels: Tensor) -> float:
     """Return the share of images that a model in eval mode classifies otherwise than their label."""
     parts = zip(images.split(AT_ONCE), labels.split(AT_ONCE))
-    return sum(int((model(some).argmax(1) != known).sum()) for some, known in parts) / len(images)
+    return sum(int((model(some).argmax(1) != targets).sum()) for some, targets in parts) / len(images)

@@ -54,9 +54,9 @@ class Member(Part):
         return self.test_error - self.train_error
 
     @classmethod
-    def of_fields(cls, **given: Any) -> Self:
+    def of_fields(cls, **fields: Any) -> Self:
         """Return a member from the fields that were read."""
-        found = cls(**given)
-        if not all(error is None or 0.0 <= error <= 1.0 for error in (found.train_error, found.test_error)):
+        member = cls(**fields)
+        if not all(error is None or 0.0 <= error <= 1.0 for error in (member.train_error, member.test_error)):
             raise ValueError("an error is no share of the samples")
-        return found
+        return member

@@ -52,7 +52,7 @@ class Prediction(Saved, Shown):
         """Return the prediction of a population, after computing its statistics."""
         reached = [member for member in members if member.status == "reached" and member.gap is not None]
         names = dict.fromkeys(measure for member in reached for measure in member.measures)
-        found = {}
+        powers = {}
         for measure in names:
             with_measure = [member for member in reached if member.measures.get(measure) is not None]
             sample = Sample(
@@ -62,10 +62,10 @@ class Prediction(Saved, Shown):
             )
             values = [member.measures[measure] for member in with_measure]
             generator = np.random.default_rng(seed)  # the same resamples for every measure
-            found[measure] = power(values, sample, list(AXES), generator=generator)  # type: ignore[arg-type]
+            powers[measure] = power(values, sample, list(AXES), generator=generator)  # type: ignore[arg-type]
 
         def rank(measure: str) -> float:
-            mean = found[measure].mean.value
+            mean = powers[measure].mean.value
             return 2.0 if mean is None else -mean
 
         return cls(
@@ -73,7 +73,7 @@ class Prediction(Saved, Shown):
             members=tuple(members),
             settings=dict(settings),
             seed=seed,
-            powers={measure: found[measure] for measure in sorted(found, key=rank)},
+            powers={measure: powers[measure] for measure in sorted(powers, key=rank)},
             notes=tuple(notes),
         )
 
@@ -83,6 +83,6 @@ class Prediction(Saved, Shown):
         return tuple(member for member in self.members if member.status == "reached")
 
     @classmethod
-    def of_fields(cls, **given: Any) -> Prediction:
+    def of_fields(cls, **fields: Any) -> Prediction:
         """Return a prediction from the fields that were read; its statistics are computed again from the members."""
-        return cls.of(**given)
+        return cls.of(**fields)

@@ -93,9 +93,9 @@ class Stack:
         """Return the mean cross entropy of every network, in eval mode."""
         self.shape.eval()
         total = torch.zeros(len(self.rates), dtype=torch.float64, device=images.device)
-        for some, known in zip(images.split(AT_ONCE), labels.split(AT_ONCE)):
+        for some, targets in zip(images.split(AT_ONCE), labels.split(AT_ONCE)):
             out = self.outputs(some, shared=True)
-            total += _losses(out, known.expand(len(out), -1)).double().sum(1)
+            total += _losses(out, targets.expand(len(out), -1)).double().sum(1)
         return (total / len(images)).tolist()
 
     def keep(self, indices: Sequence[int]) -> None:

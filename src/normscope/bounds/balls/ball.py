@@ -133,12 +133,12 @@ class Balls:
 
         At `"fast"` by intervals and one pass back; `"tight"` relaxes every open unit, too.
         """
-        given = torch.as_tensor(radius, dtype=torch.float64, device=self.centres.device).expand(len(self.centres))
-        if not bool((given >= 0).all() and given.isfinite().all()):
+        radii = torch.as_tensor(radius, dtype=torch.float64, device=self.centres.device).expand(len(self.centres))
+        if not bool((radii >= 0).all() and radii.isfinite().all()):
             raise InputError(f"a radius is a finite number >= 0, not {radius}")
         if effort not in ("fast", "tight"):
             raise InputError(f'effort is "fast" or "tight" over a ball, not {effort!r}')
-        return Over(self, given, effort)
+        return Over(self, radii, effort)
 
 
 class Over:
@@ -169,29 +169,29 @@ class Over:
                     self._search(result[-1], len(balls.chunks))
         return result
 
-    def _search(self, seen: Enclosures, chunks: int) -> None:
+    def _search(self, enclosures: Enclosures, chunks: int) -> None:
         """Look for better multipliers of the ellipsoid, within a share of the work."""
         work, device = SEARCH_WORK / chunks, self.radius.device
         steps = affordable(SEARCH_STEPS, self.reaches[-1].cost, work=work, least=SEARCH_FEWEST, device=device)
         budget = self.balls.bounding.budget.share(0.5 / chunks)
         search(self.reaches[-1], budget.search("the search for multipliers over balls", steps))
-        found = self.reaches[-1].look(seen, self.balls.unrolled.output)
-        if found is not None:
-            seen.known[self.balls.unrolled.output] = found
+        enclosure = self.reaches[-1].look(enclosures, self.balls.unrolled.output)
+        if enclosure is not None:
+            enclosures.known[self.balls.unrolled.output] = enclosure
 
     @cached_property
     def composed(self) -> Tensor:
         """The constant by composition from the input to the output, ellipsoids included, `[B]`."""
-        return torch.cat([seen.output.constant for seen in self.seen])
+        return torch.cat([enclosures.output.constant for enclosures in self.seen])
 
     @cached_property
     def ellipsoid(self) -> Tensor:
         """The constant by reachable ellipsoids, `[B]`; infinite where the network is too wide for them."""
-        found = []
-        for seen, reach in zip(self.seen, self.reaches, strict=True):
-            known = reach.constants(self.balls.unrolled.output)
-            found.append(torch.full_like(seen.radius, torch.inf) if known is None else known[0])
-        return torch.cat(found)
+        constants = []
+        for enclosures, reach in zip(self.seen, self.reaches, strict=True):
+            bounds = reach.constants(self.balls.unrolled.output)
+            constants.append(torch.full_like(enclosures.radius, torch.inf) if bounds is None else bounds[0])
+        return torch.cat(constants)
 
     @cached_property
     def expanded(self) -> Expansion | None:
@@ -213,19 +213,19 @@ class Over:
     @cached_property
     def low(self) -> Tensor:
         """The least each output can be, `[B, K]`."""
-        return torch.cat([flat(seen.output.low) for seen in self.seen])
+        return torch.cat([flat(enclosures.output.low) for enclosures in self.seen])
 
     @cached_property
     def high(self) -> Tensor:
         """The most each output can be, `[B, K]`."""
-        return torch.cat([flat(seen.output.high) for seen in self.seen])
+        return torch.cat([flat(enclosures.output.high) for enclosures in self.seen])
 
     @property
     def reason(self) -> str | None:
         """Why a constant is infinite, if one is."""
         if self.balls.vanishing:
             return "values on the way may fall below all floats"
-        reasons = dict.fromkeys(reason for seen in self.seen for reason in seen.reasons.values())
+        reasons = dict.fromkeys(reason for enclosures in self.seen for reason in enclosures.reasons.values())
         return "; ".join(list(reasons)[:3]) or None
 
     @property
@@ -239,15 +239,15 @@ class Over:
             return self._differences[1]
         if self.balls.vanishing:
             return torch.full_like(self.balls.values, torch.inf).scatter(1, top[:, None], 0.0)
-        entries = torch.cat([flat(seen.output.entries) for seen in self.seen])
+        entries = torch.cat([flat(enclosures.output.entries) for enclosures in self.seen])
         bound = torch.minimum(entries + entries.gather(1, top[:, None]), math.sqrt(2) * self.constant[:, None])
         if self.balls.carried:
             apart = self._apart(top)
             bound = torch.minimum(bound, self._expand(apart).rows)
             for reach, rows, part in zip(self.reaches, apart.split(self.balls.step), bound.split(self.balls.step)):
-                known = reach.rows(rows)
-                if known is not None:
-                    part.copy_(torch.minimum(part, known))
+                constants = reach.rows(rows)
+                if constants is not None:
+                    part.copy_(torch.minimum(part, constants))
         self._differences = top, bound.scatter(1, top[:, None], 0.0)
         return self._differences[1]
 
@@ -269,9 +269,9 @@ class Over:
         """Test whether `out[top]` stays above all others over each ball, and how far it does; see `affine_outcome`."""
         margins = self.margins(top).scatter(1, top[:, None], math.inf)
         rates = self.differences(top)
-        found = affine_outcome(gaps, torch.zeros_like(gaps), rates, self.radius)
+        outcome = affine_outcome(gaps, torch.zeros_like(gaps), rates, self.radius)
         passed = margins.amin(1) > 0
-        return RadiusOutcome(torch.maximum(margins, found.left), torch.where(passed, self.radius, found.safe))
+        return RadiusOutcome(torch.maximum(margins, outcome.left), torch.where(passed, self.radius, outcome.safe))
 
     def _apart(self, top: Tensor) -> Tensor:
         eye = torch.eye(self.balls.outputs, dtype=torch.float64, device=self.radius.device)
@@ -283,8 +283,10 @@ class Over:
         with torch.no_grad():
             return torch.cat(
                 [
-                    below(seen, self.balls.unrolled.output, some.reshape(*some.shape[:2], *shape)).least(seen.radius)
-                    for seen, some in zip(self.seen, rows.split(self.balls.step), strict=True)
+                    below(enclosures, self.balls.unrolled.output, some.reshape(*some.shape[:2], *shape)).least(
+                        enclosures.radius
+                    )
+                    for enclosures, some in zip(self.seen, rows.split(self.balls.step), strict=True)
                 ]
             )
 
@@ -292,12 +294,12 @@ class Over:
         """Carry combinations of outputs `[B, rows, K]` back to the input, a few centres at a time."""
         shape = self.balls.captured.graph.output_shape
         with torch.no_grad():
-            found = [
-                expand(seen, some.reshape(*some.shape[:2], *shape))
-                for seen, some in zip(self.seen, rows.split(self.balls.step), strict=True)
+            expansions = [
+                expand(enclosures, some.reshape(*some.shape[:2], *shape))
+                for enclosures, some in zip(self.seen, rows.split(self.balls.step), strict=True)
             ]
         return Expansion(
-            torch.cat([item.constant for item in found]),
-            torch.cat([item.rows for item in found]),
-            torch.cat([item.least for item in found]),
+            torch.cat([item.constant for item in expansions]),
+            torch.cat([item.rows for item in expansions]),
+            torch.cat([item.least for item in expansions]),
         )

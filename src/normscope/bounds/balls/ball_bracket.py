@@ -73,12 +73,12 @@ def _over(captured: Captured, bounding: Bounding, radius: float, effort: str) ->
     return over
 
 
-def _everywhere(captured: Captured, budget: Budget, known: Upper | None) -> Bracket:
+def _everywhere(captured: Captured, budget: Budget, global_upper: Upper | None) -> Bracket:
     """Return what holds over all inputs as the bracket of every ball, where the clock leaves no time for more."""
     samples = 1 if captured.graph.samples is None else len(captured.graph.samples)
     steps = passes(captured.graph, STEPS, work=ATTACK_WORK, least=ATTACK_FEWEST, samples=samples)
     budget.search(BELOW, steps).leave_out()
-    upper = known or Upper.infinite("max_seconds left no time for the balls")
+    upper = global_upper or Upper.infinite("max_seconds left no time for the balls")
     one = Bracket(
         log10_lower=-math.inf,
         log10_upper=upper.log10,
@@ -131,15 +131,15 @@ def _measured(
 def _widest(captured: Captured, brackets: Sequence[Bracket], *, estimated: bool) -> Bracket:
     """Return the bracket that spans the largest constant over the balls, from those of single balls."""
     top = max(brackets, key=lambda bracket: bracket.log10_upper)
-    seen = max(brackets, key=lambda bracket: bracket.log10_lower)
+    strongest = max(brackets, key=lambda bracket: bracket.log10_lower)
     return Bracket(
-        log10_lower=seen.log10_lower,
+        log10_lower=strongest.log10_lower,
         log10_upper=top.log10_upper,
         evidence=min(bracket.evidence for bracket in brackets),
         method=top.method,
         scope=Scope.BALL,
         mode=captured.graph.mode,
-        witness=seen.witness,
+        witness=strongest.witness,
         reason=top.reason,
         converged=top.converged,
         advice=top.advice,
@@ -180,9 +180,9 @@ def strongest_pairs(values: Values, centres: Tensor, radius: Tensor, *, budget: 
 
     A step of the budget is one gradient of all balls together. One start is always tried.
     """
-    found = [Secant()] * len(centres)
+    secants = [Secant()] * len(centres)
     if not bool((radius > 0).any()) or centres.shape[1] == 0 or not values.can_prove:
-        return found
+        return secants
     steps = values.steps
     function: Function = lambda x: flat(steps.values(x)[steps.output])  # noqa: E731
     search = _BallAscent(function, centres, radius[:, None] * INSIDE, budget, seed)
@@ -190,9 +190,9 @@ def strongest_pairs(values: Values, centres: Tensor, radius: Tensor, *, budget: 
     confirmer = Confirmer(values)
     for i, pairs in enumerate(search.best):
         for _, u, v in pairs:
-            secant = attempt(partial(confirmer.secant, u, v, above=found[i].log10), Secant)
-            found[i] = secant if secant.log10 > found[i].log10 else found[i]
-    return found
+            secant = attempt(partial(confirmer.secant, u, v, above=secants[i].log10), Secant)
+            secants[i] = secant if secant.log10 > secants[i].log10 else secants[i]
+    return secants
 
 
 class _BallAscent:

@@ -223,8 +223,8 @@ class Reach:
     def _check(self, *sizes: Tensor) -> None:
         """Give the state up where squares of what it is made of leave the range of floats."""
         for size in sizes:
-            known = size[(size > 0) & size.isfinite()]
-            if known.numel() and not (float(known.amin()) > LEAST and float(known.amax()) < 1 / LEAST):
+            positive = size[(size > 0) & size.isfinite()]
+            if positive.numel() and not (float(positive.amin()) > LEAST and float(positive.amax()) < 1 / LEAST):
                 self.lost, self.moves, self.places, self.stands = True, [], {}, {}
 
     def _place(self, name: str, size: int, last: int) -> None:
@@ -236,24 +236,26 @@ class Reach:
     def _ahead(self) -> Tensor:
         """Return the state of an input that is too wide to carry: only the linear values of it that are read later."""
         matrices: dict[str, Tensor] = {}
-        seen: dict[tuple[tuple[str, int], ...], str] = {}
+        place_names: dict[tuple[tuple[str, int], ...], str] = {}
         for name, last in self.reads.items():
             form = {source: m for source, m in self.unrolled.forms[name].items() if source in self.inputs}
             if not form:
                 continue
             key = tuple((source, id(linear)) for source, linear in form.items())
             size = math.prod(self.unrolled.shapes[name])
-            if key in seen:
-                old = self.places[seen[key]]
-                self.places[seen[key]] = StatePlace(old.start, old.size, max(old.last, last))
+            if key in place_names:
+                old = self.places[place_names[key]]
+                self.places[place_names[key]] = StatePlace(old.start, old.size, max(old.last, last))
             elif self._width() + size > self.widest or not all(_writable(linear) for linear in form.values()):
                 self.places, self.stands = {}, {}
                 return torch.zeros(0, 0, dtype=torch.float64, device=self.device)
             else:
-                seen[key] = f"{name} of the input"
-                self._place(seen[key], size, last)
-                matrices[seen[key]] = torch.cat([self._block(form.get(s), size, n) for s, n in self.inputs.items()], 1)
-            self.stands[name] = seen[key]
+                place_names[key] = f"{name} of the input"
+                self._place(place_names[key], size, last)
+                matrices[place_names[key]] = torch.cat(
+                    [self._block(form.get(s), size, n) for s, n in self.inputs.items()], 1
+                )
+            self.stands[name] = place_names[key]
         stacked = torch.cat(list(matrices.values()))
         rounded = gamma(4.0 * math.sqrt(stacked.shape[1]) + 16.0)
         return raised(stacked @ stacked.mT, rounded * stacked.square().sum(-1))
@@ -309,7 +311,7 @@ class Reach:
         rounded = gamma(4.0 * self.q.shape[-1] + 4.0 * len(form) + 16.0)
         return _root(((along @ self.q) * along).sum(-1) + rounded * whole.square())
 
-    def advance(self, index: int, step: UnrolledStep, found: LocalForm, constant: Tensor) -> None:
+    def advance(self, index: int, step: UnrolledStep, local: LocalForm, constant: Tensor) -> None:
         """Carry the state over one primitive; where that is too much, its value starts afresh from its constant."""
         if self._late():
             return
@@ -317,7 +319,8 @@ class Reach:
         if self.lost:
             return
         kept = {name: place for name, place in self.places.items() if place.last > index}
-        chosen = self._indices(list(kept.values()))
+        entries = [torch.arange(place.start, place.start + place.size, device=self.device) for place in kept.values()]
+        chosen = torch.cat(entries) if entries else torch.zeros(0, dtype=torch.int64, device=self.device)
         size, last = math.prod(step.shape), _last(self.reads, self.unrolled, step.name)
         operands = sum(math.prod(self.unrolled.shapes[name]) for name in step.operands)
         self.places = {}
@@ -327,12 +330,13 @@ class Reach:
             self._move(Forget(chosen))
             return
         self._place(step.name, size, last)
-        if any(form is None for form in forms) or operands > self.widest or not _finite(found):
+        finite = all(bool(part.weight.isfinite().all() and part.gain.isfinite().all()) for part in local.parts)
+        if any(form is None for form in forms) or operands > self.widest or not finite:
             self._move(Afresh(constant, size, chosen))
             return
         shapes = [self.unrolled.shapes[name] for name in step.operands]
         pieces = tuple(
-            EllipsoidOperand.of(part, shape, step.shape) for part, shape in zip(found.parts, shapes, strict=True)
+            EllipsoidOperand.of(part, shape, step.shape) for part, shape in zip(local.parts, shapes, strict=True)
         )
         self._move(Carried(torch.cat([form for form in forms if form is not None]), chosen, pieces))
 
@@ -340,24 +344,20 @@ class Reach:
         self.moves.append(move)
         self.q = moved(self.q, move)
 
-    def _indices(self, places: Sequence[StatePlace]) -> Tensor:
-        index = [torch.arange(place.start, place.start + place.size, device=self.device) for place in places]
-        return torch.cat(index) if index else torch.zeros(0, dtype=torch.int64, device=self.device)
-
-    def look(self, seen: Enclosures, name: str, step: UnrolledStep | None = None) -> Enclosure | None:
+    def look(self, enclosures: Enclosures, name: str, step: UnrolledStep | None = None) -> Enclosure | None:
         """Return the enclosure of a value within the engine's constants."""
-        x = seen.known[name]
+        x = enclosures.known[name]
         self._check(x.constant, x.entries)
-        found = self.constants(name)
-        if found is None:
+        bounds = self.constants(name)
+        if bounds is None:
             return None
-        constant, entries = torch.minimum(x.constant, found[0]), torch.minimum(x.entries, found[1])
-        return replace(tidy(x.centre, x.low, x.high, constant, entries, x.radius), sets=found[2])
+        constant, entries = torch.minimum(x.constant, bounds[0]), torch.minimum(x.entries, bounds[1])
+        return replace(tidy(x.centre, x.low, x.high, constant, entries, x.radius), sets=bounds[2])
 
-    def learn(self, seen: Enclosures, index: int, step: UnrolledStep) -> None:
+    def learn(self, enclosures: Enclosures, index: int, step: UnrolledStep) -> None:
         """Carry the state over a primitive."""
-        self._check(*(part.gain for part in seen.locals[step.name].parts), seen.known[step.name].constant)
-        self.advance(index, step, seen.locals[step.name], seen.known[step.name].constant)
+        self._check(*(part.gain for part in enclosures.locals[step.name].parts), enclosures.known[step.name].constant)
+        self.advance(index, step, enclosures.locals[step.name], enclosures.known[step.name].constant)
 
 
 def _reads(unrolled: UnrolledNetwork) -> dict[str, int]:
@@ -372,10 +372,6 @@ def _reads(unrolled: UnrolledNetwork) -> dict[str, int]:
 def _last(reads: dict[str, int], unrolled: UnrolledNetwork, source: str) -> int:
     """Return the index of the last step that reads a value made of a source."""
     return max((last for name, last in reads.items() if source in unrolled.forms[name]), default=-1)
-
-
-def _finite(found: LocalForm) -> bool:
-    return all(bool(part.weight.isfinite().all() and part.gain.isfinite().all()) for part in found.parts)
 
 
 def _writable(linear: LinearMap) -> bool:

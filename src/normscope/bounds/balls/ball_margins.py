@@ -49,8 +49,8 @@ class LinearMargins:
 
     def over(self, radius: Tensor, top: Tensor, gaps: Tensor, budget: Budget) -> RadiusOutcome:
         """Test radii `[B]`; nothing is tightened any more once the clock has run out. See `affine_outcome`."""
-        found = self._below(radius, top, budget)
-        offset, rates = torch.cat([item.offset for item in found]), torch.cat([item.rates for item in found])
+        lines = self._below(radius, top, budget)
+        offset, rates = torch.cat([item.offset for item in lines]), torch.cat([item.rates for item in lines])
         return affine_outcome(gaps, offset, rates, radius)
 
     def rates(self, radius: Tensor, top: Tensor, budget: Budget) -> Tensor:
@@ -60,19 +60,19 @@ class LinearMargins:
     def _below(self, radius: Tensor, top: Tensor, budget: Budget) -> list[Below]:
         balls, shape = self.balls, self.balls.captured.graph.output_shape
         eye = torch.eye(balls.outputs, dtype=torch.float64, device=radius.device)
-        found = []
+        lines = []
         with torch.no_grad():
             for values, some, label in zip(balls.chunks, radius.split(balls.step), top.split(balls.step), strict=True):
                 helpers = [Relaxation(budget)]
-                seen = enclose(
+                enclosures = enclose(
                     balls.unrolled, values, some, balls.bounding.norm, ceilings=balls.ceilings, helpers=helpers
                 )
                 rows = (eye[label][:, None] - eye[None]).reshape(len(some), balls.outputs, *shape)
-                found.append((tilted if self.tilt else below)(seen, balls.unrolled.output, rows))
-        return found
+                lines.append((tilted if self.tilt else below)(enclosures, balls.unrolled.output, rows))
+        return lines
 
 
-def tilted(seen: Enclosures, name: str, rows: Tensor) -> Below:
+def tilted(enclosures: Enclosures, name: str, rows: Tensor) -> Below:
     """Bound combinations of a value's entries as `below`, with the slopes of kinks that were found to suit each best.
 
     Below a ReLU every line of slope 0 to 1 through the origin will do. Each combination of outputs has slopes of its
@@ -80,18 +80,18 @@ def tilted(seen: Enclosures, name: str, rows: Tensor) -> Below:
 
     Reference: Xu et al. 2021 (alpha-CROWN), for the output alone: what is known of inner values is not touched.
     """
-    plain, shares = below(seen, name, rows), _shares(seen, name, rows)
+    plain, shares = below(enclosures, name, rows), _shares(enclosures, name, rows)
 
     def evaluate() -> tuple[Tensor, Tensor, Tensor]:
-        lines = below(seen, name, rows, shares)
-        return -lines.least(seen.radius), lines.slopes, lines.offset
+        lines = below(enclosures, name, rows, shares)
+        return -lines.least(enclosures.radius), lines.slopes, lines.offset
 
     if not shares:
         return plain
     _, slopes, offset = minimise(
         list(shares.values()),
         evaluate,
-        (-plain.least(seen.radius), plain.slopes, plain.offset),
+        (-plain.least(enclosures.radius), plain.slopes, plain.offset),
         turns=range(TILTS + 1),
         rate=RATE,
         betas=(0.5, 0.9),
@@ -101,16 +101,16 @@ def tilted(seen: Enclosures, name: str, rows: Tensor) -> Below:
     return Below(slopes, offset)
 
 
-def _shares(seen: Enclosures, name: str, rows: Tensor) -> dict[str, Tensor]:
+def _shares(enclosures: Enclosures, name: str, rows: Tensor) -> dict[str, Tensor]:
     """Return where the plain lower lines lie in their swing, for every step on the way that has one, row by row."""
-    found = {}
-    for step in seen.unrolled.before(name):
-        local = seen.locals.get(step.name)
+    shares = {}
+    for step in enclosures.unrolled.before(name):
+        local = enclosures.locals.get(step.name)
         lines: Lines | None = None if local is None or local.lines is None else local.lines()
         if lines is None or lines.swing is None or bool((lines.swing[0] >= lines.swing[1]).all()):
             continue
         least, most = lines.swing
         share = torch.where(most > least, (lines.low_slopes[0] - least) / (most - least).clamp(min=1e-300), 0.0)
         every = share[:, None].expand(-1, rows.shape[1], *share.shape[1:])
-        found[step.name] = every.clone().clamp_(0.0, 1.0).requires_grad_(True)
-    return found
+        shares[step.name] = every.clone().clamp_(0.0, 1.0).requires_grad_(True)
+    return shares

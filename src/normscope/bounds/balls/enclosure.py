@@ -28,11 +28,11 @@ from ..unrolled import UnrolledNetwork
 class Tightener(Protocol):
     """Knows more about values than the pass itself."""
 
-    def look(self, seen: Enclosures, name: str, step: UnrolledStep | None) -> Enclosure | None:
+    def look(self, enclosures: Enclosures, name: str, step: UnrolledStep | None) -> Enclosure | None:
         """Return a tighter enclosure of a value that a primitive `step` is about to read (None: the output)."""
         ...
 
-    def learn(self, seen: Enclosures, index: int, step: UnrolledStep) -> None:
+    def learn(self, enclosures: Enclosures, index: int, step: UnrolledStep) -> None:
         """Hear of a primitive, whose local map and enclosure are known now."""
         ...
 
@@ -85,8 +85,11 @@ def enclose(
     for index, step in enumerate(unrolled.steps.values()):
         check_time()
         if isinstance(step.operation, Affine):
-            found = _affine(step, step.operation, result, values[step.name], norm)
-            result.known[step.name] = _below(found, most.get(step.name, torch.inf))
+            x = _affine(step, step.operation, result, values[step.name], norm)
+            ceiling = most.get(step.name, torch.inf)
+            if ceiling != torch.inf:
+                x = tidy(x.centre, x.low, x.high, x.constant.clamp(max=ceiling), x.entries, x.radius)
+            result.known[step.name] = x
             continue
         for name in dict.fromkeys(step.operands):
             _ask(result, name, helpers, step)
@@ -105,17 +108,11 @@ def enclose(
     return result
 
 
-def _ask(seen: Enclosures, name: str, helpers: Sequence[Tightener], step: UnrolledStep | None) -> None:
+def _ask(enclosures: Enclosures, name: str, helpers: Sequence[Tightener], step: UnrolledStep | None) -> None:
     for helper in helpers:
-        found = helper.look(seen, name, step)
-        if found is not None:
-            seen.known[name] = found
-
-
-def _below(x: Enclosure, ceiling: float) -> Enclosure:
-    if ceiling == torch.inf:
-        return x
-    return tidy(x.centre, x.low, x.high, x.constant.clamp(max=ceiling), x.entries, x.radius)
+        tighter = helper.look(enclosures, name, step)
+        if tighter is not None:
+            enclosures.known[name] = tighter
 
 
 def tidy(centre: Tensor, low: Tensor, high: Tensor, constant: Tensor, entries: Tensor, radius: Tensor) -> Enclosure:
@@ -132,30 +129,30 @@ def tidy(centre: Tensor, low: Tensor, high: Tensor, constant: Tensor, entries: T
     return Enclosure(centre, low, high, constant, entries, radius)
 
 
-def _affine(step: UnrolledStep, affine: Affine, seen: Enclosures, centre: Tensor, norm: Norm) -> Enclosure:
+def _affine(step: UnrolledStep, affine: Affine, enclosures: Enclosures, centre: Tensor, norm: Norm) -> Enclosure:
     """Enclose an affine step: one operator at a time and, where a segment ends, by folded maps of the sources."""
-    by_step = _combined(list(zip(step.operands, affine.maps, strict=True)), seen, centre, norm, affine.disjoint)
-    if step.name in seen.unrolled.ends:
-        form: Form = seen.unrolled.forms[step.name]
+    by_step = _combined(list(zip(step.operands, affine.maps, strict=True)), enclosures, centre, norm, affine.disjoint)
+    if step.name in enclosures.unrolled.ends:
+        form: Form = enclosures.unrolled.forms[step.name]
         if list(form.items()) != list(zip(step.operands, affine.maps, strict=True)):
-            inputs = {item.name for item in seen.unrolled.graph.inputs}
-            by_form = _combined(list(form.items()), seen, centre, norm, inputs.issuperset(form))
+            inputs = {item.name for item in enclosures.unrolled.graph.inputs}
+            by_form = _combined(list(form.items()), enclosures, centre, norm, inputs.issuperset(form))
             by_step = [
                 torch.maximum(by_step[0], by_form[0]),
                 *(torch.minimum(a, b) for a, b in zip(by_step[1:], by_form[1:], strict=True)),
             ]
     low, high, constant, entries = by_step
-    return tidy(centre, low, high, constant, entries, seen.radius)
+    return tidy(centre, low, high, constant, entries, enclosures.radius)
 
 
 def _combined(
-    terms: list[tuple[str, LinearMap]], seen: Enclosures, centre: Tensor, norm: Norm, apart: bool
+    terms: list[tuple[str, LinearMap]], enclosures: Enclosures, centre: Tensor, norm: Norm, apart: bool
 ) -> list[Tensor]:
     """Return low, high, constant and entries of a sum of maps; `apart`: changes combine as a root sum of squares."""
     moved, reach = torch.zeros_like(centre), torch.zeros_like(centre)
-    constants, entries = [torch.zeros_like(seen.radius)], [torch.zeros_like(centre)]
+    constants, entries = [torch.zeros_like(enclosures.radius)], [torch.zeros_like(centre)]
     for name, linear in terms:
-        x = seen.known[name]
+        x = enclosures.known[name]
         middle = (x.low + x.high) / 2
         middle = torch.where((x.low == x.high) | ~middle.isfinite(), x.centre, middle)
         half = torch.where(x.low == x.high, 0.0, torch.maximum(x.high - middle, middle - x.low))
@@ -172,7 +169,7 @@ def _combined(
             reach = reach + applied(spread, half + noise)
             own = torch.minimum(own, applied(spread, x.entries))
         else:
-            reach = reach + times(own, wide(seen.radius, own)) + ROUNDING * centre.abs()
+            reach = reach + times(own, wide(enclosures.radius, own)) + ROUNDING * centre.abs()
         constants.append(constant)
         entries.append(own)
     reach = reach + ROUNDING * (reach + moved.abs())

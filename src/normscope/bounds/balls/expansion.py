@@ -44,9 +44,9 @@ class Expansion:
     least: Tensor
 
 
-def expand(seen: Enclosures, rows: Tensor) -> Expansion:
+def expand(enclosures: Enclosures, rows: Tensor) -> Expansion:
     """Bound the map from the input to `rows` `[B, K, *output]` of the output over the balls."""
-    unrolled = seen.unrolled
+    unrolled = enclosures.unrolled
     gradients: Gradients = {unrolled.output: rows}
     batch, count = rows.shape[:2]
     spectral = torch.zeros(batch, dtype=rows.dtype, device=rows.device)
@@ -55,19 +55,21 @@ def expand(seen: Enclosures, rows: Tensor) -> Expansion:
     noise = torch.zeros_like(spectral)
     for step in reversed(unrolled.steps.values()):
         check_time()
-        found = gradients.pop(step.name, None)
-        if found is None:
+        gradient = gradients.pop(step.name, None)
+        if gradient is None:
             continue
         if isinstance(step.operation, Affine):
             for linear, name in zip(step.operation.maps, step.operands, strict=True):
-                accumulate(gradients, name, adjoint(linear.adjoint, found))
-                noise = noise + _rounded(found, absolute_norm(linear), seen.known[name].constant, linear.in_size)
+                accumulate(gradients, name, adjoint(linear.adjoint, gradient))
+                noise = noise + _rounded(
+                    gradient, absolute_norm(linear), enclosures.known[name].constant, linear.in_size
+                )
             continue
-        for part, name in zip(seen.locals[step.name].parts, step.operands, strict=True):
-            accumulate(gradients, name, part.pull(found))
-            operand = seen.known[name]
-            noise = noise + _rounded(found, part.gain, operand.constant, flat(operand.centre).shape[1])
-            whole, by_row, entrywise = _uncertain(flat(found, 2), part, seen, name)
+        for part, name in zip(enclosures.locals[step.name].parts, step.operands, strict=True):
+            accumulate(gradients, name, part.pull(gradient))
+            operand = enclosures.known[name]
+            noise = noise + _rounded(gradient, part.gain, operand.constant, flat(operand.centre).shape[1])
+            whole, by_row, entrywise = _uncertain(flat(gradient, 2), part, enclosures, name)
             each = each + torch.minimum(by_row, entrywise)
             narrow = whole <= l2(entrywise, 1)
             spectral = spectral + torch.where(narrow, whole, 0.0)
@@ -83,14 +85,14 @@ def expand(seen: Enclosures, rows: Tensor) -> Expansion:
     return Expansion(_known(centre + apart + noise), _known(each + noise[:, None]), least)
 
 
-def _rounded(found: Tensor, size: float | Tensor, constant: Tensor, entries: int) -> Tensor:
+def _rounded(gradient: Tensor, size: float | Tensor, constant: Tensor, entries: int) -> Tensor:
     """Bound what rounding, and products that vanish, do to rows `[B, K, *out]` behind a map of a norm, `[B]`.
 
     An error of the rows reaches the input through the rest of the network, whose constant is that of the operand.
     """
-    rows, count = l2(flat(found), 1), float(flat(found, 2).shape[2])
+    rows, count = l2(flat(gradient), 1), float(flat(gradient, 2).shape[2])
     moved = gamma(8.0 * count + 64.0) * times(rows, torch.as_tensor(size, dtype=rows.dtype, device=rows.device))
-    lost = SMALLEST * count * math.sqrt(found.shape[1] * entries)
+    lost = SMALLEST * count * math.sqrt(gradient.shape[1] * entries)
     return times(torch.where(rows > 0, moved + lost, 0.0), constant)
 
 
@@ -98,12 +100,14 @@ def _known(bound: Tensor) -> Tensor:
     return bound.nan_to_num(nan=torch.inf, posinf=torch.inf)
 
 
-def _uncertain(found: Tensor, part: OperandShare, seen: Enclosures, name: str) -> tuple[Tensor, Tensor, Tensor]:
+def _uncertain(
+    gradient: Tensor, part: OperandShare, enclosures: Enclosures, name: str
+) -> tuple[Tensor, Tensor, Tensor]:
     """Bound R dw: all rows together `[B]`, each row by its l2 norm `[B, K]`, each row entry by entry `[B, K]`."""
-    operand = seen.known[name]
+    operand = enclosures.known[name]
     weight = flat(part.weight)
     if not bool((weight > 0).any()):
-        zero = torch.zeros(found.shape[:2], dtype=found.dtype, device=found.device)
+        zero = torch.zeros(gradient.shape[:2], dtype=gradient.dtype, device=gradient.device)
         return zero[:, 0] if zero.shape[1] else zero.new_zeros(len(zero)), zero, zero
     constant = operand.constant
     if part.slopes is not None:  # only the entries whose slope is open move dw
@@ -112,10 +116,10 @@ def _uncertain(found: Tensor, part: OperandShare, seen: Enclosures, name: str) -
         entries = times(weight, flat(operand.entries))
     else:
         entries = times(weight, flat(part.operand) if part.operand is not None else constant[:, None])
-    scaled = times(found, weight[:, None])
+    scaled = times(gradient, weight[:, None])
     whole = times(largest_singular(scaled), constant)
     by_row = times(l2(scaled, 2) * (1 + 1e-12), constant[:, None])
-    entrywise = times(found.abs(), entries[:, None]).sum(2) * (1 + 1e-12)
+    entrywise = times(gradient.abs(), entries[:, None]).sum(2) * (1 + 1e-12)
     return whole, by_row, entrywise
 
 
@@ -124,8 +128,8 @@ def largest_singular(rows: Tensor) -> Tensor:
     batch, count, size = rows.shape
     if count == 0 or size == 0:
         return rows.new_zeros(batch)
-    known = flat(rows).isfinite().all(1)
-    safe = torch.where(known[:, None, None], rows, 0.0)
+    finite = flat(rows).isfinite().all(1)
+    safe = torch.where(finite[:, None, None], rows, 0.0)
     scale = flat(safe).abs().amax(1)  # squares neither underflow nor overflow
     scale = torch.where(scale > 0, scale, 1.0)
     unit = safe / scale[:, None, None]
@@ -135,18 +139,18 @@ def largest_singular(rows: Tensor) -> Tensor:
         gram = unit @ unit.mT if count <= size else unit.mT @ unit
         top = largest_eigenvalue(gram).sqrt()
     pad = 1e-12 + 2.0**-50 * (count + size)
-    return torch.where(known, top * scale * (1 + pad), torch.inf)
+    return torch.where(finite, top * scale * (1 + pad), torch.inf)
 
 
 def largest_eigenvalue(matrix: Tensor) -> Tensor:
     """Return the largest eigenvalue of positive semidefinite matrices `[B, n, n]`; NaN where there is NaN."""
-    known = flat(matrix).isfinite().all(1)
-    safe = torch.where(known[:, None, None], matrix, 0.0)
+    finite = flat(matrix).isfinite().all(1)
+    safe = torch.where(finite[:, None, None], matrix, 0.0)
     try:
         top = torch.linalg.eigvalsh(safe)[:, -1].clamp(min=0.0)
     except torch.linalg.LinAlgError:  # no convergence: a norm is never below
         top = torch.linalg.matrix_norm(safe)
-    return torch.where(known, top, math.nan)
+    return torch.where(finite, top, math.nan)
 
 
 def adjoint(transpose: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:

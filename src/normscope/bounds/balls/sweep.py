@@ -21,7 +21,7 @@ from ...core.budget import Budget, check_time
 from ...core.log10 import norm as l2
 from ...core.rounding import gamma
 from ...linalg.absolute import absolute_norm
-from ...rules.local.local import Affine, CentredValue, Enclosure, Lines, LocalForm, UnrolledStep, flat, times
+from ...rules.local.local import Affine, Enclosure, Lines, LocalForm, UnrolledStep, flat, times
 from .enclosure import Enclosures, tidy
 from .expansion import accumulate, adjoint, largest_singular
 
@@ -54,7 +54,7 @@ class Below:
         return torch.where(total > -LARGEST, total * (1 + SLACK), -torch.inf)
 
 
-def below(seen: Enclosures, name: str, rows: Tensor, shares: Mapping[str, Tensor] | None = None) -> Below:
+def below(enclosures: Enclosures, name: str, rows: Tensor, shares: Mapping[str, Tensor] | None = None) -> Below:
     """Bound combinations `rows` `[B, K, *shape]` of a value over the balls from below, relative to the centre.
 
     `shares` say where the lower lines of steps shall lie between the ends of their swing: from 0 to 1, `[B, K,
@@ -62,19 +62,19 @@ def below(seen: Enclosures, name: str, rows: Tensor, shares: Mapping[str, Tensor
     """
     gradients = {name: rows}
     offset = torch.zeros(rows.shape[:2], dtype=rows.dtype, device=rows.device)
-    for step in reversed(seen.unrolled.before(name)):
+    for step in reversed(enclosures.unrolled.before(name)):
         check_time()
-        found = gradients.pop(step.name, None)
-        if found is None:
+        gradient = gradients.pop(step.name, None)
+        if gradient is None:
             continue
         if isinstance(step.operation, Affine):
             for linear, operand in zip(step.operation.maps, step.operands, strict=True):
-                accumulate(gradients, operand, adjoint(linear.adjoint, found))
-                offset = offset - _rounded(found, absolute_norm(linear), seen.known[operand])
+                accumulate(gradients, operand, adjoint(linear.adjoint, gradient))
+                offset = offset - _rounded(gradient, absolute_norm(linear), enclosures.known[operand])
             continue
         share = None if shares is None else shares.get(step.name)
-        offset = offset + _through(step, seen.locals[step.name], seen, found, gradients, share)
-    inputs = seen.unrolled.graph.inputs
+        offset = offset + _through(step, enclosures.locals[step.name], enclosures, gradient, gradients, share)
+    inputs = enclosures.unrolled.graph.inputs
     empty = [rows.new_zeros(*rows.shape[:2], *item.shape) for item in inputs]
     first = [flat(gradients.get(item.name, zeros), 2) for item, zeros in zip(inputs, empty, strict=True)]
     return Below(torch.cat(first, 2), torch.where(offset > -LARGEST, offset * (1 + SLACK), -torch.inf))
@@ -83,67 +83,65 @@ def below(seen: Enclosures, name: str, rows: Tensor, shares: Mapping[str, Tensor
 def _through(
     step: UnrolledStep,
     local: LocalForm,
-    seen: Enclosures,
-    found: Tensor,
+    enclosures: Enclosures,
+    gradient: Tensor,
     gradients: dict[str, Tensor],
     share: Tensor | None,
 ) -> Tensor:
     """Carry rows over a primitive to its operands; return what is lost, `[B, K]`, at most 0."""
-    operands = [seen.known[operand] for operand in step.operands]
+    operands = [enclosures.known[operand] for operand in step.operands]
     if local.lines is not None:
-        lines, size = local.lines(), found.abs()
-        bend = _bend(lines, operands, seen.known[step.name])
+        lines, size = local.lines(), gradient.abs()
+        bend = _bend(lines, operands, enclosures.known[step.name])
         if share is not None and lines.swing is not None:
-            bend = _swung(lines, lines.swing, share, operands[0], seen.known[step.name])
+            bend = _swung(lines, lines.swing, share, operands[0], enclosures.known[step.name])
         for operand, middle, tilt in zip(step.operands, bend.middles, bend.tilts, strict=True):
-            accumulate(gradients, operand, torch.addcmul(found * middle, size, tilt))
+            accumulate(gradients, operand, torch.addcmul(gradient * middle, size, tilt))
         if share is not None:
-            return _row_by_row(found, size, bend.low, bend.high)
-        return _between(found, size, bend.low[:, 0], bend.high[:, 0])
+            return _row_by_row(gradient, size, bend.low, bend.high)
+        return _between(gradient, size, bend.low[:, 0], bend.high[:, 0])
     around = None if local.around is None else local.around()
-    if around is not None and (len(operands) > 1 or _known(around)):
+    if around is not None and (
+        len(operands) > 1 or bool((around.low > -LARGEST).all() and (around.high < LARGEST).all())
+    ):
         for operand, pull in zip(step.operands, around.pulls, strict=True):
-            accumulate(gradients, operand, pull(found))
+            accumulate(gradients, operand, pull(gradient))
         low, high = around.low.clamp(max=0.0), around.high.clamp(min=0.0)
         if around.weight is not None:
-            return _in_sets(found, low, high, around.weight, operands[0])
-        return _between(found, found.abs(), low, high)
-    lost = torch.zeros(found.shape[:2], dtype=found.dtype, device=found.device)
+            return _in_sets(gradient, low, high, around.weight, operands[0])
+        return _between(gradient, gradient.abs(), low, high)
+    lost = torch.zeros(gradient.shape[:2], dtype=gradient.dtype, device=gradient.device)
     for part, operand, x in zip(local.parts, step.operands, operands, strict=True):
-        accumulate(gradients, operand, part.pull(found))
-        lost = lost - _remainder(found, part.weight, part.blocks, x)
+        accumulate(gradients, operand, part.pull(gradient))
+        lost = lost - _remainder(gradient, part.weight, part.blocks, x)
     return lost
 
 
-def _known(around: CentredValue) -> bool:
-    return bool((around.low > -LARGEST).all() and (around.high < LARGEST).all())
-
-
-def _between(found: Tensor, size: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Bound rows of what lies in [low, high], entry by entry, from below: `[B, K]`; `size` is abs(found)."""
-    low, high, weights, sizes = flat(low), flat(high), flat(found, 2), flat(size, 2)
+def _between(gradient: Tensor, size: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Bound rows of what lies in [low, high], entry by entry, from below: `[B, K]`; `size` is abs(gradient)."""
+    low, high, weights, sizes = flat(low), flat(high), flat(gradient, 2), flat(size, 2)
     unknown = (low <= -LARGEST) | (high >= LARGEST)
     middle, half = torch.where(unknown, 0.0, low + high) / 2, torch.where(unknown, 0.0, high - low) / 2
-    # found > 0 takes low = middle - half and found < 0 takes high; half outweighs all rounding
+    # gradient > 0 takes low = middle - half and gradient < 0 takes high; half outweighs all rounding
     total = (weights @ middle[..., None] - sizes @ (half * (1 + 1e-12))[..., None])[..., 0].clamp(max=0.0)
     if not bool(unknown.any()):
         return total
     return torch.where((sizes @ unknown.to(sizes)[..., None])[..., 0] > 0, -torch.inf, total)
 
 
-def _row_by_row(found: Tensor, size: Tensor, low: Tensor, high: Tensor) -> Tensor:
+def _row_by_row(gradient: Tensor, size: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Bound rows of what lies in limits of their own, `[B, K, *shape]`, from below: `[B, K]`."""
     unknown = (low <= -LARGEST) | (high >= LARGEST)
     middle, half = torch.where(unknown, 0.0, low + high) / 2, torch.where(unknown, 0.0, high - low) / 2
-    total = flat(found * middle - size * half * (1 + 1e-12), 2).sum(2).clamp(max=0.0)
+    total = flat(gradient * middle - size * half * (1 + 1e-12), 2).sum(2).clamp(max=0.0)
     return torch.where(flat(unknown & (size > 0), 2).any(2), -torch.inf, total)
 
 
-def _in_sets(found: Tensor, low: Tensor, high: Tensor, weight: Tensor, x: Enclosure) -> Tensor:
+def _in_sets(gradient: Tensor, low: Tensor, high: Tensor, weight: Tensor, x: Enclosure) -> Tensor:
     """Bound rows of a rest in [low, high] whose sets are short, too: each set by whichever is less, or all together."""
     middle, half = (low + high)[:, None] / 2, (high - low)[:, None] / 2 * (1 + 1e-12)
-    single = (found * middle - found.abs() * half).sum(-1).clamp(max=0.0)
-    size = l2(times(found, weight[:, None]), -1) * (1 + 1e-12)
+    single = (gradient * middle - gradient.abs() * half).sum(-1).clamp(max=0.0)
+    size = l2(times(gradient, weight[:, None]), -1) * (1 + 1e-12)
     apart = torch.maximum(single, -times(size, x.distance(1)[:, None])).sum(-1)
     return torch.maximum(apart, -times(l2(size, -1), x.distance(2)[:, None]) * (1 + 1e-12))
 
@@ -185,18 +183,18 @@ def _swung(lines: Lines, swing: tuple[Tensor, Tensor], share: Tensor, x: Enclosu
     return _Bend([(first + second) / 2], [(first - second) / 2], low.clamp(max=0.0), high.clamp(min=0.0))
 
 
-def _rounded(found: Tensor, size: float, x: Enclosure) -> Tensor:
+def _rounded(gradient: Tensor, size: float, x: Enclosure) -> Tensor:
     """Bound what rounding of rows behind a map with entries of a norm does to the bound, `[B, K]`."""
-    rows, count = torch.linalg.vector_norm(flat(found, 2), dim=2), float(flat(found, 2).shape[2])
+    rows, count = torch.linalg.vector_norm(flat(gradient, 2), dim=2), float(flat(gradient, 2).shape[2])
     distance = times(x.constant, x.radius)
     if not bool(distance.isfinite().all()):
         distance = l2(flat(x.deviation), 1)
     return times(gamma(8.0 * count + 64.0) * size * rows, distance[:, None])
 
 
-def _remainder(found: Tensor, weight: Tensor, blocks: int, x: Enclosure) -> Tensor:
+def _remainder(gradient: Tensor, weight: Tensor, blocks: int, x: Enclosure) -> Tensor:
     """Bound a combination of what is left beside the centre map, `[B, K]`: all blocks together, or one by one."""
-    scaled = times(found, weight[:, None])
+    scaled = times(gradient, weight[:, None])
     inner = x.centre.ndim - 1 - blocks
     distance = x.distance(inner) if inner else x.deviation
     each = l2(flat(scaled, 2 + blocks), -1)
@@ -221,58 +219,58 @@ class Relaxation:
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
 
-    def look(self, seen: Enclosures, name: str, step: UnrolledStep | None = None) -> Enclosure | None:
+    def look(self, enclosures: Enclosures, name: str, step: UnrolledStep | None = None) -> Enclosure | None:
         """Return the enclosure within relaxed limits; None where nothing can be gained."""
-        if step is None or not bool((seen.radius > 0).any()) or self.budget.late:
+        if step is None or not bool((enclosures.radius > 0).any()) or self.budget.late:
             return None
-        x = seen.known[name]
-        inputs = sum(math.prod(item.shape) for item in seen.unrolled.graph.inputs)
-        sets = _within_sets(seen, name, step) and 2 * x.centre.numel() * inputs <= KEPT
-        linear = {item.name for item in seen.unrolled.graph.inputs}.issuperset(seen.unrolled.forms[name])
+        x = enclosures.known[name]
+        inputs = sum(math.prod(item.shape) for item in enclosures.unrolled.graph.inputs)
+        sets = _within_sets(enclosures, name, step) and 2 * x.centre.numel() * inputs <= KEPT
+        linear = {item.name for item in enclosures.unrolled.graph.inputs}.issuperset(enclosures.unrolled.forms[name])
         if linear and not sets:
             return None
-        chosen = _open(seen, name, step)
+        chosen = _open(enclosures, name, step)
         if chosen.shape[1] == 0:
             return None
         low, high = flat(x.low).clone(), flat(x.high).clone()
-        centre, found = flat(x.centre), []
-        step_rows = max(1, int(AT_ONCE / (len(low) * seen.unrolled.largest * 2)))
+        centre, relaxed = flat(x.centre), []
+        step_rows = max(1, int(AT_ONCE / (len(low) * enclosures.unrolled.largest * 2)))
         for some in chosen.split(step_rows, 1):
             if self.budget.late:
                 break
             rows = torch.zeros(len(low), some.shape[1], low.shape[1], dtype=low.dtype, device=low.device)
             rows.scatter_(2, some[..., None], 1.0)
             rows = rows.reshape(*rows.shape[:2], *x.centre.shape[1:])
-            both = below(seen, name, torch.cat([rows, -rows], 1))
-            bounds = both.least(seen.radius)
+            both = below(enclosures, name, torch.cat([rows, -rows], 1))
+            bounds = both.least(enclosures.radius)
             under, over = bounds[:, : some.shape[1]], -bounds[:, some.shape[1] :]
             here = centre.gather(1, some)
             low.scatter_(1, some, torch.maximum(low.gather(1, some), here + under))
             high.scatter_(1, some, torch.minimum(high.gather(1, some), here + over))
-            found += [both] if sets else []
+            relaxed += [both] if sets else []
         shape = x.centre.shape
         tight = tidy(x.centre, low.reshape(shape), high.reshape(shape), x.constant, x.entries, x.radius)
-        whole = sets and len(found) == math.ceil(low.shape[1] / step_rows) and chosen.shape[1] == low.shape[1]
-        return replace(tight, sets=x.sets, apart=_apart(found, seen.radius, x) if whole else None)
+        whole = sets and len(relaxed) == math.ceil(low.shape[1] / step_rows) and chosen.shape[1] == low.shape[1]
+        return replace(tight, sets=x.sets, apart=_apart(relaxed, enclosures.radius, x) if whole else None)
 
-    def learn(self, seen: Enclosures, index: int, step: UnrolledStep) -> None:
+    def learn(self, enclosures: Enclosures, index: int, step: UnrolledStep) -> None:
         """Nothing is kept between primitives."""
 
 
-def _within_sets(seen: Enclosures, name: str, step: UnrolledStep | None) -> bool:
+def _within_sets(enclosures: Enclosures, name: str, step: UnrolledStep | None) -> bool:
     """Say whether a primitive reads a value in sets of several entries, `[B, sets, n]`."""
-    if step is None or isinstance(step.operation, Affine) or seen.known[name].centre.ndim != 3:
+    if step is None or isinstance(step.operation, Affine) or enclosures.known[name].centre.ndim != 3:
         return False
-    local = step.operation.local([seen.known[operand] for operand in step.operands])
+    local = step.operation.local([enclosures.known[operand] for operand in step.operands])
     return len(step.operands) == 1 and local.parts[0].slopes is None
 
 
-def _apart(found: list[Below], radius: Tensor, x: Enclosure) -> Tensor:
+def _apart(relaxed: list[Below], radius: Tensor, x: Enclosure) -> Tensor:
     """Bound how far every set can be from its centre: the norm of its mean slopes, and what is off beside them.
 
     A value between two affine functions is their mean, up to half their difference and the larger offset.
     """
-    halves = [(b.slopes.chunk(2, 1), b.offset.chunk(2, 1)) for b in found]
+    halves = [(b.slopes.chunk(2, 1), b.offset.chunk(2, 1)) for b in relaxed]
     under, over = (torch.cat([slopes[k] for slopes, _ in halves], 1) for k in (0, 1))
     offsets = (torch.cat([offset[k] for _, offset in halves], 1) for k in (0, 1))
     batch, sets, n = x.centre.shape
@@ -282,12 +280,12 @@ def _apart(found: list[Below], radius: Tensor, x: Enclosure) -> Tensor:
     return (turned * radius[:, None] + l2(off.reshape(batch, sets, n), 2)) * (1 + 1e-11)
 
 
-def _open(seen: Enclosures, name: str, step: UnrolledStep) -> Tensor:
+def _open(enclosures: Enclosures, name: str, step: UnrolledStep) -> Tensor:
     """Return `[B, K]` entries of a value worth relaxing: those that the primitive is not sure of, the widest first."""
-    x = seen.known[name]
+    x = enclosures.known[name]
     width = flat(x.high - x.low).nan_to_num(posinf=1e300)
     if not isinstance(step.operation, Affine):
-        parts = step.operation.local([seen.known[operand] for operand in step.operands]).parts
+        parts = step.operation.local([enclosures.known[operand] for operand in step.operands]).parts
         for part, operand in zip(parts, step.operands, strict=True):
             if operand == name and part.slopes is not None and len(step.operands) == 1:
                 width = times(width, flat(part.weight).clamp(max=1e300))

@@ -116,16 +116,16 @@ class DataBracket(Saved, Shown, Bracket):
     per_layer: Mapping[str, DataBracket] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of_fields(cls, **given: Any) -> DataBracket:
+    def of_fields(cls, **fields: Any) -> DataBracket:
         """Return the bracket that was read.
 
         Raises:
             ValueError: it has no samples, or other numbers of norms and indices.
         """
-        uppers, lowers, indices = (given[name] for name in ("log10_norms", "log10_norms_lower", "indices"))
+        uppers, lowers, indices = (fields[name] for name in ("log10_norms", "log10_norms_lower", "indices"))
         if not len(uppers) == len(lowers) == len(uppers if indices is None else indices) > 0:
             raise ValueError("log10_norms, log10_norms_lower and indices do not have one entry for each sample")
-        return cls(**given)
+        return cls(**fields)
 
     @property
     def samples(self) -> int:

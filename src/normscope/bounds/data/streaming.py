@@ -158,11 +158,11 @@ def data_quantile(
     needed = samples or (math.inf if per == "class" else draws_needed(share, confidence))
     budget = Budget(max_seconds=max_seconds, what="the pass over the data")
     with Progress("Jacobians over the data") as progress:
-        for given in batches_of(loader):
-            batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, given)
+        for item in batches_of(loader):
+            batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, item)
             count = norms.add(batch)
             if per == "class":
-                labels += labels_of(given, count)
+                labels += labels_of(item, count)
             if per == "layer":
                 layers = layers or LayerGains(model, batch, mode, output)
                 layers.add(batch)
@@ -171,45 +171,45 @@ def data_quantile(
             if len(norms) >= needed or budget.late:
                 break
     advice = budget.advice() if budget.cut and len(norms) < needed else None
-    found = norms.quantile(share, confidence, advice=advice)
+    bracket = norms.quantile(share, confidence, advice=advice)
     if per == "class":
-        return replace(found, per_class=by_class(found, labels))
-    return found if layers is None else replace(found, per_layer=layers.brackets(found))
+        return replace(bracket, per_class=by_class(bracket, labels))
+    return bracket if layers is None else replace(bracket, per_layer=layers.brackets(bracket))
 
 
 def labels_of(batch: Any, count: int) -> list[int]:
     """Return the class of each sample of a batch: the second entry of a pair, or the entry `labels` of a dict."""
-    given = None
+    labels = None
     if isinstance(batch, Mapping):
-        given = next((batch[name] for name in LABEL_KEYS if name in batch), None)
+        labels = next((batch[name] for name in LABEL_KEYS if name in batch), None)
     elif isinstance(batch, Sequence) and len(batch) == 2:
-        given = batch[1]
-    if not isinstance(given, Tensor) or given.is_floating_point() or given.numel() != count:
+        labels = batch[1]
+    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.numel() != count:
         raise InputError(
             'per="class" needs the class of every sample: let the loader yield pairs (inputs, labels), or dicts with '
             "an entry `labels`, of whole numbers"
         )
-    return [int(label) for label in given.reshape(-1).tolist()]
+    return [int(label) for label in labels.reshape(-1).tolist()]
 
 
-def by_class(found: DataBracket, labels: Sequence[int]) -> dict[str, DataBracket]:
+def by_class(bracket: DataBracket, labels: Sequence[int]) -> dict[str, DataBracket]:
     """Return the quantiles of the samples of each class, which are independent draws of that class."""
     parts = {}
     for label in sorted(set(labels)):
         places = [i for i, own in enumerate(labels) if own == label]
-        part = _part(found, [found.log10_norms_lower[i] for i in places], [found.log10_norms[i] for i in places])
+        part = _part(bracket, [bracket.log10_norms_lower[i] for i in places], [bracket.log10_norms[i] for i in places])
         parts[str(label)] = part.renumbered(places)
     return parts
 
 
-def _part(found: DataBracket, lowers: list[float], uppers: list[float], method: str = "") -> DataBracket:
+def _part(bracket: DataBracket, lowers: list[float], uppers: list[float], method: str = "") -> DataBracket:
     return quantile(
         lowers,
         uppers,
-        share=found.share,
-        confidence=found.confidence,
-        method=method or found.method.partition(": ")[2],
-        input_shape=found.input_shape or (),
+        share=bracket.share,
+        confidence=bracket.confidence,
+        method=method or bracket.method.partition(": ")[2],
+        input_shape=bracket.input_shape or (),
     )
 
 
@@ -232,7 +232,7 @@ class LayerGains:
         figures = self._recorder.checked_figures(*taken)
         self._gains.append(torch.cat([figures[c.key] for c in self._recorder.conditions], dim=1).cpu())
 
-    def brackets(self, found: DataBracket) -> dict[str, DataBracket]:
+    def brackets(self, bracket: DataBracket) -> dict[str, DataBracket]:
         """Return the quantiles of each layer's gain, by the module that it ends with."""
         columns = torch.cat(self._gains).log10().T.tolist()
         parts: dict[str, DataBracket] = {}
@@ -241,5 +241,5 @@ class LayerGains:
             runs = sum(title.partition("#")[0] == name for title in parts)
             below = [-float("inf")] * len(uppers)
             title = f"{name}#{runs + 1}" if runs else name
-            parts[title] = _part(found, below, uppers, "Jacobians of the layer, from above")
+            parts[title] = _part(bracket, below, uppers, "Jacobians of the layer, from above")
         return parts

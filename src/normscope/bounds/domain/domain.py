@@ -77,15 +77,15 @@ class Coverage(Part):
         return f"{math.floor(1000 * self.lower) / 10:g} %"
 
     @classmethod
-    def of_fields(cls, **given: Any) -> Coverage:
+    def of_fields(cls, **fields: Any) -> Coverage:
         """Return the coverage that was read; its lower limit is computed again.
 
         Raises:
             ValueError: its numbers are no counts, or no confidence.
         """
-        if not 0 <= given["inside"] <= given["samples"] or not 0.0 < given["confidence"] < 1.0:
+        if not 0 <= fields["inside"] <= fields["samples"] or not 0.0 < fields["confidence"] < 1.0:
             raise ValueError("a coverage counts some of its samples, with a confidence between 0 and 1")
-        return covered(**given)
+        return covered(**fields)
 
     def __str__(self) -> str:
         return (

@@ -78,8 +78,8 @@ class FigureRecorder:
         call = arguments(self.model, batch, self.output)
         self._refuse_other_masks(call)
         with torch.no_grad(), untouched(self.model, self.mode):
-            given, value = self._inputs(call)
-        points = self.rows(given)
+            inputs, value = self._inputs(call)
+        points = self.rows(inputs)
         if points is None:
             return None
         if not bool(torch.isfinite(points).all()):
@@ -116,17 +116,17 @@ class FigureRecorder:
         graph = self._traces.of(replace(call, args=args, kwargs=kwargs))
         return joined(graph, call.count + 1) is None
 
-    def rows(self, given: Sequence[Tensor]) -> Tensor | None:
+    def rows(self, inputs: Sequence[Tensor]) -> Tensor | None:
         """Return float inputs as points `[samples, n]`, whatever their values; None as in `points`."""
-        if len(given) != len(self.graph.inputs):
+        if len(inputs) != len(self.graph.inputs):
             raise InputError(
-                f"the batch holds {len(given)} float inputs and the captured model reads {len(self.graph.inputs)}: a "
+                f"the batch holds {len(inputs)} float inputs and the captured model reads {len(self.graph.inputs)}: a "
                 "domain needs a model that reads all of them"
             )
         single = self.graph.per_sample
-        samples = len(given[0]) if single else 1
+        samples = len(inputs[0]) if single else 1
         rows = []
-        for item, tensor in zip(self.graph.inputs, given, strict=True):
+        for item, tensor in zip(self.graph.inputs, inputs, strict=True):
             shape = (1, *tensor.shape[1:]) if single else tuple(tensor.shape)
             if shape != item.shape and shape[1:] == item.shape[1:]:
                 return None

@@ -110,7 +110,7 @@ class Smooth:
                 q, done = image(q, operation.matrix), operation
             else:
                 assert q is not None
-                kept, known = operation.kept.numel(), operation.known
+                kept, uncertain = operation.kept.numel(), operation.known
                 joint = q if operation.form is None else image(q, operation.form, operation.kept)
                 if _closed(operation):
                     done, sigma = self._close(operation, joint)
@@ -121,9 +121,9 @@ class Smooth:
                 if done is None:
                     return None
                 if isinstance(done, Whole):
-                    q = torch.eye(known.size, dtype=q.dtype, device=q.device) * done.spread
+                    q = torch.eye(uncertain.size, dtype=q.dtype, device=q.device) * done.spread
                 else:
-                    centre, inverse, short = known.centre, done.inverse, known.everywhere
+                    centre, inverse, short = uncertain.centre, done.inverse, uncertain.everywhere
                     q = advance(joint, kept, centre, sigma, done.spread, rounded=False, inverse=inverse, short=short)
                     walls += float((done.probed * done.probe).sum())
                 sigmas[operation.name] = sigma.double() * power10(-2.0 * log / math.log(10.0))
@@ -133,10 +133,10 @@ class Smooth:
             scale = scale if scale > 0 else 1.0
             q, log = q / scale, log + math.log(scale) / 2
             way.append((done, scale))
-        found = self._output(image(q, self.plan.output))
-        if found is None:
+        output = self._output(image(q, self.plan.output))
+        if output is None:
             return None
-        value, smooth, dyads = found
+        value, smooth, dyads = output
         return ReverseRun(value + log, smooth + log + self.wall * walls, sigmas, way, dyads)
 
     def _pass(self, step: EllipsoidStep, place: StepMultipliers, joint: Tensor) -> tuple[Passage | None, Tensor]:
@@ -206,7 +206,7 @@ class Smooth:
         None where numbers too far apart spoil it.
         """
         z, c = record.dyads
-        found: dict[str, tuple[Tensor, Tensor]] = {}
+        slopes: dict[str, tuple[Tensor, Tensor]] = {}
         for index, (done, scale) in reversed(list(enumerate(record.way))):
             c = c / scale
             if isinstance(done, StateChange):
@@ -215,30 +215,30 @@ class Smooth:
                 held = float((z.square() @ c).sum() * done.spread)
                 z, c = done.dyads[0], held * done.dyads[1]
             else:
-                z, c, found[done.step.name] = self._back(done, z, c)
+                z, c, slopes[done.step.name] = self._back(done, z, c)
             if z.shape[1] > 2 * z.shape[0]:
                 try:
                     c, z = torch.linalg.eigh((z * c) @ z.mT)
                 except torch.linalg.LinAlgError:
                     return None
-        return found
+        return slopes
 
     def _back(self, done: Passage, z: Tensor, c: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
         """Return the dyads before a step, and its own gradient with the curvature."""
-        step, known = done.step, done.step.known
+        step, uncertain = done.step, done.step.known
         count = step.kept.numel()
         last = z[count:]
-        if known.centre is None:
+        if uncertain.centre is None:
             moved = last.new_zeros(len(done.probe), last.shape[1])
         else:
-            moved = known.centre.mT @ last if known.whole else known.centre[:, None] * last
+            moved = uncertain.centre.mT @ last if uncertain.whole else uncertain.centre[:, None] * last
         w = done.inverse @ (done.root[:, None] * (done.joint[count:] @ torch.cat([z[:count], moved])))
         back = moved if step.form is None else step.form.mT @ moved
         back = back.index_add(0, step.kept, z[:count]) if count else back
         pushed, held = w.square() @ c, (last.square() @ c) * done.spread
         walled = self.wall * (done.probed * (done.probed - done.probe)).sum(1)
         curve = (pushed.abs() + walled.abs()) * (2.0 * done.inverse.diagonal() - 1.0)
-        if known.whole:
+        if uncertain.whole:
             slope, curve = (pushed + walled).sum()[None] - held.sum(), curve.sum()[None] + held.abs().sum()
         else:
             slope, curve = pushed - held + walled, curve + held.abs()
@@ -327,11 +327,11 @@ class Descent:
 
     def _slopes(self, record: ReverseRun) -> tuple[Tensor, Tensor] | None:
         """Return the gradient and about the diagonal of the second derivative; None where they are not finite."""
-        found = self.smooth.reverse(record)
-        if found is None:
+        slopes = self.smooth.reverse(record)
+        if slopes is None:
             return None
-        gradient = torch.cat([found[step.name][0] for step in self.smooth.free])
-        curvature = torch.cat([found[step.name][1] for step in self.smooth.free])
+        gradient = torch.cat([slopes[step.name][0] for step in self.smooth.free])
+        curvature = torch.cat([slopes[step.name][1] for step in self.smooth.free])
         if not bool(gradient.isfinite().all() & curvature.isfinite().all()):
             return None
         return gradient, curvature + 1e-3 * curvature.mean() + 1e-12
@@ -431,9 +431,9 @@ class _Weighted:
         scale_vector = root * vector if theta > 0 else torch.ones_like(vector)
         scale_vector = scale_vector / scale_vector.norm().clamp(min=TINY)
         sigma = theta * root.square() / max(top, TINY)
-        found = StepMultipliers((sigma * (scale_vector @ (qvv @ scale_vector))).log(), scale_vector)
-        self.places[step.name] = found
-        return found
+        place = StepMultipliers((sigma * (scale_vector @ (qvv @ scale_vector))).log(), scale_vector)
+        self.places[step.name] = place
+        return place
 
     def _top(self, matrix: Tensor, name: str) -> tuple[float, Tensor]:
         """Return the largest eigenvalue and its vector; above the size `EXACT` an upper estimate as a rule."""

@@ -224,18 +224,18 @@ def join_blocks(first: Tensor, across: Tensor | None, second: Tensor) -> Tensor:
     return torch.cat([torch.cat([first, across], -1), torch.cat([across.mT, second], -1)], -2)
 
 
-def balanced(known: Uncertain, *, alone: bool) -> tuple[Tensor, float]:
+def balanced(uncertain: Uncertain, *, alone: bool) -> tuple[Tensor, float]:
     """Return weights d and a factor such that sigma = factor d/lambda_max(Q_vv) is feasible and a good start.
 
     With all slopes alike, sigma = e/((e + abs(m)) lambda_max(Q_vv)) gives lambda_max(Q_uu) <= (e + abs(m))^2
     lambda_max(Q_vv): the bound by a product of norms. `alone`: nothing but u is needed afterwards.
     """
-    if known.centre is None:
-        return torch.ones_like(known.radius), (1.0 - SHRUNK) if alone else 0.5
-    size = known.centre.abs()
-    if known.whole:
-        size = torch.linalg.matrix_norm(known.centre, ord=2)[..., None]
-    weights = known.radius / (known.radius + size).clamp(min=1e-300)
+    if uncertain.centre is None:
+        return torch.ones_like(uncertain.radius), (1.0 - SHRUNK) if alone else 0.5
+    size = uncertain.centre.abs()
+    if uncertain.whole:
+        size = torch.linalg.matrix_norm(uncertain.centre, ord=2)[..., None]
+    weights = uncertain.radius / (uncertain.radius + size).clamp(min=1e-300)
     # near the edge of feasibility what is kept would be blown up
     room = 1.0 if alone else min(1.0, 0.5 / max(float(weights.detach().amax()), 0.5))
     return weights, room * (1.0 - SHRUNK)

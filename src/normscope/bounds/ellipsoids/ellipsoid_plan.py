@@ -104,11 +104,11 @@ class EllipsoidPlan:
         def moved(operation: StateChange | EllipsoidStep) -> StateChange | EllipsoidStep:
             if isinstance(operation, StateChange):
                 return replace(operation, matrix=operation.matrix.to(device, dtype))
-            known = operation.known
-            centre = None if known.centre is None else known.centre.to(device, dtype)
+            uncertain = operation.known
+            centre = None if uncertain.centre is None else uncertain.centre.to(device, dtype)
             form = None if operation.form is None else operation.form.to(device, dtype)
-            known = replace(known, centre=centre, radius=known.radius.to(device, dtype))
-            return replace(operation, form=form, kept=operation.kept.to(device), known=known)
+            uncertain = replace(uncertain, centre=centre, radius=uncertain.radius.to(device, dtype))
+            return replace(operation, form=form, kept=operation.kept.to(device), known=uncertain)
 
         return replace(self, operations=tuple(map(moved, self.operations)), output=self.output.to(device, dtype))
 
@@ -123,9 +123,9 @@ def plan(segments: Segments, values: Mapping[str, Upper], *, widest: int = WIDES
     if any(0 in node.shape for node in segments.graph) or any(0 in item.shape for item in segments.graph.inputs):
         return None
     for leading in _leadings(segments.graph):
-        found = _EllipsoidPlanner(segments, values, widest, leading).run()
-        if found is not None:
-            return found
+        written = _EllipsoidPlanner(segments, values, widest, leading).run()
+        if written is not None:
+            return written
     return None
 
 
@@ -224,14 +224,14 @@ class _EllipsoidPlanner:
         size, operand, kept = math.prod(self._inner(node.shape)), self._width(read), self._width(held)
         if max(operand + kept, kept + size) > self.widest or not self._writable([*read, *held]):
             return self._afresh([*live, node.name])
-        known, scales = self._known(effect, node.refs, size, operand)
+        uncertain, scales = self._known(effect, node.refs, size, operand)
         form, slack = self._stack(read) * scales, self._slack(read) if isinstance(scales, float) else None
         if not self.operations or operand + kept < sum(self.bases.values()):
             both = None if slack is None else self._slack([*held, *read])
             self._turn(live, torch.cat([self._stack(held), form]), both)
             self.bases[f"{node.name}:in"] = operand
             form, slack = self._last(operand, kept), 0.0
-        self._step(node.name, live, form, known, slack)
+        self._step(node.name, live, form, uncertain, slack)
         self.bases[node.name], self.forms[node.name] = size, {node.name: tail}
         return True
 
@@ -257,14 +257,14 @@ class _EllipsoidPlanner:
         form[:, kept:] = torch.eye(operand, dtype=torch.float64, device=self.device)
         return form
 
-    def _step(self, name: str, live: Sequence[str], form: Tensor, known: Uncertain, slack: float | None) -> None:
+    def _step(self, name: str, live: Sequence[str], form: Tensor, uncertain: Uncertain, slack: float | None) -> None:
         """Append a step, behind which the state carries what the live values need, and then the step's own value."""
         needed = {base for other in live for base in self.forms[other]}
         flags = [torch.full((width,), base in needed) for base, width in self.bases.items()]
         kept = torch.cat(flags).nonzero()[:, 0].to(self.device)
         square = form.shape[0] == form.shape[1] and kept.numel() == 0
         whole = square and bool((form == torch.eye(len(form), device=self.device)).all())
-        self.operations.append(EllipsoidStep(name, None if whole else form, kept, known, slack))
+        self.operations.append(EllipsoidStep(name, None if whole else form, kept, uncertain, slack))
         self.bases = {base: width for base, width in self.bases.items() if base in needed}
         self.forms = {other: self.forms[other] for other in live}
 
@@ -327,8 +327,8 @@ class _EllipsoidPlanner:
     def _slack(forms: Sequence[Form]) -> float | None:
         """Bound the norm of the error of forms written out side by side; None where writing them out may round."""
         errors = [_error(linear) for form in forms for linear in form.values()]
-        known = [error for error in errors if error is not None]
-        return math.hypot(*known) * (1 + 1e-9) if len(known) == len(errors) else None
+        bounded = [error for error in errors if error is not None]
+        return math.hypot(*bounded) * (1 + 1e-9) if len(bounded) == len(errors) else None
 
     def _stack(self, forms: Sequence[Form]) -> Tensor:
         """Write forms out as one matrix over the state's values, those of the start with their relative constants."""

@@ -78,9 +78,9 @@ def optimise(
     steps, whole = moves(plan) if steps is None else steps, budget or Budget()
     with torch.no_grad():
         if plan.width >= SINGLE:
-            found = certify(plan, _search(plan.to(torch.float32), whole.search(TIGHTENING, steps), directions))
-            if found is not None:
-                return found
+            certificate = certify(plan, _search(plan.to(torch.float32), whole.search(TIGHTENING, steps), directions))
+            if certificate is not None:
+                return certificate
         return certify(plan, _search(plan, whole.search(TIGHTENING, steps), directions))
 
 
@@ -113,11 +113,11 @@ Choose = Callable[[EllipsoidStep, Uncertain, Tensor, float], Tensor]
 def run(
     plan: EllipsoidPlan,
     choose: Choose,
-    known: Callable[[EllipsoidStep], Uncertain] | None = None,
+    uncertain_of: Callable[[EllipsoidStep], Uncertain] | None = None,
     *,
     proven: bool = False,
 ) -> PlanRun:
-    """Run a plan with the multipliers that `choose` gives; `known` overrides what the plan knows of its steps.
+    """Run a plan with the multipliers that `choose` gives; `uncertain_of` overrides what the plan knows of its steps.
 
     Scales are powers of two, so that they do not round; a run that is `proven` counts all the other roundings.
     """
@@ -131,7 +131,7 @@ def run(
             q = image_above(q, operation.matrix, slack=slack)
         else:
             assert q is not None
-            step, kept = operation.known if known is None else known(operation), operation.kept.numel()
+            step, kept = operation.known if uncertain_of is None else uncertain_of(operation), operation.kept.numel()
             joint = q if operation.form is None else image_above(q, operation.form, operation.kept, slack)
             sigma = choose(operation, step, joint[..., kept:, kept:], log)
             how = prove_inverse if proven else invert
@@ -143,10 +143,10 @@ def run(
             shift = max(math.frexp(top)[1], -1000) // 2 * 2
             q, exponent = q * 2.0**-shift, exponent + shift
             log = start + 0.5 * exponent * math.log10(2.0)
-        if known is None and bool((sizes <= VANISHED * top).any()) and vanished(operation, sizes / top):
+        if uncertain_of is None and bool((sizes <= VANISHED * top).any()) and vanished(operation, sizes / top):
             q = q * math.nan
     check_time(COUNTED * image_cost(plan.output) if proven else image_cost(plan.output), plan.output.device)
-    slack = None if known is not None else (plan.output_slack or 0.0) if proven else 0.0
+    slack = None if uncertain_of is not None else (plan.output_slack or 0.0) if proven else 0.0
     return PlanRun(log, exponent, image_above(q, plan.output, slack=slack), sigmas)
 
 
@@ -156,10 +156,10 @@ def vanished(operation: StateChange | EllipsoidStep, sizes: Tensor) -> bool:
     if isinstance(operation, StateChange):
         return bool((lost & (operation.matrix.abs().amax(-1) > 0)).any())
     own = lost[..., -operation.known.size :]
-    known = operation.known
-    if known.whole or known.centre is None:
+    uncertain = operation.known
+    if uncertain.whole or uncertain.centre is None:
         return bool(own.any())
-    return bool((own & ((known.centre != 0) | (known.radius != 0))).any())
+    return bool((own & ((uncertain.centre != 0) | (uncertain.radius != 0))).any())
 
 
 def certify(plan: EllipsoidPlan, sigma: Mapping[str, Tensor]) -> Certified | None:
@@ -167,12 +167,12 @@ def certify(plan: EllipsoidPlan, sigma: Mapping[str, Tensor]) -> Certified | Non
     if any(step.name not in sigma for step in plan.steps):
         return None
     with torch.no_grad():
-        found = run(plan, lambda step, known, qvv, log: sigma[step.name] * power10(2.0 * log))
-        if not bool(found.q.isfinite().all()):
+        done = run(plan, lambda step, uncertain, qvv, log: sigma[step.name] * power10(2.0 * log))
+        if not bool(done.q.isfinite().all()):
             return None
-        top = float(largest(found.q))
-    value = found.log10_scale + math.log10(top) / 2 if top > 0 else -math.inf
-    return Certified(value, found.log10_scale, found.q, sigma)
+        top = float(largest(done.q))
+    value = done.log10_scale + math.log10(top) / 2 if top > 0 else -math.inf
+    return Certified(value, done.log10_scale, done.q, sigma)
 
 
 def is_exact(plan: EllipsoidPlan, inputs: Container[str]) -> bool:
@@ -180,8 +180,8 @@ def is_exact(plan: EllipsoidPlan, inputs: Container[str]) -> bool:
 
     A plan that starts elsewhere rests on what is known of the values there.
     """
-    known = plan.output_slack is not None and all(operation.slack is not None for operation in plan.operations)
-    return known and all(name in inputs and value == 0.0 for name, value in plan.start.items())
+    bounded = plan.output_slack is not None and all(operation.slack is not None for operation in plan.operations)
+    return bounded and all(name in inputs and value == 0.0 for name, value in plan.start.items())
 
 
 def with_rounding(plan: EllipsoidPlan, certificate: Certified) -> Certified | None:
@@ -191,12 +191,12 @@ def with_rounding(plan: EllipsoidPlan, certificate: Certified) -> Certified | No
     are whatever floats the search found: any are valid.
     """
     for step in plan.steps:
-        known = step.known
-        if known.centre is not None and (known.whole or not bool((known.radius > 0).all())):
+        uncertain = step.known
+        if uncertain.centre is not None and (uncertain.whole or not bool((uncertain.radius > 0).all())):
             return None  # a centre map is itself a computed matrix, and a slope that is fixed is rounded
     sigma = {name: value.cpu().double() for name, value in certificate.sigma.items()}
     plan = plan.to(torch.float64, torch.device("cpu"))
-    done = run(plan, lambda step, known, qvv, log: sigma[step.name] * power10(2.0 * log), proven=True)
+    done = run(plan, lambda step, uncertain, qvv, log: sigma[step.name] * power10(2.0 * log), proven=True)
     if not bool(done.q.isfinite().all()):
         return None
     top = largest_eigenvalue([done.q[None]], delta=1e-12).bound

@@ -67,8 +67,8 @@ class Script:
 
     def to_json(self) -> dict[str, Any]:
         """Return the network as plain data."""
-        given = {"name": self.input, "size": self.nodes.sizes[self.input]}
-        return {"input": given, "nodes": self.nodes.items, "output": self.graph.output}
+        entry = {"name": self.input, "size": self.nodes.sizes[self.input]}
+        return {"input": entry, "nodes": self.nodes.items, "output": self.graph.output}
 
     def _inputs(self) -> None:
         """Name the vector of all inputs, and each of several inputs as a part of it."""
@@ -116,10 +116,10 @@ class Script:
         self._add(node, node.name, "opaque", node.refs, size=math.prod(node.shape), what=what)
 
     def _nonlinear(self, node: Node) -> None:
-        known = lookup(node)
+        record = lookup(node)
         word = None
-        if known is not None and known.word is not None and node.dtype.is_floating_point and node.index in (None, 0):
-            word = known.word(node)
+        if record is not None and record.word is not None and node.dtype.is_floating_point and node.index in (None, 0):
+            word = record.word(node)
         made = None if word is None else self._said(node, word)
         if made is None:
             self._opaque(node)
@@ -154,12 +154,12 @@ class Script:
     def _entrywise(self, node: Node, word: EntrywiseWord) -> Made | None:
         if len(node.operands) != 1 or node.operands[0].shape != node.shape:
             return None
-        given = word.parameters
-        shapes = [torch.as_tensor(value).shape for value in given.values()]
+        entry_parameters = word.parameters
+        shapes = [torch.as_tensor(value).shape for value in entry_parameters.values()]
         wide = torch.broadcast_shapes(*shapes) if shapes else torch.Size()  # all parameters repeat alike
         parameters = {
             key: pattern(torch.as_tensor(value, dtype=torch.float64).expand(wide), node.shape, self.archive)
-            for key, value in given.items()
+            for key, value in entry_parameters.items()
         }
         about = {"function": word.function, "parameters": parameters}
         return self._add(node, node.name, "entrywise", node.refs, **about), node.refs

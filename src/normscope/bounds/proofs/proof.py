@@ -93,10 +93,10 @@ class Proof:
             effects = segment(double).effects if self.effects is None else self.effects
         script = scripted(double, effects, archive)
         samples = [s for s in bracket.per_sample or () if isinstance(s.proof, Proof) and s.proof.graph is self.graph]
-        found: list[dict[str, Any]] = []
+        all_claims: list[dict[str, Any]] = []
         for one in samples or [bracket]:
-            found += _claims(one.proof if isinstance(one.proof, Proof) else self, one, script, effects, archive)
-        archive.write(path, {"network": script.to_json(), "claims": found, "probe": _probe(double, archive)})
+            all_claims += _claims(one.proof if isinstance(one.proof, Proof) else self, one, script, effects, archive)
+        archive.write(path, {"network": script.to_json(), "claims": all_claims, "probe": _probe(double, archive)})
 
 
 def _probe(graph: Graph, archive: Archive) -> dict[str, str] | None:
@@ -171,21 +171,21 @@ def steps(
         for step in certificate(run, script, effects, archive):
             certificates.setdefault(step["at"], []).append(step)
     ends, kinds = _ends(script), {node["name"]: node for node in script.nodes.items}
-    found: list[dict[str, Any]] = []
+    proof_steps: list[dict[str, Any]] = []
     for name, node in kinds.items():
-        found.append({"do": "gain", "at": name})
+        proof_steps.append({"do": "gain", "at": name})
         sources = [list(script.folded[name])] if name in script.folded else []
         if name in ends and node["kind"] in LINEAR:
             sources += [_sources(name, kinds, THROUGH[way]) for way in by]
-        seen: list[list[str]] = [] if len(node["from"]) > 1 else [node["from"]]
+        folded: list[list[str]] = [] if len(node["from"]) > 1 else [node["from"]]
         for some in sources:
-            if some and some not in seen:
-                found.append({"do": "fold", "at": name, "from": some})
-                seen.append(some)
-        found += certificates.get(name, [])
+            if some and some not in folded:
+                proof_steps.append({"do": "fold", "at": name, "from": some})
+                folded.append(some)
+        proof_steps += certificates.get(name, [])
     enough = power10(-log10 - SLACK)
     alone = [step for step in certificates.get(script.graph.output, []) if step["start"].keys() == {script.input}]
-    return next(([step] for step in alone if step["scale"] >= enough), found)
+    return next(([step] for step in alone if step["scale"] >= enough), proof_steps)
 
 
 def _ends(script: Script) -> set[str]:
@@ -199,18 +199,18 @@ def _ends(script: Script) -> set[str]:
 
 def _sources(name: str, nodes: Mapping[str, dict[str, Any]], through: Container[str]) -> list[str]:
     """Return the values that one depends on through nodes of some kinds alone."""
-    found: dict[str, None] = {}
-    seen, stack = {name}, list(nodes[name]["from"])
+    sources: dict[str, None] = {}
+    visited, stack = {name}, list(nodes[name]["from"])
     while stack:
         here = stack.pop()
-        if here in seen:
+        if here in visited:
             continue
-        seen.add(here)
+        visited.add(here)
         if here in nodes and nodes[here]["kind"] in through:
             stack.extend(nodes[here]["from"])
         else:
-            found[here] = None
-    return sorted(found)
+            sources[here] = None
+    return sorted(sources)
 
 
 def certificate(
@@ -223,8 +223,8 @@ def certificate(
     """
     if not abs(run.log10) < 140.0:
         return []
-    found, start = _multipliers(run, script, effects, archive), _starts(run, script)
-    if found is None or not all(abs(value) < 140.0 for value in start.values()):
+    multipliers, start = _multipliers(run, script, effects, archive), _starts(run, script)
+    if multipliers is None or not all(abs(value) < 140.0 for value in start.values()):
         return []
     at = run.into or run.at or script.graph.output
     inner = run.into is not None or (run.at is not None and isinstance(effects.get(at), Gain))
@@ -232,11 +232,11 @@ def certificate(
         "do": "certificate",
         "scale": power10(-run.log10 - SLACK),
         "start": {name: power10(-2.0 * value) for name, value in start.items()},
-        "multipliers": found,
+        "multipliers": multipliers,
         "slopes": {script.cores[name]: list(pair) for name, pair in _wider(run, script, effects).items()},
     }
     targets = script.read.get(at, ()) if inner else (at,)
-    return [{"at": name, **step} for name in targets if _covered(name, script, set(start), set(found))]
+    return [{"at": name, **step} for name in targets if _covered(name, script, set(start), set(multipliers))]
 
 
 def _wider(run: Multipliers, script: Script, effects: Mapping[str, Effect]) -> dict[str, tuple[float, float]]:
@@ -262,13 +262,13 @@ def _multipliers(
 ) -> dict[str, str] | None:
     """Return where the archive holds the multipliers of every core; None if a node is one the checker cannot carry."""
     nodes = {node.name: node for node in script.graph}
-    found: dict[str, str] = {}
+    places: dict[str, str] = {}
     for name, sigma in run.sigma.items():
         weights = _lambda(nodes[name], effects[name], sigma)
         if weights is None or name not in script.cores:
             return None
-        found[script.cores[name]] = pattern(compact(weights), weights.shape, archive)
-    return found
+        places[script.cores[name]] = pattern(compact(weights), weights.shape, archive)
+    return places
 
 
 def _starts(run: Multipliers, script: Script) -> dict[str, float]:
@@ -284,12 +284,12 @@ def _starts(run: Multipliers, script: Script) -> dict[str, float]:
 def _covered(name: str, script: Script, start: set[str], carried: set[str]) -> bool:
     """Say whether a value depends on the start alone, through linear nodes and nodes that have multipliers."""
     nodes = {node["name"]: node for node in script.nodes.items}
-    seen, stack = set(start), [name]
+    visited, stack = set(start), [name]
     while stack:
         name = stack.pop()
-        if name in seen:
+        if name in visited:
             continue
-        seen.add(name)
+        visited.add(name)
         if name not in nodes or (nodes[name]["kind"] not in LINEAR and name not in carried):
             return False
         stack.extend(nodes[name]["from"])
@@ -301,12 +301,12 @@ def _lambda(node: Node, effect: Effect, sigma: Tensor) -> Tensor | None:
     if isinstance(effect, Elementwise):
         half = (effect.slope[1] - effect.slope[0]) / 2.0
         spread = sigma.double().cpu().reshape(-1).repeat(math.prod(node.shape) // sigma.numel())
-        found = (spread / half**2).reshape(node.shape) if half > 0 else torch.zeros(1, dtype=torch.float64)
+        multipliers = (spread / half**2).reshape(node.shape) if half > 0 else torch.zeros(1, dtype=torch.float64)
     elif isinstance(effect, Gain) and (len(effect.gains) == 1 or effect.joint):
         gains = [power10(gain.log10) for gain in effect.gains]
         if max(gains) <= 0.0 or (len(gains) > 1 and min(gains) < max(gains)):
             return None
-        found = sigma.double().cpu().reshape(-1)[:1] * EDGE / (1.0 if len(gains) > 1 else gains[0]) ** 2
+        multipliers = sigma.double().cpu().reshape(-1)[:1] * EDGE / (1.0 if len(gains) > 1 else gains[0]) ** 2
     else:
         return None
-    return found if bool(torch.isfinite(found).all()) else None
+    return multipliers if bool(torch.isfinite(multipliers).all()) else None

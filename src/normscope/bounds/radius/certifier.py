@@ -236,32 +236,33 @@ class Certifier:
         if labels is None:
             return None
         try:
-            found = torch.as_tensor(labels)
+            classes = torch.as_tensor(labels)
         except (TypeError, ValueError, RuntimeError) as error:
             raise InputError(
                 f"labels are the classes of the samples, as integers, not {type(labels).__name__}"
             ) from error
-        if found.is_floating_point() or found.is_complex() or found.dtype is torch.bool:
+        if classes.is_floating_point() or classes.is_complex() or classes.dtype is torch.bool:
             raise InputError(
-                f"labels have dtype {found.dtype}: pass class numbers as integers (y.long()); a mask is an argument of "
-                "the model: pass (x, mask) as data and the classes as labels="
+                f"labels have dtype {classes.dtype}: pass class numbers as integers (y.long()); a mask is an argument "
+                "of the model: pass (x, mask) as data and the classes as labels="
             )
-        if found.ndim == 0:
-            found = found[None]
-        if found.ndim != 1:
+        if classes.ndim == 0:
+            classes = classes[None]
+        if classes.ndim != 1:
             raise InputError(
-                f"labels have shape {tuple(found.shape)}: pass one class number per sample (one-hot rows: y.argmax(1))"
+                f"labels have shape {tuple(classes.shape)}: pass one class number per sample "
+                "(one-hot rows: y.argmax(1))"
             )
-        if len(found) != count:
-            raise InputError(f"{count} samples and {len(found)} labels: pass one class number per sample")
-        found = found.long()
-        low, high = int(found.min()), int(found.max())
+        if len(classes) != count:
+            raise InputError(f"{count} samples and {len(classes)} labels: pass one class number per sample")
+        classes = classes.long()
+        low, high = int(classes.min()), int(classes.max())
         if low < 0 or high >= self.classes:
             wrong = low if low < 0 else high
             raise InputError(
                 f"label {wrong} is out of range: the model has {self.classes} outputs, 0 to {self.classes - 1}"
             )
-        return found.to(self.captured.double.inputs[0].value.device)
+        return classes.to(self.captured.double.inputs[0].value.device)
 
     def check(self, rows: Tensor, own: Tensor) -> None:
         """Refuse samples on which the exact function is not what the model gives, and say why.
@@ -290,15 +291,15 @@ class Certifier:
 
         A `brief` search through a large network takes fewer steps, as an audit wants it.
         """
-        found = []
+        columns = []
         _ = self._constants  # before the clocks of single samples start
         with Progress("certifying") as progress:
             for start in range(0, len(rows), AT_ONCE):
                 part = slice(start, start + AT_ONCE)
                 waiting = math.ceil((len(rows) - start) / AT_ONCE)
                 own = None if labels is None else labels[part]
-                found.append(self._within(rows[part], own, budget.share(1.0 / waiting), progress, brief=brief))
-        return found
+                columns.append(self._within(rows[part], own, budget.share(1.0 / waiting), progress, brief=brief))
+        return columns
 
     def _within(
         self, rows: Tensor, labels: Tensor | None, budget: Budget, progress: Progress, *, brief: bool
@@ -368,10 +369,10 @@ class Certifier:
             probes, before = budget.search("the search for radii", tests), radius[kept]
             first = torch.where(before > 0, before * (1 + RTOL), start) if number else start
             least = 0 if stage.effort == "tight" else LEAST
-            found = widest(stage.test, gaps[kept], rates, first, before, rtol=RTOL, budget=probes, least=least)
-            radius[kept] = found.radius
-            settled = settled and bool(found.settled.all())
-            for index, better in zip(kept.tolist(), (found.radius > before).tolist(), strict=True):
+            largest = widest(stage.test, gaps[kept], rates, first, before, rtol=RTOL, budget=probes, least=least)
+            radius[kept] = largest.radius
+            settled = settled and bool(largest.settled.all())
+            for index, better in zip(kept.tolist(), (largest.radius > before).tolist(), strict=True):
                 methods[index] = stage.method if better else methods[index]
         return radius, methods, settled
 
@@ -487,18 +488,20 @@ def difference_constants(
     """
     size, device = math.prod(captured.graph.output_shape), captured.double.inputs[0].value.device
     limits = bounding or Bounding()
-    known = upper_sides(captured, limits, proofs=False).nodes if values is None else values
-    whole = known[captured.graph.output].log10
+    node_bounds = upper_sides(captured, limits, proofs=False).nodes if values is None else values
+    whole = node_bounds[captured.graph.output].log10
     bound = torch.full((size, size), math.sqrt(2) * ceiling10(whole) * (1 + 1e-12), dtype=torch.float64, device=device)
     for way, budget in limits.efforts(effort) if math.isfinite(whole) else ():
-        found = budget.share(0.5).attempt(partial(_certificate, captured, budget, known, way, size), lambda: None)
-        if found is None:
+        certificate = budget.share(0.5).attempt(
+            partial(_certificate, captured, budget, node_bounds, way, size), lambda: None
+        )
+        if certificate is None:
             continue
-        diagonal = found.q.diagonal()
+        diagonal = certificate.q.diagonal()
         both = diagonal[:, None] + diagonal[None, :]
         # the sum cancels where two outputs move together: its rounding is added
-        squared = (both - 2 * found.q).clamp(min=0.0) + 1e-12 * both
-        bound = torch.minimum(bound, squared.sqrt() * 10.0**found.log10_scale * (1 + 1e-9))
+        squared = (both - 2 * certificate.q).clamp(min=0.0) + 1e-12 * both
+        bound = torch.minimum(bound, squared.sqrt() * 10.0**certificate.log10_scale * (1 + 1e-9))
     return bound.fill_diagonal_(0.0)
 
 
@@ -510,5 +513,5 @@ def _certificate(captured: Captured, budget: Budget, values: Bounds, effort: str
         return None
     pairs = directions("difference", size).to(steps.output.device) if effort == "tight" and size <= PAIRED else None
     most = 1 if effort == "fast" else None
-    found = optimise(steps, steps=most, budget=budget.share(0.3), directions=pairs)
-    return None if found is None else with_rounding(steps, found) or found
+    certificate = optimise(steps, steps=most, budget=budget.share(0.3), directions=pairs)
+    return None if certificate is None else with_rounding(steps, certificate) or certificate

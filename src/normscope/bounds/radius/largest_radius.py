@@ -74,14 +74,14 @@ def widest(
     while not bool(settled.all()) and (budget.spend() or count < least):
         rows = (~settled).nonzero()[:, 0]
         at = probe[rows]
-        found = test(rows, at)
-        left = torch.where(found.left.isnan(), -math.inf, found.left)
+        outcome = test(rows, at)
+        left = torch.where(outcome.left.isnan(), -math.inf, outcome.left)
         count += 1
         passed = left.amin(1) > 0
-        seen = torch.where(left == math.inf, 0.0, (gaps[rows] - left) / at[:, None])
-        near.update(rows, at, seen, passed & (at > near.radius[rows]))
-        far.update(rows, at, seen, ~passed & (at < far.radius[rows]))
-        low[rows] = torch.maximum(low[rows], torch.where(passed, at, found.safe))
+        shrink_rates = torch.where(left == math.inf, 0.0, (gaps[rows] - left) / at[:, None])
+        near.update(rows, at, shrink_rates, passed & (at > near.radius[rows]))
+        far.update(rows, at, shrink_rates, ~passed & (at < far.radius[rows]))
+        low[rows] = torch.maximum(low[rows], torch.where(passed, at, outcome.safe))
         high[rows] = torch.where(passed, high[rows], torch.minimum(high[rows], at))
         settled = (high <= low * (1 + rtol)) | (high <= SMALLEST * start) | (low >= LARGEST * start)
         widths.append((high / torch.maximum(low, SMALLEST * start)).log())
@@ -104,19 +104,19 @@ class _Seen:
 
 def _expected(gaps: Tensor, near: _Seen, far: _Seen) -> Tensor:
     """Return where the first gap closes if rates grow geometrically between what was seen; NaN where nothing tells."""
-    known, start = far.radius.isfinite(), near.radius[:, None]
-    later = torch.where(known[:, None], far.rates, near.rates)
+    failed, start = far.radius.isfinite(), near.radius[:, None]
+    later = torch.where(failed[:, None], far.rates, near.rates)
     rates = torch.maximum(near.rates, FLAT * later)
-    growth = (later / rates).log() / torch.where(known, far.radius - near.radius, 1.0)[:, None]
+    growth = (later / rates).log() / torch.where(failed, far.radius - near.radius, 1.0)[:, None]
     growth = torch.where(growth.isfinite(), growth, 0.0)
     low = start.expand_as(rates)
-    high = torch.where(known[:, None], far.radius[:, None], torch.where(rates > 0, gaps / rates, math.inf))
+    high = torch.where(failed[:, None], far.radius[:, None], torch.where(rates > 0, gaps / rates, math.inf))
     for _ in range(30):
         middle = (low + high) / 2
         closed = rates * torch.exp(growth * (middle - start)) * middle >= gaps
         low, high = torch.where(closed, low, middle), torch.where(closed, middle, high)
     first = high.amin(1)
-    mute = known & far.rates.isinf().any(1)  # failed, and does not say by how much
+    mute = failed & far.rates.isinf().any(1)  # failed, and does not say by how much
     return torch.where(first.isfinite() & (first > 0) & ~mute, first, math.nan)
 
 

@@ -43,10 +43,10 @@ class Logits:
         with torch.enable_grad(), math_attention():
             for part in self._parts(len(rows)):
                 x = rows[part].detach().to(self.dtype).requires_grad_(True)
-                found = self._mapped(self._one, x)
-                value = objective(found, part)
+                outputs = self._mapped(self._one, x)
+                value = objective(outputs, part)
                 (grad,) = torch.autograd.grad(value.sum(), x, allow_unused=True) if value.requires_grad else (None,)
-                logits.append(found.detach())
+                logits.append(outputs.detach())
                 values.append(value.detach())
                 grads.append(torch.zeros_like(x) if grad is None else grad.detach().nan_to_num(0.0, 0.0, 0.0))
         return torch.cat(logits), torch.cat(values), torch.cat(grads)
@@ -73,9 +73,9 @@ class Logits:
         """Apply a function of one row to all, in one pass if every operator has a batching rule."""
         if self._batched is not False:
             try:
-                found: Tensor = torch.func.vmap(function)(rows)
+                outputs: Tensor = torch.func.vmap(function)(rows)
                 self._batched = True
-                return found
+                return outputs
             except (RuntimeError, NotImplementedError, ValueError):
                 if self._batched:
                     raise

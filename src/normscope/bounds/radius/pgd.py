@@ -112,13 +112,13 @@ class Attack:
             self._far()
             self._around(rows)
         for number, how in enumerate(rounds):
-            found = (self.right & self.distance.isfinite()).nonzero()[:, 0]
-            if not len(found) or self.budget.over:
+            broken = (self.right & self.distance.isfinite()).nonzero()[:, 0]
+            if not len(broken) or self.budget.over:
                 break
-            self._inside(found, how.share * self.distance[found], how)
+            self._inside(broken, how.share * self.distance[broken], how)
             if number % 2 == 1:
-                self._outside(found, self._winners(found), self.point[found])
-                self._slide(found)
+                self._outside(broken, self._winners(broken), self.point[broken])
+                self._slide(broken)
         return self.result()
 
     def challenge(self, radius: Tensor, rounds: tuple[Round, ...] = ROUNDS[:3]) -> Attacked:
@@ -278,12 +278,12 @@ class Attack:
             middle = (least + most) / 2
             wins = self._wins(centre + middle[:, None] * change, owners)
             least, most = torch.where(wins, least, middle), torch.where(wins, middle, most)
-        found = centre + most[:, None] * change
-        length = (found - centre).norm(dim=1)
+        points = centre + most[:, None] * change
+        length = (points - centre).norm(dim=1)
         for index in length.argsort(descending=True).tolist():  # the shortest of each sample is written last
             owner = int(owners[index])
             if length[index] < self.distance[owner]:
-                self.distance[owner], self.point[owner] = length[index], found[index]
+                self.distance[owner], self.point[owner] = length[index], points[index]
 
     def _wins(self, points: Tensor, owners: Tensor) -> Tensor:
         """Whether another class wins by more than rounding."""

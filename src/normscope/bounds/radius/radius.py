@@ -118,19 +118,19 @@ def certified_radius(
         captured = Captured.of(model, inputs, bounding, mode=mode, output=output, known=known)
         return Certifier(captured, bounding, effort=effort, attack=attack, seed=seed)
 
-    seen = _CertifiedBatches(model, certifier)
+    certified = _CertifiedBatches(model, certifier)
     one = labels is not None or isinstance(data, Tensor | np.ndarray | Mapping) or _is_one_batch(model, data)
     expected = 1 if one else operator.length_hint(data, 1)
     notes: tuple[str, ...] = ()
     for index, (inputs, classes) in enumerate(_batches(model, data, labels)):
-        if seen.parts and budget.late:
-            count = sum(map(len, seen.parts))
+        if certified.parts and budget.late:
+            count = sum(map(len, certified.parts))
             notes = (f"max_seconds cut this short: only the first {count:,} samples were examined",)
             break
-        seen.add(inputs, classes, budget.share(1.0 / max(expected - index, 1)))
-    if not seen.parts:
+        certified.add(inputs, classes, budget.share(1.0 / max(expected - index, 1)))
+    if not certified.parts:
         raise InputError("the loader yields no batch: there is nothing to certify")
-    return _joined(seen.parts, seen.first, budget, notes, labelled=seen.labelled)
+    return _joined(certified.parts, certified.first, budget, notes, labelled=certified.labelled)
 
 
 class _CertifiedBatches:

@@ -67,14 +67,14 @@ class LossRows:
         """Return a flat output as `[rows, classes]`."""
         return flat.reshape(self.shape or (1,)).movedim(self.axis, -1).reshape(self.count, self.classes)
 
-    def targets(self, loss: Loss, given: Tensor) -> Tensor:
+    def targets(self, loss: Loss, targets: Tensor) -> Tensor:
         """Return one sample's targets as `[rows]` classes or `[rows, classes]` values; an error if they do not fit."""
         needed = self.count if loss.targets == "classes" else self.count * self.classes
-        if given.numel() != needed:
+        if targets.numel() != needed:
             raise InputError(f"the {loss.name} needs {needed} target(s) for outputs of shape {list(self.shape)}")
         if loss.targets == "values":
-            return self.split(given.double())
-        labels = given.reshape(-1)
+            return self.split(targets.double())
+        labels = targets.reshape(-1)
         if labels.is_floating_point() or bool(((labels < 0) | (labels >= self.classes)).any()):
             raise InputError(f"the targets of the {loss.name} are classes from 0 to {self.classes - 1}")
         return labels.long()
@@ -105,15 +105,15 @@ def steepest_classes(loss: Loss, logits: Tensor) -> Tensor:
     return slopes.norm(dim=-1).reshape(rows, classes).argmax(-1)
 
 
-def targets_by_sample(loss: Loss, given: Tensor, rows: LossRows, samples: int, *, whole: bool) -> list[Tensor]:
+def targets_by_sample(loss: Loss, targets: Tensor, rows: LossRows, samples: int, *, whole: bool) -> list[Tensor]:
     """Return the targets of every measured sample from what the user passed, one entry per sample."""
-    if not isinstance(given, Tensor):
-        raise InputError(f"targets is a {type(given).__name__}: pass a tensor")
+    if not isinstance(targets, Tensor):
+        raise InputError(f"targets is a {type(targets).__name__}: pass a tensor")
     if whole:
-        return [rows.targets(loss, given)]
-    if given.ndim == 0 or len(given) < samples:
-        raise InputError(f"{len(given) if given.ndim else 1} target(s) for {samples} samples")
-    return [rows.targets(loss, target) for target in given[:samples]]
+        return [rows.targets(loss, targets)]
+    if targets.ndim == 0 or len(targets) < samples:
+        raise InputError(f"{len(targets) if targets.ndim else 1} target(s) for {samples} samples")
+    return [rows.targets(loss, target) for target in targets[:samples]]
 
 
 NO_FORMULA = Bracket(
@@ -201,9 +201,6 @@ class WeightFigures:
             return upper(linear, rtol=self.bounding.rtol, budget=self.bounding.norms.share(0.7))
         return upper(linear, rtol=self.bounding.rtol, budget=Budget(0))
 
-    def _loss_constant(self, loss: Loss) -> float:
-        return power10(loss.upper(self.rows.classes, self.rows.count).log10) * (1 + 1e-12)
-
     def add(self, point: Tensor, goal: Tensor | None, progress: Progress) -> None:
         """Measure every weight at one more input."""
         graph = self.captured.double
@@ -221,15 +218,17 @@ class WeightFigures:
             loss = self.rows.loss(self.plan.loss, goal, values[graph.output])
             if loss is None:
                 self.notes.append(f"the lower side of the {self.plan.loss.name} needs targets")
-        constant = math.inf if loss is None or self.plan.loss is None else self._loss_constant(self.plan.loss)
-        found: dict[str, tuple[JacobianFound, JacobianFound]] = self.plan.search.budget.attempt(
+        constant = math.inf
+        if loss is not None and self.plan.loss is not None:
+            constant = power10(self.plan.loss.upper(self.rows.classes, self.rows.count).log10) * (1 + 1e-12)
+        slopes: dict[str, tuple[JacobianFound, JacobianFound]] = self.plan.search.budget.attempt(
             lambda: weight_slopes(
                 graph, left, values, self.plan.search, loss, constant=constant, base=self.captured.certain
             ),
             dict,
         )
         for weight in left:
-            output, scalar = found.get(weight.name, (JacobianFound(), JacobianFound()))
+            output, scalar = slopes.get(weight.name, (JacobianFound(), JacobianFound()))
             if not self.plan.witnesses:
                 output, scalar = replace(output, change=None), replace(scalar, change=None)
             self.figures[weight.name].output.append(output)
@@ -252,11 +251,11 @@ class WeightFigures:
         else:
             norms = [self._norm_of(read) for read in joint(reads, weight)]
             behind, formula = self._behind(weight.nodes, values)
-        found = root_sum_squares(norms)
-        figures.read.append(found)
+        norm = root_sum_squares(norms)
+        figures.read.append(norm)
         figures.behind.append(behind)
-        figures.whole.append(ZERO if found.log10 == -math.inf else found.times(behind))
-        figures.printed.append(self._theorem12(weight, formula, found, math.sqrt(square)))
+        figures.whole.append(ZERO if norm.log10 == -math.inf else norm.times(behind))
+        figures.printed.append(self._theorem12(weight, formula, norm, math.sqrt(square)))
 
     def _unbounded(self, weight: Applied) -> None:
         """Say of one weight that there was no time to bound its sensitivity."""
@@ -284,10 +283,10 @@ class WeightFigures:
         bound = bounds[segments.graph.output]
         if bound.log10 == math.inf and not bound.reason:
             bound = Upper.infinite(_reason(segments))
-        found = bound, printed(segments, self._norm, exact=False)
+        result = bound, printed(segments, self._norm, exact=False)
         if not particular:
-            self._kept[names] = found
-        return found
+            self._kept[names] = result
+        return result
 
     def _chained_reason(self, weight: Applied, norms: Sequence[Upper], values: Mapping[str, Tensor]) -> str:
         """Say why a weight that acts on its own output has no constant, and what holds at its present value."""
@@ -338,7 +337,8 @@ class WeightFigures:
             scale_invariant=set(weight.nodes) <= self.invariant,
             bracket_h=self._bracket(figures.whole, figures.output),
             bracket_f=None if constant is None else self._bracket(
-                [_times(constant, bound) for bound in figures.whole], figures.scalar
+                [ZERO if ZERO in (constant, bound) else constant.times(bound) for bound in figures.whole],
+                figures.scalar,
             ),
             printed_h=theorem,
             printed_f=self._corollary14(theorem),
@@ -367,7 +367,7 @@ class WeightFigures:
             )
             for high, low in zip(uppers, lowers, strict=True)
         )  # fmt: skip
-        top, low = max(each, key=lambda b: b.log10_upper), max(lowers, key=lambda found: found.log10_lower)
+        top, low = max(each, key=lambda b: b.log10_upper), max(lowers, key=lambda slope: slope.log10_lower)
         return replace(
             top,
             log10_lower=low.log10_lower,
@@ -422,10 +422,6 @@ def _bounding(linear: LinearMap) -> float:
     """About how many multiplications the bound of a map takes: those of its matrix, or of a few hundred products."""
     short, long = sorted((linear.in_size, linear.out_size))
     return min(float(short) * short * long, 300.0 * cost(linear))
-
-
-def _times(constant: Upper, bound: Upper) -> Upper:
-    return ZERO if ZERO in (constant, bound) else constant.times(bound)
 
 
 def _reason(segments: Segments) -> str:

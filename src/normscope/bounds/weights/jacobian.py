@@ -84,10 +84,10 @@ def weight_slopes(
 
     `constant` is the Lipschitz constant of the loss in the output; without a loss the second figure is empty.
     """
-    found = {weight.name: (JacobianFound(), JacobianFound()) for weight in weights}
+    slopes = {weight.name: (JacobianFound(), JacobianFound()) for weight in weights}
     base = Values.of(graph) if base is None else base
     if not weights or search.budget.over or not base.can_prove:
-        return found
+        return slopes
     images: list[tuple[Applied, Tensor]] = []
     with math_attention():
         for weight, top, steepest in _Directions(graph, tuple(weights), values, search).along(loss):
@@ -98,7 +98,7 @@ def weight_slopes(
                 images.append((weight, top[1]))
             if loss is not None and steepest is not None and not search.budget.over:
                 scalar = secants.along(steepest, lambda certain: _through_loss(loss, constant, certain))
-            found[weight.name] = (output, scalar)
+            slopes[weight.name] = (output, scalar)
         if values[graph.output].numel() > FEW_OUTPUTS and search.steps:
             for weight, image in images:
                 if not search.budget.spend(search.steps):
@@ -107,9 +107,9 @@ def weight_slopes(
                 guess = _refined(tail, weight.value, image, search)
                 secants = _Secants(graph, weight, values, search, base)
                 again = JacobianFound() if guess is None else secants.along(guess)
-                output, scalar = found[weight.name]
-                found[weight.name] = (max(output, again, key=lambda f: f.log10_lower), scalar)
-    return found
+                output, scalar = slopes[weight.name]
+                slopes[weight.name] = (max(output, again, key=lambda f: f.log10_lower), scalar)
+    return slopes
 
 
 Guess = tuple[Tensor, float]
@@ -130,9 +130,9 @@ class _Directions:
     ) -> Iterator[tuple[Applied, tuple[Guess, Tensor] | None, Guess | None]]:
         """Yield the weights, the last first, with the direction the output feels most, its image, and the loss's."""
         leaves = [weight.value.detach().clone().requires_grad_(True) for weight in self.weights]
-        given = [self.values[item.name].detach() for item in self.graph.inputs]
+        inputs = [self.values[item.name].detach() for item in self.graph.inputs]
         with torch.enable_grad():
-            output = self.opened.run(*given, *leaves).reshape(-1)
+            output = self.opened.run(*inputs, *leaves).reshape(-1)
             scalar = None if loss is None else loss(output)
         probes = self._probes(output)
         for start, end in self._blocks(probes.shape[0]):

@@ -124,11 +124,11 @@ class WeightSensitivity(Saved, Shown):
         for row in self.rows:
             line = {item.name: getattr(row, item.name) for item in fields(row) if item.name not in BRACKETS}
             line["log10_relative"] = row.log10_relative
-            for name, found in (("h", row.bracket_h), ("f", row.bracket_f)):
-                line[f"log10_{name}_lower"] = None if found is None else found.log10_lower
-                line[f"log10_{name}_upper"] = None if found is None else found.log10_upper
-            for name, found in (("h", row.printed_h), ("f", row.printed_f)):
-                line[f"log10_printed_{name}"] = None if found is None else found.log10_upper
-                line[f"printed_{name}_holds"] = None if found is None else found.holds
+            for name, bracket in (("h", row.bracket_h), ("f", row.bracket_f)):
+                line[f"log10_{name}_lower"] = None if bracket is None else bracket.log10_lower
+                line[f"log10_{name}_upper"] = None if bracket is None else bracket.log10_upper
+            for name, bracket in (("h", row.printed_h), ("f", row.printed_f)):
+                line[f"log10_printed_{name}"] = None if bracket is None else bracket.log10_upper
+                line[f"printed_{name}_holds"] = None if bracket is None else bracket.holds
             lines.append(line)
         return pandas.DataFrame(lines)

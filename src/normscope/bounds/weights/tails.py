@@ -94,14 +94,14 @@ class Tails:
         Ranges are asked for only where nothing finite can be said without them: they are costly, and those of the
         whole network do not hold behind a weight that takes every value.
         """
-        known = self.segments.effects[node.name]
-        if isinstance(known, Linear):  # affine, whatever the ranges are
-            return node, known
+        base = self.segments.effects[node.name]
+        if isinstance(base, Linear):  # affine, whatever the ranges are
+            return node, base
         still = {name: setting.values[name] for name in node.refs if name not in moving}
         if not still:
-            effect = self._asked(node, (UNKNOWN,) * len(node.refs), known)
+            effect = self._asked(node, (UNKNOWN,) * len(node.refs), base)
             if isinstance(effect, Unbounded):
-                effect = self._asked(node, self._operands(node, setting), known)
+                effect = self._asked(node, self._operands(node, setting), base)
                 setting.particular |= bool(setting.measured.intersection(node.refs))
             return node, effect
         setting.particular = True
@@ -144,21 +144,21 @@ class Tails:
             self._ranges[key] = ranges.after(closer, node, operands)
         return self._ranges[key]
 
-    def _asked(self, node: Node, operands: tuple[Range, ...], known: Effect) -> Effect:
+    def _asked(self, node: Node, operands: tuple[Range, ...], base: Effect) -> Effect:
         """Ask the rule of a node, once for the same ranges; keep the known effect where it says the same."""
         key = (node.name, operands)
         if key not in self._effects:
             effect = effect_of(node, operands)
-            self._effects[key] = known if _same(effect, known) else effect
+            self._effects[key] = base if _same(effect, base) else effect
         return self._effects[key]
 
 
-def _same(effect: Effect, known: Effect) -> bool:
+def _same(effect: Effect, base: Effect) -> bool:
     """Whether an effect claims what a known one does, so that the maps around it may be taken over."""
-    if not (isinstance(effect, Gain) and isinstance(known, Gain)):
-        return effect == known
+    if not (isinstance(effect, Gain) and isinstance(base, Gain)):
+        return effect == base
     kept = ("gains", "joint", "whole", "range")
-    return all(getattr(effect, name) == getattr(known, name) for name in kept)
+    return all(getattr(effect, name) == getattr(base, name) for name in kept)
 
 
 def _own_range(effect: Effect) -> Range | None:

@@ -115,11 +115,11 @@ def measure(captured: Captured, bounding: Bounding, plan: WeightPlan) -> tuple[W
     with Progress("measuring weights", total=len(points) * max(len(weights), 1)) as progress:
         for point, goal in zip(points, goals, strict=True):
             measured.add(point, goal, progress)
-    found = {weight.name: measured.row(weight) for weight in weights if weight.name not in measured.unknown}
+    row_of = {weight.name: measured.row(weight) for weight in weights if weight.name not in measured.unknown}
     constant = None if plan.loss is None else plan.loss.upper(rows.classes, rows.count).log10
     cuts = [cut for budget in (plan.search.budget, bounding.norms, bounding.closed_forms) for cut in budget.cuts]
     result = WeightSensitivity(
-        rows=tuple(found.values()),
+        rows=tuple(row_of.values()),
         loss=None if plan.loss is None else plan.loss.name,
         log10_loss=constant,
         mode=captured.graph.mode,
@@ -129,7 +129,7 @@ def measure(captured: Captured, bounding: Bounding, plan: WeightPlan) -> tuple[W
         skipped=tuple((where, UNKNOWN_FORM) for where in measured.unknown.values()),
         notes=tuple(dict.fromkeys((*captured.graph.notes, *notes, *measured.notes, *cuts))),
     )
-    places = {name: found[weight.name] for weight in weights if weight.name in found for name in weight.nodes}
+    places = {name: row_of[weight.name] for weight in weights if weight.name in row_of for name in weight.nodes}
     return result, places
 
 

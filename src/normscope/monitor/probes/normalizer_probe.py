@@ -51,12 +51,12 @@ OPTIONAL = ("dead", "log10_running", "running_spread")
 """Quantities that not every normalizer has: NaN there says so."""
 
 
-def measure(seen: NormalizerSeen) -> Tensor:
+def measure(normalizer: NormalizerSeen) -> Tensor:
     """Return `QUANTITIES` as one vector, on the device."""
-    variance, eps = seen.variance, seen.eps
+    variance, eps = normalizer.variance, normalizer.eps
     logs = torch.log10(variance)
-    constants = jacobian_norm(seen.divisor, seen.free, eps)
-    scale = group_scales(seen)
+    constants = jacobian_norm(normalizer.divisor, normalizer.free, eps)
+    scale = group_scales(normalizer)
     gains = constants if scale is None else constants * scale
     columns = [
         logs.mean(),
@@ -69,20 +69,20 @@ def measure(seen: NormalizerSeen) -> Tensor:
     ]
     nothing = variance.max() * float("nan")
     dead = ratio = spread = nothing
-    if seen.gamma is not None:
-        size = abs(seen.gamma)
+    if normalizer.gamma is not None:
+        size = abs(normalizer.gamma)
         dead = _share(size <= DEAD_SCALE_SHARE * size.max())
-    if seen.running_variance is not None:
-        relative = torch.log10((variance + eps) / (seen.running_variance + eps)).reshape(-1)
+    if normalizer.running_variance is not None:
+        relative = torch.log10((variance + eps) / (normalizer.running_variance + eps)).reshape(-1)
         ratio, spread = relative.mean(), relative.std(correction=0)
     return torch.stack([*columns, dead, ratio, spread])
 
 
-def group_scales(seen: NormalizerSeen) -> Any:
+def group_scales(normalizer: NormalizerSeen) -> Any:
     """Return the largest abs(gamma) of every group; None without scales."""
-    if seen.gamma is None:
+    if normalizer.gamma is None:
         return None
-    size = abs(seen.gamma).reshape(seen.variance.shape[-1], -1)
+    size = abs(normalizer.gamma).reshape(normalizer.variance.shape[-1], -1)
     return size.amax(1) if isinstance(size, Tensor) else size.max(1)
 
 
@@ -102,26 +102,26 @@ def measure_all(many: Sequence[NormalizerSeen]) -> np.ndarray:
     """Return `QUANTITIES` of several normalizers on the host, one row each: `measure`, in few calls."""
     if not many:
         return np.zeros((0, len(QUANTITIES)))
-    flat = [np.asarray(seen.variance) for seen in many]
+    flat = [np.asarray(normalizer.variance) for normalizer in many]
     pieces = ArraySegments(flat)
-    eps = np.repeat([seen.eps for seen in many], pieces.counts)
-    free = np.repeat([seen.free for seen in many], pieces.counts)
+    eps = np.repeat([normalizer.eps for normalizer in many], pieces.counts)
+    free = np.repeat([normalizer.free for normalizer in many], pieces.counts)
     divisor = pieces.values
-    if any(seen.stored for seen in many):
+    if any(normalizer.stored for normalizer in many):
         parts = [np.broadcast_to(s.divisor, v.shape).reshape(-1) for s, v in zip(many, flat, strict=True)]
         divisor = np.concatenate(parts)
     scale = np.concatenate(
-        [np.ones(v.size) if (s := group_scales(seen)) is None else np.broadcast_to(s, v.shape).reshape(-1)
-         for seen, v in zip(many, flat, strict=True)]
+        [np.ones(v.size) if (s := group_scales(normalizer)) is None else np.broadcast_to(s, v.shape).reshape(-1)
+         for normalizer, v in zip(many, flat, strict=True)]
     )  # fmt: skip
     with np.errstate(all="ignore"):
         columns = set_figures(pieces, pieces.values, divisor, eps=eps, free=free, scale=scale)
         rest = np.full((len(many), 3), math.nan)
-        scaled = [index for index, seen in enumerate(many) if seen.gamma is not None]
+        scaled = [index for index, normalizer in enumerate(many) if normalizer.gamma is not None]
         if scaled:
             sizes = ArraySegments([np.abs(many[index].gamma) for index in scaled])
             rest[scaled, 0] = dead_share(sizes, sizes.values)
-        stored = [index for index, seen in enumerate(many) if seen.running_variance is not None]
+        stored = [index for index, normalizer in enumerate(many) if normalizer.running_variance is not None]
         if stored:
             ratios = ArraySegments(
                 [(flat[i].reshape(-1) + many[i].eps) / (many[i].running_variance + many[i].eps) for i in stored]
@@ -182,12 +182,12 @@ class BatchNorms:
 
     def __init__(self, modules: Sequence[Any], first: Sequence[NormalizerSeen]) -> None:
         self._modules = list(modules)
-        self._first = [seen.without_tensors() for seen in first]
+        self._first = [normalizer.without_tensors() for normalizer in first]
         self._counts = [module.running_var.numel() for module in modules]
         self._ends = np.cumsum([0, *self._counts])
         self._pieces = ArraySegments([np.zeros(count) for count in self._counts])
         self._eps = np.repeat([module.eps for module in modules], self._counts)
-        self._free = np.repeat([seen.entries for seen in first], self._counts) - 1
+        self._free = np.repeat([normalizer.entries for normalizer in first], self._counts) - 1
         self._unbiased = self._free / (self._free + 1.0)
 
     def ready(self) -> bool:

@@ -153,8 +153,8 @@ def _robust(figures: Figures) -> Judgement:
     return with_seeds(seeds, Judgement(of_readings(each), evidence))
 
 
-def _losses(found: Mapping[str, SeedSpread]) -> str:
-    losses = ", ".join(f"{100 * one.median:.3g} points {KINDS[kind]}" for kind, one in found.items())
+def _losses(spreads: Mapping[str, SeedSpread]) -> str:
+    losses = ", ".join(f"{100 * one.median:.3g} points {KINDS[kind]}" for kind, one in spreads.items())
     return f"{losses} ({100 * UNUSED:g} points count as none)"
 
 

@@ -163,12 +163,12 @@ def _flows(settings: Settings) -> dict[str, object]:
 def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:
     """Return medians over seeds, and the figures of the flow."""
     flows = {name: float(value) for name, value in measured[FLOW].items() if name != "slices"}
-    found = {f"flow.{name}": value for name, value in flows.items()}
+    result = {f"flow.{name}": value for name, value in flows.items()}
     for job in (Job("batch"), Job("none")):
         for case, summary in measured[job].items():
             for name in ("change", "growth", "aligned after", "turned back", "radial share", "last angle"):
-                found |= spread(f"{job.kind}.{case}.{name}", summary[name])
-    return found
+                result |= spread(f"{job.kind}.{case}.{name}", summary[name])
+    return result
 
 
 def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block]:

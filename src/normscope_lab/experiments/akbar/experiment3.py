@@ -95,7 +95,7 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
         networks.step(gradients, settings["rate"])
     networks.calibrate(x)
     return {
-        "moments": {moment: {str(seed): one for seed, one in found.items()} for moment, found in reached.items()},
+        "moments": {moment: {str(seed): one for seed, one in by_seed.items()} for moment, by_seed in reached.items()},
         "noise": _noise(settings, networks, x, y),
         "details": [_details(settings, networks, seed, x, y) for seed in range(settings["measured"])],
     }

@@ -35,7 +35,7 @@ def jobs(settings: Settings) -> Sequence[Job]:
 def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
     """Train from each scale at each rate, and count the runs that learn."""
     kind: Normalizer = "none" if job.kind == "none" else "batch"
-    seeds, found = range(settings["seeds"]), {}
+    seeds, by_scale = range(settings["seeds"]), {}
     drawn = [torch.Generator().manual_seed(30_000 + seed) for seed in seeds]
     inputs = [torch.randn(settings["samples"], WIDTHS[0], generator=one, dtype=torch.float64) for one in drawn]
     x = torch.stack(inputs)
@@ -57,13 +57,13 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
         course = torch.stack(courses).reshape(-1, many, len(seeds)) / variance
         below = course < LEARNT
         apart = every(settings["steps"])
-        found[f"{scale:g}"] = {
+        by_scale[f"{scale:g}"] = {
             "last": course[-1].tolist(),
             "learnt after": first(below, settings["steps"] + 1).tolist(),
             "course": course[::apart].median(dim=2).values.T.tolist(),
             "every": apart,
         }
-    return found
+    return by_scale
 
 
 def figures(settings: Settings, measured: Mapping[Job, Measured]) -> Figures:

@@ -58,14 +58,14 @@ def _scaled(network: nn.Sequential, x: Tensor, settings: Settings) -> dict[str, 
     size = weight.numel()
     network.requires_grad_(False)
 
-    def output(given: Tensor) -> Tensor:
-        moved = {"0.weight": given[:size].view_as(weight), "0.bias": given[size:]}
+    def output(flat_weights: Tensor) -> Tensor:
+        moved = {"0.weight": flat_weights[:size].view_as(weight), "0.bias": flat_weights[size:]}
         frozen = {name: buffer.clone() for name, buffer in network.named_buffers()}
         outputs: Tensor = torch.func.functional_call(network, moved | frozen, (x,))
         return outputs
 
-    def loss(given: Tensor) -> Tensor:
-        return output(given).square().mean() + output(given).sum() / len(x)
+    def loss(flat_weights: Tensor) -> Tensor:
+        return output(flat_weights).square().mean() + output(flat_weights).sum() / len(x)
 
     gradient: Callable[[Tensor], Tensor] = torch.func.grad(loss)
     before, after = output(start), output(factor * start)
@@ -249,11 +249,12 @@ def _curvature(figures: Figures) -> Judgement:
 
 
 def _flat(figures: Figures) -> Judgement:
-    null, known = figures["batch.no eps.null"], figures["batch.no eps.hessian"]
+    null, identity_error = figures["batch.no eps.null"], figures["batch.no eps.hessian"]
     return judged(
         null < HELD,
-        f"Away from critical points H w is {null:.2g} of norm(H) norm(w) and not 0; H w = -grad holds to {known:.1g}.",
-        corrected=known < 1e3 * HELD,
+        f"Away from critical points H w is {null:.2g} of norm(H) norm(w) and not 0; "
+        f"H w = -grad holds to {identity_error:.1g}.",
+        corrected=identity_error < 1e3 * HELD,
     )
 
 

@@ -129,10 +129,10 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
     )
 
 
-def _if_left(figures: Figures, found: SeedSpread, evidence: str) -> Judgement:
+def _if_left(figures: Figures, spread_over_seeds: SeedSpread, evidence: str) -> Judgement:
     """Judge whether a ratio is above 1, if most runs of every kind left the saddle."""
     if min(figures[f"{kind}.{size}.share"] for kind in KINDS for size in BATCHES) >= 0.5:
-        return decided(found, above=1.0, evidence=evidence)
+        return decided(spread_over_seeds, above=1.0, evidence=evidence)
     return Judgement(Verdict.NOT_TESTABLE, f"{evidence} Too few runs left the saddle in {figures['steps']:.0f} steps.")
 
 

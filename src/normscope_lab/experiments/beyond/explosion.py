@@ -107,12 +107,12 @@ def _law(kind: str) -> Judge:
 
 
 def _explodes(figures: Figures) -> Judgement:
-    least, found = figures["relu.least growth"], read(figures, f"relu.{BATCHES[-1]}")
+    least, growth = figures["relu.least growth"], read(figures, f"relu.{BATCHES[-1]}")
     return with_seeds(
-        found.seeds,
+        growth.seeds,
         judged(
             least > 1.0,
-            f"At initialisation the squared gradient grows by {found} per layer towards the input, in batches of "
+            f"At initialisation the squared gradient grows by {growth} per layer towards the input, in batches of "
             f"{BATCHES[-1]}; the least of all intervals' lower ends is {least:.4g}.",
         ),
     )

@@ -79,7 +79,7 @@ def _apart(settings: Settings, seed: int) -> list[float]:
     because such errors grow exponentially here.
     """
     decayed, growing, rounded = (
-        _end(settings, seed, **given) for given in ({}, {"growing": True}, {"moved": ROUNDING})
+        _end(settings, seed, **options) for options in ({}, {"growing": True}, {"moved": ROUNDING})
     )
     return [float((one - decayed).norm() / decayed.norm()) for one in (growing, rounded)]
 
@@ -135,9 +135,9 @@ def draw(settings: Settings, measured: Mapping[Job, Measured]) -> Sequence[Block
 
 def _turns(kind: str) -> Judge:
     def judge(figures: Figures) -> Judgement:
-        found, law = read(figures, f"{kind}.turn"), figures[f"{kind}.law"]
-        evidence = f"A unit's weight turns by {found} radians a step in the second half; the formula says {law:.4g}."
-        return with_seeds(found.seeds, judged(abs(found.median / law - 1.0) < CLOSE, evidence))
+        turn, law = read(figures, f"{kind}.turn"), figures[f"{kind}.law"]
+        evidence = f"A unit's weight turns by {turn} radians a step in the second half; the formula says {law:.4g}."
+        return with_seeds(turn.seeds, judged(abs(turn.median / law - 1.0) < CLOSE, evidence))
 
     return judge
 

@@ -31,7 +31,7 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
     """Differentiate torch's own normalizers in float64, and put the printed constants beside the norms."""
     generator = torch.Generator().manual_seed(settings["seed"])
     eps = settings["eps"]
-    found = _batch_norm(settings["channels"], eps, generator)
+    measured = _batch_norm(settings["channels"], eps, generator)
     worst = {"lemma2.most": 0.0, "lemma23.error": 0.0, "digest.most": 0.0}
     gains = {}
     for size in settings["sizes"]:
@@ -48,10 +48,10 @@ def measure(settings: Settings, job: Job, folder: Path | None) -> Measured:
             worst["lemma23.error"] = max(worst["lemma23.error"], float((jacobian - form).norm() / form.norm()))
     still = torch.zeros(8, dtype=torch.float64)
     at_zero = _norm(_jacobian(lambda u: F.layer_norm(u, u.shape, eps=eps), still))
-    found |= worst | {"lemma2.at zero variance": at_zero, "lemma2.inverse root of eps": lemma2(eps)}
+    measured |= worst | {"lemma2.at zero variance": at_zero, "lemma2.inverse root of eps": lemma2(eps)}
     smallest, largest = min(settings["sizes"]), max(settings["sizes"])
-    found |= {"width.smallest": gains[smallest], "width.largest": gains[largest]}
-    return found | _group_norm(settings, generator) | _two(eps, generator)
+    measured |= {"width.smallest": gains[smallest], "width.largest": gains[largest]}
+    return measured | _group_norm(settings, generator) | _two(eps, generator)
 
 
 def _batch_norm(channels: int, eps: float, generator: torch.Generator) -> dict[str, float]:
