@@ -158,12 +158,13 @@ def check(
 
     The model runs forward over the first 8 batches, and once forward and backward over the first. Nothing is traced and
     no bound is computed, so this works on every model that runs; `normscope audit` measures more and takes longer. The
-    result is a verdict in one sentence, the findings with what to do about each, and one line per layer: mean,
-    deviation and range of its output, how much of the gradient comes back to it, how many of its units are saturated or
-    dead, and how far its values are from the limits of float16.
+    result is a verdict in one sentence, the findings with what to do about each, and one line per layer: its type,
+    output shape and parameters, mean and deviation of its output, how much of the gradient comes back to it, and how
+    many of its units are saturated or dead; then the totals of parameters and their memory. The page (--html) adds the
+    range of the values and how far they are from the limits of float16.
 
-    How to read the column `gradient`: it is an exponent of ten against the gradient at the output. A healthy network
-    stays within two or three decades; -10 in the first layer means that it gets a ten-billionth and does not learn.
+    How to read the column `gradient`: it is a multiple of the gradient at the output. A healthy network stays between a
+    thousandth and a thousand; 1e-10 in the first layer means that it gets a ten-billionth and does not learn.
 
     MODEL and DATA are those of `normscope audit` (see its help); weights alone cannot be checked, they cannot run.
 

@@ -42,6 +42,8 @@ class Check(Saved, Shown):
         skipped: what was not measured, and why.
         notes: what the reader must know.
         provenance: versions and device.
+        trainable: how many of the parameters ask for gradients; `None` in files from before this was counted.
+        parameter_bytes: the memory that the parameters take, in bytes; `None` likewise.
     """
 
     page = "check:check_document"
@@ -50,6 +52,7 @@ class Check(Saved, Shown):
         noun="check",
         write="write one with check.to_json(path) or normscope check --json",
         keys=("verdict", ...),
+        sparse=("trainable", "parameter_bytes"),
         choices={"mode": ("train", "eval")},
     )
 
@@ -64,6 +67,8 @@ class Check(Saved, Shown):
     skipped: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     provenance: Mapping[str, str] = field(default_factory=dict)
+    trainable: int | None = None
+    parameter_bytes: int | None = None
 
     @property
     def verdict(self) -> str:

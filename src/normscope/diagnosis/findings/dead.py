@@ -87,7 +87,9 @@ def _dead_normalizer(
     passing = _passing(seen)
     negligible = place.row.log10_folded is None or place.row.log10_folded <= NEGLIGIBLE_GAIN
     if seen.eps > 0.0 and passing < NOTHING_PASSES and negligible:
-        weights = [feed.weight.name for feed in examined.feeds if place.node and feed.normalizer.name == place.node.name]
+        weights = [
+            feed.weight.name for feed in examined.feeds if place.node and feed.normalizer.name == place.node.name
+        ]
         before = next((p for p in examined.places if p.node is not None and p.node.name in weights), None)
         norm = None if before is None or before.row.norm is None else before.row.norm.log10_upper
         if norm == -math.inf:
