@@ -11,6 +11,7 @@ from ..core.errors import InputError
 from ..core.finding import Finding
 from ..core.markup import visible
 from ..report.shown import Shown
+from .judged import Judged
 from .signal import Signal, SignalRow
 from .verdict import verdict
 
@@ -27,7 +28,7 @@ class Passes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check(Saved, Shown):
+class Check(Judged, Saved, Shown):
     """What `normscope.check` found. Prints as tables; in a notebook it shows itself as HTML.
 
     Attributes:

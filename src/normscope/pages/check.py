@@ -10,7 +10,7 @@ from ..diagnosis.checked import Check
 from ..diagnosis.signal import FLOAT16_LARGEST, INPUT, Signal, SignalRow
 from ..report.document import Block, Cell, Chart, Column, Document, ReadColumn, Series, Table, Text, tabulate
 from ..report.words import memory, pluralise, shape
-from .audit_words import next_steps, notices, steps
+from .audit_words import notices
 
 
 def check_document(check: Check, *, brief: bool = False) -> Document:
@@ -26,11 +26,11 @@ def check_document(check: Check, *, brief: bool = False) -> Document:
     skipped = Table(columns=(Column(title="not measured"), Column(title="why")), rows=check.skipped)
     notes = [Text(body=f"Note: {note}") for note in check.notes]
     rest: list[Block] = [*([skipped] if check.skipped else []), *notes]
-    table = signal_table(check.signal, brief=brief, title="Values and gradients by depth")
+    table = signal_table(check.signal, brief=brief, title="Layers")
     chart = None if brief else signal_chart(check.signal)
     shown: list[Block] = [block for block in (chart, table) if block is not None]
     opening = Text(heading="" if brief else "Verdict", body=check.verdict, lead=True)
-    cards: list[Block] = [*notices(check.findings), *([] if brief else steps(next_steps(check.findings)))]
+    cards: list[Block] = [*notices(check.findings)]
     depth = [] if brief or not shown else [Text(heading="Signal by depth")]
     blocks: tuple[Block, ...] = (opening, Text(body=about), *cards, *depth, *shown, parameter_totals(check), *rest)
     return Document(title=f"Check of {check.name}", blocks=blocks)
@@ -42,6 +42,8 @@ READING = (
     "as a multiple of that at the output of the network; it is the gradient of {of}. 'room in float16' is the factor "
     "by which the largest value can grow before float16 overflows."
 )
+WORTH_SHOWING = 0.0005
+"""Smaller shares of values below float16 are rounded to 0.0 %."""
 BRIEF_ROWS = 40
 """A longer table shows only the input, the layers with parameters and the output in a terminal."""
 
@@ -96,12 +98,23 @@ _COLUMNS: tuple[ReadColumn[_TableRow], ...] = (
     ReadColumn(
         "below float16 (%)",
         "percent",
-        _of_signal(lambda row: row.below_float16),
+        _of_signal(lambda row: row.below_float16 if (row.below_float16 or 0.0) >= WORTH_SHOWING else None),
         "Share of values, not zero, below the smallest normal float16.",
     ),
-    ReadColumn("dtype", "name", _of_signal(lambda row: row.dtype), "In which the values are stored."),
+    ReadColumn(
+        "dtype if not float32",
+        "name",
+        _of_signal(lambda row: None if row.dtype == "float32" else row.dtype),
+        "In which the values are stored.",
+    ),
 )
-_LEFT_OUT_OF_TERMINALS = ("values: min", "values: max", "room in float16 (×)", "below float16 (%)", "dtype")
+_LEFT_OUT_OF_TERMINALS = (
+    "values: min",
+    "values: max",
+    "room in float16 (×)",
+    "below float16 (%)",
+    "dtype if not float32",
+)
 
 
 def signal_table(signal: Signal | None, *, brief: bool = False, title: str = "") -> Table | None:
@@ -167,7 +180,7 @@ def signal_chart(signal: Signal | None) -> Chart | None:
             if any(value is not None for value in values)
         ),
         caption="Flat lines are healthy. A gradient that falls towards the input (to the left) vanishes with depth, "
-        f"one that rises explodes. It is the gradient of {signal.gradient_of}.",
+        "one that rises explodes.",
         axis="log10 (1 is ten times)",
         rules=(("largest float16", math.log10(FLOAT16_LARGEST)),) if largest > 1e3 else (),
     )

@@ -18,8 +18,8 @@ def format_cell(value: Cell, kind: Kind) -> str:
     Example:
         >>> format_cell(5.6721, "log10"), format_cell(None, "log10"), format_cell(0.973, "percent")
         ('5.67', '-', '97.3 %')
-        >>> format_cell(-10.0, "factor"), format_cell(float("-inf"), "factor"), format_cell(-400.0, "factor")
-        ('1e-10', '0', '1e-400')
+        >>> [format_cell(exponent, "factor") for exponent in (-10.0, 3.2525, float("-inf"), -400.0)]
+        ['1e-10', '1790', '0', '1e-400']
     """
     if value is None:
         return NOT_MEASURED
@@ -29,7 +29,8 @@ def format_cell(value: Cell, kind: Kind) -> str:
         case "log10":
             return f"{_unsigned(value, 2):.2f}"
         case "factor":
-            return f"{power10(value):.3g}" if math.isinf(value) or abs(value) < 300 else f"1e{value:+.0f}"
+            rounded = float(f"{power10(value):.3g}")
+            return f"{rounded:g}" if math.isinf(value) or abs(value) < 300 else f"1e{value:+.0f}"
         case "percent":
             return f"{100 * value:.1f} %"
         case "seconds":

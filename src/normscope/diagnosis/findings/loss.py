@@ -146,8 +146,7 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
         return
     fresh = is_fresh(examined.model)
     share = facts.value / facts.blind
-    told = f"The loss is {figure(facts.value)}; the best output that is the same for every sample has "
-    f"{figure(facts.blind)}"
+    told = f"The loss is {figure(facts.value)}; the best constant output has {figure(facts.blind)}"
     if facts.accuracy is not None:
         told += f" (accuracy {percent(facts.accuracy)}, the largest class has {percent(facts.largest_class or 0.0)})"
     if not fresh and share >= NO_BETTER:
