@@ -225,9 +225,7 @@ _COLUMNS: tuple[ReadColumn[Row], ...] = (
     ),
     ReadColumn("channels", "count", lambda row: row.channels, "Output channels."),
     ReadColumn("parameters", "count", lambda row: row.parameters, "How many the layer holds."),
-    ReadColumn("input", "name", lambda row: shape(row.input_shape), "Shape of the input."),
     ReadColumn("output", "name", lambda row: shape(row.output_shape), "Shape of the output."),
-    ReadColumn("operator", "name", lambda row: row.operator, "What the layer runs."),
     ReadColumn("notes", "text", lambda row: "; ".join(row.notes) or None, "What was not measured here, and why."),
 )
 COLUMNS = {column.title: column for column in _COLUMNS}
@@ -235,7 +233,7 @@ COLUMNS = {column.title: column for column in _COLUMNS}
 LAYERS = (
     "layer", "kind", "norm, upper", "norm, lower", "exact", "at data", "folded", "from input", "observed",
     "sensitivity, upper", "sensitivity, lower", "var, median", "dead", "channels", "evidence", "parameters",
-    "input", "output", "operator", "notes",
+    "output", "notes",
 )  # fmt: skip
 """Every weight layer and normalizer, in the order they run."""
 

@@ -56,6 +56,11 @@ class _TableRow:
     parameters: int | None
 
 
+def _rounded(value: float | None) -> float | None:
+    """Return a value with three digits, so that its column stays narrow."""
+    return None if value is None else float(f"{value:.3g}")
+
+
 def _of_signal(read: Callable[[SignalRow], Cell]) -> Callable[[_TableRow], Cell]:
     return lambda row: read(row.signal)
 
@@ -71,11 +76,16 @@ _COLUMNS: tuple[ReadColumn[_TableRow], ...] = (
         "How many the layer holds; a module that runs several times, or shares a weight, has it in its first row.",
     ),
     ReadColumn(
-        "values: mean", "number", _of_signal(lambda row: row.mean if row.finite else "not finite"), "Of all values."
+        "values: mean",
+        "number",
+        _of_signal(lambda row: _rounded(row.mean) if row.finite else "not finite"),
+        "Of all values.",
     ),
-    ReadColumn("values: std", "number", _of_signal(lambda row: row.deviation), "Standard deviation of all values."),
-    ReadColumn("values: min", "number", _of_signal(lambda row: row.least), "Smallest value."),
-    ReadColumn("values: max", "number", _of_signal(lambda row: row.greatest), "Largest value."),
+    ReadColumn(
+        "values: std", "number", _of_signal(lambda row: _rounded(row.deviation)), "Standard deviation of all values."
+    ),
+    ReadColumn("values: min", "number", _of_signal(lambda row: _rounded(row.least)), "Smallest value."),
+    ReadColumn("values: max", "number", _of_signal(lambda row: _rounded(row.greatest)), "Largest value."),
     ReadColumn(
         "gradient (× output's)",
         "factor",
