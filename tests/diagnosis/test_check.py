@@ -256,6 +256,35 @@ class TestForms:
             ns.check(net(), randn(64, 6)).name = "other"
 
 
+class TestRaiseIf:
+    def test_a_healthy_model_goes_on(self) -> None:
+        check = ns.check(net(), randn(64, 6))
+        assert check.raise_if("info") is check
+
+    def test_findings_are_the_message(self) -> None:
+        check = ns.check(sigmoids(), randn(8, 16))
+        assert check.raise_if("error") is check
+        with pytest.raises(ns.FindingsError) as raised:
+            check.raise_if("warning")
+        assert raised.value.findings == check.findings
+        told = str(raised.value)
+        assert told.startswith("the model has 1 finding:\nwarning The gradient of `0` vanishes (gradient-vanishing)")
+        assert check.findings[0].advice.split(".")[0] in " ".join(told.split())
+
+    def test_only_what_reaches_the_severity_is_listed(self) -> None:
+        model = sigmoids()
+        with torch.no_grad():
+            model[0].weight[0, 0] = float("inf")
+        audit = ns.audit(model, randn(8, 16))
+        with pytest.raises(ns.NormscopeError, match="non-finite-weights") as raised:
+            audit.raise_if("error")
+        assert {finding.severity for finding in raised.value.findings} == {ns.Severity.ERROR}
+
+    def test_another_word_is_refused(self) -> None:
+        with pytest.raises(InputError, match="severity is 'fatal': pass 'info', 'warning', 'error'"):
+            ns.check(net(), randn(64, 6)).raise_if("fatal")
+
+
 @pytest.mark.slow
 def test_an_audit_shows_the_signal_too() -> None:
     audit = ns.audit(net(), randn(64, 6), rtol=0.1)
