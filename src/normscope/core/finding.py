@@ -217,9 +217,6 @@ KINDS: dict[str, FindingKind] = {
     "no-rule": FindingKind(
         one="{where} runs an operator without a rule", many="{count} parts run operators without a rule"
     ),
-    "steep-activation": FindingKind(
-        one="the activation in {where} is steeper than 1", many="{count} activations are steeper than 1"
-    ),
     "loss-not-finite": FindingKind(one="the loss is no number any more"),
     "constant-input": FindingKind(one="the samples of a batch are all the same"),
     "not-trained": FindingKind(one="no optimizer trains {where}", many="no optimizer trains {count} layers"),
