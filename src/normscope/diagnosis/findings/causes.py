@@ -31,7 +31,7 @@ NEXT = {
     "dead-channels": ("dead-channels", "dead-layer"),
     "eps-dominated": ("dead-channels", "dead-layer"),
     "expanding-normalizer": ("dead-channels", "dead-layer"),
-    "dead-relu": ("dead-channels",),
+    "dead-relu": ("dead-channels", "zero-weights", "layer-scale"),
 }
 """A finding is dropped if one of these stands directly before it."""
 
@@ -50,6 +50,7 @@ ANYWHERE = {
     "stale-statistics": ("input-scale",),
     "output-constant": ("activation-before-loss", "gradient-vanishing", "dead-layer"),
     "gradient-jump": ("dead-layer", "layer-scale", "saturated-units", "zero-weights", "recurrent-scale"),
+    "branch-dominates": ("layer-scale",),
     "first-loss": ("targets-scale", "activation-before-loss", "input-scale", "layer-scale"),
 }
 """A warning is dropped if one of these, a warning too, stands anywhere."""
@@ -61,7 +62,7 @@ class GraphOrder:
     """Which place lies before which, read from the graph; knows nothing where the model was not traced."""
 
     def __init__(self, examined: Examined) -> None:
-        graph = examined.graph
+        graph, self._signal = examined.graph, examined.signal
         self._output = "" if graph is None else graph.output
         self._refs: dict[str, tuple[str, ...]] = {} if graph is None else {node.name: node.refs for node in graph}
         self._placed = {p.node.name: p.path for p in examined.places if p.node is not None}
@@ -88,7 +89,11 @@ class GraphOrder:
         return gates
 
     def before(self, path: str) -> frozenset[str]:
-        """Return the paths of the places directly before a module."""
+        """Return the paths of the places directly before a module; untraced, as autograd's graph has them."""
+        if not self._refs and self._signal is not None:
+            return frozenset().union(
+                *(self._signal.paths_before(path, row.kind) for row in self._signal if row.path == path)
+            )
         if path not in self._before:
             own = self._at.get(path, [])
             found: set[str] = set()
