@@ -52,7 +52,7 @@ def _card(group: Sequence[Finding], rows: Sequence[Row]) -> Notice:
     return Notice(
         level=first.severity.value,
         heading=heading,
-        where=places(group) if is_name(first.where) and place(first.where) not in told else "",
+        where=f"in {places(group)}" if is_name(first.where) and place(first.where) not in told else "",
         code=first.code,
         lines=tuple(line for line in lines if line[1]),
         more=tuple(line for line in more if line[1]),
