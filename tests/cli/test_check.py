@@ -44,6 +44,23 @@ def test_a_deep_one_fails_where_it_shall(work: Path, run) -> None:
     assert run("check", "deep.py:deep", "--data", "digits", "--fail-on", "error").code == 0
 
 
+def test_findings_as_sarif(work: Path, run) -> None:
+    (work / "deep.py").write_text(DEEP)
+    done = run("check", "deep:deep", "--data", "digits", "--sarif", "f.sarif", "--fail-on", "warning")
+    assert done.code == 1
+    assert "wrote f.sarif" in done.out
+    log = json.loads(Path("f.sarif").read_text())
+    assert log["version"] == "2.1.0"
+    (scan,) = log["runs"]
+    assert [rule["id"] for rule in scan["tool"]["driver"]["rules"]] == ["gradient-vanishing"]
+    (result,) = scan["results"]
+    assert (result["ruleId"], result["level"]) == ("gradient-vanishing", "warning")
+    (location,) = result["locations"]
+    assert location["logicalLocations"][0]["fullyQualifiedName"] == "1"
+    assert location["physicalLocation"]["artifactLocation"]["uri"] == "deep.py"
+    assert run("audit", "deep:deep", "--data", "digits", "--sarif", "a", "--json", "a").code == 2
+
+
 def test_what_cannot_be_checked_is_said_in_a_sentence(work: Path, run) -> None:
     save_file({"a.weight": torch.ones(3, 3)}, "w.safetensors")
     for arguments, words in (

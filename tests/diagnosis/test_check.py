@@ -209,9 +209,82 @@ class TestForms:
         check.to_html(tmp_path / "c.html")
         assert "Signal by depth" in (tmp_path / "c.html").read_text()
 
+    def test_the_table_of_a_model_summary(self) -> None:
+        model = net()
+        model[0].weight.requires_grad_(False)
+        check = ns.check(model.double(), randn(64, 6).double())
+        (table,) = (block for block in check.document(brief=True).blocks if isinstance(block, Table))
+        assert [column.title for column in table.columns] == [
+            "layer", "type", "output shape", "parameters", "values: mean", "values: std", "gradient (× output's)",
+            "saturated or dead (%)",
+        ]  # fmt: skip
+        assert [row[:4] for row in table.rows] == [
+            ("input", "input", "64x6", None),
+            ("0", "linear", "64x16", 112),
+            ("1", "batch_norm", "64x16", 32),
+            ("2", "relu", "64x16", None),
+            ("3", "linear", "64x3", 51),
+        ]
+        assert "Parameters: 195 in all, 99 trainable, 1.6 kB." in str(check)
+        page = next(block for block in check.document().blocks if isinstance(block, Table))
+        assert not [column.title for column in page.columns if column.kind == "log10"]
+
+    def test_parameters_are_counted_once_whoever_applies_them(self) -> None:
+        class Shared(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.embed, self.attend = nn.Embedding(9, 8), nn.MultiheadAttention(8, 2, batch_first=True)
+                self.head, self.scale = nn.Linear(8, 9, bias=False), nn.Parameter(torch.ones(8))
+                self.head.weight = self.embed.weight
+
+            def forward(self, tokens: Tensor) -> Tensor:
+                x = self.embed(tokens)
+                return self.head(self.scale * self.attend(x, x, x, need_weights=False)[0]) + self.head(x)
+
+        check = ns.check(Shared(), torch.arange(9).reshape(3, 3))
+        (table,) = (block for block in check.document().blocks if isinstance(block, Table))
+        counts = {row[0]: row[3] for row in table.rows if row[3] is not None}
+        assert counts == {"embed": 72, "attend": 4 * 64 + 4 * 8, "(model)": 8}
+        assert sum(counts.values()) == check.parameters
+
+    def test_a_long_table_says_what_a_terminal_leaves_out(self) -> None:
+        check = ns.check(nn.Sequential(*(nn.Linear(4, 4) if k % 2 else nn.Tanh() for k in range(50))), randn(8, 4))
+        assert "Layers without parameters (25) are left out here" in str(check)
+        (table,) = (block for block in check.document().blocks if isinstance(block, Table))
+        assert len(table.rows) == 51
+
     def test_it_is_frozen(self) -> None:
         with pytest.raises(AttributeError):
             ns.check(net(), randn(64, 6)).name = "other"
+
+
+class TestRaiseIf:
+    def test_a_healthy_model_goes_on(self) -> None:
+        check = ns.check(net(), randn(64, 6))
+        assert check.raise_if("info") is check
+
+    def test_findings_are_the_message(self) -> None:
+        check = ns.check(sigmoids(), randn(8, 16))
+        assert check.raise_if("error") is check
+        with pytest.raises(ns.FindingsError) as raised:
+            check.raise_if("warning")
+        assert raised.value.findings == check.findings
+        told = str(raised.value)
+        assert told.startswith("the model has 1 finding:\nwarning The gradient of `0` vanishes (gradient-vanishing)")
+        assert check.findings[0].advice.split(".")[0] in " ".join(told.split())
+
+    def test_only_what_reaches_the_severity_is_listed(self) -> None:
+        model = sigmoids()
+        with torch.no_grad():
+            model[0].weight[0, 0] = float("inf")
+        audit = ns.audit(model, randn(8, 16))
+        with pytest.raises(ns.NormscopeError, match="non-finite-weights") as raised:
+            audit.raise_if("error")
+        assert {finding.severity for finding in raised.value.findings} == {ns.Severity.ERROR}
+
+    def test_another_word_is_refused(self) -> None:
+        with pytest.raises(InputError, match="severity is 'fatal': pass 'info', 'warning', 'error'"):
+            ns.check(net(), randn(64, 6)).raise_if("fatal")
 
 
 @pytest.mark.slow

@@ -354,8 +354,8 @@ class TestForms:
         assert chart.rules == ()
         assert len(table.rows) == len(signal) == 7
         titles = [column.title for column in table.columns]
-        assert "saturated" in titles
-        assert "dead" not in titles
+        assert "saturated or dead (%)" in titles
+        assert "dtype if not float32" not in titles
         assert signal_chart(None) is signal_table(None) is None
 
     def test_a_long_network_is_cut_for_a_terminal(self) -> None:

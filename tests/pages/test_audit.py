@@ -6,9 +6,9 @@ import pytest
 
 from normscope.core.finding import Severity
 from normscope.pages.audit import audit_document
-from normscope.pages.audit_words import headline, merge_sentences, next_steps, notices, why_useless
+from normscope.pages.audit_words import headline, merge_sentences, notices, why_useless
 from normscope.report.document import Chart, Figures, Glossary, Notice, Table, Text
-from normscope.report.html import to_fragment, to_html
+from normscope.report.html import prose, to_fragment, to_html
 from normscope.report.terminal import render
 
 from ..diagnosis.audits import audit, bracket, deep, finding, ladder, normalizer, weight
@@ -83,8 +83,8 @@ def first_screen(document):
 def test_the_first_screen_answers_and_everything_else_is_folded():
     document = audit_document(deep())
     kinds = [type(block).__name__ for block in first_screen(document)]
-    assert kinds[:4] == ["Text", "Text", "Figures", "Chart"]
-    assert kinds[4:] == ["Notice"] * 4 + ["Steps"]  # three kinds of findings, and what was not measured
+    # three kinds of findings and what was not measured, then the chart
+    assert kinds == ["Text", "Text", "Figures", *["Notice"] * 4, "Chart"]
     verdict = document.blocks[0]
     assert (verdict.heading, verdict.body, verdict.lead) == ("Verdict", deep().verdict, True)
     assert verdict.body.startswith("Layer `layer2.3.conv2` is dead; the variances into 9 of 53 normalizers collapsed;")
@@ -181,7 +181,6 @@ def test_weights_alone_promise_nothing_about_the_network():
     assert sentences(document)[0] == "No problems found in 2 weight layers."
     assert "Only its weights were read" in sentences(document)[1]
     assert len(headline(WEIGHTS_ONLY)) == 1
-    assert "from the weights alone" in " ".join(sentences(document))
     assert headings(document) == ["Verdict", "Layers", "About this audit", "Words"]
     assert [chart.term for chart in of(document, Chart)] == ["operator norm"]
     (layers,) = (table for table in of(document, Table) if table.columns[0].title == "layer")
@@ -193,7 +192,8 @@ def test_many_findings_of_one_code_become_one_notice_that_names_every_place():
     places = [f"net.{index}" for index in range(9)]
     (notice,) = notices([finding(where=place) for place in places])
     assert notice.heading == "The variances into 9 normalizers collapsed"
-    assert [label for label, _ in notice.more] == ["layers", "why it matters", "advice"]
+    assert [label for label, _ in notice.lines] == ["seen", "advice", "why it matters"]
+    assert [label for label, _ in notice.more] == ["layers"]
     text = " ".join(sentence for _, sentence in notice.more)
     assert all(place in text for place in places)
     assert len(notices([finding(where="a"), finding(where="b", code="other")])) == 2
@@ -215,18 +215,32 @@ def test_sentences_that_differ_in_names_alone_are_one(texts, expected):
     assert merge_sentences(texts) == expected
 
 
-def test_what_to_do_next_names_each_kind_once_and_the_worst_first():
-    found = [
-        *(finding(where=f"{n}") for n in range(9)),
-        finding("dead-layer", "x", Severity.ERROR, advice="Revive it."),
-    ]
-    assert next_steps(found) == [
-        "Layer `x` is dead. Revive it.",
-        "The variances into 9 normalizers collapsed. Lower the weight decay.",
-    ]
-    assert next_steps([finding(severity=Severity.INFO)]) == []
-    many = [finding(f"code-{n}", str(n)) for n in range(7)]
-    assert next_steps(many)[-1] == "3 more kinds of findings, above."
+def test_findings_that_differ_in_numbers_are_one_sentence_with_ranges():
+    def dead(where, count, severity):
+        seen = f"{count} of 1,024 channels ({100 * count // 1024} %) of `{where}` are below 1e-05 in float16."
+        return finding("dead-relu", where, severity, seen=seen)
+
+    few, many = ([dead(f"net.{n}", 128 * n + 64, Severity.WARNING) for n in range(count)] for count in (3, 5))
+    assert [text for label, text in notices(few)[0].lines if label in ("seen", "")] == [f.seen for f in few]
+    (card,) = notices(many)
+    told = (
+        "64\N{EN DASH}576 of 1,024 channels (6\N{EN DASH}56 %) of `net.0`, `net.1`, `net.2` and 2 more are below 1e-05"
+    )
+    assert card.lines[0] == ("seen", f"{told} in float16.")
+    (note,) = notices([dead("a", 10, Severity.INFO), dead("b", 20, Severity.INFO)])
+    assert note.lines == (
+        ("seen", "10\N{EN DASH}20 of 1,024 channels (0\N{EN DASH}1 %) of `a` and `b` are below 1e-05 in float16."),
+    )
+    assert [label for label, _ in note.more] == ["advice", "why it matters"]
+
+
+def test_no_sentence_of_a_finding_stands_twice_on_the_page():
+    page = of(audit_document(audit()), Notice)
+    assert page
+    whole = audit().to_html()
+    for notice in page:
+        for _, text in (*notice.lines, *notice.more):
+            assert whole.count(prose(text)) == 1
 
 
 def test_what_was_not_measured_is_one_line_of_the_first_screen():

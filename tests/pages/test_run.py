@@ -36,11 +36,11 @@ def test_a_report_has_its_parts_in_order(tmp_path):
 def test_the_first_screen_is_the_verdict_the_loss_and_the_alarms(tmp_path):
     logs.write(tmp_path)
     blocks = run_document(ns.Run(tmp_path)).blocks
-    kinds = [type(block).__name__ for block in blocks[:6]]
-    assert kinds == ["Text", "Text", "Figures", "Curves", "Notice", "Steps"]
+    kinds = [type(block).__name__ for block in blocks[:5]]
+    assert kinds == ["Text", "Text", "Figures", "Curves", "Notice"]
     assert blocks[0].body == "Effective lr collapse in `blocks.1.conv`; nothing else stands out."
     assert blocks[3].title == "Loss by step"
-    assert all(block.folded for block in blocks[6:] if isinstance(block, Text) and block.heading)
+    assert all(block.folded for block in blocks[5:] if isinstance(block, Text) and block.heading)
 
 
 def test_headline_figures_are_those_of_the_run(tmp_path):

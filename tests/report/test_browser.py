@@ -1,8 +1,13 @@
 """The page in a real browser: Debian's chromium, without which these tests fail."""
 
-import pytest
+from collections import OrderedDict
 
-from normscope.report.html import to_html
+import pytest
+import torch
+from torch import nn
+
+import normscope as ns
+from normscope.report.html import to_fragment, to_html
 
 from .browser import Browser
 from .documents import HOSTILE, document
@@ -152,6 +157,36 @@ def test_the_page_never_scrolls_sideways(page, width):
     page.size(width, 844)
     page.settle()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_table_of_a_check_is_whole_at_1400_pixels_and_keeps_its_names_at_400(chromium, path):
+    blocks = [nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.Sigmoid()) for _ in range(3)]
+    model = nn.Sequential(OrderedDict(encoder_blocks=nn.Sequential(nn.Conv2d(3, 16, 3), *blocks), head=nn.ReLU()))
+    ns.check(model, 1e3 * torch.ones(4, 3, 12, 12)).to_html(path / "check.html")
+    chromium.open(path / "check.html")
+    chromium.size(1400, 900)
+    chromium.settle()
+    cut = "(box => [box.scrollWidth - box.clientWidth, box.querySelectorAll('th').length])"
+    hidden, columns = chromium.evaluate(f"{cut}(document.querySelector('.table .scroll'))")
+    assert hidden <= 0
+    assert columns >= 10
+    chromium.size(400, 900)
+    chromium.evaluate("document.querySelector('.table .scroll').scrollLeft = 300")
+    chromium.settle()
+    first = "document.querySelector('tbody td').getBoundingClientRect()"
+    assert 0 <= chromium.evaluate(f"{first}.left") < 60
+    assert chromium.evaluate(f"{first}.width") < 200
+
+
+def test_tiles_and_cards_survive_the_styles_of_a_notebook(chromium, path):
+    styles = ".jp-Output dl dt { float: left; clear: left; width: 20%; } .jp-Output dd { float: right; width: 50%; }"
+    shown = to_fragment(document())
+    (path / "notebook.html").write_text(f'<style>{styles}</style><div class="jp-Output">{shown}</div>')
+    chromium.open(path / "notebook.html")
+    lists = "[...document.querySelectorAll('dt, dd')].map(item => getComputedStyle(item).float)"
+    floats = chromium.evaluate(lists)
+    assert floats
+    assert set(floats) == {"none"}
 
 
 @pytest.mark.parametrize("width", [390, 400, 800, 1400])

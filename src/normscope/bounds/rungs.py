@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..core.bracket import Bracket, Evidence
-from ..core.log10 import log10
+from ..core.log10 import log10, power10
 from ..core.progress import Progress
 from ..core.rounding import Upper, smallest
 from ..graph.ir import Node, Unit
@@ -321,7 +321,7 @@ def _why_no_bound(segments: Segments, norm: Norm) -> str | None:
         if gain.reason:
             return gain.reason
         if gain.log10 > 1e-9:
-            return f"{node.op} in {node.where} has a constant above 1"
+            return f"{node.op} in {node.where} has a constant of {power10(gain.log10):.4g}, and the formula assumes 1"
     if len(segments.graph.inputs) > 1 or any(readers.get(item.name, 0) > 1 for item in segments.graph.inputs):
         return "the network is not a chain: several inputs or branches from the input"
     return None

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from ..core.errors import InputError
-from ..core.finding import Finding, Severity
+from ..core.finding import Severity
 from ..core.progress import Parts
 from ..diagnosis.audit_result import Audit
 from ..diagnosis.auditing import PARTS, THOROUGH
 from ..diagnosis.auditing import audit as audit_model
 from ..diagnosis.bare_weights import audit_weights
+from ..diagnosis.checked import Check
 from ..diagnosis.checking import check as check_model
 from .data_forms import open_data
-from .messages import measuring, show_result
+from .messages import measuring, say_written, show_result
 from .model_forms import GivenModel, open_model, place_model
 from .options import (
     BatchSize,
@@ -30,10 +32,12 @@ from .options import (
     Mode,
     Model,
     Output,
+    Sarif,
     Seed,
     Trust,
     output_of,
 )
+from .sarif import write_sarif
 
 AUDIT_EXAMPLES = """**Examples**
 
@@ -52,6 +56,7 @@ CHECK_EXAMPLES = """**Examples**
 normscope check net.py:build --data digits
 normscope check mypackage.models:resnet --data mypackage.data:train_loader --mode train --fail-on warning
 normscope check google/vit-base-patch16-224 --html check.html
+normscope check net.py:build --data digits --fail-on error --sarif findings.sarif
 ```
 """
 
@@ -61,6 +66,7 @@ def audit(
     data: DataOrNoise = None,
     html: Html = None,
     json: Json = None,
+    sarif: Sarif = None,
     fail_on: FailOn = None,
     mode: Mode = None,
     output: Output = None,
@@ -99,7 +105,7 @@ def audit(
 
     Exit codes: 0 fine, 1 a finding reaches --fail-on, 2 the audit could not be made.
     """
-    with measuring(model, data, html, json):
+    with measuring(model, data, html, json, sarif):
         subject = open_model(model, trust=trust)
         needs_model = {
             "--data": data,
@@ -125,8 +131,7 @@ def audit(
                     name=subject.name,
                 )
             result = dataclasses.replace(result, notes=(*batches.notes, *subject.notes, *result.notes))
-    show_result(result, html, json)
-    judge(result.findings, fail_on)
+    _hand_over(result, model, html, json, sarif, fail_on)
 
 
 def _audit_weights(subject: GivenModel, options: Mapping[str, object], max_seconds: float | None) -> Audit:
@@ -146,6 +151,7 @@ def check(
     data: DataOrNoise = None,
     html: Html = None,
     json: Json = None,
+    sarif: Sarif = None,
     fail_on: FailOn = None,
     mode: Mode = None,
     output: Output = None,
@@ -158,18 +164,19 @@ def check(
 
     The model runs forward over the first 8 batches, and once forward and backward over the first. Nothing is traced and
     no bound is computed, so this works on every model that runs; `normscope audit` measures more and takes longer. The
-    result is a verdict in one sentence, the findings with what to do about each, and one line per layer: mean,
-    deviation and range of its output, how much of the gradient comes back to it, how many of its units are saturated or
-    dead, and how far its values are from the limits of float16.
+    result is a verdict in one sentence, the findings with what to do about each, and one line per layer: its type,
+    output shape and parameters, mean and deviation of its output, how much of the gradient comes back to it, and how
+    many of its units are saturated or dead; then the totals of parameters and their memory. The page (--html) adds the
+    range of the values and how far they are from the limits of float16.
 
-    How to read the column `gradient`: it is an exponent of ten against the gradient at the output. A healthy network
-    stays within two or three decades; -10 in the first layer means that it gets a ten-billionth and does not learn.
+    How to read the column `gradient`: it is a multiple of the gradient at the output. A healthy network stays between a
+    thousandth and a thousand; 1e-10 in the first layer means that it gets a ten-billionth and does not learn.
 
     MODEL and DATA are those of `normscope audit` (see its help); weights alone cannot be checked, they cannot run.
 
     Exit codes: 0 fine, 1 a finding reaches --fail-on, 2 the check could not be made.
     """
-    with measuring(model, data, html, json):
+    with measuring(model, data, html, json, sarif):
         subject = open_model(model, trust=trust)
         if subject.model is None:
             raise InputError(
@@ -186,15 +193,25 @@ def check(
             name=subject.name,
         )
     result = dataclasses.replace(result, notes=(*batches.notes, *subject.notes, *result.notes))
+    _hand_over(result, model, html, json, sarif, fail_on)
+
+
+def _hand_over(
+    result: Audit | Check,
+    model: str,
+    html: Path | None,
+    json: Path | None,
+    sarif: Path | None,
+    fail_on: Severity | None,
+) -> None:
+    """Write and print a result; end with exit code 1 if a finding is as serious as `fail_on`, or more."""
+    if sarif is not None:
+        write_sarif(sarif, result.findings, model)
     show_result(result, html, json)
-    judge(result.findings, fail_on)
-
-
-def judge(findings: Sequence[Finding], fail_on: Severity | None) -> None:
-    """End with exit code 1 if a finding is as serious as `fail_on`, or more."""
+    say_written(sarif)
     if fail_on is None:
         return
-    reached = sum(finding.severity >= fail_on for finding in findings)
+    reached = sum(finding.severity >= fail_on for finding in result.findings)
     if reached:
         noun = "finding reaches" if reached == 1 else "findings reach"
         typer.echo(f"normscope: {reached} {noun} --fail-on {fail_on.value}", err=True)

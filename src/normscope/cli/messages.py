@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import re
 import stat
@@ -142,8 +143,9 @@ def check_targets(*paths: Path | None, inputs: Iterable[Path] = ()) -> None:
             reason = getattr(error, "strerror", None) or str(error)
         if reason is not None:
             raise InputError(f"cannot write {path}: {reason}")
-    if len(targets) == 2 and _same(*targets) and _is_replaced(file_mode(targets[0])):
-        raise InputError(f"two files of the same name: {targets[0]}")
+    for one, other in itertools.combinations(targets, 2):
+        if _same(one, other) and _is_replaced(file_mode(one)):
+            raise InputError(f"two files of the same name: {one}")
 
 
 def read_from(*texts: str | None) -> list[Path]:

@@ -39,6 +39,7 @@ FailOn = Annotated[
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The seed of every random choice.")]
 Html = Annotated[Path | None, typer.Option(help="Write the report to this file.")]
 Json = Annotated[Path | None, typer.Option(help="Write the figures to this file.")]
+Sarif = Annotated[Path | None, typer.Option(help="Write the findings to this file as SARIF, for code hosts.")]
 Mode = Annotated[
     Literal["train", "eval"] | None,
     typer.Option(help="Which of the model's two functions; left out, the one it is in when it is built."),

@@ -67,12 +67,12 @@ class Finding(Part):
 
     def __str__(self) -> str:
         when = "" if self.step is None else f" at step {self.step}"
-        where = f"{self.code} in {self.where}{when}"
+        where = f"{self.code} in `{self.where}`{when}"
         return visible(f"{self.severity.value}: {where}: {self.seen} {self.why} {self.advice}")
 
     def _repr_html_(self) -> str:
         when = "" if self.step is None else f" at step {self.step:,}"
-        lines = {"where": f"{self.where}{when}", "seen": self.seen, "why it matters": self.why, "advice": self.advice}
+        lines = {"where": f"`{self.where}`{when}", "seen": self.seen, "why it matters": self.why, "advice": self.advice}
         return card(f"{self.severity.value}: {self.code}", lines)
 
 
@@ -216,9 +216,6 @@ KINDS: dict[str, FindingKind] = {
     "loose-bound": FindingKind(one="there is no useful bound over all inputs"),
     "no-rule": FindingKind(
         one="{where} runs an operator without a rule", many="{count} parts run operators without a rule"
-    ),
-    "steep-activation": FindingKind(
-        one="the activation in {where} is steeper than 1", many="{count} activations are steeper than 1"
     ),
     "loss-not-finite": FindingKind(one="the loss is no number any more"),
     "constant-input": FindingKind(one="the samples of a batch are all the same"),

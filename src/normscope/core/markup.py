@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import html
+import re
 import unicodedata
 from collections.abc import Mapping
 
+NAME = re.compile(r"`([^`]+)`")
+"""A name in a sentence."""
 UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories of characters that are invisible, or that reverse or break the text beside them."""
 
 
 def card(title: str, lines: Mapping[str, str | None]) -> str:
     """Return a few labelled lines as HTML for a notebook, with inline styles that no other style sheet changes.
+
+    Words between backticks are shown as code.
 
     Example:
         >>> "&lt;b&gt;" in card("a", {"where": "<b>"})
@@ -20,12 +25,17 @@ def card(title: str, lines: Mapping[str, str | None]) -> str:
     cell = "padding:1px 12px 1px 0;text-align:left;vertical-align:top;border:0;background:none;white-space:normal"
     rows = "".join(
         f'<tr style="background:none;border:0"><td style="{cell};opacity:.7;white-space:nowrap">{escaped(label)}</td>'
-        f'<td style="{cell}">{escaped(text)}</td></tr>'
+        f'<td style="{cell}">{with_code(text)}</td></tr>'
         for label, text in lines.items()
         if text
     )
     table = f'<table style="border:0;margin:0;border-collapse:collapse;table-layout:auto">{rows}</table>'
     return f'<div style="max-width:52rem;text-align:left"><strong>{escaped(title)}</strong>{table}</div>'
+
+
+def with_code(text: str) -> str:
+    """Return a sentence as HTML, with the words between backticks as code and everything else as text."""
+    return NAME.sub(r"<code>\1</code>", escaped(text))
 
 
 def escaped(text: str) -> str:

@@ -15,6 +15,7 @@ from ..core.errors import InputError
 from ..core.finding import Finding
 from ..core.markup import visible
 from ..report.shown import Shown
+from .judged import Judged
 from .signal import Signal
 from .verdict import verdict
 
@@ -123,7 +124,7 @@ class Row(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audit(Saved, Shown):
+class Audit(Judged, Saved, Shown):
     """What `normscope.audit` found. Prints as tables; in a notebook it shows itself as HTML.
 
     Attributes:
@@ -218,6 +219,6 @@ class Audit(Saved, Shown):
         return pandas.DataFrame(lines)
 
     def __repr__(self) -> str:
-        found = ", ".join(f"{finding.code} in {finding.where}" for finding in self.findings[:3])
+        found = ", ".join(f"{finding.code} in `{finding.where}`" for finding in self.findings[:3])
         more = f" and {len(self.findings) - 3} more" if len(self.findings) > 3 else ""
         return visible(f"<Audit of {self.name}: {len(self.layers)} layers, findings: {found or 'none'}{more}>")

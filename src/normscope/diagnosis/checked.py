@@ -11,6 +11,7 @@ from ..core.errors import InputError
 from ..core.finding import Finding
 from ..core.markup import visible
 from ..report.shown import Shown
+from .judged import Judged
 from .signal import Signal, SignalRow
 from .verdict import verdict
 
@@ -30,7 +31,7 @@ class Passes(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check(Saved, Shown):
+class Check(Judged, Saved, Shown):
     """What `normscope.check` found. Prints as tables; in a notebook it shows itself as HTML.
 
     Attributes:
@@ -45,6 +46,8 @@ class Check(Saved, Shown):
         skipped: what was not measured, and why.
         notes: what the reader must know.
         provenance: versions and device.
+        trainable: how many of the parameters ask for gradients; `None` in files from before this was counted.
+        parameter_bytes: the memory that the parameters take, in bytes; `None` likewise.
     """
 
     page = "check:check_document"
@@ -53,6 +56,7 @@ class Check(Saved, Shown):
         noun="check",
         write="write one with check.to_json(path) or normscope check --json",
         keys=("verdict", ...),
+        sparse=("trainable", "parameter_bytes"),
         choices={"mode": ("train", "eval")},
     )
 
@@ -67,6 +71,8 @@ class Check(Saved, Shown):
     skipped: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     provenance: Mapping[str, str] = field(default_factory=dict)
+    trainable: int | None = None
+    parameter_bytes: int | None = None
 
     @property
     def verdict(self) -> str:

@@ -96,6 +96,8 @@ def check(
         ),
         skipped=tuple(skipped),
         provenance=provenance(device),
+        trainable=sum(p.numel() for p in model.parameters() if p.requires_grad),
+        parameter_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
     )
 
 

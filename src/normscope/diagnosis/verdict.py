@@ -87,7 +87,12 @@ def _words(finding: Finding) -> tuple[str, str]:
 
 def place(where: str) -> str:
     """Return a path as it stands in a sentence."""
-    return f"`{where}`" if where and " " not in where else where or "the model"
+    return f"`{where}`" if is_name(where) else where or "the model"
+
+
+def is_name(where: str) -> bool:
+    """Return whether a place is the name of a module or parameter, not words such as `the loss`."""
+    return bool(where) and " " not in where
 
 
 def places(group: Sequence[Finding], most: int = MOST) -> str:

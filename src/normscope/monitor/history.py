@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 from ..core.finding import Finding, Severity
 from ..diagnosis.findings.finding_words import figure, figures, percent, power
+from ..diagnosis.verdict import place
 from ..report.words import pluralise
 from .locating import Broken
 from .log import LogReading
@@ -57,7 +58,7 @@ class Alarm:
     Example:
         >>> growth = Alarm(code="norm-growth", seen="{where} grew to {log10_norm:power}.", why="...", advice="...")
         >>> growth.at(20, "fc", log10_norm=9.0).seen
-        'fc grew to 1e+09.'
+        '`fc` grew to 1e+09.'
     """
 
     code: str
@@ -75,7 +76,7 @@ class Alarm:
             words: what the braces stand for besides its numbers.
             **numbers: the figures by name; NaN was not measured.
         """
-        fillings = {"where": where, **numbers, **(words or {})}
+        fillings = {"where": place(where), **numbers, **(words or {})}
         seen, why, advice = (WORDS.vformat(text, (), fillings) for text in (self.seen, self.why, self.advice))
         return Finding(
             code=self.code,

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import InputError
-from ..core.finding import Finding
 from ..core.markup import visible
+from ..diagnosis.judged import Findings
 from ..report.shown import Shown
 from ..report.words import pluralise
 from .log import FILE, Ended, LogReading
@@ -66,7 +66,7 @@ class Run(Shown):
     layers: tuple[LayerRecord, ...]
     records: tuple[Record, ...] = field(hash=False)
     metrics: tuple[tuple[int, Mapping[str, float]], ...] = field(hash=False)
-    findings: tuple[Finding, ...]
+    findings: Findings
     resumed: tuple[int, ...]
     ended: Ended | None
 
@@ -85,7 +85,7 @@ class Run(Shown):
             layers=reading.layers,
             records=reading.records(),
             metrics=tuple(reading.metrics),
-            findings=tuple(dict.fromkeys(reading.findings)),
+            findings=Findings(dict.fromkeys(reading.findings)),
             resumed=tuple(reading.resumed),
             ended=reading.ended,
         )

@@ -12,8 +12,9 @@ from torch.optim import Optimizer
 
 from ..bounds.domain.domain import Domain
 from ..core.errors import InputError
-from ..core.finding import Finding
 from ..core.untouched import unwrapped
+from ..diagnosis.judged import Findings
+from ..report.shown import Shown
 from ..report.words import pluralise
 from .alarms.setup import Sight
 from .distributed import ProcessRole, agree_with_first
@@ -106,8 +107,8 @@ def watch(
     return Watch(hooks, log, sinks, panel=panel if panel is not None else log is not None)
 
 
-class Watch:
-    """A run that is being watched; made by `watch`.
+class Watch(Shown):
+    """A run that is being watched; made by `watch`. In a notebook it shows its alarms so far.
 
     Attributes:
         step: how many steps the optimizer has taken. A log that goes on counts from its last record: a run that starts
@@ -118,6 +119,8 @@ class Watch:
         overhead: the share of the run's time that watching took, without the first measured step.
         busy: whether the model is run by the watcher just now, not by the loop.
     """
+
+    page = "run:watch_document"
 
     def __init__(
         self, hooks: TrainingHooks, log: str | os.PathLike[str] | None, sinks: Sequence[Sink], *, panel: bool
@@ -155,9 +158,9 @@ class Watch:
         return tuple(self.history.records)
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> Findings:
         """The alarms so far."""
-        return tuple(self.history.findings)
+        return Findings(self.history.findings)
 
     @property
     def overhead(self) -> float:

@@ -35,11 +35,10 @@ from .audit_words import (
     cuts,
     figures,
     headline,
-    nothing_found,
     notices,
     steps,
     subject,
-    to_do,
+    to_see_more,
     why_useless,
 )
 from .check import signal_chart, signal_table
@@ -226,9 +225,7 @@ _COLUMNS: tuple[ReadColumn[Row], ...] = (
     ),
     ReadColumn("channels", "count", lambda row: row.channels, "Output channels."),
     ReadColumn("parameters", "count", lambda row: row.parameters, "How many the layer holds."),
-    ReadColumn("input", "name", lambda row: shape(row.input_shape), "Shape of the input."),
     ReadColumn("output", "name", lambda row: shape(row.output_shape), "Shape of the output."),
-    ReadColumn("operator", "name", lambda row: row.operator, "What the layer runs."),
     ReadColumn("notes", "text", lambda row: "; ".join(row.notes) or None, "What was not measured here, and why."),
 )
 COLUMNS = {column.title: column for column in _COLUMNS}
@@ -236,7 +233,7 @@ COLUMNS = {column.title: column for column in _COLUMNS}
 LAYERS = (
     "layer", "kind", "norm, upper", "norm, lower", "exact", "at data", "folded", "from input", "observed",
     "sensitivity, upper", "sensitivity, lower", "var, median", "dead", "channels", "evidence", "parameters",
-    "input", "output", "operator", "notes",
+    "output", "notes",
 )  # fmt: skip
 """Every weight layer and normalizer, in the order they run."""
 
@@ -280,11 +277,11 @@ def _first(audit: Audit) -> list[Block]:
         Text(heading="Verdict", body=audit.verdict, lead=True),
         Text(body=subject(audit)),
         Figures(items=tuple(figures(audit))),
-        *([] if chart is None else [chart]),
-        *_findings(audit),
+        *notices(audit.findings, audit.layers),
         *cut_short({audit.name: audit}),
         *not_measured({audit.name: audit}),
-        *steps(to_do(audit)),
+        *([] if chart is None else [chart]),
+        *steps(to_see_more(audit)),
     ]
 
 
@@ -341,7 +338,7 @@ def _brief(audit: Audit) -> list[Block]:
     blocks = [
         Text(body=audit.verdict, lead=True),
         *(Text(body=sentence) for sentence in headline(audit)),
-        *_findings(audit),
+        *notices(audit.findings, audit.layers),
         *cut_short({audit.name: audit}),
         _ladder(audit, "bounds (log10)"),
         row_table(audit.layers, BRIEF, title="layers (log10)"),
@@ -355,10 +352,6 @@ def part(heading: str, *blocks: Block | None, term: str = "", folded: bool = Fal
     """Return blocks under a heading, or nothing at all where every block is None."""
     shown = [block for block in blocks if block is not None]
     return [Text(heading=heading, term=term, folded=folded), *shown] if shown else []
-
-
-def _findings(audit: Audit) -> list[Block]:
-    return [*notices(audit.findings, audit.layers)] if audit.findings else [Text(body=nothing_found(audit))]
 
 
 def cut_short(audits: Mapping[str, Audit]) -> list[Notice]:

@@ -20,7 +20,7 @@ from ..report.document import Block, Cell, Chart, Column, Document, ReadColumn, 
 from ..report.glossary import glossary
 from ..report.words import factor, format_cell, listed, pluralise
 from .audit import cut_short, not_measured, own_gain, part, sensitivity_lower, sensitivity_upper, useful_bound
-from .audit_words import NAMED, next_steps, notices, steps, tally, to_see_more, why_useless
+from .audit_words import NAMED, notices, steps, tally, to_see_more, why_useless
 from .radii import compared_curves, compared_radii
 
 
@@ -43,15 +43,14 @@ def compared_verdict(audits: Mapping[str, Audit]) -> str:
 
 
 def compared_steps(audits: Mapping[str, Audit]) -> list[str]:
-    """Return what to do about the audits' errors and warnings, and to see more; a step for several audits once."""
+    """Return what to do so that audits show more; a step for several audits once."""
     owners: dict[str, list[str]] = {}
     for name, audit in audits.items():
-        for step in (*next_steps(audit.findings, audit.layers), *to_see_more(audit)):
+        for step in to_see_more(audit):
             owners.setdefault(step, []).append(name)
-    wanted = [
+    return [
         f"{'All' if len(names) == len(audits) else listed(names, most=4)}: {step}" for step, names in owners.items()
     ]
-    return wanted or ["None of them has an error or a warning."]
 
 
 def compared_findings(audits: Mapping[str, Audit]) -> list[Block]:

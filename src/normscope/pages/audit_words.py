@@ -5,64 +5,63 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ..core.bracket import Bracket, Evidence
 from ..core.finding import Finding, Severity
 from ..diagnosis.audit_result import Audit, Row
 from ..diagnosis.findings.loose import BECAUSE, loose
 from ..diagnosis.findings.loose import CODE as LOOSE
-from ..diagnosis.verdict import clause, groups, place, places, sentence
+from ..diagnosis.judged import Findings
+from ..diagnosis.verdict import clause, groups, is_name, place, places, sentence
 from ..graph.ir import HELD
-from ..report.document import Figure, Notice, Steps
+from ..report.document import Document, Figure, Notice, Steps, Text
 from ..report.words import LEVELS, factor, listed, pluralise, shape
 from .share_curve import curve_figures, curve_sentences
 
 SHOWN = 3
-"""A card quotes up to this many findings of a group that differ; for the others it only names the layers."""
-FEW = 3
-"""The one line of an info names layers only if there are at most this many."""
+"""A card quotes up to this many findings of a group that differ; of more, one sentence with ranges of numbers."""
 NAMED = 40
 """A card names up to this many layers; the JSON names all."""
-NEXT = 4
-"""Up to this many next steps are listed; the cards hold the others."""
 
 _NAME = re.compile(r"(`[^`]+`)")
+_NAME_OR_NUMBER = re.compile(r"(`[^`]+`|(?<![\w.^])-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w^]))")
 
 
 def notices(findings: Sequence[Finding], rows: Sequence[Row] = ()) -> list[Notice]:
-    """Return findings as one notice per code and severity, the most serious first; infos are one line each."""
-    return [_card(group, rows) for group in groups(findings)]
+    """Return findings as one notice per code and severity, the most serious first; alarms say their step."""
+    dated = [f if f.step is None else replace(f, seen=f"At step {f.step:,}: {f.seen}") for f in findings]
+    return [_card(group, rows) for group in groups(dated)]
+
+
+def findings_document(findings: Findings, *, brief: bool = False) -> Document:
+    """Return findings alone as a document: a card for each kind."""
+    return Document(blocks=(*notices(findings),) or (Text(body="No findings."),))
 
 
 def _card(group: Sequence[Finding], rows: Sequence[Row]) -> Notice:
-    first, several = group[0], len(group) > 1
+    """Return a card: what was seen and, of warnings and errors, what to do; of notes that is folded away."""
+    first = group[0]
     heading = sentence(clause(group, rows)).removesuffix(".")
-    seen, *others = [("seen", text) if not index else ("", text) for index, text in enumerate(_observations(group))]
-    rest = [("layers", places(group, NAMED))] if several else []
-    folded = (*others, *rest, ("why it matters", merge_sentences([f.why for f in group])), ("advice", advice(group)))
     quiet = first.severity is Severity.INFO
-    named = bool(first.where) and (several or place(first.where) not in heading) and not (quiet and len(group) > FEW)
+    seen = [("" if index else "seen", text) for index, text in enumerate(_observations(group, 1 if quiet else SHOWN))]
+    measures = [("advice", advice(group)), ("why it matters", merge_sentences([f.why for f in group]))]
+    layers = [("layers", places(group, NAMED))] if len(group) > SHOWN else []
+    told = " ".join((heading, *(text for _, text in seen)))
+    lines, more = (seen, [*measures, *layers]) if quiet else ([*seen, *measures], layers)
     return Notice(
         level=first.severity.value,
         heading=heading,
-        where=places(group) if named else "",
+        where=f"in {places(group)}" if is_name(first.where) and place(first.where) not in told else "",
         code=first.code,
-        lines=() if quiet or not seen[1] else (seen,),
-        more=tuple((label, text) for label, text in ((seen, *folded) if quiet else folded) if text),
+        lines=tuple(line for line in lines if line[1]),
+        more=tuple(line for line in more if line[1]),
     )
-
-
-def next_steps(findings: Sequence[Finding], rows: Sequence[Row] = ()) -> list[str]:
-    """Return what to do about errors and warnings, one step per kind, the most serious first."""
-    serious = [group for group in groups(findings) if group[0].severity > Severity.INFO]
-    wanted = [f"{sentence(clause(group, rows))} {advice(group)}" for group in serious if advice(group)]
-    left = len(wanted) - NEXT
-    return [*wanted[:NEXT], *([f"{pluralise(left, 'more kind')} of findings, above."] if left > 0 else [])]
 
 
 def steps(items: Sequence[str]) -> list[Steps]:
     """Return steps under their heading, or nothing."""
-    return [Steps(title="What to do next", items=tuple(items))] if items else []
+    return [Steps(title="To see more", items=tuple(items))] if items else []
 
 
 def advice(group: Sequence[Finding]) -> str:
@@ -70,8 +69,8 @@ def advice(group: Sequence[Finding]) -> str:
     return merge_sentences([finding.advice for finding in group], [finding.where for finding in group])
 
 
-def merge_sentences(texts: Sequence[str], where: Sequence[str] = ()) -> str:
-    """Return several sentences, merged into one where they differ in names between backticks alone.
+def merge_sentences(texts: Sequence[str], where: Sequence[str] = (), pattern: re.Pattern[str] = _NAME) -> str:
+    """Return several sentences, merged into one where they differ in names between backticks (`pattern`) alone.
 
     Example:
         >>> merge_sentences(["The bias of `1` takes its place.", "The bias of `4` takes its place."])
@@ -80,7 +79,7 @@ def merge_sentences(texts: Sequence[str], where: Sequence[str] = ()) -> str:
     by_form: dict[tuple[str, ...], list[list[str]]] = {}
     layers: dict[tuple[str, ...], list[str]] = {}
     for index, text in enumerate(texts):
-        parts = _NAME.split(text)
+        parts = pattern.split(text)
         form = tuple(parts[::2])
         by_form.setdefault(form, []).append(parts[1::2])
         layers.setdefault(form, []).extend(place(name) for name in where[index : index + 1])
@@ -90,21 +89,27 @@ def merge_sentences(texts: Sequence[str], where: Sequence[str] = ()) -> str:
     return " ".join(f"{listed(list(dict.fromkeys(layers[form])))}: {text}" for form, text in written.items())
 
 
-def _fill_gaps(form: tuple[str, ...], names: Sequence[Sequence[str]]) -> str:
-    """Return a sentence with the names of all findings filled into each of its gaps."""
-    gaps = [listed(list(dict.fromkeys(gap_names))) for gap_names in zip(*names)]
-    return "".join(text + gap for text, gap in zip(form, (*gaps, "")))
+def _fill_gaps(form: tuple[str, ...], gaps: Sequence[Sequence[str]]) -> str:
+    """Return a sentence with the names, or the range of the numbers, of all findings filled into each of its gaps."""
+    filled = [listed(list(dict.fromkeys(gap))) if gap[0].startswith("`") else _range(gap) for gap in zip(*gaps)]
+    return "".join(text + gap for text, gap in zip(form, (*filled, "")))
 
 
-def _observations(group: Sequence[Finding]) -> list[str]:
-    """Return what was seen: one sentence if the findings differ in names alone, otherwise the first few."""
+def _range(numbers: Sequence[str]) -> str:
+    """Return the smallest and the largest of numbers that are written out, or the one number that they all are."""
+    ordered = sorted(numbers, key=lambda text: float(text.replace(",", "")))
+    return "\N{EN DASH}".join(dict.fromkeys((ordered[0], ordered[-1])))
+
+
+def _observations(group: Sequence[Finding], most: int) -> list[str]:
+    """Return what was seen: one sentence if the findings differ in names alone; otherwise `most`, or ranges."""
     texts = [finding.seen for finding in group]
-    forms = {tuple(_NAME.split(text)[::2]) for text in texts}
-    if len(forms) == 1:
+    if len({tuple(_NAME.split(text)[::2]) for text in texts}) == 1:
         return [merge_sentences(texts)]
-    return [
-        text if finding.where in text else f"{place(finding.where)}: {text}" for finding, text in zip(group, texts)
-    ][:SHOWN]
+    if len(group) > most and len({tuple(_NAME_OR_NUMBER.split(text)[::2]) for text in texts}) == 1:
+        return [merge_sentences(texts, pattern=_NAME_OR_NUMBER)]
+    quoted = [text if f.where in text else f"{place(f.where)}: {text}" for f, text in zip(group, texts)]
+    return quoted[: max(most, SHOWN)]
 
 
 EVIDENCE = {
@@ -204,21 +209,6 @@ def tally(findings: Sequence[Finding]) -> str:
         of = f" of {pluralise(kinds, 'kind')}" if severity is Severity.INFO and kinds < len(codes) else ""
         counts += [f"{pluralise(len(codes), LEVELS[severity.value])}{of}"] if codes else []
     return ", ".join(counts) or "none"
-
-
-def nothing_found(audit: Audit) -> str:
-    """Return the line that takes the place of findings where there are none; it says what was looked at."""
-    weights, normalizers = (sum(row.role == role for row in audit.layers) for role in ("weight", "normalizer"))
-    rows = f"{pluralise(weights, 'weight layer')} and {pluralise(normalizers, 'normalizer')}"
-    return f"Nothing was found. Checked: {rows}, {_looked_at(audit)}."
-
-
-def to_do(audit: Audit) -> list[str]:
-    """Return what to do next: about the findings, and to make the audit show more."""
-    items = [*next_steps(audit.findings, audit.layers), *to_see_more(audit)]
-    if not items and audit.mode is not None:
-        items.append("There are no errors or warnings. `ns.watch` tells when training changes that.")
-    return items
 
 
 def to_see_more(audit: Audit) -> list[str]:

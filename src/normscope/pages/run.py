@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from ..core.finding import Finding
 from ..diagnosis.verdict import verdict
 from ..monitor.observed import OF_LOSSES
 from ..monitor.probes.updates import HISTOGRAM_BINS
 from ..monitor.record import Kind as LayerKind
 from ..monitor.record import LayerRecord
 from ..monitor.run import Run
+from ..monitor.watching import Watch
 from ..report.curves import points_each, sparkline, thinned
 from ..report.document import (
     Block,
@@ -26,7 +26,6 @@ from ..report.document import (
     Figures,
     Kind,
     Mark,
-    Notice,
     Table,
     Text,
 )
@@ -34,7 +33,7 @@ from ..report.glossary import glossary
 from ..report.limits import MAX_CURVES, left_out
 from ..report.words import pluralise
 from .audit import part
-from .audit_words import next_steps, notices, steps, tally
+from .audit_words import notices, tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +163,22 @@ def run_document(run: Run, *, brief: bool = False) -> Document:
     return Document(title=f"Run {run.name}", blocks=tuple(blocks))
 
 
+def watch_document(run: Watch, *, brief: bool = False) -> Document:
+    """Return what is known of a run that goes on: its alarms, steps, last loss and overhead."""
+    loss = next((record.loss for record in reversed(run.records) if record.loss is not None), None)
+    steps = pluralise(run.step, "step")
+    shown = (
+        Figure(label="Steps", value=run.step, kind="count", note=f"{pluralise(len(run.records), 'step')} measured"),
+        *([] if loss is None else [Figure(label="Loss", value=loss, kind="number")]),
+        Figure(label="Alarms", value=len(run.findings), kind="count", note=tally(run.findings)),
+        Figure(label="Overhead", value=run.overhead, kind="percent", note="of the time, for watching"),
+    )
+    told = verdict(run.findings) if run.findings else f"No alarm was raised in {steps}."
+    return Document(
+        title="Watched run", blocks=(Text(body=told, lead=True), Figures(items=shown), *notices(run.findings))
+    )
+
+
 def _full(run: Run) -> list[Block]:
     about, *state = headline(run)
     first = [loss_curves(run) or product_curves(run)]
@@ -173,7 +188,6 @@ def _full(run: Run) -> list[Block]:
         Figures(items=tuple(figures(run))),
         *(block for block in first if block is not None),
         *_alarms(run),
-        *steps(next_steps(run.findings)),
         *part("Rates and products", lr_curves(run), product_curves(run), *metric_curves(run), folded=True),
         *(
             block
@@ -255,15 +269,9 @@ def steps_taken(run: Run) -> int:
     return run.records[-1].step + 1 if run.records else 0
 
 
-def alarm_notices(findings: Sequence[Finding]) -> list[Notice]:
-    """Return alarms as notices that say at which step they were raised."""
-    dated = [f if f.step is None else replace(f, seen=f"At step {f.step:,}: {f.seen}") for f in findings]
-    return notices(dated)
-
-
 def _alarms(run: Run) -> list[Block]:
     if run.findings:
-        return [*alarm_notices(run.findings)]
+        return [*notices(run.findings)]
     layers = pluralise(len(run.layers), "layer")
     return [Text(body=f"No alarm was raised. Looked at: {layers} at {pluralise(len(run.records), 'step')}.")]
 

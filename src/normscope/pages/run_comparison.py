@@ -15,14 +15,13 @@ from ..report.glossary import glossary
 from ..report.words import listed, pluralise
 from .audit import part
 from .audit_comparison import difference, merged_order
-from .audit_words import tally
+from .audit_words import notices, tally
 from .run import (
     NORM,
     PRODUCTS,
     VARIANCE,
     LayerPicture,
     Points,
-    alarm_notices,
     settings,
     steps_taken,
     total_curves,
@@ -129,7 +128,7 @@ def _alarms(runs: Mapping[str, Run]) -> Iterator[Block]:
         return
     for name, run in runs.items():
         yield Text(body=f"In {name}: {tally(run.findings)}.")
-        yield from alarm_notices(run.findings)
+        yield from notices(run.findings)
 
 
 def _overlaid(runs: Mapping[str, Run], quantity: str, title: str, axis: str) -> Curves | None:

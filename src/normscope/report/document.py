@@ -9,11 +9,11 @@ from typing import Any, Generic, Literal, TypeVar
 
 from ..core.codec import encode
 
-Kind = Literal["text", "sentence", "name", "count", "number", "log10", "percent", "seconds"]
+Kind = Literal["text", "sentence", "name", "count", "number", "log10", "factor", "percent", "seconds"]
 """The kind of values in a column; renderers format cells by it, so that cells stay plain values.
 
-A name is text that is never broken over lines. A column of sentences gets much room on a page; on a narrow page each
-row of its table becomes one block.
+A factor is stored as its log10 and shown as the plain number. A name is text that is never broken over lines. A column
+of sentences gets much room on a page; on a narrow page each row of its table becomes one block.
 """
 
 Cell = str | int | float | None

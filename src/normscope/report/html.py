@@ -6,11 +6,10 @@ import base64
 import functools
 import hashlib
 import math
-import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..core.markup import escaped, visible
+from ..core.markup import escaped, visible, with_code
 from .document import Block, Cell, Chart, Circle, Curves, Document, Glossary, Kind, Table, Text
 from .limits import within_limits
 from .svg import chart_svg, swatch
@@ -28,8 +27,6 @@ RAMP_FROM = 13
 """From this many curves by depth on, the legend is one ramp of colours, and the names are folded away."""
 
 GENERATOR = "Normscope"
-
-NAME = re.compile(r"`([^`]+)`")
 
 OWN = ".normscope:not(#_)"
 """The fragment's CSS selector, as specific as an id, so that it takes precedence over style sheets of notebooks."""
@@ -135,7 +132,7 @@ def words(document: Document) -> dict[str, str]:
 
 def prose(text: str) -> Markup:
     """Return a sentence as markup, with the words between backticks as code and everything else as text."""
-    return _markup(NAME.sub(r"<code>\1</code>", escaped(text)))
+    return _markup(with_code(text))
 
 
 def sort_value(value: Cell) -> str:
@@ -169,6 +166,7 @@ def _environment() -> jinja2.Environment:
         sort_value=sort_value,
         type_name=lambda block: type(block).__name__.lower(),
         prose=prose,
+        breakable=lambda name: _markup(escaped(name).replace(".", ".<wbr>")),
         level=LEVELS.__getitem__,
         chart_svg=lambda chart, narrow=False: _markup(chart_svg(chart, narrow=narrow)),
         swatch=lambda series, number: _markup(swatch(series, number)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ..core.log10 import power10
 from ..core.markup import visible as visible
 from .document import Cell, Kind
 
@@ -17,6 +18,8 @@ def format_cell(value: Cell, kind: Kind) -> str:
     Example:
         >>> format_cell(5.6721, "log10"), format_cell(None, "log10"), format_cell(0.973, "percent")
         ('5.67', '-', '97.3 %')
+        >>> [format_cell(exponent, "factor") for exponent in (-10.0, 3.2525, float("-inf"), -400.0)]
+        ['1e-10', '1790', '0', '1e-400']
     """
     if value is None:
         return NOT_MEASURED
@@ -25,6 +28,9 @@ def format_cell(value: Cell, kind: Kind) -> str:
     match kind:
         case "log10":
             return f"{_unsigned(value, 2):.2f}"
+        case "factor":
+            rounded = float(f"{power10(value):.3g}")
+            return f"{rounded:g}" if math.isinf(value) or abs(value) < 300 else f"1e{value:+.0f}"
         case "percent":
             return f"{100 * value:.1f} %"
         case "seconds":
@@ -73,6 +79,19 @@ def pluralise(number: int, noun: str, plural: str = "") -> str:
         plural: the word for any other number, if it is not the noun with an s.
     """
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def memory(size: int) -> str:
+    """Return a number of bytes with its unit.
+
+    Example:
+        >>> memory(512), memory(29_008), memory(102_400_000)
+        ('512 B', '29.0 kB', '102.4 MB')
+    """
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:,.1f} {unit}"
+    return f"{size} B"
 
 
 def shape(sizes: Sequence[int] | None) -> str | None:

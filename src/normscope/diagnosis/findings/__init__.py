@@ -17,7 +17,7 @@ from .dead import dead_channels, dead_layer, dead_relu
 from .depth import batch_norm_depth, gradient_explosion, gradient_jump, gradient_vanishing, no_gradient
 from .epsilon import eps_dominated, eps_scale
 from .expanding import expanding_normalizer, joined
-from .facts import not_lipschitz, redundant_bias, steep_activation
+from .facts import not_lipschitz, redundant_bias
 from .growth import exploding_run
 from .loose import loose_bound
 from .loss import (
@@ -99,7 +99,6 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     redundant_bias,
     not_lipschitz,
     loose_bound,
-    steep_activation,
     no_better_than_constant,
 )
 """Every finding; what stands earlier is more likely the cause of what stands later."""

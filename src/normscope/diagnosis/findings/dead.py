@@ -76,7 +76,7 @@ def _negligible_weights(
     ):
         yield _dead(
             place.path,
-            f"The operator norm of {place.path} is {power(norm)}; that of a typical weight layer here is "
+            f"The operator norm of `{place.path}` is {power(norm)}; that of a typical weight layer here is "
             f"{power(typical)}.",
             figures(log10_norm=norm, log10_typical=typical),
         )
@@ -112,11 +112,11 @@ def _collapsed_variance(
 ) -> Finding:
     """A normalizer whose input varies far less than eps; `small`: weights before it that are the reason."""
     variance = _log10_loudest(seen)
-    weights = f" The weights of {small} have the norm {power(norm)}." if small and norm else ""
+    weights = f" The weights of `{small}` have the norm {power(norm)}." if small and norm else ""
     return _dead(
         small or place.path,
-        f"The {'largest' if seen.kind == 'batch' else 'typical'} variance into {place.path} is {power(variance)}, far "
-        f"below eps = {figure(seen.eps)}: {percent(passing)} of the normalized variance is left.{weights}",
+        f"The {'largest' if seen.kind == 'batch' else 'typical'} variance into `{place.path}` is {power(variance)}, "
+        f"far below eps = {figure(seen.eps)}: {percent(passing)} of the normalized variance is left.{weights}",
         figures(log10_variance=variance, eps=seen.eps, passing=passing, log10_norm=norm),
     )
 
@@ -127,7 +127,7 @@ def _negligible_scale(place: ExaminedRow, seen: NormalizerOverData, flow: GraphO
     if scale == 0.0:
         yield _zero_layer(place, "scales", flow.cuts(place))
     elif scale <= NEGLIGIBLE_NORM:
-        words = f"The largest scale of {place.path} is {figure(scale)}."
+        words = f"The largest scale of `{place.path}` is {figure(scale)}."
         yield _dead(place.path, words, figures(log10_scale=log10(scale)))
 
 
@@ -158,7 +158,7 @@ def _zero_layer(place: ExaminedRow, what: str, cuts: bool) -> Finding:
             code="dead-layer",
             severity=Severity.INFO,
             where=where,
-            seen=f"All {what} of {where} are exactly zero.",
+            seen=f"All {what} of `{where}` are exactly zero.",
             why="This is how residual branches and last layers are often initialised: the branch adds nothing at first "
             "and opens with the first steps.",
             advice="Nothing to do for a fresh model. After training it means that the layer got no gradient.",
@@ -168,7 +168,7 @@ def _zero_layer(place: ExaminedRow, what: str, cuts: bool) -> Finding:
         code="dead-layer",
         severity=Severity.WARNING,
         where=where,
-        seen=f"All {what} of {where} are exactly zero, and every path from the input to the output leads through it.",
+        seen=f"All {what} of `{where}` are exactly zero, and every path from the input to the output leads through it.",
         why="The output does not depend on the input, and no gradient reaches the layers before.",
         advice="Initialise it: torch.nn.init.kaiming_normal_(module.weight) for weights, torch.nn.init.ones_ for "
         "scales.",
@@ -193,7 +193,7 @@ def dead_channels(examined: Examined) -> Iterator[Finding]:
                 code="dead-channels",
                 severity=Severity.WARNING if many else Severity.INFO,
                 where=place.path,
-                seen=f"{count:,} of the {size:,} channels of {place.path} carry nothing: {what} "
+                seen=f"{count:,} of the {size:,} channels of `{place.path}` carry nothing: {what} "
                 f"({shown}{', ...' if count > 8 else ''}).",
                 why=why,
                 advice="If you pruned them, remove them for good. If not, exclude this layer from weight decay and "
@@ -266,9 +266,9 @@ def _dead_relu(where: str, dead: Tensor, samples: int, many: bool, cause: _Bias 
         code="dead-relu",
         severity=Severity.WARNING if many else Severity.INFO,
         where=where,
-        seen=f"{pluralise(count, 'channel')} of {size:,} ({percent(count / size)}) of the ReLU in "
-        f"{where or 'the model'} {'was' if count == 1 else 'were'} positive for none of {samples:,} samples."
-        + ("" if cause is None else f" {cause.said}"),
+        seen=f"{pluralise(count, 'channel')} of {size:,} ({percent(count / size)}) of the ReLU "
+        f"in {f'`{where}`' if where else 'the model'} {'was' if count == 1 else 'were'} positive for none of "
+        f"{samples:,} samples." + ("" if cause is None else f" {cause.said}"),
         why="A ReLU that is never positive outputs zero and passes no gradient, so the weights before it stop "
         "learning.",
         advice=advice,

@@ -7,15 +7,12 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from ...core.finding import Finding, Severity
-from ...graph.ir import Node, Unit
-from ...rules.effects import Elementwise, Unbounded
+from ...graph.ir import Unit
+from ...rules.effects import Unbounded
 from ...rules.registry import lookup
 from ...rules.units import COMPLEX
 from ..examined import Examined
 from .finding_words import figures
-
-STEEP = 1.0 + 1e-6
-"""Slopes are rounded outward by far less than this; ReLU and tanh stay below."""
 
 
 def redundant_bias(examined: Examined) -> Iterator[Finding]:
@@ -35,36 +32,6 @@ def redundant_bias(examined: Examined) -> Iterator[Finding]:
                 "work.",
                 numbers=figures(parameters=bias.numel()),
             )
-
-
-def steep_activation(examined: Examined) -> Iterator[Finding]:
-    """Activations with slopes beyond 1, which the bounds of Than et al. rule out."""
-    for node in examined.graph or ():
-        effect, known = examined.effects.get(node.name), lookup(node)
-        if not isinstance(effect, Elementwise) or known is None or known.family != "activation":
-            continue
-        slope = max(map(abs, effect.slope))
-        if slope > STEEP:
-            name = _activation(node)
-            yield Finding(
-                code="steep-activation",
-                severity=Severity.INFO,
-                where=node.path,
-                seen=f"The slope of {name} reaches {slope:.4g}.",
-                why=f"Than et al. assume slopes of at most 1 (Definitions 4 and 8); {name} breaks that: each one may "
-                "expand by its slope, and the printed products are no bounds for this network.",
-                advice="Read the bounds of this audit, which count the slope; where a constant of 1 per activation is "
-                "needed use ReLU or tanh.",
-                numbers=figures(slope=slope),
-            )
-
-
-def _activation(node: Node) -> str:
-    """Return the common name of an activation."""
-    if isinstance(node.op, Unit):
-        known = node.op.data.get("activation")
-        return str(getattr(known, "name", node.op.name))
-    return node.operator
 
 
 def not_lipschitz(examined: Examined) -> Iterator[Finding]:

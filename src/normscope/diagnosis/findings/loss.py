@@ -218,8 +218,7 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
     head = dict(examined.model.named_modules()).get(last)
     fresh = is_fresh(examined.model) or (head is not None and looks_fresh(head))
     share = facts.value / facts.blind
-    told = f"The loss is {figure(facts.value)}; the best output that is the same for every sample has "
-    f"{figure(facts.blind)}"
+    told = f"The loss is {figure(facts.value)}; the best constant output has {figure(facts.blind)}"
     if facts.accuracy is not None:
         told += f" (accuracy {percent(facts.accuracy)}, the largest class has {percent(facts.largest_class or 0.0)})"
     if not fresh and share >= NO_BETTER:

@@ -47,7 +47,8 @@ def unused_parameters(examined: Examined) -> Iterator[Finding]:
             code="unused-parameter",
             severity=Severity.WARNING if whole and not chosen else Severity.INFO,
             where=module or rows[0].name,
-            seen=f"The forward never uses {listed([f'`{row.name}`' for row in rows])}.",
+            seen=f"The forward never uses {listed([f'`{row.name}`' for row in rows])} "
+            f"({pluralise(sum(math.prod(row.shape) for row in rows), 'value')}).",
             why="What is not used gets no gradient and never learns: either the layer was forgotten in `forward`, or "
             "it is not needed.",
             advice="Call it in `forward`, or remove it. If it is used only for some inputs, there is nothing to do.",
@@ -115,7 +116,8 @@ def frozen_layer(examined: Examined) -> Iterator[Finding]:
             severity=Severity.INFO,
             where=frozen[0],
             seen=f"{listed([f'`{path}`' for path in frozen], most=3)} "
-            f"{'does' if len(frozen) == 1 else 'do'} not train (requires_grad is False), while layers before do.",
+            f"{'does' if len(frozen) == 1 else 'do'} not train (requires_grad is False), while layers before do: "
+            f"{len(frozen):,} of {len(held):,} weight layers.",
             why="Fine-tuning freezes the first layers; a frozen layer behind layers that train is rarely meant.",
             advice="If it is frozen on purpose, there is nothing to do; otherwise call requires_grad_(True) on it.",
             numbers=figures(layers=len(frozen)),
@@ -161,7 +163,7 @@ def zero_weights(examined: Examined) -> Iterator[Finding]:
             code="zero-weights",
             severity=Severity.WARNING if closed else Severity.INFO,
             where=where,
-            seen=f"All weights of `{where}` are exactly zero"
+            seen=f"All {math.prod(row.shape):,} weights of `{where}` are exactly zero"
             + (", and no gradient gets past it to the layers before." if closed else "."),
             why="The output does not depend on the input, and the layers before do not learn."
             if closed

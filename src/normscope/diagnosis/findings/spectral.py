@@ -41,7 +41,7 @@ def spectral_norm_off(examined: Examined) -> Iterator[Finding]:
                     code="spectral-norm-off",
                     severity=Severity.WARNING if lasting else Severity.INFO,
                     where=path,
-                    seen=f"The weight that spectral_norm hands out in {path} has norm {figure(handed)}, not 1.",
+                    seen=f"The weight that spectral_norm hands out in `{path}` has norm {figure(handed)}, not 1.",
                     why="Its power iteration keeps two vectors and improves them only in train mode; they do not fit "
                     "the weight, so the layer is not the 1-Lipschitz map it is taken for.",
                     advice="Run a few forward passes in train mode (no optimizer step) before evaluating, or use more "
@@ -53,7 +53,7 @@ def spectral_norm_off(examined: Examined) -> Iterator[Finding]:
                     code="spectral-norm-off",
                     severity=Severity.INFO,
                     where=path,
-                    seen=f"The reshaped kernel of {path} has norm {figure(handed)}, the convolution itself at "
+                    seen=f"The reshaped kernel of `{path}` has norm {figure(handed)}, the convolution itself at "
                     f"least {figure(bracket.lower)}.",
                     why="spectral_norm normalizes the kernel reshaped to a matrix, whose norm is below the operator's: "
                     "windows overlap and their images add up.",

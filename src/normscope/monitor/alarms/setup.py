@@ -37,7 +37,7 @@ def constant_input(history: History) -> Iterator[Finding]:
 LEFT_DOMAIN = Alarm(
     code="left-domain",
     seen="For {records:counted record} at least {share:percent} of the samples were outside of the domain that is "
-    "followed; at the start it was at most {share_first:percent}. The {family} in `{where}` leaves its range most.",
+    "followed; at the start it was at most {share_first:percent}. The {family} in {where} leaves its range most.",
     why="The network as it was recorded has inner values at these samples that it did not have at the data of the "
     "domain: the data have changed. Bounds over the domain, and its coverage, say nothing about them.",
     advice="Look at the data first: scaling, augmentation, a new source, a shifted label mix. If they are meant to be "
@@ -79,7 +79,7 @@ NO_GRADIENT = Alarm(
     seen="For {steps} steps and more {names} got no gradient at all (`grad` is None), though the optimizer is to train "
     "it.",
     why="The loss does not depend on these parameters: they keep the values they were initialised with.",
-    advice="Look behind `{where}` for a detach(), a torch.no_grad(), an argmax or a conversion to NumPy, or for a "
+    advice="Look behind {where} for a detach(), a torch.no_grad(), an argmax or a conversion to NumPy, or for a "
     "branch that the forward does not take. Freeze what is not to be trained with requires_grad_(False).",
 )
 NOT_TRAINED = Alarm(
