@@ -20,7 +20,18 @@ QUICK = ("--max-seconds", 0.5, "--batch-size", 8)
 @pytest.mark.slow
 def test_a_function_in_the_current_folder_audited_with_digits_prints_and_writes_both_files(work, shell):
     done = shell(
-        "audit", "net:model", "--data", "digits", "--html", "r.html", "--json", "a.json", "--fail-on", "error", "--batch-size", 8
+        "audit",
+        "net:model",
+        "--data",
+        "digits",
+        "--html",
+        "r.html",
+        "--json",
+        "a.json",
+        "--fail-on",
+        "error",
+        "--batch-size",
+        8,
     )
     assert (done.code, done.err) == (0, "")
     assert "BatchNorm1d" in done.out

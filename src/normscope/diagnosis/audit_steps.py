@@ -23,13 +23,13 @@ from ..core.budget import Budget
 from ..core.cost import Meter
 from ..core.errors import CaptureError, InputError, JacobianError, NotFiniteError
 from ..core.untouched import mode_of, unwrapped
-from ..graph.call import batches_of, broken_tensors
+from ..graph.call import all_if_several, batches_of, broken_tensors
 from ..graph.capturing import NO_TIME, capture_within, expected_seconds
-from ..graph.ir import Unit
+from ..graph.ir import Graph, Unit
 from .data_pass import watch_data
 from .examined import DataSeen
 from .signal import Signal
-from .signal_pass import watch_signal
+from .signal_pass import Loss, watch_signal
 
 TRACED = "bounds over all inputs, folded and cumulative gains, sensitivity to the weights"
 """What needs a traced model."""
@@ -52,7 +52,8 @@ class AuditRequest:
     Attributes:
         model, batch: unwrapped, and moved to the device of its parameters.
         device: the device of its first parameter.
-        loader, domain, output, known, rtol, seed: as for `audit`.
+        loader, loss, domain, known, rtol, seed: as for `audit`.
+        output: the one that is measured, or all together where there are several and none was chosen.
         asked: the mode that was asked for; None for that of the model.
         mode: the mode it is measured in.
         thorough: whether the effort is `"thorough"`.
@@ -64,6 +65,7 @@ class AuditRequest:
     batch: Any
     device: torch.device
     loader: Iterable[Any] | None
+    loss: Loss | None
     domain: Domain | None
     asked: str | None
     mode: str
@@ -77,14 +79,20 @@ class AuditRequest:
     meter: Meter
 
     @staticmethod
-    def of(model: nn.Module, batch: Any, *, mode: str | None, **options: Any) -> AuditRequest:
+    def of(model: nn.Module, batch: Any, *, mode: str | None, output: str | int | None, **options: Any) -> AuditRequest:
         """Return the request for a model as it stands, its batch on its device."""
         resolved, model = mode_of(model, mode), unwrapped(model)
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch)
-        broken = broken_tensors(model)
         return AuditRequest(
-            model=model, batch=batch, device=device, asked=mode, mode=resolved, broken=broken, **options
+            model=model,
+            batch=batch,
+            device=device,
+            asked=mode,
+            mode=resolved,
+            output=all_if_several(model, batch, mode) if output is None else output,
+            broken=broken_tensors(model),
+            **options,
         )
 
     def bounding(self, budget: Budget | None = None) -> Bounding:
@@ -118,18 +126,17 @@ def trace(request: AuditRequest, skipped: Skipped) -> AuditTrace:
 
 def _captured(request: AuditRequest, tracing: Budget, skipped: Skipped) -> Captured | None:
     """Capture the model and fold its segments, or say why not."""
-    model, batch, folding = request.model, request.batch, request.budget.share(CAPTURE_SHARE)
+    folding = request.budget.share(CAPTURE_SHARE)
     try:
-        graph = capture_within(tracing, model, batch, mode=request.asked, output=request.output)
         return Captured.of(
-            model,
-            batch,
+            request.model,
+            request.batch,
             request.bounding(),
             mode=request.asked,
             output=request.output,
             on_missing="inf",
             known=request.known,
-            graph=graph,
+            graph=_graph(request, tracing),
             folding=folding,
         )
     except CaptureError as error:
@@ -137,6 +144,16 @@ def _captured(request: AuditRequest, tracing: Budget, skipped: Skipped) -> Captu
     except NotFiniteError as error:
         skipped.append(("bounds and Jacobians", str(error)))
     return None
+
+
+def _graph(request: AuditRequest, tracing: Budget) -> Graph:
+    """Trace the model. A batch that no bound can be taken at has findings all the same, so that is no `InputError`."""
+    try:
+        return capture_within(tracing, request.model, request.batch, mode=request.asked, output=request.output)
+    except NotFiniteError:
+        raise
+    except InputError as error:
+        raise CaptureError(str(error)) from error
 
 
 def pass_over_data(request: AuditRequest, captured: Captured | None, skipped: Skipped) -> tuple[DataSeen, float]:
@@ -183,13 +200,14 @@ def signal_by_depth(request: AuditRequest, data: DataSeen, per_batch: float, ski
         skipped.append(("values and gradients by depth", NOT_REACHED))
         return None
     with request.meter.part("signal"):
-        try:
-            signal = watch_signal(
-                request.model, request.batch, mode=request.asked, output=request.output, units=data.units
-            )
-        except InputError as error:
-            skipped.append(("values and gradients by depth", str(error)))
-            return None
+        signal = watch_signal(
+            request.model,
+            request.batch,
+            mode=request.asked,
+            output=request.output,
+            loss=request.loss,
+            units=data.units,
+        )
     if signal.reason is not None:
         skipped.append(("gradients by depth", signal.reason))
     return signal

@@ -21,7 +21,7 @@ from ..core.errors import InputError, describe_error
 from ..core.log10 import log10
 from ..core.threads import ignore_warnings, uncompiled
 from ..core.untouched import on_copies, untouched
-from ..graph.call import Call, arguments, select
+from ..graph.call import ALL_OUTPUTS, Call, arguments, select
 from ..listening.calls import EMBEDDINGS, NORMALIZERS, RELUS, FunctionCall, Site, float_tensors
 from ..listening.listener import ForwardListener
 from .autograd_flow import Feed, find_feeds, reached_parameters
@@ -143,6 +143,8 @@ def _without_gradient(listener: _SignalListener, call: Call) -> None:
 
 def _outputs(made: Any, output: str | int | None) -> list[Tensor]:
     """Return the output that is differentiated; where none is the usual one, all floats that the model returns."""
+    if output == ALL_OUTPUTS:
+        return float_tensors(made)
     try:
         return [select(made, output)]
     except InputError:

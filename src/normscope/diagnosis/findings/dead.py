@@ -66,7 +66,7 @@ def _negligible_weights(
     """A weight layer with next to no norm; not where a normalizer undoes its scale."""
     fed = {feed.weight.name for feed in examined.feeds}
     if norm == -math.inf:
-        yield _zero_layer(place, "weights", flow.cuts(place))
+        yield _zero_layer(place, "weights", flow.cuts(place.path))
     elif (
         norm <= log10(NEGLIGIBLE_NORM)
         and norm < typical + log10(RELATIVE_NORM)
@@ -87,7 +87,9 @@ def _dead_normalizer(
     passing = _passing(seen)
     negligible = place.row.log10_folded is None or place.row.log10_folded <= NEGLIGIBLE_GAIN
     if seen.eps > 0.0 and passing < NOTHING_PASSES and negligible:
-        weights = [feed.weight.name for feed in examined.feeds if place.node and feed.normalizer.name == place.node.name]
+        weights = [
+            feed.weight.name for feed in examined.feeds if place.node and feed.normalizer.name == place.node.name
+        ]
         before = next((p for p in examined.places if p.node is not None and p.node.name in weights), None)
         norm = None if before is None or before.row.norm is None else before.row.norm.log10_upper
         if norm == -math.inf:
@@ -121,7 +123,7 @@ def _negligible_scale(place: ExaminedRow, seen: NormalizerOverData, flow: GraphO
     """A normalizer whose largest scale lets next to nothing through."""
     scale = math.inf if seen.weight is None or not seen.weight.numel() else float(seen.weight.abs().max())
     if scale == 0.0:
-        yield _zero_layer(place, "scales", flow.cuts(place))
+        yield _zero_layer(place, "scales", flow.cuts(place.path))
     elif scale <= NEGLIGIBLE_NORM:
         words = f"The largest scale of {place.path} is {figure(scale)}."
         yield _dead(place.path, words, figures(log10_scale=log10(scale)))
