@@ -13,7 +13,7 @@ from ..examined import Examined
 
 SAME = {
     "eps-dominated": ("tiny-sets", "eps-scale", "dead-layer", "dead-channels"),
-    "dead-channels": ("tiny-sets", "dead-layer"),
+    "dead-channels": ("tiny-sets", "dead-layer", "eps-scale"),
     "small-batch": ("tiny-sets",),
     "expanding-normalizer": ("tiny-sets", "eps-scale", "dead-layer", "dead-channels", "eps-dominated"),
     "not-lipschitz": ("eps-scale",),
@@ -34,7 +34,7 @@ NEXT = {
 }
 """A finding is dropped if one of these stands directly before it."""
 
-_TOTAL = ("dead-layer", "tiny-sets", "dead-relu")
+_TOTAL = ("dead-layer", "tiny-sets", "dead-relu", "zero-weights")
 BEYOND = {
     "dead-layer": _TOTAL,
     "dead-channels": _TOTAL,
@@ -46,6 +46,7 @@ BEYOND = {
 """A finding is dropped if everything that reaches it came through one of these: a ReLU counts with all units off."""
 
 ANYWHERE = {
+    "gradient-mismatch": ("gradient-cut",),
     "stale-statistics": ("input-scale",),
     "output-constant": ("activation-before-loss", "gradient-vanishing", "dead-layer"),
     "gradient-jump": ("dead-layer", "layer-scale", "saturated-units", "zero-weights", "recurrent-scale"),
