@@ -133,6 +133,21 @@ KINDS: dict[str, FindingKind] = {
     "rank-one-weights": FindingKind(
         one="the weights of {where} are of rank one", many="the weights of {count} layers are of rank one"
     ),
+    "samples-mixed": FindingKind(one="the samples of a batch are mixed in {where}"),
+    "input-ignored": FindingKind(
+        one="the output does not depend on what {where} reads", many="the output ignores {count} of its arguments"
+    ),
+    "hidden-softmax": FindingKind(one="a softmax stands between two layers in {where}"),
+    "strong-dropout": FindingKind(
+        one="the dropout of {where} takes nearly everything away", many="{count} dropouts take nearly everything away"
+    ),
+    "no-loss-gradient": FindingKind(one="the loss gives no gradient"),
+    "gradient-not-finite": FindingKind(one="the gradient of {where} is NaN or infinite"),
+    "branch-dominates": FindingKind(one="the branch of {where} drowns what it is added to"),
+    "attention-saturated": FindingKind(
+        one="the softmax of {where} looks at one entry in each row",
+        many="{count} softmaxes look at one entry in each row",
+    ),
     "missing-activation": FindingKind(
         one="no activation stands before {where}", many="no activation stands before {count} layers"
     ),

@@ -25,6 +25,7 @@ LOSSES: Mapping[str, Callable[..., Tensor]] = {
     "l1": F.l1_loss,
     "smooth_l1": F.smooth_l1_loss,
     "huber": F.huber_loss,
+    "kl_div": F.kl_div,
 }
 """Losses by the names that `check` takes."""
 _NAMES = {function.__name__: name for name, function in LOSSES.items()}
@@ -49,6 +50,7 @@ class LossFacts(Part):
         probabilities: whether the outputs are positive and add up to 1 over the classes.
         log_probabilities: whether their exponentials do.
         whole_targets: whether all targets are whole numbers from 0, and how many different ones; 0 if they are not.
+        smoothing: the share of each label that is spread over all classes.
         largest_class: the share of the most frequent target; `None` for numbers.
         accuracy: the share of samples that are classified right; `None` for numbers.
     """
@@ -68,6 +70,7 @@ class LossFacts(Part):
     probabilities: bool
     log_probabilities: bool
     whole_targets: int
+    smoothing: float = 0.0
     largest_class: float | None = None
     accuracy: float | None = None
 
@@ -87,7 +90,7 @@ class LossListener(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[tuple[str, Tensor, Tensor, Tensor]] = []
+        self.calls: list[tuple[str, Tensor, Tensor, Tensor, float]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the function, and keep what a loss was given."""
@@ -96,7 +99,8 @@ class LossListener(TorchFunctionMode):
         if name is not None and isinstance(result, Tensor):
             given = {**dict(zip(("input", "target"), args)), **(kwargs or {})}
             if isinstance(given.get("input"), Tensor) and isinstance(given.get("target"), Tensor):
-                self.calls.append((name, given["input"], given["target"], result))
+                smoothing = float(given.get("label_smoothing", 0.0))
+                self.calls.append((name, given["input"], given["target"], result, smoothing))
         return result
 
     def facts(self) -> LossFacts | None:
@@ -105,7 +109,7 @@ class LossListener(TorchFunctionMode):
 
 
 @torch.no_grad()
-def read_loss(name: str, output: Tensor, target: Tensor, value: Tensor) -> LossFacts:
+def read_loss(name: str, output: Tensor, target: Tensor, value: Tensor, smoothing: float = 0.0) -> LossFacts:
     """Look at one call of a loss."""
     last, output, target = last_operator(output), output.detach().double(), target.detach()
     numbers = target.double()
@@ -131,6 +135,7 @@ def read_loss(name: str, output: Tensor, target: Tensor, value: Tensor) -> LossF
         target_size=float(numbers.square().mean().sqrt()),
         probabilities=bool(output.min() >= 0) and bool((sums - 1).abs().max() < 1e-3),
         log_probabilities=over_classes and bool(logs.abs().max() < 1e-3),
+        smoothing=smoothing,
         whole_targets=len(values) if whole and len(values) <= FEW_CLASSES else 0,
         largest_class=float(counts.max() / counts.sum()) if indices or name in BINARY else None,
         accuracy=float((output.argmax(1) == target).double().mean()) if fits else None,
@@ -150,6 +155,25 @@ def _blind(name: str, output: Tensor, target: Tensor, counts: Tensor, indices: b
     if name == "mse":
         return float(target.var(0, correction=0).mean())
     return float((target - target.median(0).values).abs().mean()) if name == "l1" else None
+
+
+def looks_fresh(module: torch.nn.Module) -> bool:
+    """Whether a layer's weights are spread as torch draws them at the start; a trained layer's hardly ever are."""
+    weights = [p.detach().double() for p in module.parameters(recurse=False) if p.ndim > 1 and p.numel() > 15]
+    if not weights:
+        return False
+    if isinstance(module, torch.nn.Embedding):
+        (weight,) = weights
+        return abs(float(weight.square().mean().sqrt()) - 1.0) < 4.0 / math.sqrt(2 * weight.numel())
+    for weight in weights:
+        width = module.hidden_size if isinstance(module, torch.nn.RNNBase) else math.prod(weight.shape[1:])
+        limit = 1.0 / math.sqrt(width)
+        even = abs(float(weight.square().mean().sqrt()) * math.sqrt(3.0) / limit - 1.0) < 4.0 / math.sqrt(
+            weight.numel()
+        )
+        if not even or float(weight.abs().max()) > limit * (1 + 1e-6):
+            return False
+    return True
 
 
 def is_fresh(model: torch.nn.Module) -> bool:

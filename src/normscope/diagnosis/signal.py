@@ -9,11 +9,14 @@ from typing import ClassVar
 
 from ..core.codec import JsonForm, Part
 from .loss_facts import LossFacts
+from .sample_pass import SampleFacts
 
 FLOAT16_LARGEST, BFLOAT16_LARGEST = 65504.0, float.fromhex("0x1.fep127")
 """The largest numbers of the two half precisions; beyond them is infinity."""
 FLOAT16_NORMAL, BFLOAT16_NORMAL = 2.0**-14, 2.0**-126
 """Their smallest normal numbers; below them digits are lost, and soon everything."""
+RANDOM = "a random direction of the output"
+"""What is differentiated where there is no loss."""
 INPUT = "input"
 """The kind of the row that stands for the input, which is no layer."""
 
@@ -108,7 +111,7 @@ class ParameterRow(Part):
             as a root mean square; 0 if all units are the same.
         leading_share: for matrices and kernels: the share of the squared entries that one pair of singular vectors
             carries; 1 is a matrix of rank one.
-        gradient: the norm of its gradient; `None` without one.
+        gradient: the norm of its gradient; `None` without one, infinite where it is no number.
     """
 
     name: str
@@ -144,9 +147,10 @@ class Signal(Part):
         linear_feeds: of these, the ones whose values are only rearranged on the way.
         loss: what the loss was given, where there is one that is known.
         columns: for each input that is a table, its widest column.
+        dependence: how outputs depend on samples and arguments, where that was looked at.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(sparse=("parameters", "feeds", "linear_feeds", "loss", "columns"))
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=("parameters", "feeds", "linear_feeds", "loss", "columns", "dependence"))
 
     rows: tuple[SignalRow, ...]
     gradient_of: str
@@ -159,6 +163,7 @@ class Signal(Part):
     linear_feeds: tuple[tuple[int, ...], ...] = ()
     loss: LossFacts | None = None
     columns: tuple[WidestColumn | None, ...] = ()
+    dependence: SampleFacts | None = None
 
     @property
     def inputs(self) -> tuple[SignalRow, ...]:

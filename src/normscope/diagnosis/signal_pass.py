@@ -27,7 +27,8 @@ from ..listening.listener import ForwardListener
 from .autograd_flow import Feed, find_feeds, reached_parameters
 from .examined import UnitsOverData
 from .loss_facts import LossFacts, LossListener
-from .signal import BFLOAT16_NORMAL, FLOAT16_NORMAL, INPUT, ParameterRow, Signal, SignalRow, WidestColumn
+from .sample_pass import SampleFacts, compare_samples
+from .signal import BFLOAT16_NORMAL, FLOAT16_NORMAL, INPUT, RANDOM, ParameterRow, Signal, SignalRow, WidestColumn
 
 FLAT = 0.01
 """Nearer to an end of its range than this share of the range, a sigmoid or tanh has less than a twentieth of its
@@ -45,7 +46,7 @@ HIDDEN_BELOW = 1e4
 """A score this far below the largest of its row is that of a hidden position."""
 POWER_STEPS = 4
 """Enough to tell a matrix of rank one: one step finds its direction."""
-RANDOM, LOSS = "a random direction of the output", "the loss"
+LOSS = "the loss"
 
 Loss = Callable[..., Tensor]
 
@@ -112,7 +113,16 @@ def watch_signal(
         linear_feeds=tuple(tuple(feed.layer for feed in feeds if feed.rearranged) for feeds in listener.feeds),
         loss=listener.loss,
         columns=listener.columns(),
+        dependence=_dependence(model, batch),
     )
+
+
+def _dependence(model: nn.Module, batch: Any) -> SampleFacts | None:
+    """Return how outputs depend on samples and arguments; None for models that take no other batch than this."""
+    try:
+        return compare_samples(model, batch)
+    except Exception:
+        return None
 
 
 def _both_ways(
@@ -294,7 +304,7 @@ class _SignalListener(ForwardListener):
     def parameters(self) -> tuple[ParameterRow, ...]:
         """Fetch what is to be said of the parameters."""
         held = [(n, p) for n, p in self.model.named_parameters() if not is_lazy(p) and p.numel() and not p.is_meta]
-        none = torch.full((1,), math.nan, dtype=torch.float64)
+        none = torch.full((1,), -1.0, dtype=torch.float64)
         fetched = _fetched([_parameter_statistics(p) for _, p in held])
         norms = _fetched([self._of_parameters.get(id(p), none).reshape(1) for _, p in held])
         return tuple(
@@ -309,7 +319,7 @@ class _SignalListener(ForwardListener):
                 greatest=greatest,
                 row_deviation=None if math.isnan(between) else between,
                 leading_share=None if math.isnan(share) else share,
-                gradient=None if math.isnan(norm) else norm,
+                gradient=None if norm < 0.0 else math.inf if math.isnan(norm) else norm,
             )
             for (name, parameter), (size, least, greatest, between, share), (norm,) in zip(
                 held, fetched, norms, strict=True
@@ -462,8 +472,9 @@ def _one_hot(query: Tensor, key: Tensor, mask: Tensor | None, scale: float | Non
 
 @torch.no_grad()
 def _saturated_gates(call: FunctionCall, made: Tensor) -> Tensor | None:
-    """Return the share of the gates of a recurrent layer (its first, if it has several) that are wide open or shut.
+    """Return the share of a recurrent layer's gates that are wide open or shut, for the kind of gate with most of them.
 
+    Of several layers the first is looked at.
     The state that a step reads is the output of the step before; where there are several layers, it is left out.
     """
     if call.name == "rnn_tanh":
@@ -478,9 +489,9 @@ def _saturated_gates(call: FunctionCall, made: Tensor) -> Tensor | None:
         before = made.roll(1, time)
         before.select(time, 0).zero_()
         gates = gates + before @ weights[1].mT
-    kept = torch.cat([part for k, part in enumerate(gates.chunk(4 if call.name == "lstm" else 3, -1)) if k != 2], -1)
     edge = math.log((1.0 - FLAT) / FLAT)
-    return (kept.abs() > edge).double().mean()
+    kept = [part for k, part in enumerate(gates.chunk(4 if call.name == "lstm" else 3, -1)) if k != 2]
+    return torch.stack([(part.abs() > edge).double().mean() for part in kept]).amax()
 
 
 @torch.no_grad()

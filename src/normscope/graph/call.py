@@ -63,13 +63,17 @@ class Call:
 
     def sample(self, index: int = 0) -> Call:
         """Return the same call on one sample alone, in memory of its own."""
-        return self._with_tensors(lambda tensor: tensor[index].unsqueeze(0).clone())
+        return self.changed(lambda tensor: tensor[index].unsqueeze(0).clone())
+
+    def first(self, samples: int) -> Call:
+        """Return the same call on the first samples, in memory of their own."""
+        return self.changed(lambda tensor: tensor[:samples].clone())
 
     def rolled(self) -> Call:
         """Return the same call with every sample at the next place of the batch, the last one at the first."""
-        return self._with_tensors(lambda tensor: tensor.roll(1, 0))
+        return self.changed(lambda tensor: tensor.roll(1, 0))
 
-    def _with_tensors(self, change: Callable[[Tensor], Tensor]) -> Call:
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Call:
         """Return the call with all tensors changed that have a first dimension."""
         args, kwargs = tree_map(
             lambda v: change(v) if isinstance(v, Tensor) and v.ndim else v, (self.args, self.kwargs)

@@ -20,22 +20,34 @@ from .expanding import expanding_normalizer, joined
 from .facts import not_lipschitz, redundant_bias, steep_activation
 from .growth import exploding_run
 from .loose import loose_bound
-from .loss import activation_before_loss, loss_not_finite, no_better_than_constant, one_class, targets_do_not_fit
+from .loss import (
+    activation_before_loss,
+    loss_not_finite,
+    no_better_than_constant,
+    no_loss_gradient,
+    one_class,
+    targets_do_not_fit,
+)
 from .parameters import (
+    branch_dominates,
     cut_gradient,
+    embedding_scale,
     equal_units,
     frozen_layer,
+    gradient_not_finite,
     rank_one,
     recurrent_scale,
     scale_stands_out,
+    strong_dropout,
     unused_parameters,
     zero_weights,
 )
+from .samples import constant_input, input_ignored, samples_mixed
 from .saturated import saturated_units
 from .scale import half_precision, input_scale, one_column
 from .spectral import spectral_norm_off
 from .statistics_sets import small_batch, stale_statistics, tiny_sets
-from .structure import constant_output, missing_activation
+from .structure import constant_output, hidden_softmax, missing_activation
 
 LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     non_finite_weights,
@@ -44,8 +56,13 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     activation_before_loss,
     targets_do_not_fit,
     one_class,
+    no_loss_gradient,
+    gradient_not_finite,
     input_scale,
     one_column,
+    constant_input,
+    samples_mixed,
+    input_ignored,
     gradient_mismatch,
     cut_gradient,
     unused_parameters,
@@ -53,8 +70,12 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     zero_weights,
     recurrent_scale,
     scale_stands_out,
+    embedding_scale,
+    branch_dominates,
     rank_one,
     missing_activation,
+    hidden_softmax,
+    strong_dropout,
     tiny_sets,
     eps_scale,
     spectral_norm_off,

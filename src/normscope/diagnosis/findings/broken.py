@@ -57,8 +57,8 @@ def non_finite_activations(examined: Examined) -> Iterator[Finding]:
         where=where,
         seen=f"{f'`{where}`' if where else 'The model'} is the first module with {what}.",
         why="A value overflowed or was divided by zero here, and everything computed from it is lost.",
-        advice="Look at this module's input: NaN in the data, values beyond the range of its dtype (65,504 in "
-        "float16), the logarithm, root or quotient of a zero, a row that is masked out wholly. Normalize before it, or "
-        "run it in float32.",
+        advice="Check the data for NaN first (torch.isfinite). Then look inside this module: clamp, or add a small eps "
+        "of 1e-8, before a logarithm, a root or a division; check the mask for rows that hide every position; run it "
+        "in float32 if its values leave the range of float16 (65,504).",
         numbers={},
     )

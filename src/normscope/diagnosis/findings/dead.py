@@ -240,7 +240,7 @@ def dead_relu(examined: Examined) -> Iterator[Finding]:
         count, size = int(units.dead.sum()), units.dead.numel()
         if count:
             before = frozenset() if examined.signal is None else examined.signal.paths_before(where, "relu")
-            chance = (3.0 if fresh else 2.0) * math.sqrt(0.25 / size)
+            chance = (2.0 if fresh else 1.5) * math.sqrt(0.25 / size)
             limit = CENTRED_OFF if before and before <= centred else HALF_OFF + chance
             many = count == size or count / size > limit
             cause = _bias_below(examined, before, units.dead) if many else None

@@ -19,8 +19,10 @@ from .growth import exploding_run
 WEIGHTS = ("linear", "convolution")
 FEW = 4
 """A network with fewer weight layers than this has no depth to speak of."""
+FADED_DECADES = 3.0
+"""Decades that a gradient loses over all layers by its typical step; healthy models of the tests stay within 2."""
 DECADES = 5.0
-"""Decades that a gradient, or a signal, loses or gains over all layers by its typical step.
+"""Decades that a gradient, or a signal, gains over all layers by its typical step.
 
 Healthy models of the tests stay within 2. A BatchNorm network without skips gains 0.083 a layer at the start (Yang et
 al. 2019): 50 layers are 4.
@@ -45,7 +47,7 @@ def gradient_vanishing(examined: Examined) -> Iterator[Finding]:
     if signal is None:
         return
     back = _back(signal)
-    if not back >= DECADES:
+    if not back >= FADED_DECADES:
         return
     first, count = _first(signal), pluralise(len(signal.layers), "layer")
     left = -back if first.log10_gradient in (None, -math.inf) else first.log10_gradient
@@ -165,7 +167,7 @@ def gradient_jump(examined: Examined) -> Iterator[Finding]:
 def no_gradient(examined: Examined) -> Iterator[Finding]:
     """A layer that no gradient gets past."""
     signal = examined.signal
-    if signal is None or (_deep(examined) is not None and _back(signal) >= DECADES):
+    if signal is None or (_deep(examined) is not None and _back(signal) >= FADED_DECADES):
         return  # a gradient that fades may well end at zero
     rows = [row for row in signal.layers if row.log10_gradient is not None]
     blocked = next((k for k, row in enumerate(rows) if row.log10_gradient != -math.inf), len(rows))

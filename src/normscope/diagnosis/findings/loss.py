@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from ...core.finding import Finding, Severity
 from ..examined import Examined
-from ..loss_facts import BINARY, CLASSES, LossFacts, is_fresh
+from ..loss_facts import BINARY, CLASSES, LossFacts, is_fresh, looks_fresh
+from ..signal import RANDOM
 from .finding_words import figure, figures, percent
 
 RANGES = {"Softmax": (0.0, 1.0), "Sigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0), "Relu": (0.0, math.inf)}
@@ -20,6 +21,11 @@ FAR_ABOVE = 10.0
 """A fresh model starts near the loss of a blind guess."""
 OTHER_SCALE = 30.0
 """A factor between the size of targets and that of outputs; training makes up for less soon."""
+SMALL_TARGETS = 1e-3
+"""Root mean square: a fresh network's outputs are a hundred times as large."""
+MOST_SMOOTHING = 0.5
+ENOUGH_LABELS = 48
+"""Samples from which a share of 95 % is no chance."""
 ONE_SIDED = 0.95
 """A share of samples of one class at which always guessing it is hard to beat."""
 
@@ -47,7 +53,7 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
     facts = _facts(examined)
     if facts is None:
         return
-    applied = APPLIED.get(facts.name)
+    applied, place = APPLIED.get(facts.name), _last_activation(examined, facts)
     if facts.name in CLASSES and len(facts.output_shape) > 1 and facts.output_shape[1] == 1:
         yield _mismatch(
             "The output has one class: its softmax is 1 whatever the input, and the loss is 0.",
@@ -59,7 +65,8 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
         yield _mismatch(
             "The model ends in a softmax over one output, which is 1 whatever the input.",
             "The output does not depend on the input, and no gradient comes back.",
-            "Use a sigmoid (or none, with loss bce_with_logits) for one output.",
+            "Remove the softmax: for one output use the loss bce_with_logits on the raw score, or a sigmoid with bce.",
+            where=place,
         )
     elif facts.name == "cross_entropy" and (facts.probabilities or facts.last in RANGES):
         what = "a softmax" if facts.probabilities else f"a {facts.last.lower()}"
@@ -71,6 +78,7 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
             "Cross entropy expects scores without limits: between these limits no class can become certain, the "
             "gradients are small, and the loss cannot fall far.",
             f"Remove {what} at the end of the model: cross_entropy takes the scores (logits) of the last layer.",
+            where=place,
         )
     elif facts.name == "bce_with_logits" and facts.last in RANGES:
         yield _mismatch(
@@ -78,6 +86,7 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
             f"{' once more' if applied == facts.last.lower() else ''}.",
             "The probability of a class cannot leave a small range, gradients are small, and the loss cannot fall far.",
             f"Remove the {facts.last.lower()} at the end of the model, or use the loss bce on probabilities.",
+            where=place,
         )
     elif facts.name == "nll" and not facts.log_probabilities:
         yield _mismatch(
@@ -86,6 +95,55 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
             "End the model in log_softmax, or use cross_entropy, which applies it.",
             code="loss-does-not-fit",
         )
+    elif facts.name == "kl_div" and not facts.log_probabilities:
+        yield _mismatch(
+            "kl_div expects logarithms of probabilities as its input, and the exponentials of the outputs do not add "
+            "up to 1.",
+            "It then measures no divergence: it can be negative, and its smallest value is not where the two agree.",
+            "Apply log_softmax to the outputs before the loss instead of softmax, or use cross_entropy.",
+            code="loss-does-not-fit",
+        )
+    if facts.smoothing > MOST_SMOOTHING:
+        yield _mismatch(
+            f"The loss spreads {percent(facts.smoothing)} of each label over all classes (label_smoothing).",
+            "What is left of the label is less than what is spread: the best output hardly names a class.",
+            "Use the loss with a label_smoothing of 0.1 or none.",
+            code="loss-does-not-fit",
+        )
+
+
+def no_loss_gradient(examined: Examined) -> Iterator[Finding]:
+    """A loss from which no gradient comes back to any parameter, or exactly zero to all of them."""
+    signal = examined.signal
+    if signal is None or signal.gradient_of == RANDOM:
+        return
+    trained = [row for row in signal.parameters if row.trainable]
+    if not trained or any(row.gradient for row in trained):
+        return
+    cut = all(row.gradient is None for row in trained)
+    yield Finding(
+        code="no-loss-gradient",
+        severity=Severity.ERROR,
+        where="the loss",
+        seen="No gradient of the loss reaches any parameter: it is not differentiable, or autograd's graph is cut."
+        if cut
+        else "The gradient of the loss is exactly zero for every parameter.",
+        why="No step changes anything, however long the training is.",
+        advice="Train on a loss that is differentiable in the outputs: use cross_entropy or mse in place of a rate of "
+        "errors, and avoid argmax, rounding, comparisons, .item() and detach() on its way."
+        if cut
+        else "Look at what stands between the last layer and the loss: a clamp that holds every output, a softmax over "
+        "one output, a ReLU that is never positive. Remove it, and let the last layer be linear.",
+        numbers=figures(parameters=len(trained)),
+    )
+
+
+def _last_activation(examined: Examined, facts: LossFacts) -> str:
+    """Return the module that made the outputs, if it is an activation; otherwise the loss."""
+    layers = () if examined.signal is None else examined.signal.layers
+    last = layers[-1] if layers else None
+    named = last is not None and last.path and last.kind.replace("_", "") == facts.last.lower()
+    return last.path if last is not None and named else "the loss"
 
 
 def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
@@ -129,6 +187,14 @@ def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
             "do.",
             code="loss-does-not-fit",
         )
+    elif 0.0 < facts.target_size < SMALL_TARGETS:
+        yield _mismatch(
+            f"The targets have size {figure(facts.target_size)}.",
+            "Errors of this size have a loss near zero whatever the model says: gradients are tiny, and a constant "
+            "looks perfect.",
+            "Standardise the targets (subtract their mean, divide by their deviation), and undo it at the end.",
+            code="targets-scale",
+        )
     elif facts.target_size > OTHER_SCALE * max(facts.output_size, 1.0):
         yield _mismatch(
             f"The targets have size {figure(facts.target_size)} and the outputs {figure(facts.output_size)}.",
@@ -144,7 +210,13 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
     facts = _facts(examined)
     if facts is None or facts.blind is None or not math.isfinite(facts.value) or facts.blind <= 1e-9:
         return
-    fresh = is_fresh(examined.model)
+    last = (
+        next((row.path for row in reversed(examined.signal.layers) if row.kind == "linear"), "")
+        if examined.signal
+        else ""
+    )
+    head = dict(examined.model.named_modules()).get(last)
+    fresh = is_fresh(examined.model) or (head is not None and looks_fresh(head))
     share = facts.value / facts.blind
     told = f"The loss is {figure(facts.value)}; the best output that is the same for every sample has "
     f"{figure(facts.blind)}"
@@ -157,8 +229,9 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
             where="the loss",
             seen=f"{told}.",
             why="The model has learned nothing about its input, or forgets it: a constant would do as well.",
-            advice="Look at the findings above first. Then try to fit ten samples: if even their loss does not fall, "
-            "the fault is in the model, the loss or the labels; if it does, in the learning rate or in the data.",
+            advice="Check the labels first: do they belong to these rows, in this order, from class 0? Then try to fit "
+            "ten samples: if even their loss does not fall, the fault is in the model or the loss; if it does, lower "
+            "the learning rate.",
             numbers=figures(loss=facts.value, blind=facts.blind),
         )
     elif fresh and share >= FAR_ABOVE and facts.name in CLASSES:
@@ -190,7 +263,9 @@ def one_class(examined: Examined) -> Iterator[Finding]:
     elif facts.largest_class is not None and facts.largest_class > ONE_SIDED:
         yield Finding(
             code="one-class",
-            severity=Severity.INFO,
+            severity=Severity.WARNING
+            if examined.signal and examined.signal.samples >= ENOUGH_LABELS
+            else Severity.INFO,
             where="the targets",
             seen=f"{percent(facts.largest_class)} of the targets are of one class.",
             why="Always guessing this class is hard to beat, and accuracy says little.",
@@ -207,7 +282,7 @@ def _shape(shape: tuple[int, ...]) -> str:
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 
-def _mismatch(seen: str, why: str, advice: str, *, code: str = "activation-before-loss") -> Finding:
-    return Finding(
-        code=code, severity=Severity.WARNING, where="the loss", seen=seen, why=why, advice=advice, numbers={}
-    )
+def _mismatch(
+    seen: str, why: str, advice: str, *, code: str = "activation-before-loss", where: str = "the loss"
+) -> Finding:
+    return Finding(code=code, severity=Severity.WARNING, where=where, seen=seen, why=why, advice=advice, numbers={})

@@ -7,11 +7,14 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from statistics import median
 
+from torch.nn.modules.dropout import _DropoutNd
+
 from ...core.finding import Finding, Severity
 from ...listening.calls import NORMALIZERS
 from ...report.words import listed, pluralise
 from ..examined import Examined
-from ..signal import ParameterRow
+from ..loss_facts import is_fresh, looks_fresh
+from ..signal import INPUT, ParameterRow, Signal
 from .depth import WEIGHTS
 from .finding_words import figure, figures, percent
 
@@ -23,6 +26,11 @@ RECURRENT = ("lstm", "gru", "rnn")
 MOST_GAIN = {"lstm": 4.0, "gru": 4.0, "rnn": 2.0}
 LEAST_GAIN = 0.05
 """Root mean square times root of the width: torch's default gives 0.58, an orthogonal matrix 1; gates allow more."""
+LARGE_EMBEDDING = 30.0
+"""Root mean square: torch starts at 1, transformers at 0.02."""
+BRANCH = 50.0
+"""A factor between a branch and what it is added to; fresh transformers stay within 10."""
+STRONG_DROPOUT = 0.75
 FEWEST_ROWS = 6
 """A matrix with fewer rows or columns has next to no rank to lose."""
 
@@ -65,9 +73,9 @@ def cut_gradient(examined: Examined) -> Iterator[Finding]:
         seen=f"No gradient can reach {pluralise(len(cut), 'trainable parameter')} of "
         f"{listed([f'`{path}`' for path in modules], most=3)}: autograd's graph ends behind `{last}`.",
         why="What no gradient reaches never learns, however long the training is.",
-        advice=f"Look behind `{last}` for detach(), .data, .item(), torch.no_grad(), argmax, rounding or a tensor "
-        "that is "
-        "built anew from values, and take it out. If these layers are frozen on purpose, set requires_grad_(False).",
+        advice=f"Remove what cuts it behind `{last}`: detach(), .data, .item(), torch.no_grad(), a tensor built anew "
+        "from values; for argmax or rounding use a softmax or a straight-through estimator. If these layers are frozen "
+        "on purpose, set requires_grad_(False).",
         numbers=figures(parameters=len(cut), share=share),
     )
 
@@ -86,7 +94,21 @@ def frozen_layer(examined: Examined) -> Iterator[Finding]:
         for number, path in enumerate(held)
         if not any(trains[path]) and any(any(trains[before]) for before in held[:number])
     ]
-    if frozen and any(any(trains[path]) for path in held):
+    modules = dict(examined.model.named_modules())
+    random = [path for path in held if not any(trains[path]) and looks_fresh(modules[path])]
+    if random and any(any(trains[path]) for path in held):
+        yield Finding(
+            code="frozen-layer",
+            severity=Severity.WARNING,
+            where=random[0],
+            seen=f"{listed([f'`{path}`' for path in random], most=3)} {'does' if len(random) == 1 else 'do'} not train "
+            "(requires_grad is False), and the weights are still those of a random start.",
+            why="A layer that is frozen before it was trained hands on random features, and the others have to make do "
+            "with them.",
+            advice="Call requires_grad_(True) on it, or load the trained weights that were to be frozen.",
+            numbers=figures(layers=len(random)),
+        )
+    elif frozen and any(any(trains[path]) for path in held):
         yield Finding(
             code="frozen-layer",
             severity=Severity.INFO,
@@ -131,7 +153,7 @@ def zero_weights(examined: Examined) -> Iterator[Finding]:
             continue
         before = [other.gradient for other in layers[:number] if other.trainable]
         behind = any(other.least or other.greatest for other in layers[number + 1 :])
-        closed = bool(before) and not any(before) and behind
+        closed = bool(before) and not any(before) and behind and not _reads_samples(signal)
         where = row.module or row.name
         yield Finding(
             code="zero-weights",
@@ -148,6 +170,12 @@ def zero_weights(examined: Examined) -> Iterator[Finding]:
             else "Nothing to do for a fresh model. After training it means that the layer got no gradient.",
             numbers={},
         )
+
+
+def _reads_samples(signal: Signal) -> bool:
+    """Whether the values that the last layer hands on differ from sample to sample."""
+    last = signal.layers[-1] if signal.layers else None
+    return last is not None and bool(last.sample_deviation) and signal.samples > 1
 
 
 def rank_one(examined: Examined) -> Iterator[Finding]:
@@ -177,9 +205,10 @@ def scale_stands_out(examined: Examined) -> Iterator[Finding]:
     ran = {row.path for row in signal.layers if row.kind in (*WEIGHTS, *RECURRENT)}
     layers = [row for row in signal.parameters if _is_matrix(row) and row.used and row.module in ran]
     sizes = {row.name: row.root_mean_square * math.sqrt(math.prod(row.shape[1:])) for row in layers}
-    if len(sizes) < 3:
+    if not sizes:
         return
-    last, usual = layers[-1].name, median(sizes.values())
+    last, usual = layers[-1].name, median(sizes.values()) if len(sizes) > 2 else 1.0
+    fresh = is_fresh(examined.model)
     normalized = {
         signal.rows[feed].path
         for row, feeds in zip(signal.rows, signal.feeds, strict=False)
@@ -190,7 +219,7 @@ def scale_stands_out(examined: Examined) -> Iterator[Finding]:
         if not sizes[row.name] or not usual:
             continue
         factor = sizes[row.name] / usual
-        harmless = factor < 1.0 and (row.name == last or row.module in normalized)
+        harmless = factor < 1.0 and ((fresh and row.name == last) or row.module in normalized)
         if STANDS_OUT > factor > 1.0 / STANDS_OUT or harmless:
             continue  # a small last layer is a common start, and a normalizer undoes a small scale
         yield Finding(
@@ -205,6 +234,110 @@ def scale_stands_out(examined: Examined) -> Iterator[Finding]:
             "it: a factor in its initialisation, a wrong fan, a unit of measurement.",
             numbers=figures(factor=factor, root_mean_square=row.root_mean_square),
         )
+
+
+def embedding_scale(examined: Examined) -> Iterator[Finding]:
+    """Embeddings far larger than networks start with, or than another embedding that they are added to."""
+    signal = examined.signal
+    if signal is None:
+        return
+    sizes = {number: row.root_mean_square for number, row in enumerate(signal.rows) if row.kind == "embedding"}
+    pairs = [
+        (large, small)
+        for feeds in signal.feeds
+        for large in feeds
+        for small in feeds
+        if (sizes.get(large) or 0.0) > STANDS_OUT * (sizes.get(small) or math.inf)
+    ]
+    for number, size in sizes.items():
+        beside = next((signal.rows[small].path for large, small in pairs if large == number), None)
+        if beside is None and not (size or 0.0) > LARGE_EMBEDDING:
+            continue
+        where = signal.rows[number].path
+        yield Finding(
+            code="layer-scale",
+            severity=Severity.WARNING,
+            where=where,
+            seen=f"The vectors of the embedding `{where}` have entries of size {figure(size or 0.0)}"
+            + (f", far beyond those of `{beside}`, which they are added to." if beside else "."),
+            why="What is so much larger than the rest decides everything behind it: attention looks at one place, "
+            "normalizers leave nothing of the other summand, and gradients to it are tiny.",
+            advice="Initialise this embedding as the others, torch.nn.init.normal_(weight, std=0.02), or rescale it: "
+            "divide its weights by this size.",
+            numbers=figures(root_mean_square=size),
+        )
+
+
+def branch_dominates(examined: Examined) -> Iterator[Finding]:
+    """A block whose branch is far larger than what it is added to."""
+    signal = examined.signal
+    if signal is None:
+        return
+    kinds = {*WEIGHTS, *RECURRENT, "attention", "embedding", INPUT}
+    for number, (row, feeds) in enumerate(zip(signal.rows, signal.feeds, strict=False)):
+        if row.kind in kinds or not row.kind[:1].isupper() or len(feeds) < 2:
+            continue
+        sizes = [(signal.rows[feed].root_mean_square or 0.0, feed) for feed in feeds]
+        (small, before), (large, branch) = min(sizes), max(sizes)
+        if not before < branch < number or not 0.0 < small * BRANCH < large:
+            continue
+        if not (row.root_mean_square or 0.0) > 0.5 * large:
+            continue
+        yield Finding(
+            code="branch-dominates",
+            severity=Severity.WARNING,
+            where=row.path,
+            seen=f"In `{row.path}` the branch through `{signal.rows[branch].path}` (size {figure(large)}) is "
+            f"{figure(large / small)} times as large as what it is added to (`{signal.rows[before].path}`, "
+            f"{figure(small)}).",
+            why="The sum is the branch: what came before is lost beside it, and the skip connection carries nothing.",
+            advice="Scale the branch: a factor of 1/sqrt(number of blocks) or a learned one that starts small, a "
+            "smaller initialisation of its last layer, or a normalizer before it.",
+            numbers=figures(ratio=large / small),
+        )
+        return
+
+
+def strong_dropout(examined: Examined) -> Iterator[Finding]:
+    """Dropout that takes nearly everything away."""
+    for path, module in examined.model.named_modules():
+        rate = getattr(module, "p", None) if isinstance(module, _DropoutNd) else getattr(module, "dropout", None)
+        if not isinstance(rate, float) or rate < STRONG_DROPOUT:
+            continue
+        yield Finding(
+            code="strong-dropout",
+            severity=Severity.WARNING,
+            where=path,
+            seen=f"`{path}` drops {percent(rate)} of the values in training.",
+            why="What is left is noise: each step trains on a few of the units, and their values are multiplied by "
+            f"{figure(1.0 / (1.0 - rate)) if rate < 1.0 else 'infinity'}.",
+            advice=f"Lower the dropout to 0.5 or less. p is the share that is dropped: to keep {percent(rate)}, set "
+            f"p={1.0 - rate:.2g}.",
+            numbers=figures(rate=rate),
+        )
+
+
+def gradient_not_finite(examined: Examined) -> Iterator[Finding]:
+    """Parameters whose gradient is NaN or infinite though every value of the forward is finite."""
+    signal = examined.signal
+    if signal is None or examined.data.not_finite is not None:
+        return
+    broken = [row for row in signal.parameters if row.gradient == math.inf]
+    if not broken or (signal.loss is not None and not math.isfinite(signal.loss.value)):
+        return
+    order = {row.path: number for number, row in enumerate(signal.rows)}
+    last = max(broken, key=lambda row: order.get(row.module, -1))
+    yield Finding(
+        code="gradient-not-finite",
+        severity=Severity.ERROR,
+        where=last.module or last.name,
+        seen=f"All values are finite, and the gradient of {pluralise(len(broken), 'parameter')} is NaN or infinite: "
+        f"`{last.name}` is the one nearest to the output.",
+        why="One step with such a gradient makes the weights NaN.",
+        advice="Look behind this layer for a root or a norm of zero, 0/0 hidden by torch.where, or a power below 1: "
+        "add a small eps inside the root (torch.sqrt(x + 1e-12)), or clamp before it.",
+        numbers=figures(parameters=len(broken)),
+    )
 
 
 def recurrent_scale(examined: Examined) -> Iterator[Finding]:

@@ -6,43 +6,80 @@ from collections.abc import Iterator, Sequence
 
 from ...core.finding import Finding, Severity
 from ..examined import Examined
+from ..loss_facts import is_fresh
 from ..signal import SignalRow
 from .depth import WEIGHTS
 from .finding_words import figures, percent
 
-MOST = {"sigmoid": 0.5, "tanh": 0.5, "hardsigmoid": 0.5, "softmax": 0.9, "attention": 0.9, "lstm": 0.9, "gru": 0.9,
+MOST = {"sigmoid": 0.5, "tanh": 0.5, "hardsigmoid": 0.5, "softmax": 0.75, "attention": 0.75, "lstm": 0.9, "gru": 0.9,
         "rnn": 0.9}  # fmt: skip
 """Shares: half of all gates wide open or shut is common after training, and a few attention heads that look at one
 token too; beyond that hardly any gradient is left."""
 
 
+GATES = (
+    "Reset the biases of the gates (zero, and 1 for the forget gate of an LSTM) and initialise the recurrent weights "
+    "orthogonally; scale the inputs to size 1."
+)
 NEARLY_ALL = 0.9
 """A share beyond which it is a fault: networks that train well have up to nine in ten in a first layer."""
 
 
 def saturated_units(examined: Examined) -> Iterator[Finding]:
     """Sigmoid, tanh and softmax inside the network of which most lie in their flat parts."""
-    for row in _hidden(() if examined.signal is None else examined.signal.layers):
-        if row.saturated is None or not row.saturated > MOST[row.kind]:
+    layers = () if examined.signal is None else examined.signal.layers
+    hidden, fresh = _hidden(layers), is_fresh(examined.model)
+    for number, row in enumerate(layers):
+        inside = number < len(hidden)
+        if row.saturated is None or not row.saturated > MOST[row.kind] or not (inside or fresh):
+            continue  # a trained output may well be certain
+        path = _place(examined, row)
+        where = f"`{path}`" if path else "the model"
+        if row.kind in ("softmax", "attention"):
+            yield _one_place(row, path, where)
             continue
-        where = f"`{row.path}`" if row.path else "the model"
-        rows = row.kind in ("softmax", "attention")
         yield Finding(
             code="saturated-units",
-            severity=Severity.WARNING if row.saturated > NEARLY_ALL else Severity.INFO,
-            where=row.path,
+            severity=Severity.WARNING if row.saturated > NEARLY_ALL or not inside else Severity.INFO,
+            where=path,
             seen=f"{percent(row.saturated)} of the {_counted(row)} of the {row.kind} in {where} "
-            + ("put more than 99 % on one entry." if rows else "lie within 1 % of its limits."),
+            "lie within 1 % of its limits.",
             why=f"There the {row.kind} is flat: hardly any gradient passes, and what comes before it stops learning.",
-            advice="Lower the scale of what enters it (weights, scores, a missing 1/sqrt(width)), normalize before it"
-            + (" (normalize queries and keys)." if rows else ", or use ReLU or GELU."),
+            advice=GATES
+            if row.kind in ("lstm", "gru")
+            else "Initialise the weights before it smaller (xavier_uniform_) and reset its bias to zero, put a "
+            "normalizer before it, standardise the inputs, or use ReLU or GELU.",
             numbers=figures(share=row.saturated),
         )
 
 
+def _one_place(row: SignalRow, path: str, where: str) -> Finding:
+    """Attention, or another softmax, whose rows look at one entry each."""
+    assert row.saturated is not None
+    return Finding(
+        code="attention-saturated",
+        severity=Severity.WARNING,
+        where=path,
+        seen=f"{percent(row.saturated)} of the rows of the {row.kind} in {where} put more than 99 % on one entry.",
+        why="There the softmax is flat: hardly any gradient reaches queries and keys, and which entry a row looks at "
+        "is left to the start.",
+        advice="Divide the scores by sqrt(width of a head), normalize queries and keys, or initialise the weights that "
+        "make them smaller.",
+        numbers=figures(share=row.saturated),
+    )
+
+
+def _place(examined: Examined, row: SignalRow) -> str:
+    """Return the module to name: that of the activation, or the layer before where a function was called instead."""
+    module = dict(examined.model.named_modules()).get(row.path)
+    before = () if examined.signal is None else sorted(examined.signal.paths_before(row.path, row.kind))
+    called = row.kind in ("sigmoid", "tanh") and module is not None and any(module.children())
+    return before[0] if called and before else row.path
+
+
 def _counted(row: SignalRow) -> str:
     """Say what a share is counted in."""
-    return {"softmax": "rows", "attention": "rows", "lstm": "gates", "gru": "gates"}.get(row.kind, "values")
+    return "gates of one kind" if row.kind in ("lstm", "gru") else "values"
 
 
 def _hidden(rows: Sequence[SignalRow]) -> list[SignalRow]:

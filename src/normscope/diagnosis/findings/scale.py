@@ -109,6 +109,18 @@ def half_precision(examined: Examined) -> Iterator[Finding]:
     if _size(largest) * NEAR > FLOAT16_LARGEST and largest.dtype != "bfloat16":
         yield _overflow(largest, "float16", FLOAT16_LARGEST, Severity.INFO)
         return
+    lost = [row for row in rows if row.dtype == "float16" and row.log10_gradient == -math.inf]
+    if lost and any((row.log10_gradient or -math.inf) > -math.inf for row in rows):
+        yield Finding(
+            code="half-precision",
+            severity=Severity.WARNING,
+            where=lost[-1].path,
+            seen=f"In float16 the gradient is exactly zero at `{lost[-1].path}`, though it is not behind it.",
+            why="Gradients below 6e-8 become zero in float16: the layers before get none.",
+            advice="Scale the loss (torch.amp.GradScaler), or train in bfloat16 or float32.",
+            numbers={},
+        )
+        return
     halves = [row for row in rows if row.dtype == "float16" and row.kind != "softmax"]
     small = max(halves, key=lambda row: row.below_float16 or 0.0, default=None)
     if small is not None and small.below_float16 is not None and small.below_float16 > MOSTLY:

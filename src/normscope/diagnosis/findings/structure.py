@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from torch import nn
 
 from ...core.finding import Finding, Severity
+from ...listening.calls import NORMALIZERS
 from ...report.words import pluralise
 from ..examined import Examined
 from ..signal import Signal, SignalRow
@@ -22,21 +24,53 @@ def missing_activation(examined: Examined) -> Iterator[Finding]:
     signal = examined.signal
     if signal is None:
         return
+    readers = Counter(feed for feeds in signal.feeds for feed in set(feeds))
     for number, feeds in enumerate(signal.linear_feeds):
         row = signal.rows[number]
         if row.kind not in WEIGHTS:
             continue
-        for before in (signal.rows[feed] for feed in feeds):
+        for feed in feeds:
+            through = [feed, *(signal.linear_feeds[feed] if signal.rows[feed].kind in NORMALIZERS else ())]
+            before = signal.rows[through[-1]]
             if before.kind not in WEIGHTS or _is_factorization(examined, before, row):
                 continue
+            if any(readers[place] > 1 for place in through):
+                continue  # a skip, a gate or heads read it too
             yield Finding(
                 code="missing-activation",
                 severity=Severity.WARNING,
                 where=row.path,
-                seen=f"`{before.path}` hands its output straight to `{row.path}`: there is no activation between them.",
+                seen=f"`{before.path}` hands its output to `{row.path}`"
+                + (f" by way of the normalizer `{signal.rows[feed].path}`" if len(through) > 1 else "")
+                + ": there is no activation between them.",
                 why="Two linear layers in a row compute what one could: the first adds weights and no power.",
                 advice=f"Put an activation (ReLU, GELU) between `{before.path}` and `{row.path}`, or remove one of "
                 "them.",
+                numbers={},
+            )
+
+
+def hidden_softmax(examined: Examined) -> Iterator[Finding]:
+    """A softmax in the place of an activation: between two weight layers."""
+    signal = examined.signal
+    if signal is None:
+        return
+    for number, feeds in enumerate(signal.linear_feeds):
+        if signal.rows[number].kind not in WEIGHTS:
+            continue
+        for feed in feeds:
+            row, before = signal.rows[feed], signal.linear_feeds[feed]
+            if row.kind != "softmax" or not any(signal.rows[k].kind in WEIGHTS for k in before):
+                continue
+            yield Finding(
+                code="hidden-softmax",
+                severity=Severity.WARNING,
+                where=row.path,
+                seen=f"A softmax (`{row.path}`) is the activation between `{signal.rows[before[0]].path}` and "
+                f"`{signal.rows[number].path}`.",
+                why="A softmax makes the units of a layer share a sum of 1: each is small, their gradients are smaller, "
+                "and one unit can only rise where another falls.",
+                advice="Use ReLU or GELU between layers; a softmax belongs to the output or to attention.",
                 numbers={},
             )
 
@@ -72,7 +106,8 @@ def constant_output(examined: Examined) -> Iterator[Finding]:
     culprit = _first_constant(signal)
     if culprit is None:
         return
-    zero_head = culprit is last and last.deviation == 0.0 and last.mean == 0.0
+    zeros = {row.module for row in signal.parameters if len(row.shape) > 1 and row.least == row.greatest == 0.0}
+    zero_head = culprit is last and last.path in zeros
     yield Finding(
         code="output-constant",
         severity=Severity.INFO if zero_head else Severity.WARNING,

@@ -1,0 +1,79 @@
+"""Findings about samples: all the same, mixed with one another, or with an argument that the output does not read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...core.finding import Finding, Severity
+from ...report.words import listed, pluralise
+from ..examined import Examined
+from ..sample_pass import SampleFacts
+
+
+def constant_input(examined: Examined) -> Iterator[Finding]:
+    """A batch whose samples are all the same."""
+    facts, signal = _facts(examined), examined.signal
+    if facts is None or signal is None or not facts.identical:
+        return
+    yield Finding(
+        code="constant-input",
+        severity=Severity.WARNING,
+        where="input",
+        seen=f"All {pluralise(signal.samples, 'sample')} of the batch are the same.",
+        why="From samples that do not differ nothing about their differences can be learned.",
+        advice="Look at how the data are loaded: an index that does not move, a division of integers, an augmentation "
+        "that wipes everything out, a path that always gives the same file.",
+        numbers={},
+    )
+
+
+def samples_mixed(examined: Examined) -> Iterator[Finding]:
+    """A network whose output for one sample depends on the other samples of the batch."""
+    facts = _facts(examined)
+    if facts is None or facts.mixed_at is None:
+        return
+    place = f"`{facts.mixed_at}` is the first module where" if facts.mixed_at else "In the model itself"
+    yield Finding(
+        code="samples-mixed",
+        severity=Severity.WARNING if facts.certain else Severity.INFO,
+        where=facts.mixed_at,
+        seen=f"In eval mode the output for one sample changes with the other samples of the batch. {place} one sample "
+        "shows in another.",
+        why="Labels are then compared with what belongs to several samples, and a prediction depends on what else is "
+        "in the batch.",
+        advice="Check the dim of every softmax, mean, sum, norm, reshape, flatten and transpose at or before this "
+        "place: dim 0 is the batch. Recurrent and attention layers need batch_first=True for inputs (batch, time, "
+        "features), and flatten needs start_dim=1. If samples are meant to meet (a graph, a set), there is nothing "
+        "to do.",
+        numbers={},
+    )
+
+
+def input_ignored(examined: Examined) -> Iterator[Finding]:
+    """An argument of the model that its output does not depend on."""
+    facts, signal = _facts(examined), examined.signal
+    if facts is None or signal is None or not facts.idle:
+        return
+    zeros = [
+        row.name for row in signal.parameters if row.used and len(row.shape) > 1 and row.least == row.greatest == 0
+    ]
+    for name, reader in facts.idle:
+        yield Finding(
+            code="input-ignored",
+            severity=Severity.INFO if zeros else Severity.WARNING,
+            where=reader or name,
+            seen=f"The output does not depend on the argument {name!r}: given the values of other samples it stays the "
+            "same."
+            + (f" `{reader}` is the first to read it." if reader else "")
+            + (f" {listed([f'`{row}`' for row in zeros], most=2)} hold zeros alone." if zeros else ""),
+            why="What should steer the network has no influence on it, and what reads it learns nothing.",
+            advice="This condition has no effect on the output: look on its way for a factor of zero or far too small "
+            "a scale, a mask that hides it (invert the mask?), an argument that is overwritten, a detach."
+            if not zeros
+            else "A layer that starts at zero opens with the first steps: nothing to do for a fresh model.",
+            numbers={},
+        )
+
+
+def _facts(examined: Examined) -> SampleFacts | None:
+    return None if examined.signal is None else examined.signal.dependence
