@@ -31,6 +31,7 @@ from .audit_steps import (
     trace,
     wrong_backwards,
 )
+from .checking import TOGETHER
 from .examined import DataSeen, Examined
 from .findings import look
 from .loss_facts import resolve_loss
@@ -235,7 +236,7 @@ def _notes(request: AuditRequest, captured: Captured | None, data: DataSeen) -> 
     """Return what the reader is told beside the figures, each sentence once."""
     notes = [] if captured is None else [*captured.graph.notes]
     if request.output == ALL_OUTPUTS:
-        notes.append("the model returns several tensors: they are measured together; choose one with output=")
+        notes.append(TOGETHER)
     if request.loader is None:
         notes.append(f"statistics come from the batch alone ({data.samples} samples): pass loader= for more")
     if captured is not None and not request.thorough:

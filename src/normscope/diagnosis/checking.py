@@ -23,6 +23,7 @@ from .rows import from_data
 from .signal import Signal
 from .signal_pass import Loss, watch_signal
 
+TOGETHER = "the model returns several tensors: they are measured together; choose one with output="
 BATCHES = 8
 """How many batches of a loader are read: enough for dead units and stale statistics of batches of usual size."""
 
@@ -54,7 +55,7 @@ def check(
             Gradients are then those of the loss, and it is looked at whether outputs and targets fit it. Without it
             gradients are those of a random direction of the output.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
-        output: which output to differentiate, for models with several.
+        output: which output to differentiate, for models with several; all of them together if not given.
         name: how the report calls the model; its class if not given.
 
     Returns:
@@ -92,6 +93,7 @@ def check(
             backwards=0 if signal is None else signal.backwards,
         ),
         skipped=tuple(skipped),
+        notes=() if signal is None or signal.outputs < 2 or output is not None else (TOGETHER,),
         provenance=provenance(device),
     )
 

@@ -114,6 +114,7 @@ def watch_signal(
         loss=listener.loss,
         columns=listener.columns(),
         dependence=_dependence(model, batch),
+        outputs=listener.outputs,
     )
 
 
@@ -133,6 +134,7 @@ def _both_ways(
         with LossListener() as losses:
             made = listener.forward(call)
             outputs = _outputs(made, output)
+            listener.outputs = len(outputs)
             objective = outputs if loss is None else [_loss_of(loss, made, outputs, batch, call)]
         listener.loss = losses.facts()
         listener.read_graph(objective if loss is not None else float_tensors(made))
@@ -187,6 +189,7 @@ class _SignalListener(ForwardListener):
         self.complete = False
         self.feeds: list[tuple[Feed, ...]] = []
         self.loss: LossFacts | None = None
+        self.outputs = 1
         self._columns: list[Tensor | None] = []
         self._samples = samples
         self._functions: list[Any] = []  # autograd's node of every row
