@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.fault_catalogue import open as open_half
 from torch import Tensor, nn
 
 import normscope as ns
+from benchmarks.fault_catalogue import open as open_half
 from normscope.core.errors import InputError
 from normscope.graph.ir import Graph
 

@@ -276,11 +276,11 @@ def run(model: nn.Module, call: Call) -> Tensor:
     except Exception as error:
         if torch.is_grad_enabled() and _runs_without_gradients(model, call):
             raise InputError(
-                f"the model runs on this batch ({_described(call)}), but not while gradients are taken: then it raises "
+                f"the model runs on this batch ({described(call)}), but not while gradients are taken: then it raises "
                 f"{describe_error(error)}. An operator on the way has no derivative; give it detached tensors"
             ) from error
         raise InputError(
-            f"the model raises {describe_error(error)}, on this batch ({_described(call)}). Pass a batch the model "
+            f"the model raises {describe_error(error)}, on this batch ({described(call)}). Pass a batch the model "
             "accepts: "
             "model(batch) must work for a tensor or one dict, model(*batch) for a tuple, model(**batch) for a dict "
             "whose keys are the names of forward's arguments."
@@ -302,7 +302,7 @@ def _runs_without_gradients(model: nn.Module, call: Call) -> bool:
     return True
 
 
-def _described(call: Call) -> str:
+def described(call: Call) -> str:
     """Say what a call passes: shapes, and the keys of a dict that is passed as one argument."""
     shapes = f"shapes {[tuple(leaf.shape) for leaf in call.leaves if isinstance(leaf, Tensor)]}"
     if not call.args or not isinstance(call.args[0], Mapping):
