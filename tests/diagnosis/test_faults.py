@@ -106,11 +106,17 @@ NUMBERS = torch.randn(64, 1, generator=torch.Generator().manual_seed(1))
         (mlp(outputs=1), 300.0 + NUMBERS, lambda output, y: nn.functional.mse_loss(output, y), "targets-scale"),
         (mlp(lambda model: None, nn.Tanh(), outputs=1), 5.0 * NUMBERS, "mse", "targets-out-of-range"),
         (mlp(), 0 * CLASSES, "cross_entropy", "one-class"),
+        (mlp(outputs=1), 1e-5 * NUMBERS, "mse", "targets-scale"),
+        (mlp(), CLASSES, nn.CrossEntropyLoss(label_smoothing=0.9), "loss-does-not-fit"),
+        (mlp(), CLASSES, nn.CrossEntropyLoss(label_smoothing=0.1), None),
+        (mlp(), CLASSES, lambda output, y: (output.argmax(1) != y).float().mean(), "no-loss-gradient"),
+        (mlp(), CLASSES, lambda output, y: nn.functional.cross_entropy(output.clamp(9.0, 9.5), y), "no-loss-gradient"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Using a target size")
 def test_losses(model, target, loss, expected):
-    assert warned(model, X, target, loss=loss) == ([] if expected is None else [(expected, "the loss")])
+    place = "5" if expected == "activation-before-loss" else "the loss"
+    assert warned(model, X, target, loss=loss) == ([] if expected is None else [(expected, place)])
 
 
 def test_a_loss_that_does_not_exist_is_refused():
@@ -167,4 +173,140 @@ def test_attention(fused, scale, expected):
     found = warned(
         layer if fused else nn.Sequential(nn.Linear(16, 16), Written(), nn.Linear(8, 8)), torch.randn(4, 7, 16)
     )
-    assert any(code == "saturated-units" for code, _ in found) == expected
+    assert any(code == "attention-saturated" for code, _ in found) == expected
+
+
+class Function(nn.Module):
+    """Layers, and a function of what they make."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor], *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers, self.function, self.head = nn.Sequential(*layers), function, nn.Linear(16, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.function(self.layers(x)))
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (torch.relu, []),
+        (lambda h: torch.relu(h - h.mean(0)), [("samples-mixed", "head")]),
+        (lambda h: torch.relu(h) * h.softmax(0), [("samples-mixed", "head")]),
+        (lambda h: torch.relu(h.reshape(16, -1).T), [("samples-mixed", "head")]),
+        (lambda h: torch.softmax(h, 1), [("hidden-softmax", "")]),
+    ],
+)
+def test_functions_between_layers(function, expected):
+    torch.manual_seed(0)
+    model = Function(function, nn.Linear(X.shape[1], 16))
+    assert warned(model, X, CLASSES, loss="cross_entropy") == expected
+
+
+def test_samples_that_may_meet_are_a_note():
+    torch.manual_seed(0)
+    model = Function(lambda h: torch.relu(h - h.mean(0)), nn.Linear(X.shape[1], 16))
+    assert "samples-mixed" in {finding.code for finding in ns.check(model, X).findings}
+    assert warned(model, X) == []  # without labels nobody knows what the first dimension counts
+
+
+def test_samples_that_are_all_the_same():
+    assert warned(mlp(), X[:1].repeat(8, 1)) == [("constant-input", "input")]
+
+
+class Conditioned(nn.Module):
+    """A network that is told the time."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor, self.body, self.time, self.head = factor, nn.Linear(8, 16), nn.Linear(1, 16), nn.Linear(16, 2)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        return self.head(torch.relu(self.body(x) + self.factor * self.time(t)))
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(1.0, []), (1e-7, [("input-ignored", "time")])])
+def test_an_argument_without_influence(factor, expected):
+    torch.manual_seed(0)
+    assert warned(Conditioned(factor), {"x": torch.randn(32, 8), "t": torch.rand(32, 1)}) == expected
+
+
+def test_an_argument_that_waits_behind_a_zero_is_a_note():
+    torch.manual_seed(0)
+    model = Conditioned(1.0)
+    nn.init.zeros_(model.time.weight)
+    nn.init.zeros_(model.time.bias)
+    batch = {"x": torch.randn(32, 8), "t": torch.rand(32, 1)}
+    codes = {finding.code: finding.severity for finding in ns.check(model, batch).findings}
+    assert codes.get("input-ignored", ns.Severity.INFO) is ns.Severity.INFO
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(0.5, []), (0.8, []), (0.95, [("strong-dropout", "2")])])
+def test_dropout(rate, expected):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(X.shape[1], 32), nn.ReLU(), nn.Dropout(rate), nn.Linear(32, 3))
+    assert warned(model.train(), X) == expected
+
+
+def test_a_layer_that_is_frozen_at_its_random_start():
+    model = mlp()
+    model[0].requires_grad_(False)
+    assert ("frozen-layer", "0") in warned(model, X)
+    with torch.no_grad():  # as training moves it
+        model[0].weight.mul_(1.7).add_(0.3 * torch.randn_like(model[0].weight))
+        model[0].bias.add_(0.2)
+    assert "frozen-layer" not in {code for code, _ in warned(model, X)}
+
+
+def test_a_gradient_that_is_no_number():
+    torch.manual_seed(0)
+    safe, broken = (
+        Function(
+            lambda h, eps=eps: (h - h).square().sum(1, keepdim=True).add(eps).sqrt() + h, nn.Linear(X.shape[1], 16)
+        )
+        for eps in (1e-6, 0.0)
+    )
+    assert warned(safe, X) == []
+    assert warned(broken, X) == [("gradient-not-finite", "layers.0")]
+
+
+class Embedded(nn.Module):
+    """Tokens and places, added; a block with a branch."""
+
+    def __init__(self, places: float = 1.0, branch: float = 1.0) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(20, 16), nn.Embedding(7, 16)
+        self.norm, self.up, self.last, self.head = (
+            nn.LayerNorm(16),
+            nn.Linear(16, 16),
+            nn.LayerNorm(16),
+            nn.Linear(16, 5),
+        )
+        self.branch = branch
+        with torch.no_grad():
+            self.places.weight *= places
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.tokens(ids) + self.places(torch.arange(7, device=ids.device))
+        return self.head(self.last(x + self.branch * self.up(self.norm(x))))
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, []),
+        ({"places": 100.0}, [("layer-scale", "places")]),
+        ({"places": 0.02}, [("layer-scale", "tokens")]),
+        ({"branch": 300.0}, [("branch-dominates", "last")]),
+    ],
+)
+def test_summands_that_drown_each_other(change, expected):
+    torch.manual_seed(0)
+    assert warned(Embedded(**change), torch.randint(0, 20, (12, 7))) == expected
+
+
+def test_a_normalizer_is_no_activation():
+    torch.manual_seed(0)
+    layers = [nn.Linear(X.shape[1], 32), nn.LayerNorm(32), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 3)]
+    assert warned(nn.Sequential(*layers), X) == [("missing-activation", "2")]
+    assert warned(nn.Sequential(*layers[:2], nn.ReLU(), *layers[2:]), X) == []

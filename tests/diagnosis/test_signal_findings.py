@@ -19,6 +19,7 @@ from .healthy import HEALTHY
 from .seen import INFO, WARNING, randn
 
 SIGNAL = {
+    "attention-saturated",
     "gradient-vanishing",
     "gradient-explosion",
     "exploding-run",
@@ -424,7 +425,7 @@ class TestSaturated:
                 assert finding["saturated-units"].numbers["share"] > 0.5
 
     def test_softmax_of_attention(self) -> None:
-        finding = found(self.Attention(100.0), randn(4, 7, 32))["saturated-units"]
+        finding = found(self.Attention(100.0), randn(4, 7, 32))["attention-saturated"]
         assert "rows of the softmax" in finding.seen
         assert not found(self.Attention(32.0**-0.5), randn(4, 7, 32))
 
@@ -470,9 +471,9 @@ class TestByHand:
     def profile(self, *decades: float) -> Examined:
         return self.examined(*(self.row(str(k), log10_gradient=value) for k, value in enumerate(decades)))
 
-    def test_a_fall_of_five_decades(self) -> None:
-        assert not list(gradient_vanishing(self.profile(*(0.98 * k - 4.9 for k in range(6)))))
-        assert list(gradient_vanishing(self.profile(*(1.01 * k - 5.05 for k in range(6)))))
+    def test_a_fall_of_three_decades(self) -> None:
+        assert not list(gradient_vanishing(self.profile(*(0.58 * k - 2.9 for k in range(6)))))
+        assert list(gradient_vanishing(self.profile(*(0.61 * k - 3.05 for k in range(6)))))
         assert not list(gradient_vanishing(self.profile(-9.0, -6.0, -3.0)))  # three layers are no depth
         assert not list(gradient_vanishing(self.profile(0.0, -9.0, 0.0, -9.0, 0.0, -9.0, 0.0)))  # branches
 
@@ -491,12 +492,12 @@ class TestByHand:
         assert not list(no_gradient(self.profile(*[-math.inf] * 6)))
         assert not list(no_gradient(self.profile(*[0.0] * 6)))
         (finding,) = no_gradient(self.profile(-math.inf, -math.inf, 0.0, 0.0, 0.0))
-        assert finding.where == "2"
+        assert finding.where == "1"  # the last one without: nothing is wrong with the weights of "2"
 
     def test_shares_of_saturation(self) -> None:
         last = self.row("9")
-        for kind, share, silent in (("sigmoid", 0.5, True), ("sigmoid", 0.51, False), ("softmax", 0.9, True),
-                                    ("softmax", 0.91, False), ("tanh", 0.6, False)):  # fmt: skip
+        for kind, share, silent in (("sigmoid", 0.5, True), ("sigmoid", 0.51, False), ("softmax", 0.75, True),
+                                    ("softmax", 0.76, False), ("tanh", 0.6, False)):  # fmt: skip
             rows = (self.row("0", kind, saturated=share), last)
             assert bool(list(saturated_units(self.examined(*rows)))) is not silent, (kind, share)
             assert not list(saturated_units(self.examined(last, rows[0])))

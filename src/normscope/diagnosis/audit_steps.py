@@ -6,7 +6,7 @@ Each returns what it found; what it could not measure it adds to `skipped`, with
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from ..graph.capturing import NO_TIME, capture_within, expected_seconds
 from ..graph.ir import Graph, Unit
 from .data_pass import watch_data
 from .examined import DataSeen
+from .sample_pass import compare_samples
 from .signal import Signal
 from .signal_pass import Loss, watch_signal
 
@@ -208,6 +209,7 @@ def signal_by_depth(request: AuditRequest, data: DataSeen, per_batch: float, ski
             loss=request.loss,
             units=data.units,
         )
+        signal = replace(signal, dependence=compare_samples(request.model, request.batch))
     if signal.reason is not None:
         skipped.append(("gradients by depth", signal.reason))
     return signal

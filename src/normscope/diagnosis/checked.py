@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, ClassVar
 
-from ..core.codec import JsonForm, Saved
+from ..core.codec import JsonForm, Part, Saved
 from ..core.errors import InputError
 from ..core.finding import Finding
 from ..core.markup import visible
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passes:
-    """Passes through the model that a result took."""
+class Passes(Part):
+    """Passes through the model that a result took; `small` are forwards of at most eight samples."""
+
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=("small",))
 
     forwards: int
     backwards: int
+    small: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from .examined import DataSeen, Examined
 from .findings import look
 from .loss_facts import resolve_loss
 from .rows import from_data
+from .sample_pass import compare_samples
 from .signal import Signal
 from .signal_pass import Loss, watch_signal
 
@@ -41,9 +43,9 @@ def check(
 ) -> Check:
     """Check a model in seconds: is anything wrong, and do values and gradients keep their scale with depth?
 
-    Nothing is traced and nothing is bounded: the model runs forward once over each batch, and once forward and backward
-    over the first. So it works on every model that runs. `audit` measures more, and its findings that need a graph or a
-    bound are not looked for here. The model is left exactly as found.
+    Nothing is traced and nothing is bounded: the model runs forward once over each batch, once forward and backward
+    over the first, and a few times over eight of its samples. So it works on every model that runs. `audit` measures
+    more, and its findings that need a graph or a bound are not looked for here. The model is left exactly as found.
 
     Args:
         model: any `torch.nn.Module`.
@@ -70,7 +72,7 @@ def check(
         >>> deep = [layer for _ in range(12) for layer in (torch.nn.Linear(16, 16), torch.nn.Sigmoid())]
         >>> found = ns.check(torch.nn.Sequential(*deep), torch.randn(8, 16))
         >>> found.findings[0].code, found.cost
-        ('gradient-vanishing', Passes(forwards=2, backwards=1))
+        ('gradient-vanishing', Passes(forwards=2, backwards=1, small=3))
     """
     if loader is not None and not hasattr(loader, "__iter__"):
         raise InputError(f"loader is a {type(loader).__name__}: pass something that yields batches")
@@ -91,6 +93,7 @@ def check(
         cost=Passes(
             forwards=data.batches + (data.error is not None) + (0 if signal is None else signal.forwards),
             backwards=0 if signal is None else signal.backwards,
+            small=0 if signal is None or signal.dependence is None else signal.dependence.forwards,
         ),
         skipped=tuple(skipped),
         notes=() if signal is None or signal.outputs < 2 or output is not None else (TOGETHER,),
@@ -124,5 +127,6 @@ def _passes(
         where, what = next(iter(broken.items()))
         return data, None, [*skipped, ("values and gradients by depth", f"{where} {what}")]
     signal = watch_signal(model, batch, mode=mode, output=output, loss=loss, units=data.units)
+    signal = replace(signal, dependence=compare_samples(model, batch))
     skipped += [] if signal.reason is None else [("gradients by depth", signal.reason)]
     return data, signal, skipped

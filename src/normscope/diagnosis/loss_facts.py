@@ -158,7 +158,10 @@ def _blind(name: str, output: Tensor, target: Tensor, counts: Tensor, indices: b
 
 
 def looks_fresh(module: torch.nn.Module) -> bool:
-    """Whether a layer's weights are spread as torch draws them at the start; a trained layer's hardly ever are."""
+    """Whether a layer's biases are zero or its weights spread as torch draws them; a trained layer's hardly are."""
+    bias = getattr(module, "bias", None)
+    if isinstance(bias, Tensor) and not bool(bias.any()):
+        return True
     weights = [p.detach().double() for p in module.parameters(recurse=False) if p.ndim > 1 and p.numel() > 15]
     if not weights:
         return False

@@ -7,6 +7,7 @@ other samples move; one argument with its samples moved by a place shows whether
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -40,19 +41,29 @@ class SampleFacts(Part):
         mixed_at: the first module whose output for one sample moves with another sample; `None` if there is none.
         certain: whether labels show that the first dimension counts samples.
         idle: the arguments that the output does not depend on, by name, each with the first module that reads it.
+        forwards: passes of at most eight samples that this took.
     """
 
     identical: bool = False
     mixed_at: str | None = None
     certain: bool = False
     idle: tuple[tuple[str, str], ...] = ()
+    forwards: int = 0
 
 
-def compare_samples(model: nn.Module, batch: Any) -> SampleFacts:
+def compare_samples(model: nn.Module, batch: Any) -> SampleFacts | None:
     """Run a few samples with and without a change, in eval mode and with the same random numbers; leave all as found.
 
-    Nothing is said of models whose arguments do not all count samples by their first dimension, such as graphs.
+    Nothing is said of models whose arguments do not all count samples by their first dimension, such as graphs, nor of
+    models that take no smaller batch.
     """
+    try:
+        return _compare(model, batch)
+    except Exception:  # what the model raises on fewer samples is no fault of it
+        return None
+
+
+def _compare(model: nn.Module, batch: Any) -> SampleFacts:
     call = arguments(model, batch)
     tensors = [leaf for leaf in call.leaves if isinstance(leaf, Tensor) and leaf.ndim]
     samples = call.count
@@ -72,18 +83,27 @@ def compare_samples(model: nn.Module, batch: Any) -> SampleFacts:
             mixed = None  # one without running statistics, which is meant to see the batch
         whole = _change(plain, _outputs(model, few.rolled())[0])
         idle: list[tuple[str, str]] = []
+        forwards = 3
         for place, leaf in enumerate(few.leaves):
             if not isinstance(leaf, Tensor) or not leaf.ndim or not whole > 0.0:
                 continue
             if leaf.dtype == torch.bool or "mask" in few.name(place) or bool((leaf == leaf.roll(1, 0)).all()):
                 continue
-            moved = _change(plain, _outputs(model, _with_one_rolled(few, place))[0]) if len(few.leaves) > 1 else whole
+            if len(few.leaves) == 1:
+                break  # it is the whole
+            forwards += 1
+            moved = _change(plain, _outputs(model, _with_one_rolled(few, place))[0])
             if moved < NO_INFLUENCE * whole:
                 idle.append((few.name(place), readers.get(id(leaf), "")))
-    count("passes", 3 * few.count)
+    count("passes", forwards * few.count)
     labels = batch[1] if isinstance(batch, Sequence) and len(call.args) < len(batch) else None
-    certain = isinstance(labels, Tensor) and labels.ndim == 1 and len(labels) == samples
-    return SampleFacts(mixed_at=mixed, certain=certain, idle=tuple(idle))
+    time_first = any(getattr(module, "batch_first", True) is False for module in model.modules())
+    certain = (
+        isinstance(labels, Tensor)
+        and labels.shape[:1] == (samples,)
+        and (not time_first or labels.numel() == samples)  # otherwise it may count time steps
+    )
+    return SampleFacts(mixed_at=mixed, certain=certain, idle=tuple(idle), forwards=forwards)
 
 
 def _has_table_of(model: nn.Module, samples: int) -> bool:
@@ -146,10 +166,11 @@ def _others_moved(before: Tensor, after: Tensor, samples: int) -> bool:
 
 
 def _change(plain: Outputs, changed: Outputs) -> float:
-    """Return the distance between two outputs of the model."""
-    if not plain or not changed or plain[-1][1].shape != changed[-1][1].shape:
-        return float("nan")
-    return float((plain[-1][1] - changed[-1][1]).double().norm())
+    """Return the distance between two calls of the model, over all its outputs."""
+    ends = [[tensor for path, tensor in outputs if not path] for outputs in (plain, changed)]
+    if not ends[0] or [tensor.shape for tensor in ends[0]] != [tensor.shape for tensor in ends[1]]:
+        return math.nan
+    return math.hypot(*(float((before - after).double().norm()) for before, after in zip(*ends, strict=True)))
 
 
 def _with_one_rolled(call: Call, place: int) -> Call:

@@ -27,7 +27,6 @@ from ..listening.listener import ForwardListener
 from .autograd_flow import Feed, find_feeds, reached_parameters
 from .examined import UnitsOverData
 from .loss_facts import LossFacts, LossListener
-from .sample_pass import SampleFacts, compare_samples
 from .signal import BFLOAT16_NORMAL, FLOAT16_NORMAL, INPUT, RANDOM, ParameterRow, Signal, SignalRow, WidestColumn
 
 FLAT = 0.01
@@ -113,17 +112,8 @@ def watch_signal(
         linear_feeds=tuple(tuple(feed.layer for feed in feeds if feed.rearranged) for feeds in listener.feeds),
         loss=listener.loss,
         columns=listener.columns(),
-        dependence=_dependence(model, batch),
         outputs=listener.outputs,
     )
-
-
-def _dependence(model: nn.Module, batch: Any) -> SampleFacts | None:
-    """Return how outputs depend on samples and arguments; None for models that take no other batch than this."""
-    try:
-        return compare_samples(model, batch)
-    except Exception:
-        return None
 
 
 def _both_ways(

@@ -30,7 +30,7 @@ NEXT = {
     "dead-channels": ("dead-channels", "dead-layer"),
     "eps-dominated": ("dead-channels", "dead-layer"),
     "expanding-normalizer": ("dead-channels", "dead-layer"),
-    "dead-relu": ("dead-channels",),
+    "dead-relu": ("dead-channels", "zero-weights", "layer-scale"),
 }
 """A finding is dropped if one of these stands directly before it."""
 
@@ -50,6 +50,7 @@ ANYWHERE = {
     "stale-statistics": ("input-scale",),
     "output-constant": ("activation-before-loss", "gradient-vanishing", "dead-layer"),
     "gradient-jump": ("dead-layer", "layer-scale", "saturated-units", "zero-weights", "recurrent-scale"),
+    "branch-dominates": ("layer-scale",),
     "first-loss": ("targets-scale", "activation-before-loss", "input-scale", "layer-scale"),
 }
 """A warning is dropped if one of these, a warning too, stands anywhere."""

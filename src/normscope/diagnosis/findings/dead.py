@@ -36,6 +36,8 @@ HALF_OFF = 0.5
 model, where chance alone decides, three) it is a fault."""
 FAR_BELOW = 3.0
 """A bias that lies this many deviations below zero keeps its channel off for nearly every input."""
+BIASED_OFF = 0.3
+"""A share that is off by a bias is no chance."""
 CENTRED_OFF = 0.3
 """After BatchNorm every channel is centred over the data, and a random layer has no dead units at all."""
 
@@ -240,10 +242,11 @@ def dead_relu(examined: Examined) -> Iterator[Finding]:
         count, size = int(units.dead.sum()), units.dead.numel()
         if count:
             before = frozenset() if examined.signal is None else examined.signal.paths_before(where, "relu")
-            chance = (2.0 if fresh else 1.5) * math.sqrt(0.25 / size)
+            chance = (2.0 if fresh else 1.0) * math.sqrt(0.25 / size)
             limit = CENTRED_OFF if before and before <= centred else HALF_OFF + chance
             many = count == size or count / size > limit
-            cause = _bias_below(examined, before, units.dead) if many else None
+            cause = _bias_below(examined, before, units.dead) if many or count / size > BIASED_OFF else None
+            many = many or cause is not None
             yield _dead_relu(where, units.dead, data.samples, many, cause)
 
 

@@ -178,18 +178,20 @@ def no_gradient(examined: Examined) -> Iterator[Finding]:
     if not place:
         return
     row = rows[place]
+    zeros = {p.module for p in signal.parameters if len(p.shape) > 1 and p.least == p.greatest == 0.0}
+    cut = place == blocked and row.kind in WEIGHTS and row.path not in zeros  # then the fault lies before it
     last = not any(later.kind in WEIGHTS for later in rows[place + 1 :])
     yield Finding(
         code="no-gradient",
         severity=Severity.INFO if last else Severity.WARNING,
-        where=row.path,
+        where=rows[place - 1].path if cut else row.path,
         seen=f"The gradient ends at `{row.path}` ({row.kind}): it is exactly zero in "
-        f"{pluralise(place, 'layer')} before it.",
+        f"{pluralise(place, 'layer')} before it, from `{rows[place - 1].path}` on.",
         why="Nothing before this layer learns, and at this batch the output does not depend on the input.",
         advice="A last layer that starts at zero opens with the first step: nothing to do for a fresh model."
         if last
-        else "Look for weights that are all zero, a ReLU that is never on, or a rounding, sign or argmax on the only "
-        "path.",
+        else f"Look between `{rows[place - 1].path}` and `{row.path}` for weights that are all zero, a ReLU that is "
+        "never on, or a rounding, sign or argmax (use a straight-through estimator or a softmax instead).",
         numbers=figures(layers=place),
     )
 

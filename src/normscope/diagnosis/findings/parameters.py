@@ -14,7 +14,7 @@ from ...listening.calls import NORMALIZERS
 from ...report.words import listed, pluralise
 from ..examined import Examined
 from ..loss_facts import is_fresh, looks_fresh
-from ..signal import INPUT, ParameterRow, Signal
+from ..signal import ParameterRow, Signal
 from .depth import WEIGHTS
 from .finding_words import figure, figures, percent
 
@@ -30,7 +30,8 @@ LARGE_EMBEDDING = 30.0
 """Root mean square: torch starts at 1, transformers at 0.02."""
 BRANCH = 50.0
 """A factor between a branch and what it is added to; fresh transformers stay within 10."""
-STRONG_DROPOUT = 0.75
+STRONG_DROPOUT = 0.8
+"""Beyond it; some published classifiers drop as much as this before their last layer."""
 FEWEST_ROWS = 6
 """A matrix with fewer rows or columns has next to no rank to lose."""
 
@@ -96,7 +97,7 @@ def frozen_layer(examined: Examined) -> Iterator[Finding]:
     ]
     modules = dict(examined.model.named_modules())
     random = [path for path in held if not any(trains[path]) and looks_fresh(modules[path])]
-    if random and any(any(trains[path]) for path in held):
+    if random and any(row.trainable for row in signal.parameters):
         yield Finding(
             code="frozen-layer",
             severity=Severity.WARNING,
@@ -153,7 +154,8 @@ def zero_weights(examined: Examined) -> Iterator[Finding]:
             continue
         before = [other.gradient for other in layers[:number] if other.trainable]
         behind = any(other.least or other.greatest for other in layers[number + 1 :])
-        closed = bool(before) and not any(before) and behind and not _reads_samples(signal)
+        closed = (bool(before) and not any(before) and behind) or not is_fresh(examined.model)
+        closed = closed and not _reads_samples(signal)
         where = row.module or row.name
         yield Finding(
             code="zero-weights",
@@ -273,22 +275,44 @@ def branch_dominates(examined: Examined) -> Iterator[Finding]:
     signal = examined.signal
     if signal is None:
         return
-    kinds = {*WEIGHTS, *RECURRENT, "attention", "embedding", INPUT}
+    for place, seen in examined.normalizers():
+        before = [
+            feed
+            for row, feeds in zip(signal.rows, signal.feeds, strict=False)
+            if row.path == place.path
+            for feed in feeds
+        ]
+        size = math.hypot(*(signal.rows[feed].root_mean_square or 0.0 for feed in before))
+        if seen.uses_running or not size or not seen.log10_median / 2.0 > math.log10(BRANCH * size):
+            continue
+        factor = 10.0 ** (seen.log10_median / 2.0) / size
+        yield Finding(
+            code="branch-dominates",
+            severity=Severity.WARNING,
+            where=place.path,
+            seen=f"What `{place.path}` normalizes is {figure(factor)} times as large as what the layers before it hand "
+            f"on (such as `{signal.rows[before[-1]].path}`): a factor multiplies it on the way.",
+            why="A branch that is multiplied so drowns what it is added to, and the skip connection carries nothing.",
+            advice="Take out the factor, or scale the branch by 1/sqrt(number of blocks) instead.",
+            numbers=figures(ratio=factor),
+        )
+        return
     for number, (row, feeds) in enumerate(zip(signal.rows, signal.feeds, strict=False)):
-        if row.kind in kinds or not row.kind[:1].isupper() or len(feeds) < 2:
+        normalizer = row.kind in NORMALIZERS
+        if not (row.kind[:1].isupper() or normalizer) or len(feeds) < 2:
             continue
         sizes = [(signal.rows[feed].root_mean_square or 0.0, feed) for feed in feeds]
-        (small, before), (large, branch) = min(sizes), max(sizes)
-        if not before < branch < number or not 0.0 < small * BRANCH < large:
+        (small, stream), (large, branch) = min(sizes), max(sizes)
+        if not stream < branch < number or not 0.0 < small * BRANCH < large:
             continue
-        if not (row.root_mean_square or 0.0) > 0.5 * large:
+        if not normalizer and not (row.root_mean_square or 0.0) > 0.5 * large:
             continue
         yield Finding(
             code="branch-dominates",
             severity=Severity.WARNING,
             where=row.path,
             seen=f"In `{row.path}` the branch through `{signal.rows[branch].path}` (size {figure(large)}) is "
-            f"{figure(large / small)} times as large as what it is added to (`{signal.rows[before].path}`, "
+            f"{figure(large / small)} times as large as what it is added to (`{signal.rows[stream].path}`, "
             f"{figure(small)}).",
             why="The sum is the branch: what came before is lost beside it, and the skip connection carries nothing.",
             advice="Scale the branch: a factor of 1/sqrt(number of blocks) or a learned one that starts small, a "
@@ -302,7 +326,7 @@ def strong_dropout(examined: Examined) -> Iterator[Finding]:
     """Dropout that takes nearly everything away."""
     for path, module in examined.model.named_modules():
         rate = getattr(module, "p", None) if isinstance(module, _DropoutNd) else getattr(module, "dropout", None)
-        if not isinstance(rate, float) or rate < STRONG_DROPOUT:
+        if not isinstance(rate, float) or rate <= STRONG_DROPOUT:
             continue
         yield Finding(
             code="strong-dropout",

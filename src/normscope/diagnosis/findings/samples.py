@@ -57,14 +57,15 @@ def input_ignored(examined: Examined) -> Iterator[Finding]:
     zeros = [
         row.name for row in signal.parameters if row.used and len(row.shape) > 1 and row.least == row.greatest == 0
     ]
-    for name, reader in facts.idle:
+    still = next((row.module for row in signal.parameters if row.trainable and row.gradient == 0.0), "")
+    for name, reader in ((name, reader or still) for name, reader in facts.idle):
         yield Finding(
             code="input-ignored",
             severity=Severity.INFO if zeros else Severity.WARNING,
             where=reader or name,
             seen=f"The output does not depend on the argument {name!r}: given the values of other samples it stays the "
             "same."
-            + (f" `{reader}` is the first to read it." if reader else "")
+            + (f" `{reader}` reads it." if reader else "")
             + (f" {listed([f'`{row}`' for row in zeros], most=2)} hold zeros alone." if zeros else ""),
             why="What should steer the network has no influence on it, and what reads it learns nothing.",
             advice="This condition has no effect on the output: look on its way for a factor of zero or far too small "

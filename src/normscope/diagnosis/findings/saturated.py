@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from ...core.finding import Finding, Severity
 from ..examined import Examined
-from ..loss_facts import is_fresh
 from ..signal import SignalRow
 from .depth import WEIGHTS
 from .finding_words import figures, percent
@@ -28,11 +27,9 @@ NEARLY_ALL = 0.9
 def saturated_units(examined: Examined) -> Iterator[Finding]:
     """Sigmoid, tanh and softmax inside the network of which most lie in their flat parts."""
     layers = () if examined.signal is None else examined.signal.layers
-    hidden, fresh = _hidden(layers), is_fresh(examined.model)
-    for number, row in enumerate(layers):
-        inside = number < len(hidden)
-        if row.saturated is None or not row.saturated > MOST[row.kind] or not (inside or fresh):
-            continue  # a trained output may well be certain
+    for row in _hidden(layers):
+        if row.saturated is None or not row.saturated > MOST[row.kind]:
+            continue
         path = _place(examined, row)
         where = f"`{path}`" if path else "the model"
         if row.kind in ("softmax", "attention"):
@@ -40,7 +37,7 @@ def saturated_units(examined: Examined) -> Iterator[Finding]:
             continue
         yield Finding(
             code="saturated-units",
-            severity=Severity.WARNING if row.saturated > NEARLY_ALL or not inside else Severity.INFO,
+            severity=Severity.WARNING if row.saturated > NEARLY_ALL else Severity.INFO,
             where=path,
             seen=f"{percent(row.saturated)} of the {_counted(row)} of the {row.kind} in {where} "
             "lie within 1 % of its limits.",

@@ -110,7 +110,9 @@ def half_precision(examined: Examined) -> Iterator[Finding]:
         yield _overflow(largest, "float16", FLOAT16_LARGEST, Severity.INFO)
         return
     lost = [row for row in rows if row.dtype == "float16" and row.log10_gradient == -math.inf]
-    if lost and any((row.log10_gradient or -math.inf) > -math.inf for row in rows):
+    assert examined.signal is not None
+    zeros = any(row.least == row.greatest == 0.0 for row in examined.signal.parameters if len(row.shape) > 1)
+    if lost and not zeros and any(row.log10_gradient not in (None, -math.inf) for row in rows):
         yield Finding(
             code="half-precision",
             severity=Severity.WARNING,

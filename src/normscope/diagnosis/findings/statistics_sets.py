@@ -54,7 +54,7 @@ def _larger_sets(seen: NormalizerOverData) -> str:
         "batch": "Use larger batches, or a normalizer that does not need them: GroupNorm or LayerNorm.",
         "group": "Give GroupNorm fewer groups (num_groups=1 normalizes the whole layer), or use LayerNorm.",
         "instance": "Normalize before the positions are pooled away, or use LayerNorm or GroupNorm(1, channels).",
-    }.get(seen.kind, "Normalize over the feature dimension: LayerNorm(features), with more than two features.")
+    }.get(seen.kind, "Remove it, or use BatchNorm: LayerNorm needs more than two features to normalize over.")
 
 
 def small_batch(examined: Examined) -> Iterator[Finding]:
@@ -93,7 +93,10 @@ def stale_statistics(examined: Examined) -> Iterator[Finding]:
         if not seen.uses_running or seen.running_variance is None or seen.running_mean is None:
             continue
         if seen.untaken:
-            yield _never_updated(place.path, trained=not is_fresh(examined.model))
+            trained = not is_fresh(examined.model)
+            yield _never_updated(
+                place.path, trained=trained, training=examined.signal is not None and examined.signal.loss is not None
+            )
             continue
         drift = _drift(seen, examined.data.samples)
         if drift is not None:
@@ -118,19 +121,19 @@ def stale_statistics(examined: Examined) -> Iterator[Finding]:
         )
 
 
-def _never_updated(where: str, *, trained: bool) -> Finding:
+def _never_updated(where: str, *, trained: bool, training: bool) -> Finding:
     seen = f"The running statistics of `{where}` were never updated: mean 0 and variance 1 everywhere"
     return Finding(
         code="stale-statistics",
-        severity=Severity.WARNING if trained else Severity.INFO,
+        severity=Severity.WARNING if trained or training else Severity.INFO,
         where=where,
-        seen=f"{seen}, though the model was trained." if trained else f"{seen}.",
+        seen=f"{seen}, though the model was trained." if trained else f"{seen}, and it is in eval mode.",
         why="In eval mode such a normalizer does not normalize: the network computes another function than in "
         "training.",
         advice="Take the statistics over training data: torch.optim.swa_utils.update_bn(loader, model). They are "
         "lost where a checkpoint was loaded without its buffers, or the model was trained in eval mode."
         if trained
-        else 'Look at a fresh model in train mode (mode="train").',
+        else 'A fresh model is to be trained, and looked at, in train mode: model.train(), or mode="train" here.',
         numbers={},
     )
 

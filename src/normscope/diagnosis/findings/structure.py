@@ -11,6 +11,7 @@ from ...core.finding import Finding, Severity
 from ...listening.calls import NORMALIZERS
 from ...report.words import pluralise
 from ..examined import Examined
+from ..loss_facts import is_fresh
 from ..signal import Signal, SignalRow
 from .depth import WEIGHTS
 from .finding_words import figure, figures
@@ -30,7 +31,9 @@ def missing_activation(examined: Examined) -> Iterator[Finding]:
         if row.kind not in WEIGHTS:
             continue
         for feed in feeds:
-            through = [feed, *(signal.linear_feeds[feed] if signal.rows[feed].kind in NORMALIZERS else ())]
+            narrow = _is_pointwise(examined, row)  # mobile networks end their blocks in such a layer without activation
+            normalized = signal.rows[feed].kind in NORMALIZERS and not narrow
+            through = [feed, *(signal.linear_feeds[feed] if normalized else ())]
             before = signal.rows[through[-1]]
             if before.kind not in WEIGHTS or _is_factorization(examined, before, row):
                 continue
@@ -68,9 +71,9 @@ def hidden_softmax(examined: Examined) -> Iterator[Finding]:
                 where=row.path,
                 seen=f"A softmax (`{row.path}`) is the activation between `{signal.rows[before[0]].path}` and "
                 f"`{signal.rows[number].path}`.",
-                why="A softmax makes the units of a layer share a sum of 1: each is small, their gradients are smaller, "
+                why="A softmax makes the units of a layer share a sum of 1: each is small, its gradient smaller, "
                 "and one unit can only rise where another falls.",
-                advice="Use ReLU or GELU between layers; a softmax belongs to the output or to attention.",
+                advice="Replace it by ReLU or GELU: a softmax belongs to the output or to attention.",
                 numbers={},
             )
 
@@ -87,6 +90,12 @@ def _is_factorization(examined: Examined, first: SignalRow, second: SignalRow) -
         return True
     width, ends = before.shape[0], (before.shape[1], after.shape[0])
     return width < min(ends)
+
+
+def _is_pointwise(examined: Examined, row: SignalRow) -> bool:
+    """Whether a layer is a convolution with kernels of one position."""
+    kernel = getattr(dict(examined.model.named_modules()).get(row.path), "kernel_size", ())
+    return bool(kernel) and all(size == 1 for size in kernel)
 
 
 def _resamples(module: nn.Module | None) -> bool:
@@ -107,7 +116,7 @@ def constant_output(examined: Examined) -> Iterator[Finding]:
     if culprit is None:
         return
     zeros = {row.module for row in signal.parameters if len(row.shape) > 1 and row.least == row.greatest == 0.0}
-    zero_head = culprit is last and last.path in zeros
+    zero_head = culprit is last and last.path in zeros and is_fresh(examined.model)
     yield Finding(
         code="output-constant",
         severity=Severity.INFO if zero_head else Severity.WARNING,
@@ -118,8 +127,9 @@ def constant_output(examined: Examined) -> Iterator[Finding]:
         "layers before what to change.",
         advice="A last layer that starts at zero opens with the first step: nothing to do for a fresh model."
         if zero_head
-        else f"Look at what `{culprit.path}` is given and at its weights: biases far below zero before a ReLU, "
-        "weights that are zero, a saturated activation, a multiplication by zero.",
+        else f"Look at what `{culprit.path}` is given and at its weights: biases far below zero before a ReLU (reset "
+        "them to zero), weights that are zero or have decayed to nothing (initialise them again, lower the weight "
+        "decay), a saturated activation, a multiplication by zero, data that are overwritten.",
         numbers=figures(samples=signal.samples),
     )
 
