@@ -138,6 +138,22 @@ def test_several_outputs_of_different_lengths_are_one_row() -> None:
     assert any("measured together" in note for note in audit.notes)
 
 
+def test_several_outputs_of_a_model_that_cannot_be_traced() -> None:
+    class Untraced(TwoHeads):
+        def forward(self, x: Tensor) -> Any:
+            return super().forward(x * 2.0 if float(x.sum()) > 0.0 else x)
+
+    audit = ns.audit(Untraced(CONTAINERS["tuple"]).eval(), torch.ones(4, 4))
+    assert audit.lipschitz is None
+    assert audit.observed is not None
+    assert any("measured together" in note for note in audit.notes)
+
+
+def test_a_constant_for_a_module_that_is_not_there_is_refused() -> None:
+    with pytest.raises(InputError, match="known names module 'third'"):
+        ns.audit(TwoHeads(CONTAINERS["tuple"]).eval(), torch.randn(16, 4), known={"third": 1.0})
+
+
 class Conditioned(nn.Module):
     def __init__(self) -> None:
         super().__init__()

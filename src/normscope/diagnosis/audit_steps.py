@@ -53,8 +53,7 @@ class AuditRequest:
     Attributes:
         model, batch: unwrapped, and moved to the device of its parameters.
         device: the device of its first parameter.
-        loader, loss, domain, known, rtol, seed: as for `audit`.
-        output: the one that is measured, or all together where there are several and none was chosen.
+        loader, loss, domain, output, known, rtol, seed: as for `audit`.
         asked: the mode that was asked for; None for that of the model.
         mode: the mode it is measured in.
         thorough: whether the effort is `"thorough"`.
@@ -80,20 +79,14 @@ class AuditRequest:
     meter: Meter
 
     @staticmethod
-    def of(model: nn.Module, batch: Any, *, mode: str | None, output: str | int | None, **options: Any) -> AuditRequest:
+    def of(model: nn.Module, batch: Any, *, mode: str | None, **options: Any) -> AuditRequest:
         """Return the request for a model as it stands, its batch on its device."""
         resolved, model = mode_of(model, mode), unwrapped(model)
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch)
+        broken = broken_tensors(model)
         return AuditRequest(
-            model=model,
-            batch=batch,
-            device=device,
-            asked=mode,
-            mode=resolved,
-            output=all_if_several(model, batch, mode) if output is None else output,
-            broken=broken_tensors(model),
-            **options,
+            model=model, batch=batch, device=device, asked=mode, mode=resolved, broken=broken, **options
         )
 
     def bounding(self, budget: Budget | None = None) -> Bounding:
@@ -103,10 +96,14 @@ class AuditRequest:
 
 @dataclass(frozen=True, slots=True)
 class AuditTrace:
-    """The captured model, None where there is none, and whether there was time to trace it."""
+    """The captured model, None where there is none, whether there was time to trace it, and which output is measured.
+
+    That is all of them together where a model returns several and none was chosen.
+    """
 
     captured: Captured | None
     in_time: bool
+    output: str | int | None
 
 
 def trace(request: AuditRequest, skipped: Skipped) -> AuditTrace:
@@ -116,18 +113,36 @@ def trace(request: AuditRequest, skipped: Skipped) -> AuditTrace:
     in_time = tracing.time_for(seconds)
     if request.broken:
         skipped += [("bounds and Jacobians", f"{name} {what}") for name, what in list(request.broken.items())[:1]]
-        return AuditTrace(None, in_time)
+        return AuditTrace(None, in_time, request.output)
     if not in_time:
         skipped.append((f"{TRACED}, Jacobians", NO_TIME))
-        return AuditTrace(None, False)
+        return AuditTrace(None, False, request.output)
     with request.meter.part("capture"):
-        captured = _captured(request, tracing, skipped)
-    return AuditTrace(captured, (TRACED, NO_TIME) not in skipped)
+        graph, request = _graph(request, tracing, skipped)
+        captured = None if graph is None else _captured(request, graph, skipped)
+    return AuditTrace(captured, (TRACED, NO_TIME) not in skipped, request.output)
 
 
-def _captured(request: AuditRequest, tracing: Budget, skipped: Skipped) -> Captured | None:
-    """Capture the model and fold its segments, or say why not."""
-    folding = request.budget.share(CAPTURE_SHARE)
+def _graph(request: AuditRequest, tracing: Budget, skipped: Skipped) -> tuple[Graph | None, AuditRequest]:
+    """Trace the model, all its outputs together where it returns several and none was chosen; or say why not.
+
+    What no bound can be taken of has findings all the same, so that is no error here.
+    """
+    model, batch = request.model, request.batch
+    try:
+        return capture_within(tracing, model, batch, mode=request.asked, output=request.output), request
+    except NotFiniteError as error:
+        skipped.append(("bounds and Jacobians", str(error)))
+    except (CaptureError, InputError) as error:
+        together = all_if_several(model, batch, request.asked) if request.output is None else None
+        if together is not None:
+            return _graph(replace(request, output=together), tracing, skipped)
+        skipped.append((TRACED, str(error)))
+    return None, request
+
+
+def _captured(request: AuditRequest, graph: Graph, skipped: Skipped) -> Captured | None:
+    """Fold the segments of a traced model, or say why not."""
     try:
         return Captured.of(
             request.model,
@@ -137,24 +152,14 @@ def _captured(request: AuditRequest, tracing: Budget, skipped: Skipped) -> Captu
             output=request.output,
             on_missing="inf",
             known=request.known,
-            graph=_graph(request, tracing),
-            folding=folding,
+            graph=graph,
+            folding=request.budget.share(CAPTURE_SHARE),
         )
     except CaptureError as error:
         skipped.append((TRACED, str(error)))
     except NotFiniteError as error:
         skipped.append(("bounds and Jacobians", str(error)))
     return None
-
-
-def _graph(request: AuditRequest, tracing: Budget) -> Graph:
-    """Trace the model. A batch that no bound can be taken at has findings all the same, so that is no `InputError`."""
-    try:
-        return capture_within(tracing, request.model, request.batch, mode=request.asked, output=request.output)
-    except NotFiniteError:
-        raise
-    except InputError as error:
-        raise CaptureError(str(error)) from error
 
 
 def pass_over_data(request: AuditRequest, captured: Captured | None, skipped: Skipped) -> tuple[DataSeen, float]:

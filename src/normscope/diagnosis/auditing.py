@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -140,6 +141,7 @@ def audit(
     )
     skipped: Skipped = []
     traced = trace(request, skipped)
+    request = replace(request, output=traced.output)
     data, per_batch = pass_over_data(request, traced.captured, skipped)
     sound = not request.broken and data.not_finite is None
     signal = signal_by_depth(request, data, per_batch, skipped)

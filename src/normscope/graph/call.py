@@ -394,7 +394,7 @@ def close(first: Tensor, second: Tensor, *, coarse: bool = False) -> bool:
 def select(result: Any, output: str | int | None) -> Tensor:
     """Pick the measured tensor from whatever the model returns."""
     if isinstance(result, Tensor):
-        if output not in (None, 0):
+        if output not in (None, 0, ALL_OUTPUTS):
             raise InputError(f"the model returns one tensor: there is no output {output!r}")
         if not _measurable(result):
             raise InputError(
