@@ -156,8 +156,7 @@ CASES = {
     "net.py:build raises": ("raises ValueError", ["--data", "net.py:raises"]),
     # what cannot be done with either
     "net.py:Falls": ("this forward always falls", DIGITS),
-    "net.py:build shape": ("on this batch", ["--data", "net.py:wrong_shape"]),
-    "net.py:Several": ("choose one", ["--data", "net.py:vectors"]),
+    "net.py:build shape": ("on batch 1 (shapes [(4, 3)])", ["--data", "net.py:wrong_shape"]),
     "net.py:Several output": ("no float output 'third'", ["--data", "net.py:vectors", "--output", "third"]),
     "net.py:build html": ("there is no folder nowhere", [*DIGITS, "--html", "nowhere/report.html"]),
     "net.py:build json": ("it is a folder", [*DIGITS, "--json", "folder"]),

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import save_file
 
@@ -59,6 +60,28 @@ def test_findings_as_sarif(work: Path, run) -> None:
     assert location["logicalLocations"][0]["fullyQualifiedName"] == "1"
     assert location["physicalLocation"]["artifactLocation"]["uri"] == "deep.py"
     assert run("audit", "deep:deep", "--data", "digits", "--sarif", "a", "--json", "a").code == 2
+
+
+PROBABILITIES = """
+import torch
+from torch import nn
+
+
+def probabilities():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10), nn.Softmax(dim=1))
+"""
+
+
+@pytest.mark.parametrize("verb", ["check", "audit"])
+def test_a_loss_by_name(verb: str, work: Path, run) -> None:
+    (work / "probabilities.py").write_text(PROBABILITIES)
+    done = run(verb, "probabilities.py:probabilities", "--data", "digits", "--loss", "cross_entropy")
+    assert done.code == 0, done.err
+    assert "activation-before-loss" in done.out
+    refused = run(verb, "probabilities.py:probabilities", "--data", "digits", "--loss", "cosine")
+    assert refused.code == 2
+    assert "there is no loss 'cosine'" in refused.err
 
 
 def test_what_cannot_be_checked_is_said_in_a_sentence(work: Path, run) -> None:

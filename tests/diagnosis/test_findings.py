@@ -269,7 +269,6 @@ def test_dead_layer_by_negligible_scale():
 
 
 def test_a_zero_layer_is_an_initialisation_unless_everything_leads_through_it():
-    assert codes(weight("a", 0.5), weight("b", -math.inf)) == [("dead-layer", "b", INFO)]
     assert codes(normalizer(weight=torch.zeros(8))) == [("dead-layer", "norm", INFO)]
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
     nn.init.zeros_(model[4].weight)

@@ -20,6 +20,7 @@ from normscope.core.errors import NormscopeError
 from normscope.graph.ir import Node, Ref, Unit
 from normscope.rules import registry
 from normscope.rules.effects import Elementwise, Linear
+from normscope.rules.maps import coded
 from normscope.rules.registry import Example, activation_of, operators
 from normscope.rules.units import with_real_values
 
@@ -132,3 +133,11 @@ def test_steps_that_compute_something_else_are_not_taken(asinh, steps) -> None:
         return Elementwise(slope=(0.0, 1.0))
 
     assert any("gain alone" in note for note in over_a_ball(lambda x: torch.asinh(3 * x)).notes)
+
+
+def test_a_map_in_one_operand_takes_single_precision_though_the_constants_are_double():
+    factor, x = torch.randn(3, 4, 5), torch.randn(3, 5, 2)
+    (node,) = ns.capture(Function(lambda x: torch.bmm(factor, x)), x, mode="train").double()
+    made = coded(node, 0).apply(x[None])
+    assert made.dtype == torch.float32
+    assert torch.allclose(made[0], torch.bmm(factor, x), atol=1e-5)

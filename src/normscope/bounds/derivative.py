@@ -215,6 +215,8 @@ def _share_of_graph(model: nn.Module, call: Call, graph: Graph) -> float | None:
     if [g.shape for g in own] != [g.shape for g in wanted]:
         return None
     first, second = (torch.cat([g.reshape(-1).double() for g in grads]) for grads in (own, wanted))
+    if not bool(torch.isfinite(first).all() and torch.isfinite(second).all()):
+        return None  # there is no derivative here, and nothing to compare
     allowed = max(SHARE, 64 * torch.finfo(inputs[0].dtype).eps) * max(float(first.norm()), float(second.norm()))
     if float((first - second).norm()) <= allowed:
         return None

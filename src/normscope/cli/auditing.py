@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.finding import Severity
@@ -18,7 +19,7 @@ from ..diagnosis.auditing import audit as audit_model
 from ..diagnosis.bare_weights import audit_weights
 from ..diagnosis.checked import Check
 from ..diagnosis.checking import check as check_model
-from .data_forms import open_data
+from .data_forms import Batches, open_data, open_with_labels
 from .messages import measuring, say_written, show_result
 from .model_forms import GivenModel, open_model, place_model
 from .options import (
@@ -28,6 +29,7 @@ from .options import (
     FailOn,
     Html,
     Json,
+    Loss,
     MaxSeconds,
     Mode,
     Model,
@@ -70,6 +72,7 @@ def audit(
     fail_on: FailOn = None,
     mode: Mode = None,
     output: Output = None,
+    loss: Loss = None,
     batch_size: BatchSize = None,
     effort: Annotated[
         Literal["fast", "thorough"],
@@ -111,13 +114,14 @@ def audit(
             "--data": data,
             "--mode": mode,
             "--output": output,
+            "--loss": loss,
             "--batch-size": batch_size,
             "--device": device,
         }
         if subject.weights is not None:
             result = _audit_weights(subject, needs_model, max_seconds)
         else:
-            batches = open_data(data, place_model(subject, device, mode), batch_size=batch_size, seed=seed)
+            batches = _open_data(data, place_model(subject, device, mode), loss, batch_size, seed)
             with Parts("auditing", [part for part in PARTS if effort == "thorough" or part not in THOROUGH]):
                 result = audit_model(
                     subject.module,
@@ -125,6 +129,7 @@ def audit(
                     loader=batches.loader,
                     mode=mode,
                     output=output_of(output),
+                    loss=loss,
                     effort=effort,
                     max_seconds=max_seconds,
                     seed=seed,
@@ -132,6 +137,15 @@ def audit(
                 )
             result = dataclasses.replace(result, notes=(*batches.notes, *subject.notes, *result.notes))
     _hand_over(result, model, html, json, sarif, fail_on)
+
+
+def _open_data(data: str | None, subject: GivenModel, loss: str | None, batch_size: int | None, seed: int) -> Batches:
+    """Return the data; for a loss, with a first batch that has labels."""
+    batches = open_data(data, subject, batch_size=batch_size, seed=seed)
+    if loss is None or data is None or not isinstance(batches.first, Tensor):
+        return batches
+    pairs, notes = open_with_labels(data, subject, samples=len(batches.first), seed=seed)
+    return dataclasses.replace(batches, first=pairs[0], notes=(*batches.notes, *notes))
 
 
 def _audit_weights(subject: GivenModel, options: Mapping[str, object], max_seconds: float | None) -> Audit:
@@ -155,6 +169,7 @@ def check(
     fail_on: FailOn = None,
     mode: Mode = None,
     output: Output = None,
+    loss: Loss = None,
     batch_size: BatchSize = None,
     seed: Seed = 0,
     device: Device = None,
@@ -183,13 +198,14 @@ def check(
                 f"{subject.name} holds weights and no model to run: normscope audit reads weights alone, or name a "
                 "function that builds the model (package.module:function)"
             )
-        batches = open_data(data, place_model(subject, device, mode), batch_size=batch_size, seed=seed)
+        batches = _open_data(data, place_model(subject, device, mode), loss, batch_size, seed)
         result = check_model(
             subject.model,
             batches.first,
             loader=batches.loader,
             mode=mode,
             output=output_of(output),
+            loss=loss,
             name=subject.name,
         )
     result = dataclasses.replace(result, notes=(*batches.notes, *subject.notes, *result.notes))

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from ..core.finding import Severity
+from ..diagnosis.loss_facts import LOSSES
 from .data_forms import BATCH_SIZE, NOISE_SAMPLES
 from .model_forms import FORMS
 
@@ -30,6 +31,14 @@ Output = Annotated[
     str | None,
     typer.Option(
         "--output", metavar="NAME", help="Which output to measure, by name or number, if the model returns several."
+    ),
+]
+Loss = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help=f"The loss between outputs and labels, which the data must have: {', '.join(LOSSES)}. Gradients are then "
+        "its own, and it is looked at whether outputs and labels fit it.",
     ),
 ]
 FailOn = Annotated[

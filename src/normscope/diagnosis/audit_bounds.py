@@ -12,6 +12,7 @@ from ..bounds.radius.radii import Radii
 from ..bounds.radius.radius import audited_radii
 from ..bounds.rungs import Rungs
 from ..core.bracket import Bracket
+from ..graph.call import ALL_OUTPUTS
 from ..rules.invariance import FeedingLayer, feeds
 from .audit_steps import NOT_REACHED, AuditRequest, Skipped
 from .examined import DataSeen, ExaminedRow
@@ -125,7 +126,12 @@ def _curve(
 
 
 def _radii(request: AuditRequest, captured: Captured, rungs: Rungs, skipped: Skipped) -> Radii | None:
-    """Return the certified radii, or say that there was no time for them."""
+    """Return the certified radii, or say why there are none."""
+    if request.output == ALL_OUTPUTS:
+        skipped.append(
+            ("certified radii", "several outputs together are no scores of classes: choose one with output=")
+        )
+        return None
     budget = request.budget.share(RADII_SHARE)
     bounding = request.bounding(budget.share(SEARCHES_SHARE))
     found = budget.attempt(

@@ -23,14 +23,14 @@ from ..core.budget import Budget
 from ..core.cost import Meter
 from ..core.errors import CaptureError, InputError, JacobianError, NotFiniteError
 from ..core.untouched import mode_of, unwrapped
-from ..graph.call import batches_of, broken_tensors
+from ..graph.call import all_if_several, batches_of, broken_tensors
 from ..graph.capturing import NO_TIME, capture_within, expected_seconds
-from ..graph.ir import Unit
+from ..graph.ir import Graph, Unit
 from .data_pass import watch_data
 from .examined import DataSeen
 from .sample_pass import compare_samples
 from .signal import Signal
-from .signal_pass import watch_signal
+from .signal_pass import Loss, watch_signal
 
 TRACED = "bounds over all inputs, folded and cumulative gains, sensitivity to the weights"
 """What needs a traced model."""
@@ -53,7 +53,7 @@ class AuditRequest:
     Attributes:
         model, batch: unwrapped, and moved to the device of its parameters.
         device: the device of its first parameter.
-        loader, domain, output, known, rtol, seed: as for `audit`.
+        loader, loss, domain, output, known, rtol, seed: as for `audit`.
         asked: the mode that was asked for; None for that of the model.
         mode: the mode it is measured in.
         thorough: whether the effort is `"thorough"`.
@@ -65,6 +65,7 @@ class AuditRequest:
     batch: Any
     device: torch.device
     loader: Iterable[Any] | None
+    loss: Loss | None
     domain: Domain | None
     asked: str | None
     mode: str
@@ -95,10 +96,14 @@ class AuditRequest:
 
 @dataclass(frozen=True, slots=True)
 class AuditTrace:
-    """The captured model, None where there is none, and whether there was time to trace it."""
+    """The captured model, None where there is none, whether there was time to trace it, and which output is measured.
+
+    That is all of them together where a model returns several and none was chosen.
+    """
 
     captured: Captured | None
     in_time: bool
+    output: str | int | None
 
 
 def trace(request: AuditRequest, skipped: Skipped) -> AuditTrace:
@@ -108,30 +113,47 @@ def trace(request: AuditRequest, skipped: Skipped) -> AuditTrace:
     in_time = tracing.time_for(seconds)
     if request.broken:
         skipped += [("bounds and Jacobians", f"{name} {what}") for name, what in list(request.broken.items())[:1]]
-        return AuditTrace(None, in_time)
+        return AuditTrace(None, in_time, request.output)
     if not in_time:
         skipped.append((f"{TRACED}, Jacobians", NO_TIME))
-        return AuditTrace(None, False)
+        return AuditTrace(None, False, request.output)
     with request.meter.part("capture"):
-        captured = _captured(request, tracing, skipped)
-    return AuditTrace(captured, (TRACED, NO_TIME) not in skipped)
+        graph, request = _graph(request, tracing, skipped)
+        captured = None if graph is None else _captured(request, graph, skipped)
+    return AuditTrace(captured, (TRACED, NO_TIME) not in skipped, request.output)
 
 
-def _captured(request: AuditRequest, tracing: Budget, skipped: Skipped) -> Captured | None:
-    """Capture the model and fold its segments, or say why not."""
-    model, batch, folding = request.model, request.batch, request.budget.share(CAPTURE_SHARE)
+def _graph(request: AuditRequest, tracing: Budget, skipped: Skipped) -> tuple[Graph | None, AuditRequest]:
+    """Trace the model, all its outputs together where it returns several and none was chosen; or say why not.
+
+    What no bound can be taken of has findings all the same, so that is no error here.
+    """
+    model, batch = request.model, request.batch
     try:
-        graph = capture_within(tracing, model, batch, mode=request.asked, output=request.output)
+        return capture_within(tracing, model, batch, mode=request.asked, output=request.output), request
+    except NotFiniteError as error:
+        skipped.append(("bounds and Jacobians", str(error)))
+    except (CaptureError, InputError) as error:
+        together = all_if_several(model, batch, request.asked) if request.output is None else None
+        if together is not None:
+            return _graph(replace(request, output=together), tracing, skipped)
+        skipped.append((TRACED, str(error)))
+    return None, request
+
+
+def _captured(request: AuditRequest, graph: Graph, skipped: Skipped) -> Captured | None:
+    """Fold the segments of a traced model, or say why not."""
+    try:
         return Captured.of(
-            model,
-            batch,
+            request.model,
+            request.batch,
             request.bounding(),
             mode=request.asked,
             output=request.output,
             on_missing="inf",
             known=request.known,
             graph=graph,
-            folding=folding,
+            folding=request.budget.share(CAPTURE_SHARE),
         )
     except CaptureError as error:
         skipped.append((TRACED, str(error)))
@@ -184,14 +206,15 @@ def signal_by_depth(request: AuditRequest, data: DataSeen, per_batch: float, ski
         skipped.append(("values and gradients by depth", NOT_REACHED))
         return None
     with request.meter.part("signal"):
-        try:
-            signal = watch_signal(
-                request.model, request.batch, mode=request.asked, output=request.output, units=data.units
-            )
-            signal = replace(signal, dependence=compare_samples(request.model, request.batch))
-        except InputError as error:
-            skipped.append(("values and gradients by depth", str(error)))
-            return None
+        signal = watch_signal(
+            request.model,
+            request.batch,
+            mode=request.asked,
+            output=request.output,
+            loss=request.loss,
+            units=data.units,
+        )
+        signal = replace(signal, dependence=compare_samples(request.model, request.batch))
     if signal.reason is not None:
         skipped.append(("gradients by depth", signal.reason))
     return signal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -17,6 +18,7 @@ from ..core.finding import Finding
 from ..core.options import check_numbers
 from ..core.provenance import provenance
 from ..core.untouched import outside_inference_mode
+from ..graph.call import ALL_OUTPUTS
 from ..graph.capturing import warmed
 from .audit_bounds import AuditBounds, bounds_of_graph, bounds_without_graph
 from .audit_result import Audit
@@ -30,10 +32,13 @@ from .audit_steps import (
     trace,
     wrong_backwards,
 )
+from .checking import TOGETHER
 from .examined import DataSeen, Examined
 from .findings import look
+from .loss_facts import resolve_loss
 from .node_sites import first_names
 from .signal import Signal
+from .signal_pass import Loss
 
 PARTS = (
     *("capture", "data", "signal", "Jacobians", "norms", "bounds", "shares", "radii", "sensitivity", "rows"),
@@ -58,6 +63,7 @@ def audit(
     batch: Any,
     *,
     loader: Iterable[Any] | None = None,
+    loss: Loss | str | None = None,
     domain: Domain | None = None,
     mode: str | None = None,
     output: str | int | None = None,
@@ -70,18 +76,21 @@ def audit(
 ) -> Audit:
     """Audit a model: what each layer and normalizer does, the network's Lipschitz bracket, and what is wrong.
 
+    An audit is a `check` with bounds: it has every finding that `check` has, also where nothing can be bounded.
     The bounds speak of inputs of the batch's shape. The variances and dead units are those of the loader, or of the
     batch without one. What cannot be measured is left out and listed in `skipped` with the reason; an operator without
     a rule makes the bound infinite and is named. The model is left exactly as found.
 
     Args:
         model: any `torch.nn.Module`.
-        batch: what the model takes: a tensor, a tuple of arguments or a dict of them.
+        batch: what the model takes: a tensor, a tuple of arguments or a dict of them; a pair of inputs and labels.
         loader: batches to take the statistics from, one at a time (a `DataLoader`, a list, a generator).
+        loss: as for `check`: gradients by depth are then those of the loss, and it is looked at whether outputs and
+            targets fit it.
         domain: what `normscope.domain` recorded with this model: the audit then has the bound over it, and the share of
             the loader's samples inside. They must not be those that defined it.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
-        output: which output to measure, for models with several.
+        output: which output to measure, for models with several; all of them together if not given.
         known: constants for modules nobody can see into, by module path.
         effort: `"fast"`: norms, variances, constants at the data, gains, dead units, the ladder of bounds, Jacobians at
             a few samples, findings. `"thorough"`: also the optimised certificate, the search from below, certified
@@ -100,8 +109,8 @@ def audit(
         and has `.to_html(path)`, `.to_json(path)`, `.to_pandas()`.
 
     Raises:
-        InputError: the model does not accept the batch, or the loader yields nothing, or the domain is of another
-            network.
+        InputError: the model does not accept the batch, or the loader yields nothing, or the loss cannot be taken, or
+            the domain is of another network.
 
     Example:
         >>> import torch, normscope as ns
@@ -120,6 +129,7 @@ def audit(
         batch,
         mode=mode,
         loader=loader,
+        loss=resolve_loss(loss),
         domain=domain,
         output=output,
         known=known,
@@ -131,6 +141,7 @@ def audit(
     )
     skipped: Skipped = []
     traced = trace(request, skipped)
+    request = replace(request, output=traced.output)
     data, per_batch = pass_over_data(request, traced.captured, skipped)
     sound = not request.broken and data.not_finite is None
     signal = signal_by_depth(request, data, per_batch, skipped)
@@ -226,6 +237,8 @@ def _result(
 def _notes(request: AuditRequest, captured: Captured | None, data: DataSeen) -> tuple[str, ...]:
     """Return what the reader is told beside the figures, each sentence once."""
     notes = [] if captured is None else [*captured.graph.notes]
+    if request.output == ALL_OUTPUTS:
+        notes.append(TOGETHER)
     if request.loader is None:
         notes.append(f"statistics come from the batch alone ({data.samples} samples): pass loader= for more")
     if captured is not None and not request.thorough:

@@ -25,6 +25,7 @@ from .sample_pass import compare_samples
 from .signal import Signal
 from .signal_pass import Loss, watch_signal
 
+TOGETHER = "the model returns several tensors: they are measured together; choose one with output="
 BATCHES = 8
 """How many batches of a loader are read: enough for dead units and stale statistics of batches of usual size."""
 
@@ -56,7 +57,7 @@ def check(
             Gradients are then those of the loss, and it is looked at whether outputs and targets fit it. Without it
             gradients are those of a random direction of the output.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
-        output: which output to differentiate, for models with several.
+        output: which output to differentiate, for models with several; all of them together if not given.
         name: how the report calls the model; its class if not given.
 
     Returns:
@@ -95,6 +96,7 @@ def check(
             small=0 if signal is None or signal.dependence is None else signal.dependence.forwards,
         ),
         skipped=tuple(skipped),
+        notes=() if signal is None or signal.outputs < 2 or output is not None else (TOGETHER,),
         provenance=provenance(device),
         trainable=sum(p.numel() for p in model.parameters() if p.requires_grad),
         parameter_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),

@@ -20,7 +20,7 @@ from ..core.errors import InputError, describe_error
 from ..core.progress import Progress
 from ..core.threads import uncompiled
 from ..core.untouched import untouched
-from ..graph.call import arguments
+from ..graph.call import arguments, described
 from ..listening.calls import FunctionCall, NormalizerSeen, Site, WeightSeen, float_tensors, normalizer_seen, rows_seen
 from ..listening.listener import LayerListener
 from .examined import DataSeen
@@ -70,7 +70,7 @@ def watch_data(
                 with listener.listening():
                     model(*call.args, **call.kwargs)
             except Exception as raised:
-                error = f"the model raises {describe_error(raised)}, on batch {done + 1}"
+                error = f"the model raises {describe_error(raised)}, on batch {done + 1} ({described(call)})"
                 break
             samples += call.count
             done += 1

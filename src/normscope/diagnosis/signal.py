@@ -148,9 +148,12 @@ class Signal(Part):
         loss: what the loss was given, where there is one that is known.
         columns: for each input that is a table, its widest column.
         dependence: how outputs depend on samples and arguments, where that was looked at.
+        outputs: how many outputs were differentiated together.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(sparse=("parameters", "feeds", "linear_feeds", "loss", "columns", "dependence"))
+    JSON: ClassVar[JsonForm] = JsonForm(
+        sparse=("parameters", "feeds", "linear_feeds", "loss", "columns", "dependence", "outputs")
+    )
 
     rows: tuple[SignalRow, ...]
     gradient_of: str
@@ -164,6 +167,7 @@ class Signal(Part):
     loss: LossFacts | None = None
     columns: tuple[WidestColumn | None, ...] = ()
     dependence: SampleFacts | None = None
+    outputs: int = 1
 
     @property
     def inputs(self) -> tuple[SignalRow, ...]:

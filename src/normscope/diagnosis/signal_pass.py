@@ -21,7 +21,7 @@ from ..core.errors import InputError, describe_error
 from ..core.log10 import log10
 from ..core.threads import ignore_warnings, uncompiled
 from ..core.untouched import on_copies, untouched
-from ..graph.call import Call, arguments, select
+from ..graph.call import ALL_OUTPUTS, Call, arguments, select
 from ..listening.calls import EMBEDDINGS, NORMALIZERS, RELUS, FunctionCall, Site, float_tensors
 from ..listening.listener import ForwardListener
 from .autograd_flow import Feed, find_feeds, reached_parameters
@@ -112,6 +112,7 @@ def watch_signal(
         linear_feeds=tuple(tuple(feed.layer for feed in feeds if feed.rearranged) for feeds in listener.feeds),
         loss=listener.loss,
         columns=listener.columns(),
+        outputs=listener.outputs,
     )
 
 
@@ -123,6 +124,7 @@ def _both_ways(
         with LossListener() as losses:
             made = listener.forward(call)
             outputs = _outputs(made, output)
+            listener.outputs = len(outputs)
             objective = outputs if loss is None else [_loss_of(loss, made, outputs, batch, call)]
         listener.loss = losses.facts()
         listener.read_graph(objective if loss is not None else float_tensors(made))
@@ -143,6 +145,8 @@ def _without_gradient(listener: _SignalListener, call: Call) -> None:
 
 def _outputs(made: Any, output: str | int | None) -> list[Tensor]:
     """Return the output that is differentiated; where none is the usual one, all floats that the model returns."""
+    if output == ALL_OUTPUTS:
+        return float_tensors(made)
     try:
         return [select(made, output)]
     except InputError:
@@ -175,6 +179,7 @@ class _SignalListener(ForwardListener):
         self.complete = False
         self.feeds: list[tuple[Feed, ...]] = []
         self.loss: LossFacts | None = None
+        self.outputs = 1
         self._columns: list[Tensor | None] = []
         self._samples = samples
         self._functions: list[Any] = []  # autograd's node of every row

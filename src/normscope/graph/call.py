@@ -18,11 +18,14 @@ from torch.utils._pytree import SUPPORTED_NODES, keystr, tree_flatten_with_path,
 from ..core.cost import count
 from ..core.errors import InputError, NotFiniteError, RandomOperatorError, describe_error
 from ..core.untouched import on_copies, plain_parts, untouched
+from ..listening.calls import float_tensors
 from ..report.words import shape
 from .ir import Shape
 
 PREFERRED = ("logits", "last_hidden_state")
 """The outputs that are measured where a model has several and none was chosen."""
+ALL_OUTPUTS = "all"
+"""The `output` that stands for all float tensors of a model as one output."""
 ELSEWHERE = (
     "a sample gives another output alone, or at another place of the batch: the whole batch is measured as one input"
 )
@@ -163,10 +166,20 @@ def _passed(model: nn.Module, batch: Any) -> tuple[tuple[Any, ...], dict[str, An
         return ((batch,), {}, ()) if takes_dict(model, batch) else ((), dict(batch), ())
     if not isinstance(batch, Sequence) or isinstance(batch, str | bytes):
         raise InputError(f"batch is a {type(batch).__name__}: pass a tensor, a tuple of arguments or a dict of them")
-    if len(batch) == 2 and isinstance(batch[0], Tensor) and is_label(model, batch[1]):
+    if len(batch) == 2 and isinstance(batch[0], Mapping) and _names_arguments(model, batch[0]):
+        note = "the batch is a pair whose first entry holds the arguments by name: the second is taken as labels"
+        return (), dict(batch[0]), (note,)
+    if len(batch) == 2 and isinstance(batch[0], Tensor | Mapping) and is_label(model, batch[1]):
         note = "the batch is a pair and the model needs one argument: the second entry is taken as labels"
         return (batch[0],), {}, (note,)
     return tuple(batch), {}, ()
+
+
+def _names_arguments(model: nn.Module, entries: Mapping[Any, Any]) -> bool:
+    """Whether a dict holds all arguments that `forward` needs by their names, and nothing else."""
+    taken = _parameters(model)
+    needed = {p.name for p in _positional(model) if p.default is p.empty}
+    return bool(taken) and needed.issubset(entries) and not takes_dict(model, entries) and taken.keys() >= set(entries)
 
 
 def batches_of(loader: Any, *, model: nn.Module | None = None) -> Iterable[Any]:
@@ -263,11 +276,11 @@ def run(model: nn.Module, call: Call) -> Tensor:
     except Exception as error:
         if torch.is_grad_enabled() and _runs_without_gradients(model, call):
             raise InputError(
-                f"the model runs on this batch ({_described(call)}), but not while gradients are taken: then it raises "
+                f"the model runs on this batch ({described(call)}), but not while gradients are taken: then it raises "
                 f"{describe_error(error)}. An operator on the way has no derivative; give it detached tensors"
             ) from error
         raise InputError(
-            f"the model raises {describe_error(error)}, on this batch ({_described(call)}). Pass a batch the model "
+            f"the model raises {describe_error(error)}, on this batch ({described(call)}). Pass a batch the model "
             "accepts: "
             "model(batch) must work for a tensor or one dict, model(*batch) for a tuple, model(**batch) for a dict "
             "whose keys are the names of forward's arguments."
@@ -289,7 +302,7 @@ def _runs_without_gradients(model: nn.Module, call: Call) -> bool:
     return True
 
 
-def _described(call: Call) -> str:
+def described(call: Call) -> str:
     """Say what a call passes: shapes, and the keys of a dict that is passed as one argument."""
     shapes = f"shapes {[tuple(leaf.shape) for leaf in call.leaves if isinstance(leaf, Tensor)]}"
     if not call.args or not isinstance(call.args[0], Mapping):
@@ -381,7 +394,7 @@ def close(first: Tensor, second: Tensor, *, coarse: bool = False) -> bool:
 def select(result: Any, output: str | int | None) -> Tensor:
     """Pick the measured tensor from whatever the model returns."""
     if isinstance(result, Tensor):
-        if output not in (None, 0):
+        if output not in (None, 0, ALL_OUTPUTS):
             raise InputError(f"the model returns one tensor: there is no output {output!r}")
         if not _measurable(result):
             raise InputError(
@@ -389,6 +402,8 @@ def select(result: Any, output: str | int | None) -> Tensor:
                 + (". Return torch.view_as_real of it" if result.is_complex() else "")
             )
         return result
+    if output == ALL_OUTPUTS and not (isinstance(result, Mapping) and output in result):
+        return _joined(float_tensors(result))
     outputs = _outputs(result)
     if output is not None:
         if output not in outputs:
@@ -398,8 +413,36 @@ def select(result: Any, output: str | int | None) -> Tensor:
         if name in outputs:
             return outputs[name]
     if len(outputs) != 1:
-        raise InputError(f"the model returns {len(outputs)} float tensors, {list(outputs)}: choose one with output=")
+        raise InputError(
+            f"the model returns {len(outputs)} float tensors, {list(outputs)}: choose one with output=, or all of "
+            f'them together with output="{ALL_OUTPUTS}"'
+        )
     return next(iter(outputs.values()))
+
+
+def _joined(floats: Sequence[Tensor]) -> Tensor:
+    """Return several outputs as one: a row for each sample where they agree on how many there are, else one row."""
+    if not floats:
+        raise InputError("the model returns no float tensor: there is no output to measure")
+    by_sample = len({tensor.shape[:1] for tensor in floats}) == 1 and floats[0].ndim
+    rows = floats[0].shape[0] if by_sample else 1
+    return torch.cat([tensor.reshape(rows, -1) for tensor in floats], dim=1)
+
+
+def all_if_several(model: nn.Module, batch: Any, mode: str | None) -> str | None:
+    """Return `ALL_OUTPUTS` where a model returns several outputs of which none is the usual one, otherwise None."""
+    call = arguments(model, batch)
+    count("passes", call.count)
+    try:
+        with torch.no_grad(), untouched(model, mode):
+            made = _result(model, call)
+    except Exception:  # the steps that measure the model say what it raises
+        return None
+    try:
+        select(made, None)
+    except InputError:
+        return ALL_OUTPUTS if float_tensors(made) else None
+    return None
 
 
 def _outputs(result: Any) -> dict[Any, Tensor]:

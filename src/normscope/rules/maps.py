@@ -22,8 +22,8 @@ def in_operand(node: Node, position: int) -> Mover:
     offset = node.evaluate(zeros)
 
     def single(x: Tensor) -> Tensor:
-        values = [x if place == position else zero.to(x.dtype) for place, zero in enumerate(zeros)]
-        return node.evaluate(values) - offset.to(x.dtype)
+        values = [x.to(torch.float64) if place == position else zero for place, zero in enumerate(zeros)]
+        return (node.evaluate(values) - offset).to(x.dtype)  # in the precision of the constants of the node
 
     return single
 

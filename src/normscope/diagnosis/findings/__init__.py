@@ -125,8 +125,8 @@ def look(examined: Examined) -> tuple[Finding, ...]:
 def _depths(examined: Examined) -> Callable[[str], int]:
     """Return a function that says how deep in the model a path or parameter lies."""
     paths: dict[str, int] = {}
-    for node in examined.graph or ():
-        paths.setdefault(node.path, len(paths))
+    for row in () if examined.signal is None else examined.signal.rows:
+        paths.setdefault(row.path, len(paths))
     for place in examined.places:
         paths.setdefault(place.path, len(paths))
 

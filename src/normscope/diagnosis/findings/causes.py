@@ -8,13 +8,12 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from ...core.finding import Finding, Severity
-from ...listening.calls import RELUS
-from ..examined import Examined, ExaminedRow
-from ..node_sites import family
+from ...listening.calls import NORMALIZERS, WEIGHTS
+from ..examined import Examined
 
 SAME = {
     "eps-dominated": ("tiny-sets", "eps-scale", "dead-layer", "dead-channels"),
-    "dead-channels": ("tiny-sets", "dead-layer"),
+    "dead-channels": ("tiny-sets", "dead-layer", "eps-scale"),
     "small-batch": ("tiny-sets",),
     "expanding-normalizer": ("tiny-sets", "eps-scale", "dead-layer", "dead-channels", "eps-dominated"),
     "not-lipschitz": ("eps-scale",),
@@ -35,7 +34,7 @@ NEXT = {
 }
 """A finding is dropped if one of these stands directly before it."""
 
-_TOTAL = ("dead-layer", "tiny-sets", "dead-relu")
+_TOTAL = ("dead-layer", "tiny-sets", "dead-relu", "zero-weights")
 BEYOND = {
     "dead-layer": _TOTAL,
     "dead-channels": _TOTAL,
@@ -47,6 +46,7 @@ BEYOND = {
 """A finding is dropped if everything that reaches it came through one of these: a ReLU counts with all units off."""
 
 ANYWHERE = {
+    "gradient-mismatch": ("gradient-cut",),
     "stale-statistics": ("input-scale",),
     "output-constant": ("activation-before-loss", "gradient-vanishing", "dead-layer"),
     "gradient-jump": ("dead-layer", "layer-scale", "saturated-units", "zero-weights", "recurrent-scale"),
@@ -54,73 +54,73 @@ ANYWHERE = {
     "first-loss": ("targets-scale", "activation-before-loss", "input-scale", "layer-scale"),
 }
 """A warning is dropped if one of these, a warning too, stands anywhere."""
+LAYERS = frozenset((*WEIGHTS.values(), *NORMALIZERS, "lstm", "gru", "rnn"))
+"""Kinds of rows of the signal that are layers."""
 SYMPTOMS = ("no-better-than-constant",)
 """These are dropped if there is any other warning."""
 
 
 class GraphOrder:
-    """Which place lies before which, read from the graph; knows nothing where the model was not traced."""
+    """Which layer lies before which, read from autograd's graph; knows nothing where the model has no backward."""
 
     def __init__(self, examined: Examined) -> None:
-        graph, self._signal = examined.graph, examined.signal
-        self._output = "" if graph is None else graph.output
-        self._refs: dict[str, tuple[str, ...]] = {} if graph is None else {node.name: node.refs for node in graph}
-        self._placed = {p.node.name: p.path for p in examined.places if p.node is not None}
-        placed, others = defaultdict(list), defaultdict(list)
-        for name, path in self._placed.items():
-            placed[path].append(name)
-        for node in graph or ():
-            others[node.path].append(node.name)
-        self._at: dict[str, list[str]] = {**others, **placed}
-        relus = [node for node in graph or () if family(node) in RELUS]
-        alone = Counter(node.path for node in relus)
-        self._relus = {node.path: node.name for node in relus if alone[node.path] == 1}
+        rows = () if examined.signal is None else examined.signal.rows
+        feeds = () if examined.signal is None else examined.signal.feeds
+        self._feeds = feeds if len(feeds) == len(rows) else ((),) * len(rows)
+        self._paths = [row.path for row in rows]
+        self._layers = {number for number, row in enumerate(rows) if row.kind in LAYERS}
+        layers, others = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
+        for number, path in enumerate(self._paths):
+            (layers if number in self._layers else others)[path].append(number)
+        self._at = {**others, **layers}
+        relus = [number for number, row in enumerate(rows) if row.kind == "relu"]
+        alone = Counter(self._paths[number] for number in relus)
+        relus = [number for number in relus if alone[self._paths[number]] == 1]
+        self._switches = {**{self._paths[number]: [number] for number in relus}, **layers}
         self._gates = self._common()
         self._before: dict[str, frozenset[str]] = {}
 
-    def _common(self) -> dict[str, int]:
-        """Return, by node and as bits, the places and ReLUs that lie on every path from the inputs to it."""
-        bits = {name: 1 << position for position, name in enumerate((*self._placed, *self._relus.values()))}
-        gates: dict[str, int] = {}
-        for name, refs in self._refs.items():  # in order, so that what a node reads is known
-            common = functools.reduce(operator.and_, (gates.get(ref, 0) for ref in refs)) if refs else 0
-            gates[name] = common | bits.get(name, 0)
-        self._bits = bits
+    def _common(self) -> list[int]:
+        """Return, by row and as bits, the layers and ReLUs that lie on every path from the inputs to it."""
+        switches = {number for numbers in self._switches.values() for number in numbers}
+        gates: list[int] = []
+        for number, feeds in enumerate(self._feeds):  # in order, so that what a row reads is known
+            common = functools.reduce(operator.and_, (gates[feed] for feed in feeds)) if feeds else 0
+            gates.append(common | (1 << number if number in switches else 0))
         return gates
 
+    def _bits(self, path: str) -> int:
+        """Return the bits of the layers of a module, or of its only ReLU."""
+        return sum(1 << number for number in self._switches.get(path, ()))
+
     def before(self, path: str) -> frozenset[str]:
-        """Return the paths of the places directly before a module; untraced, as autograd's graph has them."""
-        if not self._refs and self._signal is not None:
-            return frozenset().union(
-                *(self._signal.paths_before(path, row.kind) for row in self._signal if row.path == path)
-            )
+        """Return the paths of the layers directly before a module."""
         if path not in self._before:
             own = self._at.get(path, [])
-            found: set[str] = set()
-            visited, stack = set(own), [ref for name in own for ref in self._refs.get(name, ())]
+            nearest: set[str] = set()
+            visited, stack = set(own), [feed for number in own for feed in self._feeds[number]]
             while stack:
-                name = stack.pop()
-                if name in visited:
+                number = stack.pop()
+                if number in visited:
                     continue
-                visited.add(name)
-                if name in self._placed:
-                    found.add(self._placed[name])
+                visited.add(number)
+                if number in self._layers:
+                    nearest.add(self._paths[number])
                 else:
-                    stack.extend(self._refs.get(name, ()))
-            self._before[path] = frozenset(found - {path})
+                    stack.extend(self._feeds[number])
+            self._before[path] = frozenset(nearest - {path})
         return self._before[path]
 
     def behind(self, path: str, other: str) -> bool:
         """Whether everything that reaches a module came through another one: its layers, or its only ReLU."""
-        own = [name for name in self._at.get(other, ()) if name in self._placed] or [self._relus.get(other, "")]
-        gates = functools.reduce(operator.or_, (self._bits.get(name, 0) for name in own), 0)
-        return path != other and any(self._gates.get(name, 0) & gates for name in self._at.get(path, ()))
+        bits = self._bits(other)
+        return path != other and any(self._gates[number] & bits for number in self._at.get(path, ()))
 
-    def cuts(self, place: ExaminedRow) -> bool:
-        """Whether everything on its way to the output passes this place, with further places behind it."""
-        bit = 0 if place.node is None else self._bits[place.node.name]
-        after = (self._gates.get(name, 0) for name in self._placed if place.node is None or name != place.node.name)
-        return bool(self._gates.get(self._output, 0) & bit) and any(gates & bit for gates in after)
+    def cuts(self, path: str) -> bool:
+        """Whether everything on its way to the output passes this module, with further layers behind it."""
+        bits = self._bits(path)
+        after = (self._gates[number] for number in self._layers if self._paths[number] != path)
+        return bool(self._gates and self._gates[-1] & bits) and any(gates & bits for gates in after)
 
 
 def unexplained(found: Sequence[Finding], examined: Examined) -> list[Finding]:

@@ -59,18 +59,14 @@ def dead_layer(examined: Examined) -> Iterator[Finding]:
         if place.normalizer is not None:
             yield from _dead_normalizer(examined, place, place.normalizer, typical, flow)
         elif place.row.norm is not None:
-            yield from _negligible_weights(examined, place, place.row.norm.log10_upper, typical, flow)
+            yield from _negligible_weights(examined, place, place.row.norm.log10_upper, typical)
 
 
-def _negligible_weights(
-    examined: Examined, place: ExaminedRow, norm: float, typical: float, flow: GraphOrder
-) -> Iterator[Finding]:
+def _negligible_weights(examined: Examined, place: ExaminedRow, norm: float, typical: float) -> Iterator[Finding]:
     """A weight layer with next to no norm; not where a normalizer undoes its scale."""
     fed = {feed.weight.name for feed in examined.feeds}
-    if norm == -math.inf:
-        yield _zero_layer(place, "weights", flow.cuts(place))
-    elif (
-        norm <= log10(NEGLIGIBLE_NORM)
+    if (
+        -math.inf < norm <= log10(NEGLIGIBLE_NORM)  # weights of zero are another finding
         and norm < typical + log10(RELATIVE_NORM)
         and (place.node is None or place.node.name not in fed)
     ):
@@ -125,7 +121,7 @@ def _negligible_scale(place: ExaminedRow, seen: NormalizerOverData, flow: GraphO
     """A normalizer whose largest scale lets next to nothing through."""
     scale = math.inf if seen.weight is None or not seen.weight.numel() else float(seen.weight.abs().max())
     if scale == 0.0:
-        yield _zero_layer(place, "scales", flow.cuts(place))
+        yield _zero_scales(place, flow.cuts(place.path))
     elif scale <= NEGLIGIBLE_NORM:
         words = f"The largest scale of `{place.path}` is {figure(scale)}."
         yield _dead(place.path, words, figures(log10_scale=log10(scale)))
@@ -150,15 +146,15 @@ def _dead(where: str, seen: str, numbers: dict[str, float | int | None]) -> Find
     )
 
 
-def _zero_layer(place: ExaminedRow, what: str, cuts: bool) -> Finding:
-    """Zero as a whole: an initialisation, unless the network depends on its input through this layer alone."""
+def _zero_scales(place: ExaminedRow, cuts: bool) -> Finding:
+    """Scales that are all zero: an initialisation, unless the network depends on its input through this layer alone."""
     where = place.path
     if not cuts:
         return Finding(
             code="dead-layer",
             severity=Severity.INFO,
             where=where,
-            seen=f"All {what} of `{where}` are exactly zero.",
+            seen=f"All scales of `{where}` are exactly zero.",
             why="This is how residual branches and last layers are often initialised: the branch adds nothing at first "
             "and opens with the first steps.",
             advice="Nothing to do for a fresh model. After training it means that the layer got no gradient.",
@@ -168,19 +164,22 @@ def _zero_layer(place: ExaminedRow, what: str, cuts: bool) -> Finding:
         code="dead-layer",
         severity=Severity.WARNING,
         where=where,
-        seen=f"All {what} of `{where}` are exactly zero, and every path from the input to the output leads through it.",
+        seen=f"All scales of `{where}` are exactly zero, and every path from the input to the output leads through it.",
         why="The output does not depend on the input, and no gradient reaches the layers before.",
-        advice="Initialise it: torch.nn.init.kaiming_normal_(module.weight) for weights, torch.nn.init.ones_ for "
-        "scales.",
+        advice="Initialise them: torch.nn.init.ones_(module.weight).",
         numbers=figures(zero=1),
     )
 
 
 def dead_channels(examined: Examined) -> Iterator[Finding]:
     """Part of a layer's channels carry nothing: zero scale, zero filter, constant input."""
-    fed = {node.name for feed in examined.feeds for node in (feed.weight, feed.normalizer)}
+    fed = {feed.weight.name for feed in examined.feeds}
+    weights = {place.path for place in examined.places if place.row.role == "weight"}
     for place in examined.places:
         direct = place.node is not None and place.node.name in fed
+        if place.normalizer is not None and examined.signal is not None:
+            before = examined.signal.paths_before(place.path, place.row.operator)
+            direct = bool(before) and before <= weights
         for dead, what, why, own in _dead_parts(examined, place, direct):
             if dead is None:
                 continue

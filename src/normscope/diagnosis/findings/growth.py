@@ -6,11 +6,12 @@ import functools
 import itertools
 import math
 import operator
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from ...bounds.rungs import is_normalizer
 from ...core.finding import Finding, Severity
-from ..examined import Examined, WeightOverData
+from ..examined import DataSeen, Examined, WeightOverData
+from ..signal import Signal
 from .finding_words import figure, figures, power
 
 RUN = 4
@@ -25,12 +26,16 @@ RUN_TOTAL = 30.0
 
 def exploding_run(examined: Examined) -> Iterator[Finding]:
     """Chains of weight layers without a normalizer through which the signal grows exponentially."""
-    paths = {place.node.name: place.path for place in examined.places if place.node is not None}
-    ends = _branch_ends(examined)
-    for chain, log_growth in _runs(examined):
+    signal = examined.signal
+    if signal is None or len(signal.feeds) != len(signal.rows):
+        return
+    paths = [row.path for row in signal.rows]
+    sizes = _weights_by_row(signal, examined.data)
+    ends = _branch_ends(signal, sizes)
+    for chain, log_growth in _runs(signal, sizes):
         first, last, total = paths[chain[0]], paths[chain[-1]], log_growth / math.log(10.0)
         step = math.exp(log_growth / len(chain))
-        branches = [paths[name] for name in chain if name in ends]
+        branches = [paths[number] for number in chain if number in ends]
         residual = len(branches) >= RESIDUAL
         yield Finding(
             code="exploding-run",
@@ -66,87 +71,98 @@ def _scaled_branches(branches: Sequence[str]) -> str:
     )
 
 
-def _branch_ends(examined: Examined) -> frozenset[str]:
-    """Return the last weight layers of residual branches: a branch is added to the value that it starts from."""
-    if examined.graph is None:
-        return frozenset()
-    weights = {p.node.name for p in examined.places if p.node is not None and p.row.role == "weight"}
-    above: dict[str, int] = {}  # as bits: what a node depends on, itself included
-    own = {item.name: 1 << position for position, item in enumerate((*examined.graph.inputs, *examined.graph))}
-    nearest: dict[str, frozenset[str]] = {}
-    ends: set[str] = set()
-    for node in examined.graph:
-        refs = (above.get(ref, own[ref]) for ref in node.refs)
-        above[node.name] = functools.reduce(operator.or_, refs, own[node.name])
-        reached = frozenset[str]().union(*(nearest.get(ref, frozenset()) for ref in node.refs))
-        nearest[node.name] = frozenset((node.name,)) if node.name in weights else reached
-        if node.operator != "add" or len(node.refs) != 2:
-            continue
-        for start, branch in (node.refs, node.refs[::-1]):
-            ends.update(name for name in nearest.get(branch, ()) if above[name] & own[start])
+def _weights_by_row(signal: Signal, data: DataSeen) -> dict[int, WeightOverData]:
+    """Return the weight layers over the data by the number of their row in the signal."""
+    runs = Counter[tuple[str, str]]()
+    sizes: dict[int, WeightOverData] = {}
+    for number, row in enumerate(signal.rows):
+        weight = data.weights.get((row.path, row.kind, runs[row.path, row.kind]))
+        runs[row.path, row.kind] += 1
+        if weight is not None:
+            sizes[number] = weight
+    return sizes
+
+
+def _branch_ends(signal: Signal, sizes: Mapping[int, WeightOverData]) -> frozenset[int]:
+    """Return the last weight layers of residual branches: a branch is added to the value that it starts from.
+
+    What reads a sum is given as many values as each of the summands has; what reads a concatenation is given more.
+    """
+    above: list[int] = []  # as bits: the rows that a row depends on, itself included
+    nearest: list[frozenset[int]] = []
+    ends: set[int] = set()
+    for number, (row, feeds) in enumerate(zip(signal.rows, signal.feeds, strict=True)):
+        above.append(functools.reduce(operator.or_, (above[feed] for feed in feeds), 1 << number))
+        reached = frozenset[int]().union(*(nearest[feed] for feed in feeds))
+        nearest.append(frozenset((number,)) if number in sizes else reached)
+        size = math.prod(sizes[number].input_shape if number in sizes else row.shape)
+        summands = [feed for feed in feeds if math.prod(signal.rows[feed].shape) == size]
+        for start, branch in itertools.permutations(summands, 2):
+            ends.update(end for end in nearest[branch] if above[end] & 1 << start)
     return frozenset(ends)
 
 
-Chains = dict[str, dict[str, tuple[int, str]]]
+Chains = dict[int, dict[int, tuple[int, int]]]
 """The longest chain of weight layers by its last and its first: how many layers, and the one before the last."""
 
 
-def _runs(examined: Examined) -> Iterator[tuple[list[str], float]]:
-    """Yield chains that share no layer, by node name, with the log of the signal's growth; the steepest first."""
-    seen = {p.node.name: p.weight for p in examined.places if p.node is not None and p.weight is not None}
-    befores, inner = _weights_before(examined, seen)
+def _runs(signal: Signal, sizes: Mapping[int, WeightOverData]) -> Iterator[tuple[list[int], float]]:
+    """Yield chains that share no layer, by row, with the log of the signal's growth; the steepest first."""
+    befores, inner = _weights_before(signal, sizes)
     longest = _longest_chains(befores)
-    taken: set[str] = set()
-    for log_growth, first, last in sorted(_grown(longest, inner, seen), reverse=True):
+    taken: set[int] = set()
+    for log_growth, first, last in sorted(_grown(longest, inner, sizes), reverse=True):
         if first in taken or last in taken:
             continue
         chain = [last]
         while chain[0] != first:
             chain.insert(0, longest[chain[0]][first][1])
-        if taken.isdisjoint(chain) and _steady([seen[name] for name in chain]):
+        if taken.isdisjoint(chain) and _steady([sizes[number] for number in chain]):
             taken.update(chain)
             yield chain, log_growth
 
 
-def _longest_chains(befores: Mapping[str, frozenset[str]]) -> Chains:
+def _longest_chains(befores: Mapping[int, frozenset[int]]) -> Chains:
     """Return the longest chain between any two layers; `befores` has the nearest layers before each, in their order."""
     longest: Chains = {}
     for last, nearest in befores.items():
-        longest[last] = {last: (1, "")}
+        longest[last] = {last: (1, -1)}
         for before in nearest:
             for first, (length, _) in longest[before].items():
-                if length + 1 > longest[last].get(first, (0, ""))[0]:
+                if length + 1 > longest[last].get(first, (0, -1))[0]:
                     longest[last][first] = (length + 1, before)
     return longest
 
 
 def _grown(
-    longest: Chains, inner: frozenset[str], seen: Mapping[str, WeightOverData]
-) -> Iterator[tuple[float, str, str]]:
+    longest: Chains, inner: frozenset[int], sizes: Mapping[int, WeightOverData]
+) -> Iterator[tuple[float, int, int]]:
     """Yield the chains that end inside the network and through which the signal grows too much: its log, the ends."""
     for last in inner & longest.keys():
         for first, (length, _) in longest[last].items():
-            log_growth = _log_ratio(seen[last].rms_output, seen[first].rms_input)
+            log_growth = _log_ratio(sizes[last].rms_output, sizes[first].rms_input)
             if length >= RUN and log_growth >= max(math.log(RUN_TOTAL), length * math.log(RUN_STEP)):
                 yield log_growth, first, last
 
 
 def _weights_before(
-    examined: Examined, seen: Mapping[str, WeightOverData]
-) -> tuple[dict[str, frozenset[str]], frozenset[str]]:
+    signal: Signal, sizes: Mapping[int, WeightOverData]
+) -> tuple[dict[int, frozenset[int]], frozenset[int]]:
     """Return the nearest weight layers before each with no normalizer between, and those that are not the last."""
-    sources: dict[str, frozenset[str]] = {}
-    befores: dict[str, frozenset[str]] = {}
-    inner: frozenset[str] = frozenset()
-    for node in examined.graph or ():
-        reached = frozenset[str]().union(*(sources.get(ref, frozenset()) for ref in node.refs))
-        sources[node.name] = reached
-        if node.name in seen:
-            befores[node.name], sources[node.name] = reached, frozenset((node.name,))
+    sources: list[frozenset[int]] = []
+    befores: dict[int, frozenset[int]] = {}
+    inner: frozenset[int] = frozenset()
+    for number, (row, feeds) in enumerate(zip(signal.rows, signal.feeds, strict=True)):
+        reached = frozenset[int]().union(*(sources[feed] for feed in feeds))
+        if number in sizes:
+            befores[number] = reached
+            sources.append(frozenset((number,)))
             inner |= reached
-        elif is_normalizer(node):
-            sources[node.name] = frozenset()
+        elif "norm" in row.kind.lower():  # a function, or a module that writes one out in operators
+            sources.append(frozenset())
             inner |= reached
+        else:
+            sources.append(reached)
     return befores, inner
 
 

@@ -150,7 +150,7 @@ def zero_weights(examined: Examined) -> Iterator[Finding]:
     signal = examined.signal
     if signal is None:
         return
-    layers = [row for row in signal.parameters if _is_matrix(row) and row.used]
+    layers = [row for row in signal.parameters if len(row.shape) > 1 and row.used]
     for number, row in enumerate(layers):
         if row.least or row.greatest:
             continue
