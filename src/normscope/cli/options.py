@@ -36,6 +36,7 @@ Output = Annotated[
 Loss = Annotated[
     str | None,
     typer.Option(
+        "--loss",
         metavar="NAME",
         help=f"The loss between outputs and labels, which the data must have: {', '.join(LOSSES)}. Gradients are then "
         "its own, and it is looked at whether outputs and labels fit it.",
