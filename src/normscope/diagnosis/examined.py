@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
@@ -170,6 +170,12 @@ class Examined:
     mismatches: tuple[Mismatch, ...] = ()
     signal: Signal | None = None
     bounds: Mapping[str, Bracket] = field(default_factory=dict)
+
+    def name_place(self, path: str, before: Collection[str]) -> str:
+        """Return the module to name for a function: where a module of several parts called it, the layer before it."""
+        module = dict(self.model.named_modules()).get(path)
+        called = module is None or any(True for _ in module.children())
+        return next(iter(before)) if called and len(before) == 1 else path
 
     def normalizers(self) -> Iterator[tuple[ExaminedRow, NormalizerOverData]]:
         """Yield the normalizers that saw data."""

@@ -179,9 +179,10 @@ class Signal(Part):
         """The rows of the layers."""
         return tuple(row for row in self.rows if row.kind != INPUT)
 
-    def paths_before(self, path: str, kind: str) -> frozenset[str]:
-        """Return the paths of the layers that feed a layer of this kind directly."""
+    def paths_before(self, path: str, kind: str, call: int | None = None) -> frozenset[str]:
+        """Return the paths of the layers that feed a layer of this kind directly, in all of its calls or in one."""
         own = [number for number, row in enumerate(self.rows) if (row.path, row.kind) == (path, kind)]
+        own = own if call is None else own[call : call + 1]
         feeds = {feed for number in own if number < len(self.feeds) for feed in self.feeds[number]}
         return frozenset(self.rows[feed].path for feed in feeds)
 

@@ -238,16 +238,16 @@ def dead_relu(examined: Examined) -> Iterator[Finding]:
         return
     centred = {place.path for place, seen in examined.normalizers() if seen.kind == "batch" and not seen.untaken}
     fresh = is_fresh(examined.model)
-    for (where, *_), units in data.units.items():
+    for (path, _, call), units in data.units.items():
         count, size = int(units.dead.sum()), units.dead.numel()
         if count:
-            before = frozenset() if examined.signal is None else examined.signal.paths_before(where, "relu")
+            before = frozenset() if examined.signal is None else examined.signal.paths_before(path, "relu", call)
             chance = (2.0 if fresh else 1.0) * math.sqrt(0.25 / size)
             limit = CENTRED_OFF if before and before <= centred else HALF_OFF + chance
             many = count == size or count / size > limit
             cause = _bias_below(examined, before, units.dead) if many or count / size > BIASED_OFF else None
             many = many or cause is not None
-            yield _dead_relu(where, units.dead, data.samples, many, cause)
+            yield _dead_relu(examined.name_place(path, before), units.dead, data.samples, many, cause)
 
 
 def _dead_relu(where: str, dead: Tensor, samples: int, many: bool, cause: _Bias | None) -> Finding:

@@ -30,7 +30,8 @@ def saturated_units(examined: Examined) -> Iterator[Finding]:
     for row in _hidden(layers):
         if row.saturated is None or not row.saturated > MOST[row.kind]:
             continue
-        path = _place(examined, row)
+        before = examined.signal.paths_before(row.path, row.kind) if examined.signal else frozenset()
+        path = row.path if row.kind in ("softmax", "attention") else examined.name_place(row.path, before)
         where = f"`{path}`" if path else "the model"
         if row.kind in ("softmax", "attention"):
             yield _one_place(row, path, where)
@@ -64,14 +65,6 @@ def _one_place(row: SignalRow, path: str, where: str) -> Finding:
         "make them smaller.",
         numbers=figures(share=row.saturated),
     )
-
-
-def _place(examined: Examined, row: SignalRow) -> str:
-    """Return the module to name: that of the activation, or the layer before where a function was called instead."""
-    module = dict(examined.model.named_modules()).get(row.path)
-    before = () if examined.signal is None else sorted(examined.signal.paths_before(row.path, row.kind))
-    called = row.kind in ("sigmoid", "tanh") and module is not None and any(module.children())
-    return before[0] if called and before else row.path
 
 
 def _counted(row: SignalRow) -> str:

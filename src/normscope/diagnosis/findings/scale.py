@@ -9,6 +9,7 @@ from ...core.finding import Finding, Severity
 from ...listening.calls import NORMALIZERS
 from ..examined import Examined
 from ..signal import BFLOAT16_LARGEST, FLOAT16_LARGEST, FLOAT16_NORMAL, SignalRow
+from .depth import WEIGHTS
 from .finding_words import figure, figures, percent
 from .statistics_sets import stale_statistics
 
@@ -109,7 +110,7 @@ def half_precision(examined: Examined) -> Iterator[Finding]:
     if _size(largest) * NEAR > FLOAT16_LARGEST and largest.dtype != "bfloat16":
         yield _overflow(largest, "float16", FLOAT16_LARGEST, Severity.INFO)
         return
-    lost = [row for row in rows if row.dtype == "float16" and row.log10_gradient == -math.inf]
+    lost = [row for row in rows if row.dtype == "float16" and row.kind in WEIGHTS and row.log10_gradient == -math.inf]
     assert examined.signal is not None
     zeros = any(row.least == row.greatest == 0.0 for row in examined.signal.parameters if len(row.shape) > 1)
     if lost and not zeros and any(row.log10_gradient not in (None, -math.inf) for row in rows):
