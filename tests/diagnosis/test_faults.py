@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -310,3 +311,95 @@ def test_a_normalizer_is_no_activation():
     layers = [nn.Linear(X.shape[1], 32), nn.LayerNorm(32), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 3)]
     assert warned(nn.Sequential(*layers), X) == [("missing-activation", "2")]
     assert warned(nn.Sequential(*layers[:2], nn.ReLU(), *layers[2:]), X) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda h: h + 0 * h.shape[0],
+        lambda h: (h, torch.zeros(2, len(h), 3)),  # states of layers, whose first dimension counts no samples
+        lambda h: (h.unsqueeze(1) @ h.unsqueeze(2)).squeeze(1) + h @ h.T,  # a table of all pairs
+        lambda h: h + next(CALLS),  # a state
+        lambda h: h.reshape(-1, 1),
+    ],
+)
+def test_outputs_that_are_no_rows_of_samples_say_nothing(change):
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 6))
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = body
+
+        def forward(self, x: Tensor) -> Any:
+            return change(self.body(x.mul_(1.0)))
+
+    codes = {finding.code for finding in ns.check(Net(), (X, CLASSES)).findings}
+    assert not codes & {"samples-mixed", "input-ignored"}
+
+
+CALLS = itertools.count()
+
+
+def test_arguments_read_in_training_alone_and_labels_of_a_loss_inside():
+    class Forced(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.words = nn.Linear(8, 16), nn.Embedding(5, 16)
+
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return self.body(x) + (self.words(y) if self.training else 0.0)
+
+    class WithLoss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(8, 500)
+
+        def forward(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+            made = 100.0 * self.body(x)
+            return made, nn.functional.cross_entropy(made, labels)
+
+    torch.manual_seed(0)
+    assert warned(Forced().train(), X, CLASSES) == []
+    assert "input-ignored" in {code for code, _ in warned(Forced().eval(), X, CLASSES)}
+    assert "input-ignored" not in {code for code, _ in warned(WithLoss(), X, CLASSES)}
+
+
+def test_what_is_computed_at_each_reading_is_left_as_found():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8)), nn.ReLU(), nn.Linear(8, 3)).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    ns.check(model, (X, CLASSES), loss=lambda output, y: output.square().mean())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_loss_at_its_minimum_and_complex_weights_have_a_gradient_that_is_no_fault():
+    model = mlp(lambda model: model[4].bias.add_(100.0))
+    codes = {code for code, _ in warned(model, X, CLASSES, loss=lambda output, y: torch.relu(1.0 - output).mean())}
+    assert "no-loss-gradient" not in codes
+
+    class Spectral(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.weight = nn.Linear(8, 8), nn.Parameter(torch.randn(5, dtype=torch.cfloat))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.fft.irfft(torch.fft.rfft(self.body(x)) * self.weight)
+
+    assert warned(Spectral(), X, X, loss="mse") == []
+
+
+def test_healthy_networks_that_look_odd():
+    torch.manual_seed(0)
+    sets = nn.Sequential(nn.Linear(8, 32), nn.Flatten(0, 0), nn.LayerNorm(32), nn.ReLU(), nn.Linear(32, 3))
+    assert warned(sets, X) == []
+    separable = nn.Sequential(nn.Conv2d(3, 8, (1, 5)), nn.Conv2d(8, 8, (5, 1)), nn.ReLU(), nn.Conv2d(8, 4, 3))
+    assert warned(separable, torch.randn(8, 3, 12, 12)) == []
+    features = nn.Sequential(nn.Linear(8, 64, bias=False).requires_grad_(False), nn.Tanh(), nn.Linear(64, 3))
+    assert warned(features, X) == []
+    single = nn.Sequential(nn.Linear(8, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)).eval()
+    assert "dead-layer" not in {code for code, _ in warned(single, X[:1])}
+    recurrent = nn.GRU(8, 8, batch_first=True)
+    recurrent.dropout = 0.9  # of one layer it drops nothing
+    assert "strong-dropout" not in {finding.code for finding in ns.check(recurrent, torch.randn(8, 5, 8)).findings}

@@ -135,7 +135,7 @@ KINDS: dict[str, FindingKind] = {
     ),
     "samples-mixed": FindingKind(one="the samples of a batch are mixed in {where}"),
     "input-ignored": FindingKind(
-        one="the output does not depend on what {where} reads", many="the output ignores {count} of its arguments"
+        one="an argument ({where}) has no influence on the output", many="the output ignores {count} of its arguments"
     ),
     "hidden-softmax": FindingKind(one="a softmax stands between two layers in {where}"),
     "strong-dropout": FindingKind(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes(Part):
-    """Passes through the model that a result took; `small` are forwards of at most eight samples."""
+    """Passes through the model that a result took; `small` are forwards of at most seven samples."""
 
     JSON: ClassVar[JsonForm] = JsonForm(sparse=("small",))
 

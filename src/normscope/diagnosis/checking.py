@@ -44,7 +44,7 @@ def check(
     """Check a model in seconds: is anything wrong, and do values and gradients keep their scale with depth?
 
     Nothing is traced and nothing is bounded: the model runs forward once over each batch, once forward and backward
-    over the first, and a few times over eight of its samples. So it works on every model that runs. `audit` measures
+    over the first, and a few times over seven of its samples. So it works on every model that runs. `audit` measures
     more, and its findings that need a graph or a bound are not looked for here. The model is left exactly as found.
 
     Args:

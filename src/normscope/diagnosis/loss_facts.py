@@ -159,14 +159,14 @@ def _blind(name: str, output: Tensor, target: Tensor, counts: Tensor, indices: b
 
 def looks_fresh(module: torch.nn.Module) -> bool:
     """Whether a layer's biases are zero or its weights spread as torch draws them; a trained layer's hardly are."""
-    bias = getattr(module, "bias", None)
-    if isinstance(bias, Tensor) and not bool(bias.any()):
+    bias = module._parameters.get("bias")
+    if bias is not None and not bool(bias.any()):
         return True
     weights = [p.detach().double() for p in module.parameters(recurse=False) if p.ndim > 1 and p.numel() > 15]
     if not weights:
         return False
     if isinstance(module, torch.nn.Embedding):
-        (weight,) = weights
+        weight = weights[0]
         return abs(float(weight.square().mean().sqrt()) - 1.0) < 4.0 / math.sqrt(2 * weight.numel())
     for weight in weights:
         width = module.hidden_size if isinstance(module, torch.nn.RNNBase) else math.prod(weight.shape[1:])
@@ -185,8 +185,8 @@ def is_fresh(model: torch.nn.Module) -> bool:
     A trained one has a normalizer whose scale is not 1, or a bias beside weights beyond the range of torch's default.
     """
     for module in model.modules():
-        weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
-        if not isinstance(weight, Tensor) or not isinstance(bias, Tensor) or not weight.numel():
+        weight, bias = module._parameters.get("weight"), module._parameters.get("bias")
+        if weight is None or bias is None or not weight.numel():  # what is computed at each reading is left alone
             continue
         if weight.ndim == 1:
             if bool((weight != 1).any()) or bool((bias != 0).any()):

@@ -7,15 +7,16 @@ other samples move; one argument with its samples moved by a place shows whether
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from ..core.codec import Part
 from ..core.cost import count
@@ -24,8 +25,8 @@ from ..core.untouched import untouched
 from ..graph.call import Call, arguments
 from ..listening.calls import float_tensors
 
-FEW_SAMPLES = 8
-"""Samples that run once more: enough to see a change, and cheap beside a batch."""
+FEW_SAMPLES = 7
+"""Samples that run once more: enough to see a change, cheap beside a batch, and hardly the width of anything."""
 MOVES = 1e-3
 """A share of the size of a value: batched kernels round by far less."""
 NO_INFLUENCE = 1e-4
@@ -41,7 +42,7 @@ class SampleFacts(Part):
         mixed_at: the first module whose output for one sample moves with another sample; `None` if there is none.
         certain: whether labels show that the first dimension counts samples.
         idle: the arguments that the output does not depend on, by name, each with the first module that reads it.
-        forwards: passes of at most eight samples that this took.
+        forwards: passes of at most seven samples that this took.
     """
 
     identical: bool = False
@@ -69,46 +70,55 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
     samples = call.count
     if samples < 3 or not all(len(leaf) == samples for leaf in tensors):
         return SampleFacts()
-    identical = all(bool((leaf == leaf[:1]).all()) for leaf in tensors)
-    if identical or _has_table_of(model, samples):
-        return SampleFacts(identical=identical)
-    few = call.first(min(samples, FEW_SAMPLES))
+    if _has_table_of(model, samples):
+        return SampleFacts()
+    if all(bool((leaf == leaf[:1]).all()) for leaf in tensors):
+        return SampleFacts(identical=True)
+    few, training, runs = call.first(min(samples, FEW_SAMPLES)), model.training, Counter[str]()
+
+    def run(call: Call) -> Outputs:
+        runs.update(forwards=1)
+        return _outputs(model, call)[0]
+
     with ExitStack() as stack:
-        stack.enter_context(untouched(model, "eval"))
         stack.enter_context(uncompiled())
         stack.enter_context(torch.no_grad())
-        plain, readers = _outputs(model, few)
-        mixed = _first_mixed(plain, _outputs(model, few.changed(lambda leaf: torch.cat([leaf[1:2], leaf[1:]])))[0])
-        if mixed is not None and isinstance(model.get_submodule(mixed), _BatchNorm):
-            mixed = None  # one without running statistics, which is meant to see the batch
-        whole = _change(plain, _outputs(model, few.rolled())[0])
-        idle: list[tuple[str, str]] = []
-        forwards = 3
-        for place, leaf in enumerate(few.leaves):
-            if not isinstance(leaf, Tensor) or not leaf.ndim or not whole > 0.0:
-                continue
-            if leaf.dtype == torch.bool or "mask" in few.name(place) or bool((leaf == leaf.roll(1, 0)).all()):
-                continue
-            if len(few.leaves) == 1:
-                break  # it is the whole
-            forwards += 1
-            moved = _change(plain, _outputs(model, _with_one_rolled(few, place))[0])
-            if moved < NO_INFLUENCE * whole:
-                idle.append((few.name(place), readers.get(id(leaf), "")))
+        with untouched(model, "eval"):
+            plain, readers = _outputs(model, few)
+            runs.update(forwards=1)
+            if any(_changes(plain, run(few))):
+                return SampleFacts()  # it keeps a state, or draws random numbers of its own
+            replaced = few.changed(lambda leaf: torch.cat([leaf[1:2], leaf[1:]]))
+            mixed = _first_mixed(plain, run(replaced), few.count)
+            idle = _idle_arguments(run, few, plain)
+        if idle and training:  # some arguments are read in training alone
+            with untouched(model, "train"):
+                idle = sorted(set(idle) & set(_idle_arguments(run, few, run(few))))
+    if mixed is not None and isinstance(model.get_submodule(mixed), _BatchNorm):
+        mixed = None  # one without running statistics, which is meant to see the batch
+    forwards = runs["forwards"]
     count("passes", forwards * few.count)
     labels = batch[1] if isinstance(batch, Sequence) and len(call.args) < len(batch) else None
-    time_first = any(getattr(module, "batch_first", True) is False for module in model.modules())
+    time_first = any(
+        vars(module).get("batch_first", True) is False or isinstance(module, nn.RNNCellBase)
+        for module in model.modules()
+    )
     certain = (
         isinstance(labels, Tensor)
         and labels.shape[:1] == (samples,)
         and (not time_first or labels.numel() == samples)  # otherwise it may count time steps
     )
-    return SampleFacts(mixed_at=mixed, certain=certain, idle=tuple(idle), forwards=forwards)
+    return SampleFacts(
+        mixed_at=mixed,
+        certain=certain,
+        idle=tuple((few.name(place), readers.get(place, "")) for place in idle),
+        forwards=forwards,
+    )
 
 
 def _has_table_of(model: nn.Module, samples: int) -> bool:
     """Whether the model holds a table between all samples of the batch, such as the adjacency matrix of a graph."""
-    return any(buffer.ndim > 1 and samples in buffer.shape[:2] for buffer in model.buffers())
+    return any(buffer.shape[-2:] == (samples, samples) for buffer in model.buffers())
 
 
 Outputs = list[tuple[str, Tensor]]
@@ -118,18 +128,18 @@ def _outputs(model: nn.Module, call: Call) -> tuple[Outputs, dict[int, str]]:
     """Return the float outputs of every module in the order they come, and the module that first read each argument."""
     outputs: Outputs = []
     readers: dict[int, str] = {}
-    arguments = {id(leaf) for leaf in call.leaves}
+    copy = call.changed(torch.clone)  # a model may write to what it is given
+    places = {id(leaf): place for place, leaf in enumerate(copy.leaves)}
 
     def keep(path: str, args: Any, kwargs: Any, made: Any) -> None:
         for leaf in tree_leaves((args, kwargs)):
-            if path and id(leaf) in arguments:
-                readers.setdefault(id(leaf), path)
+            if path and id(leaf) in places:
+                readers.setdefault(places[id(leaf)], path)
         outputs.extend((path, tensor.detach().clone()) for tensor in float_tensors(made))
 
     with _hooked(model, keep), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        args, kwargs = tree_map(lambda leaf: leaf, (call.args, call.kwargs))
-        model(*args, **kwargs)
+        model(*copy.args, **copy.kwargs)
     return outputs, readers
 
 
@@ -146,34 +156,53 @@ def _hooked(model: nn.Module, keep: Any) -> Iterator[None]:
         yield
 
 
-def _first_mixed(plain: Outputs, changed: Outputs) -> str | None:
+def _ends(outputs: Outputs) -> list[Tensor]:
+    """Return what the model itself hands on."""
+    return [tensor for path, tensor in outputs if not path]
+
+
+def _first_mixed(plain: Outputs, changed: Outputs, samples: int) -> str | None:
     """Return the first module whose output of another sample than the first moved; none if the model's did not."""
-    samples = len(plain[-1][1]) if plain and plain[-1][1].ndim else 0
-    if not plain or len(plain) != len(changed) or not _others_moved(plain[-1][1], changed[-1][1], samples):
+    ends = _ends(plain)
+    if not ends or any(end.shape[:1] != (samples,) or end.shape[1:2] == (samples,) for end in ends):
+        return None  # rows that are no samples, or a table of all pairs
+    if not any(_others_moved(*pair, samples) for pair in zip(ends, _ends(changed), strict=True)):
         return None
-    for (path, before), (_, after) in zip(plain, changed, strict=True):
-        if _others_moved(before, after, samples):
-            return path
-    return None
+    moved = (path for (path, before), (_, after) in zip(plain, changed) if _others_moved(before, after, samples))
+    return next(moved, None)
 
 
 def _others_moved(before: Tensor, after: Tensor, samples: int) -> bool:
     """Whether the values of any but the first sample differ."""
-    if before.shape != after.shape or not before.ndim or len(before) != samples:
+    if before.shape != after.shape or before.shape[:1] != (samples,):
         return False
     gap, size = (after[1:] - before[1:]).double().abs().amax(), before.double().abs().amax()
     return bool(gap > MOVES * size)
 
 
-def _change(plain: Outputs, changed: Outputs) -> float:
-    """Return the distance between two calls of the model, over all its outputs."""
-    ends = [[tensor for path, tensor in outputs if not path] for outputs in (plain, changed)]
-    if not ends[0] or [tensor.shape for tensor in ends[0]] != [tensor.shape for tensor in ends[1]]:
-        return math.nan
-    return math.hypot(*(float((before - after).double().norm()) for before, after in zip(*ends, strict=True)))
+def _idle_arguments(run: Callable[[Call], Outputs], call: Call, plain: Outputs) -> list[int]:
+    """Return the places of the arguments without influence: with its samples moved by a place, no output moves."""
+    if len(call.leaves) < 2:
+        return []
+    whole = _changes(plain, run(call.rolled()))
+    idle: list[int] = []
+    for place, leaf in enumerate(call.leaves):
+        name = call.name(place)
+        if not isinstance(leaf, Tensor) or not leaf.ndim or leaf.dtype == torch.bool or "mask" in name or "[" in name:
+            continue  # masks are often all alike, and a dict may hold what only the loss reads
+        if bool((leaf == leaf.roll(1, 0)).all()):
+            continue
+        moved = _changes(plain, run(call.changed(partial(_rolled_if, leaf))))
+        if any(whole) and all(change <= NO_INFLUENCE * most for change, most in zip(moved, whole, strict=True)):
+            idle.append(place)
+    return idle
 
 
-def _with_one_rolled(call: Call, place: int) -> Call:
-    """Return the call with the samples of one argument moved by a place."""
-    chosen = call.leaves[place]
-    return call.changed(lambda leaf: leaf.roll(1, 0) if leaf is chosen else leaf)
+def _rolled_if(chosen: Tensor, tensor: Tensor) -> Tensor:
+    """Return a tensor with its samples moved by a place if it is the chosen one."""
+    return tensor.roll(1, 0) if tensor is chosen else tensor
+
+
+def _changes(plain: Outputs, changed: Outputs) -> list[float]:
+    """Return how far each output of the model moved."""
+    return [float((a - b).double().norm()) for a, b in zip(_ends(plain), _ends(changed), strict=True)]

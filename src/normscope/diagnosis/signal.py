@@ -17,6 +17,8 @@ FLOAT16_NORMAL, BFLOAT16_NORMAL = 2.0**-14, 2.0**-126
 """Their smallest normal numbers; below them digits are lost, and soon everything."""
 RANDOM = "a random direction of the output"
 """What is differentiated where there is no loss."""
+NO_GRADIENT = "the output does not depend on anything that has a gradient"
+"""Why there is no backward where autograd has nothing to follow."""
 INPUT = "input"
 """The kind of the row that stands for the input, which is no layer."""
 
@@ -147,12 +149,13 @@ class Signal(Part):
         linear_feeds: of these, the ones whose values are only rearranged on the way.
         loss: what the loss was given, where there is one that is known.
         columns: for each input that is a table, its widest column.
+        loss_value: the loss, where one was given.
         dependence: how outputs depend on samples and arguments, where that was looked at.
         outputs: how many outputs were differentiated together.
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(
-        sparse=("parameters", "feeds", "linear_feeds", "loss", "columns", "dependence", "outputs")
+        sparse=("parameters", "feeds", "linear_feeds", "loss", "columns", "dependence", "loss_value", "outputs")
     )
 
     rows: tuple[SignalRow, ...]
@@ -167,6 +170,7 @@ class Signal(Part):
     loss: LossFacts | None = None
     columns: tuple[WidestColumn | None, ...] = ()
     dependence: SampleFacts | None = None
+    loss_value: float | None = None
     outputs: int = 1
 
     @property

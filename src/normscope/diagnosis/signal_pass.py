@@ -27,7 +27,17 @@ from ..listening.listener import ForwardListener
 from .autograd_flow import Feed, find_feeds, reached_parameters
 from .examined import UnitsOverData
 from .loss_facts import LossFacts, LossListener
-from .signal import BFLOAT16_NORMAL, FLOAT16_NORMAL, INPUT, RANDOM, ParameterRow, Signal, SignalRow, WidestColumn
+from .signal import (
+    BFLOAT16_NORMAL,
+    FLOAT16_NORMAL,
+    INPUT,
+    NO_GRADIENT,
+    RANDOM,
+    ParameterRow,
+    Signal,
+    SignalRow,
+    WidestColumn,
+)
 
 FLAT = 0.01
 """Nearer to an end of its range than this share of the range, a sigmoid or tanh has less than a twentieth of its
@@ -112,6 +122,7 @@ def watch_signal(
         linear_feeds=tuple(tuple(feed.layer for feed in feeds if feed.rearranged) for feeds in listener.feeds),
         loss=listener.loss,
         columns=listener.columns(),
+        loss_value=None if listener.loss_value is None else float(listener.loss_value),
         outputs=listener.outputs,
     )
 
@@ -126,6 +137,7 @@ def _both_ways(
             outputs = _outputs(made, output)
             listener.outputs = len(outputs)
             objective = outputs if loss is None else [_loss_of(loss, made, outputs, batch, call)]
+            listener.loss_value = None if loss is None else objective[0].detach()
         listener.loss = losses.facts()
         listener.read_graph(objective if loss is not None else float_tensors(made))
         return listener.backward(objective, outputs, random=loss is None)
@@ -179,6 +191,7 @@ class _SignalListener(ForwardListener):
         self.complete = False
         self.feeds: list[tuple[Feed, ...]] = []
         self.loss: LossFacts | None = None
+        self.loss_value: Tensor | None = None
         self.outputs = 1
         self._columns: list[Tensor | None] = []
         self._samples = samples
@@ -212,7 +225,7 @@ class _SignalListener(ForwardListener):
         objective = [value for value in objective if value.requires_grad]
         leaves = self._leaves or [p for p in self.model.parameters() if p.requires_grad]
         if not objective or not leaves:
-            return "the output does not depend on anything that has a gradient"
+            return NO_GRADIENT
         for tensor in outputs:
             if tensor.requires_grad:
                 tensor.register_hook(lambda gradient: self._end.append(_norm(gradient)))
@@ -517,7 +530,7 @@ def _widest_column(values: Tensor) -> Tensor | None:
 
 
 def _norm(gradient: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(gradient.detach(), dtype=torch.float64)
+    return torch.linalg.vector_norm(gradient.detach().abs(), dtype=torch.float64)
 
 
 def _signs(value: Tensor) -> Tensor:

@@ -82,6 +82,8 @@ def _dead_normalizer(
     examined: Examined, place: ExaminedRow, seen: NormalizerOverData, typical: float, flow: GraphOrder
 ) -> Iterator[Finding]:
     """Collapsed variance at the input, or a negligible scale at the output."""
+    if seen.kind == "batch" and examined.data.samples < 2:
+        return  # one sample has no variance
     passing = _passing(seen)
     negligible = place.row.log10_folded is None or place.row.log10_folded <= NEGLIGIBLE_GAIN
     if seen.eps > 0.0 and passing < NOTHING_PASSES and negligible:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ...core.finding import Finding, Severity
 from ..examined import Examined
 from ..loss_facts import BINARY, CLASSES, LossFacts, is_fresh, looks_fresh
-from ..signal import RANDOM
+from ..signal import NO_GRADIENT, RANDOM
 from .finding_words import figure, figures, percent
 
 RANGES = {"Softmax": (0.0, 1.0), "Sigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0), "Relu": (0.0, math.inf)}
@@ -17,6 +17,8 @@ APPLIED = {"cross_entropy": "softmax", "bce_with_logits": "sigmoid"}
 """The activation that a loss applies itself."""
 NO_BETTER = 0.97
 """A share of the loss of the best constant: a model that has learned anything is below it."""
+FAR_WORSE = 3.0
+"""A share of that loss that no model has that is merely still in training."""
 FAR_ABOVE = 10.0
 """A fresh model starts near the loss of a blind guess."""
 OTHER_SCALE = 30.0
@@ -24,6 +26,8 @@ OTHER_SCALE = 30.0
 SMALL_TARGETS = 1e-3
 """Root mean square: a fresh network's outputs are a hundred times as large."""
 MOST_SMOOTHING = 0.5
+NOT_FITTED = 1e-3
+"""A loss above this is no perfect fit."""
 ENOUGH_LABELS = 48
 """Samples from which a share of 95 % is no chance."""
 ONE_SIDED = 0.95
@@ -118,9 +122,11 @@ def no_loss_gradient(examined: Examined) -> Iterator[Finding]:
     if signal is None or signal.gradient_of == RANDOM:
         return
     trained = [row for row in signal.parameters if row.trainable]
-    if not trained or any(row.gradient for row in trained):
+    if not trained or any(row.gradient for row in trained) or signal.reason not in (None, NO_GRADIENT):
         return
     cut = all(row.gradient is None for row in trained)
+    if not cut and (signal.loss_value is None or not signal.loss_value > NOT_FITTED):
+        return  # a loss at its minimum has no gradient either
     yield Finding(
         code="no-loss-gradient",
         severity=Severity.ERROR,
@@ -224,7 +230,7 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
     if not fresh and share >= NO_BETTER:
         yield Finding(
             code="no-better-than-constant",
-            severity=Severity.INFO if examined.mode == "train" else Severity.WARNING,  # training may go on
+            severity=Severity.INFO if examined.mode == "train" and share < FAR_WORSE else Severity.WARNING,
             where="the loss",
             seen=f"{told}.",
             why="The model has learned nothing about its input, or forgets it: a constant would do as well.",

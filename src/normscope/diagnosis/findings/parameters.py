@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from statistics import median
 
+from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from ...core.finding import Finding, Severity
@@ -97,7 +98,12 @@ def frozen_layer(examined: Examined) -> Iterator[Finding]:
         if not any(trains[path]) and any(any(trains[before]) for before in held[:number])
     ]
     modules = dict(examined.model.named_modules())
-    random = [path for path in held if not any(trains[path]) and looks_fresh(modules[path])]
+    followed = {row.path for row in signal.layers if row.log10_gradient is not None or row.kind == "embedding"}
+    random = [
+        path
+        for path in held
+        if path in followed and not any(trains[path]) and looks_fresh(modules[path]) and _is_hardly_meant(modules[path])
+    ]
     if random and any(row.trainable for row in signal.parameters):
         yield Finding(
             code="frozen-layer",
@@ -122,6 +128,11 @@ def frozen_layer(examined: Examined) -> Iterator[Finding]:
             advice="If it is frozen on purpose, there is nothing to do; otherwise call requires_grad_(True) on it.",
             numbers=figures(layers=len(frozen)),
         )
+
+
+def _is_hardly_meant(module: nn.Module) -> bool:
+    """Whether a frozen random layer is hardly meant: random features are frozen maps without a bias."""
+    return isinstance(module, nn.Embedding | nn.RNNBase) or module._parameters.get("bias") is not None
 
 
 def equal_units(examined: Examined) -> Iterator[Finding]:
@@ -157,7 +168,8 @@ def zero_weights(examined: Examined) -> Iterator[Finding]:
         before = [other.gradient for other in layers[:number] if other.trainable]
         behind = any(other.least or other.greatest for other in layers[number + 1 :])
         closed = (bool(before) and not any(before) and behind) or not is_fresh(examined.model)
-        closed = closed and not _reads_samples(signal)
+        later = any(not other.least and not other.greatest for other in layers[number + 1 :])
+        closed = closed and not later and not _reads_samples(signal)
         where = row.module or row.name
         yield Finding(
             code="zero-weights",
@@ -285,7 +297,12 @@ def branch_dominates(examined: Examined) -> Iterator[Finding]:
             for feed in feeds
         ]
         size = math.hypot(*(signal.rows[feed].root_mean_square or 0.0 for feed in before))
-        if seen.uses_running or not size or not seen.log10_median / 2.0 > math.log10(BRANCH * size):
+        if (
+            seen.uses_running
+            or not size
+            or len(set(before)) < 2
+            or not seen.log10_median / 2.0 > math.log10(BRANCH * size)
+        ):
             continue
         factor = 10.0 ** (seen.log10_median / 2.0) / size
         yield Finding(
@@ -327,8 +344,9 @@ def branch_dominates(examined: Examined) -> Iterator[Finding]:
 def strong_dropout(examined: Examined) -> Iterator[Finding]:
     """Dropout that takes nearly everything away."""
     for path, module in examined.model.named_modules():
-        rate = getattr(module, "p", None) if isinstance(module, _DropoutNd) else getattr(module, "dropout", None)
-        if not isinstance(rate, float) or rate <= STRONG_DROPOUT:
+        inside = isinstance(module, nn.MultiheadAttention) or (isinstance(module, nn.RNNBase) and module.num_layers > 1)
+        rate = vars(module).get("p") if isinstance(module, _DropoutNd) else vars(module).get("dropout") if inside else 0
+        if not isinstance(rate, int | float) or rate <= STRONG_DROPOUT:
             continue
         yield Finding(
             code="strong-dropout",

@@ -30,7 +30,8 @@ def saturated_units(examined: Examined) -> Iterator[Finding]:
     for row in _hidden(layers):
         if row.saturated is None or not row.saturated > MOST[row.kind]:
             continue
-        before = examined.signal.paths_before(row.path, row.kind) if examined.signal else frozenset()
+        call = sum((other.path, other.kind) == (row.path, row.kind) for other in layers[: layers.index(row)])
+        before = examined.signal.paths_before(row.path, row.kind, call) if examined.signal else frozenset()
         path = row.path if row.kind in ("softmax", "attention") else examined.name_place(row.path, before)
         where = f"`{path}`" if path else "the model"
         if row.kind in ("softmax", "attention"):

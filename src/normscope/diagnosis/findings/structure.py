@@ -46,7 +46,9 @@ def missing_activation(examined: Examined) -> Iterator[Finding]:
                 seen=f"`{before.path}` hands its output to `{row.path}`"
                 + (f" by way of the normalizer `{signal.rows[feed].path}`" if len(through) > 1 else "")
                 + ": there is no activation between them.",
-                why="Two linear layers in a row compute what one could: the first adds weights and no power.",
+                why="A normalizer is no activation: what lies between them is nearly a linear map."
+                if len(through) > 1
+                else "Two linear layers in a row compute what one could: the first adds weights and no power.",
                 advice=f"Put an activation (ReLU, GELU) between `{before.path}` and `{row.path}`, or remove one of "
                 "them.",
                 numbers={},
@@ -65,12 +67,14 @@ def hidden_softmax(examined: Examined) -> Iterator[Finding]:
             row, before = signal.rows[feed], signal.linear_feeds[feed]
             if row.kind != "softmax" or not any(signal.rows[k].kind in WEIGHTS for k in before):
                 continue
+            if not any(p.trainable for p in signal.parameters if p.module == signal.rows[number].path):
+                continue  # an expectation over fixed numbers
             yield Finding(
                 code="hidden-softmax",
                 severity=Severity.WARNING,
                 where=row.path,
-                seen=f"A softmax (`{row.path}`) is the activation between `{signal.rows[before[0]].path}` and "
-                f"`{signal.rows[number].path}`.",
+                seen=f"The activation between `{signal.rows[before[0]].path}` and `{signal.rows[number].path}` is a "
+                "softmax.",
                 why="A softmax makes the units of a layer share a sum of 1: each is small, its gradient smaller, "
                 "and one unit can only rise where another falls.",
                 advice="Replace it by ReLU or GELU: a softmax belongs to the output or to attention.",
@@ -86,10 +90,16 @@ def _is_factorization(examined: Examined, first: SignalRow, second: SignalRow) -
         return True  # weights that are no parameters of these modules: nobody knows
     modules = dict(examined.model.named_modules())
     pair = [modules.get(path) for path in (first.path, second.path)]
-    if any(getattr(module, "groups", 1) > 1 or _resamples(module) for module in pair):
+    if any(getattr(module, "groups", 1) > 1 or _resamples(module) or _is_one_sided(module) for module in pair):
         return True
     width, ends = before.shape[0], (before.shape[1], after.shape[0])
     return width < min(ends)
+
+
+def _is_one_sided(module: nn.Module | None) -> bool:
+    """Whether a convolution works along one axis alone, as the factors of a separable one do."""
+    kernel = getattr(module, "kernel_size", (1,))
+    return isinstance(kernel, tuple) and len(kernel) > 1 and 1 in kernel and max(kernel) > 1
 
 
 def _is_pointwise(examined: Examined, row: SignalRow) -> bool:
