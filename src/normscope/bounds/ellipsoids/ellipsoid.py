@@ -77,7 +77,9 @@ class _Inverse(torch.autograd.Function):
         rest = -reduced
         rest.diagonal(dim1=-2, dim2=-1).add_(1.0)
         factor, info = torch.linalg.cholesky_ex(rest)
-        inverse = torch.where((info == 0)[..., None, None], torch.cholesky_inverse(factor), math.nan)
+        proper = (info == 0)[..., None, None]
+        factor = torch.where(proper, factor, torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device))
+        inverse = torch.where(proper, torch.cholesky_inverse(factor), math.nan)  # which raises at a zero diagonal
         ctx.save_for_backward(inverse)
         return inverse
 
