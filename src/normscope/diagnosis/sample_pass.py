@@ -7,16 +7,13 @@ other samples move; one argument with its samples moved by a place shows whether
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils._pytree import tree_leaves
 
 from ..core.codec import Part
 from ..core.cost import count
@@ -24,6 +21,7 @@ from ..core.threads import uncompiled
 from ..core.untouched import untouched
 from ..graph.call import Call, arguments
 from ..listening.calls import float_tensors
+from ..listening.listener import ForwardListener
 
 FEW_SAMPLES = 7
 """Samples that run once more: enough to see a change, cheap beside a batch, and hardly the width of anything."""
@@ -68,51 +66,31 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
     call = arguments(model, batch)
     tensors = [leaf for leaf in call.leaves if isinstance(leaf, Tensor) and leaf.ndim]
     samples = call.count
-    if samples < 3 or not all(len(leaf) == samples for leaf in tensors):
-        return SampleFacts()
-    if _has_table_of(model, samples):
+    if samples < 3 or not all(len(leaf) == samples for leaf in tensors) or _has_table_of(model, samples):
         return SampleFacts()
     if all(bool((leaf == leaf[:1]).all()) for leaf in tensors):
         return SampleFacts(identical=True)
-    few, training, runs = call.first(min(samples, FEW_SAMPLES)), model.training, Counter[str]()
-
-    def run(call: Call) -> Outputs:
-        runs.update(forwards=1)
-        return _outputs(model, call)[0]
-
-    with ExitStack() as stack:
-        stack.enter_context(uncompiled())
-        stack.enter_context(torch.no_grad())
+    few, training, run = call.first(min(samples, FEW_SAMPLES)), model.training, _Runs(model)
+    mixed, idle = None, dict[str, str]()
+    with uncompiled(), torch.no_grad():
         with untouched(model, "eval"):
-            plain, readers = _outputs(model, few)
-            runs.update(forwards=1)
-            if any(_changes(plain, run(few))):
-                return SampleFacts()  # it keeps a state, or draws random numbers of its own
-            replaced = few.changed(lambda leaf: torch.cat([leaf[1:2], leaf[1:]]))
-            mixed = _first_mixed(plain, run(replaced), few.count)
-            idle = _idle_arguments(run, few, plain)
+            plain, again = run(few), run(few)
+            pure = not any(map(_moved, _ends(plain), _ends(again)))  # no state, no random numbers of its own
+            if pure:
+                mixed = _first_mixed(plain, run(few.changed(lambda leaf: torch.cat([leaf[1:2], leaf[1:]]))), few.count)
+                idle = _idle_arguments(run, few, plain)
         if idle and training:  # some arguments are read in training alone
             with untouched(model, "train"):
-                idle = sorted(set(idle) & set(_idle_arguments(run, few, run(few))))
+                in_training = _idle_arguments(run, few, run(few))
+            idle = {name: reader for name, reader in idle.items() if name in in_training}
+    count("passes", run.forwards * few.count)
     if mixed is not None and isinstance(model.get_submodule(mixed), _BatchNorm):
         mixed = None  # one without running statistics, which is meant to see the batch
-    forwards = runs["forwards"]
-    count("passes", forwards * few.count)
-    labels = batch[1] if isinstance(batch, Sequence) and len(call.args) < len(batch) else None
-    time_first = any(
-        vars(module).get("batch_first", True) is False or isinstance(module, nn.RNNCellBase)
-        for module in model.modules()
-    )
-    certain = (
-        isinstance(labels, Tensor)
-        and labels.shape[:1] == (samples,)
-        and (not time_first or labels.numel() == samples)  # otherwise it may count time steps
-    )
     return SampleFacts(
         mixed_at=mixed,
-        certain=certain,
-        idle=tuple((few.name(place), readers.get(place, "")) for place in idle),
-        forwards=forwards,
+        certain=_labels_count_samples(model, call, batch),
+        idle=tuple(idle.items()),
+        forwards=run.forwards,
     )
 
 
@@ -121,39 +99,48 @@ def _has_table_of(model: nn.Module, samples: int) -> bool:
     return any(buffer.shape[-2:] == (samples, samples) for buffer in model.buffers())
 
 
+def _labels_count_samples(model: nn.Module, call: Call, batch: Any) -> bool:
+    """Whether there are labels, as many as the first dimension counts; in recurrent models that may be time steps."""
+    labels = batch[1] if isinstance(batch, Sequence) and len(call.args) < len(batch) else None
+    time_first = any(
+        vars(module).get("batch_first", True) is False or isinstance(module, nn.RNNCellBase)
+        for module in model.modules()
+    )
+    if not isinstance(labels, Tensor) or labels.shape[:1] != (call.count,):
+        return False
+    return not time_first or labels.numel() == call.count
+
+
 Outputs = list[tuple[str, Tensor]]
+"""The float outputs of every module in the order they come, with its path; those of the model itself have none."""
 
 
-def _outputs(model: nn.Module, call: Call) -> tuple[Outputs, dict[int, str]]:
-    """Return the float outputs of every module in the order they come, and the module that first read each argument."""
-    outputs: Outputs = []
-    readers: dict[int, str] = {}
-    copy = call.changed(torch.clone)  # a model may write to what it is given
-    places = {id(leaf): place for place, leaf in enumerate(copy.leaves)}
+class _Runs:
+    """Runs a model on a few samples, each time with the same random numbers, and counts how often."""
 
-    def keep(path: str, args: Any, kwargs: Any, made: Any) -> None:
-        for leaf in tree_leaves((args, kwargs)):
-            if path and id(leaf) in places:
-                readers.setdefault(places[id(leaf)], path)
-        outputs.extend((path, tensor.detach().clone()) for tensor in float_tensors(made))
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self.forwards = model, 0
 
-    with _hooked(model, keep), torch.random.fork_rng(devices=[]):
+    def __call__(self, call: Call) -> Outputs:
+        listener, copy = _OutputListener(self.model), call.changed(torch.clone)  # a model may write to what it is given
+        self.forwards += 1
         torch.manual_seed(0)
-        model(*copy.args, **copy.kwargs)
-    return outputs, readers
+        with listener.listening():
+            self.model(*copy.args, **copy.kwargs)
+        return listener.outputs
 
 
-@contextmanager
-def _hooked(model: nn.Module, keep: Any) -> Iterator[None]:
-    """Hear every module for as long as the block runs."""
-    with ExitStack() as stack:
-        for path, module in model.named_modules():
-            if not isinstance(module, torch.jit.ScriptModule):
-                handle = module.register_forward_hook(
-                    lambda _, args, kwargs, made, path=path: keep(path, args, kwargs, made), with_kwargs=True
-                )
-                stack.callback(handle.remove)
-        yield
+class _OutputListener(ForwardListener):
+    """Keeps what every module of the model returns."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.outputs: Outputs = []
+
+    def left(self, module: nn.Module, path: str, made: Any) -> None:
+        """Keep a copy: what comes after may write to it."""
+        if self.modules.get(path) is module:
+            self.outputs.extend((path, tensor.detach().clone()) for tensor in float_tensors(made))
 
 
 def _ends(outputs: Outputs) -> list[Tensor]:
@@ -161,40 +148,46 @@ def _ends(outputs: Outputs) -> list[Tensor]:
     return [tensor for path, tensor in outputs if not path]
 
 
+def _moved(before: Tensor, after: Tensor) -> bool:
+    """Whether values differ by more than rounding."""
+    if before.shape != after.shape or not before.numel():
+        return False
+    return bool((after - before).double().abs().amax() > MOVES * before.double().abs().amax())
+
+
 def _first_mixed(plain: Outputs, changed: Outputs, samples: int) -> str | None:
     """Return the first module whose output of another sample than the first moved; none if the model's did not."""
     ends = _ends(plain)
     if not ends or any(end.shape[:1] != (samples,) or end.shape[1:2] == (samples,) for end in ends):
         return None  # rows that are no samples, or a table of all pairs
-    if not any(_others_moved(*pair, samples) for pair in zip(ends, _ends(changed), strict=True)):
-        return None
-    moved = (path for (path, before), (_, after) in zip(plain, changed) if _others_moved(before, after, samples))
-    return next(moved, None)
+    moved = [
+        path
+        for (path, before), (_, after) in zip(plain, changed)
+        if before.shape[:1] == (samples,) and _moved(before[1:], after[1:])
+    ]
+    return moved[0] if "" in moved else None
 
 
-def _others_moved(before: Tensor, after: Tensor, samples: int) -> bool:
-    """Whether the values of any but the first sample differ."""
-    if before.shape != after.shape or before.shape[:1] != (samples,):
-        return False
-    gap, size = (after[1:] - before[1:]).double().abs().amax(), before.double().abs().amax()
-    return bool(gap > MOVES * size)
+def _idle_arguments(run: _Runs, call: Call, plain: Outputs) -> dict[str, str]:
+    """Return the arguments without influence, each with the first module that reads it.
 
-
-def _idle_arguments(run: Callable[[Call], Outputs], call: Call, plain: Outputs) -> list[int]:
-    """Return the places of the arguments without influence: with its samples moved by a place, no output moves."""
+    With the samples of such an argument moved by a place the values of that module move, and no output does.
+    """
     if len(call.leaves) < 2:
-        return []
-    whole = _changes(plain, run(call.rolled()))
-    idle: list[int] = []
+        return {}
+    whole = _distances(plain, run(call.rolled()))
+    idle: dict[str, str] = {}
     for place, leaf in enumerate(call.leaves):
         name = call.name(place)
         if not isinstance(leaf, Tensor) or not leaf.ndim or leaf.dtype == torch.bool or "mask" in name or "[" in name:
             continue  # masks are often all alike, and a dict may hold what only the loss reads
         if bool((leaf == leaf.roll(1, 0)).all()):
             continue
-        moved = _changes(plain, run(call.changed(partial(_rolled_if, leaf))))
-        if any(whole) and all(change <= NO_INFLUENCE * most for change, most in zip(moved, whole, strict=True)):
-            idle.append(place)
+        changed = run(call.changed(partial(_rolled_if, leaf)))
+        distances = _distances(plain, changed)
+        if any(whole) and all(own <= NO_INFLUENCE * most for own, most in zip(distances, whole, strict=True)):
+            readers = (path for (path, before), (_, after) in zip(plain, changed) if path and _moved(before, after))
+            idle[name] = next(readers, "")
     return idle
 
 
@@ -203,6 +196,6 @@ def _rolled_if(chosen: Tensor, tensor: Tensor) -> Tensor:
     return tensor.roll(1, 0) if tensor is chosen else tensor
 
 
-def _changes(plain: Outputs, changed: Outputs) -> list[float]:
+def _distances(plain: Outputs, changed: Outputs) -> list[float]:
     """Return how far each output of the model moved."""
     return [float((a - b).double().norm()) for a, b in zip(_ends(plain), _ends(changed), strict=True)]

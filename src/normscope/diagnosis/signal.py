@@ -15,6 +15,8 @@ FLOAT16_LARGEST, BFLOAT16_LARGEST = 65504.0, float.fromhex("0x1.fep127")
 """The largest numbers of the two half precisions; beyond them is infinity."""
 FLOAT16_NORMAL, BFLOAT16_NORMAL = 2.0**-14, 2.0**-126
 """Their smallest normal numbers; below them digits are lost, and soon everything."""
+NO_DIFFERENCE = 1e-6
+"""A share of the size of the values: float32 keeps seven digits."""
 RANDOM = "a random direction of the output"
 """What is differentiated where there is no loss."""
 NO_GRADIENT = "the output does not depend on anything that has a gradient"
@@ -73,6 +75,12 @@ class SignalRow(Part):
         return None if self.mean is None or self.deviation is None else math.hypot(self.mean, self.deviation)
 
     @property
+    def varies(self) -> bool | None:
+        """Whether the values differ from sample to sample; None where nobody can tell."""
+        size = self.root_mean_square
+        return None if self.sample_deviation is None or size is None else self.sample_deviation > NO_DIFFERENCE * size
+
+    @property
     def log10_room_float16(self) -> float | None:
         """log10 of the factor by which the values could grow before float16 overflows; below 0 they are beyond."""
         return _room(FLOAT16_LARGEST, self.largest)
@@ -127,6 +135,11 @@ class ParameterRow(Part):
     row_deviation: float | None = None
     leading_share: float | None = None
     gradient: float | None = None
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether all of its entries are zero."""
+        return self.least == self.greatest == 0.0
 
     @property
     def module(self) -> str:

@@ -32,8 +32,8 @@ MANY_CHANNELS = 0.1
 ENOUGH_SAMPLES = 64
 """With fewer samples a channel or unit may just not have met its input."""
 HALF_OFF = 0.5
-"""Inputs that are nearly alike switch half of a random layer off; beyond that and two standard errors (in a fresh
-model, where chance alone decides, three) it is a fault."""
+"""Inputs that are nearly alike switch half of a random layer off; beyond that and one standard error (in a fresh
+model, where chance alone decides, two) it is a fault."""
 FAR_BELOW = 3.0
 """A bias that lies this many deviations below zero keeps its channel off for nearly every input."""
 BIASED_OFF = 0.3

@@ -178,7 +178,7 @@ def no_gradient(examined: Examined) -> Iterator[Finding]:
     if not place:
         return
     row = rows[place]
-    zeros = {p.module for p in signal.parameters if len(p.shape) > 1 and p.least == p.greatest == 0.0}
+    zeros = {p.module for p in signal.parameters if len(p.shape) > 1 and p.is_zero}
     cut = place == blocked and row.kind in WEIGHTS and row.path not in zeros  # then the fault lies before it
     last = not any(later.kind in WEIGHTS for later in rows[place + 1 :])
     yield Finding(

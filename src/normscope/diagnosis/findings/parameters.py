@@ -15,7 +15,7 @@ from ...listening.calls import NORMALIZERS
 from ...report.words import listed, pluralise
 from ..examined import Examined
 from ..loss_facts import is_fresh, looks_fresh
-from ..signal import ParameterRow, Signal
+from ..signal import ParameterRow
 from .depth import WEIGHTS
 from .finding_words import figure, figures, percent
 
@@ -163,13 +163,13 @@ def zero_weights(examined: Examined) -> Iterator[Finding]:
         return
     layers = [row for row in signal.parameters if len(row.shape) > 1 and row.used]
     for number, row in enumerate(layers):
-        if row.least or row.greatest:
+        if not row.is_zero:
             continue
         before = [other.gradient for other in layers[:number] if other.trainable]
-        behind = any(other.least or other.greatest for other in layers[number + 1 :])
+        behind = any(not other.is_zero for other in layers[number + 1 :])
         closed = (bool(before) and not any(before) and behind) or not is_fresh(examined.model)
-        later = any(not other.least and not other.greatest for other in layers[number + 1 :])
-        closed = closed and not later and not _reads_samples(signal)
+        later = any(other.is_zero for other in layers[number + 1 :])
+        closed = closed and not later and not (signal.layers and signal.layers[-1].varies)
         where = row.module or row.name
         yield Finding(
             code="zero-weights",
@@ -186,12 +186,6 @@ def zero_weights(examined: Examined) -> Iterator[Finding]:
             else "Nothing to do for a fresh model. After training it means that the layer got no gradient.",
             numbers={},
         )
-
-
-def _reads_samples(signal: Signal) -> bool:
-    """Whether the values that the last layer hands on differ from sample to sample."""
-    last = signal.layers[-1] if signal.layers else None
-    return last is not None and bool(last.sample_deviation) and signal.samples > 1
 
 
 def rank_one(examined: Examined) -> Iterator[Finding]:

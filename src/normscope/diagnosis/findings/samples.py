@@ -54,17 +54,12 @@ def input_ignored(examined: Examined) -> Iterator[Finding]:
     facts, signal = _facts(examined), examined.signal
     if facts is None or signal is None or not facts.idle:
         return
-    zeros = [
-        row.name
-        for row in signal.parameters
-        if row.used and row.least == row.greatest == 0 and not row.name.endswith("bias")
-    ]
-    still = next((row.module for row in signal.parameters if row.trainable and row.gradient == 0.0), "")
+    zeros = [row.name for row in signal.parameters if row.used and row.is_zero and not row.name.endswith("bias")]
     for name, reader in facts.idle:
         yield Finding(
             code="input-ignored",
             severity=Severity.INFO if zeros else Severity.WARNING,
-            where=reader or still or name,
+            where=reader or name,
             seen=f"The output does not depend on the argument {name!r}: given the values of other samples it stays the "
             "same."
             + (f" `{reader}` reads it." if reader else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ...core.finding import Finding, Severity
@@ -26,12 +27,13 @@ NEARLY_ALL = 0.9
 
 def saturated_units(examined: Examined) -> Iterator[Finding]:
     """Sigmoid, tanh and softmax inside the network of which most lie in their flat parts."""
-    layers = () if examined.signal is None else examined.signal.layers
-    for row in _hidden(layers):
+    signal, runs = examined.signal, Counter[tuple[str, str]]()
+    for row in _hidden(() if signal is None else signal.layers):
+        call = runs[row.path, row.kind]
+        runs[row.path, row.kind] += 1
         if row.saturated is None or not row.saturated > MOST[row.kind]:
             continue
-        call = sum((other.path, other.kind) == (row.path, row.kind) for other in layers[: layers.index(row)])
-        before = examined.signal.paths_before(row.path, row.kind, call) if examined.signal else frozenset()
+        before = frozenset() if signal is None else signal.paths_before(row.path, row.kind, call)
         path = row.path if row.kind in ("softmax", "attention") else examined.name_place(row.path, before)
         where = f"`{path}`" if path else "the model"
         if row.kind in ("softmax", "attention"):

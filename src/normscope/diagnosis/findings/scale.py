@@ -112,7 +112,7 @@ def half_precision(examined: Examined) -> Iterator[Finding]:
         return
     lost = [row for row in rows if row.dtype == "float16" and row.kind in WEIGHTS and row.log10_gradient == -math.inf]
     assert examined.signal is not None
-    zeros = any(row.least == row.greatest == 0.0 for row in examined.signal.parameters if len(row.shape) > 1)
+    zeros = any(row.is_zero for row in examined.signal.parameters if len(row.shape) > 1)
     if lost and not zeros and any(row.log10_gradient not in (None, -math.inf) for row in rows):
         yield Finding(
             code="half-precision",

@@ -16,9 +16,6 @@ from ..signal import Signal, SignalRow
 from .depth import WEIGHTS
 from .finding_words import figure, figures
 
-NO_DIFFERENCE = 1e-6
-"""A share of the size of the values: float32 keeps seven digits."""
-
 
 def missing_activation(examined: Examined) -> Iterator[Finding]:
     """Two weight layers with nothing but a rearrangement between them, so that they are one linear map."""
@@ -31,8 +28,8 @@ def missing_activation(examined: Examined) -> Iterator[Finding]:
         if row.kind not in WEIGHTS:
             continue
         for feed in feeds:
-            narrow = _is_pointwise(examined, row)  # mobile networks end their blocks in such a layer without activation
-            normalized = signal.rows[feed].kind in NORMALIZERS and not narrow
+            # mobile networks hand on what a pointwise convolution made without an activation
+            normalized = signal.rows[feed].kind in NORMALIZERS and not _is_pointwise(examined, row)
             through = [feed, *(signal.linear_feeds[feed] if normalized else ())]
             before = signal.rows[through[-1]]
             if before.kind not in WEIGHTS or _is_factorization(examined, before, row):
@@ -120,12 +117,12 @@ def constant_output(examined: Examined) -> Iterator[Finding]:
     if signal is None or examined.data.not_finite is not None or not signal.layers or signal.samples < 2:
         return
     last = signal.layers[-1]
-    if not any(_varies(row) for row in signal.inputs) or _varies(last) is not False:
+    if not any(row.varies for row in signal.inputs) or last.varies is not False:
         return
     culprit = _first_constant(signal)
     if culprit is None:
         return
-    zeros = {row.module for row in signal.parameters if len(row.shape) > 1 and row.least == row.greatest == 0.0}
+    zeros = {row.module for row in signal.parameters if len(row.shape) > 1 and row.is_zero}
     zero_head = culprit is last and last.path in zeros and is_fresh(examined.model)
     yield Finding(
         code="output-constant",
@@ -144,17 +141,9 @@ def constant_output(examined: Examined) -> Iterator[Finding]:
     )
 
 
-def _varies(row: SignalRow) -> bool | None:
-    """Whether the values of a row differ from sample to sample; None where nobody can tell."""
-    size = row.root_mean_square
-    if row.sample_deviation is None or size is None:
-        return None
-    return row.sample_deviation > NO_DIFFERENCE * size
-
-
 def _first_constant(signal: Signal) -> SignalRow | None:
     """Return the first row that does not vary though what it reads does."""
-    varies = [_varies(row) for row in signal.rows]
+    varies = [row.varies for row in signal.rows]
     for number, row in enumerate(signal.rows):
         feeds = signal.feeds[number] if number < len(signal.feeds) else ()
         if varies[number] is False and (not feeds or any(varies[feed] is not False for feed in feeds)) and number:
