@@ -476,3 +476,16 @@ def test_images_that_meet_are_samples_also_without_labels():
 
     torch.manual_seed(0)
     assert "samples-mixed" in {code for code, _ in warned(Pooled(), torch.randn(16, 1, 8, 8))}
+
+
+def test_a_model_that_writes_to_its_input_is_compared_all_the_same():
+    class Writing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(8, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.body(x.mul_(2.0) - x.mean(0))
+
+    torch.manual_seed(0)
+    assert "samples-mixed" in {code for code, _ in warned(Writing(), X.clone(), CLASSES, loss="cross_entropy")}
