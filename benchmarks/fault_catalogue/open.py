@@ -6,6 +6,7 @@ from . import (
     open_more_healthy,
     open_more_images,
     open_more_sequences,
+    open_more_tables,
     open_normalizers,
     open_sequences,
     open_signal,
@@ -22,5 +23,6 @@ FAULTS = [
     *open_data_and_loss.FAULTS,
     *open_more_images.FAULTS,
     *open_more_sequences.FAULTS,
+    *open_more_tables.FAULTS,
 ]
 HEALTHY = [*open_healthy.HEALTHY, *open_more_healthy.HEALTHY]

@@ -35,6 +35,25 @@ from .open_more_sequences import (
     needle_sentences,
     tags,
 )
+from .open_more_tables import (
+    DLRM,
+    GAT,
+    GCN,
+    ActorCritic,
+    Conditional,
+    CosinePairs,
+    Coupling,
+    DeepFM,
+    HyperNetwork,
+    Quantised,
+    SignNet,
+    SumNet,
+    Towers,
+    clicks,
+    flow_loss,
+    halves,
+    several_labels,
+)
 from .parts import (
     ConvNet,
     ResNet,
@@ -42,12 +61,16 @@ from .parts import (
     TransformerBlock,
     UNet,
     blob_images,
+    communities,
     discriminator,
+    image_pairs,
     mlp,
     noisy_images,
     over_tokens,
+    regression_table,
     remembered_series,
     sentences,
+    table,
     text,
     train,
     waves,
@@ -196,8 +219,8 @@ class StochasticDepth(ResNet):
 def blocks_left_out_at_random() -> Case:
     torch.manual_seed(912)
     x, y = blob_images(128)
-    model = StochasticDepth(blocks=4)
-    train(model, x, y, F.cross_entropy, steps=35)
+    model = StochasticDepth(blocks=3)
+    train(model, x, y, F.cross_entropy, steps=30)
     return Case(model=model, data=(x, y), loss="cross_entropy", train=False)
 
 
@@ -207,7 +230,7 @@ class FrozenStatistics(ConvNet):
     def train(self, mode: bool = True) -> "FrozenStatistics":
         super().train(mode)
         for module in self.modules():
-            if isinstance(module, nn.BatchNorm2d) and module.num_batches_tracked > 50:
+            if isinstance(module, nn.BatchNorm2d) and module.num_batches_tracked >= 40:
                 module.eval()
         return self
 
@@ -217,7 +240,7 @@ def tuned_with_frozen_statistics() -> Case:
     torch.manual_seed(913)
     x, y = blob_images(96)
     model = FrozenStatistics(width=8)
-    train(model, x, y, F.cross_entropy, steps=80)
+    train(model, x, y, F.cross_entropy, steps=40)
     return Case(model=model, data=(x, y), loss="cross_entropy")
 
 
@@ -321,7 +344,7 @@ def llama_in_bfloat16_trained() -> Case:
     torch.manual_seed(923)
     ids, following = text(16)
     model = Llama()
-    train(model, ids, following, over_tokens, steps=60)
+    train(model, ids, following, over_tokens, steps=40)
     return Case(model=model.bfloat16(), data=(ids, following), loss=over_tokens, train=False)
 
 
@@ -474,3 +497,322 @@ def symbols_by_ctc() -> Case:
     model = Speech()
     train(model, frames, symbols, ctc, steps=20)
     return Case(model=model, data=(frames, symbols), loss=ctc)
+
+
+# ------------------------------------------------------------------------- tables, recommenders, graphs, codes, control
+
+
+@healthy(HEALTHY, family="DeepFM")
+def factorisation_machine_fresh() -> Case:
+    torch.manual_seed(941)
+    return Case(model=DeepFM(0.1), data=clicks(), loss=nn.BCEWithLogitsLoss())
+
+
+@healthy(HEALTHY, family="DLRM")
+def logarithms_of_counts() -> Case:
+    torch.manual_seed(942)
+    ids, y = clicks()
+    counts = (10 ** (1 + 0.8 * torch.randn(192, 5))).round()
+    return Case(
+        model=DLRM(), data=({"dense": torch.log1p(counts), "sparse": ids[:, :3]}, y), loss=nn.BCEWithLogitsLoss()
+    )
+
+
+@healthy(HEALTHY, family="GAT")
+def graph_attention_trained() -> Case:
+    torch.manual_seed(943)
+    x, edges, y = communities()
+    model = GAT(edges, per_node=True)
+    train_on_all(model, x, y, 40)
+    return Case(model=model, data=(x, y), loss="cross_entropy")
+
+
+def train_on_all(model: nn.Module, x: Tensor, y: Tensor, steps: int) -> None:
+    """Take steps of Adam on the whole of the data, as a graph needs it."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    optimizer.zero_grad()
+
+
+@healthy(HEALTHY, family="GIN")
+def sums_with_batch_norm() -> Case:
+    torch.manual_seed(944)
+    x, edges, y = communities()
+    return Case(model=SumNet(edges, 3, norm=True), data=(x, y), loss="cross_entropy")
+
+
+@healthy(HEALTHY, family="GCN")
+def deep_graph_with_an_initial_residual() -> Case:
+    torch.manual_seed(945)
+    x, edges, y = communities()
+    return Case(model=GCN(edges, 8, residual=True), data=(x, y), loss="cross_entropy")
+
+
+@healthy(HEALTHY, family="VQ-VAE")
+def codebook_partly_unused() -> Case:
+    torch.manual_seed(946)
+    x = blob_images(96, classes=8)[0].flatten(1)
+    model = Quantised(straight=True)
+    train(model, x, x, F.mse_loss, steps=40)
+    return Case(model=model, data=(x, x), loss="mse")
+
+
+@healthy(HEALTHY, family="flow")
+def flow_close_to_the_identity() -> Case:
+    torch.manual_seed(947)
+    x = torch.randn(128, 8) @ torch.randn(8, 8) / 3
+    return Case(model=Coupling(bounded=True, gain=0.01), data=(x, x), loss=flow_loss)
+
+
+@healthy(HEALTHY, family="CLIP")
+def towers_with_a_learned_scale() -> Case:
+    torch.manual_seed(948)
+    return Case(model=Towers(math.log(1 / 0.07)), data=halves(), loss="cross_entropy")
+
+
+@healthy(HEALTHY, family="Siamese")
+def scaled_cosines_of_pairs_trained() -> Case:
+    torch.manual_seed(949)
+    x, y = image_pairs()
+    model = CosinePairs(10.0)
+    train(model, x, y, F.binary_cross_entropy_with_logits, steps=15)
+    return Case(model=model, data=(x, y), loss=nn.BCEWithLogitsLoss())
+
+
+def policy_loss(output: tuple[Tensor, Tensor], returns: Tensor) -> Tensor:
+    """Return the loss of the values, less a bonus for entropy."""
+    p, value = output
+    return F.mse_loss(value, returns) + 0.01 * torch.special.xlogy(p, p + 1e-8).sum(1).mean()
+
+
+@healthy(HEALTHY, family="actor-critic")
+def policy_with_forbidden_actions() -> Case:
+    torch.manual_seed(950)
+    state, returns = regression_table()
+    return Case(model=ActorCritic(), data=(state, returns[:, 0]), loss=policy_loss)
+
+
+class Dueling(nn.Module):
+    """The Q-values of a state from its value and the advantages of the actions; only the taken one is compared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk, self.value, self.advantage = mlp(8, 48, 48), nn.Linear(48, 1), nn.Linear(48, 4)
+
+    def forward(self, state: Tensor) -> Tensor:
+        hidden = torch.relu(self.trunk(state))
+        advantage = self.advantage(hidden)
+        return self.value(hidden) + advantage - advantage.mean(1, keepdim=True)
+
+
+def taken_action_loss(output: Tensor, target: Tensor) -> Tensor:
+    """Return the Huber loss of the taken actions; the target holds the action and its return."""
+    return F.smooth_l1_loss(output.gather(1, target[:, :1].long()), target[:, 1:])
+
+
+@healthy(HEALTHY, family="DQN")
+def one_action_of_four_compared() -> Case:
+    torch.manual_seed(951)
+    state, returns = regression_table()
+    taken = torch.randint(4, (128, 1)).float()
+    return Case(model=Dueling(), data=(state, torch.cat([taken, returns], dim=1)), loss=taken_action_loss)
+
+
+@healthy(HEALTHY, family="MLP")
+def rare_labels_weighed() -> Case:
+    torch.manual_seed(952)
+    x, y = several_labels()
+    y = y * (torch.rand_like(y) < 0.3)
+    return Case(model=mlp(12, 32, 5), data=(x, y), loss=nn.BCEWithLogitsLoss(pos_weight=torch.full((5,), 6.0)))
+
+
+def pinball(output: Tensor, target: Tensor) -> Tensor:
+    """Return the loss of the quantiles 0.1, 0.5 and 0.9."""
+    wrong, level = target - output, torch.tensor([0.1, 0.5, 0.9])
+    return torch.maximum(level * wrong, (level - 1) * wrong).mean()
+
+
+@healthy(HEALTHY, family="quantiles")
+def three_quantiles() -> Case:
+    torch.manual_seed(953)
+    x, y = regression_table()
+    model = mlp(8, 32, 3)
+    train(model, x, y, pinball, steps=60)
+    return Case(model=model, data=(x, y), loss=pinball)
+
+
+def partial_likelihood(output: Tensor, target: Tensor) -> Tensor:
+    """Return the negative partial likelihood of Cox's model, for samples by falling time."""
+    return -(output - torch.logcumsumexp(output, dim=0)).mean()
+
+
+@healthy(HEALTHY, family="survival")
+def hazards_by_logcumsumexp() -> Case:
+    torch.manual_seed(954)
+    x, y = regression_table()
+    order = y[:, 0].argsort()
+    return Case(model=mlp(8, 32, 1), data=(x[order], y[order]), loss=partial_likelihood)
+
+
+@healthy(HEALTHY, family="counts")
+def logarithms_of_rates() -> Case:
+    torch.manual_seed(955)
+    x, _ = regression_table()
+    counts = torch.poisson(torch.exp(0.5 + 0.6 * x[:, :1]))
+    return Case(model=mlp(8, 32, 1), data=(x, counts), loss=nn.PoissonNLLLoss())
+
+
+@healthy(HEALTHY, family="hypernetwork")
+def weights_written_small() -> Case:
+    torch.manual_seed(956)
+    return Case(model=HyperNetwork(0.06), data=regression_table(), loss="mse")
+
+
+@healthy(HEALTHY, family="logistic regression")
+def logistic_regression_from_zero() -> Case:
+    torch.manual_seed(957)
+    x, y = table(classes=2)
+    model = nn.Linear(12, 2)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    return Case(model=model, data=(torch.cat([x[:, :11], x[:, :1] * x[:, 1:2]], dim=1), y), loss="cross_entropy")
+
+
+class RandomFeatures(nn.Module):
+    """Random cosines, fixed on purpose, and a trained linear layer (Rahimi and Recht 2007)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Linear(8, 256).requires_grad_(False)
+        nn.init.normal_(self.features.weight, std=0.5)
+        nn.init.uniform_(self.features.bias, 0, 2 * math.pi)
+        self.head = nn.Linear(256, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.cos(self.features(x)))
+
+
+@healthy(HEALTHY, family="random features")
+def random_cosines_fixed() -> Case:
+    torch.manual_seed(958)
+    return Case(model=RandomFeatures(), data=regression_table(), loss="mse")
+
+
+class Highway(nn.Module):
+    """Ten highway layers whose gates begin at a bias of -2: mostly carrying."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Linear(12, 24), nn.Linear(24, 3)
+        self.layers, self.gates = (nn.ModuleList(nn.Linear(24, 24) for _ in range(10)) for _ in range(2))
+        for gate in self.gates:
+            nn.init.constant_(gate.bias, -2.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for layer, gate in zip(self.layers, self.gates):
+            share = torch.sigmoid(gate(x))
+            x = share * torch.relu(layer(x)) + (1 - share) * x
+        return self.head(x)
+
+
+@healthy(HEALTHY, family="Highway")
+def gates_that_mostly_carry() -> Case:
+    torch.manual_seed(959)
+    x, y = table()
+    return Case(model=Highway(), data=(x, y), loss="cross_entropy")
+
+
+class Predictor(nn.Module):
+    """Two views, an online network with a predictor, and a frozen copy without a gradient (BYOL)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.online, self.target, self.predict = mlp(256, 64, 16), mlp(256, 64, 16), mlp(16, 32, 16)
+        self.target.load_state_dict(self.online.state_dict())
+        self.target.requires_grad_(False)
+
+    def forward(self, views: Tensor) -> Tensor:
+        first, second = views.flatten(2).unbind(1)
+        with torch.no_grad():
+            aim = self.target(second)
+        return 2 - 2 * F.cosine_similarity(self.predict(self.online(first)), aim)
+
+
+@healthy(HEALTHY, family="self-supervised")
+def target_network_without_gradient() -> Case:
+    torch.manual_seed(960)
+    images, _ = blob_images()
+    views = torch.stack([images[:, 0] + 0.2 * torch.randn(64, 16, 16) for _ in range(2)], dim=1)
+    zeros = torch.zeros(64)
+    return Case(model=Predictor(), data=(views, zeros), loss=lambda output, target: (output - target).mean())
+
+
+class Mixture(nn.Module):
+    """A density of three normal distributions: logits, means, logarithms of deviations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = mlp(8, 32, 9)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.net(x).chunk(3, dim=1)
+
+
+def mixture_loss(output: tuple[Tensor, Tensor, Tensor], target: Tensor) -> Tensor:
+    """Return the negative log likelihood of a mixture."""
+    logits, mean, log_deviation = output
+    log_density = -0.5 * ((target - mean) / log_deviation.exp()).square() - log_deviation
+    return -torch.logsumexp(logits.log_softmax(1) + log_density, dim=1).mean()
+
+
+@healthy(HEALTHY, family="mixture density")
+def mixture_of_three_normals() -> Case:
+    torch.manual_seed(961)
+    x, y = regression_table()
+    model = Mixture()
+    train(model, x, y, mixture_loss, steps=30)
+    return Case(model=model, data=(x, y), loss=mixture_loss)
+
+
+@healthy(HEALTHY, family="binary network")
+def signs_with_a_straight_through_gradient() -> Case:
+    torch.manual_seed(962)
+    x, y = table()
+    return Case(model=SignNet(straight=True), data=(x, y), loss="cross_entropy")
+
+
+@healthy(HEALTHY, family="conditional")
+def condition_dropped_at_times() -> Case:
+    torch.manual_seed(963)
+    label = torch.arange(96) % 6
+    curve = torch.sin(torch.linspace(0, 3, 32) * (1 + label[:, None])) + 0.05 * torch.randn(96, 32)
+    return Case(model=Conditional(0.1), data=({"noise": torch.randn(96, 8), "label": label}, curve), loss="mse")
+
+
+class TwoTasks(nn.Module):
+    """A shared trunk and a ModuleDict of heads: a class and a number, as a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(nn.Linear(8, 48), nn.LayerNorm(48), nn.GELU())
+        self.heads = nn.ModuleDict({"kind": nn.Linear(48, 3), "size": nn.Linear(48, 1)})
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        hidden = self.trunk(x)
+        return {name: head(hidden) for name, head in self.heads.items()}
+
+
+def two_losses(output: dict[str, Tensor], target: Tensor) -> Tensor:
+    """Return the loss of the number and a tenth of that of the class, which is its sign by thirds."""
+    kind = (target[:, 0] > -0.4).long() + (target[:, 0] > 0.4).long()
+    return F.mse_loss(output["size"], target) + 0.1 * F.cross_entropy(output["kind"], kind)
+
+
+@healthy(HEALTHY, family="two tasks")
+def heads_in_a_dict() -> Case:
+    torch.manual_seed(964)
+    return Case(model=TwoTasks(), data=regression_table(), loss=two_losses)

@@ -492,7 +492,7 @@ def adapted_llama(seed: int, other_text: bool = True) -> tuple[Llama, Tensor, Te
     torch.manual_seed(seed)
     ids, following = text(16)
     model = Llama(depth=2)
-    train(model, ids, following, over_tokens, steps=40)
+    train(model, ids, following, over_tokens, steps=25)
     model.requires_grad_(False)
     for layer in model.layers:
         layer.mlp.up, layer.mlp.down = Adapter(layer.mlp.up), Adapter(layer.mlp.down)
