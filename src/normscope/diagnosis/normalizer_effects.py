@@ -77,15 +77,18 @@ class NormalizerEffects(Part):
     def _by_kind(self) -> str:
         count, alone = len(self.normalizers), all(effect.feeding is None for effect in self.normalizers)
         which = "the normalizer does" if count == 1 else f"the {count:,} normalizers do"
-        before = "" if alone else f", together with the layer{'' if count == 1 else 's'} before"
+        before = "" if alone else f" together with the layer{'' if count == 1 else 's'} before"
         groups = {kind: [one for one in self.normalizers if one.kind == kind] for kind in KINDS}
         clauses = [_clause(kind, group, whole=len(group) == count) for kind, group in groups.items() if group]
-        return f"What {which} to a small change{before}: {', '.join(clauses)}."
+        return f"What {which} to a small change{before}, as a share of the values: {'; '.join(clauses)}."
 
     def _whole(self) -> str:
         if self.log10_growth is None:
             return ""
-        text = f"From the input to the output it becomes {factor(self.log10_growth)} times as large"
+        text = (
+            "Measured by how far the samples lie apart, it is "
+            f"{factor(self.log10_growth)} times as large at the output as at the input"
+        )
         frozen = {one.path: one.log10_frozen for one in self.normalizers if one.log10_frozen is not None}
         if not frozen:
             stored = all(one.reaction is None for one in self.normalizers)
@@ -113,7 +116,7 @@ def _clause(kind: str, group: Sequence[NormalizerEffect], *, whole: bool) -> str
         case "keeps":
             return f"{who} leave{'s' if one else ''} its size as it is ({shown})"
         case "idle":
-            return f"{who} {'is' if one else 'are'} idle, as good as a fixed scale and shift ({name}{size})"
+            return f"{who} {'is' if one else 'are'} idle: a fixed scale and shift would do the same ({name}{size})"
         case "eps":
             return f"{who} {'is' if one else 'are'} ruled by eps ({shown})"
         case _:

@@ -1,0 +1,65 @@
+"""What the normalizers of an audited network do to a small change: the chart of the first screen, and its figures."""
+
+from __future__ import annotations
+
+from ..diagnosis.normalizer_effects import KINDS, NormalizerEffect, NormalizerEffects
+from ..report.document import Chart, ReadColumn, Series, Table, tabulate
+from ..report.words import pluralise
+
+NAMES = dict(
+    zip(KINDS, ("shrinks it", "lets it grow", "keeps it", "idle", "eps decides", "too few values"), strict=True)
+)
+"""What normalizers of each kind do, in legends and tables."""
+SIDEWAYS = 12
+"""Up to this many normalizers have a line each; the bars of more stand side by side."""
+
+COLUMNS: tuple[ReadColumn[NormalizerEffect], ...] = (
+    ReadColumn("normalizer", "name", lambda effect: effect.path),
+    ReadColumn("fed by", "name", lambda effect: effect.feeding, "The weight layer that counts as one with it."),
+    ReadColumn("what it does", "name", lambda effect: NAMES[effect.kind], "To a small change; the chart shows it."),
+    ReadColumn(
+        "growth",
+        "factor",
+        lambda effect: effect.log10_growth,
+        "The change as a share of the values behind the normalizer, over the same in front of the layer that feeds it.",
+    ),
+    ReadColumn(
+        "reaction",
+        "percent",
+        lambda effect: effect.reaction,
+        "How much of the change its statistics take away or add, compared with a fixed scale and shift.",
+    ),
+    ReadColumn(
+        "network, frozen",
+        "factor",
+        lambda effect: effect.log10_frozen,
+        "The growth through the whole network, by the distance of the samples, with this normalizer frozen.",
+    ),
+)
+
+
+def normalizer_chart(effects: NormalizerEffects | None) -> Chart | None:
+    """Return the growth across each normalizer, coloured by what it does; None where none was measured."""
+    if effects is None or all(effect.log10_growth is None for effect in effects.normalizers):
+        return None
+    few, series = len(effects.normalizers) <= SIDEWAYS, []
+    for kind in KINDS:  # all of them, so that a kind has the same colour on every page
+        growths = tuple(effect.log10_growth if effect.kind == kind else None for effect in effects.normalizers)
+        start = tuple(None if growth is None else 0.0 for growth in growths)
+        series.append(Series(name=NAMES[kind], style="spans", values=start, until=growths))
+    return Chart(
+        title="What each normalizer does to a small change, together with the layer before it",
+        labels=tuple(effect.path for effect in effects.normalizers),
+        series=tuple(series),
+        caption=f"A random change of {pluralise(effects.samples, 'sample')}, as a share of the values that it changes: "
+        "behind the normalizer over in front of the layer that feeds it. Rescaling weights moves none of this.",
+        axis="log10 of the growth (0.3 is twice, -0.3 is half)",
+        sideways=few,
+        rules=() if few else (("no growth", 0.0),),
+        term="growth across a normalizer",
+    )
+
+
+def normalizer_table(effects: NormalizerEffects | None) -> Table | None:
+    """Return the figures behind the chart; None where there are none."""
+    return None if effects is None else tabulate(effects.normalizers, COLUMNS, drop_empty=True)
