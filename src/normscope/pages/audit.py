@@ -204,12 +204,6 @@ _COLUMNS: tuple[ReadColumn[Row], ...] = (
         "log10 of the largest variance among the sets the normalizer saw.",
     ),
     ReadColumn(
-        "below 1",
-        "percent",
-        of_variance(lambda variance: variance.share_below_one),
-        "Share of the sets with a variance below 1, where a normalizer that divides by it expands.",
-    ),
-    ReadColumn(
         "near eps",
         "percent",
         of_variance(lambda variance: variance.share_eps),
@@ -239,14 +233,13 @@ LAYERS = (
 """Every weight layer and normalizer, in the order they run."""
 
 NORMALIZERS = (
-    "layer", "kind", "var, min", "var, median", "var, max", "below 1", "near eps", "printed", "exact", "at data",
+    "layer", "kind", "var, min", "var, median", "var, max", "near eps", "printed", "exact", "at data",
     "folded", "folded with", "eps", "sets", "entries",
 )  # fmt: skip
 """The variances that the normalizers saw, and their constants."""
 
 BRIEF = (
-    "layer", "kind", "gain", "at data", "folded", "from input", "observed", "sensitivity", "var, median", "below 1",
-    "dead",
+    "layer", "kind", "gain", "at data", "folded", "from input", "observed", "sensitivity", "var, median", "dead",
 )  # fmt: skip
 """One table for a terminal."""
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..diagnosis.normalizer_effects import KINDS, NormalizerEffect, NormalizerEffects
-from ..report.document import Chart, ReadColumn, Series, Table, tabulate
+from ..diagnosis.normalizer_effects import KINDS, NormalizerEffects
+from ..report.document import Chart, Column, Series, Table
 from ..report.words import pluralise
 
 NAMES = dict(
@@ -13,27 +13,24 @@ NAMES = dict(
 SIDEWAYS = 12
 """Up to this many normalizers have a line each; the bars of more stand side by side."""
 
-COLUMNS: tuple[ReadColumn[NormalizerEffect], ...] = (
-    ReadColumn("normalizer", "name", lambda effect: effect.path),
-    ReadColumn("fed by", "name", lambda effect: effect.feeding, "The weight layer that counts as one with it."),
-    ReadColumn("what it does", "name", lambda effect: NAMES[effect.kind], "To a small change; the chart shows it."),
-    ReadColumn(
-        "growth",
-        "factor",
-        lambda effect: effect.log10_growth,
-        "The change as a share of the values behind the normalizer, over the same in front of the layer that feeds it.",
+COLUMNS = (
+    Column(title="normalizer", kind="name"),
+    Column(title="fed by", kind="name", help="The weight layer that counts as one with it."),
+    Column(title="what it does", kind="name", help="To a small change, as in the chart."),
+    Column(
+        title="growth",
+        kind="factor",
+        help="The change as a share of the values, behind the normalizer over in front of the layer that feeds it.",
     ),
-    ReadColumn(
-        "reaction",
-        "percent",
-        lambda effect: effect.reaction,
-        "How much of the change its statistics take away or add, compared with a fixed scale and shift.",
+    Column(
+        title="reaction",
+        kind="percent",
+        help="How much of the change its statistics take away or add, beside a fixed scale and shift.",
     ),
-    ReadColumn(
-        "network, frozen",
-        "factor",
-        lambda effect: effect.log10_frozen,
-        "The growth through the whole network, by the distance of the samples, with this normalizer frozen.",
+    Column(
+        title="network, frozen",
+        kind="factor",
+        help="The growth through the whole network, by the distance of the samples, with this normalizer frozen.",
     ),
 )
 
@@ -52,7 +49,8 @@ def normalizer_chart(effects: NormalizerEffects | None) -> Chart | None:
         labels=tuple(effect.path for effect in effects.normalizers),
         series=tuple(series),
         caption=f"A random change of {pluralise(effects.samples, 'sample')}, as a share of the values that it changes: "
-        "behind the normalizer over in front of the layer that feeds it. Rescaling weights moves none of this.",
+        "behind the normalizer over in front of the layer that feeds it. Rescaling weights whose size the "
+        "function hides moves none of this.",
         axis="log10 of the growth (0.3 is twice, -0.3 is half)",
         sideways=few,
         rules=() if few else (("no growth", 0.0),),
@@ -62,4 +60,10 @@ def normalizer_chart(effects: NormalizerEffects | None) -> Chart | None:
 
 def normalizer_table(effects: NormalizerEffects | None) -> Table | None:
     """Return the figures behind the chart; None where there are none."""
-    return None if effects is None else tabulate(effects.normalizers, COLUMNS, drop_empty=True)
+    if effects is None:
+        return None
+    rows = (
+        (one.path, one.feeding, NAMES[one.kind], one.log10_growth, one.reaction, one.log10_frozen)
+        for one in effects.normalizers
+    )
+    return Table(columns=COLUMNS, rows=tuple(rows))

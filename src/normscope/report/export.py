@@ -10,7 +10,7 @@ from importlib.resources import files
 from ..core.markup import escaped
 from .document import Chart, Circle, Curves, Table
 from .drawing import tag
-from .svg import chart_svg, legend
+from .svg import chart_svg, swatch
 from .svg_curves import circle_svg, curve_swatch, curves_svg
 
 WIDTH, TOP, LINE, ACROSS = 960.0, 40.0, 20.0, 3
@@ -31,26 +31,27 @@ def table_csv(table: Table) -> str:
 def picture(block: Chart | Curves | Circle) -> str:
     """Return one SVG file with its title, its legend and its style sheet; empty if there is nothing to draw."""
     if isinstance(block, Chart):
-        drawn, names = chart_svg(block), legend(block)
+        shown = [(k, one) for k, one in enumerate(block.series) if any(v is not None for v in one.values)]
+        drawn, legend = chart_svg(block), [(swatch(one, k), one.name) for k, one in shown]
     elif isinstance(block, Curves):
-        drawn, names = curves_svg(block), [(curve_swatch(one, k), one.name) for k, one in enumerate(block.curves)]
+        drawn, legend = curves_svg(block), [(curve_swatch(one, k), one.name) for k, one in enumerate(block.curves)]
     else:
-        drawn, names = circle_svg(block), [(curve_swatch(one, k), one.name) for k, one in enumerate(block.paths)]
+        drawn, legend = circle_svg(block), [(curve_swatch(one, k), one.name) for k, one in enumerate(block.paths)]
     if not drawn:
         return ""
     height = float(drawn.partition(' height="')[2].partition('"')[0])
-    entries = []
-    for index, (small, name) in enumerate(names):
+    names = []
+    for index, (small, name) in enumerate(legend):
         x, y = 20 + (index % ACROSS) * WIDTH / ACROSS, TOP + height + 14 + index // ACROSS * LINE
-        entries += [_at(small, x, y - 11), tag("text", escaped(name), x=x + 28, y=y)]
-    whole = TOP + height + 14 + (-(-len(names) // ACROSS)) * LINE
+        names += [_at(small, x, y - 11), tag("text", escaped(name), x=x + 28, y=y)]
+    whole = TOP + height + 14 + (-(-len(legend) // ACROSS)) * LINE
     return tag(
         "svg",
         f"<style><![CDATA[{_styles()}]]></style>",
         tag("rect", width=WIDTH, height=whole, fill="#ffffff"),
         tag("text", escaped(block.title), x=20, y=24, font_size="15"),
         _at(drawn, 0, TOP),
-        *entries,
+        *names,
         xmlns="http://www.w3.org/2000/svg",
         class_="normscope",
         font_family="sans-serif",

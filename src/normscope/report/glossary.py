@@ -97,6 +97,7 @@ USED = {
     "domain": "domain.md#what-is-recorded",
     "operator norm": "api.md#front-door",
     "folded gain": "architecture.md#choices",
+    "growth across a normalizer": "report.md#how-to-read-it",
     "printed product": "watching.md#what-is-measured",
     "ladder of bounds": "certificates.md#over-all-inputs",
     "evidence": "certificates.md#lower-sides-and-rounding",

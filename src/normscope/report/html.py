@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.markup import escaped, visible, with_code
 from .document import Block, Cell, Chart, Circle, Curves, Document, Glossary, Kind, Table, Text
 from .limits import within_limits
-from .svg import chart_svg, legend
+from .svg import chart_svg, swatch
 from .svg_curves import circle_svg, curve_swatch, curves_svg, depth_ramp, mark_swatch
 from .words import LEVELS, format_cell
 
@@ -169,7 +169,7 @@ def _environment() -> jinja2.Environment:
         breakable=lambda name: _markup(escaped(name).replace(".", ".<wbr>")),
         level=LEVELS.__getitem__,
         chart_svg=lambda chart, narrow=False: _markup(chart_svg(chart, narrow=narrow)),
-        chart_legend=lambda chart: [(_markup(picture), name) for picture, name in legend(chart)],
+        swatch=lambda series, number: _markup(swatch(series, number)),
         curves_svg=lambda curves, narrow=False: _markup(curves_svg(curves, narrow=narrow)),
         curve_swatch=lambda curve, number: _markup(curve_swatch(curve, number)),
         circle_svg=lambda circle, narrow=False: _markup(circle_svg(circle, narrow=narrow)),

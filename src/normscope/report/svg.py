@@ -95,14 +95,6 @@ def swatch(series: Series, number: int) -> str:
     )
 
 
-def legend(chart: Chart) -> list[tuple[str, str]]:
-    """Return the small pictures and the names of the series; one without values keeps its colour and is not named."""
-    drawn = [
-        (number, series) for number, series in enumerate(chart.series) if any(v is not None for v in series.values)
-    ]
-    return [(swatch(series, number), series.name) for number, series in drawn]
-
-
 def _sideways(chart: Chart, extent: AxisScale, narrow: bool) -> Frame:
     count, most = len(chart.labels), _longest(chart, narrow)
     left = min(max(map(len, chart.labels)), most) * CHARACTER + 18
