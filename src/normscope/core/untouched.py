@@ -359,6 +359,13 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
                 parameter.grad = grad
 
 
+def seed_random(model: nn.Module) -> None:
+    """Let the generators that `untouched` puts back start anew, so that a model draws the same numbers again."""
+    torch.default_generator.manual_seed(0)
+    for device in {parameter.device for parameter in model.parameters() if parameter.device.type == "cuda"}:
+        torch.cuda.default_generators[device.index or 0].manual_seed(0)
+
+
 @contextmanager
 def random_as_found() -> Iterator[None]:
     """Run a block and put the generators of Python and NumPy back: importing rich, for one, draws a number."""

@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..core.codec import Part
 from ..core.cost import count
 from ..core.threads import uncompiled
-from ..core.untouched import untouched
+from ..core.untouched import seed_random, untouched
 from ..graph.call import Call, arguments
 from ..listening.calls import float_tensors
 from ..listening.listener import ForwardListener
@@ -124,7 +124,7 @@ class _Runs:
     def __call__(self, call: Call) -> Outputs:
         listener, copy = _OutputListener(self.model), call.changed(torch.clone)  # a model may write to what it is given
         self.forwards += 1
-        torch.manual_seed(0)
+        seed_random(self.model)
         with listener.listening():
             self.model(*copy.args, **copy.kwargs)
         return listener.outputs

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..core.codec import JsonForm, Part
+from .descent_pass import StepFacts
 from .loss_facts import LossFacts
 from .sample_pass import SampleFacts
 
@@ -165,10 +166,21 @@ class Signal(Part):
         loss_value: the loss, where one was given.
         dependence: how outputs depend on samples and arguments, where that was looked at.
         outputs: how many outputs were differentiated together.
+        steps: what a step along the gradient of the loss does, where there is a loss.
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(
-        sparse=("parameters", "feeds", "linear_feeds", "loss", "columns", "dependence", "loss_value", "outputs")
+        sparse=(
+            "parameters",
+            "feeds",
+            "linear_feeds",
+            "loss",
+            "columns",
+            "dependence",
+            "loss_value",
+            "outputs",
+            "steps",
+        )
     )
 
     rows: tuple[SignalRow, ...]
@@ -185,6 +197,7 @@ class Signal(Part):
     dependence: SampleFacts | None = None
     loss_value: float | None = None
     outputs: int = 1
+    steps: StepFacts | None = None
 
     @property
     def inputs(self) -> tuple[SignalRow, ...]:

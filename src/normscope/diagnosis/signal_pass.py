@@ -14,17 +14,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..core.cost import count
 from ..core.errors import InputError, describe_error
 from ..core.log10 import log10
 from ..core.threads import ignore_warnings, uncompiled
-from ..core.untouched import on_copies, untouched
+from ..core.untouched import on_copies, seed_random, untouched
 from ..graph.call import ALL_OUTPUTS, Call, arguments, select
 from ..listening.calls import EMBEDDINGS, NORMALIZERS, RELUS, FunctionCall, Site, float_tensors
 from ..listening.listener import ForwardListener
 from .autograd_flow import Feed, find_feeds, reached_parameters
+from .descent_pass import StepFacts, try_steps
 from .examined import UnitsOverData
 from .loss_facts import LossFacts, LossListener
 from .signal import (
@@ -67,6 +69,7 @@ def watch_signal(
     mode: str | None = None,
     output: str | int | None = None,
     loss: Loss | None = None,
+    optimizer: Optimizer | None = None,
     units: Mapping[Site, UnitsOverData] | None = None,
 ) -> Signal:
     """Run a model forward and backward on a batch and summarise the values and gradients of every layer.
@@ -80,6 +83,7 @@ def watch_signal(
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
         output: which output is differentiated; without it the usual one, or all floats that are returned.
         loss: from the output, and the labels where the batch is a pair of inputs and labels, to a scalar.
+        optimizer: the user's; with a loss it is looked at what its next step would do.
         units: the ReLUs over the data, for the share of dead channels.
 
     Returns:
@@ -106,10 +110,15 @@ def watch_signal(
         if failed:
             listener = _SignalListener(model, samples)
             _without_gradient(listener, call)
+        steps = None
+        if loss is not None and listener.of_parameters and listener.loss_value is not None:
+            steps = _steps(listener, call, batch, output, loss, optimizer)
     rows = listener.rows({} if units is None else units)
     forwards, backwards = 1 + failed, int(reason is None)
     count("passes", forwards * call.count)
     count("backwards", backwards * call.count)
+    if steps is not None:
+        forwards, backwards = forwards + steps.forwards, backwards + steps.backwards
     return Signal(
         rows=rows,
         gradient_of=RANDOM if loss is None else LOSS,
@@ -124,7 +133,33 @@ def watch_signal(
         columns=listener.columns(),
         loss_value=None if listener.loss_value is None else float(listener.loss_value),
         outputs=listener.outputs,
+        steps=steps,
     )
+
+
+def _steps(
+    listener: _SignalListener,
+    call: Call,
+    batch: Any,
+    output: str | int | None,
+    loss: Loss,
+    optimizer: Optimizer | None,
+) -> StepFacts:
+    """Try steps along the gradients that the backward has left."""
+
+    def loss_of(made: Any, samples: slice) -> Tensor:
+        labels = [v[samples] if isinstance(v, Tensor) and v.ndim else v for v in _labels(batch, call)]
+        return _loss_of(loss, made, _outputs(made, output), labels)
+
+    names = {id(parameter): name for name, parameter in listener.model.named_parameters()}
+    gradients = {names[key]: gradient for key, gradient in listener.of_parameters.items()}
+    with on_copies(listener.model):
+        return try_steps(listener.model, call, loss_of, gradients, float(listener.loss_value), optimizer)
+
+
+def _labels(batch: Any, call: Call) -> Sequence[Any]:
+    """Return the labels in a list, which is empty where the batch is no pair of inputs and labels."""
+    return batch[1:2] if isinstance(batch, Sequence) and len(call.args) < len(batch) else ()
 
 
 def _both_ways(
@@ -132,11 +167,12 @@ def _both_ways(
 ) -> str | None:
     """Run one forward and one backward; return why there is no backward, if there is none."""
     with torch.enable_grad(), on_copies(listener.model):
+        seed_random(listener.model)
         with LossListener() as losses:
             made = listener.forward(call)
             outputs = _outputs(made, output)
             listener.outputs = len(outputs)
-            objective = outputs if loss is None else [_loss_of(loss, made, outputs, batch, call)]
+            objective = outputs if loss is None else [_loss_of(loss, made, outputs, _labels(batch, call))]
             listener.loss_value = None if loss is None else objective[0].detach()
         listener.loss = losses.facts()
         listener.read_graph(objective if loss is not None else float_tensors(made))
@@ -167,9 +203,8 @@ def _outputs(made: Any, output: str | int | None) -> list[Tensor]:
         return float_tensors(made)
 
 
-def _loss_of(loss: Loss, made: Any, outputs: Sequence[Tensor], batch: Any, call: Call) -> Tensor:
+def _loss_of(loss: Loss, made: Any, outputs: Sequence[Tensor], labels: Sequence[Any]) -> Tensor:
     """Return the loss of the user's function."""
-    labels = batch[1:2] if isinstance(batch, Sequence) and len(call.args) < len(batch) else ()
     try:
         value = loss(outputs[0] if len(outputs) == 1 else made, *labels)
     except Exception as error:
@@ -198,7 +233,7 @@ class _SignalListener(ForwardListener):
         self._functions: list[Any] = []  # autograd's node of every row
         self._used: set[int] = set()
         self._reached: set[int] = set()
-        self._of_parameters: dict[int, Tensor] = {}
+        self.of_parameters: dict[int, Tensor] = {}  # gradients by the parameter's id
         self._heard: list[tuple[Site, tuple[int, ...], torch.dtype, Tensor]] = []
         self._gradients: dict[int, Tensor] = {}
         self._leaves: list[Tensor] = []
@@ -234,7 +269,7 @@ class _SignalListener(ForwardListener):
         gradients = torch.autograd.grad(objective, [*leaves, *trained], signs, allow_unused=True)
         for parameter, gradient in zip(trained, gradients[len(leaves) :], strict=True):
             if gradient is not None:
-                self._of_parameters[id(parameter)] = _norm(gradient)
+                self.of_parameters[id(parameter)] = gradient
         return None
 
     def read_graph(self, outputs: Sequence[Tensor]) -> None:
@@ -245,7 +280,7 @@ class _SignalListener(ForwardListener):
 
     def forget_gradients(self) -> None:
         """Drop what a backward that did not end has left."""
-        self._gradients, self._end = {}, []
+        self._gradients, self._end, self.of_parameters = {}, [], {}
 
     def after_call(self, call: FunctionCall, result: Any) -> Any:
         """Hear what a layer's function returns; an embedding starts a graph, as a float input does."""
@@ -312,7 +347,9 @@ class _SignalListener(ForwardListener):
         held = [(n, p) for n, p in self.model.named_parameters() if not is_lazy(p) and p.numel() and not p.is_meta]
         none = torch.full((1,), -1.0, dtype=torch.float64)
         fetched = _fetched([_parameter_statistics(p) for _, p in held])
-        norms = _fetched([self._of_parameters.get(id(p), none).reshape(1) for _, p in held])
+        norms = _fetched(
+            [_norm(self.of_parameters[id(p)]).reshape(1) if id(p) in self.of_parameters else none for _, p in held]
+        )
         return tuple(
             ParameterRow(
                 name=name,
