@@ -197,7 +197,7 @@ def test_a_normalizer_over_many_values_is_idle_and_one_over_few_features_is_not(
     assert one.kind == "idle"
     assert one.reaction < 0.05
     assert one.log10_frozen == pytest.approx(record.log10_growth, abs=1e-3)
-    assert "it is idle: a fixed scale and shift would do the same (`1`," in record.sentence
+    assert "`1` is idle: a fixed scale and shift would do the same" in record.sentence
     few = nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, 3)).eval()
     (one,) = effects(few, batch().float()).normalizers
     assert one.kind != "idle"
@@ -216,7 +216,15 @@ def test_a_normalizer_that_no_layer_feeds_stands_alone():
     record = effects(model, batch().float())
     (one,) = record.normalizers
     assert one.feeding is None
-    assert record.sentence.startswith("What the normalizer does to a small change, as a share of the values: it ")
+    assert record.sentence.startswith("What the normalizer does to a small change, as a share of the values: `0` ")
+
+
+def test_one_sample_has_no_distance_to_measure_the_whole_network_by():
+    torch.manual_seed(0)
+    record = effects(blocks(nn.LayerNorm, (6, 10, 10)).eval(), batch(1).float())
+    assert all(one.log10_growth is not None and one.log10_frozen is None for one in record.normalizers)
+    assert record.log10_growth is None
+    assert "Measured by" not in record.sentence
 
 
 def test_work_is_two_passes_and_one_for_each_that_is_frozen():
@@ -285,7 +293,7 @@ def test_the_sentence_names_every_kind_and_the_one_that_does_most():
 @pytest.mark.parametrize(
     ("frozen", "end"),
     [
-        (0.31, ", and freezing any one of them at its statistics changes that by less than 5 %."),
+        (0.31, ", and freezing it at its statistics changes that by less than 5 %."),
         (0.6, "; with `n0` frozen at its statistics that would be 3.98 times."),
         (None, "."),
     ],

@@ -20,10 +20,22 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..core.codec import JsonForm, Part
-from ..report.words import factor, pluralise
+from ..report.words import factor, listed
 
-KINDS = ("shrinks", "grows", "keeps", "idle", "eps", "few-values")
-"""What a normalizer does, in the order in which sentences and charts name it."""
+WORDS = {
+    "shrinks": ("shrinks it", "shrink it"),
+    "grows": ("lets it grow", "let it grow"),
+    "keeps": ("leaves its size as it is", "leave its size as it is"),
+    "idle": (
+        "is idle: a fixed scale and shift would do the same",
+        "are idle: a fixed scale and shift would do the same",
+    ),
+    "eps": ("is ruled by eps", "are ruled by eps"),
+    "few-values": ("takes statistics from too few values", "take statistics from too few values"),
+}
+"""What one normalizer of a kind does to a change, and several, in the order in which sentences and charts name them."""
+SIZED = ("shrinks", "grows", "idle")
+"""The kinds whose growth a sentence tells."""
 CLEAR_CHANGE = math.log10(1.05)
 """log10 of a growth that counts as one: 5 percent."""
 
@@ -45,7 +57,7 @@ class NormalizerEffect(Part):
         log10_frozen: the growth through the whole network with this normalizer frozen.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(choices={"kind": KINDS})
+    JSON: ClassVar[JsonForm] = JsonForm(choices={"kind": tuple(WORDS)})
 
     path: str
     feeding: str | None
@@ -78,13 +90,14 @@ class NormalizerEffects(Part):
         count, alone = len(self.normalizers), all(effect.feeding is None for effect in self.normalizers)
         which = "the normalizer does" if count == 1 else f"the {count:,} normalizers do"
         before = "" if alone else f" together with the layer{'' if count == 1 else 's'} before"
-        groups = {kind: [one for one in self.normalizers if one.kind == kind] for kind in KINDS}
+        groups = {kind: [one for one in self.normalizers if one.kind == kind] for kind in WORDS}
         clauses = [_clause(kind, group, whole=len(group) == count) for kind, group in groups.items() if group]
         return f"What {which} to a small change{before}, as a share of the values: {'; '.join(clauses)}."
 
     def _whole(self) -> str:
         if self.log10_growth is None:
             return ""
+        single = len(self.normalizers) == 1
         text = (
             "Measured by how far the samples lie apart, it is "
             f"{factor(self.log10_growth)} times as large at the output as at the input"
@@ -92,32 +105,26 @@ class NormalizerEffects(Part):
         frozen = {one.path: one.log10_frozen for one in self.normalizers if one.log10_frozen is not None}
         if not frozen:
             stored = all(one.reaction is None for one in self.normalizers)
-            return f"{text}; with stored statistics each of them is frozen already." if stored else f"{text}."
+            which = "it is" if single else "each of them is"
+            return f"{text}; with stored statistics {which} frozen already." if stored else f"{text}."
         most = max(frozen, key=lambda path: abs(frozen[path] - (self.log10_growth or 0.0)))
         if abs(frozen[most] - self.log10_growth) < CLEAR_CHANGE:
-            return f"{text}, and freezing any one of them at its statistics changes that by less than 5 %."
+            which = "it" if single else "any one of them"
+            return f"{text}, and freezing {which} at its statistics changes that by less than 5 %."
         return f"{text}; with `{most}` frozen at its statistics that would be {factor(frozen[most])} times."
 
 
 def _clause(kind: str, group: Sequence[NormalizerEffect], *, whole: bool) -> str:
     """Say in a few words what normalizers of one kind do, and name the one that does most of it."""
     one = len(group) == 1
-    measured = [effect for effect in group if effect.log10_growth is not None]
-    first = max(measured or group, key=lambda effect: abs(effect.log10_growth or 0.0))
-    name = f"`{first.path}`" + ("" if one else " most")
-    size = "" if first.log10_growth is None else f", {factor(first.log10_growth)} times"
-    who = ("it" if one else "all") if whole else f"{len(group):,}"
-    shown = f"`{group[0].path}`" if one else f"`{group[0].path}` and {pluralise(len(group) - 1, 'other')}"
-    match kind:
-        case "shrinks":
-            return f"{who} shrink{'s' if one else ''} it ({name}{size})"
-        case "grows":
-            return f"{who} let{'s' if one else ''} it grow ({name}{size})"
-        case "keeps":
-            return f"{who} leave{'s' if one else ''} its size as it is ({shown})"
-        case "idle":
-            return f"{who} {'is' if one else 'are'} idle: a fixed scale and shift would do the same ({name}{size})"
-        case "eps":
-            return f"{who} {'is' if one else 'are'} ruled by eps ({shown})"
-        case _:
-            return f"{who} take{'s' if one else ''} statistics from too few values ({shown})"
+    first = max(group, key=lambda effect: abs(effect.log10_growth or 0.0))
+    size = first.log10_growth if kind in SIZED and abs(first.log10_growth or 0.0) >= CLEAR_CHANGE else None
+    who = (f"`{first.path}`" if one else "all") if whole else f"{len(group):,}"
+    name = (
+        f"`{first.path}`{'' if one else ' most'}"
+        if size is not None
+        else listed([f"`{e.path}`" for e in group], most=2)
+    )
+    details = ", ".join(filter(None, ("" if one and whole else name, "" if size is None else f"{factor(size)} times")))
+    words = WORDS[kind][0 if one else 1]
+    return f"{who} {words} ({details})" if details else f"{who} {words}"

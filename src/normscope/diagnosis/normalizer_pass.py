@@ -112,7 +112,7 @@ def _measure(
                 log10_frozen=_sum(frozen[node.name].log10, apart) if node.name in frozen else None,
             )
         )
-    samples = len(points) if graph.per_sample else graph.inputs[0].shape[0]
+    samples = len(points) * _samples_of_a_pass(graph)
     return NormalizerEffects(log10_growth=_sum(whole.log10, apart), samples=samples, normalizers=tuple(effects))
 
 
@@ -142,10 +142,8 @@ class _Distance:
         self._mean: Tensor | float = 0.0
 
     def add(self, value: Tensor) -> None:
-        """Count one point: a sample, or a whole batch, whose samples are its rows; one sample alone has its entries."""
-        if not self._count:
-            rows = value.mean(0) if value.ndim > 1 and value.shape[0] > 1 else value.mean()
-            self._single = float((value - rows).square().sum())
+        """Count one point: a sample, or a whole batch, whose samples are its rows."""
+        self._rows = float((value - value.mean(0)).square().sum()) if value.ndim > 1 else 0.0
         self._count += 1
         step = value - self._mean
         self._mean = self._mean + step / self._count
@@ -154,7 +152,7 @@ class _Distance:
     @property
     def log10(self) -> float | None:
         """log10 of the distance; None where the samples do not differ."""
-        square = self._single if self._count == 1 else self._squares
+        square = self._rows if self._count == 1 else self._squares
         return log10(square) / 2 if 0 < square < math.inf else None
 
 
@@ -181,13 +179,18 @@ def _frozen_change(node: Node, value: Tensor, change: Tensor) -> Tensor | None:
 
 def _run_behind(graph: Graph, start: Node, value: Tensor, values: Mapping[str, Tensor]) -> Tensor:
     """Return the output where one node has another value: what does not read it keeps its own."""
-    count("passes", 1 if graph.per_sample else graph.inputs[0].shape[0])
+    count("passes", _samples_of_a_pass(graph))
     moved = {start.name: value}
     for node in graph:
         if node.name != start.name and any(name in moved for name in node.refs):
             check_time()
             moved[node.name] = node.evaluate([moved.get(name, values[name]) for name in node.refs])
     return moved.get(graph.output, values[graph.output])
+
+
+def _samples_of_a_pass(graph: Graph) -> int:
+    """Return how many samples one pass through a graph takes: one, or the whole batch."""
+    return 1 if graph.per_sample else next(iter(graph.inputs[0].shape), 1)
 
 
 def _nodes_to_freeze(graph: Graph, nodes: Sequence[Node], samples: int, skipped: Skipped) -> list[str]:

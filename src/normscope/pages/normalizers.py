@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from ..diagnosis.normalizer_effects import KINDS, NormalizerEffects
+from ..diagnosis.normalizer_effects import NormalizerEffects
 from ..report.document import Chart, Column, Series, Table
 from ..report.words import pluralise
 
-NAMES = dict(
-    zip(KINDS, ("shrinks it", "lets it grow", "keeps it", "idle", "eps decides", "too few values"), strict=True)
-)
+NAMES = {
+    "shrinks": "shrinks it",
+    "grows": "lets it grow",
+    "keeps": "keeps it",
+    "idle": "idle",
+    "eps": "eps decides",
+    "few-values": "too few values",
+}
 """What normalizers of each kind do, in legends and tables."""
 SIDEWAYS = 12
 """Up to this many normalizers have a line each; the bars of more stand side by side."""
@@ -40,10 +45,10 @@ def normalizer_chart(effects: NormalizerEffects | None) -> Chart | None:
     if effects is None or all(effect.log10_growth is None for effect in effects.normalizers):
         return None
     few, series = len(effects.normalizers) <= SIDEWAYS, []
-    for kind in KINDS:  # all of them, so that a kind has the same colour on every page
+    for kind, name in NAMES.items():  # all of them, so that a kind has the same colour on every page
         growths = tuple(effect.log10_growth if effect.kind == kind else None for effect in effects.normalizers)
         start = tuple(None if growth is None else 0.0 for growth in growths)
-        series.append(Series(name=NAMES[kind], style="spans", values=start, until=growths))
+        series.append(Series(name=name, style="spans", values=start, until=growths))
     return Chart(
         title="What each normalizer does to a small change, together with the layer before it",
         labels=tuple(effect.path for effect in effects.normalizers),
