@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -209,8 +209,11 @@ def _own_step(trial: _Trial, gradients: Gradients, optimizer: Optimizer) -> dict
 
 
 def _dot(one: Gradients, other: Gradients) -> float:
-    """Return the inner product over the parameters that both have."""
-    products: Sequence[Tensor] = [
-        (one[name].detach().double() * other[name].detach().double()).sum() for name in one if name in other
-    ]
-    return float(torch.stack([p.real for p in products]).sum()) if products else 0.0
+    """Return the inner product over the parameters that both have; of complex ones the real part."""
+    products = [(_reals(one[name]) * _reals(other[name])).sum() for name in one if name in other]
+    return float(torch.stack(products).sum()) if products else 0.0
+
+
+def _reals(values: Tensor) -> Tensor:
+    """Return values in double precision, the parts of complex ones side by side."""
+    return (torch.view_as_real(values.detach().resolve_conj()) if values.is_complex() else values.detach()).double()

@@ -45,9 +45,11 @@ class SignalRow(Part):
         dead: ReLU: the share of channels that were positive for no sample of the data.
         sample_deviation: how much the values of one sample differ from those of another: the deviation over the
             samples, as a root mean square over all entries; 0 if the layer hands on the same for every sample.
+        silent: inputs and embeddings: of the places (columns, positions or pixels) whose values differ from sample to
+            sample, the share whose gradient is exactly zero for every sample.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(sparse=("sample_deviation",))
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=("sample_deviation", "silent"))
 
     path: str
     kind: str
@@ -64,6 +66,7 @@ class SignalRow(Part):
     saturated: float | None = None
     dead: float | None = None
     sample_deviation: float | None = None
+    silent: float | None = None
 
     @property
     def largest(self) -> float | None:
@@ -215,6 +218,15 @@ class Signal(Part):
         own = own if call is None else own[call : call + 1]
         feeds = {feed for number in own if number < len(self.feeds) for feed in self.feeds[number]}
         return frozenset(self.rows[feed].path for feed in feeds)
+
+    def passing(self, path: str, kind: str, call: int) -> float:
+        """Return the size of what one call of a layer hands on over that of what it reads; 1 where nobody can tell."""
+        own = [number for number, row in enumerate(self.rows) if (row.path, row.kind) == (path, kind)][call : call + 1]
+        feeds = self.feeds[own[0]] if own and own[0] < len(self.feeds) else ()
+        if len(feeds) != 1:
+            return 1.0
+        after, before = self.rows[own[0]].root_mean_square, self.rows[feeds[0]].root_mean_square
+        return after / before if after is not None and before else 1.0
 
     def __iter__(self) -> Iterator[SignalRow]:
         return iter(self.rows)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -97,6 +98,7 @@ def watch_signal(
         stack.enter_context(untouched(model, mode))
         stack.enter_context(uncompiled())
         stack.enter_context(ignore_warnings("Converting a tensor with requires_grad=True"))  # a branch on a value
+        stack.enter_context(ignore_warnings("Full backward hook is firing"))  # a hook of the user's
         samples = next((leaf.shape[0] for leaf in call.leaves if isinstance(leaf, Tensor) and leaf.ndim), 1)
         listener, reason = _SignalListener(model, samples), None
         try:
@@ -112,7 +114,7 @@ def watch_signal(
             _without_gradient(listener, call)
         steps = None
         if loss is not None and listener.of_parameters and listener.loss_value is not None:
-            steps = _steps(listener, call, batch, output, loss, optimizer)
+            steps = _steps(listener, call, batch, output, loss, float(listener.loss_value), optimizer)
     rows = listener.rows({} if units is None else units)
     forwards, backwards = 1 + failed, int(reason is None)
     count("passes", forwards * call.count)
@@ -143,6 +145,7 @@ def _steps(
     batch: Any,
     output: str | int | None,
     loss: Loss,
+    value: float,
     optimizer: Optimizer | None,
 ) -> StepFacts:
     """Try steps along the gradients that the backward has left."""
@@ -154,7 +157,7 @@ def _steps(
     names = {id(parameter): name for name, parameter in listener.model.named_parameters()}
     gradients = {names[key]: gradient for key, gradient in listener.of_parameters.items()}
     with on_copies(listener.model):
-        return try_steps(listener.model, call, loss_of, gradients, float(listener.loss_value), optimizer)
+        return try_steps(listener.model, call, loss_of, gradients, value, optimizer)
 
 
 def _labels(batch: Any, call: Call) -> Sequence[Any]:
@@ -238,6 +241,8 @@ class _SignalListener(ForwardListener):
         self._gradients: dict[int, Tensor] = {}
         self._leaves: list[Tensor] = []
         self._end: list[Tensor] = []
+        self._differing: dict[int, list[Tensor]] = {}  # places of inputs and embeddings that differ between samples
+        self._silent: dict[int, Tensor] = {}
         self._held: dict[int, tuple[Tensor, int]] = {}  # by address; autograd holds nearly all of them anyway
 
     def forward(self, call: Call) -> Any:
@@ -280,7 +285,7 @@ class _SignalListener(ForwardListener):
 
     def forget_gradients(self) -> None:
         """Drop what a backward that did not end has left."""
-        self._gradients, self._end, self.of_parameters = {}, [], {}
+        self._gradients, self._end, self.of_parameters, self._silent = {}, [], {}, {}
 
     def after_call(self, call: FunctionCall, result: Any) -> Any:
         """Hear what a layer's function returns; an embedding starts a graph, as a float input does."""
@@ -328,10 +333,16 @@ class _SignalListener(ForwardListener):
             self._held.clear()
         self._held[made.data_ptr()] = made, made._version
         if made.requires_grad:
+            if site[1] in (INPUT, "embedding") and len(made) == self._samples:
+                self._differing[len(self._heard) - 1] = _by_place(made.detach() - made.detach()[:1])
             made.register_hook(partial(self._returned, len(self._heard) - 1))
 
     def _returned(self, index: int, gradient: Tensor) -> None:
         self._gradients[index] = _norm(gradient)
+        if index in self._differing:
+            pairs = zip(self._differing[index], _by_place(gradient.detach()), strict=True)
+            shares = [(differs & ~read).sum() / differs.sum().clamp(min=1) for differs, read in pairs]
+            self._silent[index] = torch.stack(shares).amax() if shares else gradient.new_zeros(())
 
     def columns(self) -> tuple[WidestColumn | None, ...]:
         """Fetch what is to be said of the columns of the inputs."""
@@ -380,8 +391,13 @@ class _SignalListener(ForwardListener):
         count = len(self._heard)
         end = math.hypot(*(norm for (norm,) in fetched[count + len(indices) :]))
         gradients = {index: norm for index, (norm,) in zip(indices, fetched[count:])}
+        shares = _fetched([share.double().reshape(1) for share in self._silent.values()])
+        silent = {index: share for index, (share,) in zip(self._silent, shares, strict=True)}
         return tuple(
-            _row(site, shape, dtype, fetched[k], _relative(gradients.get(k), end), units.get(site))
+            replace(
+                _row(site, shape, dtype, fetched[k], _relative(gradients.get(k), end), units.get(site)),
+                silent=silent.get(k),
+            )
             for k, (site, shape, dtype, _) in enumerate(self._heard)
         )
 
@@ -554,6 +570,14 @@ def _parameter_statistics(parameter: Tensor) -> Tensor:
         vector = vector / torch.linalg.vector_norm(vector).clamp(min=1e-300)
     share = (rows @ vector).square().sum() / rows.square().sum().clamp(min=1e-300)
     return torch.stack([square.sqrt(), least, greatest, between, share])
+
+
+def _by_place(values: Tensor) -> list[Tensor]:
+    """Return where values are not zero for any sample: by column, by position and feature, or by pixel."""
+    there = (values != 0).any(0)
+    if there.ndim == 2:
+        return [there.any(1), there.any(0)]
+    return [there.any(0)] if there.ndim > 2 else [there] if there.ndim else []
 
 
 @torch.no_grad()
