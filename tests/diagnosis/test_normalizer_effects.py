@@ -227,6 +227,35 @@ def test_one_sample_has_no_distance_to_measure_the_whole_network_by():
     assert "Measured by" not in record.sentence
 
 
+class Sum(nn.Module):
+    """Two inputs, and one number for each sample."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = blocks(nn.BatchNorm1d, (6, 10, 10))
+
+    def forward(self, first, second):
+        return self.body(first + second).sum(1)
+
+
+def test_two_inputs_count_as_one_and_an_output_may_be_a_number():
+    torch.manual_seed(0)
+    model, (first, second) = Sum().double().train(), (batch(), batch(seed=2))
+    record = effects(model, (first, second))
+    flat = torch.randn(first.numel() * 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    changes = [part.view(first.shape) for part in flat.chunk(2)]
+    with torch.no_grad():
+        output = model(first, second)
+    model.requires_grad_(False)
+    for layer in model.body:
+        if isinstance(layer, nn.BatchNorm1d):
+            layer.track_running_stats, layer.running_mean, layer.running_var = False, None, None
+    moved = torch.func.jvp(model, (first, second), tuple(changes))[1]
+    apart = [float((x - x.mean(0)).norm()) for x in (torch.cat((first, second), 1), output)]
+    expected = float(moved.norm() / flat.norm()) * apart[0] / apart[1]
+    assert 10**record.log10_growth == pytest.approx(expected, rel=1e-5)
+
+
 def test_work_is_two_passes_and_one_for_each_that_is_frozen():
     model = blocks(nn.LayerNorm, (6, 10, 10, 10)).eval()
     audit = ns.audit(model, batch().float())

@@ -78,16 +78,16 @@ def _measure(
     reactions = {node.name: _Ratio() for node in nodes}
     frozen = {name: _Ratio() for name in _nodes_to_freeze(graph, nodes, len(points), skipped)}
     whole, given, made = _Ratio(), _Distance(), _Distance()
-    generator = torch.Generator().manual_seed(seed)
-    for row in points:
-        point = row.double()
+    rows, generator = _samples_of_a_pass(graph), torch.Generator().manual_seed(seed)
+    for point in points.double():
         change = torch.randn(point.shape, dtype=torch.float64, generator=generator).to(point)
         change *= STEP * max(float(point.norm()), 1e-3) / float(change.norm())
         before, after = (graph.values(*graph.split(x)) for x in (point, point + change))
         moved = {name: after[name] - before[name] for name in {graph.output, *sizes, *(node.refs[0] for node in nodes)}}
         whole.add(moved[graph.output], change)
         made.add(before[graph.output])
-        given.add(point.reshape(graph.inputs[0].shape) if len(graph.inputs) == 1 else point)
+        inputs = [x.reshape(rows, -1) for x in graph.split(point) if x.shape[:1] == (rows,)]
+        given.add(torch.cat(inputs or [point[None]], dim=1))
         for name, size in sizes.items():
             size.add(moved[name], before[name])
         for node in nodes:
@@ -112,8 +112,9 @@ def _measure(
                 log10_frozen=_sum(frozen[node.name].log10, apart) if node.name in frozen else None,
             )
         )
-    samples = len(points) * _samples_of_a_pass(graph)
-    return NormalizerEffects(log10_growth=_sum(whole.log10, apart), samples=samples, normalizers=tuple(effects))
+    return NormalizerEffects(
+        log10_growth=_sum(whole.log10, apart), samples=len(points) * rows, normalizers=tuple(effects)
+    )
 
 
 class _Ratio:
@@ -143,7 +144,7 @@ class _Distance:
 
     def add(self, value: Tensor) -> None:
         """Count one point: a sample, or a whole batch, whose samples are its rows."""
-        self._rows = float((value - value.mean(0)).square().sum()) if value.ndim > 1 else 0.0
+        self._rows = float((value - value.mean(0)).square().sum()) if value.ndim else 0.0
         self._count += 1
         step = value - self._mean
         self._mean = self._mean + step / self._count
