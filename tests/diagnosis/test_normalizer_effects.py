@@ -311,8 +311,8 @@ def made(*kinds_and_growths, whole=0.3, **more):
 def test_the_sentence_names_every_kind_and_the_one_that_does_most():
     record = made(("shrinks", -0.1), ("shrinks", -0.4), ("grows", 0.2), ("keeps", 0.0), ("idle", 0.1), ("eps", None))
     assert record.sentence == (
-        "What the 6 normalizers do to a small change together with the layers before, as a share of the values: 2 "
-        "shrink it (`n1` most, 0.398 times); 1 lets it grow (`n2`, 1.58 times); 1 leaves its size as it is (`n3`); 1 "
+        "What the 6 normalizers do to a small change together with the layers before them, as a share of the values: "
+        "2 shrink it (`n1` most, 0.398 times); 1 lets it grow (`n2`, 1.58 times); 1 leaves its size as it is (`n3`); 1 "
         "is idle: a fixed scale and shift would do the same (`n4`, 1.26 times); 1 is ruled by eps (`n5`). Measured by "
         "how far the samples lie apart, it is 2 times as large at the output as at the input; with stored statistics "
         "each of them is frozen already."

@@ -89,7 +89,7 @@ class NormalizerEffects(Part):
     def _by_kind(self) -> str:
         count, alone = len(self.normalizers), all(effect.feeding is None for effect in self.normalizers)
         which = "the normalizer does" if count == 1 else f"the {count:,} normalizers do"
-        before = "" if alone else f" together with the layer{'' if count == 1 else 's'} before"
+        before = "" if alone else f" together with the {'layer before it' if count == 1 else 'layers before them'}"
         groups = {kind: [one for one in self.normalizers if one.kind == kind] for kind in WORDS}
         clauses = [_clause(kind, group, whole=len(group) == count) for kind, group in groups.items() if group]
         return f"What {which} to a small change{before}, as a share of the values: {'; '.join(clauses)}."

@@ -44,7 +44,7 @@ def normalizer_chart(effects: NormalizerEffects | None) -> Chart | None:
     """Return the growth across each normalizer, coloured by what it does; None where none was measured."""
     if effects is None or all(effect.log10_growth is None for effect in effects.normalizers):
         return None
-    few, series = len(effects.normalizers) <= SIDEWAYS, []
+    series = []
     for kind, name in NAMES.items():  # all of them, so that a kind has the same colour on every page
         growths = tuple(effect.log10_growth if effect.kind == kind else None for effect in effects.normalizers)
         start = tuple(None if growth is None else 0.0 for growth in growths)
@@ -57,8 +57,7 @@ def normalizer_chart(effects: NormalizerEffects | None) -> Chart | None:
         "behind the normalizer over in front of the layer that feeds it. Rescaling weights whose size the "
         "function hides moves none of this.",
         axis="log10 of the growth (0.3 is twice, -0.3 is half)",
-        sideways=few,
-        rules=() if few else (("no growth", 0.0),),
+        sideways=len(effects.normalizers) <= SIDEWAYS,
         term="growth across a normalizer",
     )
 
@@ -71,4 +70,4 @@ def normalizer_table(effects: NormalizerEffects | None) -> Table | None:
         (one.path, one.feeding, NAMES[one.kind], one.log10_growth, one.reaction, one.log10_frozen)
         for one in effects.normalizers
     )
-    return Table(columns=COLUMNS, rows=tuple(rows))
+    return Table(title="What each does to a small change", columns=COLUMNS, rows=tuple(rows))
