@@ -23,7 +23,7 @@ from .depth import (
     starved_layers,
 )
 from .epsilon import eps_dominated, eps_scale
-from .expanding import expanding_normalizer, joined
+from .expanding import expanding_normalizer
 from .facts import not_lipschitz, redundant_bias
 from .growth import exploding_run
 from .loose import loose_bound
@@ -130,7 +130,7 @@ def look(examined: Examined) -> tuple[Finding, ...]:
     found = [finding for finder in LOOKED_FOR for finding in finder(examined)]
     order = {code: rank for rank, code in enumerate(dict.fromkeys(finding.code for finding in found))}
     depth = _depths(examined)
-    kept = joined(unexplained(_once(found), examined))
+    kept = unexplained(_once(found), examined)
     kept.sort(key=lambda f: (-f.severity.rank, order[f.code], depth(f.where)))
     return tuple(kept)
 
