@@ -198,10 +198,10 @@ def score_half(
         f"{median(delays):g} steps from onset to alarm in the median, {max(delays)} at most" if delays else "no delays"
     )
     return (
-        f"{len(faults)} faults: {total['right']} named right ({total['right'] / count:.0%}), {total['wrong']} with a wrong "
-        f"story, {total['missed']} missed; {in_words}; of those named right, {total['first']} by the first alarm, "
-        f"{total['remedy']} with a right remedy. False alarms: {total['false']} of {total['healthy']} healthy runs, "
-        f"{total['early']} faults before their onset. {total['ended']} runs ended in an error of another kind. "
+        f"{len(faults)} faults: {total['right']} named right ({total['right'] / count:.0%}), {total['wrong']} with a "
+        f"wrong story, {total['missed']} missed; {in_words}; of those named right, {total['first']} by the first "
+        f"alarm, {total['remedy']} with a right remedy. False alarms: {total['false']} of {total['healthy']} healthy "
+        f"runs, {total['early']} faults before their onset. {total['ended']} runs ended in an error of another kind. "
         f"{time.perf_counter() - begun:.0f} s."
     )
 

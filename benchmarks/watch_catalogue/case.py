@@ -175,12 +175,20 @@ CAUSES: dict[str, str] = {
 }
 
 _WORDS_OF_STORIES = {
-    "rate": r"learning rate|\brate\b|\blr\b|step size|steps?\b",
-    "small": r"too (?:small|low)|tiny|minute|hardly|barely|almost no|negligible|very (?:small|low)|vanishing",
-    "large": r"too (?:large|high|big)|huge|very (?:large|high)|far (?:larger|above)|explod\w*",
-    "finite": r"\bnan\b|infinite|not[- ]finite|non-?finite|no numbers?\b|overflow\w*|\binf\b",
-    "validation": r"validation|\bval\b|\bval_|held[- ]out|test (?:loss|set|data)",
-    "worse": r"\bris(?:e|es|en|ing)\b|\brose\b|grow\w*|\bgrew\b|worse\w*|increas\w*|climb\w*|up from|away from",
+    "rate": r"learning rate|\brate\b|\blr\b|step size",
+    "small": r"too (?:small|low)|tiny|hardly|barely|almost no|negligible|very (?:small|low)|far too little",
+    "large": r"too (?:large|high|big)|huge|very (?:large|high)|far (?:larger|above)|explo\w+",
+    "grow": r"\bris(?:e|es|en|ing)\b|\brose\b|grow\w*|\bgrew\b|increas\w*|climb\w*|times (?:larger|as|its|what)",
+    "shrink": r"fell|falls|fallen|drop\w*|shr[aiu]nk\w*|declin\w*|decayed|went to",
+    "same": r"constant|the same|equal|alike|identical|copies",
+    "finite": r"\bnan\b|infinite|not[- ]finite|non-?finite|overflow\w*|\binf\b",
+    "data": r"\b(?:inputs?|data|batch(?:es)?|samples?)\b",
+    "targets": r"\b(?:labels?|targets?)\b",
+    "weights": r"\b(?:weights?|parameters?)\b",
+    "outputs": r"\b(?:outputs?|embeddings?|representations?|predictions?)\b",
+    "gradients": r"\bgradients?\b",
+    "validation": r"validation|\bval\b|\bval_|held[- ]out|\btest (?:loss|set|data)",
+    "optimizer": r"optimi[sz]er",
 }
 
 
@@ -194,124 +202,110 @@ def _story(*alternatives: str) -> re.Pattern[str]:
 
 STORIES: dict[str, re.Pattern[str]] = {
     "rate-too-low": _story(
-        r"(?:learning rate|\brate\b|\blr\b)~<small>",
-        r"<small>~(?:learning rate|\brate\b)",
-        r"\b(?:updates?|steps?|weights?|parameters?)\b~(?:<small>)~(?:move|change|weights?|beside|compared)",
-        r"\b(?:weights?|parameters?)\b~(?:hardly|barely|do not|did not|have not)~(?:move|chang)",
-        r"updates?\b~(?:<small>)|update ratio",
+        r"<rate>~<small>|<small>~<rate>",
+        r"(?:updates?|steps?)\b~(?:<small>)|(?:<small>)~\b(?:updates?|steps?)\b",
+        r"<weights>~(?:hardly|barely|do not|have not|did not)~(?:move|moving|chang)",
     ),
-    "rate-zero": _story(r"(?:learning rate|\brate\b|\blr\b)~(?:is|of|was|at|stays?|to|exactly)~(?:zero\b|0(?![.\d]))"),
-    "rate-decays-too-early": _story(
-        r"(?:schedul\w*|decay\w*|learning rate)~(?:too (?:early|fast|soon)|almost (?:zero|nothing)|collapsed|vanish\w*)",
-        r"(?:learning rate|\brate\b)~(?:fell|fallen|has dropped|shrank|shrunk|decayed|went)",
-    ),
-    "gradient-too-small": _story(r"gradients?\b~(?:<small>)|(?:<small>)~gradients?\b|gradient[- ]vanish"),
+    "rate-zero": _story(r"<rate>~(?:zero\b|\b0(?![.\d]))|zero~<rate>"),
+    "rate-decays-too-early": _story(r"<rate>~(?:<shrink>|too (?:early|fast|soon))|schedul\w*~(?:<rate>|too|end)"),
+    "gradient-too-small": _story(r"<gradients>~(?:<small>|vanish\w*)|(?:<small>)~<gradients>|gradient vanish\w*"),
     "clipping-always-active": _story(r"\bclip\w*"),
     "weights-put-back": _story(
-        r"\b(?:put back|overwrit\w*|over-?ridden|restored|reset|copied (?:back|over)|undone|taken back|revert\w*)\b",
-        r"(?:chang|mov)\w*~(?:outside of|between|not by)~(?:optimizer|steps?\b)",
-        r"(?:steps?|updates?)\b~(?:do(?:es)? not last|without (?:an )?effect|lost|undone)",
+        r"\b(?:put back|overwrit\w*|overridden|restored|copied (?:back|over)|undone|taken back|revert\w*)\b",
+        r"<weights>~(?:outside of|between|not by)~(?:<optimizer>|steps?\b)|(?:steps?|updates?)\b~do(?:es)? not last",
     ),
     "not-learning": _story(
-        r"\bloss\b~(?:not? (?:fall|improv|go|decreas|chang|mov|better)\w*|flat|stall\w*|plateau\w*|stuck|stay\w*|stood)",
-        r"not learning|nothing is learn|no progress|learns nothing|guess\w*|\bchance\b|stalled|no better than",
+        r"\bloss\b~(?:not? (?:fall|improv|decreas|chang|mov|better|lower)\w*|flat|stall\w*|plateau\w*|stuck|stays?\b)",
+        r"not learning|nothing is learn|no progress|learns? nothing|guess\w*|\bchance\b|stalled|no better than",
     ),
     "labels-unrelated": _story(
-        r"(?:labels?|targets?)\b~(?:unrelated|random|shuffl\w*|nothing to do|do not (?:depend|belong|fit)|other samples)",
-        r"(?:guess\w*|\bchance\b|no better than)",
+        r"<targets>~(?:unrelated|random|shuffl\w*|nothing to do|do not (?:depend|belong|fit)|other samples)",
+        r"guess\w*|\bchance\b|no better than",
     ),
-    "labels-constant": _story(
-        r"(?:labels?|targets?)\b~(?:constant|the same|one class|equal)|(?:one|single)[- ]class|only (?:one )?class"
+    "labels-constant": _story(r"<targets>~(?:<same>|one class)|(?:one|single|only one)[- ]class\b"),
+    "same-batch": _story(
+        r"same (?:batch|samples|inputs?|data)\b|(?:<data>)~(?:identical|repeat\w*)|repeated~(?:<data>)"
     ),
-    "same-batch": _story(r"same (?:batch|samples|inputs?|data)|identical~batch|batch~(?:identical|repeat)|repeated"),
     "dropout-too-strong": _story(r"dropout"),
-    "softmax-twice": _story(r"soft-?max|sums? to (?:one|1)|probabilities", r"sigmoid~loss|activation before"),
+    "softmax-twice": _story(
+        r"soft-?max~(?:twice|before|again|loss)|probabilities|sums? to (?:one|1)|activation before"
+    ),
     "gradient-missing": _story(
-        r"gradients?\b~(?:\bzero\b|\bnone\b|\bno\b|missing|exactly 0|\b0\b|cleared|eras\w*|empty|absent)",
+        r"<gradients>~(?:\bzeros?\b|\bnone\b|missing|exactly 0|cleared|eras\w*|absent)",
         r"\bno gradients?\b|without (?:a )?gradients?|zero[- ]gradients?|zero_grad",
     ),
     "shapes-broadcast": _story(r"broadcast|shapes?\b"),
-    "sign-of-loss": _story(r"\bsign\b|minus|negated|maximi[sz]\w*|unbounded|wrong direction|without (?:a )?bound"),
+    "sign-of-loss": _story(r"\bsign\b|minus\b|negated|maximi[sz]\w*|without (?:a )?(?:bound|limit)|unbounded"),
     "gradient-cut": _story(
-        r"detach|no_grad|cut off|gradient[- ]cut|disconnected",
-        r"(?:never|no|without(?: an?y?)?) gradients?|gradients?\b~(?:never|does not|do not|no)~(?:reach|arriv|flow|get)",
+        r"detach|no_grad|cut off|gradient cut|disconnected|(?:never|no|without(?: a)?) gradients?\b",
+        r"<gradients>~(?:never|not)~(?:reach|arriv|flow|get)|<gradients>~(?:is|are) (?:exactly )?(?:zero|none|0\b)",
     ),
-    "vanishing-gradient": _story(
-        r"vanish\w*|gradients?\b~(?:shrink\w*|shrunk|times smaller|dies|die out|starv\w*|<small>)|starv\w*"
-    ),
+    "vanishing-gradient": _story(r"vanish\w*|starv\w*|<gradients>~(?:shrink\w*|times smaller|die|<small>)"),
     "no-step": _story(
-        r"\b(?:no|never|not one|none)\b~\b(?:steps?|step\(\))|steps?\b~(?:never|not (?:called|taken|once)|no effect)",
-        r"(?:weights?|parameters?)\b~(?:not|never|no)~(?:chang|mov|updat)|unchanged|\bstand still\b|\bfrozen\b",
+        r"\b(?:no|never|not (?:one|a single))\b~\bsteps?\b|\bsteps?\b~(?:never|not (?:called|taken)|no effect)",
+        r"<weights>~(?:not|never|no)~(?:chang|mov|updat)|unchanged|stand still",
     ),
     "steps-skipped": _story(r"\bskip\w*|scaler"),
     "not-in-optimizer": _story(
-        r"optimi[sz]er~(?:does not|do not|none|no |not |never|missing|other|without)",
-        r"(?:in|outside)(?: of)? (?:no|any|every|the) optimi[sz]er|(?:not|never|trains none)~optimi[sz]er",
+        r"<optimizer>~(?:does not|do not|none|\bno\b|\bnot\b|never|missing|other|without)",
+        r"(?:\bno|\bnot|outside|never|none)\b~<optimizer>",
     ),
     "frozen-layer": _story(r"frozen|requires?_grad|requires? no grad|freez"),
     "rate-too-high": _story(
-        r"(?:learning rate|\brate\b|\blr\b|step size|steps?\b|updates?)~<large>",
-        r"<large>~(?:learning rate|\brate\b|steps?\b|updates?)|edge of stability|overshoot\w*|unstable",
-        r"(?:steps?|updates?)\b~(?:as large as|\d+ ?%|share of)~weights?|effective learning rate",
+        r"(?:<rate>|steps?\b|updates?\b)~<large>|<large>~(?:<rate>|steps?\b|updates?\b)|edge of stability|overshoot\w*",
+        r"unstable|(?:steps?|updates?)\b~(?:as large as|\d+ ?%|share of|times)~<weights>|effective learning rate",
     ),
-    "divergence": _story(
-        r"diverg\w*|\bloss\b~(?:<worse>)~|\bloss\b~(?:explod\w*|jumped|times|above)|blow\w* up|blew up"
-    ),
+    "divergence": _story(r"diverg\w*|\bloss\b~(?:<grow>|explo\w*|above)|bl[eo]w\w* up"),
     "exploding-gradient": _story(
-        r"gradients?\b~(?:explo\w*|<large>|grew|grow\w*|\d+ times|orders? of magnitude|jump\w*|larger)|gradient[- ](?:explosion|spike|jump)"
+        r"<gradients>~(?:<large>|<grow>|orders? of magnitude|jump\w*)|gradient (?:explo|spike|jump)"
     ),
     "exploding-values": _story(
-        r"(?:activations?|outputs?|values?|weights?|states?|norms?|logits?)\b~(?:explo\w*|<large>|grew|grow\w*|times (?:larger|as))"
+        r"(?:activations?|<outputs>|values?|<weights>|states?|norms?|logits?)~(?:<large>|<grow>|orders? of magnitude)"
     ),
     "not-finite": _story(r"<finite>"),
-    "not-finite-data": _story(
-        r"(?:inputs?|batch|data|samples?|targets?|labels?)\b~(?:holds?|contains?|has|have|is|are|with)\b~<finite>"
-    ),
-    "not-finite-weights": _story(r"(?:weights?|parameters?|buffers?)\b~<finite>|<finite>~(?:weights?|parameters?)"),
-    "precision": _story(r"overflow\w*|float16|\bfp16\b|\bhalf\b|precision|underflow\w*|65504"),
+    "not-finite-data": _story(r"(?:<data>|<targets>)~\b(?:holds?|contains?|ha(?:s|ve)|is|are|with)\b~<finite>"),
+    "not-finite-weights": _story(r"<weights>~<finite>|<finite>~<weights>"),
+    "precision": _story(r"overflow\w*|float16|\bfp16\b|half[- ]precision|precision|underflow\w*|65504"),
     "loss-spike": _story(
-        r"spik\w*|\bloss\b~(?:jump\w*|leap\w*|suddenly|sudden|shot|times (?:its|the|as|what))|sudden~\bloss\b"
+        r"spik\w*|\bloss\b~(?:jump\w*|leap\w*|sudden\w*|shot|times (?:its|the|as|what))|sudden~\bloss\b"
     ),
     "outlier": _story(
-        r"outlier\w*|far from (?:all|the) other|extreme (?:values?|targets?|samples?)|one bad batch|bad batch"
+        r"outlier\w*|far from (?:all|the) other|extreme (?:values?|targets?|samples?)|(?:one|a) bad batch"
     ),
-    "decay-too-strong": _story(r"weight[- _]decay|\bdecay~(?:strong|high|large)|penalt\w*|regulari[sz]\w*|\bL1\b"),
+    "decay-too-strong": _story(r"weight[- _]decay|\bdecay~(?:strong|<large>)|penalt\w*|regulari[sz]\w*|\bL1\b"),
     "dead-units": _story(
-        r"\bdead\b|\bdied\b|\bdying\b|(?:units?|channels?|relus?|neurons?|outputs?)\b~(?:zero|\b0\b|silent|off)\b"
+        r"\bdead\b|\bdied\b|\bdying\b|(?:units?|channels?|relus?|neurons?)\b~(?:\bzero|\b0\b|silent|\boff)\b"
     ),
     "saturated-units": _story(r"saturat\w*|flat (?:part|region)"),
-    "inputs-not-scaled": _story(r"inputs?\b~(?:scale\w*|<large>|mean|standard|unscaled|range)"),
-    "running-statistics-wrong": _story(r"running (?:statistics|mean|variance|average)|stale|running_|momentum of~norm"),
-    "wrong-mode": _story(r"\beval(?:uation)?[- ]mode|train(?:ing)?[- ]mode|\bmode\b|\.train\(|\.eval\("),
+    "inputs-not-scaled": _story(r"\binputs?\b~(?:\bscale[ds]?\b|<large>|standardi[sz]\w*|unscaled|\brange)"),
+    "running-statistics-wrong": _story(r"running (?:statistics|means?|variances?|averages?)|stale|running_"),
+    "wrong-mode": _story(r"\beval(?:uation)?[- ]mode|train(?:ing)?[- ]mode|\.train\(|\.eval\("),
     "normalizer-too-few-samples": _story(
-        r"(?:too )?few (?:samples|values)|small[- ]batch|batch~(?:too small|of (?:one|1|2|two))|\b(?:one|1|\d) (?:values?|samples?)\b",
+        r"few (?:samples|values)|small batch|batch~(?:too small|of (?:one|1|two|2|three|3)\b)",
+        r"\b(?:one|single|\d) (?:values?|samples?)\b",
     ),
-    "attention-collapse": _story(r"attention|entropy|soft-?max~(?:saturat|one)|query|queries"),
+    "attention-collapse": _story(r"attention|entropy|quer(?:y|ies)"),
     "discriminator-wins": _story(r"discriminator|\bwins\b|perfectly"),
-    "posterior-collapse": _story(r"posterior|\bKL\b|latent|\bcode\b~(?:nothing|unused|collapse\w*)"),
+    "posterior-collapse": _story(r"posterior|\bKL\b|latent|\bcode\b~(?:nothing|unused|collaps\w*)"),
     "output-constant": _story(
-        r"(?:outputs?|embeddings?|representations?|predictions?|features?|samples?)\b~(?:constant|the same|equal|alike|collaps\w*|identical|parallel)",
-        r"collaps\w*|rank[- ]one|(?:hardly|does not|do not|no longer) depends?~inputs?|no better than a constant",
+        r"<outputs>~(?:<same>|collaps\w*|parallel)|collaps\w*|rank[- ]one|no better than a constant",
+        r"(?:hardly|does not|do not|no longer) depends?~\binputs?\b",
     ),
-    "layer-decayed": _story(
-        r"weights?\b~(?:zero|vanish\w*|shrank|shrunk|shrink\w*|decayed|almost nothing|fell|fallen)|zero[- ]weights"
-    ),
+    "layer-decayed": _story(r"<weights>~(?:\bzero\b|vanish\w*|<shrink>|almost nothing)|zero weights"),
     "gradient-accumulates": _story(
-        r"zero_grad|accumulat\w*|(?:never|not) (?:cleared|zeroed|reset)|sum of (?:all )?(?:earlier|past|previous)"
+        r"zero_grad|accumulat\w*|(?:never|not) (?:cleared|zeroed|reset)|sum of (?:all )?(?:earlier|past)"
     ),
     "overfitting": _story(
-        r"over-?fit\w*|memori[sz]\w*|generali[sz]\w*|<validation>~<worse>|<validation>~(?:while|not)"
+        r"over-?fit\w*|memori[sz]\w*|generali[sz]\w*|by heart|<validation>~(?:<grow>|worse\w*|while)"
     ),
     "validation-worsens": _story(
-        r"<validation>~(?:<worse>|fell|falls|fallen|drop\w*|declin\w*|lower)|accuracy~(?:fell|falls|fallen|drop\w*|lower)"
+        r"<validation>~(?:<grow>|<shrink>|worse\w*|lower)|accuracy~(?:<shrink>|worse\w*|lower)"
     ),
     "data-changed": _story(
-        r"(?:inputs?|data|targets?|labels?|batch(?:es)?|distribution|samples)\b~(?:chang\w*|shift\w*|drift\w*|differ\w*|no longer|not like|unlike|outside)",
-        r"distribution|domain",
+        r"(?:<data>|<targets>|distribution)~(?:chang\w*|shift\w*|drift\w*|differ\w*|no longer|not like|unlike|outside)",
+        r"distribution",
     ),
-    "sorted-batches": _story(
-        r"shuffl\w*|sorted|\bcycl\w*|periodic\w*|forget\w*|forgot\w*|\border of|saw-?tooth|(?:one|few) class(?:es)?"
-    ),
+    "sorted-batches": _story(r"shuffl\w*|sorted|\bcycl\w*|periodic\w*|forget\w*|forgot\w*|saw-?tooth|few classes"),
 }
 """How a story may tell each cause, in the words of whoever writes alarms."""
 
@@ -346,7 +340,7 @@ _NEW_REMEDIES: dict[str, re.Pattern[str]] = {
         r"(?:penalt\w*|<decay>)~<lower>|anneal\w*|free bits|\bKL\b~(?:weight|small)|warm-?up",
     ),
     "balance-players": _any_of(
-        r"discriminator|generator|non-?saturating|spectral[- ]norm|wasserstein|gradient penalty|label smoothing|two time"
+        r"discriminator|generator|non-?saturating|spectral[- ]norm|wasserstein|gradient penalty|label smoothing"
     ),
     "prevent-collapse": _any_of(
         r"negatives?\b|contrastive|stop-?gradient|detach|predictor|variance~(?:term|loss)|decorrelat\w*|check~loss"

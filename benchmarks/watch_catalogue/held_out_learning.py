@@ -385,7 +385,13 @@ def optimizer_of_the_model_before_the_copy(broken: bool, watch: Watch, steps: in
     return accuracy(model, data)
 
 
-@plant("ResNet", causes="not-in-optimizer no-step frozen-layer", remedies="give-to-optimizer", layers="head")
+@plant(
+    "ResNet",
+    causes="not-in-optimizer no-step frozen-layer",
+    remedies="give-to-optimizer",
+    layers="head",
+    other_harm="The head stays at its random start.",
+)
 def head_replaced_after_the_optimizer(broken: bool, watch: Watch, steps: int = 150) -> float:
     """A head for the new classes replaces the old one after the optimizer was built, and is never trained."""
     torch.manual_seed(9122)
@@ -436,26 +442,4 @@ def frozen_for_fine_tuning_but_untrained(broken: bool, watch: Watch, steps: int 
     data, model = digits(), ConvNet(classes=10, norm=False)
     model.features.requires_grad_(not broken)
     fit(watch, model, sgd(model, 0.05, momentum=0.9), data, steps)
-    return accuracy(model, data)
-
-
-@plant(
-    "GPT",
-    causes="frozen-layer gradient-cut gradient-missing no-step",
-    remedies="unfreeze keep-gradient",
-    layers="blocks",
-)
-def blocks_left_frozen_after_a_probe(broken: bool, watch: Watch, steps: int = 250) -> float:
-    """A linear probe froze the blocks, and nothing unfroze them for the run that follows."""
-    torch.manual_seed(9125)
-    data, model = _next_words(), GPT(vocabulary=12, length=16)
-    model.blocks.requires_grad_(not broken)
-    fit(
-        watch,
-        model,
-        torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=3e-3),
-        data,
-        steps,
-        loss=over_tokens,
-    )
     return accuracy(model, data)
