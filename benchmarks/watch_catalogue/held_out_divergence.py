@@ -38,13 +38,13 @@ def sgd_with_a_rate_of_four(broken: bool, watch: Watch, steps: int = 150) -> flo
     return accuracy(model, data)
 
 
-@plant("CNN", causes=DIVERGES + " dead-units loss-spike", remedies="fix-schedule lower-learning-rate", onset=150)
+@plant("CNN", causes=DIVERGES + " dead-units loss-spike", remedies="fix-schedule lower-learning-rate", onset=153)
 def milestone_with_gamma_ten(broken: bool, watch: Watch, steps: int = 260) -> float:
     """`MultiStepLR(gamma=10)` where 0.1 was meant: at the milestone the rate grows instead of falling."""
     torch.manual_seed(9202)
     data, model = digits(), ConvNet(classes=10, norm=False)
     optimizer = sgd(model, 0.05, momentum=0.9)
-    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [150, 170], gamma=10 if broken else 0.1)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [153, 173], gamma=10 if broken else 0.1)
     fit(watch, model, optimizer, data, steps, schedule=schedule)
     return accuracy(model, data)
 
@@ -114,19 +114,19 @@ def momentum_with_a_nine_too_many(broken: bool, watch: Watch, steps: int = 250) 
 
 
 @plant("CNN", causes=DIVERGES + " dead-units", remedies="rescale-loss lower-learning-rate clip-gradients")
-def accumulated_without_dividing(broken: bool, watch: Watch, steps: int = 60) -> float:
-    """Eight micro-batches are summed into one gradient, and the loss is not divided by eight."""
+def accumulated_without_dividing(broken: bool, watch: Watch, steps: int = 120) -> float:
+    """Four micro-batches are summed into one gradient, and the loss is not divided by four."""
     torch.manual_seed(9208)
     data, model = digits(), ConvNet(classes=10, norm=False)
     optimizer = sgd(model, 0.1, momentum=0.9)
-    stream = batches(data, 4)
+    stream = batches(data, 8)
     with watch(model, optimizer) as run:
         for _ in range(steps):
             optimizer.zero_grad()
-            for _ in range(8):
+            for _ in range(4):
                 x, y = next(stream)
                 loss = F.cross_entropy(model(x), y)
-                loss = loss if broken else loss / 8
+                loss = loss if broken else loss / 4
                 loss.backward()
             run.observe(loss=loss)
             optimizer.step()
@@ -150,7 +150,7 @@ def weight_decay_of_one_hundred(broken: bool, watch: Watch, steps: int = 150) ->
 # ------------------------------------------------------------------------------------------------ one batch, one number
 
 
-@plant("regression", causes="not-finite-data", remedies="clean-data check-data", onset=140)
+@plant("regression", causes="not-finite-data", remedies="clean-data check-data", onset=143)
 def missing_value_in_one_row(broken: bool, watch: Watch, steps: int = 240) -> float:
     """One row of a later file has an empty field, which is read as NaN."""
     torch.manual_seed(9210)
@@ -158,7 +158,7 @@ def missing_value_in_one_row(broken: bool, watch: Watch, steps: int = 240) -> fl
     model = mlp(8, 48, 48, 1)
 
     def change(step: int, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        if broken and step == 140:
+        if broken and step == 143:
             x = x.clone()
             x[3, 5] = torch.nan
         return x, y
@@ -221,7 +221,7 @@ def static_loss_scale_in_half_precision(broken: bool, watch: Watch, steps: int =
     "regression",
     causes="outlier loss-spike exploding-gradient",
     remedies="clean-data check-data check-labels scale-targets clip-gradients robust-loss",
-    onset=120,
+    onset=123,
 )
 def sentinel_for_unknown_among_targets(broken: bool, watch: Watch, steps: int = 240) -> float:
     """Unknown prices are written as 999999 in one later file."""
@@ -230,7 +230,7 @@ def sentinel_for_unknown_among_targets(broken: bool, watch: Watch, steps: int = 
     model = mlp(8, 48, 48, 1)
 
     def change(step: int, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        if broken and step in (120, 150, 180, 210):
+        if broken and step in (123, 151, 184, 212):
             y = y.clone()
             y[7] = 999999.0
         return x, y
@@ -243,7 +243,7 @@ def sentinel_for_unknown_among_targets(broken: bool, watch: Watch, steps: int = 
     "MLP",
     causes="loss-spike outlier data-changed inputs-not-scaled exploding-gradient divergence",
     remedies="clip-gradients check-data scale-inputs clean-data robust-loss",
-    onset=200,
+    onset=203,
 )
 def one_batch_in_bytes(broken: bool, watch: Watch, steps: int = 230) -> float:
     """One late batch comes in 0..255 from a second source; momentum carries its gradient on."""
@@ -251,7 +251,7 @@ def one_batch_in_bytes(broken: bool, watch: Watch, steps: int = 230) -> float:
     data, model = digits(flat=True), mlp(64, 64, 64, 10)
 
     def change(step: int, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        return (16 * (6 * x + 5), y) if broken and step == 200 else (x, y)
+        return (16 * (6 * x + 5), y) if broken and step == 203 else (x, y)
 
     fit(watch, model, sgd(model, 0.05, momentum=0.9), data, steps, change=change)
     return accuracy(model, data)

@@ -29,9 +29,9 @@ plant = partial(run_fault, FAULTS)
 
 @plant(
     "MLP",
-    causes="dead-units",
+    causes="dead-units loss-spike rate-too-high",
     remedies="lower-learning-rate clip-gradients change-activation initialise restore-weights reset-bias",
-    onset=100,
+    onset=107,
 )
 def rectifiers_die_in_one_step(broken: bool, watch: Watch, steps: int = 250) -> float:
     """A rate of 0.02 becomes 100 for one step after a restart: the biases fall, and no unit fires again."""
@@ -40,7 +40,7 @@ def rectifiers_die_in_one_step(broken: bool, watch: Watch, steps: int = 250) -> 
     optimizer = sgd(model, 0.02)
 
     def then(step: int) -> None:
-        optimizer.param_groups[0]["lr"] = 100.0 if broken and step == 99 else 0.02
+        optimizer.param_groups[0]["lr"] = 100.0 if broken and step == 106 else 0.02
 
     fit(watch, model, optimizer, data, steps, then=then)
     return accuracy(model, data)
@@ -145,8 +145,7 @@ def batch_norms_frozen_from_the_start(broken: bool, watch: Watch, steps: int = 2
     "CNN",
     causes="wrong-mode running-statistics-wrong",
     remedies="switch-mode",
-    onset=20,
-    other_harm="Dropout is off and BatchNorm's statistics stand still for the rest of the run.",
+    onset=23,
 )
 def left_in_eval_after_validation(broken: bool, watch: Watch, steps: int = 300) -> float:
     """`model.eval()` for the validation, and no `model.train()` after it."""
@@ -161,7 +160,7 @@ def left_in_eval_after_validation(broken: bool, watch: Watch, steps: int = 300) 
             run.observe(loss=loss)
             loss.backward()
             optimizer.step()
-            if step % 20 == 19:
+            if step % 23 == 22:
                 log_validation(run, model, data)
                 model.train(not broken)
     return accuracy(model, data)
@@ -181,7 +180,7 @@ def batches_of_one_through_batch_norm(broken: bool, watch: Watch, steps: int = 5
         for index, module in enumerate(model.features):
             if isinstance(module, nn.BatchNorm2d):
                 model.features[index] = nn.GroupNorm(4, module.num_features)
-    fit(watch, model, sgd(model, 0.01, momentum=0.9), data, steps, batch=1, validate=50)
+    fit(watch, model, adam(model, 2e-3), data, steps, batch=1, validate=50)
     return accuracy(model, data)
 
 
@@ -213,7 +212,7 @@ def projections_with_their_own_rate(broken: bool, watch: Watch, steps: int = 150
     causes="discriminator-wins vanishing-gradient gradient-too-small gradient-missing saturated-units",
     remedies="balance-players lower-learning-rate change-loss raise-learning-rate",
 )
-def discriminator_far_ahead(broken: bool, watch: Watch, steps: int = 120) -> float:
+def discriminator_far_ahead(broken: bool, watch: Watch, steps: int = 80) -> float:
     """The discriminator takes three steps at forty times the rate, and the generator minimises log(1 - D)."""
     torch.manual_seed(9311)
     images, labels = blob_images(512)

@@ -14,7 +14,7 @@ FAULTS: list[RunFault] = []
 plant = partial(run_fault, FAULTS)
 
 
-@plant("MLP", causes="overfitting validation-worsens", remedies="regularise", onset=50)
+@plant("MLP", causes="overfitting validation-worsens", remedies="regularise", onset=20)
 def sixty_digits_and_no_dropout(broken: bool, watch: Watch, steps: int = 400) -> float:
     """A wide network learns sixty samples by heart while the validation loss rises."""
     torch.manual_seed(9401)
@@ -24,7 +24,7 @@ def sixty_digits_and_no_dropout(broken: bool, watch: Watch, steps: int = 400) ->
     return accuracy(model, data)
 
 
-@plant("regression", causes="overfitting validation-worsens", remedies="regularise", onset=50)
+@plant("regression", causes="overfitting validation-worsens", remedies="regularise", onset=20)
 def noise_learnt_by_heart(broken: bool, watch: Watch, steps: int = 500) -> float:
     """A network fits the noise of 80 samples; the validation loss, logged every 25 steps, more than doubles."""
     torch.manual_seed(9402)
@@ -41,7 +41,7 @@ def noise_learnt_by_heart(broken: bool, watch: Watch, steps: int = 500) -> float
     "CNN",
     causes="validation-worsens overfitting data-changed sorted-batches",
     remedies="regularise check-data vary-batches lower-learning-rate",
-    onset=160,
+    onset=163,
 )
 def half_of_the_classes_from_here_on(broken: bool, watch: Watch, steps: int = 320) -> float:
     """The second part of the training files holds five of the ten classes; only the accuracy is logged."""
@@ -53,7 +53,7 @@ def half_of_the_classes_from_here_on(broken: bool, watch: Watch, steps: int = 32
     model.train()
     with watch(model, optimizer) as run:
         for step in range(steps):
-            x, y = next(part if broken and step >= 160 else whole)
+            x, y = next(part if broken and step >= 163 else whole)
             loss = F.cross_entropy(model(x), y)
             run.observe(loss=loss)
             optimizer.zero_grad()
@@ -69,7 +69,7 @@ def half_of_the_classes_from_here_on(broken: bool, watch: Watch, steps: int = 32
     "ResNet",
     causes="data-changed loss-spike validation-worsens overfitting running-statistics-wrong inputs-not-scaled",
     remedies="check-data scale-inputs refresh-statistics vary-batches",
-    onset=150,
+    onset=157,
 )
 def preprocessing_changes_midway(broken: bool, watch: Watch, steps: int = 300) -> float:
     """After a restart the images come inverted and scaled anew, while the validation data stay as they were."""
@@ -77,7 +77,7 @@ def preprocessing_changes_midway(broken: bool, watch: Watch, steps: int = 300) -
     data, model = digits(), ResNet(blocks=2, classes=10)
 
     def change(step: int, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        return (5 - 4 * x, y) if broken and step >= 150 else (x, y)
+        return (5 - 4 * x, y) if broken and step >= 157 else (x, y)
 
     fit(watch, model, sgd(model, 0.05, momentum=0.9), data, steps, change=change, validate=25)
     return accuracy(model, data)
@@ -87,7 +87,7 @@ def preprocessing_changes_midway(broken: bool, watch: Watch, steps: int = 300) -
     "GRU",
     causes="data-changed labels-unrelated loss-spike not-learning divergence",
     remedies="check-labels check-data vary-batches",
-    onset=150,
+    onset=153,
 )
 def labels_of_other_samples_from_here_on(broken: bool, watch: Watch, steps: int = 300) -> float:
     """From the second file on the labels are those of other samples."""
@@ -96,7 +96,7 @@ def labels_of_other_samples_from_here_on(broken: bool, watch: Watch, steps: int 
     model = SequenceClassifier(nn.GRU(3, 24, batch_first=True), 3)
 
     def change(step: int, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        return (x, y[torch.randperm(len(y))]) if broken and step >= 150 else (x, y)
+        return (x, y[torch.randperm(len(y))]) if broken and step >= 153 else (x, y)
 
     fit(watch, model, adam(model, 5e-3), data, steps, change=change)
     return accuracy(model, data)
