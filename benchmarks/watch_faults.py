@@ -1,7 +1,7 @@
 """Score `ns.watch` on the catalogue of training runs with planted faults and of healthy runs.
 
     python benchmarks/watch_faults.py [--half open|held-out|both] [--every 10 50] [--only NAME ...]
-                                      [--misses [--name-held-out] | --quiet] [--codes]
+                                      [--misses [--name-held-out] | --quiet] [--twins] [--codes]
 
 Each run is trained as a user would, watched every so many steps. A fault is named right if a warning or an error, at
 its onset or later, tells one of its causes at one of its layers; it has the wrong story if there were such alarms but
@@ -58,6 +58,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "half-precision": ("precision",),
     "stale-statistics": ("running-statistics-wrong",),
     "small-batch": ("normalizer-too-few-samples",),
+    "refused": (),
 }
 """The causes that the code of an alarm gives; to these come those that its story tells in words (`STORIES`)."""
 
@@ -160,9 +161,10 @@ def judge(fault: RunFault, alarms: list[Alarm]) -> Verdict:
 
 def describe_alarms(alarms: list[Alarm], ended: str) -> str:
     """Return codes, places and steps in one line."""
-    told = dict.fromkeys(f"{alarm.code} at {alarm.where or 'no layer'}" for alarm in alarms)
-    steps = {f"{alarm.code} at {alarm.where or 'no layer'}": alarm.step for alarm in reversed(alarms)}
-    return ", ".join(f"{text} (step {steps[text]})" for text in told) or ended or "nothing"
+    first_steps: dict[str, int] = {}
+    for alarm in alarms:
+        first_steps.setdefault(f"{alarm.code} at {alarm.where or 'no layer'}", alarm.step)
+    return ", ".join(f"{what} (step {step})" for what, step in first_steps.items()) or ended or "nothing"
 
 
 def score_half(
@@ -180,13 +182,10 @@ def score_half(
         if verdict.outcome == "right":
             delays.append(verdict.delay)
         if name_misses and (verdict.outcome != "right" or not verdict.remedy or verdict.early):
-            notes = f"{verdict.outcome}{', early alarm' * verdict.early}"
-            if verdict.outcome == "right" and not verdict.remedy:
-                notes = f"right, no right remedy{', early alarm' * verdict.early}"
-            print(
-                f"{notes}: {fault.name} ({'/'.join(sorted(fault.causes))}): {describe_alarms(alarms, ended)}",
-                flush=True,
-            )
+            notes = verdict.outcome + ", no right remedy" * (verdict.outcome == "right" and not verdict.remedy)
+            notes += f", an alarm before step {fault.onset}" * verdict.early
+            causes = "/".join(sorted(fault.causes))
+            print(f"{notes}: {fault.name} ({causes}): {describe_alarms(alarms, ended)}", flush=True)
     for healthy in healthy_runs:
         alarms, ended = watch_run(healthy, every)
         total.update(healthy=1, false=bool(alarms), ended=bool(ended))
@@ -218,6 +217,7 @@ def main() -> None:
     )
     naming.add_argument("--quiet", action="store_true", help="the totals alone (the default)")
     parser.add_argument("--name-held-out", action="store_true", help="with --misses: those of the held-out half too")
+    parser.add_argument("--twins", action="store_true", help="count the mended twins of faults among the healthy runs")
     parser.add_argument("--codes", action="store_true", help="count the codes that the scorer's table does not list")
     chosen = parser.parse_args()
     codes = Counter[str]()
@@ -227,6 +227,11 @@ def main() -> None:
         faults, healthy_runs = (
             [entry for entry in entries if not chosen.only or entry.name in chosen.only] for entries in HALVES[half]
         )
+        if chosen.twins:
+            healthy_runs += [
+                HealthyRun(name=f"{fault.name}, mended", family=fault.family, steps=fault.steps, train=fault.mend)
+                for fault in faults
+            ]
         for every in chosen.every:
             name_misses = chosen.misses and (half == "open" or chosen.name_held_out)
             score = score_half(faults, healthy_runs, every, name_misses=name_misses, codes=codes)

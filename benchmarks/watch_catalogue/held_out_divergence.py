@@ -49,7 +49,7 @@ def milestone_with_gamma_ten(broken: bool, watch: Watch, steps: int = 260) -> fl
     return accuracy(model, data)
 
 
-@plant("LSTM", causes="rate-too-high divergence saturated-units exploding-values", remedies="lower-learning-rate")
+@plant("LSTM", causes=DIVERGES + " saturated-units", remedies="lower-learning-rate")
 def adam_at_three_tenths(broken: bool, watch: Watch, steps: int = 150) -> float:
     """A rate of SGD given to Adam."""
     torch.manual_seed(9203)

@@ -21,6 +21,7 @@ from ..fault_catalogue.parts import (
     blob_images,
     communities,
     discriminator,
+    evidence_loss,
     mlp,
     regression_table,
     sentences,
@@ -404,13 +405,7 @@ def variational_autoencoder(watch: Watch, steps: int = 300) -> float:
     images, _ = digits(1200, flat=True, raw=True)[:2]
     data = split(images / 16, images / 16)
     model = VAE(64, code=6)
-
-    def loss(output: tuple[Tensor, Tensor, Tensor], target: Tensor) -> Tensor:
-        logits, mean, log_variance = output
-        divergence = -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum(1).mean()
-        return F.binary_cross_entropy_with_logits(logits, target, reduction="sum") / len(target) + divergence
-
-    fit(watch, model, adam(model, 2e-3), data, steps, loss=loss)
+    fit(watch, model, adam(model, 2e-3), data, steps, loss=evidence_loss)
     return explained(nn.Sequential(model, Reconstruction()), data)
 
 

@@ -356,7 +356,7 @@ def root_of_a_zero_head(broken: bool, watch: Watch, steps: int = 150) -> float:
     return accuracy(model, data)
 
 
-@plant("CNN", causes="no-step rate-too-low", remedies="call-step order-of-calls")
+@plant("CNN", causes="no-step", remedies="call-step order-of-calls")
 def only_the_scheduler_steps(broken: bool, watch: Watch, steps: int = 120) -> float:
     """`scheduler.step()` is called, `optimizer.step()` is forgotten."""
     torch.manual_seed(9120)
