@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -155,5 +156,8 @@ def without_cudnn() -> Iterator[None]:
 
 @shared_setting
 def uncompiled() -> AbstractContextManager[None]:
-    """Run a block in which compiled modules run as they were written, so that everything in them can be seen."""
-    return torch.compiler.set_stance("force_eager")
+    """Run a block in which compiled modules run as they were written, so that everything in them can be seen.
+
+    Where nothing was compiled yet there is nothing to do, and torch's compiler, which takes a second, is not imported.
+    """
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()

@@ -217,7 +217,8 @@ def signal_by_depth(request: AuditRequest, data: DataSeen, per_batch: float, ski
             optimizer=request.optimizer,
             units=data.units,
         )
-        signal = replace(signal, dependence=compare_samples(request.model, request.batch))
+        if request.budget.time_for(passes):
+            signal = replace(signal, dependence=compare_samples(request.model, request.batch))
     if signal.reason is not None:
         skipped.append(("gradients by depth", signal.reason))
     return signal
