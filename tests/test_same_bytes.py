@@ -131,7 +131,6 @@ def jumping(step: float = 1e5) -> Callable[[], float]:
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(8)
 @pytest.mark.parametrize(("call", "name"), PAIRS)
 def test_neither_the_clock_nor_a_second_run_changes_a_byte(call: str, name: str) -> None:
     first = written(call, name)
@@ -284,7 +283,6 @@ def in_a_hurry_at_the_end(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("plant", [in_a_hurry, in_a_hurry_at_the_end])
 def test_a_search_that_looks_at_the_clock_is_caught(plant: Callable[[pytest.MonkeyPatch], None]) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -317,7 +315,6 @@ def steps_by_speed(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("plant", "call"), [(unseeded, "ball"), (timed, "point"), (steps_by_speed, "lipschitz")])
 def test_other_causes_of_other_bytes_are_caught(plant: Callable[[pytest.MonkeyPatch], None], call: str) -> None:
     with pytest.MonkeyPatch.context() as patch:

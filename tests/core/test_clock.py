@@ -73,7 +73,6 @@ SWEEPS = [
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("name", "mode", "effort"), SWEEPS)
 def test_whenever_the_clock_runs_out_an_audit_ends_and_holds(name: str, mode: str, effort: str) -> None:
     model, batch = made(name, mode)
@@ -120,7 +119,6 @@ CALLS: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(1000)
 @pytest.mark.parametrize(
     ("call", "name"),
     [("lipschitz", "skip"), ("tight", "chain"), ("ladder", "normalized"), ("ball", "chain"), ("outputs", "chain")],

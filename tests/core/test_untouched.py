@@ -107,7 +107,6 @@ CASES = [(name, training, None) for name in CALLS for training in (True, False)]
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(8)
 @pytest.mark.parametrize(("name", "training", "trouble"), CASES)
 def test_nothing_is_touched(name: str, training: bool, trouble: str | None) -> None:
     model = used(trouble, training=training)

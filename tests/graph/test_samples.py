@@ -271,7 +271,6 @@ QUICK = ("resnet_basic", "vit", "bert", "gpt2")
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(1000)
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
 )

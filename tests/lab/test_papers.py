@@ -100,7 +100,6 @@ def ran(name: str) -> tuple[Experiment, dict[str, Any], dict[Any, Any], Figures]
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize("name", NAMES)
 def test_it_runs_and_is_judged_and_drawn(name: str) -> None:
     one, settings, held, figures = ran(name)

@@ -73,7 +73,6 @@ DECIDED = set(Verdict) - {Verdict.NOT_TESTABLE}
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", STORED)
 def test_stored_figures_altered_flip_each_verdict(name: str) -> None:
     result = stored(registered()[name])

@@ -87,7 +87,6 @@ def point_bracket(name: str) -> ns.Bracket:
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", families(quick={*QUICK, "vit_dict", "convnext", "t5_encoder"}))
 def test_the_graph_is_the_model(name):
     """Not only at the batch it was captured on: constants may not hide a dependence on the input."""
@@ -167,7 +166,6 @@ def test_the_infinite_ones_really_grow(name):
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", families())
 def test_point_figure_is_finite_and_right(name):
     bracket = point_bracket(name)

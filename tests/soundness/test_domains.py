@@ -22,14 +22,14 @@ NORMALIZED = ("layer", "group", "rms", "attention")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", [pytest.param(n, marks=[pytest.mark.slow] * (n > 0)) for n in range(20)])
+@pytest.mark.parametrize("block", range(20))
 def test_forty_networks(block: int) -> None:
     for seed in range(2 * block, 2 * block + 2):
         try_domain(network(1000 + seed), effort="fast", proposals=6, samples=6)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [pytest.param(n, marks=[pytest.mark.slow] * (n != 26)) for n in (3, 11, 26)])
+@pytest.mark.parametrize("seed", [3, 11, 26])
 def test_gains(seed: int) -> None:
     try_domain(network(seed), effort="fast", record="gains", proposals=6, samples=6)
 

@@ -49,9 +49,7 @@ def summed(factor: float, last: tuple[float, ...] = (1.0, 2.0, -3.0)) -> nn.Sequ
 
 class TestCancelling:
     @pytest.mark.slow
-    @pytest.mark.parametrize(
-        "factor", [3.0, *(pytest.param(f, marks=pytest.mark.slow) for f in (1.0, 1e2, 300.0, 1e3, 1e8))]
-    )
+    @pytest.mark.parametrize("factor", [1.0, 3.0, 1e2, 300.0, 1e3, 1e8])
     def test_the_zero_function_has_no_lower_side(self, factor: float) -> None:
         model = summed(factor)
         assert ns.lipschitz(model, torch.ones(2, 1), max_seconds=1.0).log10_lower == -math.inf
@@ -67,11 +65,9 @@ class TestCancelling:
         found = ns.lipschitz(summed(1e8), torch.ones(1, 1), scope="ball", radius=0.0)
         assert found.log10_lower == -math.inf
 
-    @pytest.mark.one_in(6)
-    @pytest.mark.parametrize("power", [7, pytest.param(330, marks=pytest.mark.slow)])
-    @pytest.mark.parametrize("name", list(CANCELLING))
-    def test_other_networks(self, name: str, power: int) -> None:
-        case = cancelling_case(name, power, "ball" if power == 7 else "fast")
+    @pytest.mark.parametrize("name", ["linear, relu", "attention"])
+    def test_other_networks(self, name: str) -> None:
+        case = cancelling_case(name, 7, "ball")
         assert case.wrong is None, case
 
     @pytest.mark.one_in(2)
@@ -167,6 +163,14 @@ class TestScales:
 
         found = ns.lipschitz(Applied(function).eval(), torch.zeros(2, 2, dtype=torch.float64), max_seconds=1.0)
         assert found.log10_upper >= 3.0
+
+    @pytest.mark.parametrize("bent", [torch.relu, lambda x: x], ids=["relu", "linear"])
+    def test_values_that_fall_below_all_floats_are_not_bounded_over_balls(self, bent: Callable) -> None:
+        def there_and_back(x: torch.Tensor) -> torch.Tensor:
+            return torch.cat([0 * x + 1.0, bent(x * 1e-200) * 1e-200 / 1e-200 / 1e-200], 1)
+
+        batch = torch.tensor([[0.5], [0.9]], dtype=torch.float64)
+        assert ns.lipschitz(Applied(there_and_back).eval(), batch, scope="ball", radius=0.1).upper >= 1.0
 
     @pytest.mark.slow
     @pytest.mark.parametrize("scope", ["global", "ball"])
