@@ -24,7 +24,6 @@ from normscope.bounds import lower, patterns
 from normscope.bounds.applied import multiplications, passes
 from normscope.core.budget import Budget
 from normscope.core.errors import CaptureError
-from normscope.diagnosis import audit_steps
 from normscope.diagnosis.bare_weights import audit_weights
 
 SOURCE = Path(ns.__file__).parent
@@ -179,35 +178,6 @@ class TestCutShort:
             for part in (*(bracket.per_sample or ()), *(bracket.per_output or ())):
                 assert not part.converged, call
                 assert "cut short" in part.advice
-
-    def test_audits_say_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(audit_steps, "BRIEF_TRACE", -1.0)
-        audit = ns.audit(*made("relu"), effort="thorough", max_seconds=0.0)
-        assert audit.lipschitz is None
-        assert audit.batches == 1
-        assert any("no time to trace the model" in why for _, why in audit.skipped)
-        assert audit.to_json()["notes"] == list(audit.notes)
-
-    @pytest.mark.slow
-    def test_somewhere_on_the_way_the_count_is_what_was_done(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        spent, real = [], lower.lower_bound
-
-        def watched(*args: Any, budget: Budget, **options: Any) -> Any:
-            found = real(*args, budget=budget, **options)
-            spent.append((budget.spent, budget.steps))
-            return found
-
-        monkeypatch.setattr(lower, "lower_bound", watched)
-        cut = []
-        for seconds in range(60, 390, 30):  # how often the clock is read before the search is not what is tested
-            with clock(jumping(1.0)):
-                bracket = ns.lipschitz(*made("relu"), max_seconds=float(seconds))
-            done, most = spent[-1] if spent else (0, 0)
-            if 0 < done < most:
-                assert f"the search from below was cut short after {done:.0f} of {most:.0f} steps" in bracket.advice
-                cut.append(done)
-        assert len(cut) > 1
-        assert cut == sorted(set(cut))
 
 
 class TestLargeNetworks:

@@ -102,10 +102,6 @@ def test_what_would_end_after_the_deadline_is_not_begun(clock: Clock) -> None:
             "a was cut short by max_seconds: raise max_seconds",
             "a was cut short by max_seconds; the search was cut short by max_seconds: raise max_seconds",
         ),
-        (
-            "the search was cut short by max_seconds: raise max_seconds",
-            "the search was cut short by max_seconds: raise max_seconds",
-        ),
     ],
 )
 def test_advice_is_added_to_advice(before: str | None, after: str) -> None:

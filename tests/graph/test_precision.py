@@ -57,16 +57,6 @@ def test_what_rounds_nothing_stays_as_it_was(name):
     assert bracket.evidence is Evidence.PROVEN
 
 
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("options", [{"effort": "exact"}, {"scope": "ball", "radius": 0.1}, {"scope": "point"}])
-def test_figures_of_every_scope_say_so(options):
-    first, second = nn.Linear(3, 4), nn.Linear(4, 3)
-    model, batch = Function(lambda x: second(first(x).bfloat16().float().relu())).eval(), torch.randn(2, 3)
-    bracket = ns.lipschitz(model, batch, max_seconds=0.5, **options)
-    assert bracket.evidence <= Evidence.NUMERICAL
-    assert any("rounded to bfloat16" in note for note in bracket.notes)
-
-
 @pytest.mark.parametrize(
     ("narrow", "wide"),
     [

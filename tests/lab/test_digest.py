@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from normscope_lab.experiments.digest import (
     norm_products,
     variances,
 )
-from normscope_lab.statistics import line, resampled
+from normscope_lab.statistics import resampled
 
 
 def generator() -> torch.Generator:
@@ -30,11 +29,6 @@ def verdict(experiment: Any, id: str, figures: dict[str, float]) -> Verdict:
 
 
 class TestStatistics:
-    def test_lines(self) -> None:
-        assert line([0, 1, 2, 3], [1.0, 3.0, 5.0, math.inf]) == pytest.approx((2.0, 1.0))
-        assert all(map(math.isnan, line([0, 1], [1.0, 2.0])))
-        assert line([0, 1, 2], [0.0, 1.0, 0.0])[1] == pytest.approx(0.0)
-
     def test_resampling_is_the_same_every_time_and_holds_the_mean(self) -> None:
         values = torch.randn(200, generator=generator()).numpy()
         low, high = resampled(lambda rows: float(values[rows].mean()), len(values))

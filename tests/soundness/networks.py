@@ -190,19 +190,6 @@ def linear_network(seed: int) -> Network:
         return _Builder(seed, linear=True).network()
 
 
-def convolution(seed: int) -> tuple[nn.Module, Shape]:
-    """Draw a convolution without bias, of any geometry, and its input shape."""
-    builder = _Builder(seed, linear=True)
-    with _drawing(seed):
-        while True:
-            shape = builder.draw.choice([builder._signal, builder._image])()
-            made = builder._convolution(shape, keep=False)
-            if made is not None and not hasattr(made[0], "parametrizations"):
-                builder.shake(made[0])
-                made[0].bias = None
-                return made[0], shape
-
-
 @contextmanager
 def _drawing(seed: int) -> Iterator[None]:
     """Start the global generator from a seed, and give it back as it was.

@@ -27,8 +27,10 @@ from normscope.rules import normalization, registry
 from normscope.rules.effects import Gain, Linear, Range
 from normscope.theory import activations
 
-from .networks import Concatenated, Function, Network, Residual, convolution, linear_network
-from .trials import on_torus, try_convolution, try_exactness, try_network
+from ..linalg.cases import Case, random_case
+from ..linalg.test_convolutions import check, write_nothing_out
+from .networks import Concatenated, Function, Network, Residual, linear_network
+from .trials import try_exactness, try_network
 
 aten = torch.ops.aten
 Patch = pytest.MonkeyPatch
@@ -75,14 +77,14 @@ def linear_nets() -> None:
 
 def convolutions() -> None:
     for seed in range(60):
-        try_convolution(*convolution(seed))
+        check(random_case(seed))
 
 
 def small_circular() -> None:
     """Kernels wider than the ring they act on."""
     torch.manual_seed(0)
     for size in (2, 3, 4):
-        try_convolution(nn.Conv1d(2, 2, 5, padding=2, padding_mode="circular", bias=False), (2, size))
+        check(Case(nn.Conv1d(2, 2, 5, padding=2, padding_mode="circular", bias=False), (2, size)))
 
 
 def replaced(op: Any, change: Callable[[Any, Any], Any]) -> Callable[[Patch], None]:
@@ -302,9 +304,9 @@ BUGS = [
         float32_grams,
     ),
     Bug("FFT crops the kernel", crops_the_kernel, small_circular),
-    Bug("stride counted twice, 1/sqrt(stride)", stride_counted_twice, convolutions, on_torus),
-    Bug("padding forgotten: the torus is too small", padding_forgotten, convolutions, on_torus),
-    Bug("only the first group is looked at", first_group_only, convolutions, on_torus),
+    Bug("stride counted twice, 1/sqrt(stride)", stride_counted_twice, convolutions, write_nothing_out),
+    Bug("padding forgotten: the torus is too small", padding_forgotten, convolutions, write_nothing_out),
+    Bug("only the first group is looked at", first_group_only, convolutions, write_nothing_out),
     Bug("groups multiplied", groups_multiplied, linear_nets),
     Bug("eps dropped from eval-mode BatchNorm", eps_dropped_from_batch_norm, linear_nets),
     Bug("eps in a variance of 1", eps_of_normalizers(lambda eps: (1 + eps) ** -0.5), rule_of(layer_norm)),
