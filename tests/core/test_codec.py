@@ -152,25 +152,6 @@ def test_a_damaged_file_says_which_field_and_what_to_do(change: dict[str, Any], 
 
 
 @pytest.mark.parametrize(
-    ("hint", "value", "found"),
-    [
-        (float, 1, 1),
-        (float, "-inf", -math.inf),
-        (int | None, None, None),
-        (float | str, "inf", math.inf),
-        (float | str, "word", "word"),
-        (tuple[int, str], [1, "a"], (1, "a")),
-        (tuple[tuple[str, str], ...], [["a", "b"]], (("a", "b"),)),
-        (dict[str, tuple[float, ...]], {"a": [1.0]}, {"a": (1.0,)}),
-        (Any, {"a": ["inf", 1]}, {"a": [math.inf, 1]}),
-        (Ends, {"low": 0.0, "high": 1.0}, Ends(low=0.0, high=1.0)),
-    ],
-)
-def test_types_that_are_read(hint: Any, value: Any, found: Any) -> None:
-    assert decode(hint, value) == found
-
-
-@pytest.mark.parametrize(
     ("hint", "value"),
     [
         (int, 1.0), (int, True), (int, 2**63), (float, True), (float, "1"), (float, None), (str, 1), (bool, 1),

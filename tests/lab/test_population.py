@@ -193,15 +193,6 @@ def test_a_network_that_raises_is_recorded_and_the_rest_go_on(split, monkeypatch
     assert "out of luck" in found.members[1].reason
     assert "out of luck" in str(found)
 
-    def broken(subject):
-        if subject.trained.recipe.seed == 2:
-            raise KeyError("not foreseen")
-        return {}, ()
-
-    monkeypatch.undo()
-    monkeypatch.setattr(work, "measured", broken)
-    assert [one.status for one in predicted(split, {"seeds": 3}).members] == ["reached", "reached", "failed"]
-
 
 @pytest.mark.parametrize(
     ("grid", "given", "reason"),
