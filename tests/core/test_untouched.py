@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -23,10 +25,12 @@ class Everything(nn.Module):
         self.second = spectral_norm(nn.Linear(4, 4))
         self.third = weight_norm(nn.Linear(4, 4))
         self.register_buffer("calls", torch.zeros(()))
-        self.trouble = trouble
+        self.trouble, self.forwards = trouble, itertools.count()
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls.add_(1)
+        if self.trouble == "interrupt" and next(self.forwards) > 0:
+            raise KeyboardInterrupt
         x = self.third(self.second(self.first(x)).tanh())
         if self.trouble == "random":
             return x + torch.randn_like(x)
@@ -69,11 +73,12 @@ CALLS = {
     "twin": lambda model, batch: ns.twin(model, batch, normalizer="layer"),
     "flow": lambda model, batch: lab.flow(model, LOSS, (batch, LABELS), time=0.1),
 }
+TROUBLES = ("random", "rule", "branch", "shape", "interrupt")
 MOVING = ("hessian", "smoothness", "flatness", "generalization", "flow")
 """They write other values into the weights, and put them back."""
 CASES = [
     *((name, training, None) for name in CALLS for training in (True, False)),
-    *((name, True, trouble) for name in CALLS for trouble in ("random", "rule", "branch", "shape")),
+    *((name, True, trouble) for name in CALLS for trouble in TROUBLES),
 ]
 
 
@@ -85,7 +90,7 @@ def test_nothing_is_touched(name: str, training: bool, trouble: str | None) -> N
     kept, before, raised = batch.clone(), snapshot(model), None
     try:
         CALLS[name](model, batch)
-    except NormscopeError as error:
+    except (NormscopeError, KeyboardInterrupt) as error:
         raised = error
     after = snapshot(model)
     if name in MOVING:
