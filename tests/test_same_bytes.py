@@ -167,19 +167,6 @@ def test_processes_side_by_side_write_the_same_bytes() -> None:
     assert others == [first, first]
 
 
-class TestCutShort:
-    @pytest.mark.slow
-    def test_brackets_say_so(self) -> None:
-        for call in ("lipschitz", "tight", "exact", "ball", "tight ball", "differences"):
-            bracket = CALLS[call](*made("relu"), max_seconds=0.0)
-            assert not bracket.converged, call
-            assert re.search(r"cut short after \d+ of [\d,]+ steps by max_seconds", bracket.advice), call
-            assert bracket.advice.endswith(": raise max_seconds")
-            for part in (*(bracket.per_sample or ()), *(bracket.per_output or ())):
-                assert not part.converged, call
-                assert "cut short" in part.advice
-
-
 class TestLargeNetworks:
     def test_steps_are_fewer_through_larger_networks(self) -> None:
         sizes = (8, 64, 512)

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.core.errors import CaptureError
 
+from ..soundness.networks import Function
+
 HISTORY: list[Any] = []
 TOTAL = 0
 
@@ -111,18 +113,9 @@ def counting() -> tuple[Any, list[Any]]:
     return forward, filled
 
 
-class Wrapped(nn.Module):
-    def __init__(self, function: Any) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
-
-
 def test_a_closure_counts_on_where_it_was():
     forward, filled = counting()
-    model = Wrapped(forward).eval()
+    model = Function(forward).eval()
     ns.capture(model, torch.randn(4, 3))
     assert filled == []
     model(torch.zeros(1, 3))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import json
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
@@ -30,7 +28,8 @@ from normscope.geometry.verification import verify
 from normscope.graph.call import prepare
 from normscope.graph.capturing import capture_batch
 
-from .networks import Attention, Function, noise, of_every_kind, shaken
+from ..soundness.networks import Function
+from .networks import Attention, noise, of_every_kind, shaken
 
 
 @cache
@@ -341,22 +340,6 @@ def test_parameter_groups_hold_every_parameter_once() -> None:
     ]
     assert all(group["weight_decay"] == 0.0 for group in groups[:-1])
     assert groups[-1]["units"] is None
-
-
-def test_json_and_back(tmp_path: Path) -> None:
-    _, _, found = every_kind()
-    found.to_json(tmp_path / "s.json")
-    again = ns.Symmetries.from_json(tmp_path / "s.json")
-    assert again == found
-    assert json.loads((tmp_path / "s.json").read_text())["dof"] == 64
-    with pytest.raises(InputError, match="read from a file"):
-        again.canonicalize()
-    with pytest.raises(InputError, match="holds no symmetries"):
-        ns.Symmetries.from_json({"type": "share_curve"})
-    broken = found.to_json()
-    broken["rows"][0]["kind"] = "magic"
-    with pytest.raises(InputError, match=r"holds damaged symmetries \(rows\[0\]\.kind is 'magic'\)"):
-        ns.Symmetries.from_json(broken)
 
 
 @pytest.mark.slow

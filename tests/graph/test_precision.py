@@ -10,7 +10,7 @@ import normscope as ns
 from normscope.core.bracket import Evidence
 from normscope.graph.translate import holds
 
-from .attacked import Function
+from ..soundness.networks import Function
 
 
 def autocast(x: Tensor) -> Tensor:

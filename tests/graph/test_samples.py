@@ -16,7 +16,7 @@ from normscope.graph.samples import joined
 from normscope.rules.registry import operators
 
 from ..real_models.families import FAMILIES
-from .attacked import Function
+from ..soundness.networks import Function
 
 
 def tiny(x: Tensor) -> Tensor:

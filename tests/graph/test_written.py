@@ -22,7 +22,7 @@ from normscope.theory.piecewise import PiecewiseLinear, Unreadable
 from normscope.theory.templates import Polynomial
 from normscope.theory.turning_points import turning
 
-from .attacked import Function
+from ..soundness.networks import Function
 
 ROOT = math.sqrt(2.0 / math.pi)
 Written = Callable[[Tensor], Tensor]
