@@ -215,28 +215,6 @@ def test_what_cannot_be_is_refused_with_a_reason(split, grid, given, reason):
         predicted(split, grid, **given)
 
 
-def test_the_verdict_quotes_its_figures_and_does_not_oversell():
-    generator_ = torch.Generator().manual_seed(0)
-    gaps = torch.rand(8, 3, generator=generator_).tolist()
-    members = [
-        member(gap, width=24 + k, seed=seed, figures={"good": gap, "reverse": -gap, "idle": 1.0})
-        for k, row in enumerate(gaps)
-        for seed, gap in enumerate(row)
-    ]
-    settings = {"network": "mlp", "momentum": 0.9, "samples": 64, "label_noise": 0.1, "target_loss": 1.0, "steps": 9}
-    members.append(member(0.5, "not reached", {"good": -9.0, "reverse": 9.0, "idle": 1.0}, width=99))
-    found = Prediction.of("toy", members, settings, seed=0)
-    assert list(found.powers) == ["good", "idle", "reverse"]
-    assert {one.networks for one in found.powers.values()} == {24}
-    assert [found.powers[name].mean.value for name in found.powers] == [1.0, 0.0, -1.0]
-    text = " ".join(str(found).split())
-    assert "`good` orders the gaps best" in text
-    assert "1.00 (1.00 to 1.00)" in text
-    assert "flattered by the choice" in text
-    assert "Larger figures go with smaller gaps: `reverse` -1.00" in text
-    assert found.powers["idle"].overall.value is None
-
-
 @pytest.mark.slow
 def test_a_convolutional_network_has_every_measure():
     images = torch.rand(80, 3, 16, 16, generator=generator())

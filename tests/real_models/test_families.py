@@ -54,9 +54,9 @@ def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("normscope.bounds.lower.ATTACK_STEPS", 40)
 
 
-def families(*, quick: set[str] = QUICK) -> list:
-    """Every family; those outside `quick` run in `make test-slow`."""
-    return [pytest.param(name, marks=[] if name in quick else pytest.mark.slow) for name in FAMILIES]
+def families() -> list:
+    """Every family; those outside `QUICK` run in `make test-slow`."""
+    return [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in FAMILIES]
 
 
 @functools.cache
@@ -86,7 +86,7 @@ def point_bracket(name: str) -> ns.Bracket:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", families(quick={*QUICK, "vit_dict", "convnext", "t5_encoder"}))
+@pytest.mark.parametrize("name", FAMILIES)
 def test_the_graph_is_the_model(name):
     """Not only at the batch it was captured on: constants may not hide a dependence on the input."""
     model, batch, output = FAMILIES[name]()
@@ -129,7 +129,7 @@ def test_global_outcome(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", families())
+@pytest.mark.parametrize("name", FAMILIES)
 def test_no_gain_above_the_upper_side(name):
     """Secants near the batch, at the origin and far out, in float64, on every sample."""
     outcome = global_bracket(name)
@@ -149,7 +149,7 @@ def test_no_gain_above_the_upper_side(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", families())
+@pytest.mark.parametrize("name", FAMILIES)
 def test_point_figure_is_finite_and_right(name):
     bracket = point_bracket(name)
     assert bracket.scope == "point"
@@ -204,9 +204,6 @@ def test_other_dtypes(name, dtype):
     assert bracket.log10_upper == pytest.approx(reference.log10_upper, abs=0.5)
 
 
-# ---------------------------------------------------------------------------------------------------------- refusals
-
-
 # ---------------------------------------------------------------------------------------------------------- untouched
 
 CALLS = {
@@ -221,8 +218,9 @@ def copies(batch):
     return batch.clone() if isinstance(batch, torch.Tensor) else {key: value.clone() for key, value in batch.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", CALLS)
-@pytest.mark.parametrize("name", families(quick=set()))
+@pytest.mark.parametrize("name", FAMILIES)
 def test_untouched(name, what):
     model, batch, output = FAMILIES[name]()
     used(model)

@@ -124,19 +124,12 @@ class TestExactness:
     @pytest.mark.parametrize(
         "model",
         [
-            nn.Identity(),
             nn.Sequential(nn.Flatten(), nn.Unflatten(1, (3, 4)), nn.Dropout(0.5)),
-            Function(lambda x: x.permute(0, 2, 1).flip(1)),
-            Function(
-                lambda x: (
-                    x.roll(1, 2).transpose(1, 2).reshape(x.shape[0], 12)[:, [3, 7, 0, 11, 5, 1, 2, 4, 10, 9, 8, 6]]
-                )
-            ),
+            Function(lambda x: x.permute(0, 2, 1).flip(1).roll(1, 2).reshape(len(x), 12)[:, torch.arange(12) * 5 % 12]),
             Function(lambda x: torch.cat(x.chunk(3, 1)[::-1], 1)),
             Function(lambda x: -x.detach()),
-            nn.PixelShuffle(1),
         ],
-        ids=["identity", "reshapes", "permute and flip", "shuffle", "chunks", "negative", "pixels"],
+        ids=["reshapes", "shuffle", "chunks", "negative"],
     )
     def test_permutations_are_exactly_one(self, model: nn.Module) -> None:
         bracket = ns.lipschitz(model.eval(), torch.randn(2, 3, 4), max_seconds=1)
