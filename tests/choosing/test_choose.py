@@ -141,6 +141,17 @@ def test_a_choice_that_was_ended_goes_on_and_loses_no_finished_run(tmp_path, mon
     assert len(ran) == 3
 
 
+@pytest.mark.usefixtures("hurried")
+def test_a_folder_of_another_choice_or_a_damaged_one_is_refused(tmp_path):
+    quick(folder=tmp_path, normalizers=("none",))
+    with pytest.raises(InputError, match=r"other settings \(of steps\)"):
+        quick(folder=tmp_path, normalizers=("none",), steps=13)
+    path = tmp_path / RUNS
+    path.write_text("{}\n" + path.read_text())
+    with pytest.raises(InputError, match="line 1"):
+        quick(folder=tmp_path, normalizers=("none",))
+
+
 def test_the_recommendation_quotes_its_figures_and_how_sure_it_is():
     clear = choice(
         *(outcome("layer", loss, seed=k) for k, loss in enumerate((0.10, 0.11, 0.12))),

@@ -46,3 +46,14 @@ def test_a_start_that_is_another_eigenvector_is_not_believed() -> None:
     second[1] = 1.0
     found = extreme_eigenpairs(lambda v: matrix @ v, second, top=1, rtol=1e-3, budget=Budget(100))
     assert found.top[0] == pytest.approx(10.0, rel=1e-3)
+
+
+def test_a_projection_keeps_the_search_inside() -> None:
+    matrix = torch.diag(torch.tensor([9.0, 5.0, 4.0, 1.0, 0.5], dtype=torch.float64))
+
+    def project(vector: torch.Tensor) -> torch.Tensor:
+        return torch.cat([vector.new_zeros(1), vector[1:]])
+
+    found = extreme_eigenpairs(lambda v: matrix @ v, start(5), top=5, rtol=1e-9, budget=Budget(100), project=project)
+    assert found.whole
+    assert found.top == pytest.approx([5.0, 4.0, 1.0, 0.5])

@@ -46,6 +46,16 @@ def test_claim_4_lemma_2_is_true_and_always_one_over_root_eps(n):
         assert size(nz.layer_norm_jacobian(x, None, EPS)) <= printed * (1 + 1e-12)
 
 
+@pytest.mark.parametrize("n", [3, 4, 100])
+def test_claim_5_the_digests_layer_norm_constant_is_exceeded(n):
+    """(1 - 1/n)/s is below the norm at every point, by exactly 1 - 1/n."""
+    for scale in (1e-3, 1.0, 10.0):
+        x = scale * normal(n)
+        truth = size(nz.layer_norm_jacobian(x, None, EPS))
+        assert lemmas.slides_layer_norm(n, float(x.var(correction=0)), EPS) == pytest.approx(truth * (1 - 1 / n))
+    assert lemmas.slides_layer_norm(n, 0.0, EPS) < exact(None, n)
+
+
 @pytest.mark.parametrize("groups", [1, 2, 8])
 def test_claim_8_lemma_3_holds_and_is_loose_by_the_number_of_groups(groups):
     assert lemmas.lemma3(EPS, torch.zeros(groups)) == pytest.approx(groups * exact(None, 6))

@@ -142,6 +142,7 @@ def test_multipliers_of_any_size_prove_nothing_false(multiplier):
     for scale in (1e-300, 1e-3, 1.0 / (true * (1 - 1e-5)), 1e3, 1e300):
         step = file.certificate({"x0": 1.0}, scale, multipliers={"u": multiplier})
         never(file, math.log10(true * (1 - 2e-6)), [step])
+        assert multiplier >= 0.0 or file.told() == "REFUSED"
 
 
 def test_slopes_narrower_than_true_are_ignored():
