@@ -218,9 +218,9 @@ class StochasticDepth(ResNet):
 @healthy(HEALTHY, family="ResNet")
 def blocks_left_out_at_random() -> Case:
     torch.manual_seed(912)
-    x, y = blob_images(128)
+    x, y = blob_images(64)
     model = StochasticDepth(blocks=3)
-    train(model, x, y, F.cross_entropy, steps=30)
+    train(model, x, y, F.cross_entropy, steps=50)
     return Case(model=model, data=(x, y), loss="cross_entropy", train=False)
 
 

@@ -616,7 +616,7 @@ def parameter_wrapped_in_forward(broken: bool) -> Case:
 
 @plant(
     "CNN",
-    layers="0 1 3 4",
+    layers="0 1 2 3",
     causes="saturated-units inputs-not-scaled dead-units",
     remedies="scale-inputs change-activation add-normalizer",
 )
@@ -624,12 +624,12 @@ def relu6_on_bytes(broken: bool) -> Case:
     """nn.ReLU6, from a network for phones, on pixels in 0..255."""
     torch.manual_seed(826)
     images, y = blob_images(64, classes=8)
-    pixels = as_pixels(images)
+    pixels = 0.3 + 0.7 * as_pixels(images)
     model = nn.Sequential(
-        nn.Conv2d(1, 12, 3, stride=2, padding=1), nn.ReLU6(), nn.Flatten(), nn.Linear(768, 32), nn.ReLU6(),
-        nn.Linear(32, 8),
+        nn.Conv2d(1, 12, 3, stride=2, padding=1), nn.ReLU6(), nn.Conv2d(12, 12, 3, stride=2, padding=1), nn.ReLU6(),
+        nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(48, 8),
     )  # fmt: skip
-    return Case(model=model, data=(255 * pixels if broken else 2 * pixels - 1, y), loss="cross_entropy")
+    return Case(model=model, data=(255 * pixels if broken else 6 * pixels - 3, y), loss="cross_entropy")
 
 
 @plant("CNN", causes="inputs-not-scaled exploding-signal", remedies="scale-inputs")
