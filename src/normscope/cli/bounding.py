@@ -496,7 +496,7 @@ def ops(as_json: bool = typer.Option(False, "--json", help="Print JSON instead o
     opaque is not followed by the checker, which says so.
     """
     if as_json:
-        rows = [{KEYS.get(column.title, column.title): column.read(one) for column in COLUMNS} for one in operators()]
+        rows = [{KEYS.get(column.title, column.title): column.cell(one) for column in COLUMNS} for one in operators()]
         typer.echo(json_format.dumps(rows, indent=2))
     else:
         caption = "Every example of every rule runs through the same soundness tests."

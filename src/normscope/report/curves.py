@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy
 
-from .document import Circle, Column, Curve, Curves, Table
+from .document import Circle, Column, Curves, Table
 from .words import format_cell
 
 Point = tuple[float, float]
@@ -142,40 +143,22 @@ class MeasuredStretch:
 def places(curves: Curves) -> Iterator[MeasuredStretch]:
     """Yield the stretches that a pointer can rest on: one for each x, or stretches of equal width where x are many."""
     xs = sorted({x for curve in curves.curves for x, _ in curve.points} | {mark.x for mark in curves.marks})
-    groups = [[x] for x in xs] if len(xs) <= PLACES else _bin_points(xs)
+    width = (xs[-1] - xs[0]) / PLACES if len(xs) > PLACES else 0.0
+    by_bin = itertools.groupby(xs, lambda x: min(int((x - xs[0]) / width), PLACES - 1) if width else x)
+    groups = [list(members) for _, members in by_bin]
     ends = [groups[0][0], *((one[-1] + other[0]) / 2 for one, other in itertools.pairwise(groups)), groups[-1][-1]]
-    walks = [_CurveWalk(curve) for curve in curves.curves]
+    own_places = [[x for x, _ in curve.points] for curve in curves.curves]
     for group, start, stop in zip(groups, ends, ends[1:]):
-        read = [(walk.name, walk.last(group[0], group[-1])) for walk in walks]
+        read = []
+        for curve, own in zip(curves.curves, own_places):
+            last = bisect.bisect_right(own, group[-1]) - 1
+            if last >= 0 and own[last] >= group[0]:
+                read.append((curve.name, curve.points[last][1]))
         happened = [mark.name for mark in curves.marks if group[0] <= mark.x <= group[-1]]
         span = " to ".join(dict.fromkeys(count_text(x) for x in (group[0], group[-1])))
-        lines = [f"{curves.along} {span}", *_value_lines([(name, value) for name, value in read if value is not None])]
+        lines = [f"{curves.along} {span}", *_value_lines(read)]
         lines += happened[:3] + ([f"and {len(happened) - 3} more"] if len(happened) > 3 else [])
         yield MeasuredStretch(start=start, stop=stop, text="\n".join(lines))
-
-
-class _CurveWalk:
-    """A curve that is read once, from left to right."""
-
-    def __init__(self, curve: Curve) -> None:
-        self.name, self._points, self._at = curve.name, curve.points, 0
-
-    def last(self, low: float, high: float) -> float | None:
-        """Return the last value in a stretch; None if there is none."""
-        latest = None
-        while self._at < len(self._points) and self._points[self._at][0] <= high:
-            x, value = self._points[self._at]
-            latest = value if x >= low else latest
-            self._at += 1
-        return latest
-
-
-def _bin_points(xs: Sequence[float]) -> list[list[float]]:
-    low, width = xs[0], (xs[-1] - xs[0]) / PLACES
-    groups: dict[int, list[float]] = {}
-    for x in xs:
-        groups.setdefault(min(int((x - low) / width), PLACES - 1), []).append(x)
-    return list(groups.values())
 
 
 def _value_lines(values: list[tuple[str, float]]) -> list[str]:

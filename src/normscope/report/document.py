@@ -21,7 +21,7 @@ Cell = str | int | float | None
 Item = TypeVar("Item")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Column:
     """A column of a table: its heading, the kind of its values, and a sentence that explains it (`help`)."""
 
@@ -57,12 +57,25 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class ReadColumn(Generic[Item]):
-    """A column, and the function that reads its cell from what a row stands for."""
+    """A column, and how its cell is read from what a row stands for: by a function, or by a path of attributes.
+
+    A path such as `norm.log10_upper` gives None where one of its attributes is None.
+    """
 
     title: str
     kind: Kind
-    read: Callable[[Item], Cell]
+    read: Callable[[Item], Cell] | str
     help: str = ""
+
+    def cell(self, item: Item) -> Cell:
+        """Return the cell of one row."""
+        if not isinstance(self.read, str):
+            return self.read(item)
+        value: Any = item
+        for name in self.read.split("."):
+            value = None if value is None else getattr(value, name)
+        cell: Cell = value
+        return cell
 
 
 def tabulate(
@@ -75,13 +88,13 @@ def tabulate(
 ) -> Table:
     """Return a table with a row per item; `drop_empty` leaves out columns without a value, but never the first."""
     rows = list(items)
-    read = [(column, [column.read(item) for item in rows]) for column in columns]
+    read = [(column, [column.cell(item) for item in rows]) for column in columns]
     if drop_empty:
         read = [(c, cells) for c, cells in read if c is columns[0] or any(cell not in (None, "") for cell in cells)]
     return Table(
         title=title,
         caption=caption,
-        columns=tuple(Column(title=column.title, kind=column.kind, help=column.help) for column, _ in read),
+        columns=tuple(Column(column.title, column.kind, column.help) for column, _ in read),
         rows=tuple(zip(*(cells for _, cells in read))),
     )
 

@@ -94,6 +94,8 @@ class Frame:
     scale: AxisScale
     tilt: float = 0.0
     narrow: bool = False
+    ends: tuple[float, float] = (0.0, 1.0)
+    """The ends of a numeric axis of labels."""
 
     @property
     def whole(self) -> tuple[float, float]:
@@ -108,6 +110,11 @@ class Frame:
     def middle(self, index: int) -> float:
         """Return the middle of a label's band, from the start of its axis."""
         return (index + 0.5) * self.band
+
+    def along(self, x: float) -> float:
+        """Return the distance of a point of a numeric axis from its start, in pixels."""
+        low, high = self.ends
+        return (x - low) / (high - low) * self.width
 
     def across(self, value: float) -> float:
         """Return the distance of a value from the low end of its axis; infinite values lie in lanes beyond the ends."""
@@ -230,3 +237,15 @@ def tag(name: str, *children: str, **attributes: str | float) -> str:
     written = "".join(f' {key}="{text}"' for key, text in texts.items())
     inner = "".join(children)
     return f"<{name}{written}>{inner}</{name}>" if inner else f"<{name}{written}/>"
+
+
+def svg_tag(size: tuple[float, float], *children: str, **attributes: str | float) -> str:
+    """Return an `<svg>` element of some width and height; its class comes first."""
+    box = f"0 0 {number_text(size[0])} {number_text(size[1])}"
+    first = {"class_": attributes.pop("class_")}
+    return tag("svg", *children, **first, viewBox=box, width=size[0], height=size[1], **attributes)
+
+
+def swatch_tag(drawn: str, kind: str = "", width: float = 22.0) -> str:
+    """Return a small picture of a legend."""
+    return svg_tag((width, 14.0), drawn, class_=f"swatch {kind}".rstrip(), aria_hidden="true")

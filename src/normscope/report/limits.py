@@ -36,35 +36,37 @@ def within_limits(document: Document) -> Document:
     return Document(title=cut_text(document.title, MAX_LETTERS), blocks=tuple(blocks))
 
 
-def _cut(block: Block) -> Block:
+PARTS: dict[type[Block], tuple[tuple[str, int, str], ...]] = {
+    Table: (("rows", MAX_ROWS, "row"),),
+    Chart: (("labels", MAX_ROWS, "place"),),
+    Curves: (("curves", MAX_CURVES, "curve"), ("marks", MAX_ROWS, "mark")),
+    Circle: (("paths", MAX_CURVES, "curve"),),
+    Steps: (("items", MAX_ROWS, "step"),),
+    Glossary: (("items", MAX_ROWS, "term"),),
+}
+"""By kind of block: the fields that may be too long, the most that is shown of each, and the word for one of it."""
+
+
+def _cut(block: Any) -> Any:
     """Return a block with its first rows, labels, curves or items alone."""
-    match block:
-        case Table() if len(block.rows) > MAX_ROWS:
-            left = left_out(len(block.rows), MAX_ROWS, "row")
-            return replace(block, rows=block.rows[:MAX_ROWS], caption=_join_sentences(block.caption, left))
-        case Chart() if len(block.labels) > MAX_ROWS:
-            left = left_out(len(block.labels), MAX_ROWS, "place")
-            series = tuple(_cut_series(one) for one in block.series)
-            return replace(
-                block, labels=block.labels[:MAX_ROWS], series=series, caption=_join_sentences(block.caption, left)
-            )
-        case Curves() if len(block.curves) > MAX_CURVES or len(block.marks) > MAX_ROWS:
-            left = left_out(len(block.curves), MAX_CURVES, "curve") + left_out(len(block.marks), MAX_ROWS, "mark")
-            caption = _join_sentences(block.caption, left)
-            return replace(block, curves=block.curves[:MAX_CURVES], marks=block.marks[:MAX_ROWS], caption=caption)
-        case Circle() if len(block.paths) > MAX_CURVES:
-            left = left_out(len(block.paths), MAX_CURVES, "curve")
-            return replace(block, paths=block.paths[:MAX_CURVES], caption=_join_sentences(block.caption, left))
-        case Notice() if len(block.lines) + len(block.more) > MAX_ROWS:
-            left = left_out(len(block.lines) + len(block.more), MAX_ROWS, "line")
-            lines = block.lines[:MAX_ROWS]
-            return replace(block, lines=lines, more=(*block.more[: MAX_ROWS - len(lines)], ("", left)))
-        case Steps() if len(block.items) > MAX_ROWS:
-            left = left_out(len(block.items), MAX_ROWS, "step")
-            return replace(block, items=(*block.items[:MAX_ROWS], left))
-        case Glossary() if len(block.items) > MAX_ROWS:
-            return replace(block, items=block.items[:MAX_ROWS])
-    return block
+    if isinstance(block, Notice) and len(block.lines) + len(block.more) > MAX_ROWS:
+        left = left_out(len(block.lines) + len(block.more), MAX_ROWS, "line")
+        lines = block.lines[:MAX_ROWS]
+        return replace(block, lines=lines, more=(*block.more[: MAX_ROWS - len(lines)], ("", left)))
+    cut: dict[str, Any] = {}
+    sentences = []
+    for name, most, noun in PARTS.get(type(block), ()):
+        held = getattr(block, name)
+        if len(held) > most:
+            cut[name] = held[:most]
+            sentences.append(left_out(len(held), most, noun))
+    if isinstance(block, Chart) and cut:
+        cut["series"] = tuple(_cut_series(one) for one in block.series)
+    if isinstance(block, Steps) and cut:
+        cut["items"] += tuple(sentences)
+    elif cut and hasattr(block, "caption"):
+        cut["caption"] = " ".join(filter(None, (block.caption, *sentences)))
+    return replace(block, **cut)
 
 
 def _cut_series(series: Series) -> Series:
@@ -82,10 +84,6 @@ def left_out(total: int, shown: int, noun: str) -> str:
     if total <= shown:
         return ""
     return f"Only the first {shown:,} of {pluralise(total, noun)} are shown here; the result itself has them all."
-
-
-def _join_sentences(*sentences: str) -> str:
-    return " ".join(filter(None, sentences))
 
 
 def _shorten_block(block: Any, own: int, inner: int) -> Any:

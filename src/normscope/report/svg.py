@@ -19,6 +19,8 @@ from .drawing import (
     rule_lines,
     scale,
     shorten_name,
+    svg_tag,
+    swatch_tag,
     tag,
 )
 from .words import format_cell
@@ -63,8 +65,8 @@ def chart_svg(chart: Chart, *, narrow: bool = False) -> str:
     if prefix:
         frame = replace(frame, bottom=frame.bottom + NOTE)
     lines = [(series, number) for number, series in enumerate(chart.series) if series.style == "line"]
-    return tag(
-        "svg",
+    return svg_tag(
+        frame.whole,
         *grid_lines(frame),
         *_names(named, frame),
         *_notes(chart, prefix, frame),
@@ -72,9 +74,6 @@ def chart_svg(chart: Chart, *, narrow: bool = False) -> str:
         *(_place(chart, index, frame) for index in range(frame.count)),
         *rule_lines(chart.rules, frame),
         class_=f"chart{' sideways' if chart.sideways else ''}",
-        viewBox=f"0 0 {number_text(frame.whole[0])} {number_text(frame.whole[1])}",
-        width=frame.whole[0],
-        height=frame.whole[1],
         role="img",
         aria_label=chart.title or chart.axis or "chart",
     )
@@ -86,13 +85,11 @@ def swatch(series: Series, number: int) -> str:
     if series.style == "spans":
         drawn = tag("rect", class_="span", x=7, y=1, width=8, height=12, rx=2)
     elif series.style == "line":
-        line = tag("path", class_=f"line{_faint(series)}", d="M1 7H21")
-        drawn = line + tag("circle", class_=f"mark{_faint(series)}", cx=11, cy=7, r=3)
+        line = tag("path", class_=f"line{' faint' if series.faint else ''}", d="M1 7H21")
+        drawn = line + tag("circle", class_=f"mark{' faint' if series.faint else ''}", cx=11, cy=7, r=3)
     else:
         drawn = _glyph(number, 11.0, 7.0, 4.0)
-    return tag(
-        "svg", drawn, class_=f"swatch {_colour(number)}", viewBox="0 0 22 14", width=22, height=14, aria_hidden="true"
-    )
+    return swatch_tag(drawn, _colour(number))
 
 
 def _sideways(chart: Chart, extent: AxisScale, narrow: bool) -> Frame:
@@ -190,7 +187,7 @@ def _lines(chart: Chart, series: Series, number: int, frame: Frame) -> Iterator[
             steps.append(f"{'L' if joined else 'M'}{number_text(x)} {number_text(y)}")
             joined = True
         if steps:
-            yield tag("path", class_=f"line {_colour(number)}{_faint(series)}", d="".join(steps))
+            yield tag("path", class_=f"line {_colour(number)}{' faint' if series.faint else ''}", d="".join(steps))
 
 
 def _place(chart: Chart, index: int, frame: Frame) -> str:
@@ -230,7 +227,9 @@ def _marks(chart: Chart, series: Series, number: int, index: int, frame: Frame) 
         if _written(chart) and all(other.values[index] is None for other in chart.series if other is not series):
             yield tag("text", format_cell(value, "log10"), class_="figure", x=x + 10, y=y + 4)
     elif frame.count <= CROWDED or _alone(series, index):
-        yield tag("circle", class_=f"mark {_colour(number)}{_faint(series)}", cx=x, cy=y, r=radius - 0.6)
+        yield tag(
+            "circle", class_=f"mark {_colour(number)}{' faint' if series.faint else ''}", cx=x, cy=y, r=radius - 0.6
+        )
 
 
 def _span(chart: Chart, series: Series, number: int, index: int, frame: Frame) -> Iterator[str]:
@@ -295,10 +294,6 @@ def _glyph(number: int, x: float, y: float, r: float) -> str:
         case _:
             down = f"l{number_text(1.2 * r)} {number_text(2.2 * r)}h-{number_text(2.4 * r)}z"
             return tag("path", class_=kind, d=f"M{number_text(x)} {number_text(y - 1.2 * r)}{down}")
-
-
-def _faint(series: Series) -> str:
-    return " faint" if series.faint else ""
 
 
 def _colour(number: int) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ..core.markup import escaped
 from .curves import MeasuredStretch, count_text, places, thinned
 from .document import Circle, Curve, Curves, Mark
-from .drawing import Frame, arrow, grid_lines, number_text, rule_lines, scale_of, tag, ticks
+from .drawing import Frame, arrow, grid_lines, number_text, rule_lines, scale_of, svg_tag, swatch_tag, tag, ticks
 
 DEPTHS = 10
 """Classes `d0` to `d9` of the style sheet: colours from the first layer to the last."""
@@ -30,46 +30,24 @@ NARROW_POINTS = 50
 """The largest number of points of a curve in a narrow picture."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plot:
-    """The plot area and the ends of the numeric axis."""
-
-    frame: Frame
-    low: float
-    high: float
-
-    def along(self, x: float) -> float:
-        """Return the distance of a point of the numeric axis from the left edge of the plot, in pixels."""
-        return (x - self.low) / (self.high - self.low) * self.frame.width
-
-    def point(self, x: float, value: float) -> tuple[float, float]:
-        """Return the pixel coordinates of a point."""
-        return self.frame.point(self.along(x), self.frame.across(value))
-
-
 def curves_svg(curves: Curves, *, narrow: bool = False) -> str:
     """Return curves as one `<svg>` element with groups of class `place` for the pointer, as in `chart_svg`."""
     if narrow:
         few = (replace(curve, points=thinned(curve.points, NARROW_POINTS)) for curve in curves.curves)
         curves = replace(curves, curves=tuple(few))
-    plot = _plot(curves, narrow)
-    if plot is None:
+    frame = _plot(curves, narrow)
+    if frame is None:
         return ""
-    frame = plot.frame
-    thin = " thin" if len(curves.curves) > THIN else ""
-    return tag(
-        "svg",
+    return svg_tag(
+        frame.whole,
         *grid_lines(frame),
-        *_steps(curves, plot),
+        *_steps(curves, frame),
         tag("text", escaped(curves.axis), class_="axis", x=2 if narrow else frame.left, y=14) if curves.axis else "",
         *rule_lines(curves.rules, frame),
-        *(_happened(mark, plot) for mark in _apart(curves.marks, plot)),
-        *(_curve(curves, number, plot) for number in range(len(curves.curves))),
-        *(_place(place, plot) for place in (() if narrow else places(curves))),
-        class_=f"chart curves{thin}",
-        viewBox=f"0 0 {number_text(frame.whole[0])} {number_text(frame.whole[1])}",
-        width=frame.whole[0],
-        height=frame.whole[1],
+        *_happened(curves.marks, frame),
+        *(_curve(curves, number, frame) for number in range(len(curves.curves))),
+        *(_place(place, frame) for place in (() if narrow else places(curves))),
+        class_="chart curves thin" if len(curves.curves) > THIN else "chart curves",
         role="img",
         aria_label=curves.title or curves.axis or "curves",
     )
@@ -77,28 +55,18 @@ def curves_svg(curves: Curves, *, narrow: bool = False) -> str:
 
 def curve_swatch(curve: Curve, number: int) -> str:
     """Return the legend's small picture of a curve: its colour."""
-    line = tag("path", class_="line", d="M1 7H21")
-    return tag(
-        "svg",
-        line,
-        class_=f"swatch {colour(curve, number)}",
-        viewBox="0 0 22 14",
-        width=22,
-        height=14,
-        aria_hidden="true",
-    )
+    return swatch_tag(tag("path", class_="line", d="M1 7H21"), colour(curve, number))
 
 
 def depth_ramp() -> str:
     """Return the legend's picture of all colours by depth."""
     steps = (tag("rect", class_=f"span d{index}", x=14 * index, y=2, width=14.5, height=10) for index in range(DEPTHS))
-    return tag("svg", *steps, class_="swatch", viewBox="0 0 140 14", width=140, height=14, aria_hidden="true")
+    return swatch_tag("".join(steps), width=140.0)
 
 
 def mark_swatch(level: str) -> str:
     """Return the legend's picture of a mark on the numeric axis."""
-    head = tag("g", tag("path", d="M11 12l-4.5-8h9z"), class_=f"happened {level}")
-    return tag("svg", head, class_="swatch", viewBox="0 0 22 14", width=22, height=14, aria_hidden="true")
+    return swatch_tag(tag("g", tag("path", d="M11 12l-4.5-8h9z"), class_=f"happened {level}"))
 
 
 def colour(curve: Curve, number: int) -> str:
@@ -108,7 +76,8 @@ def colour(curve: Curve, number: int) -> str:
     return f"d{min(int(curve.depth * DEPTHS), DEPTHS - 1)}"
 
 
-def _plot(curves: Curves, narrow: bool) -> Plot | None:
+def _plot(curves: Curves, narrow: bool) -> Frame | None:
+    """Return the plot area; None where nothing was measured."""
     points = [point for curve in curves.curves for point in curve.points]
     values = [value for _, value in points if not math.isnan(value)]
     if not values:
@@ -118,7 +87,7 @@ def _plot(curves: Curves, narrow: bool) -> Plot | None:
     room = 0.5 if low == high else 0.0
     beside = max((6.4 * len(name) for name, _ in curves.rules), default=0.0)
     left, right = (44.0, 12.0) if narrow else (56.0, 24.0 + beside)
-    frame = Frame(
+    return Frame(
         sideways=False,
         count=1,
         left=left,
@@ -129,28 +98,25 @@ def _plot(curves: Curves, narrow: bool) -> Plot | None:
         bottom=42.0,
         scale=scale_of(values, also=[*(value for _, value in curves.rules), *(curves.span or ())]),
         narrow=narrow,
+        ends=(low - room, high + room),
     )
-    return Plot(frame=frame, low=low - room, high=high + room)
 
 
-def _steps(curves: Curves, plot: Plot) -> Iterator[str]:
+def _steps(curves: Curves, frame: Frame) -> Iterator[str]:
     """Yield the ticks of the numeric axis; they are whole numbers where every x is one."""
-    frame = plot.frame
-    positions = ticks(plot.low, plot.high, about=4 if frame.narrow else 8)
     whole = all(x == round(x) for curve in curves.curves for x, _ in curve.points)
-    for tick in positions:
+    for tick in ticks(*frame.ends, about=4 if frame.narrow else 8):
         if whole and abs(tick - round(tick)) > 1e-9:
             continue
-        x, y = frame.point(plot.along(tick), 0.0)
+        x, y = frame.point(frame.along(tick), 0.0)
+        text = count_text(round(tick) if whole else tick)
         yield tag("line", class_="grid", x1=x, y1=y, x2=x, y2=y + 5)
-        yield tag(
-            "text", count_text(round(tick) if whole else tick), class_="tick", x=x, y=y + 19, text_anchor="middle"
-        )
+        yield tag("text", text, class_="tick", x=x, y=y + 19, text_anchor="middle")
     x, y = frame.point(frame.width, 0.0)
     yield tag("text", escaped(curves.along), class_="axis", x=x, y=y + 36, text_anchor="end")
 
 
-def _curve(curves: Curves, number: int, plot: Plot) -> str:
+def _curve(curves: Curves, number: int, frame: Frame) -> str:
     """Return one group with the curve's line, its lone points and its infinite values."""
     curve = curves.curves[number]
     kind = colour(curve, number)
@@ -161,9 +127,9 @@ def _curve(curves: Curves, number: int, plot: Plot) -> str:
         if not math.isfinite(value):
             pieces.append([])
             if math.isinf(value):
-                drawn.append(arrow(plot.frame, plot.along(x), value, kind))
+                drawn.append(arrow(frame, frame.along(x), value, kind))
             continue
-        px, py = plot.point(x, value)
+        px, py = frame.point(frame.along(x), frame.across(value))
         pieces[-1].append((px, py))
         if dotted:
             drawn.append(tag("circle", class_=f"mark {kind}", cx=px, cy=py, r=3))
@@ -189,39 +155,27 @@ def _tenths(value: int) -> str:
     return f"{'-' if value < 0 else ''}{whole or ('' if rest else 0)}{f'.{rest}' if rest else ''}"
 
 
-def _apart(marks: tuple[Mark, ...], plot: Plot) -> Iterator[Mark]:
-    """Yield the marks to draw: where several fall on the same spot, the most serious of them."""
+def _happened(marks: tuple[Mark, ...], frame: Frame) -> Iterator[str]:
+    """Yield events on the axis: where several fall on the same spot, the most serious of them."""
     order = ("info", "warning", "error")
     by_spot: dict[int, Mark] = {}
     for mark in marks:
-        spot = round(plot.along(mark.x) / 4)
+        spot = round(frame.along(mark.x) / 4)
         if spot not in by_spot or order.index(mark.level) > order.index(by_spot[spot].level):
             by_spot[spot] = mark
-    yield from by_spot.values()
+    for mark in by_spot.values():
+        (x, low), (_, high) = frame.point(frame.along(mark.x), 0.0), frame.point(0.0, frame.height)
+        head = tag("path", d=f"M{number_text(x)} {number_text(high)}l-4.5-8h9z")
+        yield tag("g", tag("line", x1=x, y1=high, x2=x, y2=low), head, class_=f"happened {mark.level}")
 
 
-def _happened(mark: Mark, plot: Plot) -> str:
-    frame = plot.frame
-    (x, low), (_, high) = frame.point(plot.along(mark.x), 0.0), frame.point(0.0, frame.height)
-    head = f"M{number_text(x)} {number_text(high)}l-4.5-8h9z"
-    return tag(
-        "g",
-        tag("line", x1=x, y1=high, x2=x, y2=low),
-        tag("path", d=head),
-        class_=f"happened {mark.level}",
-    )
-
-
-def _place(place: MeasuredStretch, plot: Plot) -> str:
-    left, right = plot.along(place.start), plot.along(place.stop)
+def _place(place: MeasuredStretch, frame: Frame) -> str:
+    left, right = frame.along(place.start), frame.along(place.stop)
     if right == left:  # a lone point still needs a width on which the pointer can rest
         left, right = left - 8, right + 8
-    band = tag("rect", class_="band", **plot.frame.box((left + right) / 2, right - left, 0.0, plot.frame.height))
+    band = tag("rect", class_="band", **frame.box((left + right) / 2, right - left, 0.0, frame.height))
     return tag("g", tag("title", escaped(place.text)), band, class_="place")
 
-
-CIRCLE_WIDTH_PX, CIRCLE_NARROW_PX = 940.0, 372.0
-"""The width of the whole picture in pixels, on a wide and on a narrow screen."""
 
 MIN_PLOT_HEIGHT_PX, MAX_PLOT_HEIGHT_PX = 90.0, 420.0
 """The smallest and the largest height of the plot, in pixels."""
@@ -254,19 +208,15 @@ def circle_svg(circle: Circle, *, narrow: bool = False) -> str:
     if not any(path.points for path in circle.paths):
         return ""
     low, high = _ends(circle)
-    view = _view(circle, low, high, (CIRCLE_NARROW_PX if narrow else CIRCLE_WIDTH_PX) - 2 * CIRCLE_MARGIN_PX)
-    width, height = view.size
+    view = _view(circle, low, high, (NARROW if narrow else WIDTH) - 2 * CIRCLE_MARGIN_PX)
     ring = [view.point(low + (high - low) * step / ARC_LINES, 1.0) for step in range(ARC_LINES + 1)]
-    return tag(
-        "svg",
+    return svg_tag(
+        view.size,
         tag("path", class_="rule ring", d=path_text(ring)),
         *_angles(view, low, high, 4 if narrow else 7),
         tag("text", escaped(circle.along), class_="axis", x=2, y=14) if circle.along else "",
         *(_path(path, number, view) for number, path in enumerate(circle.paths)),
         class_="chart curves",
-        viewBox=f"0 0 {number_text(width)} {number_text(height)}",
-        width=width,
-        height=height,
         role="img",
         aria_label=circle.title or "paths around a circle",
     )
