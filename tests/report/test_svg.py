@@ -6,8 +6,7 @@ import xml.etree.ElementTree as tree
 import pytest
 
 from normscope.report.document import Chart, Series
-from normscope.report.drawing import scale, ticks
-from normscope.report.svg import chart_svg, hover_text
+from normscope.report.svg import chart_svg, hover_text, scale, ticks
 
 from .documents import HOSTILE, document
 

@@ -504,11 +504,11 @@ def ops(as_json: bool = typer.Option(False, "--json", help="Print JSON instead o
 
 
 COLUMNS: tuple[ReadColumn[Operator], ...] = (
-    ReadColumn("operator", "text", lambda one: one.name),
-    ReadColumn("family", "text", lambda one: one.family),
-    ReadColumn("what it gives", "text", lambda one: one.summary),
-    ReadColumn("near a point", "text", lambda one: one.near),
-    ReadColumn("in a proof", "text", lambda one: one.proof),
+    ReadColumn("operator", "text", "name"),
+    ReadColumn("family", "text", "family"),
+    ReadColumn("what it gives", "text", "summary"),
+    ReadColumn("near a point", "text", "near"),
+    ReadColumn("in a proof", "text", "proof"),
     ReadColumn("examples", "count", lambda one: len(one.examples)),
 )
 KEYS = {"what it gives": "gives", "near a point": "near", "in a proof": "proof"}

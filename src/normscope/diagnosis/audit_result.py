@@ -14,7 +14,7 @@ from ..core.cost import Cost
 from ..core.errors import InputError
 from ..core.finding import Finding
 from ..core.markup import visible
-from ..report.shown import Shown
+from ..report.document import Shown
 from .judged import Judged
 from .signal import Signal
 from .verdict import verdict

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.codec import JsonForm, decode, open_json, save_json
-from ..report.shown import Shown
+from ..report.document import Shown
 from .figure_result import FigureResult
 from .flatness import Flatness
 from .margins import Margins

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from ..core.codec import JsonForm, Saved
-from ..report.shown import Shown
+from ..report.document import Shown
 
 
 class FigureResult(Saved, Shown):

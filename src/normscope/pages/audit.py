@@ -29,19 +29,20 @@ from ..report.document import (
 )
 from ..report.glossary import glossary
 from ..report.words import format_cell, listed, shape
-from .audit_words import (
+from .check import (
     NO_BOUND,
     briefly_useless,
     cuts,
     figures,
     headline,
     notices,
+    signal_chart,
+    signal_table,
     steps,
     subject,
     to_see_more,
     why_useless,
 )
-from .check import signal_chart, signal_table
 from .radii import radii_blocks
 from .share_curve import curve_part
 
@@ -71,8 +72,8 @@ def cost_table(cost: Cost | None) -> Table | None:
     return Table(
         title="What this audit cost",
         columns=(
-            Column(title="part", kind="name"),
-            *(Column(title=title, kind=kind, help=text) for title, kind, _, text in kept),
+            Column("part", "name"),
+            *(Column(title, kind, text) for title, kind, _, text in kept),
         ),
         rows=(*rows, ("together", *(sum(taken.values()) for _, _, taken, _ in kept))),
     )
@@ -116,7 +117,7 @@ def of_variance(read: Callable[[Variance], Cell]) -> Callable[[Row], Cell]:
 
 _COLUMNS: tuple[ReadColumn[Row], ...] = (
     ReadColumn("layer", "name", lambda row: row.path or "(model)"),
-    ReadColumn("kind", "name", lambda row: row.kind, "The module's class."),
+    ReadColumn("kind", "name", "kind", "The module's class."),
     ReadColumn(
         "gain",
         "log10",
@@ -131,36 +132,25 @@ _COLUMNS: tuple[ReadColumn[Row], ...] = (
     ReadColumn(
         "evidence",
         "name",
-        lambda row: None if row.norm is None else row.norm.evidence.name,
+        "norm.evidence.name",
         "How the upper side of the norm is known: PROVEN includes rounding, NUMERICAL does not, SAMPLED is no bound.",
     ),
-    ReadColumn(
-        "printed", "log10", lambda row: row.log10_printed, "log10 of the normalizer's constant as papers print it."
-    ),
-    ReadColumn(
-        "exact", "log10", lambda row: row.log10_exact, "log10 of the normalizer's exact constant over all inputs."
-    ),
-    ReadColumn(
-        "at data",
-        "log10",
-        lambda row: row.log10_at_data,
-        "log10 of the normalizer's largest constant at the data seen.",
-    ),
+    ReadColumn("printed", "log10", "log10_printed", "log10 of the normalizer's constant as papers print it."),
+    ReadColumn("exact", "log10", "log10_exact", "log10 of the normalizer's exact constant over all inputs."),
+    ReadColumn("at data", "log10", "log10_at_data", "log10 of the normalizer's largest constant at the data seen."),
     ReadColumn(
         "folded",
         "log10",
-        lambda row: row.log10_folded,
+        "log10_folded",
         "log10 of the gain of the normalizer and the linear map before it as one map, with the variance seen in the "
         "data: an estimate from below. Rescaling those weights does not move it.",
     ),
-    ReadColumn("folded with", "name", lambda row: row.folded_with, "The linear map before the normalizer."),
-    ReadColumn(
-        "from input", "log10", lambda row: row.log10_cumulative, "log10 of the bound on the map from the input to here."
-    ),
+    ReadColumn("folded with", "name", "folded_with", "The linear map before the normalizer."),
+    ReadColumn("from input", "log10", "log10_cumulative", "log10 of the bound on the map from the input to here."),
     ReadColumn(
         "observed",
         "log10",
-        lambda row: row.log10_observed,
+        "log10_observed",
         "log10 of the gain from the input to here at the data, along the direction the network stretches most.",
     ),
     ReadColumn(
@@ -187,44 +177,41 @@ _COLUMNS: tuple[ReadColumn[Row], ...] = (
     ReadColumn(
         "var, min",
         "log10",
-        of_variance(lambda variance: variance.log10_min),
+        "variance.log10_min",
         "log10 of the smallest variance among the sets the normalizer saw; -inf is a variance of zero.",
     ),
     ReadColumn(
         "var, median",
         "log10",
-        of_variance(lambda variance: variance.log10_median),
+        "variance.log10_median",
         "log10 of the median variance (RMSNorm: mean square) among the sets the normalizer saw.",
     ),
     ReadColumn(
-        "var, max",
-        "log10",
-        of_variance(lambda variance: variance.log10_max),
-        "log10 of the largest variance among the sets the normalizer saw.",
+        "var, max", "log10", "variance.log10_max", "log10 of the largest variance among the sets the normalizer saw."
     ),
     ReadColumn(
         "below 1",
         "percent",
-        of_variance(lambda variance: variance.share_below_one),
+        "variance.share_below_one",
         "Share of the sets with a variance below 1, where a normalizer that divides by it expands.",
     ),
     ReadColumn(
         "near eps",
         "percent",
-        of_variance(lambda variance: variance.share_eps),
+        "variance.share_eps",
         "Share of the sets with a variance below 10 eps, where eps decides the result.",
     ),
     ReadColumn("eps", "log10", log10_eps, "log10 of the stabiliser."),
-    ReadColumn("sets", "count", of_variance(lambda variance: variance.sets), "How many sets were normalized."),
-    ReadColumn("entries", "count", of_variance(lambda variance: variance.entries), "How many values one set holds."),
+    ReadColumn("sets", "count", "variance.sets", "How many sets were normalized."),
+    ReadColumn("entries", "count", "variance.entries", "How many values one set holds."),
     ReadColumn(
         "dead",
         "count",
-        lambda row: row.dead_channels,
+        "dead_channels",
         "Output channels that carry nothing: their scale or filter is zero, or their input constant.",
     ),
-    ReadColumn("channels", "count", lambda row: row.channels, "Output channels."),
-    ReadColumn("parameters", "count", lambda row: row.parameters, "How many the layer holds."),
+    ReadColumn("channels", "count", "channels", "Output channels."),
+    ReadColumn("parameters", "count", "parameters", "How many the layer holds."),
     ReadColumn("output", "name", lambda row: shape(row.output_shape), "Shape of the output."),
     ReadColumn("notes", "text", lambda row: "; ".join(row.notes) or None, "What was not measured here, and why."),
 )
@@ -290,7 +277,7 @@ def _details(audit: Audit) -> list[Block]:
     growth, useless = growth_chart(audit), why_useless(audit) is not None  # it would press all others into one point
     ladder = None if useless else bracket_chart(audit.ladder, title="The same limit, bounded in several ways")
     time = () if audit.seconds is None else (("time", format_cell(audit.seconds, "seconds")),)
-    what = (Column(title="what", kind="name"), Column(title="value"))
+    what = (Column("what", "name"), Column("value"))
     return [
         *part(
             "How much a change can grow",
@@ -334,7 +321,7 @@ def _details(audit: Audit) -> list[Block]:
 
 def _brief(audit: Audit) -> list[Block]:
     shown_above = set(cuts(audit))
-    columns = (Column(title="not measured"), Column(title="why"))
+    columns = (Column("not measured"), Column("why"))
     blocks = [
         Text(body=audit.verdict, lead=True),
         *(Text(body=sentence) for sentence in headline(audit)),

@@ -20,7 +20,7 @@ from ..report.document import Block, Cell, Chart, Column, Document, ReadColumn, 
 from ..report.glossary import glossary
 from ..report.words import factor, format_cell, listed, pluralise
 from .audit import cut_short, not_measured, own_gain, part, sensitivity_lower, sensitivity_upper, useful_bound
-from .audit_words import NAMED, notices, steps, tally, to_see_more, why_useless
+from .check import NAMED, notices, steps, tally, to_see_more, why_useless
 from .radii import compared_curves, compared_radii
 
 
@@ -333,7 +333,7 @@ def _ladder_table(audits: Mapping[str, Audit]) -> Table | None:
     return Table(
         title="Upper sides by method (log10)",
         caption=f"{READING} {_reading_delta(audits)}",
-        columns=(Column(title="bound"), *_compared_columns(audits), Column(title="methods")),
+        columns=(Column("bound"), *_compared_columns(audits), Column("methods")),
         rows=tuple((label, *_compare_values(values), ", ".join(names)) for label, names, values in rungs),
     )
 
@@ -361,10 +361,8 @@ def _reading_delta(audits: Mapping[str, Audit]) -> str:
 
 def _compared_columns(audits: Mapping[str, Audit]) -> list[Column]:
     first, *others = audits
-    differences = [
-        Column(title=f"Δ {name}", kind="log10", help=f"{name} less {first}: 1 is ten times as much.") for name in others
-    ]
-    return [*(Column(title=name, kind="log10") for name in audits), *differences]
+    differences = [Column(f"Δ {name}", "log10", f"{name} less {first}: 1 is ten times as much.") for name in others]
+    return [*(Column(name, "log10") for name in audits), *differences]
 
 
 def _compare_values(values: Sequence[float | None]) -> list[Cell]:
@@ -430,8 +428,8 @@ def _layer_table(
     if not lines:
         return None
     caption = _reading_delta(audits)
-    columns = [Column(title="layer", kind="name"), Column(title="kind", kind="name"), *_compared_columns(audits)]
-    owners = Column(title="only in", help="The audits that have this layer, where not all do.")
+    columns = [Column("layer", "name"), Column("kind", "name"), *_compared_columns(audits)]
+    owners = Column("only in", help="The audits that have this layer, where not all do.")
     if all(line[-1] is None for line in lines):
         return Table(title=title, caption=caption, columns=tuple(columns), rows=tuple(line[:-1] for line in lines))
     return Table(title=title, caption=caption, columns=(*columns, owners), rows=tuple(lines))

@@ -183,15 +183,15 @@ def _eigenvalues(spectrum: Spectrum) -> Table:
     residuals = (*spectrum.residuals, *reversed(spectrum.bottom_residuals))
     errors = (*spectrum.errors, *reversed(spectrum.bottom_errors))
     columns: tuple[Column, ...] = (
-        Column(title="which", kind="name"),
-        Column(title="eigenvalue", kind="number"),
-        Column(title="residual", kind="number", help="norm(H v - value v) of the unit vector"),
-        Column(title="error", kind="number", help="how far the eigenvalue is off, estimated"),
+        Column("which", "name"),
+        Column("eigenvalue", "number"),
+        Column("residual", "number", "norm(H v - value v) of the unit vector"),
+        Column("error", "number", "how far the eigenvalue is off, estimated"),
     )
     rows = list(zip(_ranks(spectrum), values, residuals, errors))
     if not spectrum.undeflated:
         return Table(title="Eigenvalues", columns=columns, rows=tuple(rows), caption=READING)
-    columns += (Column(title="with symmetry directions", kind="number", help="nothing projected out"),)
+    columns += (Column("with symmetry directions", "number", "nothing projected out"),)
     raw = (*spectrum.undeflated, *([None] * len(values)))
     wide = tuple((*row, value) for row, value in zip(rows, raw))
     return Table(title="Eigenvalues", columns=columns, rows=wide, caption=READING)
@@ -240,11 +240,11 @@ def _block_table(spectrum: Spectrum) -> list[Block]:
     if not spectrum.blocks:
         return []
     columns = (
-        Column(title="parameter", kind="name"),
-        Column(title="entries", kind="count"),
-        Column(title="largest eigenvalue", kind="number"),
-        Column(title="residual", kind="number"),
-        Column(title="converged"),
+        Column("parameter", "name"),
+        Column("entries", "count"),
+        Column("largest eigenvalue", "number"),
+        Column("residual", "number"),
+        Column("converged"),
     )
     rows = tuple((b.name, b.size, b.eigenvalue, b.residual, "yes" if b.converged else "no") for b in spectrum.blocks)
     caption = "The largest eigenvalue of each parameter's diagonal block: the curvature where nothing else moves."
@@ -255,13 +255,13 @@ def _invariants(spectrum: Spectrum) -> list[Block]:
     if not spectrum.invariants:
         return []
     columns = (
-        Column(title="weight", kind="name"),
-        Column(title="unit", kind="name", help="what can be scaled on its own"),
-        Column(title="groups", kind="count"),
-        Column(title="defect", kind="number", help="largest cosine between a group's weight and its gradient"),
-        Column(title="norm", kind="number", help="root mean square over the groups"),
-        Column(title="effective rate", kind="number", help="the safe learning rate over the squared norm"),
-        Column(title="projected out", kind="count"),
+        Column("weight", "name"),
+        Column("unit", "name", "what can be scaled on its own"),
+        Column("groups", "count"),
+        Column("defect", "number", "largest cosine between a group's weight and its gradient"),
+        Column("norm", "number", "root mean square over the groups"),
+        Column("effective rate", "number", "the safe learning rate over the squared norm"),
+        Column("projected out", "count"),
     )
     rates = spectrum.safe_effective_rates
     rows = tuple(
@@ -290,9 +290,9 @@ def smoothness_document(smoothness: Smoothness, *, brief: bool = False) -> Docum
         )
         blocks += [Figures(items=items), _loss_chart(smoothness)]
     columns = (
-        Column(title="step", kind="count"),
+        Column("step", "count"),
         *(
-            Column(title=title, kind="number")
+            Column(title, "number")
             for title in ("loss", "gradient", "least loss", "most loss", "predictiveness", "effective beta")
         ),
     )
@@ -341,14 +341,14 @@ def flatness_document(flatness: Flatness, *, brief: bool = False) -> Document:
         ]
         blocks += [Figures(items=tuple(items)), *_charts(flatness)]
     columns = [
-        Column(title="noise", kind="percent", help="relative to the weights"),
-        Column(title="loss", kind="number", help="noise scaled by group"),
-        Column(title="±", kind="number", help="standard error"),
-        Column(title="raw loss", kind="number", help="depends on the scale of the weights"),
+        Column("noise", "percent", "relative to the weights"),
+        Column("loss", "number", "noise scaled by group"),
+        Column("±", "number", "standard error"),
+        Column("raw loss", "number", "depends on the scale of the weights"),
     ]
     rows: list[tuple[Any, ...]] = [(n.level, n.loss.value, n.loss.error, n.raw_loss.value) for n in flatness.noise]
     if flatness.accuracy is not None:
-        columns += [Column(title="accuracy", kind="percent"), Column(title="raw accuracy", kind="percent")]
+        columns += [Column("accuracy", "percent"), Column("raw accuracy", "percent")]
         rows = [
             (*row, n.accuracy and n.accuracy.value, n.raw_accuracy and n.raw_accuracy.value)
             for row, n in zip(rows, flatness.noise)
@@ -411,9 +411,9 @@ def margins_document(margins: Margins, *, brief: bool = False) -> Document:
         ]
         blocks += [Figures(items=tuple(items)), _histogram(margins)]
     columns = (
-        Column(title="share of samples below", kind="percent"),
-        Column(title="margin", kind="number"),
-        *(Column(title=f"over {scope.upper()}", kind="number") for scope in margins.log10_constants),
+        Column("share of samples below", "percent"),
+        Column("margin", "number"),
+        *(Column(f"over {scope.upper()}", "number") for scope in margins.log10_constants),
     )
     scaled = [sorted(margins.normalised(scope)) for scope in margins.log10_constants]
     ordered = sorted(margins.margin)

@@ -68,18 +68,18 @@ def _figures(bounds: Generalization) -> Figures:
 
 def _table(bounds: Generalization, *, brief: bool) -> Table:
     columns = [
-        Column(title="bound", kind="name"),
-        Column(title="value", kind="number"),
-        Column(title="evidence"),
-        Column(title="says", help="vacuous: at least as large as what it bounds can be"),
-        Column(title="of what"),
+        Column("bound", "name"),
+        Column("value", "number"),
+        Column("evidence"),
+        Column("says", help="vacuous: at least as large as what it bounds can be"),
+        Column("of what"),
     ]
     rows = [(one.name, one.value, one.evidence, _says(one), one.speaks_of) for one in bounds.rows]
     if not brief:
         columns += [
-            Column(title="as printed", kind="log10", help="the formula as a paper prints it, log10"),
-            Column(title="source"),
-            Column(title="note"),
+            Column("as printed", "log10", "the formula as a paper prints it, log10"),
+            Column("source"),
+            Column("note"),
         ]
         rows = [(*row, one.log10_as_printed, one.source, one.note) for row, one in zip(rows, bounds.rows)]  # type: ignore[misc]
     caption = (
@@ -97,10 +97,10 @@ def _says(one: BoundRow) -> str:
 
 def _conditions(bounds: Generalization) -> Table:
     columns = (
-        Column(title="bound", kind="name"),
-        Column(title="condition"),
-        Column(title="here"),
-        Column(title="why"),
+        Column("bound", "name"),
+        Column("condition"),
+        Column("here"),
+        Column("why"),
     )
     rows = [
         (one.name, each.what, each.status, each.why)
@@ -111,17 +111,17 @@ def _conditions(bounds: Generalization) -> Table:
 
 
 def _summands(bounds: Generalization) -> Table:
-    columns = (Column(title="bound", kind="name"), Column(title="term"), Column(title="value", kind="number"))
+    columns = (Column("bound", "name"), Column("term"), Column("value", "number"))
     rows = [(one.name, each.name, each.value) for one in bounds.rows for each in one.terms]
     return Table(title="Terms of each bound", columns=columns, rows=tuple(rows))
 
 
 def _parts(bounds: Generalization) -> Table:
     columns = (
-        Column(title="error", kind="name"),
-        Column(title="from", kind="number"),
-        Column(title="to", kind="number"),
-        Column(title="why"),
+        Column("error", "name"),
+        Column("from", "number"),
+        Column("to", "number"),
+        Column("why"),
     )
     rows = tuple((part.name, part.low, part.high, part.why) for part in bounds.parts)
     return Table(title=f"The three errors of the model ({bounds.loss})", columns=columns, rows=rows)

@@ -21,8 +21,7 @@ from ..monitor.log import FILE, LogReading, read_line
 from ..monitor.run import Run
 from ..report.document import Curve, Curves
 from ..report.html import live_page
-from ..report.limits import CUT_CAPTION_LETTERS, MAX_CURVES, MAX_ROWS, cut_text, left_out
-from ..report.words import listed, visible
+from ..report.words import CUT_CAPTION_LETTERS, MAX_CURVES, MAX_ROWS, cut_text, left_out, listed, visible
 from .run import (
     MOST,
     PARTS,

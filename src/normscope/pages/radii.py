@@ -9,8 +9,8 @@ from statistics import median
 
 from ..bounds.radius.radii import COLUMNS, Radii
 from ..report.document import Block, Cell, Chart, Column, Document, Figure, Figures, Notice, Series, Table, Text
-from ..report.drawing import tick_text, ticks
 from ..report.glossary import glossary
+from ..report.svg import tick_text, ticks
 from ..report.words import format_cell, listed, pluralise, shape
 
 STEPS = 36
@@ -73,12 +73,12 @@ def accuracy_table(radii: Radii, at: Sequence[float] | None = None, *, title: st
     """Return certified accuracy and accuracy under attack at several radii."""
     points = radii.curve(at)
     columns = [
-        Column(title="radius", kind="number", help="l2 distance in the units of the model's input"),
-        Column(title="certified", kind="percent", help=f"{_kept(radii)} within the radius"),
+        Column("radius", "number", "l2 distance in the units of the model's input"),
+        Column("certified", "percent", f"{_kept(radii)} within the radius"),
     ]
     rows: list[tuple[float | None, ...]] = [(point.radius, point.certified) for point in points]
     if points and points[0].attacked is not None:
-        columns.append(Column(title="under attack", kind="percent", help="no change within the radius was found"))
+        columns.append(Column("under attack", "percent", "no change within the radius was found"))
         rows = [(*row, point.attacked) for row, point in zip(rows, points, strict=True)]
     return Table(title=title, columns=tuple(columns), rows=tuple(rows), caption=_reading(radii))
 
@@ -97,15 +97,15 @@ def compared_radii(radii: Mapping[str, Radii], at: Sequence[float] | None = None
     Without `at` these are round numbers just below the median of what is certified, and of what attacks find.
     """
     at = _instructive(radii) if at is None else at
-    columns = [Column(title="network")]
+    columns = [Column("network")]
     labelled = all(one.labelled for one in radii.values())
     if labelled:
-        columns.append(Column(title="accuracy", kind="percent", help="of the samples certified"))
+        columns.append(Column("accuracy", "percent", "of the samples certified"))
     for word, note in (
         ("certified", "right, and provably right within"),
         ("attacked", "still right under attack within"),
     ):
-        columns += [Column(title=f"{word} {tick_text(r)}", kind="percent", help=f"{note} {tick_text(r)}") for r in at]
+        columns += [Column(f"{word} {tick_text(r)}", "percent", f"{note} {tick_text(r)}") for r in at]
     rows: list[tuple[Cell, ...]] = []
     for name, one in radii.items():
         points = one.curve(at)
@@ -226,16 +226,14 @@ def _chart(radii: Radii) -> list[Block]:
 
 def _samples(radii: Radii, *, title: str = "", brief: bool = False) -> Table:
     columns: tuple[Column, ...] = (
-        Column(title="sample", kind="count"),
-        Column(title="label", kind="count", help="the class that was given"),
-        Column(title="predicted", kind="count", help="the class that the model gives"),
-        Column(title="margin", kind="number", help="the output of the class above the largest other one"),
-        Column(title="certified", kind="number", help="within this radius the class provably wins"),
-        Column(
-            title="attacked", kind="number", help="length of the smallest change found that makes another class win"
-        ),
-        Column(title="by", kind="name", help="bounds over the ball, or the constant over all inputs"),
-        Column(title="evidence", kind="name"),
+        Column("sample", "count"),
+        Column("label", "count", "the class that was given"),
+        Column("predicted", "count", "the class that the model gives"),
+        Column("margin", "number", "the output of the class above the largest other one"),
+        Column("certified", "number", "within this radius the class provably wins"),
+        Column("attacked", "number", "length of the smallest change found that makes another class win"),
+        Column("by", "name", "bounds over the ball, or the constant over all inputs"),
+        Column("evidence", "name"),
     )
     rows: tuple[tuple[Cell, ...], ...] = tuple(
         (index, *(getattr(radii, name)[index] for name in COLUMNS[:-1]), radii.evidence[index].name)
@@ -250,7 +248,7 @@ def _samples(radii: Radii, *, title: str = "", brief: bool = False) -> Table:
 
 
 def _provenance(radii: Radii) -> Table:
-    columns = (Column(title="what", kind="name"), Column(title="value"))
+    columns = (Column("what", "name"), Column("value"))
     rows = (
         *radii.provenance.items(),
         ("input of one sample", shape(radii.input_shape) or "unknown"),

@@ -30,10 +30,9 @@ from ..report.document import (
     Text,
 )
 from ..report.glossary import glossary
-from ..report.limits import MAX_CURVES, left_out
-from ..report.words import pluralise
+from ..report.words import MAX_CURVES, left_out, pluralise
 from .audit import part
-from .audit_words import notices, tally
+from .check import notices, tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -416,7 +415,7 @@ def _near(rules: tuple[tuple[str, float], ...], curves: Sequence[Curve]) -> tupl
 
 def settings_table(run: Run) -> Table | None:
     """Return the settings of a run as a table; None where none is known."""
-    columns = (Column(title="what", kind="name"), Column(title="value"))
+    columns = (Column("what", "name"), Column("value"))
     rows: list[tuple[Cell, ...]] = list(settings(run).items())
     return Table(columns=columns, rows=tuple(rows)) if rows else None
 
@@ -478,14 +477,14 @@ COURSE = (
 def layer_tables(run: Run) -> list[Table | None]:
     """Return the weights by operator norm, the normalizers by input variance, and the histograms of the full tier."""
     weights: list[tuple[Column, Callable[[LayerRecord], Cell]]] = [
-        (Column(title="feeds", kind="name", help="The normalizer behind it."), lambda layer: layer.normalizer),
+        (Column("feeds", "name", "The normalizer behind it."), lambda layer: layer.normalizer),
         (
-            Column(title="invariant", kind="name", help="What can be rescaled without changing the output."),
+            Column("invariant", "name", "What can be rescaled without changing the output."),
             lambda layer: layer.invariant,
         ),
     ]
     normalizers: list[tuple[Column, Callable[[LayerRecord], Cell]]] = [
-        (Column(title="eps", kind="number"), lambda layer: layer.eps)
+        (Column("eps", "number"), lambda layer: layer.eps)
     ]
     return [
         _table(run, "weight", "log10_norm", "Weights: operator norm (log10)", weights, WEIGHTS),
@@ -499,9 +498,7 @@ def histogram_table(run: Run) -> Table | None:
     records = [record for record in run.records if record.histograms]
     if not records:
         return None
-    columns: list[tuple[Column, list[Cell]]] = [
-        (Column(title="layer", kind="name"), [layer.name for layer in run.of("weight")])
-    ]
+    columns: list[tuple[Column, list[Cell]]] = [(Column("layer", "name"), [layer.name for layer in run.of("weight")])]
     for what in ("weight", "gradient"):
         for when, record in (("first", records[0]), ("last", records[-1])):
             rows = record.histograms.get(what) or (None,) * len(run.of("weight"))
@@ -510,8 +507,8 @@ def histogram_table(run: Run) -> Table | None:
                 None if row is None else sparkline([n or 0.0 for n in row[1:]], HISTOGRAM_BINS) for row in rows
             ]
             step = f"at step {record.step:,}"
-            columns.append((Column(title=f"{what}s, {when}", kind="name", help=f"Shares in 33 bins, {step}."), spreads))
-            size = Column(title="size", kind="number", help=f"Root mean square of the entries, {step}.")
+            columns.append((Column(f"{what}s, {when}", "name", f"Shares in 33 bins, {step}."), spreads))
+            size = Column("size", "number", f"Root mean square of the entries, {step}.")
             columns.append((size, sizes))
     return Table(
         title="Histograms of weights and gradients",
@@ -534,16 +531,16 @@ def _table(
         return None
     course = run.course(kind, quantity)
     columns: list[tuple[Column, list[Cell]]] = [
-        (Column(title="layer", kind="name"), [layer.name for layer in layers]),
-        (Column(title="kind", kind="name"), [layer.family for layer in layers]),
+        (Column("layer", "name"), [layer.name for layer in layers]),
+        (Column("kind", "name"), [layer.family for layer in layers]),
     ]
     columns += [(column, [read(layer) for layer in layers]) for column, read in fixed]
     spans = [ends(course.get(layer.name, ())) for layer in layers]
     for index, (name, meaning) in enumerate(COURSE):
-        columns.append((Column(title=name, kind="log10", help=f"log10, {meaning}."), [cells[index] for cells in spans]))
+        columns.append((Column(name, "log10", f"log10, {meaning}."), [cells[index] for cells in spans]))
     for last in lasts:
         cells: list[Cell] = list(run.last(kind, last.quantity))
-        columns.append((Column(title=last.title, kind=last.kind, help=last.help), cells))
+        columns.append((Column(last.title, last.kind, last.help), cells))
     kept = [(column, cells) for column, cells in columns if any(cell is not None for cell in cells)]
     return Table(title=title, columns=tuple(column for column, _ in kept), rows=tuple(zip(*(c for _, c in kept))))
 

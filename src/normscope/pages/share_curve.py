@@ -125,9 +125,9 @@ def _shares(curve: ShareCurve) -> Table | None:
     return Table(
         title="By share of the data",
         columns=(
-            Column(title="share", kind="text", help="of the distribution that the samples come from"),
-            Column(title="at the samples (DATA)", kind="log10", help="the growth that this share does not exceed"),
-            Column(title="in a domain (DOMAIN)", kind="log10", help="over all of a set in which this share lies"),
+            Column("share", "text", "of the distribution that the samples come from"),
+            Column("at the samples (DATA)", "log10", "the growth that this share does not exceed"),
+            Column("in a domain (DOMAIN)", "log10", "over all of a set in which this share lies"),
         ),
         rows=tuple((_percent(share), *map(_known, high)) for share, *high in points),
         caption=f"Exponents of ten; each holds with confidence {100 * curve.confidence:g} %, one at a time.",
@@ -138,28 +138,11 @@ def _domains(curve: ShareCurve) -> Table | None:
     if not curve.domains:
         return None
     columns: tuple[ReadColumn[DomainPoint], ...] = (
-        ReadColumn(
-            "ranges", "text", lambda point: point.width, "how wide they are, beside what was seen at the samples"
-        ),
-        ReadColumn(
-            "growth, at most",
-            "log10",
-            lambda point: point.bracket.log10_upper,
-            "of a small change, at every input inside",
-        ),
-        ReadColumn(
-            "fresh samples inside",
-            "percent",
-            lambda point: None if point.coverage is None else point.coverage.share,
-            "of those that did not define it",
-        ),
-        ReadColumn(
-            "at least",
-            "text",
-            lambda point: None if point.coverage is None else point.coverage.at_least,
-            "of the distribution, with that confidence",
-        ),
-        ReadColumn("method", "name", lambda point: point.bracket.method),
+        ReadColumn("ranges", "text", "width", "how wide they are, beside what was seen at the samples"),
+        ReadColumn("growth, at most", "log10", "bracket.log10_upper", "of a small change, at every input inside"),
+        ReadColumn("fresh samples inside", "percent", "coverage.share", "of those that did not define it"),
+        ReadColumn("at least", "text", "coverage.at_least", "of the distribution, with that confidence"),
+        ReadColumn("method", "name", "bracket.method"),
     )
     caption = (
         f"Recorded over {_count_recorded(curve)}. A domain need not be convex: between two inputs the bound holds if "
@@ -229,9 +212,9 @@ def _quantile_table(bracket: DataBracket, points: list[tuple[float, float, float
     return Table(
         title="By share of the data",
         columns=(
-            Column(title="share", kind="text", help="of the distribution"),
-            Column(title="at least", kind="log10", help="the quantile is no smaller, with that confidence"),
-            Column(title="at most", kind="log10", help="the quantile is no larger, with that confidence"),
+            Column("share", "text", "of the distribution"),
+            Column("at least", "log10", "the quantile is no smaller, with that confidence"),
+            Column("at most", "log10", "the quantile is no larger, with that confidence"),
         ),
         rows=tuple((_percent(share), low, high) for share, low, high in points),
         caption=f"Each side holds with confidence {bracket.confidence:g}, one at a time. Exponents of ten of the norm.",
@@ -255,11 +238,11 @@ def _part_table(parts: Mapping[str, DataBracket], title: str, what: str) -> Tabl
     return Table(
         title=title,
         columns=(
-            Column(title=what, kind="name"),
-            Column(title="samples", kind="count"),
-            Column(title="median, at most", kind="log10", help="half of the data do not exceed it"),
-            Column(title=f"{100 * one.share:g} %, at most", kind="log10", help="with that confidence"),
-            Column(title="largest seen", kind="log10"),
+            Column(what, "name"),
+            Column("samples", "count"),
+            Column("median, at most", "log10", "half of the data do not exceed it"),
+            Column(f"{100 * one.share:g} %, at most", "log10", "with that confidence"),
+            Column("largest seen", "log10"),
         ),
         rows=tuple(
             (name, part.samples, *(_known(part.limits(share)[1]) for share in (0.5, part.share)), part.largest[0][1])
@@ -274,8 +257,8 @@ def _largest_table(bracket: DataBracket) -> Table:
     return Table(
         title="Samples with the largest norms",
         columns=(
-            Column(title="sample", kind="count", help="its index in the order of the data, from 0"),
-            Column(title="norm", kind="log10", help="of the Jacobian there, at most"),
+            Column("sample", "count", "its index in the order of the data, from 0"),
+            Column("norm", "log10", "of the Jacobian there, at most"),
         ),
         rows=bracket.largest,
         caption="Look at these first: outliers, broken samples and inputs close to a jump of the function are here.",

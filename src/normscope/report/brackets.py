@@ -60,15 +60,10 @@ def _agree(one: Bracket, other: Bracket) -> bool:
 def bracket_table(brackets: Mapping[str, Bracket], *, title: str = "", caption: str = "") -> Table:
     """Return one row per bracket: its methods, both sides as exponents of ten, the evidence and remarks."""
     columns: tuple[ReadColumn[Rung], ...] = (
-        ReadColumn("bound", "text", lambda rung: rung.label, "What is done; methods that agree stand in one line."),
-        ReadColumn(
-            "lower",
-            "log10",
-            lambda rung: rung.bracket.log10_lower,
-            "log10 of the side that inputs which were found attain.",
-        ),
-        ReadColumn("upper", "log10", lambda rung: rung.bracket.log10_upper, "log10 of the side that bounds it."),
-        ReadColumn("scope", "name", lambda rung: rung.bracket.scope.value, "Over which inputs it speaks."),
+        ReadColumn("bound", "text", "label", "What is done; methods that agree stand in one line."),
+        ReadColumn("lower", "log10", "bracket.log10_lower", "log10 of the side that inputs which were found attain."),
+        ReadColumn("upper", "log10", "bracket.log10_upper", "log10 of the side that bounds it."),
+        ReadColumn("scope", "name", "bracket.scope.value", "Over which inputs it speaks."),
         ReadColumn(
             "evidence",
             "name",

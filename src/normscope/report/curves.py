@@ -115,10 +115,10 @@ def as_table(curves: Curves) -> Table | None:
     left = len(drawn) - len(rows)
     xs = [x for curve in curves.curves for x, _ in curve.points]
     ends = f"{curves.along} {count_text(min(xs))} to {count_text(max(xs))}"
-    kinds = [Column(title=title, kind="number") for title in ("first", "last", "least", "most")]
+    kinds = [Column(title, "number") for title in ("first", "last", "least", "most")]
     return Table(
         title=f"{curves.title} ({curves.axis}, {ends})" if curves.axis else f"{curves.title} ({ends})",
-        columns=(Column(title="curve", kind="name"), *kinds, Column(title="course", kind="name")),
+        columns=(Column("curve", "name"), *kinds, Column("course", "name")),
         rows=tuple(rows),
         caption=f"Those that moved most; {left:,} more are in the HTML report." if left else "",
     )
@@ -127,7 +127,7 @@ def as_table(curves: Curves) -> Table | None:
 def path_ends(circle: Circle) -> Table:
     """Return the ends of paths around a circle as lines of text, for a terminal."""
     rows = tuple((path.name, *path.points[-1]) for path in circle.paths if path.points)
-    columns = (Column(title="path", kind="name"), *(Column(title=t, kind="number") for t in (circle.along, "radius")))
+    columns = (Column("path", "name"), *(Column(t, "number") for t in (circle.along, "radius")))
     return Table(title=circle.title, columns=columns, rows=rows, caption=circle.caption)
 
 

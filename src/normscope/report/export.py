@@ -9,8 +9,7 @@ from importlib.resources import files
 
 from ..core.markup import escaped
 from .document import Chart, Circle, Curves, Table
-from .drawing import tag
-from .svg import chart_svg, swatch
+from .svg import chart_svg, swatch, tag
 from .svg_curves import circle_svg, curve_swatch, curves_svg
 
 WIDTH, TOP, LINE, ACROSS = 960.0, 40.0, 20.0, 3

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ..core.markup import escaped
 from .curves import MeasuredStretch, count_text, places, thinned
 from .document import Circle, Curve, Curves, Mark
-from .drawing import Frame, arrow, grid_lines, number_text, rule_lines, scale_of, svg_tag, swatch_tag, tag, ticks
+from .svg import Frame, arrow, grid_lines, number_text, rule_lines, scale_of, svg_tag, swatch_tag, tag, ticks
 
 DEPTHS = 10
 """Classes `d0` to `d9` of the style sheet: colours from the first layer to the last."""

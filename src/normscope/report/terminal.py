@@ -23,8 +23,7 @@ from .document import (
     Table,
     Text,
 )
-from .limits import within_limits
-from .words import LEVELS, format_cell, visible
+from .words import LEVELS, format_cell, visible, within_limits
 
 if TYPE_CHECKING:
     import rich.console

@@ -20,7 +20,7 @@ from ...core.options import check_numbers
 from ...core.progress import Progress
 from ...core.untouched import outside_inference_mode
 from ...graph.call import batches_of
-from ...report.shown import Shown
+from ...report.document import Shown
 from ..captured import Bounding, Captured, check_option
 from ..data.quantile import SHARES, DataBracket, check_shares, draws_needed
 from ..data.streaming import INDEPENDENT, SampleNorms
