@@ -28,7 +28,7 @@ from ..core.errors import InputError
 from ..core.files import write_text
 from ..pages.radii import radii_document
 from ..report.brackets import bracket_table
-from ..report.document import Document, ReadColumn, Text, tabulate
+from ..report.document import Document, ReadColumn, Text, read_from, tabulate
 from ..report.terminal import print_document
 from ..rules.registry import Operator, operators
 from .data_forms import open_data, open_labelled
@@ -496,7 +496,10 @@ def ops(as_json: bool = typer.Option(False, "--json", help="Print JSON instead o
     opaque is not followed by the checker, which says so.
     """
     if as_json:
-        rows = [{KEYS.get(column.title, column.title): column.cell(one) for column in COLUMNS} for one in operators()]
+        rows = [
+            {KEYS.get(column.title, column.title): read_from(one, column.read) for column in COLUMNS}
+            for one in operators()
+        ]
         typer.echo(json_format.dumps(rows, indent=2))
     else:
         caption = "Every example of every rule runs through the same soundness tests."

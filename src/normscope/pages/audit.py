@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from ..core.cost import Cost
-from ..diagnosis.audit_result import Audit, Row, Variance
+from ..diagnosis.audit_result import Audit, Row
 from ..diagnosis.branches import branch_lines, main_line
 from ..diagnosis.findings.loose import useful
 from ..report.brackets import bracket_chart, bracket_table
 from ..report.document import (
     Block,
-    Cell,
     Chart,
     Column,
     Document,
     Figures,
     Kind,
     Notice,
+    Read,
     ReadColumn,
     Series,
     Table,
     Text,
+    read_from,
     tabulate,
 )
 from ..report.glossary import glossary
@@ -79,16 +80,6 @@ def cost_table(cost: Cost | None) -> Table | None:
     )
 
 
-def norm_lower(row: Row) -> float | None:
-    """Return log10 of the lower side of a weight layer's norm."""
-    return None if row.norm is None else row.norm.log10_lower
-
-
-def norm_upper(row: Row) -> float | None:
-    """Return log10 of the upper side of a weight layer's norm."""
-    return None if row.norm is None else row.norm.log10_upper
-
-
 def own_gain(row: Row) -> float | None:
     """Return log10 of a row's own constant: a weight layer's norm, a normalizer's constant over all inputs."""
     return row.log10_exact if row.norm is None else row.norm.log10_upper
@@ -100,19 +91,9 @@ def sensitivity_lower(row: Row) -> float | None:
     return None if sides is None or (sides.log10_lower == -math.inf < sides.log10_upper) else sides.log10_lower
 
 
-def sensitivity_upper(row: Row) -> float | None:
-    """Return log10 of the upper side of a weight's sensitivity."""
-    return None if row.sensitivity is None else row.sensitivity.log10_upper
-
-
 def log10_eps(row: Row) -> float | None:
     """Return log10 of a normalizer's stabiliser, if it saw data and has one."""
     return math.log10(row.variance.eps) if row.variance is not None and row.variance.eps > 0 else None
-
-
-def of_variance(read: Callable[[Variance], Cell]) -> Callable[[Row], Cell]:
-    """Return a function that reads a figure of a row's variance, and gives None where the row has no variance."""
-    return lambda row: None if row.variance is None else read(row.variance)
 
 
 _COLUMNS: tuple[ReadColumn[Row], ...] = (
@@ -126,9 +107,14 @@ _COLUMNS: tuple[ReadColumn[Row], ...] = (
         "normalizer over all inputs.",
     ),
     ReadColumn(
-        "norm, lower", "log10", norm_lower, "log10 of a weight layer's operator norm: the side that is attained."
+        "norm, lower",
+        "log10",
+        "norm.log10_lower",
+        "log10 of a weight layer's operator norm: the side that is attained.",
     ),
-    ReadColumn("norm, upper", "log10", norm_upper, "log10 of a weight layer's operator norm: the side that bounds it."),
+    ReadColumn(
+        "norm, upper", "log10", "norm.log10_upper", "log10 of a weight layer's operator norm: the side that bounds it."
+    ),
     ReadColumn(
         "evidence",
         "name",
@@ -170,7 +156,7 @@ _COLUMNS: tuple[ReadColumn[Row], ...] = (
     ReadColumn(
         "sensitivity, upper",
         "log10",
-        sensitivity_upper,
+        "sensitivity.log10_upper",
         "log10 of the same for every value of the weight, all others as they are: norm(H) of what the layer reads "
         "times the constant of the network behind it.",
     ),
@@ -283,7 +269,9 @@ def _details(audit: Audit) -> list[Block]:
             "How much a change can grow",
             *(() if audit.mode is None else (Text(body=text) for text in headline(audit)[1:])),
             ladder,
-            _ladder(audit, "Bounds by method (log10)", READING_THE_LADDER),
+            bracket_table(audit.ladder, title="Bounds by method (log10)", caption=READING_THE_LADDER)
+            if audit.ladder
+            else None,
             *curve_part(audit.curve),
             term="ladder of bounds",
             folded=True,
@@ -327,7 +315,7 @@ def _brief(audit: Audit) -> list[Block]:
         *(Text(body=sentence) for sentence in headline(audit)),
         *notices(audit.findings, audit.layers),
         *cut_short({audit.name: audit}),
-        _ladder(audit, "bounds (log10)"),
+        bracket_table(audit.ladder, title="bounds (log10)") if audit.ladder else None,
         row_table(audit.layers, BRIEF, title="layers (log10)"),
         Table(columns=columns, rows=audit.skipped) if audit.skipped else None,
         *(Text(body=f"Note: {note}") for note in audit.notes if note not in shown_above),
@@ -368,32 +356,25 @@ def not_measured(audits: Mapping[str, Audit]) -> list[Notice]:
     ]
 
 
-def _ladder(audit: Audit, title: str, caption: str = "") -> Table | None:
-    return bracket_table(audit.ladder, title=title, caption=caption) if audit.ladder else None
-
-
 def row_series(
     name: str,
     style: Literal["line", "marks", "spans"],
     rows: Sequence[Row],
-    value: Callable[[Row], Cell],
-    until: Callable[[Row], Cell] | None = None,
+    value: Read[Row],
+    until: Read[Row] | None = None,
 ) -> list[Series]:
     """Return a list with one series over rows, or an empty list where no row has a value."""
-    values = _numbers(map(value, rows))
+    values = tuple(read_from(row, value) for row in rows)
     if all(item is None for item in values):
         return []
-    return [Series(name=name, style=style, values=values, until=until and _numbers(map(until, rows)))]
-
-
-def _numbers(cells: Iterable[Cell]) -> tuple[float | None, ...]:
-    return tuple(None if isinstance(cell, str) else cell for cell in cells)
+    ends = None if until is None else tuple(read_from(row, until) for row in rows)
+    return [Series(name=name, style=style, values=values, until=ends)]
 
 
 def growth_chart(audit: Audit) -> Chart | None:
     """Return the growth of a change by layer, seen and at most; the line of the bound ends where it is useless."""
     rows = audit.layers
-    trunk = _along(rows, "seen at the data", lambda row: row.log10_observed, lambda row: row.log10_trunk_observed)
+    trunk = _along(rows, "seen at the data", "log10_observed", "log10_trunk_observed")
     inside = row_series("inside branches", "line", rows, lambda row: row.log10_observed if row.bypassed else None)
     observed = [*trunk, *(replace(series, paths=branch_lines(rows), faint=True) for series in inside)]
     bound = _along(
@@ -427,21 +408,19 @@ def useful_bound(row: Row) -> float | None:
     return useful(row.log10_cumulative, row.log10_observed)
 
 
-def _along(
-    rows: Sequence[Row], name: str, own: Callable[[Row], Cell], at_branch: Callable[[Row], Cell]
-) -> list[Series]:
+def _along(rows: Sequence[Row], name: str, own: Read[Row], at_branch: Read[Row]) -> list[Series]:
     """Return values along the main line: those of its own rows, and those at the points where branches leave it."""
-    lines = row_series(name, "line", rows, lambda row: at_branch(row) if row.bypassed else own(row))
+    lines = row_series(name, "line", rows, lambda row: read_from(row, at_branch if row.bypassed else own))
     return [replace(series, paths=(main_line(rows),)) for series in lines]
 
 
 def _gain_chart(audit: Audit) -> Chart | None:
     rows = audit.layers
     series = (
-        *row_series("weight layer", "spans", rows, norm_lower, norm_upper),
-        *row_series("normalizer, any input", "marks", rows, lambda row: row.log10_exact),
-        *row_series("normalizer, at the data", "marks", rows, lambda row: row.log10_at_data),
-        *row_series("normalizer with the layer before it", "marks", rows, lambda row: row.log10_folded),
+        *row_series("weight layer", "spans", rows, "norm.log10_lower", "norm.log10_upper"),
+        *row_series("normalizer, any input", "marks", rows, "log10_exact"),
+        *row_series("normalizer, at the data", "marks", rows, "log10_at_data"),
+        *row_series("normalizer with the layer before it", "marks", rows, "log10_folded"),
     )
     return _row_chart(
         rows,
@@ -456,9 +435,15 @@ def _gain_chart(audit: Audit) -> Chart | None:
 
 def _sensitivity_chart(audit: Audit) -> Chart | None:
     rows = [row for row in audit.layers if row.sensitivity is not None]
+
+    def upper_if(attained: bool) -> Read[Row]:
+        return lambda row: (
+            read_from(row, "sensitivity.log10_upper") if (sensitivity_lower(row) is not None) is attained else None
+        )
+
     series = (
-        *row_series("from the attained to the upper side", "spans", rows, sensitivity_lower, _upper_if(True)),
-        *row_series("upper side alone", "marks", rows, _upper_if(False)),
+        *row_series("from the attained to the upper side", "spans", rows, sensitivity_lower, upper_if(True)),
+        *row_series("upper side alone", "marks", rows, upper_if(False)),
     )
     return _row_chart(
         rows,
@@ -472,21 +457,11 @@ def _sensitivity_chart(audit: Audit) -> Chart | None:
     )
 
 
-def _upper_if(attained: bool) -> Callable[[Row], Cell]:
-    """Return a function that reads the upper side of sensitivities that have (or do not have) a lower side."""
-    return lambda row: sensitivity_upper(row) if (sensitivity_lower(row) is not None) is attained else None
-
-
 def _variance_chart(audit: Audit) -> Chart | None:
     rows = [row for row in audit.layers if row.variance is not None]
-    minimum, median, maximum = (
-        of_variance(lambda variance: variance.log10_min),
-        of_variance(lambda variance: variance.log10_median),
-        of_variance(lambda variance: variance.log10_max),
-    )
     series = (
-        *row_series("smallest to largest", "spans", rows, minimum, maximum),
-        *row_series("median", "marks", rows, median),
+        *row_series("smallest to largest", "spans", rows, "variance.log10_min", "variance.log10_max"),
+        *row_series("median", "marks", rows, "variance.log10_median"),
         *row_series("eps", "marks", rows, log10_eps),
     )
     return _row_chart(
@@ -502,24 +477,6 @@ def _variance_chart(audit: Audit) -> Chart | None:
     )
 
 
-def _row_chart(
-    rows: Sequence[Row],
-    series: tuple[Series, ...],
-    *,
-    title: str,
-    caption: str,
-    axis: str,
-    rules: tuple[tuple[str, float], ...] = (),
-    term: str = "",
-) -> Chart | None:
-    if not series:
-        return None
-    return Chart(
-        title=title,
-        labels=tuple(row.path for row in rows),
-        series=series,
-        caption=caption,
-        axis=axis,
-        rules=rules,
-        term=term,
-    )
+def _row_chart(rows: Sequence[Row], series: tuple[Series, ...], **texts: Any) -> Chart | None:
+    """Return a chart over rows, or None where it has no series; `texts` are the other fields of the chart."""
+    return Chart(labels=tuple(row.path for row in rows), series=series, **texts) if series else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
@@ -16,10 +16,23 @@ from ..diagnosis.findings.loose import useful
 from ..diagnosis.scope_shares import SHARE
 from ..diagnosis.verdict import groups, places, sentence
 from ..report.brackets import PLAIN
-from ..report.document import Block, Cell, Chart, Column, Document, ReadColumn, Series, Table, Text, tabulate
+from ..report.document import (
+    Block,
+    Cell,
+    Chart,
+    Column,
+    Document,
+    Read,
+    ReadColumn,
+    Series,
+    Table,
+    Text,
+    read_from,
+    tabulate,
+)
 from ..report.glossary import glossary
 from ..report.words import factor, format_cell, listed, pluralise
-from .audit import cut_short, not_measured, own_gain, part, sensitivity_lower, sensitivity_upper, useful_bound
+from .audit import cut_short, not_measured, own_gain, part, sensitivity_lower, useful_bound
 from .check import NAMED, notices, steps, tally, to_see_more, why_useless
 from .radii import compared_curves, compared_radii
 
@@ -89,7 +102,7 @@ def headline_table(audits: Mapping[str, Audit], accuracy: Mapping[str, float]) -
         ReadColumn(
             "growth at the data",
             "log10",
-            lambda named: None if named[1].observed is None else named[1].observed.log10_upper,
+            lambda named: read_from(named[1], "observed.log10_upper"),
             "log10 of how much a small change of the data grows at most: the largest Jacobian norm seen.",
         ),
         ReadColumn(
@@ -122,21 +135,14 @@ def _domain(audit: Audit) -> float | None:
 
 def _inside(audit: Audit) -> float | None:
     """Return the bound for inputs in the ranges of the data: that over the domain, or else that over all inputs."""
-    inside = _domain(audit)
-    if inside is not None:
-        return inside
-    return audit.lipschitz.log10_upper if audit.lipschitz is not None and has_use(audit) else None
+    inside, anywhere = _domain(audit), _any_input(audit)
+    return anywhere if inside is None and isinstance(anywhere, float) else inside
 
 
 def _any_input(audit: Audit) -> Cell:
-    if audit.lipschitz is None:
-        return None
-    return audit.lipschitz.log10_upper if has_use(audit) else "none"
-
-
-def has_use(audit: Audit) -> bool:
-    """Whether the bound over all inputs is useful."""
-    return why_useless(audit) is None
+    """Return the bound over all inputs, or "none" where it is useless."""
+    useless = audit.lipschitz is not None and why_useless(audit) is not None
+    return "none" if useless else read_from(audit, "lipschitz.log10_upper")
 
 
 Key = tuple[str, str, int]
@@ -205,6 +211,11 @@ def _blocks(
     observed, bounded, alone = _charts(audits, rows)
     first = observed or bounded or alone
     verdict, *figures = _opening(audits, accuracy)
+    common = sum(len(owners) == len(audits) for owners in rows.values())
+    about_layers = (
+        f"{pluralise(len(audits), 'audit')}, compared with {next(iter(audits))}: {pluralise(len(rows), 'layer')} by "
+        f"path, of which {common:,} in every audit."
+    )
     return [
         verdict,
         *([Text(body=about)] if about else []),
@@ -226,14 +237,17 @@ def _blocks(
             *(compared_curves(radii) if radii else []),
             **RADII,
         ),
-        *part("About these audits", _summary(audits, rows), _about_table(audits), folded=True),
+        *part("About these audits", Text(body=about_layers), _about_table(audits), folded=True),
     ]
 
 
 def _opening(audits: Mapping[str, Audit], accuracy: Mapping[str, float]) -> list[Block]:
     """Return the verdict, a warning where modes differ, and the headline figures."""
     verdict = Text(heading="Verdict", body=compared_verdict(audits), lead=True)
-    return [verdict, *_modes(audits), headline_table(audits, accuracy)]
+    modes = ", ".join(f"{name}: {audit.mode or 'weights only'}" for name, audit in audits.items())
+    warning = f"The audits were made in different modes, so their figures are of different functions ({modes})."
+    differ = len({audit.mode for audit in audits.values()}) > 1
+    return [verdict, *([Text(body=warning)] if differ else []), headline_table(audits, accuracy)]
 
 
 def _problems(audits: Mapping[str, Audit]) -> list[Block]:
@@ -243,14 +257,15 @@ def _problems(audits: Mapping[str, Audit]) -> list[Block]:
 
 def match_rows(audits: Mapping[str, Audit]) -> dict[Key, dict[str, Row]]:
     """Return every row of any audit by its path, in the order of each audit as far as these agree."""
-    keyed = {name: _key_rows(audit.layers) for name, audit in audits.items()}
-    by_key: dict[Key, dict[str, Row]] = {
-        key: {} for key in merged_order([[key for key, _ in rows] for rows in keyed.values()])
-    }
-    for name, rows in keyed.items():
-        for key, row in rows:
-            by_key[key][name] = row
-    return by_key
+    keyed: dict[str, dict[Key, Row]] = {}
+    for name, audit in audits.items():
+        runs: Counter[tuple[str, str]] = Counter()
+        keyed[name] = {}
+        for row in audit.layers:
+            keyed[name][row.path, row.role, runs[row.path, row.role]] = row
+            runs[row.path, row.role] += 1
+    order = merged_order(keyed.values())
+    return {key: {name: rows[key] for name, rows in keyed.items() if key in rows} for key in order}
 
 
 def merged_order(lists: Iterable[Iterable[Name]]) -> list[Name]:
@@ -274,38 +289,9 @@ def merged_order(lists: Iterable[Iterable[Name]]) -> list[Name]:
     return order
 
 
-def _key_rows(rows: Sequence[Row]) -> list[tuple[Key, Row]]:
-    """Return the rows of an audit, each with its key."""
-    runs: Counter[tuple[str, str]] = Counter()
-    keyed = []
-    for row in rows:
-        keyed.append(((row.path, row.role, runs[row.path, row.role]), row))
-        runs[row.path, row.role] += 1
-    return keyed
-
-
-def _summary(audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]) -> Text:
-    names = list(audits)
-    common = sum(len(owners) == len(names) for owners in rows.values())
-    return Text(
-        body=f"{pluralise(len(names), 'audit')}, compared with {names[0]}: {pluralise(len(rows), 'layer')} by path, of "
-        f"which {common:,} in every audit."
-    )
-
-
-def _modes(audits: Mapping[str, Audit]) -> list[Text]:
-    """Return a warning if the audits were made in different modes, and so measure different functions."""
-    if len({audit.mode for audit in audits.values()}) == 1:
-        return []
-    modes = ", ".join(f"{name}: {audit.mode or 'weights only'}" for name, audit in audits.items())
-    return [
-        Text(body=f"The audits were made in different modes, so their figures are of different functions ({modes}).")
-    ]
-
-
 def _left_out(audits: Mapping[str, Audit]) -> str:
     """Return a sentence that some bounds are not drawn; empty if all are."""
-    return "" if all(map(has_use, audits.values())) else LEFT_OUT
+    return "" if all(why_useless(audit) is None for audit in audits.values()) else LEFT_OUT
 
 
 def _about_table(audits: Mapping[str, Audit]) -> Table:
@@ -318,7 +304,7 @@ def _about_table(audits: Mapping[str, Audit]) -> Table:
         ReadColumn(
             "lower",
             "log10",
-            lambda named: None if named[1].lipschitz is None else named[1].lipschitz.log10_lower,
+            lambda named: read_from(named[1], "lipschitz.log10_lower"),
             "log10 of the growth between two inputs that were found.",
         ),
         ReadColumn("notes", "text", lambda named: "; ".join(named[1].notes) or None),
@@ -399,27 +385,24 @@ def _ladder_chart(audits: Mapping[str, Audit]) -> Chart | None:
 
 
 def _layer_tables(audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]) -> list[Table]:
-    measures: list[tuple[str, Callable[[Row], float | None]]] = [
-        ("Gain of each layer (log10)", own_gain),
-        ("Gain of a normalizer with the layer before it (log10)", lambda row: row.log10_folded),
-        ("Bound from the input to each layer (log10)", lambda row: row.log10_cumulative),
-        ("Observed from the input to each layer (log10)", lambda row: row.log10_observed),
-        ("Sensitivity of the output to each weight, attained (log10)", sensitivity_lower),
-        ("Sensitivity of the output to each weight, upper side (log10)", sensitivity_upper),
-    ]
-    tables = (_layer_table(audits, rows, title, read) for title, read in measures)
+    measures: dict[str, Read[Row]] = {
+        "Gain of each layer (log10)": own_gain,
+        "Gain of a normalizer with the layer before it (log10)": "log10_folded",
+        "Bound from the input to each layer (log10)": "log10_cumulative",
+        "Observed from the input to each layer (log10)": "log10_observed",
+        "Sensitivity of the output to each weight, attained (log10)": sensitivity_lower,
+        "Sensitivity of the output to each weight, upper side (log10)": "sensitivity.log10_upper",
+    }
+    tables = (_layer_table(audits, rows, title, read) for title, read in measures.items())
     return [table for table in tables if table is not None]
 
 
 def _layer_table(
-    audits: Mapping[str, Audit],
-    rows: Mapping[Key, Mapping[str, Row]],
-    title: str,
-    read: Callable[[Row], float | None],
+    audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]], title: str, read: Read[Row]
 ) -> Table | None:
     lines = []
     for (path, *_), by_audit in rows.items():
-        values = [read(by_audit[name]) if name in by_audit else None for name in audits]
+        values = [read_from(by_audit[name], read) if name in by_audit else None for name in audits]
         if any(value is not None for value in values):
             kinds = " / ".join(dict.fromkeys(row.kind for row in by_audit.values()))
             lines.append(
@@ -445,27 +428,22 @@ def _charts(
     labels, aligned = _align_rows(audits, rows)
 
     def chart(
-        title: str, style: Literal["line", "marks"], read: Callable[[Row], float | None], term: str, caption: str = ""
+        title: str, style: Literal["line", "marks"], read: Read[Row], term: str, caption: str = ""
     ) -> Chart | None:
-        values = {name: tuple(None if row is None else read(row) for row in layers) for name, layers in aligned.items()}
+        values = {
+            name: tuple(None if row is None else read_from(row, read) for row in layers)
+            for name, layers in aligned.items()
+        }
         if all(value is None for series in values.values() for value in series):
             return None
         series = tuple(Series(name=name, style=style, values=values[name]) for name in audits)
         axis = f"log10 of the {'growth' if style == 'line' else 'gain'} (1 is ten times)"
         return Chart(title=title, labels=labels, series=series, axis=axis, term=term, caption=caption)
 
-    def observed(row: Row) -> float | None:
-        return row.log10_observed
-
+    bounded, limit = "How much any change may have grown, layer by layer", "Lipschitz constant"
     return (
-        chart("How much a change of the data has grown, layer by layer", "line", observed, "Jacobian norm"),
-        chart(
-            "How much any change may have grown, layer by layer",
-            "line",
-            useful_bound,
-            "Lipschitz constant",
-            _left_out(audits),
-        ),
+        chart("How much a change of the data has grown, layer by layer", "line", "log10_observed", "Jacobian norm"),
+        chart(bounded, "line", useful_bound, limit, _left_out(audits)),
         chart("How much each layer alone can stretch what it is given", "marks", own_gain, "operator norm"),
     )
 

@@ -62,27 +62,28 @@ class Table:
                 raise ValueError(f"row {index} of table {self.title!r}: {len(row)} cells, {len(self.columns)} columns")
 
 
+Read = Callable[[Item], Any] | str
+"""How a value is read from an item: by a function, or by a path of attributes such as `norm.log10_upper`."""
+
+
+def read_from(item: Item, read: Read[Item]) -> Any:
+    """Return a value of an item; a path gives None where one of its attributes is None."""
+    if not isinstance(read, str):
+        return read(item)
+    value: Any = item
+    for name in read.split("."):
+        value = None if value is None else getattr(value, name)
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class ReadColumn(Generic[Item]):
-    """A column, and how its cell is read from what a row stands for: by a function, or by a path of attributes.
-
-    A path such as `norm.log10_upper` gives None where one of its attributes is None.
-    """
+    """A column, and how its cell is read from what a row stands for."""
 
     title: str
     kind: Kind
-    read: Callable[[Item], Cell] | str
+    read: Read[Item]
     help: str = ""
-
-    def cell(self, item: Item) -> Cell:
-        """Return the cell of one row."""
-        if not isinstance(self.read, str):
-            return self.read(item)
-        value: Any = item
-        for name in self.read.split("."):
-            value = None if value is None else getattr(value, name)
-        cell: Cell = value
-        return cell
 
 
 def tabulate(
@@ -95,7 +96,7 @@ def tabulate(
 ) -> Table:
     """Return a table with a row per item; `drop_empty` leaves out columns without a value, but never the first."""
     rows = list(items)
-    read = [(column, [column.cell(item) for item in rows]) for column in columns]
+    read = [(column, [read_from(item, column.read) for item in rows]) for column in columns]
     if drop_empty:
         read = [(c, cells) for c, cells in read if c is columns[0] or any(cell not in (None, "") for cell in cells)]
     return Table(
