@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextvars import ContextVar, Token
-from types import TracebackType
 from typing import Any
 
 from .markup import visible
@@ -34,9 +33,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._line.stop()
 
     def step(self, label: str = "") -> None:
@@ -67,9 +64,7 @@ class Parts:
         self._token: Token[Parts | None] = _parts.set(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         _parts.reset(self._token)
         self._line.stop()
 
@@ -81,24 +76,18 @@ class Parts:
 
     def inside(self, what: str, share: float) -> None:
         """Say what the part that runs does, and how much of it is done."""
-        self._what, self._share = what, min(share, 1.0)
+        self._what, self._share = what.strip()[:40], min(share, 1.0)
         self._show()
-
-    @property
-    def done(self) -> float:
-        """How many parts are done; the part that runs counts by the share of it that is done."""
-        return self._at + self._share
 
     def line(self) -> str:
         """Return what is shown beside the bar."""
-        doing = f"{self.title}: {self.names[self._at]}" + (
-            f" ({self._what.strip()[:40]})" if self._what.strip() else ""
-        )
+        doing = f" ({self._what})" if self._what else ""
         left = self.names[self._at + 1 :]
-        return doing + (f"; then {', '.join(left)}" if left else "")
+        return f"{self.title}: {self.names[self._at]}{doing}" + (f"; then {', '.join(left)}" if left else "")
 
     def _show(self) -> None:
-        self._line.show(self.line(), self.done, len(self.names))
+        """Show the parts that are done; the part that runs counts by the share of it that is done."""
+        self._line.show(self.line(), self._at + self._share, len(self.names))
 
 
 _parts: ContextVar[Parts | None] = ContextVar("normscope_parts", default=None)
