@@ -33,7 +33,7 @@ from ..report.terminal import print_document
 from ..rules.registry import Operator, operators
 from .data_forms import open_data, open_labelled
 from .messages import measuring, one_line, say_written, show_result, write_result
-from .model_forms import GivenModel, open_runnable, place_model
+from .model_forms import GivenModel, open_runnable
 from .options import (
     BatchSize,
     Data,
@@ -147,7 +147,7 @@ def lipschitz(
     if per is not None and scope != "data":
         raise InputError("--per is for --scope data")
     with measuring(model, data, html, json):
-        subject = place_model(open_runnable(model, trust=trust), device, None)
+        subject = open_runnable(model, trust=trust, device=device)
         samples_in_scope = _samples(subject, data, scope, batch_size, seed, labels=per == "class")
         bracket = measure_lipschitz(
             subject.module,
@@ -270,10 +270,10 @@ def radius(
     standard deviation of the pixels there; with `raw:` it is the step from black to white of one pixel.
     """
     with measuring(model, data, html, json):
-        subject = open_runnable(model, trust=trust)
+        subject = open_runnable(model, trust=trust, device=device)
         if subject.fixed_mode and subject.module.training:
             raise InputError(f"{subject.name} was exported in train mode, where samples have no class of their own")
-        labelled = open_labelled(data, place_model(subject, device, None), samples=samples, seed=seed)
+        labelled = open_labelled(data, subject, samples=samples, seed=seed)
         radii = certified_radius(
             subject.module,
             labelled.batches,
@@ -320,8 +320,8 @@ def domain(
     MODEL and DATA are what `normscope audit` takes, but for weights alone.
     """
     with measuring(model, data, save, json):
-        subject = open_runnable(model, trust=trust)
-        opened = open_data(data, place_model(subject, device, mode), batch_size=batch_size, seed=0)
+        subject = open_runnable(model, trust=trust, device=device, mode=mode)
+        opened = open_data(data, subject, batch_size=batch_size, seed=0)
         defining, held_out = _split([opened.first] if opened.loader is None else opened.loader)
         recorded = record_domain(
             subject.module,
@@ -428,8 +428,8 @@ def curve(
     MODEL and DATA are what `normscope audit` takes, but for weights alone. The order of the data must have no meaning.
     """
     with measuring(model, data, html, json):
-        subject = open_runnable(model, trust=trust)
-        opened = open_data(data, place_model(subject, device, mode), batch_size=batch_size, seed=seed)
+        subject = open_runnable(model, trust=trust, device=device, mode=mode)
+        opened = open_data(data, subject, batch_size=batch_size, seed=seed)
         result = measure_curve(
             subject.module,
             [opened.first] if opened.loader is None else opened.loader,

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -62,24 +62,21 @@ def open_data(text: str | None, subject: GivenModel, *, batch_size: int | None, 
             f"{subject.name} was exported for batches of {subject.batch_size}: --batch-size {batch_size} does not fit"
         )
     size = subject.batch_size or batch_size
-    generator = torch.Generator().manual_seed(seed)
     if text is None:
-        return _noise(subject, size or NOISE_SAMPLES, generator)
+        return _noise(subject, size or NOISE_SAMPLES, torch.Generator().manual_seed(seed))
     name, colon, rest = text.partition(":")
-    if text == "digits":
-        images = data_sets.digits(generator=generator).train_images
-        return _in_batches(images, subject.model, size, f"scikit-learn's digits, the training part, {UNIT}")
+    limit = BATCHES * (size or BATCH_SIZE)
     if name in (*_FOLDERS, "npz") and colon and rest in ("", RAW):
         raise InputError(f"--data {text} lacks what follows the colon: {FORMS}")
-    if name in _FOLDERS and colon:
-        limit = BATCHES * (size or BATCH_SIZE)
-        split, values = folder_split(name, rest, limit)
-        count = len(split.train_images)
-        source = f"the first {count:,} training images of {name}, {values}"
-        return _in_batches(split.train_images, subject.model, size, source)
+    named = named_split(text, limit, seed)
+    if named is not None:
+        images = named.split.train_images
+        which = f"scikit-learn's digits, the training part, {named.values}"
+        if name in _FOLDERS:
+            which = f"the first {len(images):,} training images of {name}, {named.values}"
+        return _in_batches(images, subject.model, size, which)
     if name == "npz" and colon:
-        samples = npz_inputs(at_home(rest), BATCHES * (size or BATCH_SIZE))
-        return _in_batches(samples, subject.model, size, f"{rest}")
+        return _in_batches(npz_inputs(at_home(rest), limit), subject.model, size, rest)
     if colon and rest:
         return _from_object(text, subject.model, size)
     raise InputError(f"--data {text!r} is of no known form: it is {FORMS}")
@@ -91,24 +88,37 @@ _FOLDERS: dict[str, tuple[Callable[..., data_sets.Split], data_sets.ChannelScale
 }
 
 
-def folder_split(name: str, text: str, limit: int) -> tuple[data_sets.Split, str]:
-    """Read at most so many images of each part of a data set; return it with how its values were scaled.
+class NamedSplit(NamedTuple):
+    """A data set with a part for training and one for testing, and how its values were scaled."""
 
-    The text is what follows the name on the command line: a folder, with `raw:` before it for values from 0 to 1.
+    split: data_sets.Split
+    values: str
+
+
+def named_split(text: str, limit: int, seed: int) -> NamedSplit | None:
+    """Read `digits`, or at most so many images of each part of `mnist:FOLDER` or `cifar10:FOLDER`; None for others.
+
+    With `raw:` before the folder the values go from 0 to 1, and are not standardised.
     """
-    raw, folder = text.startswith(RAW), at_home(text.removeprefix(RAW))
+    name, _, rest = text.partition(":")
+    if text == "digits":
+        return NamedSplit(data_sets.digits(generator=torch.Generator().manual_seed(seed)), UNIT)
+    if name not in _FOLDERS or not rest:
+        return None
+    raw, folder = rest.startswith(RAW), at_home(rest.removeprefix(RAW))
     read, scale = _FOLDERS[name]
     try:
         split = read(folder, limit=limit, standardise=not raw)
     except OSError as error:
         raise InputError(f"cannot read {folder}: {error.strerror or error}") from error
     if raw:
-        return split, f"{UNIT}, not standardised"
+        return NamedSplit(split, f"{UNIT}, not standardised")
     mean, deviation = (", ".join(f"{value:g}" for value in values) for values in (scale.mean, scale.deviation))
     each = " of each channel" if len(scale.mean) > 1 else ""
-    return split, (
+    return NamedSplit(
+        split,
         f"standardised (less the mean {mean}, divided by the deviation {deviation}{each}; {name}:{RAW}FOLDER leaves "
-        "the values from 0 to 1)"
+        "the values from 0 to 1)",
     )
 
 
@@ -264,14 +274,15 @@ class Labelled:
 
 def open_labelled(text: str | None, subject: GivenModel, *, samples: int, seed: int) -> Labelled:
     """Turn `--data` into samples with classes: the test part of named data sets, else the user's data."""
-    name, colon, rest = (text or "").partition(":")
-    if text == "digits":
-        split = data_sets.digits(generator=torch.Generator().manual_seed(seed))
-        return _of_split(split, subject, samples, f"scikit-learn's digits, the part kept for testing, {UNIT}")
-    if name in ("mnist", "cifar10") and colon and rest:
-        split, values = folder_split(name, rest, samples)
-        return _of_split(split, subject, samples, f"test images of {name}, {values}")
-    if name == "npz" and colon and rest:
+    name, _, rest = (text or "").partition(":")
+    named = named_split(text or "", samples, seed)
+    if named is not None:
+        of = "scikit-learn's digits, the part kept for testing" if text == "digits" else f"test images of {name}"
+        source = f"{of}, {named.values}"
+        images = convert_samples(named.split.test_images[:samples], dtype_of(subject.model), source)
+        pair = (images, named.split.test_labels[:samples])
+        return Labelled(batches=(pair,), notes=(f"data: {source}, {len(images):,} samples",))
+    if name == "npz" and rest:
         return _npz(at_home(rest), subject, samples)
     opened = open_data(text, subject, batch_size=min(samples, subject.batch_size or samples), seed=seed)
     batches = [opened.first] if opened.loader is None else opened.loader
@@ -289,14 +300,11 @@ def open_with_labels(text: str, subject: GivenModel, *, samples: int, seed: int)
 
 def open_split(text: str, subject: GivenModel, *, samples: int, seed: int) -> tuple[Any, Any, tuple[str, ...]]:
     """Return training samples with labels, and test samples if the data set has them; and notes for the report."""
-    name, colon, folder = text.partition(":")
-    if text == "digits":
-        split, values = data_sets.digits(generator=torch.Generator().manual_seed(seed)), UNIT
-    elif name in _FOLDERS and colon and folder:
-        split, values = folder_split(name, folder, samples)
-    else:
+    named = named_split(text, samples, seed)
+    if named is None:
         train, notes = open_with_labels(text, subject, samples=samples, seed=seed)
         return train, None, notes
+    split, values = named
     train, test = (
         list(
             zip(
@@ -306,14 +314,7 @@ def open_split(text: str, subject: GivenModel, *, samples: int, seed: int) -> tu
         )
         for images, labels in ((split.train_images, split.train_labels), (split.test_images, split.test_labels))
     )
-    return train, test, (f"data: {name}, {values}, training and test part",)
-
-
-def _of_split(split: data_sets.Split, subject: GivenModel, samples: int, source: str) -> Labelled:
-    """Return the test images of a data set with their classes."""
-    images = convert_samples(split.test_images[:samples], dtype_of(subject.model), source)
-    note = f"data: {source}, {len(images):,} samples"
-    return Labelled(batches=((images, split.test_labels[:samples]),), notes=(note,))
+    return train, test, (f"data: {text.partition(':')[0]}, {values}, training and test part",)
 
 
 def _npz(path: Path, subject: GivenModel, samples: int) -> Labelled:
