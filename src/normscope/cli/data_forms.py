@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,11 +70,9 @@ def open_data(text: str | None, subject: GivenModel, *, batch_size: int | None, 
         raise InputError(f"--data {text} lacks what follows the colon: {FORMS}")
     named = named_split(text, limit, seed)
     if named is not None:
-        images = named.split.train_images
-        which = f"scikit-learn's digits, the training part, {named.values}"
-        if name in _FOLDERS:
-            which = f"the first {len(images):,} training images of {name}, {named.values}"
-        return _in_batches(images, subject.model, size, which)
+        images, count = named[0].train_images, f"{len(named[0].train_images):,}"
+        of = f"the first {count} training images of {name}" if colon else "scikit-learn's digits, the training part"
+        return _in_batches(images, subject.model, size, f"{of}, {named[1]}")
     if name == "npz" and colon:
         return _in_batches(npz_inputs(at_home(rest), limit), subject.model, size, rest)
     if colon and rest:
@@ -88,38 +86,33 @@ _FOLDERS: dict[str, tuple[Callable[..., data_sets.Split], data_sets.ChannelScale
 }
 
 
-class NamedSplit(NamedTuple):
-    """A data set with a part for training and one for testing, and how its values were scaled."""
+def folder_split(name: str, text: str, limit: int) -> tuple[data_sets.Split, str]:
+    """Read at most so many images of each part of a data set; return it with how its values were scaled.
 
-    split: data_sets.Split
-    values: str
-
-
-def named_split(text: str, limit: int, seed: int) -> NamedSplit | None:
-    """Read `digits`, or at most so many images of each part of `mnist:FOLDER` or `cifar10:FOLDER`; None for others.
-
-    With `raw:` before the folder the values go from 0 to 1, and are not standardised.
+    The text is what follows the name on the command line: a folder, with `raw:` before it for values from 0 to 1.
     """
-    name, _, rest = text.partition(":")
-    if text == "digits":
-        return NamedSplit(data_sets.digits(generator=torch.Generator().manual_seed(seed)), UNIT)
-    if name not in _FOLDERS or not rest:
-        return None
-    raw, folder = rest.startswith(RAW), at_home(rest.removeprefix(RAW))
+    raw, folder = text.startswith(RAW), at_home(text.removeprefix(RAW))
     read, scale = _FOLDERS[name]
     try:
         split = read(folder, limit=limit, standardise=not raw)
     except OSError as error:
         raise InputError(f"cannot read {folder}: {error.strerror or error}") from error
     if raw:
-        return NamedSplit(split, f"{UNIT}, not standardised")
+        return split, f"{UNIT}, not standardised"
     mean, deviation = (", ".join(f"{value:g}" for value in values) for values in (scale.mean, scale.deviation))
     each = " of each channel" if len(scale.mean) > 1 else ""
-    return NamedSplit(
-        split,
+    return split, (
         f"standardised (less the mean {mean}, divided by the deviation {deviation}{each}; {name}:{RAW}FOLDER leaves "
-        "the values from 0 to 1)",
+        "the values from 0 to 1)"
     )
+
+
+def named_split(text: str, limit: int, seed: int) -> tuple[data_sets.Split, str] | None:
+    """Return `digits`, or the data set of `mnist:FOLDER` or `cifar10:FOLDER` as `folder_split` does; None for others."""
+    name, _, rest = text.partition(":")
+    if text == "digits":
+        return data_sets.digits(generator=torch.Generator().manual_seed(seed)), UNIT
+    return folder_split(name, rest, limit) if name in _FOLDERS and rest else None
 
 
 def _noise(subject: GivenModel, samples: int, generator: torch.Generator) -> Batches:
@@ -278,9 +271,9 @@ def open_labelled(text: str | None, subject: GivenModel, *, samples: int, seed: 
     named = named_split(text or "", samples, seed)
     if named is not None:
         of = "scikit-learn's digits, the part kept for testing" if text == "digits" else f"test images of {name}"
-        source = f"{of}, {named.values}"
-        images = convert_samples(named.split.test_images[:samples], dtype_of(subject.model), source)
-        pair = (images, named.split.test_labels[:samples])
+        source = f"{of}, {named[1]}"
+        images = convert_samples(named[0].test_images[:samples], dtype_of(subject.model), source)
+        pair = (images, named[0].test_labels[:samples])
         return Labelled(batches=(pair,), notes=(f"data: {source}, {len(images):,} samples",))
     if name == "npz" and rest:
         return _npz(at_home(rest), subject, samples)

@@ -419,7 +419,7 @@ def read_channels(node: Node, layer: WeightLayer) -> tuple[Tensor, int]:
         axis = len(node.shape) - weight.ndim + 1
         if node.is_transposed_convolution:
             return torch.arange(weight.shape[0]).reshape(-1, *(1,) * (weight.ndim - 1)), axis
-        groups = int(node.op.data["groups"] if node.operator == "padded_convolution" else node.bound()["groups"])
+        groups = conv_groups(node)
         block = torch.arange(weight.shape[0]) * groups // weight.shape[0]
         read = block[:, None] * weight.shape[1] + torch.arange(weight.shape[1])
         read = read[:1] if groups == 1 else read

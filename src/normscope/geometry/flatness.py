@@ -172,9 +172,8 @@ def flatness(
         raw_ascent = perturbation.ascent(loss, rho, ascent_steps, ascent_starts, climbing, raw=True)
     spectrum: Spectrum | None = None
     if sharpness and not budget.late:
-        spectrum = spectrum_of(
-            objective, without_effect, Wanted(k=1), metric="quotient", max_seconds=max_seconds, seed=seed
-        )
+        wanted = Wanted(k=1, metric="quotient", max_seconds=max_seconds, seed=seed)
+        spectrum = spectrum_of(objective, without_effect, wanted)
     return Flatness(
         name=type(objective.model).__name__,
         mode=objective.mode,
