@@ -20,10 +20,10 @@ from .core.untouched import outside_inference_mode, unwrapped
 from .diagnosis.audit_result import Row
 from .geometry.batches import LossFunction
 from .geometry.directions import Directions, find_directions, verify_directions
-from .geometry.figure_result import FigureResult
 from .geometry.objective import Objective
 from .monitor.record import Record
 from .monitor.watching import Watch
+from .report.document import FigureResult
 
 __all__ = [
     "Budget",

@@ -6,10 +6,9 @@ import xml.etree.ElementTree as tree
 
 import pytest
 
-from normscope.report.curves import places, sparkline, thinned
+from normscope.report.curves import curves_svg, places, sparkline, thinned
 from normscope.report.document import Curve, Curves, Document, Mark
 from normscope.report.html import to_html
-from normscope.report.svg_curves import curves_svg
 from normscope.report.terminal import render
 
 

@@ -108,7 +108,7 @@ def folder_split(name: str, text: str, limit: int) -> tuple[data_sets.Split, str
 
 
 def named_split(text: str, limit: int, seed: int) -> tuple[data_sets.Split, str] | None:
-    """Return `digits`, or the data set of `mnist:FOLDER` or `cifar10:FOLDER` as `folder_split` does; None for others."""
+    """Return `digits`, or what `folder_split` reads for `mnist:FOLDER` or `cifar10:FOLDER`; None for other data."""
     name, _, rest = text.partition(":")
     if text == "digits":
         return data_sets.digits(generator=torch.Generator().manual_seed(seed)), UNIT

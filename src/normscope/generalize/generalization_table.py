@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..core.codec import JsonForm
 from ..core.errors import InputError
-from ..geometry.figure_result import FigureResult, figures_form
+from ..report.document import FigureResult, figures_form
 from ..theory.sample_sizes import sample_size
 from .bound import CERTIFIED, BoundRow
 from .than2025 import ALONE, LocalRow

@@ -30,8 +30,7 @@ from ..theory.losses import Loss
 from ..theory.sample_sizes import generalization_slack
 from .bound import CAPTURED, MET, BoundRow, BoundTerm, Condition, alone, condition, row, term
 from .data_reading import CellPlan, DataReading
-from .partition import Voronoi
-from .stream import SamplesSeen, Tally, sample_batches
+from .stream import SamplesSeen, Tally, Voronoi, sample_batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,14 @@
 BatchNorms in eval mode are affine maps and are first folded into the layers before them. A bias becomes one more
 column: with a constant 1 as one more entry of the input, and one more unit that passes it on, the layer `A x + b` is
 the matrix `[[A, b], [0, 1]]` without a bias. ReLU keeps the 1, so that bounds for networks without biases apply.
+
+The growth function of piecewise linear networks is that of Bartlett, Harvey, Liaw and Mehrabian 2019. Fix m inputs. On
+a region of weights where no unit before it changes its side of a kink, a unit's input is a polynomial in the weights,
+whose degree is the number of weight layers up to it. By Warren's theorem t polynomials of degree d in W variables have
+at most `2 (2 e t d/W)^W` sign patterns if `t >= W`, and at most 2^t in any case. The product over the layers bounds the
+number of patterns of the whole network (the proof of Theorem 7 there). The last polynomials are the differences of two
+outputs: their signs decide which class wins, so that the number of ways to classify m samples is bounded for any number
+of classes, and shared weights count once.
 """
 
 from __future__ import annotations
@@ -10,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,9 +31,8 @@ from ..graph.ir import Graph, Node, Ref, leaves
 from ..rules.effects import Linear
 from ..rules.registry import lookup
 from .bound import CAPTURED, Condition, alone, condition
+from .data_reading import TracedModel, trace
 from .description import Description, Fixed, describe
-from .traced import TracedModel, trace
-from .vc import Units
 
 BENDS = {"relu": 1, "relu_": 1, "leaky_relu": 1, "leaky_relu_": 1, "abs": 1, "relu6": 2, "hardtanh": 2}
 """Piecewise linear activations, and how many kinks each has."""
@@ -272,3 +279,77 @@ def _units(graph: Graph, classes: int, learned: Counter[str]) -> tuple[tuple[Uni
     total = sum(learned[name] for name in weights_before[graph.output])
     last = Units(count=classes * (classes - 1), bends=1, weights=total, degree=max(degrees[graph.output], 1))
     return (*units, last), counted, ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Units:
+    """Units with kinks.
+
+    Attributes:
+        count: how many units there are.
+        bends: how many kinks each has.
+        weights: how many weights their input depends on.
+        degree: the degree of their input as a polynomial in these weights.
+    """
+
+    count: int
+    bends: int
+    weights: int
+    degree: int
+
+
+def log_growth(layers: Sequence[Units], samples: int) -> float:
+    """Return the natural logarithm of an upper bound on the number of ways to classify m samples."""
+    total = 0.0
+    for layer in layers:
+        if not layer.weights:
+            continue  # A unit without weights before it has one pattern.
+        signs = layer.count * layer.bends * samples
+        most = signs * math.log(2.0)
+        if signs >= layer.weights:
+            warren = math.log(2.0) + layer.weights * math.log(2.0 * math.e * signs * layer.degree / layer.weights)
+            most = min(most, warren)
+        total += most
+    return total
+
+
+def vc_dimension(layers: Sequence[Units]) -> int:
+    """Return an upper bound on the VC dimension: the largest m for which the growth function allows 2^m ways."""
+
+    def shattered(m: int) -> bool:
+        return log_growth(layers, m) >= m * math.log(2.0)
+
+    high = 1
+    while shattered(high):
+        high *= 2
+        if high > 2**80:
+            return high
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if shattered(middle) else (low, middle)
+    return low
+
+
+def growth_bound(log_count: float, samples: int, delta: float, nats: float = 0.0) -> tuple[float, float]:
+    """Return the two terms that, added to the error on D, bound the error on fresh data.
+
+    They are `sqrt(2 ln Pi(m)/m)` and `sqrt(ln(1/delta)/(2 m))`, by Massart's lemma for losses that are 0 or 1.
+    What constants cost that may have been taken from D (`description.py`), `nats`, is added to `ln(1/delta)`.
+
+    Reference: Mohri, Rostamizadeh and Talwalkar 2018, Corollary 3.9.
+    """
+    return math.sqrt(2.0 * log_count / samples), math.sqrt((math.log(1.0 / delta) + nats) / (2.0 * samples))
+
+
+def slides_bound(dimension: float, samples: int, delta: float) -> float:
+    """Return the right side that the Slides print: `sqrt((2/m) d ln(2 e m/d) + (1/m) ln(2/delta))`.
+
+    Where d is above 2 e m the logarithm is negative and the formula says nothing: infinity is returned.
+    """
+    if dimension == 0:
+        return math.sqrt(math.log(2.0 / delta) / samples)
+    inner = 2.0 * math.e * samples / dimension
+    if inner <= 1.0:
+        return math.inf
+    return math.sqrt(2.0 * dimension * math.log(inner) / samples + math.log(2.0 / delta) / samples)

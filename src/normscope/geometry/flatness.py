@@ -17,10 +17,10 @@ from ..core.options import check_counts, check_numbers, check_positive
 from ..core.progress import Progress
 from ..core.untouched import outside_inference_mode, unwrapped
 from ..graph.call import select
+from ..report.document import FigureResult, figures_form
 from ..theory.losses import Loss
 from .batches import LossFunction, loss_of
 from .directions import find_directions
-from .figure_result import FigureResult, figures_form
 from .hessian import Wanted, spectrum_of
 from .objective import Objective
 from .spectrum import Estimate, Spectrum

@@ -183,9 +183,7 @@ def spectrum_of(objective: Objective, without_effect: Directions, wanted: Wanted
 class _SpectrumSearch:
     """One measurement: the curvature as an operator on a subspace, and the figures that are asked for."""
 
-    def __init__(
-        self, objective: Objective, without_effect: Directions, wanted: Wanted, progress: Progress
-    ) -> None:
+    def __init__(self, objective: Objective, without_effect: Directions, wanted: Wanted, progress: Progress) -> None:
         self.objective, self.wanted, self.progress = objective, wanted, progress
         self.budget = Budget(max_seconds=wanted.max_seconds, what="the search for eigenvalues")
         self.generator = torch.Generator().manual_seed(wanted.seed)

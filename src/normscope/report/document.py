@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 
-from ..core.codec import encode
+from ..core.codec import JsonForm, Saved, encode
 from ..core.files import write_text
 
 if TYPE_CHECKING:
@@ -413,3 +413,22 @@ class Shown:
         from .terminal import render
 
         return render(self.document(brief=True), width=width, color=color)
+
+
+class FigureResult(Saved, Shown):
+    """A frozen result made of figures, any of which may be NaN."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of_fields(cls, **fields: Any) -> Self:
+        """Return the result that has the fields of a file; a result that cannot be shown counts as damaged."""
+        result = cls(**fields)
+        result.document()
+        return result
+
+
+def figures_form(kind: str, function: str, left_out: tuple[str, ...] = (), sparse: tuple[str, ...] = ()) -> JsonForm:
+    """Return the form of a result's JSON file."""
+    noun, write = f"result of normscope.{function}", "write one with to_json(path)"
+    return JsonForm(kind=kind, noun=noun, write=write, left_out=left_out, sparse=sparse, nan=True)

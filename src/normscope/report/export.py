@@ -8,9 +8,9 @@ import re
 from importlib.resources import files
 
 from ..core.markup import escaped
+from .curves import circle_svg, curve_swatch, curves_svg
 from .document import Chart, Circle, Curves, Table
 from .svg import chart_svg, swatch, tag
-from .svg_curves import circle_svg, curve_swatch, curves_svg
 
 WIDTH, TOP, LINE, ACROSS = 960.0, 40.0, 20.0, 3
 """The width of the picture, the space above the plot and between lines of the legend (pixels); names in each line."""

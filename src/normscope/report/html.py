@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..core.markup import escaped, visible, with_code
+from .curves import circle_svg, curve_swatch, curves_svg, depth_ramp, mark_swatch
 from .document import Block, Cell, Chart, Circle, Curves, Document, Glossary, Kind, Table, Text
 from .svg import chart_svg, swatch
-from .svg_curves import circle_svg, curve_swatch, curves_svg, depth_ramp, mark_swatch
 from .words import LEVELS, format_cell, within_limits
 
 if TYPE_CHECKING:
