@@ -174,16 +174,11 @@ def lipschitz(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplesInScope:
-    """The samples that a scope needs.
+    """The samples that a scope needs."""
 
-    Attributes:
-        batches: batches for `--scope data`, else one batch.
-        notes: notes for the report.
-        order: the numbers of the samples in the data set, if they were drawn from it at random; else None.
-    """
-
-    batches: Any
-    notes: tuple[str, ...]
+    batches: Any  # batches for `--scope data`, else one batch
+    notes: tuple[str, ...]  # notes for the report
+    # the numbers of the samples in the data set, if they were drawn from it at random; else None
     order: list[int] | None = None
 
     def described(self, bracket: Bracket, subject: GivenModel) -> Bracket:

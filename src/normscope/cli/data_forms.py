@@ -39,17 +39,11 @@ RAW = "raw:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batches:
-    """Batches to audit with.
+    """Batches to audit with."""
 
-    Attributes:
-        first: the batch at which bounds and Jacobians are taken.
-        loader: all batches; `None` if there is only one.
-        notes: notes for the report.
-    """
-
-    first: Any
-    loader: Iterable[Any] | None = None
-    notes: tuple[str, ...] = ()
+    first: Any  # the batch at which bounds and Jacobians are taken
+    loader: Iterable[Any] | None = None  # all batches; `None` if there is only one
+    notes: tuple[str, ...] = ()  # notes for the report
 
 
 def open_data(text: str | None, subject: GivenModel, *, batch_size: int | None, seed: int) -> Batches:

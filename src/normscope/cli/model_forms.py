@@ -43,25 +43,16 @@ _ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenModel:
-    """What MODEL names: a model to run, or weights alone.
+    """What MODEL names: a model to run, or weights alone."""
 
-    Attributes:
-        name: its name in the report.
-        model: the model; None if only weights are known.
-        weights: the tensors by name if there is no model; else None.
-        batch_size: the only batch size that the model takes; None if it takes any.
-        noise: makes a synthetic batch; None if the model does not say what it takes.
-        fixed_mode: whether the model cannot be put into another mode.
-        notes: notes for the report.
-    """
-
-    name: str
-    model: nn.Module | None = None
-    weights: Stored | None = None
-    batch_size: int | None = None
+    name: str  # its name in the report
+    model: nn.Module | None = None  # the model; None if only weights are known
+    weights: Stored | None = None  # the tensors by name if there is no model; else None
+    batch_size: int | None = None  # the only batch size that the model takes; None if it takes any
+    # makes a synthetic batch; None if the model does not say what it takes
     noise: Callable[[int, torch.Generator], Any] | None = None
-    fixed_mode: bool = False
-    notes: tuple[str, ...] = ()
+    fixed_mode: bool = False  # whether the model cannot be put into another mode
+    notes: tuple[str, ...] = ()  # notes for the report
 
     @property
     def module(self) -> nn.Module:

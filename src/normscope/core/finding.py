@@ -78,18 +78,13 @@ class Finding(Part):
 
 @dataclass(frozen=True, slots=True)
 class FindingKind:
-    """The words that verdicts use for all findings of one code.
+    """The words that verdicts use for all findings of one code."""
 
-    Attributes:
-        one: what a verdict says of one place, in a clause; `{where}` stands for the place.
-        many: what it says of several places, if that differs; `{count}` stands for how many, `{norms}` for how many of
-            all normalizers.
-        note: both for an info finding, where it says something else.
-    """
-
-    one: str
+    one: str  # what a verdict says of one place, in a clause; `{where}` stands for the place
+    # what it says of several places, if that differs; `{count}` stands for how many, `{norms}` for how many of all
+    # normalizers
     many: str = ""
-    note: tuple[str, str] | None = None
+    note: tuple[str, str] | None = None  # both for an info finding, where it says something else
 
 
 KINDS: dict[str, FindingKind] = {

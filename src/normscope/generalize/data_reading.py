@@ -131,32 +131,19 @@ class CellPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataReading:
-    """The parts of the data as the bounds need them.
+    """The parts of the data as the bounds need them."""
 
-    Attributes:
-        train: D, the training samples that were not set aside.
-        held_tallies: the held-out samples by cell, one tally per partition.
-        held_out: how many held-out samples there are.
-        test: the test samples, or None.
-        example: the inputs of the first batch of D.
-        traced: the graphs of the model, which ran beside it; None if there are none.
-        untraced: why there are none.
-        fixed, independent: conditions of Theorem 20.
-        unseen: the condition that no test sample is a training sample.
-        notes: what the reader must know.
-    """
-
-    train: SamplesSeen
-    held_tallies: tuple[Tally, ...]
-    held_out: int
-    test: SamplesSeen | None
-    example: Tensor
-    traced: TracedModel | None
-    untraced: str
-    fixed: Condition
+    train: SamplesSeen  # D, the training samples that were not set aside
+    held_tallies: tuple[Tally, ...]  # the held-out samples by cell, one tally per partition
+    held_out: int  # how many held-out samples there are
+    test: SamplesSeen | None  # the test samples, or None
+    example: Tensor  # the inputs of the first batch of D
+    traced: TracedModel | None  # the graphs of the model, which ran beside it; None if there are none
+    untraced: str  # why there are none
+    fixed: Condition  # fixed, independent: conditions of Theorem 20
     independent: Condition
-    unseen: Condition
-    notes: tuple[str, ...]
+    unseen: Condition  # the condition that no test sample is a training sample
+    notes: tuple[str, ...]  # what the reader must know
 
 
 def read(
@@ -243,18 +230,12 @@ def read(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sources:
-    """The training and the held-out samples, opened but not yet read.
+    """The training and the held-out samples, opened but not yet read."""
 
-    Attributes:
-        points: the first held-out samples, as flat vectors.
-        example: the inputs of the first batch of D.
-        items: the batches of `train`, as samples of D and samples set aside.
-        held_out: the batches of `held_out`; None if samples of `train` are set aside instead.
-    """
-
-    points: Tensor
-    example: Tensor
-    items: Iterator[Item]
+    points: Tensor  # the first held-out samples, as flat vectors
+    example: Tensor  # the inputs of the first batch of D
+    items: Iterator[Item]  # the batches of `train`, as samples of D and samples set aside
+    # the batches of `held_out`; None if samples of `train` are set aside instead
     held_out: Iterator[SampleBatch] | None
 
     @property

@@ -64,23 +64,16 @@ def decomposition(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionCourse:
-    """How a row of Theorem 20 depends on the partition, and its terms for the partition with the smallest gap.
+    """How a row of Theorem 20 depends on the partition, and its terms for the partition with the smallest gap."""
 
-    Attributes:
-        name: the name of the row.
-        sizes: N of every declared partition, with labels counted.
-        gaps: how far the bound of each partition is above the loss on D.
-        local, cells, size: for the best partition: the term that does not shrink with more samples, |T| and N.
-        delta: the probability of failure for each partition.
-    """
-
-    name: str
-    sizes: tuple[int, ...]
-    gaps: tuple[float, ...]
+    name: str  # the name of the row
+    sizes: tuple[int, ...]  # N of every declared partition, with labels counted
+    gaps: tuple[float, ...]  # how far the bound of each partition is above the loss on D
+    # local, cells, size: for the best partition: the term that does not shrink with more samples, |T| and N
     local: float
     cells: int
     size: int
-    delta: float
+    delta: float  # the probability of failure for each partition
 
     @classmethod
     def of(cls, local: LocalRow) -> PartitionCourse:

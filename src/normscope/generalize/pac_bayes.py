@@ -130,19 +130,13 @@ class TracedInWeights(Logits):
 
 @dataclass(frozen=True, slots=True)
 class WeightVector:
-    """The float parameters of a model as one vector, and the model as a function of it.
+    """The float parameters of a model as one vector, and the model as a function of it."""
 
-    Attributes:
-        model, output: the model, and which of its outputs to take.
-        names, shapes: those of its parameters.
-        traced: its graph as a function of them; None where there is none.
-    """
-
-    model: nn.Module
-    names: tuple[str, ...]
+    model: nn.Module  # model, output: the model, and which of its outputs to take
+    names: tuple[str, ...]  # names, shapes: those of its parameters
     shapes: tuple[torch.Size, ...]
     output: str | int | None = None
-    traced: TracedInWeights | None = None
+    traced: TracedInWeights | None = None  # its graph as a function of them; None where there is none
 
     @classmethod
     def of(cls, model: nn.Module, output: str | int | None = None, graph: Graph | None = None) -> WeightVector:

@@ -30,15 +30,10 @@ KINDS = ("split", "random", "grid")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Voronoi:
-    """A cell per centre: the points nearest to it. With a radius, only those within it; one more cell holds the others.
+    """A cell per centre: the points nearest to it; with a radius only those within it, and one cell for all others."""
 
-    Attributes:
-        centres: `[N, n]`, no two of them equal.
-        radius: the radius of the cells, or None.
-    """
-
-    centres: Tensor
-    radius: float | None = None
+    centres: Tensor  # `[N, n]`, no two of them equal
+    radius: float | None = None  # the radius of the cells, or None
 
     def __post_init__(self) -> None:
         if len(torch.unique(self.centres, dim=0)) < len(self.centres):
@@ -76,20 +71,13 @@ class Voronoi:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
-    """Boxes: some entries of the input are cut into bins, the others are left whole.
+    """Boxes: some entries of the input are cut into bins, the others are left whole."""
 
-    Attributes:
-        low, high: the range in which every entry lies.
-        axes: the entries that are cut.
-        bins: how many bins each of them is cut into.
-        features: n, the number of entries of an input.
-    """
-
-    low: float
+    low: float  # low, high: the range in which every entry lies
     high: float
-    axes: Tensor
-    bins: int
-    features: int
+    axes: Tensor  # the entries that are cut
+    bins: int  # how many bins each of them is cut into
+    features: int  # n, the number of entries of an input
     _steps: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -259,23 +247,14 @@ def split_off(source: Iterable[SampleBatch], every: int) -> Iterator[tuple[Sampl
 
 @dataclass(slots=True)
 class Tally:
-    """Sums over the samples of each cell of a partition; a cell is one of its regions with one label.
+    """Sums over the samples of each cell of a partition; a cell is one of its regions with one label."""
 
-    Attributes:
-        partition: the regions.
-        counts: how many samples each cell holds.
-        distances: the sum of their distances from the centre.
-        squares: the sum of the squares of these distances.
-        vectors: the sum of their offsets from the centre, or None where these would take too much memory.
-        slopes: the longest gradient of the loss at one of them.
-    """
-
-    partition: Partition
-    counts: Tensor
-    distances: Tensor
-    squares: Tensor
-    vectors: Tensor | None
-    slopes: Tensor
+    partition: Partition  # the regions
+    counts: Tensor  # how many samples each cell holds
+    distances: Tensor  # the sum of their distances from the centre
+    squares: Tensor  # the sum of the squares of these distances
+    vectors: Tensor | None  # the sum of their offsets from the centre, or None where these would take too much memory
+    slopes: Tensor  # the longest gradient of the loss at one of them
 
     @classmethod
     def empty(cls, partition: Partition, classes: int, features: int, device: torch.device) -> Tally:
@@ -310,38 +289,24 @@ class Tally:
 
 @dataclass(slots=True)
 class SamplesSeen:
-    """What a pass over one part of the data measured.
+    """What a pass over one part of the data measured."""
 
-    Attributes:
-        samples: how many samples the part has.
-        loss: the mean of the bounded loss of the model.
-        error: the share of samples that the model does not classify correctly; a tie is an error.
-        worst_loss, worst_error: the same, each sample counted with the worst of the model and its graphs.
-        difference: how far apart the losses of the model and of a graph are, as a mean share of the largest loss; None
-            without a graph.
-        margins: one per sample, the smallest of the model and its graphs, ascending.
-        square_norms: the sum of the squared norms of the inputs.
-        largest_norm: the largest norm of an input.
-        entries: the least and the largest entry of an input.
-        fingerprints: one per sample.
-        independent: the condition that the samples are independent draws.
-        tallies: sums by cell, one tally per partition.
-        classes: how many outputs the model has.
-    """
-
-    samples: int
-    loss: float
-    error: float
+    samples: int  # how many samples the part has
+    loss: float  # the mean of the bounded loss of the model
+    error: float  # the share of samples that the model does not classify correctly; a tie is an error
+    # worst_loss, worst_error: the same, each sample counted with the worst of the model and its graphs
     worst_loss: float
     worst_error: float
-    margins: Tensor
-    square_norms: float
-    largest_norm: float
-    entries: tuple[float, float]
-    fingerprints: Tensor
-    independent: Condition
-    tallies: tuple[Tally, ...] = ()
-    classes: int = 0
+    margins: Tensor  # one per sample, the smallest of the model and its graphs, ascending
+    square_norms: float  # the sum of the squared norms of the inputs
+    largest_norm: float  # the largest norm of an input
+    entries: tuple[float, float]  # the least and the largest entry of an input
+    fingerprints: Tensor  # one per sample
+    independent: Condition  # the condition that the samples are independent draws
+    tallies: tuple[Tally, ...] = ()  # sums by cell, one tally per partition
+    classes: int = 0  # how many outputs the model has
+    # how far apart the losses of the model and of a graph are, as a mean share of the largest loss; None without a
+    # graph
     difference: float | None = None
 
     @property
@@ -365,26 +330,21 @@ class SamplesSeen:
 
 @dataclass(slots=True)
 class Collector:
-    """Runs the model on batches of samples and adds up what is measured; `finish` reads the sums back.
-
-    Attributes:
-        traced: the graphs that the bounds are about, run beside the model.
-        classes: how many outputs the model has; 0 before the first batch.
-        sums: the sums of the losses, the errors, the worst losses, the worst errors, the squared norms of the inputs,
-            and the differences between the losses of the model and of each graph.
-        extremes: the largest norm, entry, negated entry, label, negated label, loss and negated loss.
-    """
+    """Runs the model on batches of samples and adds up what is measured; `finish` reads the sums back."""
 
     model: nn.Module
     loss: Loss
     keys: Tensor
     output: str | int | None = None
     partitions: Sequence[Partition] = ()
-    traced: Sequence[Logits] = ()
-    classes: int = 0
+    traced: Sequence[Logits] = ()  # the graphs that the bounds are about, run beside the model
+    classes: int = 0  # how many outputs the model has; 0 before the first batch
     samples: int = 0
     tallies: list[Tally] = field(default_factory=list)
+    # the sums of the losses, the errors, the worst losses, the worst errors, the squared norms of the inputs, and the
+    # differences between the losses of the model and of each graph
     sums: Tensor | None = None
+    # the largest norm, entry, negated entry, label, negated label, loss and negated loss
     extremes: Tensor | None = None
     margins: list[Tensor] = field(default_factory=list)
     fingerprints: list[Tensor] = field(default_factory=list)

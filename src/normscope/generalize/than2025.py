@@ -167,26 +167,16 @@ ALONE = "samples alone"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """What is known of a model over all inputs.
+    """What is known of a model over all inputs."""
 
-    Attributes:
-        log10_global, reason: log10 of its Lipschitz constant from above, and why that is infinite.
-        steep: the condition of Theorem 20 that this constant bounds the slope over the cells.
-        alone: the condition that samples do not influence each other.
-        log10_product: log10 of P_w, the product of the weights' norms.
-        normalizers: the operator of each normalizer and log10 of its printed constant.
-        chain: the condition that the printed product bounds this network.
-        captured, bounding: the captured model, and what its bounds may cost.
-    """
-
-    log10_global: float
+    log10_global: float  # log10_global, reason: log10 of its Lipschitz constant from above, and why that is infinite
     reason: str | None
-    steep: Condition
-    alone: Condition
-    log10_product: float
-    normalizers: tuple[tuple[str, float], ...]
-    chain: Condition
-    captured: Captured
+    steep: Condition  # the condition of Theorem 20 that this constant bounds the slope over the cells
+    alone: Condition  # the condition that samples do not influence each other
+    log10_product: float  # log10 of P_w, the product of the weights' norms
+    normalizers: tuple[tuple[str, float], ...]  # the operator of each normalizer and log10 of its printed constant
+    chain: Condition  # the condition that the printed product bounds this network
+    captured: Captured  # captured, bounding: the captured model, and what its bounds may cost
     bounding: Bounding
 
 

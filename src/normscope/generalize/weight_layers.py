@@ -64,33 +64,23 @@ class MatrixNorms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkNorms:
-    """What the norm-based bounds need of a network.
+    """What the norm-based bounds need of a network."""
 
-    Attributes:
-        layers: the weight layers in order, with BatchNorms folded; empty where a weight layer is of another kind.
-        units: the units with kinks, in order; the last are the differences of the outputs. Empty where they cannot be
-            counted.
-        biased: whether there are biases, so that every input has one more entry, which is 1.
-        parameters: how many weights, biases and other floats there are after folding that may have been learned.
-        beside_parameters: what else may have been learned, for bounds that count all of these.
-        beside_layers: what else may have been learned, for bounds by the norms of the layers.
-        chain, homogeneous, entrywise, alone, matrices, piecewise: the conditions of the bounds.
-        weight_frobenius: log10 of the Frobenius norm of each weight tensor itself.
-    """
-
+    # the weight layers in order, with BatchNorms folded; empty where a weight layer is of another kind
     layers: tuple[MatrixNorms, ...]
+    # the units with kinks, in order; the last are the differences of the outputs. Empty where they cannot be counted
     units: tuple[Units, ...]
-    biased: bool
-    parameters: int
-    beside_parameters: Description
-    beside_layers: Description
-    chain: Condition
+    biased: bool  # whether there are biases, so that every input has one more entry, which is 1
+    parameters: int  # how many weights, biases and other floats there are after folding that may have been learned
+    beside_parameters: Description  # what else may have been learned, for bounds that count all of these
+    beside_layers: Description  # what else may have been learned, for bounds by the norms of the layers
+    chain: Condition  # chain, homogeneous, entrywise, alone, matrices, piecewise: the conditions of the bounds
     homogeneous: Condition
     entrywise: Condition
     alone: Condition
     matrices: Condition
     piecewise: Condition
-    weight_frobenius: tuple[float, ...]
+    weight_frobenius: tuple[float, ...]  # log10 of the Frobenius norm of each weight tensor itself
 
     @property
     def width(self) -> int:
@@ -283,19 +273,12 @@ def _units(graph: Graph, classes: int, learned: Counter[str]) -> tuple[tuple[Uni
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Units:
-    """Units with kinks.
+    """Units with kinks."""
 
-    Attributes:
-        count: how many units there are.
-        bends: how many kinks each has.
-        weights: how many weights their input depends on.
-        degree: the degree of their input as a polynomial in these weights.
-    """
-
-    count: int
-    bends: int
-    weights: int
-    degree: int
+    count: int  # how many units there are
+    bends: int  # how many kinks each has
+    weights: int  # how many weights their input depends on
+    degree: int  # the degree of their input as a polynomial in these weights
 
 
 def log_growth(layers: Sequence[Units], samples: int) -> float:

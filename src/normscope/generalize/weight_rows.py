@@ -48,28 +48,19 @@ def quantiles(margins: list[float]) -> list[float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarginFacts:
-    """What the bounds by norms and margins read of a network and of D.
+    """What the bounds by norms and margins read of a network and of D."""
 
-    Attributes:
-        log10_spectral, log10_frobenius, log10_rows: log10 of the norms of every layer, as in `MatrixNorms`.
-        width: W or h, the largest dimension.
-        classes: K.
-        samples, square_norms: m, and norm(X)_F^2 over all samples.
-        radius: B, the largest norm of an input.
-        delta: the probability of failure.
-        nats: what constants cost that may have been taken from D.
-    """
-
+    # log10_spectral, log10_frobenius, log10_rows: log10 of the norms of every layer, as in `MatrixNorms`
     log10_spectral: tuple[float, ...]
     log10_frobenius: tuple[float, ...]
     log10_rows: tuple[float, ...]
-    width: int
-    classes: int
-    samples: int
+    width: int  # W or h, the largest dimension
+    classes: int  # K
+    samples: int  # samples, square_norms: m, and norm(X)_F^2 over all samples
     square_norms: float
-    radius: float
-    delta: float
-    nats: float = 0.0
+    radius: float  # B, the largest norm of an input
+    delta: float  # the probability of failure
+    nats: float = 0.0  # what constants cost that may have been taken from D
 
 
 def bartlett2017(facts: MarginFacts, margin: float) -> list[BoundTerm]:

@@ -178,19 +178,12 @@ class ShiftAction(_UnitAction):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowMixing:
-    """Blocks of rows of a part of a parameter; a matrix per group mixes the d rows of each of its blocks.
+    """Blocks of rows of a part of a parameter; a matrix per group mixes the d rows of each of its blocks."""
 
-    Attributes:
-        piece: the part of the parameter.
-        axis: the axis of the part that counts the rows.
-        channels: `[groups, blocks, d]`: `channels[g, r]` are the rows of the r-th block of group g.
-        inverse: whether the block is multiplied by A^-T instead of A.
-    """
-
-    piece: ParameterPart
-    axis: int
-    channels: Tensor
-    inverse: bool
+    piece: ParameterPart  # the part of the parameter
+    axis: int  # the axis of the part that counts the rows
+    channels: Tensor  # `[groups, blocks, d]`: `channels[g, r]` are the rows of the r-th block of group g
+    inverse: bool  # whether the block is multiplied by A^-T instead of A
 
     def read(self, state: State) -> Tensor:
         """Return the blocks, `[groups, blocks, d, entries]`."""
@@ -205,18 +198,13 @@ class RowMixing:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Mixing:
-    """The action of an invertible matrix A per group: W -> A W on some blocks of rows, V -> A^-T V on others.
+    """The action of an invertible matrix A per group: W -> A W on some blocks of rows, V -> A^-T V on others."""
 
-    Attributes:
-        rows: the blocks of rows of both kinds.
-        groups, width: how many matrices there are, and their size.
-        turn: None, or a matrix J with J^2 = -1 that A must commute with, so that A = diag(s) + diag(t) J. This is the
-            symmetry that rotary embeddings leave: a scaling and a rotation of each plane.
-    """
-
-    rows: tuple[RowMixing, ...]
-    groups: int
+    rows: tuple[RowMixing, ...]  # the blocks of rows of both kinds
+    groups: int  # groups, width: how many matrices there are, and their size
     width: int
+    # None, or a matrix J with J^2 = -1 that A must commute with, so that A = diag(s) + diag(t) J. This is the symmetry
+    # that rotary embeddings leave: a scaling and a rotation of each plane
     turn: Tensor | None = field(default=None)
 
     @property
@@ -293,25 +281,17 @@ def _normal(shape: tuple[int, ...], state: State, names: tuple[str, ...], genera
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Candidate:
-    """A group action that should leave the function as it is, by the structure of the graph.
+    """A group action that should leave the function as it is, by the structure of the graph."""
 
-    Attributes:
-        kind: the kind of the symmetry.
-        path: the module whose weights move; for pairs both, first to last.
-        normalizer: the module that undoes the change; empty where none does.
-        form: the action as a formula.
-        action: the action itself.
-        feeds: for scalings in front of normalizers: the layer and the normalizer behind it, one entry per normalizer.
-        weights: the parts of parameters that are changed at random for comparison; if such a change does not move the
-            output, the check shows nothing.
-    """
-
-    kind: Kind
-    path: str
-    normalizer: str = ""
-    form: str
-    action: Action
+    kind: Kind  # the kind of the symmetry
+    path: str  # the module whose weights move; for pairs both, first to last
+    normalizer: str = ""  # the module that undoes the change; empty where none does
+    form: str  # the action as a formula
+    action: Action  # the action itself
+    # for scalings in front of normalizers: the layer and the normalizer behind it, one entry per normalizer
     feeds: tuple[FeedingLayer, ...] = ()
+    # the parts of parameters that are changed at random for comparison; if such a change does not move the output, the
+    # check shows nothing
     weights: tuple[ParameterPart, ...]
 
     @property
@@ -322,21 +302,15 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ParametrisedLayer:
-    """A weight layer with its parameters: the channel of each entry of the weight, on both sides.
+    """A weight layer with its parameters: the channel of each entry of the weight, on both sides."""
 
-    Attributes:
-        node: the layer in the graph.
-        weight, bias: where its tensors lie among the parameters; `bias` is None without one.
-        made: the output channel that each entry of the weight contributes to, in numbers that broadcast to its shape.
-        axis: the axis of the output that counts channels.
-        rows: the axis of the weight that counts its output channels; None where no axis does (groups, transposed).
-    """
-
-    node: Node
-    weight: ParameterPart
+    node: Node  # the layer in the graph
+    weight: ParameterPart  # weight, bias: where its tensors lie among the parameters; `bias` is None without one
     bias: ParameterPart | None
+    # the output channel that each entry of the weight contributes to, in numbers that broadcast to its shape
     made: Tensor
-    axis: int
+    axis: int  # the axis of the output that counts channels
+    # the axis of the weight that counts its output channels; None where no axis does (groups, transposed)
     rows: int | None
 
     @property

@@ -194,19 +194,12 @@ def flatness(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ascent:
-    """The increase of the loss by ascent from one start or from several, and how well it is known.
+    """The increase of the loss by ascent from one start or from several, and how well it is known."""
 
-    Attributes:
-        increase: of the loss, at the best point on the way.
-        at_rest: whether it ended where no small step goes up, not because its steps were used up.
-        agreed: whether more than half of several starts found the same increase.
-        move: where it ended, in units of the scale.
-    """
-
-    increase: float
-    at_rest: bool
-    agreed: bool = False
-    move: Tensor
+    increase: float  # of the loss, at the best point on the way
+    at_rest: bool  # whether it ended where no small step goes up, not because its steps were used up
+    agreed: bool = False  # whether more than half of several starts found the same increase
+    move: Tensor  # where it ended, in units of the scale
 
     @property
     def converged(self) -> bool:
