@@ -163,10 +163,14 @@ def lipschitz(
             seed=seed,
         )
     bracket = samples_in_scope.described(bracket, subject)
-    print_document(_document(bracket, subject.name))
-    if html is not None and isinstance(bracket, DataBracket):
-        bracket.to_html(html)
-        say_written(html)
+    if isinstance(bracket, DataBracket):
+        print_document(bracket.document(brief=True))
+        if html is not None:
+            bracket.to_html(html)
+            say_written(html)
+    else:
+        table = bracket_table({bracket.scope.value: bracket})
+        print_document(Document(title=f"Lipschitz constant of {subject.name}", blocks=(table,)))
     if json is not None:
         write_text(json, json_format.dumps(bracket.to_json(), indent=1, allow_nan=False) + "\n")
         say_written(json)
@@ -218,13 +222,6 @@ def _drawn(subject: GivenModel, data: str, size: int, seed: int, *, labels: bool
         batches = list(zip(batches, torch.cat([classes for _, classes in read])[order].split(size), strict=True))
     notes = (*labelled.notes, "samples are drawn from these at random")
     return SamplesInScope(batches=batches, notes=notes, order=order.tolist())
-
-
-def _document(bracket: Bracket, name: str) -> Document:
-    """Return what is printed: one line for a bracket, or the report of a DATA bracket."""
-    if isinstance(bracket, DataBracket):
-        return bracket.document(brief=True)
-    return Document(title=f"Lipschitz constant of {name}", blocks=(bracket_table({bracket.scope.value: bracket}),))
 
 
 def radius(

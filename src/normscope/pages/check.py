@@ -45,6 +45,9 @@ def check_document(check: Check, *, brief: bool = False) -> Document:
     about = (
         f"Checked in {check.mode} mode on {went}, with {passes}. No bounds were taken: `normscope.audit` takes them."
     )
+    totals = f"Parameters: {check.parameters:,} in all"
+    if check.trainable is not None and check.parameter_bytes is not None:
+        totals += f", {check.trainable:,} trainable, {memory(check.parameter_bytes)}"
     skipped = Table(columns=(Column("not measured"), Column("why")), rows=check.skipped)
     notes = [Text(body=f"Note: {note}") for note in check.notes]
     rest: list[Block] = [*([skipped] if check.skipped else []), *notes]
@@ -52,9 +55,10 @@ def check_document(check: Check, *, brief: bool = False) -> Document:
     chart = None if brief else signal_chart(check.signal)
     shown: list[Block] = [block for block in (chart, table) if block is not None]
     opening = Text(heading="" if brief else "Verdict", body=check.verdict, lead=True)
-    cards: list[Block] = [*notices(check.findings)]
-    depth = [] if brief or not shown else [Text(heading="Signal by depth")]
-    blocks: tuple[Block, ...] = (opening, Text(body=about), *cards, *depth, *shown, parameter_totals(check), *rest)
+    if shown and not brief:
+        shown.insert(0, Text(heading="Signal by depth"))
+    cards = notices(check.findings)
+    blocks = (opening, Text(body=about), *cards, *shown, Text(body=f"{totals}."), *rest)
     return Document(title=f"Check of {check.name}", blocks=blocks)
 
 
@@ -152,10 +156,12 @@ def signal_table(signal: Signal | None, *, brief: bool = False, title: str = "")
     rows = _with_parameters(signal)
     caption = READING.format(samples=f"{signal.samples:,}", of=signal.gradient_of)
     if brief:
-        shown = _most_telling(rows)
-        left = len(rows) - len(shown)
-        caption = f"Layers without parameters ({left:,}) are left out here; the page has them." if left else ""
-        rows = shown
+        caption = ""
+        if len(rows) > BRIEF_ROWS and any(row.parameters is not None for row in rows):
+            shown = [row for row in rows if row.parameters or row.signal.kind == INPUT or row is rows[-1]]
+            left = len(rows) - len(shown)
+            caption = f"Layers without parameters ({left:,}) are left out here; the page has them." if left else ""
+            rows = shown
     columns = [column for column in _COLUMNS if not brief or column.title not in _LEFT_OUT_OF_TERMINALS]
     return tabulate(rows, columns, title=title, caption=caption, drop_empty=True)
 
@@ -171,21 +177,6 @@ def _with_parameters(signal: Signal) -> list[_TableRow]:
         if module in first:
             counts[first[module]] = counts.get(first[module], 0) + math.prod(parameter.shape)
     return [_TableRow(row, counts.get(number)) for number, row in enumerate(signal.rows)]
-
-
-def _most_telling(rows: list[_TableRow]) -> list[_TableRow]:
-    """Return the rows that a terminal shows: all of a short table, otherwise input, parameters and output."""
-    if len(rows) <= BRIEF_ROWS or all(row.parameters is None for row in rows):
-        return rows
-    return [row for row in rows if row.parameters or row.signal.kind == INPUT or row is rows[-1]]
-
-
-def parameter_totals(check: Check) -> Text:
-    """Return how many parameters the model holds, how many are trained, and the memory that they take."""
-    counted = f"Parameters: {check.parameters:,} in all"
-    if check.trainable is not None and check.parameter_bytes is not None:
-        counted += f", {check.trainable:,} trainable, {memory(check.parameter_bytes)}"
-    return Text(body=f"{counted}.")
 
 
 def signal_chart(signal: Signal | None) -> Chart | None:

@@ -7,8 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from ..bounds.radius.radii import COLUMNS, Radii
-from ..report.document import Block, Cell, Chart, Column, Document, Figure, Figures, Notice, Series, Table, Text
+from ..bounds.radius.radii import COLUMNS, Point, Radii
+from ..report.document import (
+    Block,
+    Cell,
+    Chart,
+    Column,
+    Document,
+    Figure,
+    Figures,
+    Notice,
+    ReadColumn,
+    Series,
+    Table,
+    Text,
+    tabulate,
+)
 from ..report.glossary import glossary
 from ..report.svg import tick_text, ticks
 from ..report.words import format_cell, listed, pluralise, shape
@@ -71,16 +85,12 @@ def headline(radii: Radii) -> str:
 
 def accuracy_table(radii: Radii, at: Sequence[float] | None = None, *, title: str = "Accuracy by radius") -> Table:
     """Return certified accuracy and accuracy under attack at several radii."""
-    points = radii.curve(at)
-    columns = [
-        Column("radius", "number", "l2 distance in the units of the model's input"),
-        Column("certified", "percent", f"{_kept(radii)} within the radius"),
-    ]
-    rows: list[tuple[float | None, ...]] = [(point.radius, point.certified) for point in points]
-    if points and points[0].attacked is not None:
-        columns.append(Column("under attack", "percent", "no change within the radius was found"))
-        rows = [(*row, point.attacked) for row, point in zip(rows, points, strict=True)]
-    return Table(title=title, columns=tuple(columns), rows=tuple(rows), caption=_reading(radii))
+    columns: tuple[ReadColumn[Point], ...] = (
+        ReadColumn("radius", "number", "radius", "l2 distance in the units of the model's input"),
+        ReadColumn("certified", "percent", "certified", f"{_kept(radii)} within the radius"),
+        ReadColumn("under attack", "percent", "attacked", "no change within the radius was found"),
+    )
+    return tabulate(radii.curve(at), columns, title=title, caption=_reading(radii), drop_empty=True)
 
 
 def _reading(radii: Radii) -> str:
@@ -131,20 +141,19 @@ def compared_curves(radii: Mapping[str, Radii]) -> tuple[Chart, ...]:
     """Return the curves of several networks: certified accuracy in one chart, accuracy under attack in another."""
     sizes = _widest(radii).reach(STEPS)
     labels = tuple(tick_text(size) for size in sizes)
-    certified = [
-        Series(name=n, style="line", values=tuple(p.certified for p in r.curve(sizes))) for n, r in radii.items()
-    ]
-    attacked = [
-        Series(name=n, style="line", values=tuple(p.attacked for p in r.curve(sizes))) for n, r in radii.items()
-    ]
-    return tuple(
-        Chart(title=title, labels=labels, series=tuple(series), axis="share of the samples", rules=FRAME)
-        for title, series in (
-            ("Samples that provably keep their class, by the size of the change", certified),
-            ("Samples that keep their class under attack, by the size of the change", attacked),
+    titles = {
+        "certified": "Samples that provably keep their class, by the size of the change",
+        "attacked": "Samples that keep their class under attack, by the size of the change",
+    }
+    charts = []
+    for side, title in titles.items():
+        series = tuple(
+            Series(name=name, style="line", values=tuple(getattr(point, side) for point in one.curve(sizes)))
+            for name, one in radii.items()
         )
-        if any(value is not None for item in series for value in item.values)
-    )
+        if any(value is not None for item in series for value in item.values):
+            charts.append(Chart(title=title, labels=labels, series=series, axis="share of the samples", rules=FRAME))
+    return tuple(charts)
 
 
 def _widest(radii: Mapping[str, Radii]) -> Radii:
@@ -152,6 +161,14 @@ def _widest(radii: Mapping[str, Radii]) -> Radii:
 
 
 def _full(radii: Radii, at: Sequence[float] | None) -> list[Block]:
+    provenance = (
+        *radii.provenance.items(),
+        ("input of one sample", shape(radii.input_shape) or "unknown"),
+        ("classes", str(radii.classes)),
+        ("effort", radii.effort),
+        ("tolerance of the radii", f"{radii.rtol:g}"),
+        *(() if radii.seconds is None else (("time", format_cell(radii.seconds, "seconds")),)),
+    )
     shown: list[Block] = [
         Text(heading="Verdict", body=headline(radii), lead=True),
         Figures(items=tuple(_figures(radii))),
@@ -163,7 +180,7 @@ def _full(radii: Radii, at: Sequence[float] | None) -> list[Block]:
         _samples(radii),
         Text(heading="About these figures", folded=True),
         *(Text(body=note) for note in radii.notes),
-        _provenance(radii),
+        Table(columns=(Column("what", "name"), Column("value")), rows=provenance),
     ]
     return [*shown, *glossary(shown)]
 
@@ -245,16 +262,3 @@ def _samples(radii: Radii, *, title: str = "", brief: bool = False) -> Table:
         columns, rows = columns[:-1], tuple(row[:-1] for row in rows)
     more = f" {len(rows) - LISTED:,} more are left out here." if len(rows) > LISTED else ""
     return Table(title=title, columns=columns, rows=rows[:LISTED], caption=READING_THE_SAMPLES + more)
-
-
-def _provenance(radii: Radii) -> Table:
-    columns = (Column("what", "name"), Column("value"))
-    rows = (
-        *radii.provenance.items(),
-        ("input of one sample", shape(radii.input_shape) or "unknown"),
-        ("classes", str(radii.classes)),
-        ("effort", radii.effort),
-        ("tolerance of the radii", f"{radii.rtol:g}"),
-        *(() if radii.seconds is None else (("time", format_cell(radii.seconds, "seconds")),)),
-    )
-    return Table(columns=columns, rows=rows)

@@ -174,7 +174,13 @@ QUANTILE_MEANING = (
 
 def quantile_document(bracket: DataBracket, *, brief: bool = False) -> Document:
     """Return the report: the statement, limits by share, and the samples with the largest norms."""
-    blocks: list[Block] = [Text(body=quantile_headline(bracket))]
+    statement = (
+        f"With confidence {bracket.confidence:.4g}, at {100 * bracket.share:.6g} % of inputs or more a small change "
+        f"grows at most {factor(bracket.log10_upper)} times (from {pluralise(bracket.samples, 'sample')}). "
+        f"{QUANTILE_MEANING}"
+    )
+    none = bracket.log10_upper == math.inf
+    blocks: list[Block] = [Text(body=f"No statement: {bracket.reason}." if none else statement)]
     if not bracket.converged:
         blocks.append(Notice(level="warning", heading="what to do", lines=(("", f"{bracket.advice}"),)))
     points = [(share, *bracket.limits(share)) for share in sorted({*SHARES, bracket.share})]
@@ -185,7 +191,16 @@ def quantile_document(bracket: DataBracket, *, brief: bool = False) -> Document:
             Figure(label=f"{100 * bracket.share:g} % quantile, at most", value=bracket.log10_upper, kind="log10"),
             Figure(label="largest norm seen", value=bracket.largest[0][1], kind="log10"),
         )
-        blocks += [Figures(items=items), _quantile_chart(points)]
+        limited = [point for point in points if math.isfinite(point[2])]
+        chart = Chart(
+            title="Jacobian norm by share of the data",
+            labels=tuple(_percent(share) for share, _, _ in limited),
+            series=(Series(name="at most", style="line", values=tuple(high for _, _, high in limited)),),
+            axis="log10 of the norm",
+            caption="The larger the share, the larger the norm that it does not exceed; more samples reach larger "
+            "shares.",
+        )
+        blocks += [Figures(items=items), chart]
     blocks += [
         Table(
             title="By share of the data",
@@ -213,28 +228,6 @@ def quantile_document(bracket: DataBracket, *, brief: bool = False) -> Document:
     blocks += [_part_table(bracket.per_layer, "By layer", "layer")] if bracket.per_layer else []
     blocks += [Text(body=sentence(note)) for note in bracket.notes]
     return Document(title="How much a small change of the input grows, over the data", blocks=tuple(blocks))
-
-
-def quantile_headline(bracket: DataBracket) -> str:
-    """Return the statement, and what it does not say."""
-    samples = pluralise(bracket.samples, "sample")
-    if bracket.log10_upper == math.inf:
-        return f"No statement: {bracket.reason}."
-    return (
-        f"With confidence {bracket.confidence:.4g}, at {100 * bracket.share:.6g} % of inputs or more a small change "
-        f"grows at most {factor(bracket.log10_upper)} times (from {samples}). {QUANTILE_MEANING}"
-    )
-
-
-def _quantile_chart(points: list[tuple[float, float, float]]) -> Chart:
-    points = [point for point in points if math.isfinite(point[2])]
-    return Chart(
-        title="Jacobian norm by share of the data",
-        labels=tuple(_percent(share) for share, _, _ in points),
-        series=(Series(name="at most", style="line", values=tuple(high for _, _, high in points)),),
-        axis="log10 of the norm",
-        caption="The larger the share, the larger the norm that it does not exceed; more samples reach larger shares.",
-    )
 
 
 def _part_table(parts: Mapping[str, DataBracket], title: str, what: str) -> Table:

@@ -32,7 +32,7 @@ def format_cell(value: Cell, kind: Kind) -> str:
         return value
     match kind:
         case "log10":
-            return f"{_unsigned(value, 2):.2f}"
+            return f"{value if abs(value) >= 0.005 else 0.0:.2f}"  # -0.001 would otherwise be written -0.00
         case "factor":
             rounded = float(f"{power10(value):.3g}")
             return f"{rounded:g}" if math.isinf(value) or abs(value) < 300 else f"1e{value:+.0f}"
@@ -46,11 +46,6 @@ def format_cell(value: Cell, kind: Kind) -> str:
             return f"{value:,}"
         case "text" | "sentence" | "name":
             return str(value)
-
-
-def _unsigned(value: float, digits: int) -> float:
-    # -0.001 would otherwise be written -0.00.
-    return value if abs(value) >= 0.5 * 10**-digits else 0.0
 
 
 def factor(exponent: float) -> str:
