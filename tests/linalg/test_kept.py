@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from normscope.core import cost
+from normscope.core import budget as cost
 from normscope.core.budget import Budget
 from normscope.linalg.absolute import absolute, absolute_norm, row_norms
 from normscope.linalg.linear_map import LinearMap, Matrix

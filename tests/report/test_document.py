@@ -3,9 +3,8 @@ import math
 import pytest
 
 from normscope.core.bracket import Bracket, Evidence, Scope
-from normscope.report.brackets import bracket_table, rungs
 from normscope.report.document import Chart, Column, Document, Series, Table, Text
-from normscope.report.words import format_cell, visible
+from normscope.report.words import bracket_table, format_cell, rungs, visible
 
 TABLE = Table(
     title="layers",

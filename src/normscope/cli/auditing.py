@@ -11,12 +11,11 @@ from typing import Annotated, Any, Literal
 import typer
 from torch import Tensor
 
+from ..core.budget import Parts
 from ..core.codec import encode
-from ..core.errors import InputError
+from ..core.errors import InputError, visible
 from ..core.files import write_text
 from ..core.finding import Finding, Severity
-from ..core.markup import visible
-from ..core.progress import Parts
 from ..core.version import __version__
 from ..diagnosis.audit_result import Audit
 from ..diagnosis.auditing import PARTS, THOROUGH

@@ -27,9 +27,9 @@ from ..core.bracket import Bracket
 from ..core.errors import InputError
 from ..core.files import write_text
 from ..pages.radii import radii_document
-from ..report.brackets import bracket_table
 from ..report.document import Document, ReadColumn, Text, read_from, tabulate
 from ..report.terminal import print_document
+from ..report.words import bracket_table
 from ..rules.registry import Operator, operators
 from .data_forms import open_data, open_labelled
 from .messages import measuring, one_line, say_written, show_result, write_result

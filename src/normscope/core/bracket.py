@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from .codec import JsonForm, Part
-from .errors import InputError, SoundnessError
+from .errors import InputError, SoundnessError, card, visible
 from .log10 import power10
-from .markup import card, visible
 
 
 class Evidence(enum.IntEnum):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from .codec import JsonForm, Part
-from .markup import card, visible
+from .errors import card, visible
 
 
 class Severity(enum.StrEnum):

@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from ..bounds.domain.domain import Domain
-from ..core.errors import InputError, NormscopeError, describe_error
-from ..core.options import check_counts, check_numbers
+from ..core.errors import InputError, NormscopeError, check_counts, check_numbers, describe_error
 from ..core.untouched import mode_of, outside_inference_mode, unwrapped
 from ..geometry.hessian import hessian
 from ..graph.call import quantized

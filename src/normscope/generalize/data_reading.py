@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..bounds.radius.logits import Logits
+from ..core.budget import Progress
 from ..core.errors import CaptureError, InputError, NormscopeError, describe_error
-from ..core.progress import Progress
 from ..core.untouched import untouched
 from ..graph.capturing import capture
 from ..graph.ir import Graph, Node, Unit

@@ -22,8 +22,8 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from ..bounds.radius.logits import Logits
+from ..core.budget import Progress
 from ..core.errors import InputError, NormscopeError, describe_error
-from ..core.progress import Progress
 from ..core.untouched import untouched
 from ..graph.call import select
 from ..graph.capturing import capture_weights

@@ -21,9 +21,9 @@ from ..bounds.domain.domain import Domain
 from ..bounds.domain.domain_bounds import domain_sides
 from ..bounds.rungs import is_normalizer, is_weight, printed, printed_constant, upper_sides
 from ..core.bracket import Evidence
+from ..core.budget import Progress
 from ..core.errors import InputError, NormscopeError, describe_error
 from ..core.log10 import log10, log10_sum
-from ..core.progress import Progress
 from ..graph.ir import Graph
 from ..rules.effects import Linear
 from ..theory.losses import Loss

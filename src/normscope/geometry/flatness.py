@@ -10,11 +10,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..core.budget import Budget
+from ..core.budget import Budget, Progress
 from ..core.codec import JsonForm
-from ..core.errors import InputError, NotFiniteError
-from ..core.options import check_counts, check_numbers, check_positive
-from ..core.progress import Progress
+from ..core.errors import InputError, NotFiniteError, check_counts, check_numbers, check_positive
 from ..core.untouched import outside_inference_mode, unwrapped
 from ..graph.call import select
 from ..report.document import FigureResult, figures_form

@@ -10,10 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.budget import Budget
-from ..core.errors import InputError, NotFiniteError
-from ..core.options import check_counts, check_numbers
-from ..core.progress import Progress
+from ..core.budget import Budget, Progress
+from ..core.errors import InputError, NotFiniteError, check_counts, check_numbers
 from ..core.provenance import provenance
 from ..core.untouched import outside_inference_mode, unwrapped
 from ..linalg.lanczos import Ends, Quadrature, extreme_eigenpairs, quadratures

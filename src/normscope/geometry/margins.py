@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from ..bounds.domain.domain import Domain
 from ..bounds.lipschitz import lipschitz
+from ..core.budget import Progress
 from ..core.codec import JsonForm
-from ..core.errors import InputError, NormscopeError, describe_error
-from ..core.options import check_numbers
-from ..core.progress import Progress
+from ..core.errors import InputError, NormscopeError, check_numbers, describe_error
 from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
 from ..graph.call import run
 from ..report.document import FigureResult, figures_form

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from ..core.cost import count
+from ..core.budget import count
 from ..core.errors import InputError, NotFiniteError, describe_error
 from ..core.threads import full_precision, math_attention, without_cudnn
 from ..core.untouched import ProtectedParameters, dropping_nothing, mode_of, on_copies, untouched

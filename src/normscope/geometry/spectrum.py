@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core.codec import JsonForm, Part
-from ..core.markup import visible
+from ..core.errors import visible
 from ..report.document import FigureResult, figures_form
 from .directions import Invariant
 

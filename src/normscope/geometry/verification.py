@@ -18,9 +18,8 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from ..core.cost import count
+from ..core.budget import Progress, count
 from ..core.errors import InputError, describe_error
-from ..core.progress import Progress
 from ..core.threads import math_attention
 from ..graph.call import Call, select
 from ..graph.ir import Graph, Unit

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import InputError
-from ..core.markup import visible
+from ..core.errors import InputError, visible
 from ..diagnosis.judged import Findings
 from ..report.document import Shown
 from ..report.words import pluralise

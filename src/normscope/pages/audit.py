@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from ..core.cost import Cost
+from ..core.budget import Cost
 from ..diagnosis.audit_result import Audit, Row
 from ..diagnosis.branches import branch_lines, main_line
 from ..diagnosis.findings.loose import useful
-from ..report.brackets import bracket_chart, bracket_table
 from ..report.document import (
     Block,
     Chart,
@@ -29,7 +28,7 @@ from ..report.document import (
     tabulate,
 )
 from ..report.glossary import glossary
-from ..report.words import format_cell, listed, shape
+from ..report.words import bracket_chart, bracket_table, format_cell, listed, shape
 from .check import (
     NO_BOUND,
     briefly_useless,

@@ -15,7 +15,6 @@ from ..diagnosis.audit_result import Audit, Row
 from ..diagnosis.findings.loose import useful
 from ..diagnosis.scope_shares import SHARE
 from ..diagnosis.verdict import groups, places, sentence
-from ..report.brackets import PLAIN
 from ..report.document import (
     Block,
     Cell,
@@ -31,7 +30,7 @@ from ..report.document import (
     tabulate,
 )
 from ..report.glossary import glossary
-from ..report.words import factor, format_cell, listed, pluralise
+from ..report.words import PLAIN, factor, format_cell, listed, pluralise
 from .audit import cut_short, not_measured, own_gain, part, sensitivity_lower, useful_bound
 from .check import NAMED, notices, steps, tally, to_see_more, why_useless
 from .radii import compared_curves, compared_radii

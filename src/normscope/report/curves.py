@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy
 
-from ..core.markup import escaped
+from ..core.errors import escaped
 from .document import Circle, Column, Curve, Curves, Mark, Table
 from .svg import Frame, arrow, grid_lines, number_text, rule_lines, scale_of, svg_tag, swatch_tag, tag, ticks
 from .words import format_cell

@@ -7,7 +7,7 @@ import io
 import re
 from importlib.resources import files
 
-from ..core.markup import escaped
+from ..core.errors import escaped
 from .curves import circle_svg, curve_swatch, curves_svg
 from .document import Chart, Circle, Curves, Table
 from .svg import chart_svg, swatch, tag

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..core.markup import escaped, visible, with_code
+from ..core.errors import escaped, visible, with_code
 from .curves import circle_svg, curve_swatch, curves_svg, depth_ramp, mark_swatch
 from .document import Block, Cell, Chart, Circle, Curves, Document, Glossary, Kind, Table, Text
 from .svg import chart_svg, swatch

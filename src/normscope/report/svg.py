@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ..core.markup import escaped
+from ..core.errors import escaped
 from .document import Chart, Series
 from .words import NOT_MEASURED, format_cell
 

@@ -1,4 +1,4 @@
-"""How values, numbers, shapes and lists of names are written, and how much of them: a page of 40 MB helps nobody.
+"""How values, numbers, shapes, names and brackets are written, and how much of them: a page of 40 MB helps nobody.
 
 Every renderer shows the first rows, labels and curves, and says how many it leaves out.
 """
@@ -6,13 +6,30 @@ Every renderer shows the first rows, labels and curves, and says how many it lea
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
+from ..core.bracket import Bracket
+from ..core.errors import visible as visible
 from ..core.log10 import power10
-from ..core.markup import visible as visible
-from .document import Block, Cell, Chart, Circle, Curves, Document, Glossary, Kind, Notice, Series, Steps, Table, Text
+from .document import (
+    Block,
+    Cell,
+    Chart,
+    Circle,
+    Curves,
+    Document,
+    Glossary,
+    Kind,
+    Notice,
+    ReadColumn,
+    Series,
+    Steps,
+    Table,
+    Text,
+    tabulate,
+)
 
 NOT_MEASURED = "-"
 
@@ -213,3 +230,106 @@ def _letters(value: Any) -> int:
     if is_dataclass(value):
         return sum(_letters(getattr(value, item.name)) for item in fields(value))
     return 0
+
+
+AGREE = 0.005
+"""Exponents that differ by less than this are the same in two decimals."""
+
+PLAIN = {
+    "printed": "product as papers print it",
+    "printed-exact": "the same, exact constants",
+    "product": "layer after layer",
+    "folded": "linear layers joined",
+    "liplt": "across several layers",
+    "closed-form": "closed form",
+    "tight": "optimised certificate",
+    "exact": "exhaustive search",
+    "best": "best bound",
+    "observed": "seen at the data",
+}
+"""The methods in plain words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """Methods whose upper sides agree, with the bracket that is shown for them."""
+
+    names: tuple[str, ...]
+    bracket: Bracket
+
+    @property
+    def label(self) -> str:
+        """The methods in plain words: "best bound" where that is one of them, otherwise the first of them."""
+        return PLAIN["best"] if "best" in self.names else PLAIN.get(self.names[0], self.names[0])
+
+
+def rungs(brackets: Mapping[str, Bracket]) -> list[Rung]:
+    """Return brackets by method; those that agree share a rung, which shows `best` or the one of strongest evidence."""
+    groups: list[list[str]] = []
+    for name, bracket in brackets.items():
+        alike = next((names for names in groups if _agree(brackets[names[0]], bracket)), None)
+        if alike is None:
+            groups.append([name])
+        else:
+            alike.append(name)
+    strongest = [max(names, key=lambda name: (name == "best", brackets[name].evidence)) for names in groups]
+    return [Rung(names=tuple(names), bracket=brackets[name]) for names, name in zip(groups, strongest, strict=True)]
+
+
+def _agree(one: Bracket, other: Bracket) -> bool:
+    same = one.log10_upper == other.log10_upper or abs(one.log10_upper - other.log10_upper) < AGREE
+    return same and (one.scope, one.holds, one.reason) == (other.scope, other.holds, other.reason)
+
+
+def bracket_table(brackets: Mapping[str, Bracket], *, title: str = "", caption: str = "") -> Table:
+    """Return one row per bracket: its methods, both sides as exponents of ten, the evidence and remarks."""
+    columns: tuple[ReadColumn[Rung], ...] = (
+        ReadColumn("bound", "text", "label", "What is done; methods that agree stand in one line."),
+        ReadColumn("lower", "log10", "bracket.log10_lower", "log10 of the side that inputs which were found attain."),
+        ReadColumn("upper", "log10", "bracket.log10_upper", "log10 of the side that bounds it."),
+        ReadColumn("scope", "name", "bracket.scope.value", "Over which inputs it speaks."),
+        ReadColumn(
+            "evidence",
+            "name",
+            lambda rung: rung.bracket.evidence.name if rung.bracket.holds else "not a bound",
+            "How the upper side is known.",
+        ),
+        ReadColumn(
+            "methods", "text", lambda rung: ", ".join(rung.names), "Their names in the JSON file and in the papers."
+        ),
+        ReadColumn("remarks", "text", _remarks),
+    )
+    return tabulate(rungs(brackets), columns, title=title, caption=caption)
+
+
+def bracket_chart(brackets: Mapping[str, Bracket], *, title: str = "", caption: str = "") -> Chart | None:
+    """Return brackets as bars from the lower to the upper side, and formulas that are no bound as marks, in log10."""
+    shown = rungs(brackets)
+    if not shown:
+        return None
+    bounds = [rung.bracket if rung.bracket.holds else None for rung in shown]
+    spans = Series(
+        name="from the lower to the upper side",
+        style="spans",
+        values=tuple(None if bracket is None else bracket.log10_lower for bracket in bounds),
+        until=tuple(None if bracket is None else bracket.log10_upper for bracket in bounds),
+    )
+    loose = tuple(None if rung.bracket.holds else rung.bracket.log10_upper for rung in shown)
+    marks = Series(name="a formula that is no bound for this network", style="marks", values=loose)
+    return Chart(
+        title=title,
+        caption=caption,
+        labels=tuple(rung.label for rung in shown),
+        series=(spans, marks) if any(value is not None for value in loose) else (spans,),
+        axis="log10 of the Lipschitz constant",
+        sideways=True,
+        term="ladder of bounds",
+    )
+
+
+def _remarks(rung: Rung) -> str:
+    bracket = rung.bracket
+    parts = ["" if bracket.method in rung.names else bracket.method, bracket.reason or ""]
+    if not bracket.converged:
+        parts.append(f"not converged: {bracket.advice}" if bracket.advice else "not converged")
+    return "; ".join(part for part in (*parts, *bracket.notes) if part)

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from ...core.bracket import Evidence
 from ...core.codec import JsonForm, Saved
-from ...core.errors import InputError, SoundnessError
-from ...core.markup import visible
+from ...core.errors import InputError, SoundnessError, visible
 from ...report.document import Shown
 from ...report.svg import ticks
 
