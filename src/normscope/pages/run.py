@@ -173,7 +173,7 @@ def watch_document(run: Watch, *, brief: bool = False) -> Document:
         Figure(label="Overhead", value=run.overhead, kind="percent", note="of the time, for watching"),
     )
     told = verdict(run.findings) if run.findings else f"No alarm was raised in {pluralise(run.step, 'step')}."
-    blocks = (Text(body=told, lead=True), Figures(items=shown), *notices(run.findings))
+    blocks: tuple[Block, ...] = (Text(body=told, lead=True), Figures(items=shown), *notices(run.findings))
     return Document(title="Watched run", blocks=blocks)
 
 
@@ -516,9 +516,10 @@ def histogram_table(run: Run) -> Table | None:
             rows = record.histograms.get(what) or (None,) * len(layers)
             step = f"at step {record.step:,}"
             columns.append(Column(f"{what}s, {when}", "name", f"Shares in 33 bins, {step}."))
-            cells.append([row and sparkline([n or 0.0 for n in row[1:]], HISTOGRAM_BINS) for row in rows])
+            shares = [None if row is None else [n or 0.0 for n in row[1:]] for row in rows]
+            cells.append([None if share is None else sparkline(share, HISTOGRAM_BINS) for share in shares])
             columns.append(Column("size", "number", f"Root mean square of the entries, {step}."))
-            cells.append([row and row[0] for row in rows])
+            cells.append([None if row is None else row[0] for row in rows])
     return Table(
         title="Histograms of weights and gradients",
         columns=tuple(columns),
