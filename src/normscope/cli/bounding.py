@@ -90,6 +90,11 @@ normscope verify norm.npz
 python tools/verify norm.npz           # the same, from a checkout, where Normscope is not installed
 ```
 """
+Recorded = Annotated[
+    Literal["ranges", "gains"],
+    typer.Option(help="gains: also the gain of each block at the data; some 100 passes per sample."),
+]
+Effort = Annotated[Literal["fast", "tight"], typer.Option(help="How hard to work on the bounds.")]
 NAMED = ("digits", "mnist", "cifar10", "npz")
 """Data sets from which samples are drawn at random, since their order may have a meaning."""
 MANY = 1_000_000
@@ -289,11 +294,8 @@ def domain(
     quantile: Annotated[
         float, typer.Option(min=0.0, max=0.99, help="The share of samples that each limit may leave outside.")
     ] = 0.0,
-    record: Annotated[
-        Literal["ranges", "gains"],
-        typer.Option(help="gains: also the gain of each block at the data; some 100 passes per sample."),
-    ] = "ranges",
-    effort: Annotated[Literal["fast", "tight"], typer.Option(help="How hard to work on the bounds.")] = "fast",
+    record: Recorded = "ranges",
+    effort: Effort = "fast",
     save: Annotated[Path | None, typer.Option(help="Write the domain here, for Domain.load.")] = None,
     json: Json = None,
     mode: Mode = None,
@@ -395,11 +397,8 @@ def curve(
     model: Model,
     data: Data,
     samples: Annotated[int, typer.Option(min=2, help="How many samples to read at most.")] = SAMPLES,
-    record: Annotated[
-        Literal["ranges", "gains"],
-        typer.Option(help="gains: also the gain of each block at the data; some 100 passes per sample."),
-    ] = "ranges",
-    effort: Annotated[Literal["fast", "tight"], typer.Option(help="How hard to work on the bounds.")] = "fast",
+    record: Recorded = "ranges",
+    effort: Effort = "fast",
     html: Html = None,
     json: Json = None,
     mode: Mode = None,

@@ -34,8 +34,8 @@ MOST = 20_000
 """The search for changeable objects ends after this many."""
 LIBRARIES = frozenset({"torch", "numpy", "scipy", "normscope", "torchvision", *sys.stdlib_module_names} - {"__main__"})
 """Packages whose functions and objects are taken to keep nothing of a forward."""
-MODELS = frozenset({"transformers", "timm"})
-"""Packages whose objects may keep something of a forward (a cache), but whose functions and classes do not."""
+QUIET = LIBRARIES | {"transformers", "timm"}
+"""Packages whose functions and classes keep nothing of a forward; objects of the last two may (a cache)."""
 TABLES = ("_parameters", "_buffers", "_modules")
 """The attributes in which a module keeps what it registers; their entries are put back one by one."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -96,8 +96,12 @@ class Reached:
         if isinstance(value, functools.partial):
             return value.func, *value.args, *value.keywords.values()
         if isinstance(value, FunctionType):
-            return [] if _quiet(value.__module__) else self._function(value)
-        if isinstance(value, type | ModuleType) or _library(type(value).__module__) or not hasattr(value, "__dict__"):
+            return [] if _is_of(value.__module__, QUIET) else self._function(value)
+        if (
+            isinstance(value, type | ModuleType)
+            or _is_of(type(value).__module__, LIBRARIES)
+            or not hasattr(value, "__dict__")
+        ):
             return []
         self.undo.append(_contents(vars(value)))
         return [*_members(type(value)), *filter(_leads_on, vars(value).values())]
@@ -127,7 +131,9 @@ class Reached:
             if not isinstance(value, ModuleType):
                 if _leads_on(value) and not isinstance(value, type):
                     yield value
-            elif not _library(value.__name__):  # a module of the user's: the objects in it that the function names
+            elif not _is_of(
+                value.__name__, LIBRARIES
+            ):  # a module of the user's: the objects in it that the function names
                 yield from (vars(value)[other] for other in names if other in vars(value))
         for cell in function.__closure__ or ():
             with suppress(ValueError):  # a variable that has no value yet
@@ -143,21 +149,15 @@ def _leads_on(value: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _library(name: str | None) -> bool:
-    """Whether a module belongs to a package that is taken to keep nothing of a forward."""
-    return (name or "builtins").split(".", 1)[0] in LIBRARIES
-
-
-@functools.lru_cache(maxsize=4096)
-def _quiet(name: str | None) -> bool:
-    """Whether functions and classes of a package keep nothing of a forward."""
-    return _library(name) or (name or "").split(".", 1)[0] in MODELS
+def _is_of(name: str | None, packages: frozenset[str]) -> bool:
+    """Whether a module belongs to one of some packages."""
+    return (name or "builtins").split(".", 1)[0] in packages
 
 
 def _members(kind: type) -> tuple[Any, ...]:
     """Return the functions and the containers that a class and the classes it is made of define; remembered."""
     if kind not in _classes:
-        held = [value for base in kind.__mro__ if not _quiet(base.__module__) for value in vars(base).values()]
+        held = [value for base in kind.__mro__ if not _is_of(base.__module__, QUIET) for value in vars(base).values()]
         bare = [getattr(value, "__func__", getattr(value, "fget", value)) for value in held]
         _classes[kind] = tuple(v for v in bare if isinstance(v, FunctionType) or type(v) in CONTAINERS)
     return _classes[kind]

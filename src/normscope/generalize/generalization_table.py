@@ -201,20 +201,9 @@ class Generalization(FigureResult):
             import pandas
         except ImportError as error:
             raise InputError("to_pandas needs pandas: pip install pandas") from error
-        return pandas.DataFrame(
-            [
-                {
-                    "name": one.name,
-                    "value": one.value,
-                    "log10_value": one.log10_value,
-                    "most": one.most,
-                    "vacuous": one.vacuous,
-                    "evidence": one.evidence,
-                    "missing": "; ".join(condition.what for condition in one.missing),
-                    "speaks_of": one.speaks_of,
-                    "log10_as_printed": one.log10_as_printed,
-                    "source": one.source,
-                }
-                for one in self.rows
-            ]
+        names = ("name", "value", "log10_value", "most", "vacuous", "evidence", "missing", "speaks_of")
+        frame = pandas.DataFrame(
+            [{name: getattr(one, name) for name in (*names, "log10_as_printed", "source")} for one in self.rows]
         )
+        frame["missing"] = ["; ".join(condition.what for condition in one.missing) for one in self.rows]
+        return frame

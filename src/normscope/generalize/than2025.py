@@ -271,6 +271,11 @@ class Setting:
         return log10(self.loss.constant(self.train.classes))
 
     @property
+    def fresh_loss(self) -> str:
+        """What most of the bounds speak of."""
+        return f"the {self.loss.name} of the model on fresh data"
+
+    @property
     def common(self) -> tuple[Condition, ...]:
         """The conditions of all forms of the theorem."""
         bounded = condition(
@@ -323,9 +328,7 @@ def theorem20_row(
     bound = row(
         name,
         source="Slides, Theorem 1" if two_sided else f"{THAN}, Theorem 20",
-        speaks_of="the gap between the losses on D and on fresh data, either way"
-        if two_sided
-        else f"the {setting.loss.name} of the model on fresh data",
+        speaks_of="the gap between the losses on D and on fresh data, either way" if two_sided else setting.fresh_loss,
         most=setting.loss.most,
         terms=[*on_d, term("cells", best.local), slack],
         conditions=conditions,
@@ -451,7 +454,7 @@ def hkk_row(setting: Setting, with_local: LocalRow) -> BoundRow:
     return row(
         "HKK",
         source=f"Hou et al. 2023, as {THAN} quotes it",
-        speaks_of=f"the {setting.loss.name} of the model on fresh data",
+        speaks_of=setting.fresh_loss,
         most=setting.loss.most,
         terms=terms,
         conditions=(*setting.common, everywhere),
@@ -483,7 +486,7 @@ def fresh_row(setting: Setting, fresh: SamplesSeen, what: str, independent: Cond
     return row(
         f"{what} {ALONE}",
         source="Hoeffding's inequality",
-        speaks_of=f"the {setting.loss.name} of the model on fresh data",
+        speaks_of=setting.fresh_loss,
         most=setting.loss.most,
         terms=[
             term("loss on them", fresh.worst_loss),

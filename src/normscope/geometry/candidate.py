@@ -201,7 +201,7 @@ class Mixing:
     """The action of an invertible matrix A per group: W -> A W on some blocks of rows, V -> A^-T V on others."""
 
     rows: tuple[RowMixing, ...]  # the blocks of rows of both kinds
-    groups: int  # groups, width: how many matrices there are, and their size
+    units: int  # units, width: how many matrices there are, and their size
     width: int
     # None, or a matrix J with J^2 = -1 that A must commute with, so that A = diag(s) + diag(t) J. This is the symmetry
     # that rotary embeddings leave: a scaling and a rotation of each plane
@@ -210,26 +210,21 @@ class Mixing:
     @property
     def dof(self) -> int:
         """Dimensions of the group."""
-        return self.groups * (self.width**2 if self.turn is None else self.width)
+        return self.units * (self.width**2 if self.turn is None else self.width)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The parameters that move."""
         return tuple(dict.fromkeys(row.piece.name for row in self.rows))
 
-    @property
-    def units(self) -> int:
-        """How many matrices there are."""
-        return self.groups
-
     def draw(self, state: State, generator: torch.Generator) -> Tensor:
         """Return a random matrix per group."""
         if self.turn is None:
-            drawn = _normal((self.groups, self.width, self.width), state, self.names, generator)
+            drawn = _normal((self.units, self.width, self.width), state, self.names, generator)
             return drawn / self.width**0.5
         turn = self.turn.to(state[self.names[0]])
         pair = (turn.abs() + torch.eye(self.width).to(turn)) / 2  # This matrix averages over each plane.
-        scale, angle = _normal((2, self.groups, self.width), state, self.names, generator) @ pair
+        scale, angle = _normal((2, self.units, self.width), state, self.names, generator) @ pair
         return torch.diag_embed(scale) + angle.unsqueeze(-1) * turn
 
     def apply(self, state: State, element: Tensor) -> dict[str, Tensor]:
@@ -251,7 +246,7 @@ class Mixing:
 
     def inner(self, state: State, gradient: State) -> Tensor:
         """Return the derivative along every entry of the matrices that may move, as one vector."""
-        slopes = torch.zeros(self.groups, self.width, self.width).to(state[self.names[0]])
+        slopes = torch.zeros(self.units, self.width, self.width).to(state[self.names[0]])
         for row in self.rows:
             product = (row.read(gradient) @ row.read(state).mT).sum(1)
             slopes = slopes - product.mT if row.inverse else slopes + product

@@ -337,7 +337,7 @@ def _scores(node: Node, query: _Heads, key: _Heads) -> list[Candidate]:
             kind="query-key pair",
             path=_both(query.layer, key.layer),
             form="W_K -> A W_K, W_Q -> A^-T W_Q for each head" + ("" if turn is None else ", A a turn of each plane"),
-            action=Mixing(rows=tuple(rows), groups=len(order), width=width, turn=turn),
+            action=Mixing(rows=tuple(rows), units=len(order), width=width, turn=turn),
             weights=(query.layer.weight, key.layer.weight),
         )
     ]
@@ -402,7 +402,7 @@ def _values(layers: Layers, node: Node, value: _Heads) -> list[Candidate]:
             kind="value-output pair",
             path=_both(value.layer, layer),
             form="W_V -> A W_V, W_O -> W_O A^-1 for each head",
-            action=Mixing(rows=tuple(rows), groups=heads, width=width),
+            action=Mixing(rows=tuple(rows), units=heads, width=width),
             weights=(value.layer.weight, layer.weight),
         )
     ]
