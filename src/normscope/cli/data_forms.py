@@ -208,20 +208,15 @@ def _from_object(text: str, model: nn.Module | None, size: int | None) -> Batche
             f"{text} gives an object of type {type(source).__name__}: batches are a DataLoader, a Dataset, a list or a "
             "tensor"
         )
-    return _from_loader(source, text)
-
-
-def _from_loader(source: Any, name: str) -> Batches:
-    """Return the batches of a loader, whose first batch is read."""
     try:
         first = next(iter(source), None)
     except (Exception, SystemExit) as error:
-        raise InputError(f"{name} raises {describe_error(error)} while it yields its first batch") from error
+        raise InputError(f"{text} raises {describe_error(error)} while it yields its first batch") from error
     if first is None:
-        raise InputError(f"{name} yields no batch: there is nothing to audit with")
+        raise InputError(f"{text} yields no batch: there is nothing to audit with")
     if isinstance(source, Iterator):  # An iterator can be read only once.
         source = itertools.chain([first], source)
-    return Batches(first=first, loader=UserBatches(source, name), notes=(f"data: {name}",))
+    return Batches(first=first, loader=UserBatches(source, text), notes=(f"data: {text}",))
 
 
 def _is_iterable(source: Any) -> bool:

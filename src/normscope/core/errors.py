@@ -23,10 +23,6 @@ def card(title: str, lines: Mapping[str, str | None]) -> str:
     """Return a few labelled lines as HTML for a notebook, with inline styles that no other style sheet changes.
 
     Words between backticks are shown as code.
-
-    Example:
-        >>> "&lt;b&gt;" in card("a", {"where": "<b>"})
-        True
     """
     cell = "padding:1px 12px 1px 0;text-align:left;vertical-align:top;border:0;background:none;white-space:normal"
     rows = "".join(
@@ -50,14 +46,10 @@ def escaped(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    r"""Return `text` with characters that would act on their surroundings written out.
+    """Return `text` with characters that would act on their surroundings written out.
 
     Names come from models and files: an escape sequence in one must not reach a terminal, a direction mark must not
     turn a sentence around, and half a surrogate pair cannot be written to a file. Line breaks and tabs stay.
-
-    Example:
-        >>> visible("layer\u202e1")
-        'layer\\u202e1'
     """
     if text.isascii() and text.isprintable():
         return text

@@ -119,6 +119,8 @@ def read_network(
     for read in graph.reads:
         if read.real and not all(graph.constants[origin] in fixed for origin in read.origins):
             learned[read.node] += read.entries
+    formula = printed(captured.segments, captured.norm, exact=True)
+    normalizer = next((node for node in graph if is_normalizer(node)), None)
     units, counted, why_not_counted = _units(graph, classes, learned)
     return NetworkNorms(
         layers=layers,
@@ -127,7 +129,13 @@ def read_network(
         parameters=sum(learned.values()),
         beside_parameters=_beside(graph, counted if units else {node.name for node in graph}, fixed),
         beside_layers=_beside(graph, {node.name for node in nodes}, fixed),
-        chain=_chain(captured, traced.why_not_folded),
+        chain=condition(
+            "the network is a chain of weight layers with 1-Lipschitz activations between them",
+            formula.holds and normalizer is None,
+            formula.reason or f"{READ_OFF}, BatchNorms folded"
+            if normalizer is None
+            else f"{_named(normalizer)} normalizes by what it sees{traced.why_not_folded}",
+        ),
         homogeneous=_for_all_nodes(
             graph,
             _is_homogeneous,
@@ -152,18 +160,6 @@ def read_network(
             why_not_counted or READ_OFF,
         ),
         weight_frobenius=tuple(log10(float(node.bound()["weight"].double().norm())) for node in nodes if are_matrices),
-    )
-
-
-def _chain(captured: Captured, why_not_folded: str) -> Condition:
-    """Return whether the network is a chain of weight layers without normalizers, whose printed product is a bound."""
-    formula = printed(captured.segments, captured.norm, exact=True)
-    normalizer = next((node for node in captured.graph if is_normalizer(node)), None)
-    why = formula.reason or f"{READ_OFF}, BatchNorms folded"
-    return condition(
-        "the network is a chain of weight layers with 1-Lipschitz activations between them",
-        formula.holds and normalizer is None,
-        why if normalizer is None else f"{_named(normalizer)} normalizes by what it sees{why_not_folded}",
     )
 
 

@@ -288,12 +288,7 @@ def advice(group: Sequence[Finding]) -> str:
 
 
 def merge_sentences(texts: Sequence[str], where: Sequence[str] = (), pattern: re.Pattern[str] = _NAME) -> str:
-    """Return several sentences, merged into one where they differ in names between backticks (`pattern`) alone.
-
-    Example:
-        >>> merge_sentences(["The bias of `1` takes its place.", "The bias of `4` takes its place."])
-        'The bias of `1` and `4` takes its place.'
-    """
+    """Return several sentences, merged into one where they differ in names between backticks (`pattern`) alone."""
     by_form: dict[tuple[str, ...], list[list[str]]] = {}
     layers: dict[tuple[str, ...], list[str]] = {}
     for index, text in enumerate(texts):

@@ -293,9 +293,15 @@ def smoothness_document(smoothness: Smoothness, *, brief: bool = False) -> Docum
         blocks += [Figures(items=items), Curves(title=title, curves=curves, axis="loss")]
     title = f"Along gradient descent with learning rate {smoothness.learning_rate:.3g}"
     blocks.append(tabulate(smoothness.steps, STEP_COLUMNS, title=title))
-    blocks += [Text(body=sentence(f"{name}: {what}")) for name, what in smoothness.definitions]
-    blocks += [Text(body=sentence(note)) for note in smoothness.notes]
-    return Document(title=f"Smoothness of {smoothness.name}", blocks=tuple(blocks))
+    return _with_definitions(f"Smoothness of {smoothness.name}", blocks, smoothness.definitions, smoothness.notes)
+
+
+def _with_definitions(
+    title: str, blocks: Sequence[Block], definitions: Sequence[tuple[str, str]], notes: Sequence[str]
+) -> Document:
+    """Return a report that ends with what its figures mean, and with notes."""
+    texts = (*(f"{name}: {what}" for name, what in definitions), *notes)
+    return Document(title=title, blocks=(*blocks, *(Text(body=sentence(text)) for text in texts)))
 
 
 NOISE_COLUMNS: tuple[ReadColumn[NoiseLevel], ...] = (
@@ -337,9 +343,7 @@ def flatness_document(flatness: Flatness, *, brief: bool = False) -> Document:
             f"loss (raw {flatness.raw_ascent:.3g})."
         )
         blocks.append(Text(body=text))
-    blocks += [Text(body=sentence(f"{name}: {what}")) for name, what in flatness.definitions]
-    blocks += [Text(body=sentence(note)) for note in flatness.notes]
-    return Document(title=f"Flatness of {flatness.name}", blocks=tuple(blocks))
+    return _with_definitions(f"Flatness of {flatness.name}", blocks, flatness.definitions, flatness.notes)
 
 
 def _charts(flatness: Flatness) -> list[Block]:
@@ -393,9 +397,8 @@ def margins_document(margins: Margins, *, brief: bool = False) -> Document:
     rows = tuple((s, ordered[p], *(values[p] for values in scaled)) for s, p in zip(MARGIN_SHARES, ranks))
     blocks.append(Table(title="Quantiles of the margins", columns=columns, rows=rows))
     used = ("margin", *(f"margin over {scope.upper()}" for scope in margins.log10_constants))
-    blocks += [Text(body=sentence(f"{name}: {what}")) for name, what in margins.definitions if name in used]
-    blocks += [Text(body=sentence(note)) for note in margins.notes]
-    return Document(title=f"Margins of {margins.name}", blocks=tuple(blocks))
+    definitions = [pair for pair in margins.definitions if pair[0] in used]
+    return _with_definitions(f"Margins of {margins.name}", blocks, definitions, margins.notes)
 
 
 def _histogram(margins: Margins) -> Chart:

@@ -80,12 +80,7 @@ def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> tuple[Point, ..
 
 
 def sparkline(values: Sequence[float], width: int = 24) -> str:
-    """Return values as one line of block characters, as high as their own range; a NaN is a gap.
-
-    Example:
-        >>> sparkline([0.0, 1.0, 2.0, 3.0, float("nan"), 3.0])
-        '▁▃▆█ █'
-    """
+    """Return values as one line of block characters, as high as their own range; a NaN is a gap."""
     count = len(values)
     if count > width:
         values = [values[(index + 1) * count // width - 1] for index in range(width)]

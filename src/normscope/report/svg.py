@@ -51,12 +51,7 @@ def measured(series: Series) -> Iterator[float]:
 
 
 def ticks(low: float, high: float, *, about: int = 6) -> tuple[float, ...]:
-    """Return round values in `[low, high]`: multiples of 1, 2 or 5 times a power of ten.
-
-    Example:
-        >>> ticks(-0.3, 4.2, about=5)
-        (0.0, 1.0, 2.0, 3.0, 4.0)
-    """
+    """Return round values in `[low, high]`: multiples of 1, 2 or 5 times a power of ten."""
     rough = (high - low) / max(about, 1)
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(unit * times for times in (1, 2, 5, 10) if unit * times >= rough * 0.999)

@@ -38,8 +38,6 @@ def format_cell(value: Cell, kind: Kind) -> str:
     """Return `value` as a reader sees it.
 
     Example:
-        >>> format_cell(5.6721, "log10"), format_cell(None, "log10"), format_cell(0.973, "percent")
-        ('5.67', '-', '97.3 %')
         >>> [format_cell(exponent, "factor") for exponent in (-10.0, 3.2525, float("-inf"), -400.0)]
         ['1e-10', '1790', '0', '1e-400']
     """
