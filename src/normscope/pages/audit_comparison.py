@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from ..bounds.radius.radii import Radii
 from ..core.errors import InputError
@@ -152,10 +152,6 @@ LEFT_OUT = "Bounds that are infinite or a millionfold above the data are not dra
 
 READING = "Every figure is an exponent of ten (log10) unless its heading says otherwise; a dash is not measured."
 
-LADDER: dict[str, Any] = {"term": "ladder of bounds", "folded": True}
-RADII: dict[str, Any] = {"term": "certified radius", "folded": True}
-"""How the parts of the page about bounds and about radii are shown."""
-
 
 def compare_document(
     audits: Mapping[str, Audit],
@@ -173,85 +169,58 @@ def compare_document(
     """
     if len(audits) < 2:
         raise InputError(f"{pluralise(len(audits), 'audit')} given: a comparison needs at least two")
-    title = title or f"Comparison of {listed(list(audits), most=4)}"
     rows = match_rows(audits)
     owned = {name: audit.radii for name, audit in audits.items() if audit.radii is not None}
     radii = radii or (owned if len(owned) == len(audits) else {})
-    if brief:
-        return Document(title=title, blocks=tuple(_brief_blocks(audits, rows, accuracy or {}, radii)))
-    blocks = _blocks(audits, rows, accuracy or {}, radii, about)
-    return Document(title=title, blocks=(*blocks, *glossary(blocks)))
-
-
-def _brief_blocks(
-    audits: Mapping[str, Audit],
-    rows: Mapping[Key, Mapping[str, Row]],
-    accuracy: Mapping[str, float],
-    radii: Mapping[str, Radii],
-) -> list[Block]:
-    """Return the comparison for a terminal."""
-    return [
-        *_opening(audits, accuracy),
-        *_problems(audits),
-        *part("How much a change can grow", _ladder_table(audits), **LADDER),
-        *part("Layers", *(_layer_tables(audits, rows) if len(audits) == 2 else []), folded=True),
-        *part("Changes that cannot change the class", compared_radii(radii) if radii else None, **RADII),
-    ]
-
-
-def _blocks(
-    audits: Mapping[str, Audit],
-    rows: Mapping[Key, Mapping[str, Row]],
-    accuracy: Mapping[str, float],
-    radii: Mapping[str, Radii],
-    about: str,
-) -> list[Block]:
-    """Return the comparison for a page; the first of the charts is shown above all parts."""
-    observed, bounded, alone = _charts(audits, rows)
-    first = observed or bounded or alone
-    verdict, *figures = _opening(audits, accuracy)
-    common = sum(len(owners) == len(audits) for owners in rows.values())
-    about_layers = (
-        f"{pluralise(len(audits), 'audit')}, compared with {next(iter(audits))}: {pluralise(len(rows), 'layer')} by "
-        f"path, of which {common:,} in every audit."
-    )
-    return [
-        verdict,
-        *([Text(body=about)] if about else []),
-        *figures,
-        *([] if first is None else [first]),
-        *_problems(audits),
-        *steps(compared_steps(audits)),
+    observed, bounded, alone = (None, None, None) if brief else _charts(audits, rows)
+    first = observed or bounded or alone  # it is shown above all parts
+    modes = ", ".join(f"{name}: {audit.mode or 'weights only'}" for name, audit in audits.items())
+    warning = f"The audits were made in different modes, so their figures are of different functions ({modes})."
+    with_layers = not brief or len(audits) == 2
+    shown = [
+        Text(heading="Verdict", body=compared_verdict(audits), lead=True),
+        Text(body=about) if about and not brief else None,
+        Text(body=warning) if len({audit.mode for audit in audits.values()}) > 1 else None,
+        headline_table(audits, accuracy or {}),
+        first,
+        *compared_findings(audits),
+        *cut_short(audits),
+        *not_measured(audits),
+        *([] if brief else steps(compared_steps(audits))),
         *part(
             "How much a change can grow",
-            _ladder_chart(audits),
+            None if brief else _ladder_chart(audits),
             _ladder_table(audits),
             None if bounded is first else bounded,
-            **LADDER,
+            term="ladder of bounds",
+            folded=True,
         ),
-        *part("Layers", None if alone is first else alone, *_layer_tables(audits, rows), folded=True),
+        *part(
+            "Layers",
+            None if alone is first else alone,
+            *(_layer_tables(audits, rows) if with_layers else []),
+            folded=True,
+        ),
         *part(
             "Changes that cannot change the class",
             compared_radii(radii) if radii else None,
-            *(compared_curves(radii) if radii else []),
-            **RADII,
+            *(compared_curves(radii) if radii and not brief else []),
+            term="certified radius",
+            folded=True,
         ),
-        *part("About these audits", Text(body=about_layers), _about_table(audits), folded=True),
+        *([] if brief else part("About these audits", _about_layers(audits, rows), _about_table(audits), folded=True)),
     ]
+    blocks = [block for block in shown if block is not None]
+    title = title or f"Comparison of {listed(list(audits), most=4)}"
+    return Document(title=title, blocks=(*blocks, *([] if brief else glossary(blocks))))
 
 
-def _opening(audits: Mapping[str, Audit], accuracy: Mapping[str, float]) -> list[Block]:
-    """Return the verdict, a warning where modes differ, and the headline figures."""
-    verdict = Text(heading="Verdict", body=compared_verdict(audits), lead=True)
-    modes = ", ".join(f"{name}: {audit.mode or 'weights only'}" for name, audit in audits.items())
-    warning = f"The audits were made in different modes, so their figures are of different functions ({modes})."
-    differ = len({audit.mode for audit in audits.values()}) > 1
-    return [verdict, *([Text(body=warning)] if differ else []), headline_table(audits, accuracy)]
-
-
-def _problems(audits: Mapping[str, Audit]) -> list[Block]:
-    """Return the findings, and what was cut short or not measured."""
-    return [*compared_findings(audits), *cut_short(audits), *not_measured(audits)]
+def _about_layers(audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]) -> Text:
+    common = sum(len(owners) == len(audits) for owners in rows.values())
+    return Text(
+        body=f"{pluralise(len(audits), 'audit')}, compared with {next(iter(audits))}: "
+        f"{pluralise(len(rows), 'layer')} by path, of which {common:,} in every audit."
+    )
 
 
 def match_rows(audits: Mapping[str, Audit]) -> dict[Key, dict[str, Row]]:

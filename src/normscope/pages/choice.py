@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from ..choosing.choice import NAMES, WENT, Cell, Choice, RunOutcome, by_batch_size, format_loss
 from ..report.document import Block, Chart, Column, Document, ReadColumn, Series, Steps, Table, Text, tabulate
@@ -116,17 +117,9 @@ def _chart(choice: Choice) -> list[Block]:
 
 def _unrun(choice: Choice) -> list[Block]:
     """Return the runs that did not take place, by normalizer and reason."""
-    reasons: dict[tuple[str, str, str], int] = {}
-    for outcome in choice.outcomes:
-        if outcome.status not in WENT:
-            key = (NAMES[outcome.run.normalizer], outcome.status, outcome.reason)
-            reasons[key] = reasons.get(key, 0) + 1
-    columns = (
-        Column("normalizer", "name"),
-        Column("runs", "count"),
-        Column("what happened"),
-        Column("why"),
-    )
+    unrun = [outcome for outcome in choice.outcomes if outcome.status not in WENT]
+    reasons = Counter((NAMES[outcome.run.normalizer], outcome.status, outcome.reason) for outcome in unrun)
+    columns = (Column("normalizer", "name"), Column("runs", "count"), Column("what happened"), Column("why"))
     rows = tuple((name, count, status, why) for (name, status, why), count in reasons.items())
     return [Table(title="What did not run", columns=columns, rows=rows)] if rows else []
 
