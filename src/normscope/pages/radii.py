@@ -68,19 +68,23 @@ def headline(radii: Radii) -> str:
     """Return the outcome in one or two sentences; without labels nothing is said about right and wrong."""
     right, count = sum(radii.right), len(radii)
     all_right = "The sample is" if count == 1 else f"All {count:,} samples are"
-    first = (
-        f"{all_right} classified correctly." if right == count else f"{right:,} of {count:,} are classified correctly."
-    )
-    first = f"{first} " if radii.labelled else ""
-    own = [radius for radius, kept in zip(radii.radius, radii.right, strict=True) if kept]
+    which = all_right if right == count else f"{right:,} of {count:,} are"
+    first = f"{which} classified correctly. " if radii.labelled else ""
+    own, attacked = _of_right(radii)
     if not own:
         return first.strip() or f"The class of {pluralise(count, 'sample')} was examined; none is decided."
     whose = "those" if radii.labelled else pluralise(count, "sample")
     second = f"For half of {whose} the class provably cannot change within {median(own):.3g}"
-    attacked = [at for at, kept in zip(radii.attacked, radii.right, strict=True) if kept and at is not None]
     if attacked and math.isfinite(median(attacked)):
         second += f"; the attack needs {median(attacked):.3g} to change half of them"
     return f"{first}{second}."
+
+
+def _of_right(radii: Radii) -> tuple[list[float], list[float]]:
+    """Return the certified and the attacked radii of the samples that are right."""
+    right = [index for index, kept in enumerate(radii.right) if kept]
+    attacked = (radii.attacked[index] for index in right)
+    return [radii.radius[index] for index in right], [radius for radius in attacked if radius is not None]
 
 
 def accuracy_table(radii: Radii, at: Sequence[float] | None = None, *, title: str = "Accuracy by radius") -> Table:
@@ -196,8 +200,7 @@ def _brief(radii: Radii, at: Sequence[float] | None) -> list[Block]:
 
 
 def _figures(radii: Radii) -> list[Figure]:
-    own = [radius for radius, kept in zip(radii.radius, radii.right, strict=True) if kept]
-    attacked = [at for at, kept in zip(radii.attacked, radii.right, strict=True) if kept and at is not None]
+    own, attacked = _of_right(radii)
     of = "of the samples that are right" if radii.labelled else f"of {pluralise(len(radii), 'sample')}"
     items = []
     if radii.labelled:
@@ -213,12 +216,9 @@ def _figures(radii: Radii) -> list[Figure]:
 
 
 def _warn_unsettled(radii: Radii) -> list[Block]:
-    if radii.converged:
-        return []
-    line = (("", radii.advice),) if radii.advice else ()
-    return [
-        Notice(level="warning", heading="the search did not end: radii are certified, but could be larger", lines=line)
-    ]
+    heading = "the search did not end: radii are certified, but could be larger"
+    lines = (("", radii.advice),) if radii.advice else ()
+    return [] if radii.converged else [Notice(level="warning", heading=heading, lines=lines)]
 
 
 def _chart(radii: Radii) -> list[Block]:
