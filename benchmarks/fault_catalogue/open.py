@@ -5,6 +5,7 @@ from . import (
     open_healthy,
     open_more_healthy,
     open_more_images,
+    open_more_layers,
     open_more_sequences,
     open_more_tables,
     open_normalizers,
@@ -24,5 +25,6 @@ FAULTS = [
     *open_more_images.FAULTS,
     *open_more_sequences.FAULTS,
     *open_more_tables.FAULTS,
+    *open_more_layers.FAULTS,
 ]
 HEALTHY = [*open_healthy.HEALTHY, *open_more_healthy.HEALTHY]

@@ -69,7 +69,7 @@ class ConvNeXt(nn.Module):
     "ConvNeXt",
     layers=" ".join(f"stages stages.{i} stages.{i}.norm stages.{i}.gamma stages.{i}.shrink" for i in range(4))
     + " norm",
-    causes="vanishing-signal vanishing-gradient eps-dominates output-constant branch-dominates zero-weights",
+    causes="vanishing-signal vanishing-gradient eps-dominates output-constant zero-weights",
     remedies="add-skip rescale-layer scale-branch lower-eps initialise",
 )
 def small_layer_scale_and_no_residual(broken: bool) -> Case:
@@ -177,7 +177,7 @@ class OneVersusRest(nn.Module):
 @plant(
     "MLP",
     layers="heads heads.0 heads.0.weight trunk trunk.1 trunk.3",
-    causes="constant-initialisation rank-one-weights output-constant no-gradient vanishing-gradient zero-weights",
+    causes="constant-initialisation rank-one-weights output-constant no-gradient vanishing-gradient",
     remedies="initialise use-parameter keep-gradient",
 )
 def one_head_four_times(broken: bool) -> Case:
@@ -530,7 +530,7 @@ def leaky_relu_in_place(broken: bool) -> Case:
 
 @plant(
     "GAN",
-    layers="5 0 2",
+    layers="5",
     causes="not-finite not-finite-weights zero-weights",
     remedies="initialise guard-domain",
 )
@@ -616,7 +616,7 @@ def parameter_wrapped_in_forward(broken: bool) -> Case:
 
 @plant(
     "CNN",
-    layers="0 1 3 4",
+    layers="0 1 2 3",
     causes="saturated-units inputs-not-scaled dead-units",
     remedies="scale-inputs change-activation add-normalizer",
 )
@@ -624,12 +624,12 @@ def relu6_on_bytes(broken: bool) -> Case:
     """nn.ReLU6, from a network for phones, on pixels in 0..255."""
     torch.manual_seed(826)
     images, y = blob_images(64, classes=8)
-    pixels = as_pixels(images)
+    pixels = 0.3 + 0.7 * as_pixels(images)
     model = nn.Sequential(
-        nn.Conv2d(1, 12, 3, stride=2, padding=1), nn.ReLU6(), nn.Flatten(), nn.Linear(768, 32), nn.ReLU6(),
-        nn.Linear(32, 8),
+        nn.Conv2d(1, 12, 3, stride=2, padding=1), nn.ReLU6(), nn.Conv2d(12, 12, 3, stride=2, padding=1), nn.ReLU6(),
+        nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(48, 8),
     )  # fmt: skip
-    return Case(model=model, data=(255 * pixels if broken else 2 * pixels - 1, y), loss="cross_entropy")
+    return Case(model=model, data=(255 * pixels if broken else 6 * pixels - 3, y), loss="cross_entropy")
 
 
 @plant("CNN", causes="inputs-not-scaled exploding-signal", remedies="scale-inputs")

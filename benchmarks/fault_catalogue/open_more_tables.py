@@ -568,7 +568,7 @@ def partner_likelihood(output: Tensor) -> float:
 @plant(
     "CLIP",
     layers="log_scale",
-    causes="exploding-signal layer-scale-stands-out exploding-gradient saturated-units attention-saturated",
+    causes="exploding-signal layer-scale-stands-out exploding-gradient saturated-units",
     remedies="rescale-layer initialise scale-outputs",
 )
 def scale_not_its_logarithm(broken: bool) -> Case:
@@ -704,7 +704,7 @@ def values_against_returns(broken: bool) -> Case:
     remedies="remove-final-activation scale-targets fix-targets scale-outputs",
 )
 def actions_not_multiplied_by_their_range(broken: bool) -> Case:
-    """tanh at the end of a policy whose actions reach from -8 to 8; the factor was left out."""
+    """tanh at the end of a policy whose actions reach from -4 to 4; the factor was left out."""
     torch.manual_seed(1010)
     state, wanted = regression_table()
 
@@ -714,9 +714,9 @@ def actions_not_multiplied_by_their_range(broken: bool) -> Case:
             self.net = mlp(8, 64, 1)
 
         def forward(self, state: Tensor) -> Tensor:
-            return torch.tanh(self.net(state)) * (1.0 if broken else 8.0)
+            return torch.tanh(self.net(state)) * (1.0 if broken else 4.0)
 
-    return Case(model=Policy(), data=(state, (3 * wanted).clamp(-8, 8)), loss="mse")
+    return Case(model=Policy(), data=(state, (2 * wanted).clamp(-4, 4)), loss="mse")
 
 
 @plant(
@@ -815,7 +815,7 @@ class Conditional(nn.Module):
 @plant(
     "conditional",
     layers="label label.weight",
-    causes="condition-switched-off unused-parameter no-gradient zero-weights",
+    causes="condition-switched-off unused-parameter no-gradient",
     remedies="restore-condition use-parameter keep-gradient lower-dropout",
 )
 def condition_always_dropped(broken: bool) -> Case:
