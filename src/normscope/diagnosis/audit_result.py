@@ -156,6 +156,7 @@ class Audit(Judged, Saved, Shown):
     page = "audit:audit_document"
     JSON: ClassVar[JsonForm] = JsonForm(
         kind="audit",
+        nan=True,
         noun="audit",
         write="write one with audit.to_json(path) or normscope audit --json",
         older=("seconds",),

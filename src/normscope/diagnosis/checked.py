@@ -52,6 +52,7 @@ class Check(Judged, Saved, Shown):
     page = "check:check_document"
     JSON: ClassVar[JsonForm] = JsonForm(
         kind="check",
+        nan=True,
         noun="check",
         write="write one with check.to_json(path) or normscope check --json",
         keys=("verdict", ...),
