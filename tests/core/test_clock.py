@@ -18,8 +18,8 @@ from torch import Tensor
 import normscope as ns
 from normscope.bounds import captured
 from normscope.bounds.certificate import _log_norm
+from normscope.core import budget as cost
 from normscope.core import budget as module
-from normscope.core import cost
 from normscope.core.budget import Budget, OutOfTimeError, check_time, in_time
 from normscope.core.errors import CaptureError
 from normscope.diagnosis import audit_steps

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.core.errors import InputError
-from normscope.generalize.partition import Voronoi, partitions
+from normscope.generalize.stream import Voronoi, partitions
 from normscope.generalize.weight_layers import read_network
 from normscope.theory.losses import Loss
 

@@ -10,8 +10,7 @@ import normscope as ns
 from normscope.core.errors import InputError
 from normscope.generalize.bound import BoundRow, condition, row, term
 from normscope.generalize.generalization_table import decomposition
-from normscope.generalize.partition import Voronoi
-from normscope.generalize.stream import Tally
+from normscope.generalize.stream import Tally, Voronoi
 from normscope.generalize.than2025 import over_all_inputs, over_balls
 from normscope.theory import losses
 

@@ -10,8 +10,7 @@ from torch import nn
 
 from normscope.generalize.description import Fixed
 from normscope.generalize.stream import SamplesSeen, independent_draws
-from normscope.generalize.vc import Units, growth_bound, log_growth
-from normscope.generalize.weight_layers import read_network
+from normscope.generalize.weight_layers import Units, growth_bound, log_growth, read_network
 from normscope.generalize.weight_rows import (
     MarginFacts,
     bartlett2017,

@@ -9,8 +9,16 @@ from torch import nn
 
 from normscope.core.errors import InputError
 from normscope.generalize.data_reading import EVERY, CellPlan, read
-from normscope.generalize.partition import Voronoi, grid, partitions
-from normscope.generalize.stream import SampleBatch, fingerprints, identical, random_keys, split_off
+from normscope.generalize.stream import (
+    SampleBatch,
+    Voronoi,
+    fingerprints,
+    grid,
+    identical,
+    partitions,
+    random_keys,
+    split_off,
+)
 from normscope.theory.losses import probability
 
 GENERATOR = torch.Generator()

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from normscope.generalize import than2025
-from normscope.generalize.partition import Voronoi
-from normscope.generalize.stream import Tally
+from normscope.generalize.stream import Tally, Voronoi
 from normscope.generalize.than2025 import (
     corollary22,
     hkk,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from normscope.core import cost
+from normscope.core import budget as cost
 from normscope.core.budget import Budget
 from normscope.linalg.linear_map import Matrix
 from normscope.linalg.operator_norms import remembered, upper

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.core.archive import Archive
+from normscope.core.npz import Archive
 from normscope.linalg.convolution_map import Convolution
 from normscope.linalg.layer_norms import linear_map
 from normscope.linalg.linear_map import (

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..core.budget import count
 from ..core.codec import Part
-from ..core.cost import count
 from ..core.threads import uncompiled
 from ..core.untouched import random_state, seed_random, untouched
 from ..graph.call import Call, arguments
