@@ -384,6 +384,11 @@ class ProtectedParameters(TorchDispatchMode):
             self._unwritten.setdefault(data.untyped_storage().data_ptr(), []).append(data)
         self._copies: list[tuple[Tensor, Tensor]] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keep torch from importing its compiler, which takes a second, at the first operator."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, after copying the parameters that it writes into."""
         kwargs = kwargs or {}
