@@ -129,7 +129,7 @@ KINDS: dict[str, FindingKind] = {
     ),
     "samples-mixed": FindingKind("the samples of a batch are mixed in {where}"),
     "input-ignored": FindingKind(
-        "an argument ({where}) has no influence on the output", "the output ignores {count} of its arguments"
+        "the output ignores part of its input ({where})", "the output ignores {count} parts of its input"
     ),
     "hidden-softmax": FindingKind("a softmax stands between two layers in {where}"),
     "strong-dropout": FindingKind(
