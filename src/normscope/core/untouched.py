@@ -97,6 +97,9 @@ class Reached:
             return value.func, *value.args, *value.keywords.values()
         if isinstance(value, FunctionType):
             return [] if _is_of(value.__module__, QUIET) else self._function(value)
+        if isinstance(value, torch.Generator):
+            self.undo.append(_generator(value))
+            return []
         if (
             isinstance(value, type | ModuleType)
             or _is_of(type(value).__module__, LIBRARIES)
@@ -141,6 +144,16 @@ class Reached:
                 self.undo.append(functools.partial(setattr, cell, "cell_contents", value))
                 yield value
         yield from function.__defaults__ or ()
+
+
+def _generator(generator: torch.Generator) -> Undo:
+    """Return a function that gives a generator of random numbers its present state back."""
+    state = generator.get_state()
+
+    def undo() -> None:
+        generator.set_state(state)
+
+    return undo
 
 
 def _leads_on(value: Any) -> bool:

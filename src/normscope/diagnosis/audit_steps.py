@@ -261,5 +261,5 @@ def wrong_backwards(request: AuditRequest, captured: Captured | None) -> tuple[M
             lambda: mismatches(request.model, request.batch, graph, mode=request.asked, output=request.output),
             lambda: (),
         )
-    except (RuntimeError, NotImplementedError, InputError):  # a model whose backward cannot be run at all
+    except (RuntimeError, NotImplementedError, InputError, CaptureError):  # a model whose backward cannot be run at all
         return ()
