@@ -358,6 +358,8 @@ def _generators(model: nn.Module) -> list[torch.Generator]:
 
 def seed_random(model: nn.Module) -> None:
     """Let the generators that `untouched` puts back start anew, so that a model draws the same numbers again."""
+    random.seed(0)
+    np.random.seed(0)
     for generator in _generators(model):
         generator.manual_seed(0)
 

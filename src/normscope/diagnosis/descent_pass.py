@@ -20,8 +20,9 @@ from torch.optim import Optimizer
 
 from ..core.budget import count
 from ..core.codec import JsonForm, Part
-from ..core.untouched import seed_random
+from ..core.untouched import on_copies, seed_random
 from ..graph.call import Call
+from ..listening.listener import ForwardListener
 
 SHORT_STEP = 0.01
 """The fall of the loss that a short step promises, as a share of the loss: far above rounding, and nearly straight."""
@@ -41,12 +42,14 @@ class StepFacts(Part):
         loss: the loss before.
         fall: the fall of the loss in a short step along the gradient, over that which the gradient promises: 1 is a
             straight slope, below 0 the loss rose.
+        valley: whether the loss rose in a short step along the gradient and also in one the other way.
         curvature: the second derivative of the loss along the gradient, of unit length.
         step_share: the change of the weights in a step that promises to lower the loss by a hundredth, as a share of
             their size.
         agreement: the cosine between the gradients of the two halves of the batch; `None` where it cannot be halved.
         optimizer: the class of the optimizer, if there is one.
         rate: its largest learning rate.
+        scheduled_rate: the largest of the rates that a schedule multiplies, if there is one.
         promised_fall: the fall of the loss in one step of the optimizer, if the loss were straight.
         next_loss: the loss after that step.
         decay: the share by which weight decay shrinks the weights in one step, at most.
@@ -57,8 +60,10 @@ class StepFacts(Part):
 
     JSON: ClassVar[JsonForm] = JsonForm(
         sparse=(
+            "valley",
             "optimizer",
             "rate",
+            "scheduled_rate",
             "promised_fall",
             "next_loss",
             "decay",
@@ -71,11 +76,13 @@ class StepFacts(Part):
 
     loss: float
     fall: float | None = None
+    valley: bool = False
     curvature: float | None = None
     step_share: float | None = None
     agreement: float | None = None
     optimizer: str | None = None
     rate: float | None = None
+    scheduled_rate: float | None = None
     promised_fall: float | None = None
     next_loss: float | None = None
     decay: float | None = None
@@ -132,11 +139,17 @@ class _Trial:
         self.forward_samples = self.backward_samples = 0
 
     def loss(self, weights: Mapping[str, Tensor], samples: slice = slice(None)) -> Tensor:
-        """Return the loss with some parameters replaced."""
+        """Return the loss with some parameters replaced, and all else as it was when the gradient was taken.
+
+        So dropout is off in functions too, and what an earlier run left in the buffers does not count.
+        """
         here = self.call.changed(lambda tensor: tensor[samples].clone())
         self.forward_samples += here.count
         seed_random(self.model)
-        return self.loss_of(functional_call(self.model, dict(weights), here.args, here.kwargs), samples)
+        with on_copies(self.model):
+            with ForwardListener(self.model, dropout=False):
+                made = functional_call(self.model, dict(weights), here.args, here.kwargs)
+            return self.loss_of(made, samples)
 
     def after(self, changes: Gradients, factor: float = 1.0) -> float:
         """Return the loss with changes added to the weights."""
@@ -154,13 +167,15 @@ def _attempt(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def _short_step(trial: _Trial, gradients: Gradients, value: float, square: float) -> dict[str, Any]:
-    """Return how far the loss falls; where it rises, how far it falls in a much shorter step."""
+    """Return how far the loss falls; where it rises, in a much shorter step, and whether it rises the other way too."""
     for promise in (SHORT_STEP * value, SHORTER * SHORT_STEP * value):
         length = promise / square
         fall = (value - trial.after(gradients, -length)) / promise
         if fall > 0.0:
             break
-    return {"fall": fall, "curvature": 2.0 * (1.0 - fall) / length if math.isfinite(fall) else None}
+    valley = fall <= 0.0 and trial.after(gradients, length) > value
+    curvature = 2.0 * (1.0 - fall) / length if math.isfinite(fall) else None
+    return {"fall": fall, "valley": valley, "curvature": curvature}
 
 
 def _agreement(trial: _Trial) -> float | None:
@@ -187,10 +202,12 @@ def _settings(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     own = {id(p) for p in model.parameters()}
     held = [id(p) for group in optimizer.param_groups for p in group["params"]]
     rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
+    scheduled = [float(group["initial_lr"]) for group in optimizer.param_groups if "initial_lr" in group]
     decays = [float(group.get("weight_decay", 0.0)) * float(group.get("lr", 0.0)) for group in optimizer.param_groups]
     return {
         "optimizer": type(optimizer).__name__,
         "rate": max(rates, default=None),
+        "scheduled_rate": max(scheduled, default=None),
         "decay": max(decays, default=None),
         "outside": tuple(name for key, name in trained.items() if key not in set(held)),
         "foreign": sum(key not in own for key in held),
@@ -221,5 +238,6 @@ def _dot(one: Gradients, other: Gradients) -> float:
 
 
 def _reals(values: Tensor) -> Tensor:
-    """Return values in double precision, the parts of complex ones side by side."""
+    """Return values in double precision, dense, the parts of complex ones side by side."""
+    values = values.to_dense() if values.is_sparse else values
     return (torch.view_as_real(values.detach().resolve_conj()) if values.is_complex() else values.detach()).double()

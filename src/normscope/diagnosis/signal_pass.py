@@ -158,8 +158,7 @@ def _steps(
 
     names = {id(parameter): name for name, parameter in listener.model.named_parameters()}
     gradients = {names[key]: gradient for key, gradient in listener.of_parameters.items()}
-    with on_copies(listener.model):
-        return try_steps(listener.model, call, loss_of, gradients, value, optimizer)
+    return try_steps(listener.model, call, loss_of, gradients, value, optimizer)
 
 
 def _labels(batch: Any, call: Call) -> Sequence[Any]:
@@ -603,6 +602,7 @@ def _widest_column(values: Tensor) -> Tensor | None:
 
 
 def _norm(gradient: Tensor) -> Tensor:
+    gradient = gradient.coalesce().values() if gradient.is_sparse else gradient
     return torch.linalg.vector_norm(gradient.detach().abs(), dtype=torch.float64)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from ...core.finding import Finding, Severity
-from ..descent_pass import StepFacts
+from ..descent_pass import SHORTER, StepFacts
 from ..examined import Examined
 from ..loss_facts import is_fresh
 from .finding_words import figure, figures, percent
@@ -15,6 +15,10 @@ TOO_LONG = 2.0
 """A step that makes the loss this many times as large is too long."""
 TOO_MANY_STEPS = 1e6
 """Nobody makes as many steps to halve a loss."""
+NOT_FITTED = 1e-3
+"""A loss above this is no perfect fit, nor a difference of two large numbers."""
+TINY_STEP = 1e-6
+"""A share of the size of the weights: a loss that rises within it whichever way one goes is rough, not at its least."""
 STRONG_DECAY = 0.01
 """A share of the weights; a usual decay takes less than a thousandth of it at each step."""
 
@@ -48,6 +52,7 @@ def next_step(examined: Examined) -> Iterator[Finding]:
     if steps is None or steps.optimizer is None or steps.rate is None:
         return
     rate = f"{steps.optimizer} at a rate of {figure(steps.rate)}"
+    scheduled = steps.scheduled_rate is not None and steps.scheduled_rate > steps.rate
     if steps.decay is not None and steps.decay > STRONG_DECAY:
         yield Finding(
             code="decay-too-strong",
@@ -68,7 +73,7 @@ def next_step(examined: Examined) -> Iterator[Finding]:
             advice="Nothing to do if a schedule raises it; otherwise set the rate.",
             numbers=figures(rate=0.0),
         )
-    elif steps.next_loss is not None and not steps.next_loss <= TOO_LONG * steps.loss:
+    elif steps.next_loss is not None and not steps.next_loss <= TOO_LONG * max(steps.loss, NOT_FITTED):
         limit = steps.stable_rate if steps.optimizer == "SGD" else None
         yield Finding(
             code="step-too-long",
@@ -81,14 +86,21 @@ def next_step(examined: Examined) -> Iterator[Finding]:
             + ", or warm it up over the first steps.",
             numbers=figures(rate=steps.rate, loss=steps.loss, next_loss=steps.next_loss),
         )
-    elif steps.promised_fall is not None and 0.0 < TOO_MANY_STEPS * steps.promised_fall < steps.loss:
+    elif (
+        steps.promised_fall is not None
+        and 0.0 < TOO_MANY_STEPS * steps.promised_fall < steps.loss
+        and not steps.valley  # at the least loss there is nothing to gain by longer steps
+    ):
         yield Finding(
             code="step-too-short",
-            severity=Severity.WARNING,
+            severity=Severity.INFO if scheduled else Severity.WARNING,
             where="the optimizer",
             seen=f"One step of {rate} lowers the loss of {figure(steps.loss)} by {figure(steps.promised_fall)}.",
             why=f"At this pace it takes about {figure(steps.loss / steps.promised_fall)} steps to learn anything.",
-            advice="Raise the learning rate: 1e-3 for Adam and 0.1 or 0.01 for SGD are usual, or look for what makes "
+            advice=f"Nothing to do if the schedule has yet to reach its rate of {figure(steps.scheduled_rate or 0.0)}, "
+            "or is at its end."
+            if scheduled
+            else "Raise the learning rate: 1e-3 for Adam and 0.1 or 0.01 for SGD are usual, or look for what makes "
             "the gradients so small.",
             numbers=figures(rate=steps.rate, loss=steps.loss, promised_fall=steps.promised_fall),
         )
@@ -97,8 +109,10 @@ def next_step(examined: Examined) -> Iterator[Finding]:
 def loss_rises(examined: Examined) -> Iterator[Finding]:
     """A short step against the gradient that does not lower the loss."""
     steps = _steps(examined)
-    if steps is None or steps.fall is None or examined.signal is None:
+    if steps is None or steps.fall is None or examined.signal is None or steps.loss <= NOT_FITTED:
         return
+    if steps.valley and SHORTER * (steps.step_share or 1.0) > TINY_STEP:
+        return  # the loss is at its least
     if steps.step_share is not None and steps.step_share > 1.0 and is_fresh(examined.model):
         yield Finding(
             code="no-loss-gradient",
