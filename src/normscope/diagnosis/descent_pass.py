@@ -26,8 +26,10 @@ from ..listening.listener import ForwardListener
 
 SHORT_STEP = 0.01
 """The fall of the loss that a short step promises, as a share of the loss: far above rounding, and nearly straight."""
-SHORTER = 0.01
-"""By this factor the step is made shorter where the loss rose."""
+SHORTER, SHORTEST = 0.01, 1e-4
+"""By these factors the step is made shorter where the loss rose; still shorter ones would be lost in rounding."""
+REPEATS = 1e-5
+"""The share by which the loss of a second run with the same weights may differ."""
 Gradients = Mapping[str, Tensor]
 """By the name of the parameter."""
 LossOf = Callable[[Any, slice], Tensor]
@@ -42,7 +44,6 @@ class StepFacts(Part):
         loss: the loss before.
         fall: the fall of the loss in a short step along the gradient, over that which the gradient promises: 1 is a
             straight slope, below 0 the loss rose.
-        valley: whether the loss rose in a short step along the gradient and also in one the other way.
         curvature: the second derivative of the loss along the gradient, of unit length.
         step_share: the change of the weights in a step that promises to lower the loss by a hundredth, as a share of
             their size.
@@ -52,7 +53,7 @@ class StepFacts(Part):
         scheduled_rate: the largest of the rates that a schedule multiplies, if there is one.
         promised_fall: the fall of the loss in one step of the optimizer, if the loss were straight.
         next_loss: the loss after that step.
-        decay: the share by which weight decay shrinks the weights in one step, at most.
+        decay: the share by which the weight decay of SGD or AdamW shrinks the weights in one step, at most.
         outside: trainable parameters that the optimizer does not hold.
         foreign: how many parameters it holds that are none of the model's.
         forwards, backwards: passes over the batch that this took.
@@ -60,7 +61,6 @@ class StepFacts(Part):
 
     JSON: ClassVar[JsonForm] = JsonForm(
         sparse=(
-            "valley",
             "optimizer",
             "rate",
             "scheduled_rate",
@@ -76,7 +76,6 @@ class StepFacts(Part):
 
     loss: float
     fall: float | None = None
-    valley: bool = False
     curvature: float | None = None
     step_share: float | None = None
     agreement: float | None = None
@@ -117,14 +116,16 @@ def try_steps(
     square = _dot(gradients, gradients)
     facts: dict[str, Any] = {"loss": value}
     weights = {name: p for name, p in model.named_parameters() if name in gradients}
-    if value > 0.0 and 0.0 < square < math.inf:
+    again = _attempt(lambda: {"again": trial.after({})}).get("again", math.nan)
+    repeats = abs(again - value) <= REPEATS * abs(value)
+    if repeats and value > 0.0 and 0.0 < square < math.inf:
         size = math.sqrt(_dot(weights, weights))
         facts["step_share"] = SHORT_STEP * value / math.sqrt(square) / size if size else None
         facts |= _attempt(lambda: _short_step(trial, gradients, value, square))
         facts |= _attempt(lambda: {"agreement": _agreement(trial)})
     if optimizer is not None:
         facts |= _settings(model, optimizer)
-        facts |= _attempt(lambda: _own_step(trial, gradients, optimizer))
+        facts |= _attempt(lambda: _own_step(trial, gradients, optimizer)) if repeats else {}
     forwards, backwards = (round(samples / call.count) for samples in (trial.forward_samples, trial.backward_samples))
     count("passes", trial.forward_samples)
     count("backwards", trial.backward_samples)
@@ -167,15 +168,14 @@ def _attempt(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def _short_step(trial: _Trial, gradients: Gradients, value: float, square: float) -> dict[str, Any]:
-    """Return how far the loss falls; where it rises, in a much shorter step, and whether it rises the other way too."""
-    for promise in (SHORT_STEP * value, SHORTER * SHORT_STEP * value):
+    """Return how far the loss falls; where it rises, how far it falls in much shorter steps."""
+    for factor in (1.0, SHORTER, SHORTEST):
+        promise = factor * SHORT_STEP * value
         length = promise / square
         fall = (value - trial.after(gradients, -length)) / promise
         if fall > 0.0:
             break
-    valley = fall <= 0.0 and trial.after(gradients, length) > value
-    curvature = 2.0 * (1.0 - fall) / length if math.isfinite(fall) else None
-    return {"fall": fall, "valley": valley, "curvature": curvature}
+    return {"fall": fall, "curvature": 2.0 * (1.0 - fall) / length if math.isfinite(fall) else None}
 
 
 def _agreement(trial: _Trial) -> float | None:

@@ -85,7 +85,7 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
                     plain, run(few.changed(lambda leaf: torch.cat([leaf[1:2], leaf[1:]]))), few.count, samples
                 )
                 idle = _idle_arguments(run, few, plain)
-                random = run.draws and _is_random(_ends(plain)[0], _ends(run(few.rolled()))[0])
+                random = bool(_ends(plain)) and run.draws and _is_random(_ends(plain)[0], _ends(run(few.rolled()))[0])
         if idle and training:  # some arguments are read in training alone
             with untouched(model, "train"):
                 in_training = _idle_arguments(run, few, run(few))
@@ -141,7 +141,7 @@ class _Runs:
         before = random_state(self.model)
         with listener.listening():
             self.model(*copy.args, **copy.kwargs)
-        self.draws = not torch.equal(before, random_state(self.model))
+        self.draws |= not torch.equal(before, random_state(self.model))
         return listener.outputs
 
 

@@ -97,6 +97,8 @@ def watch_signal(
     call = arguments(model, batch)
     with ExitStack() as stack:
         stack.enter_context(untouched(model, mode))
+        if isinstance(loss, nn.Module):
+            stack.enter_context(untouched(loss))
         stack.enter_context(uncompiled())
         stack.enter_context(ignore_warnings("Converting a tensor with requires_grad=True"))  # a branch on a value
         stack.enter_context(ignore_warnings("Full backward hook is firing"))  # a hook of the user's
@@ -277,7 +279,7 @@ class _SignalListener(ForwardListener):
         gradients = torch.autograd.grad(objective, [*leaves, *trained], signs, allow_unused=True)
         for parameter, gradient in zip(trained, gradients[len(leaves) :], strict=True):
             if gradient is not None:
-                self.of_parameters[id(parameter)] = gradient
+                self.of_parameters[id(parameter)] = gradient.to_dense() if gradient.is_sparse else gradient
         return None
 
     def read_graph(self, outputs: Sequence[Tensor]) -> None:
@@ -314,7 +316,7 @@ class _SignalListener(ForwardListener):
         """Note a function of dropout that is switched on, although modules of dropout are off."""
         if call.name in DROPOUTS:
             asked = {**dict(zip(("input", "p", "training"), call.args)), **call.kwargs}
-            if asked.get("training", True) and asked.get("p", 0.5):
+            if asked.get("training", asked.get("train", True)) and asked.get("p", 0.5):
                 in_eval = not self.modules.get(self.path, self.model).training
                 self.dropouts.append(DropoutCall(path=self.path, rate=float(asked.get("p", 0.5)), in_eval=in_eval))
 
@@ -344,7 +346,7 @@ class _SignalListener(ForwardListener):
             self._held.clear()
         self._held[made.data_ptr()] = made, made._version
         if made.requires_grad:
-            if site[1] in (INPUT, "embedding") and len(made) == self._samples:
+            if site[1] in (INPUT, "embedding") and made.shape[:1] == (self._samples,):
                 self._differing[len(self._heard) - 1] = _by_place(made.detach() - made.detach()[:1])
             made.register_hook(partial(self._returned, len(self._heard) - 1))
 

@@ -75,9 +75,11 @@ def loss_words(signal: Signal | None) -> str:
         told.append(
             f"The accuracy is {100 * facts.accuracy:.0f} %, and the largest class has {100 * facts.largest_class:.0f} %"
         )
-    if steps is not None and steps.fall is not None:
+    if steps is not None and steps.fall is not None and steps.fall <= 0.0:
+        told.append("A short step against the gradient does not lower the loss")
+    elif steps is not None and steps.fall is not None:
         told.append(
-            f"A short step along the gradient lowers the loss by {100 * steps.fall:.0f} % of what the gradient promises"
+            f"A short step against the gradient lowers it by {100 * steps.fall:.0f} % of what the gradient promises"
         )
         if steps.stable_rate is not None:
             told[-1] += f"; by its curvature a plain SGD step at a rate above {steps.stable_rate:.2g} would raise it"
