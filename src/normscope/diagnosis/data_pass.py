@@ -67,8 +67,16 @@ def watch_data(
                 break
             call = arguments(model, tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch))
             try:
-                with listener.listening():
-                    model(*call.args, **call.kwargs)
+                try:
+                    with listener.listening():
+                        model(*call.args, **call.kwargs)
+                except Exception:
+                    if done:
+                        raise
+                    listener = _DataListener(model, written or {})
+                    stack.enter_context(torch.enable_grad())  # a model may differentiate in its forward
+                    with listener.listening():
+                        model(*call.args, **call.kwargs)
             except Exception as raised:
                 error = f"the model raises {describe_error(raised)}, on batch {done + 1} ({described(call)})"
                 break
