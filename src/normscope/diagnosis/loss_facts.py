@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from ..core.codec import Part
+from ..core.codec import JsonForm, Part
 from ..core.errors import InputError
 from .autograd_flow import are_cosines, last_operator
 
@@ -62,6 +62,8 @@ class LossFacts(Part):
         accuracy: the share of samples that are classified right; `None` for numbers.
     """
 
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=("output_mean", "target_mean", "cosines", "sum_of", "labels_per_sample"))
+
     name: str
     value: float
     blind: float | None
@@ -74,13 +76,13 @@ class LossFacts(Part):
     target_least: float
     target_greatest: float
     target_size: float
-    output_mean: float
-    target_mean: float
-    cosines: bool
     probabilities: bool
     log_probabilities: bool
     whole_targets: int
     smoothing: float = 0.0
+    output_mean: float = 0.0
+    target_mean: float = 0.0
+    cosines: bool = False
     sum_of: int = 0
     own_targets: bool = False
     labels_per_sample: float | None = None
