@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normscope as ns
+from normscope.core.errors import InputError
 
 
 @pytest.fixture(autouse=True)
@@ -203,3 +204,40 @@ class Slope(nn.Module):
 def test_a_forward_that_differentiates() -> None:
     loss = lambda out: (out[0] + out[1]).square().mean()  # noqa: E731
     assert codes(ns.check(Slope(), torch.linspace(-1, 1, 32)[:, None], loss=loss)) == set()
+
+
+class Centred(nn.Module):
+    """A loss that keeps a running centre and counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(3))
+        self.calls: list[int] = []
+
+    def forward(self, out: Tensor, target: Tensor) -> Tensor:
+        self.centre.mul_(0.9).add_(out.detach().mean(0))
+        self.calls.append(len(out))
+        return F.cross_entropy(out - self.centre, target)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_loss_is_left_as_found(wrapped: bool) -> None:
+    inner = Centred()
+    loss = (lambda out, target: inner(out, target)) if wrapped else inner
+    ns.check(nn.Linear(8, 3), (torch.randn(32, 8), torch.arange(32) % 3), loss=loss)
+    assert inner.calls == []
+    assert not inner.centre.any()
+
+
+@pytest.mark.parametrize("function", [ns.check, ns.audit])
+def test_what_is_no_optimizer_is_refused(function: Any) -> None:
+    model, batch = nn.Linear(8, 3), (torch.randn(32, 8), torch.arange(32) % 3)
+    several = [torch.optim.SGD(model.parameters(), lr=0.1)]
+    with pytest.raises(InputError, match="optimizer is a list"):
+        function(model, batch, loss="cross_entropy", optimizer=several)
+
+
+def test_several_arguments_in_a_tuple_beside_labels_are_refused_with_a_way_out() -> None:
+    inputs = torch.randn(32, 16), torch.randn(32, 4)
+    with pytest.raises(InputError, match="a pair of a dict and the labels"):
+        ns.check(Modulated(), (inputs, torch.randn(32, 16)), loss="mse")

@@ -24,6 +24,11 @@ from ..listening.listener import LayerListener
 from .examined import DataSeen
 from .tallies import ChannelTally, SetTally, UnitsTally, WeightTally
 
+WRONG_BATCH = (
+    "Pass batches the model accepts: model(batch) must work. Several arguments and labels are a pair of a dict and the "
+    "labels: ({'x': x, 'mask': mask}, labels)."
+)
+
 
 @torch.no_grad()
 def watch_data(

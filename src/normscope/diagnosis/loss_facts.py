@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
 from ..core.codec import JsonForm, Part
@@ -62,7 +63,9 @@ class LossFacts(Part):
         accuracy: the share of samples that are classified right; `None` for numbers.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(sparse=("output_mean", "target_mean", "cosines", "sum_of", "labels_per_sample"))
+    JSON: ClassVar[JsonForm] = JsonForm(
+        sparse=("output_mean", "target_mean", "cosines", "sum_of", "own_targets", "labels_per_sample")
+    )
 
     name: str
     value: float
@@ -101,7 +104,12 @@ def resolve_loss(loss: Any) -> Any:
 
 
 def check_loss_given(loss: Any, optimizer: Any) -> None:
-    """Refuse an optimizer without a loss: its step needs the gradient of one."""
+    """Refuse what is no optimizer, and one without a loss: its step needs the gradient of one."""
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        raise InputError(
+            f"optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer: pass the one that trains the "
+            "model; of several, one at a time"
+        )
     if optimizer is not None and loss is None:
         raise InputError('optimizer= needs loss=: pass it too, as in check(model, (x, y), loss="cross_entropy")')
 

@@ -101,6 +101,7 @@ def watch_signal(
     call = arguments(model, batch)
     with ExitStack() as stack:
         stack.enter_context(untouched(model, mode))
+        stack.enter_context(untouched(_Holder(loss), traced=True))
         stack.enter_context(uncompiled())
         stack.enter_context(ignore_warnings("Converting a tensor with requires_grad=True"))  # a branch on a value
         stack.enter_context(ignore_warnings("Full backward hook is firing"))  # a hook of the user's
@@ -144,6 +145,14 @@ def watch_signal(
         dropouts=tuple(listener.dropouts),
         steps=steps,
     )
+
+
+class _Holder(nn.Module):
+    """Holds a loss, so that what it keeps from call to call (a running centre, a list) is put back as a model's is."""
+
+    def __init__(self, loss: Loss | None) -> None:
+        super().__init__()
+        self.loss = loss
 
 
 def _steps(
