@@ -41,7 +41,8 @@ def wrong_parameters(examined: Examined) -> Iterator[Finding]:
         else f"{len(steps.outside)} of {trained} trainable parameters are not in the optimizer: {named}.",
         why="A parameter that no optimizer holds keeps its first values.",
         advice="Build the optimizer over model.parameters(), after the last layer was replaced or added and after the "
-        "model was copied or loaded. If they are to stay as they are, freeze them with requires_grad_(False).",
+        "model was copied or loaded. If they are to stay as they are, freeze them with requires_grad_(False); if "
+        "another optimizer trains them, there is nothing to do.",
         numbers=figures(outside=len(steps.outside), foreign=steps.foreign),
     )
 
