@@ -62,7 +62,6 @@ def best_line() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
 def test_a_loss_at_its_least_is_no_fault_of_the_gradient_or_of_the_rate() -> None:
     model, batch = best_line()
     found = ns.check(model, batch, loss="mse", optimizer=torch.optim.SGD(model.parameters(), lr=0.01))
-    assert found.signal.steps.valley
     assert not codes(found) & {"gradient-does-not-descend", "no-loss-gradient", "step-too-short"}
 
 
