@@ -520,7 +520,7 @@ def _row(
 ) -> SignalRow:
     mean, variance, least, greatest, below_float16, below_bfloat16, saturated, between = figures
     finite = all(map(math.isfinite, (least, greatest)))
-    measured = {
+    measured: dict[str, Any] = {
         "mean": mean,
         "deviation": math.sqrt(variance) if variance >= 0.0 else variance,
         "least": least,
