@@ -91,8 +91,9 @@ def dead_layer(history: History) -> Iterator[Finding]:
 
 def _small_weights(history: History) -> Iterator[Finding]:
     """Weights that are zero, or have shrunk to nothing against the others of the network."""
-    for _, layer, sizes in history.lasting("weight", "log10_size"):
-        if max(sizes) == -math.inf:
+    for index, layer in enumerate(history.of("weight")):
+        sizes = history.course("weight", "log10_size", index).last()
+        if sizes and max(sizes) == -math.inf:
             yield EXACTLY_ZERO.at(history.step, layer.name, {"what": "weights"}, zero=1)
     lasting = history.lasting("weight", "log10_norm")
     norms = {i: (layer, values) for i, layer, values in lasting if all(map(math.isfinite, values))}
@@ -116,8 +117,11 @@ def _small_weights(history: History) -> Iterator[Finding]:
 
 def _zero_gradients(history: History) -> Iterator[Finding]:
     """The last of the weight layers that get no gradient at all, while others do."""
-    lasting = list(history.lasting("weight", "log10_gradient"))
-    gone = [layer for _, layer, values in lasting if max(values) == -math.inf]
+    courses = [
+        (layer, history.course("weight", "log10_gradient", i).last()) for i, layer in enumerate(history.of("weight"))
+    ]
+    lasting = [(layer, values) for layer, values in courses if values]
+    gone = [layer for layer, values in lasting if max(values) == -math.inf]
     if not gone or len(gone) == len(lasting):
         return
     if any(f.code == "dead-layer" and "gradient" in f.numbers for f in history.findings):
@@ -126,7 +130,7 @@ def _zero_gradients(history: History) -> Iterator[Finding]:
     yield ZERO_GRADIENT.at(
         history.step,
         gone[-1].name,
-        {"records": len(lasting[0][2]), "also": also},
+        {"records": len(lasting[0][1]), "also": also},
         gradient=0.0,
         count=len(gone),
     )
