@@ -4,6 +4,7 @@ import contextlib
 import math
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ def mlp(
 ) -> nn.Module:
     """Return an MLP of these sizes, with a module in front of each activation where one is given."""
     layers: list[nn.Module] = []
-    for fan_in, fan_out in zip(sizes, sizes[1:], strict=False):
+    for fan_in, fan_out in pairwise(sizes):
         layers += [nn.Linear(fan_in, fan_out), *([] if before is None else [before()]), act()]
     return nn.Sequential(*layers[: -1 if before is None else -2])
 
@@ -341,7 +342,7 @@ def infinite_weights(broken: bool, watch: Watch, steps: int = 100) -> float:
     return accuracy(model, data)
 
 
-# ----------------------------------------------------------------------------------------- validation, layers, direction
+# ---------------------------------------------------------------------------------------- validation, layers, direction
 
 
 @fault("mlp", causes="overfitting", remedies="regularise", onset=40)

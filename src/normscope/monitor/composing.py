@@ -15,8 +15,8 @@ from .observed import Observed, Transfer, summarise
 from .probes import normalizer_probe, updates
 from .probes.loss_probe import FIGURES
 from .probes.normalizer_probe import BatchNorms
-from .record import Numbers, Record
 from .probes.updates import WeightSample
+from .record import Numbers, Record
 from .schedule import Tier, Turns
 from .watched_layers import UNCHAINED, Subject
 
@@ -190,6 +190,10 @@ def _weight_columns(
         "log10_gradient": together("gradient"),
         **_columns(_measure_updates(step, arrived), updates.QUANTITIES),
         **({} if step.tier is Tier.ECONOMY else {"log10_moved": together("moved")}),
+        **{
+            what: tuple(_number(arrived, (what, layer.name)) for layer in step.subject.of("weight"))
+            for what in ("off", "saturated")
+        },
     }
 
 

@@ -36,8 +36,8 @@ LASTING_RECORDS = 5
 """Figures that show a lasting state: the median of five is not moved by two odd batches."""
 LASTING_STEPS = 40
 """Steps that a lasting state spans at least, however often is looked: four times the memory of momentum 0.9."""
-FEW_LASTING_RECORDS, MANY_LASTING_STEPS = 3, 80
-"""Where records are far apart, three of them over twice as many steps show a lasting state too."""
+FEW_LASTING_RECORDS, MANY_LASTING_STEPS = 4, 80
+"""Where records are far apart, four of them over twice as many steps show a lasting state too."""
 PLAIN_STEPS = 10
 """Steps over which two records show what no batch can cause by chance: no gradient, a rate of zero, a wrong mode."""
 APART_STEPS = 4
@@ -521,11 +521,10 @@ class ParameterFollower:
                     evaluated.append(path)
             elif type(module) in DEFAULT_INITIALISED and held:
                 matrices.append((path, held[0]))
-        frozen = [(path, weight) for path, weight in matrices if not weight.requires_grad]
-        if 2 * len(frozen) < len(matrices):
-            chosen = [path for path, weight in frozen if self._is_initial(path, weight)]
-        else:
-            chosen = []
+        first = next((i for i, (_, weight) in enumerate(matrices) if weight.requires_grad), len(matrices))
+        frozen = [(path, weight) for path, weight in matrices[first:] if not weight.requires_grad]
+        many = 2 * len(frozen) >= len(matrices)  # a backbone, with an adapter in front of it
+        chosen = [] if many else [path for path, weight in frozen if self._is_initial(path, weight)]
         self.evaluated = {path: self.evaluated.get(path) or Since(step) for path in evaluated}
         self.frozen = {path: self.frozen.get(path) or Since(step) for path in chosen}
         for since in (*self.evaluated.values(), *self.frozen.values()):

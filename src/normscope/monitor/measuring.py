@@ -59,6 +59,7 @@ class Measurement:
         self._contents: dict[Key, Tensor] = {}
         self._rows: dict[Site, Tensor] = {}  # scale-invariant weights before the step
         self._copies: dict[str, Tensor] = {}  # parameters before it
+        self._layer_names: dict[int, str] = {}  # weight layers by the ids of their parameters
 
     @property
     def abandoned(self) -> bool:
@@ -99,6 +100,8 @@ class Measurement:
         self._kept.lost = [layer.name for layer in weights if any(name not in parameters for name in layer.parameters)]
         sized = {name: p for name, p in parameters.items() if not is_lazy(p)}
         self._measure_sizes(sized)
+        named = ((layer.name, parameters.get(name)) for layer in weights for name in layer.parameters)
+        self._layer_names = {id(p): name for name, p in named if p is not None}
         self._kept.lr = [_rate_of(group) for group in self.optimizer.param_groups]
         self._kept.memory.sample.before(self._trained(sized))
         self._keep_rows(parameters)
@@ -201,6 +204,9 @@ class Measurement:
         contents |= {} if left is None else {"left": left}
         if self.reading is not None and self.reading.figures is not None:
             contents["reading"] = self.reading.figures
+        for what, figure, near in [] if self.reading is None else self.reading.activations:
+            name = next((self._layer_names[one] for one in near if one in self._layer_names), None)
+            contents |= {} if name is None else {(what, name): figure}
         contents |= {"loss": self._losses.mean()} if self._losses else {}
         contents |= {("lr", i): rate for i, rate in enumerate(kept.lr) if isinstance(rate, Tensor)}
         contents |= {("rate", site): rate for site, rate in kept.rates.items() if isinstance(rate, Tensor)}

@@ -13,10 +13,11 @@ from ...core.finding import Finding
 from ..history import History
 from ..record import Record
 from .data import data_changed, labels_alike, loss_oddities, same_batch
-from .dead_units import dead_channels, dead_layer, dead_relu
+from .dead_units import dead_channels, dead_layer, dead_relu, saturated_units
 from .learning import (
     decay_too_strong,
     loss_stays,
+    output_constant,
     rate_decayed,
     rate_zero,
     strong_dropout,
@@ -70,10 +71,12 @@ ALARMS: tuple[Rule, ...] = (
     effective_lr,
     dead_channels,
     dead_relu,
+    saturated_units,
     stale_statistics,
     expanding_normalizer,
     loss_rising,
     loss_spike,
+    output_constant,
     loss_stays,
 )
 """Every alarm; what stands earlier is more likely the cause of what stands later."""

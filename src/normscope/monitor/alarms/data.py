@@ -1,5 +1,4 @@
-"""Alarms about what a loss is made of: batches that repeat or change, labels that do not differ, a loss put together
-wrongly."""
+"""Alarms about what a loss is made of: inputs that repeat or change, labels alike, a loss put together wrongly."""
 
 from __future__ import annotations
 
@@ -77,10 +76,9 @@ def labels_alike(history: History) -> Iterator[Finding]:
     if len(rows) < SAME_RECORDS or history.standing.others or min(_column(rows, "samples")) < MIN_LABELS:
         return
     low, high = _column(rows[-SAME_RECORDS:], "label_low"), _column(rows[-SAME_RECORDS:], "label_high")
-    if min(low) == max(high):
-        if len({row.get("outputs_label_low") for row in rows}) == 1:
-            yield ONE_CLASS.at(history.step, words={"records": SAME_RECORDS, "label": low[0]})
-            return
+    if min(low) == max(high) and len({row.get("outputs_label_low") for row in rows}) == 1:
+        yield ONE_CLASS.at(history.step, words={"records": SAME_RECORDS, "label": low[0]})
+        return
     means, errors = _column(rows, "label_mean"), _column(rows, "label_error")
     overall = math.sqrt(sum((m - median(means)) ** 2 for m in means) / len(means))
     classes, outputs = median(_column(rows, "classes")), max(_column(rows, "label_high")) + 1
@@ -114,8 +112,8 @@ DATA_CHANGED = Alarm(
     seen="The inputs have changed: their size was {before:figure} (root mean square, median of {records} batches) and "
     "is {now:figure} since step {since:,}.",
     why="Later batches are not like earlier ones: what was learned holds for inputs of another scale.",
-    advice="Look at the data: a new source, a scaling or augmentation that is missing or applied twice. Scale the inputs "
-    "as before.",
+    advice="Look at the data: a new source, a scaling or augmentation that is missing or applied twice. Scale the "
+    "inputs as before.",
 )
 CHANGED_RATIO = 2.5
 """The factor by which the size of the inputs changes, for two records."""

@@ -1,4 +1,4 @@
-"""Alarms about steps that teach nothing: a rate of zero, weights that stand still or are put back, a loss that stays."""
+"""Alarms about steps that teach nothing: a rate of zero, weights that stand still, a loss that stays."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ RATE_ZERO = Alarm(
     code="rate-zero",
     seen="The learning rate is 0 at step {first:,} and at step {last:,}.",
     why="A step of rate zero changes nothing.",
-    advice="Look at the schedule: a warm-up that never rises, an integer division, a scheduler that is stepped once for "
-    "each batch though it counts epochs, or one that has ended. Raise the learning rate.",
+    advice="Look at the schedule: a warm-up that never rises, an integer division, a scheduler that is stepped once "
+    "for each batch though it counts epochs, or one that has ended. Raise the learning rate.",
 )
 RATE_DECAYED = Alarm(
     code="rate-decayed",
@@ -78,8 +78,8 @@ RATE_SMALL = (
     "Raise the learning rate (tenfold and more), and look at the schedule.",
 )
 GRADIENT_SMALL = (
-    "The gradient is too small for steps of this learning rate: the loss is scaled down, or clipping cuts each gradient "
-    "to almost nothing.",
+    "The gradient is too small for steps of this learning rate: the loss is scaled down, or clipping cuts each "
+    "gradient to almost nothing.",
     "Look for a factor or a mean too many in the loss, and raise the limit of clip_grad_norm_ or remove the clipping; "
     "or raise the learning rate, or use Adam, which does not see the scale of the loss.",
 )
@@ -185,9 +185,9 @@ def loss_stays(history: History) -> Iterator[Finding]:
             history.step, words=words, log10_step=median(sizes), loss=now, loss_first=start, lr=rate
         )
         return
-    ratios, own, constant = _outputs_against_constant(history)
+    ratios, own, constant = _outputs_against_constant(history, now)
     words = {"steps": history.step, "more": _other_causes(history)}
-    if ratios and median(ratios) >= NO_BETTER_SHARE and min(ratios) >= NO_BETTER_SHARE - 0.1:
+    if ratios and median(ratios) >= NO_BETTER_SHARE:
         yield NO_BETTER.at(history.step, words=words, own=own, constant=constant)
     elif not ratios and start > 0.0 and now >= FLAT_SHARE * start and not _had_learned(history):
         yield LOSS_STAYS.at(history.step, words=words, loss=now, loss_first=start)
@@ -212,20 +212,30 @@ LARGE_INPUT = 30.0
 """The root mean square of inputs that were not scaled: 0 to 255, amounts of money."""
 
 
-def _outputs_against_constant(history: History) -> tuple[list[float], float, float]:
-    """Return the losses of the latest batches over that of the best constant, and the medians of both."""
-    pairs = [
-        (own, constant)
-        for r in history.records[-6:]
+def _outputs_against_constant(history: History, now: float) -> tuple[list[float], float, float]:
+    """Return the losses of late over that of the best constant, and the medians of both.
+
+    Where the loss that is observed is that of the outputs alone, its mean over all steps says more than some batches.
+    """
+    rows = [
+        (own, constant, r.loss)
+        for r in history.records[-MANY_CONSTANTS:]
         if (own := r.total.get("outputs_own")) is not None
         and (constant := r.total.get("outputs_constant")) is not None
-        and r.step >= STAYS_STEPS / 2
+        and (r.total.get("outputs_samples") or 0.0) >= MIN_SAMPLES_OF_CONSTANT
     ]
-    if len(pairs) < 2 or not min(constant for _, constant in pairs) > 1e-6:
+    if len(rows) < 2 or not min(constant for _, constant, _ in rows) > 1e-6:
         return [], math.nan, math.nan
-    owns, constants = zip(*pairs, strict=True)
-    usual = median(constants)
+    usual = median(constant for _, constant, _ in rows)
+    alone = all(loss is not None and abs(loss - own) <= 1e-3 * own for own, _, loss in rows)
+    owns = [now] if alone else [own for own, _, _ in rows[-6:]]
     return [own / usual for own in owns], median(owns), usual
+
+
+MIN_SAMPLES_OF_CONSTANT = 12
+"""Samples in a batch from which the loss of a constant can be estimated."""
+MANY_CONSTANTS = 30
+"""Batches whose constants are compared: they are the same but for chance."""
 
 
 def _steps_at_rate(history: History) -> int:
@@ -266,6 +276,28 @@ def _recent_loss(history: History) -> float | None:
 def _mean_loss(record: Record) -> float | None:
     """Return the mean loss since the record before, or that of the record."""
     return record.metrics.get("loss_mean", record.loss)
+
+
+OUTPUT_CONSTANT = Alarm(
+    code="output-constant",
+    seen="The outputs are the same for every sample of a batch: they differ by {differ:figure} of their size.",
+    why="What the model puts out does not depend on its inputs any more: they are lost on the way, in units that are "
+    "switched off or saturated, or in weights that have gone to zero.",
+    advice="Look at the first layer behind which all samples are alike; begin again with a learning rate of a tenth, "
+    "and look at the initialisation (biases at zero, torch.nn.init.kaiming_normal_) and at the weight decay.",
+)
+CONSTANT_OUTPUT_SHARE = 1e-4
+"""The deviation of outputs over samples, over their size; untrained networks have 0.02 and more."""
+
+
+def output_constant(history: History) -> Iterator[Finding]:
+    """Outputs that do not differ over samples, though targets do."""
+    if history.standing.others:
+        return
+    differ = history.total("outputs_differ").last(3)
+    constant = history.total("outputs_constant").last(3)
+    if differ and constant and max(differ) <= CONSTANT_OUTPUT_SHARE and min(constant) > 1e-6:
+        yield OUTPUT_CONSTANT.at(history.step, differ=max(differ))
 
 
 # ---- weight decay, dropout

@@ -131,8 +131,8 @@ GRADIENT_MISSING = Alarm(
     code="no-gradient-at-step",
     seen="At the measured steps {first:,} to {last:,} {what}, while the loss was {loss}.",
     why="Where the optimizer steps there is no gradient: the step does nothing.",
-    advice="Look at the order of the calls: optimizer.zero_grad(), then loss.backward(), then optimizer.step(). If it is "
-    "right, the loss does not depend on the parameters: look for a detach(), or an output that is constant.",
+    advice="Look at the order of the calls: optimizer.zero_grad(), then loss.backward(), then optimizer.step(). If it "
+    "is right, the loss does not depend on the parameters: look for a detach(), or an output that is constant.",
 )
 
 
@@ -157,7 +157,8 @@ def gradient_missing(history: History) -> Iterator[Finding]:
 
 FROZEN_LAYER = Alarm(
     code="frozen-layer",
-    seen="The parameters of {where} are frozen (requires_grad=False) and still have the random values of a new layer.{also}",
+    seen="The parameters of {where} are frozen (requires_grad=False) and still have the random values of a new "
+    "layer.{also}",
     why="A layer that was never trained stays random, while most others are trained.",
     advice="Unfreeze it: layer.requires_grad_(True), and give its parameters to the optimizer; or load its weights if "
     "it was to be a pretrained one.",
@@ -176,8 +177,8 @@ PART_IN_EVAL_MODE = Alarm(
     seen="The model is in train mode, but BatchNorm {where} is in eval mode.{also}",
     why="In eval mode a BatchNorm uses its running statistics, which are still those of a new layer: it does not "
     "normalize at all, though its scales are trained.",
-    advice="Call model.train() before the loop and after every evaluation, or {where}.train(); look for code that calls "
-    "eval() on the normalizers, which is meant for pretrained ones.",
+    advice="Call model.train() before the loop and after every evaluation, or that of {where}; look for code that "
+    "calls eval() on the normalizers, which is meant for pretrained ones.",
 )
 
 
@@ -254,8 +255,8 @@ NO_STEP = Alarm(
     seen="No step of the optimizer happened since step {step:,}: forward and backward ran {count} times, and gradients "
     "were cleared in between.{scaler}",
     why="Weights do not change without a step: nothing is learned.",
-    advice="Call optimizer.step() after each backward. If a GradScaler makes the steps, it skips all whose gradients are "
-    "NaN or infinite: look at scaler.get_scale(), call scaler.update(), and find what makes the gradients infinite.",
+    advice="Call optimizer.step() after each backward. If a GradScaler makes the steps, it skips all whose gradients "
+    "are NaN or infinite: look at scaler.get_scale(), call scaler.update(), and find what makes them infinite.",
 )
 STEP_NOT_SEEN = Alarm(
     code="not-seen",

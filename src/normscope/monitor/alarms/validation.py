@@ -12,8 +12,8 @@ from ..history import Alarm, History
 
 OVERFITTING = Alarm(
     code="overfitting",
-    seen="`{name}` rises since step {best_step:,}: it was {best:figure} there and is {now:figure} at step {at:,}, while "
-    "the training loss fell from {loss_then:figure} to {loss_now:figure}.",
+    seen="`{name}` rises since step {best_step:,}: it was {best:figure} there and is {now:figure} at step {at:,}, "
+    "while the training loss fell from {loss_then:figure} to {loss_now:figure}.",
     why="The model learns the training data by heart (overfitting): what it gains there does not hold for other data.",
     advice="Keep the checkpoint of step {best_step:,} (early stopping), or regularise: weight decay, dropout, "
     "augmentation, a smaller model, more data.",
@@ -21,8 +21,8 @@ OVERFITTING = Alarm(
 VALIDATION_WORSE = replace(
     OVERFITTING,
     code="validation-worse",
-    seen="`{name}` was best at step {best_step:,} with {best:figure} and is {now:figure} at step {at:,}: the validation "
-    "is clearly worse than it was.",
+    seen="`{name}` was best at step {best_step:,} with {best:figure} and is {now:figure} at step {at:,}: the "
+    "validation is clearly worse than it was.",
     why="What the model had learned of the validation data is being lost.",
     advice="Go back to the checkpoint of step {best_step:,}; lower the learning rate, and look whether the training "
     "data have changed since.",
@@ -32,8 +32,8 @@ VALIDATION_APART = replace(
     code="validation-apart",
     seen="`{name}` is {now:figure} at step {at:,}, no better than the {loss_then:figure} of the untrained model, while "
     "the training loss fell to {loss_now:figure}.",
-    why="The network that is validated is not the one that is trained, or the validation data are not like the training "
-    "data.{more}",
+    why="The network that is validated is not the one that is trained, or the validation data are not like the "
+    "training data.{more}",
     advice="{remedy}",
 )
 BATCH_NORM_WORDS = (

@@ -76,7 +76,7 @@ LAYER_GRADIENT_SMALL = replace(
 STEEP_FROM_START = Alarm(
     code="gradient-explosion",
     seen="For {records} records the gradient was at least {least:power}: times the norm of the weights it is "
-    "{log10_steepness:power} times the loss, where 1 to 100 is usual.{worst}",
+    "{log10_steepness:power} times the loss of a constant output, where 1 to 100 is usual.{worst}",
     why="The gradient explodes on its way back, from the start: a small step changes the loss by orders of magnitude.",
     advice="Clip gradients (torch.nn.utils.clip_grad_norm_), initialise with smaller weights (orthogonal for recurrent "
     "ones), add normalizers, or use an LSTM or GRU; lower the learning rate.",
@@ -141,10 +141,14 @@ def _steepness(history: History) -> float | None:
         gradient, weight, loss = record.total.get("log10_gradient"), record.total.get("log10_weight"), record.loss
         if gradient is None or weight is None or loss is None or not 0.0 < loss < math.inf:
             return None
-        values.append(gradient + weight - math.log10(loss))
+        own, constant = record.total.get("outputs_own"), record.total.get("outputs_constant")
+        usual = loss if not own or not constant else min(loss, constant * loss / own)  # that of a constant output
+        values.append(gradient + weight - math.log10(usual))
     finite = len(values) == EXPLODED_RECORDS and all(map(math.isfinite, values))
-    start = history.total("loss").start
-    fitted = start is not None and start > 0.0 and (history.records[-1].loss or 0.0) < UNFITTED_SHARE * start
+    last, start = history.records[-1], history.total("loss").start
+    own, usual = last.total.get("outputs_own"), last.total.get("outputs_constant")
+    loss, usual = (last.loss, start) if own is None or usual is None else (own, usual)
+    fitted = loss is not None and usual is not None and loss < UNFITTED_SHARE * usual
     return min(values) if finite and not fitted else None
 
 

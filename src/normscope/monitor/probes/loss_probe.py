@@ -6,6 +6,7 @@ between the model and the loss: a second softmax, a sign, shapes that were broad
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,11 +35,24 @@ FIGURES = ("own", "constant", "label_low", "label_high", "classes", "label_mean"
 """
 
 
+SWITCHES = {"ReluBackward": "off", "TanhBackward": "saturated", "SigmoidBackward": "saturated"}
+"""Activations whose outputs autograd keeps, and what is measured of them."""
+MAX_GRAPH_NODES, MAX_SWITCHES = 4000, 64
+"""How much of the graph of a loss is walked through, and how many activations are looked at."""
+MAX_SWITCH_ENTRIES = 1 << 16
+"""Entries of an activation that are looked at, of the first samples."""
+SATURATED_DISTANCE = 0.01
+"""How close to its limits, in shares of their distance, a sigmoid or tanh is flat: its slope is 4 % of the largest."""
+
+
 @dataclass(slots=True)
 class LossReading:
     """What a loss was made of.
 
     Attributes:
+        activations: of each activation on the way to the loss what is measured (`off`, the share of units that no
+            sample switches on; `saturated`, the share of entries in the flat parts), the figure on the device, and
+            the parameters of the layers next in front of it.
         oddities: what is odd in how it is put together: `softmax`, `sigmoid`, `negated`, `broadcast`.
         figures: as `FIGURES` has them, on the device.
         shapes: the shapes of outputs and of what they were compared to, where those were broadcast.
@@ -47,6 +61,7 @@ class LossReading:
     oddities: set[str] = field(default_factory=set)
     figures: Tensor | None = None
     shapes: str = ""
+    activations: list[tuple[str, Tensor, list[int]]] = field(default_factory=list)
 
 
 @torch.no_grad()
@@ -62,10 +77,11 @@ def read_loss(loss: Any) -> LossReading | None:
     if not isinstance(loss, Tensor) or loss.grad_fn is None:
         return None
     losses = list(_loss_functions(loss.grad_fn))
+    reading = LossReading(activations=list(_read_activations(loss.grad_fn)))
     if len(losses) != 1:
-        return None
+        return reading
     function, sign = losses[0]
-    name, reading = function.name(), LossReading()
+    name = function.name()
     if sign < 0:
         reading.oddities.add("negated")
     if name.startswith((*SQUARED_LOSSES, *OTHER_LOSSES, "PowBackward")):
@@ -98,6 +114,49 @@ def _loss_functions(root: Any) -> Iterator[tuple[Any, int]]:
             if name.startswith("SubBackward"):
                 signs[-1] = -sign
             stack += [(inner, s) for (inner, _), s in zip(node.next_functions, signs, strict=True) if inner is not None]
+
+
+def _read_activations(root: Any) -> Iterator[tuple[str, Tensor, list[int]]]:
+    """Yield what is measured of each activation in the graph of a loss, but for one that is the output."""
+    queue, visited, count = deque([(root, 0)]), {root}, 0  # with the number of layers passed on the way
+    while queue and len(visited) < MAX_GRAPH_NODES and count < MAX_SWITCHES:
+        node, depth = queue.popleft()
+        name = node.name()
+        what = next((word for prefix, word in SWITCHES.items() if name.startswith(prefix)), None)
+        if what is not None and depth:
+            made = node._saved_result.detach()
+            if made.ndim > 1 and len(made) > 1:
+                count += 1
+                yield what, _measure_switch(name, made), _parameters_before(node)
+        holds = any(inner is not None and hasattr(inner, "variable") for inner, _ in node.next_functions)
+        for inner, _ in node.next_functions:
+            if inner is not None and inner not in visited:
+                visited.add(inner)
+                queue.append((inner, depth + holds))
+
+
+def _measure_switch(name: str, made: Tensor) -> Tensor:
+    """Return the share of units that no sample switches on, or of entries in the flat parts of an activation."""
+    made = made[: max(2, MAX_SWITCH_ENTRIES * len(made) // max(made.numel(), 1))]
+    if name.startswith("Relu"):
+        units = 1 if made.ndim == 4 else made.ndim - 1
+        return (made.amax([dim for dim in range(made.ndim) if dim != units]) <= 0).double().mean()
+    low = -1.0 if name.startswith("Tanh") else 0.0
+    edge = SATURATED_DISTANCE * (1.0 - low)
+    return ((made < low + edge) | (made > 1.0 - edge)).double().mean()
+
+
+def _parameters_before(node: Any) -> list[int]:
+    """Return the ids of the parameters nearest in front of a node."""
+    queue, visited, nearest = deque([node]), {node}, list[int]()
+    while queue and len(visited) < 40 and len(nearest) < 6:
+        for inner, _ in queue.popleft().next_functions:
+            if inner is not None and inner not in visited:
+                visited.add(inner)
+                queue.append(inner)
+                if hasattr(inner, "variable"):
+                    nearest.append(id(inner.variable))
+    return nearest
 
 
 def _comes_from_difference(node: Any) -> bool:

@@ -56,8 +56,7 @@ SAMPLED_PARAMETERS, SAMPLED_ENTRIES = 64, 256
 
 
 class WeightSample:
-    """Some entries of the weights that are trained: how far a step moves them, and how far they are from record to
-    record."""
+    """Some entries of the weights that are trained: how far a step moves them, and how far many steps do."""
 
     def __init__(self) -> None:
         self._last: Tensor | None = None  # at the record before
