@@ -156,6 +156,12 @@ class History:
         """Return the layers of a kind, in the order of a record's numbers."""
         return self._kinds.get(kind, ())
 
+    def repeated(self, count: int = 3) -> list[Record]:
+        """Return the last records that show what chance does not: so many, or two that are far apart; or none."""
+        if len(self.records) > 1 and self.step - self.records[-2].step >= LASTING_STEPS:
+            return self.records[-2:]
+        return self.records[-count:] if len(self.records) >= count else []
+
     def having(self, kind: Kind, quantity: str) -> Sequence[Record]:
         """Return the records that are kept and in which a quantity was measured, in the order of their steps."""
         return [record for record in self.records if record.of(kind, quantity)]
@@ -355,8 +361,13 @@ class Course:
         return [] if any(map(math.isnan, values)) else values
 
     def last(self, count: int = 2, steps: int = PLAIN_STEPS) -> list[float]:
-        """Return the last figures that are so many and span so many steps, without the very first; or none."""
+        """Return the last figures that are so many and span so many steps, without the very first; or none.
+
+        Where records are far apart, one far behind the first is enough.
+        """
         pairs = list(self.recent)
+        if len(pairs) == 1 and pairs[0][0] >= LASTING_STEPS:
+            return [pairs[0][1]]
         for begin in range(len(pairs) - count, -1, -1):
             if pairs[-1][0] - pairs[begin][0] >= steps:
                 return [value for _, value in pairs[begin:]]

@@ -72,12 +72,15 @@ MOVED_ERRORS = 4.0
 
 def labels_alike(history: History) -> Iterator[Finding]:
     """Labels of one class in all batches, or of few classes in each."""
+    few = len(history.repeated(SAME_RECORDS))
     rows = [r.total for r in history.records[-2 * SAME_RECORDS :] if r.total.get("outputs_label_low") is not None]
-    if len(rows) < SAME_RECORDS or history.standing.others or min(_column(rows, "samples")) < MIN_LABELS:
+    if not 0 < few <= len(rows) or history.standing.others or min(_column(rows, "samples")) < MIN_LABELS:
         return
-    low, high = _column(rows[-SAME_RECORDS:], "label_low"), _column(rows[-SAME_RECORDS:], "label_high")
+    low, high = _column(rows[-few:], "label_low"), _column(rows[-few:], "label_high")
     if min(low) == max(high) and len({row.get("outputs_label_low") for row in rows}) == 1:
-        yield ONE_CLASS.at(history.step, words={"records": SAME_RECORDS, "label": low[0]})
+        yield ONE_CLASS.at(history.step, words={"records": few, "label": low[0]})
+        return
+    if len(rows) < SAME_RECORDS:
         return
     means, errors = _column(rows, "label_mean"), _column(rows, "label_error")
     overall = math.sqrt(sum((m - median(means)) ** 2 for m in means) / len(means))
@@ -123,9 +126,10 @@ CHANGED_SPREADS = 6.0
 
 def same_batch(history: History) -> Iterator[Finding]:
     """The same few samples at every measured step."""
-    rows = [r.total for r in history.records[-SAME_RECORDS:]]
+    records = history.repeated(SAME_RECORDS)
+    rows = [r.total for r in records]
     marks = [(r.get("input_mean"), r.get("input_size"), r.get("input_samples")) for r in rows]
-    if len(rows) < SAME_RECORDS or history.step - history.records[-SAME_RECORDS].step < PLAIN_STEPS:
+    if not records or history.step - records[0].step < PLAIN_STEPS:
         return
     mean, size, samples = marks[-1]
     if samples is None or mean is None or size is None or not 1 < samples <= MAX_SAME_SAMPLES:
@@ -136,13 +140,13 @@ def same_batch(history: History) -> Iterator[Finding]:
         a is not None and b is not None and abs(a - mean) + abs(b - size) <= MARK_RTOL * (abs(mean) + size)
         for a, b, _ in marks
     ):
-        yield SAME_BATCH.at(history.step, words={"records": SAME_RECORDS, "samples": samples})
+        yield SAME_BATCH.at(history.step, words={"records": len(rows), "samples": samples})
 
 
 def data_changed(history: History) -> Iterator[Finding]:
     """Inputs whose size changed and stays so."""
     sizes = [(r.step, s) for r in history.records[-40:] if (s := r.total.get("input_size")) is not None and s > 0.0]
-    if len(sizes) < 5 or not all(math.isfinite(s) for _, s in sizes):
+    if len(sizes) < 4 or history.standing.others or not all(math.isfinite(s) for _, s in sizes):
         return
     before, latest = [math.log(s) for _, s in sizes[:-2]], [math.log(s) for _, s in sizes[-2:]]
     usual = median(before)

@@ -126,8 +126,9 @@ def weights_still(history: History) -> Iterator[Finding]:
 
 def weights_put_back(history: History) -> Iterator[Finding]:
     """Weights that a step moves and that are where they were at the next record."""
-    pairs = [(r.total.get("log10_step"), r.total.get("log10_drift")) for r in history.records[-2:]]
-    if len(history.records) < 3 or history.step - history.records[-3].step < PLAIN_STEPS:
+    records = history.repeated()
+    pairs = [(r.total.get("log10_step"), r.total.get("log10_drift")) for r in records[1:]]
+    if not records or history.step - records[0].step < PLAIN_STEPS:
         return
     if all(a is not None and b is not None and a > -12.0 and b < a + LASTING_SHARE_LOG10 for a, b in pairs):
         step, drift = pairs[-1]
@@ -160,7 +161,7 @@ TOO_LARGE_STEPS = Alarm(
     why="The learning rate is too high: the steps are too large, each undoes the one before, and nothing is learned.",
     advice="Begin again with a learning rate of a hundredth of {lr:figure}, or warm it up.",
 )
-STAYS_STEPS = 120
+STAYS_STEPS = 100
 """Steps without any progress before that is said: plateaus at the start of healthy runs are shorter."""
 NO_BETTER_SHARE = 0.97
 """The loss over that of the best constant; batches of 32 vary by 0.02 at a plateau."""

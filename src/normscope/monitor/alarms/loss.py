@@ -153,12 +153,12 @@ def loss_rising(history: History) -> Iterator[Finding]:
 
 def _loss_lost(history: History) -> Iterator[Finding]:
     """A loss that was low and is high again for two records."""
-    means = [(r.step, r.metrics.get("loss_mean")) for r in history.records[-LOST_RECORDS:]]
+    means = [(r.step, r.metrics.get("loss_mean")) for r in history.repeated()]
     start, least = history.total("loss").start, history.least_loss
-    if start is None or least is None or len(means) < LOST_RECORDS or history.standing.others:
+    if start is None or least is None or not means or history.standing.others:
         return
     latest = [value for step, value in means if value is not None and math.isfinite(value) and step > least[1]]
-    if len(latest) < LOST_RECORDS or not 0.0 < least[0] < UNLEARNED_SHARE * start:
+    if len(latest) < len(means) or not 0.0 < least[0] < UNLEARNED_SHARE * start:
         return
     if min(latest) >= max(LOST_RATIO * least[0], LOST_SHARE * start) and latest[-1] >= start * LOST_SHARE:
         rate = max(history.records[-1].lr, default=math.nan)
@@ -166,7 +166,6 @@ def _loss_lost(history: History) -> Iterator[Finding]:
         yield LOSS_LOST.at(history.step, words=words, loss=latest[-1], loss_first=start, lr=rate)
 
 
-LOST_RECORDS = 3
 LR_TOO_HIGH = Alarm(
     code="lr-too-high",
     seen="The loss began at {loss_first:figure}{peaked} and is now {loss:figure}{grew}.",

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from ...core.finding import Finding
 from ...report.words import pluralise
 from ..forward_listening import compiled_functions
-from ..history import PLAIN_STEPS, Alarm, History, Since, others_likewise
+from ..history import LASTING_STEPS, PLAIN_STEPS, Alarm, History, Since, others_likewise
 
 PLAIN_RECORDS = 2
 """Records behind the first that show what no batch can cause by chance."""
@@ -36,9 +36,9 @@ CONSTANT_INPUT = Alarm(
 
 def constant_input(history: History) -> Iterator[Finding]:
     """Batches whose samples are all the same."""
-    spreads = [record.total.get("input_spread") for record in history.records[-CONSECUTIVE_RECORDS:]]
-    if len(spreads) == CONSECUTIVE_RECORDS and all(spread == 0.0 for spread in spreads):
-        yield CONSTANT_INPUT.at(history.step, words={"records": CONSECUTIVE_RECORDS}, spread=0.0)
+    spreads = [record.total.get("input_spread") for record in history.repeated(CONSECUTIVE_RECORDS)]
+    if spreads and all(spread == 0.0 for spread in spreads):
+        yield CONSTANT_INPUT.at(history.step, words={"records": len(spreads)}, spread=0.0)
 
 
 LEFT_DOMAIN = Alarm(
@@ -116,7 +116,8 @@ def _lasting(history: History, standing: Mapping[str, Since]) -> list[str]:
     return [
         name
         for name, since in standing.items()
-        if since.records > PLAIN_RECORDS and history.step - since.step >= PLAIN_STEPS
+        if (since.records > PLAIN_RECORDS and history.step - since.step >= PLAIN_STEPS)
+        or (since.records >= PLAIN_RECORDS and history.step - since.step >= LASTING_STEPS)
     ]
 
 
@@ -202,11 +203,11 @@ NO_ZERO_GRAD = Alarm(
 
 def no_zero_grad(history: History) -> Iterator[Finding]:
     """Gradients that are added to those of the steps before."""
-    latest = [record.total.get("left_over") for record in history.records[-CONSECUTIVE_RECORDS:]]
+    latest = [record.total.get("left_over") for record in history.repeated(CONSECUTIVE_RECORDS)]
     left = [value for value in latest if value is not None and value > 0.0]
-    if len(left) == CONSECUTIVE_RECORDS:
+    if left and len(left) == len(latest):
         gradient = history.total("log10_gradient").now
-        words = {"records": CONSECUTIVE_RECORDS}
+        words = {"records": len(left)}
         yield NO_ZERO_GRAD.at(history.step, words=words, left=max(left), log10_gradient=gradient)
 
 

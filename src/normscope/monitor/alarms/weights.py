@@ -125,7 +125,7 @@ def gradient_explosion(history: History) -> Iterator[Finding]:
     elif (steepness := _steepness(history)) is not None and steepness >= STEEP_DECADES:
         where = _steepest_layer(history)
         worst = f" It is largest, for its weights, in `{where}`." if where else ""
-        words = {"records": EXPLODED_RECORDS, "least": min(recent), "worst": worst}
+        words = {"records": len(recent), "least": min(recent), "worst": worst}
         yield STEEP_FROM_START.at(history.step, where, words, log10_gradient=recent[-1], log10_steepness=steepness)
     elif uneven is not None:
         yield uneven
@@ -137,14 +137,14 @@ def gradient_explosion(history: History) -> Iterator[Finding]:
 def _steepness(history: History) -> float | None:
     """Return the least log10 of gradient times weights over the loss, in the last records; None where not known."""
     values = []
-    for record in history.records[-EXPLODED_RECORDS:]:
+    for record in history.repeated(EXPLODED_RECORDS):
         gradient, weight, loss = record.total.get("log10_gradient"), record.total.get("log10_weight"), record.loss
         if gradient is None or weight is None or loss is None or not 0.0 < loss < math.inf:
             return None
         own, constant = record.total.get("outputs_own"), record.total.get("outputs_constant")
         usual = loss if not own or not constant else min(loss, constant * loss / own)  # that of a constant output
         values.append(gradient + weight - math.log10(usual))
-    finite = len(values) == EXPLODED_RECORDS and all(map(math.isfinite, values))
+    finite = bool(values) and all(map(math.isfinite, values))
     last, start = history.records[-1], history.total("loss").start
     own, usual = last.total.get("outputs_own"), last.total.get("outputs_constant")
     loss, usual = (last.loss, start) if own is None or usual is None else (own, usual)
