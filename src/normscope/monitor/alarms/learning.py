@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 from ...core.finding import Finding
 from ..history import PLAIN_STEPS, Alarm, History
@@ -156,7 +157,7 @@ LOSS_STAYS = Alarm(
 )
 TOO_LARGE_STEPS = Alarm(
     code="lr-too-high",
-    seen="A step changes the weights by {log10_step:power} of their size (in healthy runs by a hundredth or less), and "
+    seen="A step changed the weights by {log10_step:power} of their size (in healthy runs by a hundredth or less), and "
     "after {steps:,} steps the loss is {loss:figure}; it began at {loss_first:figure}.",
     why="The learning rate is too high: the steps are too large, each undoes the one before, and nothing is learned.",
     advice="Begin again with a learning rate of a hundredth of {lr:figure}, or warm it up.",
@@ -165,8 +166,8 @@ STAYS_STEPS = 100
 """Steps without any progress before that is said: plateaus at the start of healthy runs are shorter."""
 NO_BETTER_SHARE = 0.97
 """The loss over that of the best constant; batches of 32 vary by 0.02 at a plateau."""
-THROWN_STEP_LOG10 = -0.8
-"""log10 of a step over the weights, a sixth of them, at the median of the first records."""
+THROWN_STEP_LOG10, THROWN_AT_ONCE_LOG10 = -0.8, -0.3
+"""log10 of a step over the weights: a sixth of them at the median of the first records, half of them in one of two."""
 
 
 def loss_stays(history: History) -> Iterator[Finding]:
@@ -175,19 +176,24 @@ def loss_stays(history: History) -> Iterator[Finding]:
         return  # losses that play against each other stay where they are
     begun = _steps_at_rate(history)
     sizes = [v for r in history.records[:8] if (v := r.total.get("log10_step")) is not None and math.isfinite(v)]
-    thrown = len(sizes) >= 2 and median(sizes) >= THROWN_STEP_LOG10
+    large = max(sizes[:2], default=-math.inf)
+    thrown = len(sizes) >= 2 and (median(sizes) >= THROWN_STEP_LOG10 or large >= THROWN_AT_ONCE_LOG10)
     now, start = _recent_loss(history), history.total("loss").start
     if begun < (3 * PLAIN_STEPS if thrown else STAYS_STEPS) or now is None or start is None or not sizes:
         return
     if thrown and now >= 0.9 * start > 0.0 and not _had_learned(history):
         rate = max(history.records[-1].lr, default=math.nan)
-        words = {"steps": history.step}
         yield TOO_LARGE_STEPS.at(
-            history.step, words=words, log10_step=median(sizes), loss=now, loss_first=start, lr=rate
+            history.step,
+            words={"steps": history.step},
+            log10_step=max(large, median(sizes)),
+            loss=now,
+            loss_first=start,
+            lr=rate,
         )
         return
     ratios, own, constant = _outputs_against_constant(history, now)
-    words = {"steps": history.step, "more": _other_causes(history)}
+    words: dict[str, Any] = {"steps": history.step, "more": _other_causes(history)}
     if ratios and median(ratios) >= NO_BETTER_SHARE:
         yield NO_BETTER.at(history.step, words=words, own=own, constant=constant)
     elif not ratios and start > 0.0 and now >= FLAT_SHARE * start and not _had_learned(history):

@@ -209,7 +209,13 @@ def lr_too_high(history: History) -> Iterator[Finding]:
         "peaked": f", rose to {figure(peak)} in the first steps" if peak >= BOTH_RATIO * start else "",
         "grew": f"; the weights have grown {power(grown)} times" if grown >= BOTH_DECADES else "",
     }
-    numbers = {"loss": losses[-1], "loss_first": start, "loss_peak": peak, "log10_growth": grown, "lr": rate}
+    numbers: dict[str, Any] = {
+        "loss": losses[-1],
+        "loss_first": start,
+        "loss_peak": peak,
+        "log10_growth": grown,
+        "lr": rate,
+    }
     yield LR_TOO_HIGH.at(history.step, words=words, **numbers)
 
 

@@ -146,9 +146,9 @@ def _steepness(history: History) -> float | None:
         values.append(gradient + weight - math.log10(usual))
     finite = bool(values) and all(map(math.isfinite, values))
     last, start = history.records[-1], history.total("loss").start
-    own, usual = last.total.get("outputs_own"), last.total.get("outputs_constant")
-    loss, usual = (last.loss, start) if own is None or usual is None else (own, usual)
-    fitted = loss is not None and usual is not None and loss < UNFITTED_SHARE * usual
+    own, constant = last.total.get("outputs_own"), last.total.get("outputs_constant")
+    now, then = (last.loss, start) if own is None or constant is None else (own, constant)
+    fitted = now is not None and then is not None and now < UNFITTED_SHARE * then
     return min(values) if finite and not fitted else None
 
 
