@@ -160,7 +160,7 @@ TOO_LARGE_STEPS = Alarm(
     seen="A step changed the weights by {log10_step:power} of their size (in healthy runs by a hundredth or less), and "
     "after {steps:,} steps the loss is {loss:figure}; it began at {loss_first:figure}.",
     why="The learning rate is too high: the steps are too large, each undoes the one before, and nothing is learned.",
-    advice="Begin again with a learning rate of a hundredth of {lr:figure}, or warm it up.",
+    advice="Lower the learning rate to a hundredth of {lr:figure} and begin again, or add a warm-up.",
 )
 STAYS_STEPS = 100
 """Steps without any progress before that is said: plateaus at the start of healthy runs are shorter."""
