@@ -20,14 +20,13 @@ from ..bounds.domain.domain import Domain
 from ..bounds.lower import OBSERVED_RTOL, OBSERVED_SAMPLES, observed
 from ..bounds.point import first_samples, jacobian_norms
 from ..core.bracket import Bracket
-from ..core.budget import Budget
-from ..core.cost import Meter
+from ..core.budget import Budget, Meter
 from ..core.errors import CaptureError, InputError, JacobianError, NotFiniteError
 from ..core.untouched import mode_of, unwrapped
 from ..graph.call import all_if_several, batches_of, broken_tensors
 from ..graph.capturing import NO_TIME, capture_within, expected_seconds
 from ..graph.ir import Graph, Unit
-from .data_pass import watch_data
+from .data_pass import WRONG_BATCH, watch_data
 from .examined import DataSeen
 from .sample_pass import compare_samples
 from .signal import Signal
@@ -177,7 +176,7 @@ def pass_over_data(request: AuditRequest, captured: Captured | None, skipped: Sk
         data = watch_data(request.model, batches, mode=request.asked, written=_written_norms(captured), budget=limited)
     if data.error is not None:
         if not request.broken:
-            raise InputError(f"{data.error}. Pass batches the model accepts: model(batch) must work.")
+            raise InputError(f"{data.error}. {WRONG_BATCH}")
         skipped.append(("statistics over the data", data.error))
     if data.not_finite is not None and captured is not None:
         skipped.append(("Jacobians at the batch", f"the data make {data.not_finite[0] or 'the model'} return NaN"))
@@ -217,7 +216,8 @@ def signal_by_depth(request: AuditRequest, data: DataSeen, per_batch: float, ski
             optimizer=request.optimizer,
             units=data.units,
         )
-        signal = replace(signal, dependence=compare_samples(request.model, request.batch))
+        if request.budget.time_for(passes):
+            signal = replace(signal, dependence=compare_samples(request.model, request.batch))
     if signal.reason is not None:
         skipped.append(("gradients by depth", signal.reason))
     return signal
@@ -261,5 +261,5 @@ def wrong_backwards(request: AuditRequest, captured: Captured | None) -> tuple[M
             lambda: mismatches(request.model, request.batch, graph, mode=request.asked, output=request.output),
             lambda: (),
         )
-    except (RuntimeError, NotImplementedError, InputError):  # a model whose backward cannot be run at all
+    except (RuntimeError, NotImplementedError, InputError, CaptureError):  # a model whose backward cannot be run at all
         return ()

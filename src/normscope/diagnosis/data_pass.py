@@ -14,10 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from ..core.budget import Budget
-from ..core.cost import count
+from ..core.budget import Budget, Progress, count
 from ..core.errors import InputError, describe_error
-from ..core.progress import Progress
 from ..core.threads import uncompiled
 from ..core.untouched import untouched
 from ..graph.call import arguments, described
@@ -25,6 +23,11 @@ from ..listening.calls import FunctionCall, NormalizerSeen, Site, WeightSeen, fl
 from ..listening.listener import LayerListener
 from .examined import DataSeen
 from .tallies import ChannelTally, SetTally, UnitsTally, WeightTally
+
+WRONG_BATCH = (
+    "Pass batches the model accepts: model(batch) must work. Several arguments and labels are a pair of a dict and the "
+    "labels: ({'x': x, 'mask': mask}, labels)."
+)
 
 
 @torch.no_grad()
@@ -67,8 +70,16 @@ def watch_data(
                 break
             call = arguments(model, tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch))
             try:
-                with listener.listening():
-                    model(*call.args, **call.kwargs)
+                try:
+                    with listener.listening():
+                        model(*call.args, **call.kwargs)
+                except Exception:
+                    if done:
+                        raise
+                    listener = _DataListener(model, written or {})
+                    stack.enter_context(torch.enable_grad())  # a model may differentiate in its forward
+                    with listener.listening():
+                        model(*call.args, **call.kwargs)
             except Exception as raised:
                 error = f"the model raises {describe_error(raised)}, on batch {done + 1} ({described(call)})"
                 break
