@@ -385,8 +385,9 @@ class _SignalListener(ForwardListener):
         the gradient is cut; otherwise a maximum passes these places over, or the loss does not read what they move.
         """
         forwards = 0
-        for index, share in self._silent.items():
-            if float(share) > MOST_SILENT:
+        shares = _fetched([share.double().reshape(1) for share in self._silent.values()])
+        for index, (share,) in zip(list(self._silent), shares, strict=True):
+            if share > MOST_SILENT:
                 changer = _PlaceChanger(self.model, self._heard[index][0], self._silent_places[index])
                 try:
                     forwards += 1
@@ -394,9 +395,9 @@ class _SignalListener(ForwardListener):
                 except Exception:  # a model may refuse such values
                     continue
                 if any(map(have_moved, self.returned, changed)):
-                    self._silent[index] = torch.zeros_like(share)
+                    self._silent[index] = torch.zeros_like(self._silent[index])
                     if self._detached_at is not None:
-                        self._cut[index] = self._detached_at, float(share)
+                        self._cut[index] = self._detached_at, share
         return forwards
 
     def columns(self) -> tuple[WidestColumn | None, ...]:
