@@ -105,7 +105,7 @@ SAME_BATCH = Alarm(
     advice="Look at the loader: next(iter(loader)) inside of the loop begins anew each time, and without shuffling it "
     "returns the same batch. If these samples are all the data there are, nothing has to be done.",
 )
-MAX_SAME_SAMPLES = 64
+MAX_SAME_SAMPLES = 128
 """Larger batches that repeat are taken for all the data there are (gradient descent on the full batch)."""
 MARK_RTOL = 1e-12
 """Relative difference of sums over the same entries in another order."""
