@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from . import open_healthy
 from .case import HealthyRun, RunFault, Watch, healthy_run, run_fault
 from .parts import Data, accuracy, adam, batches, by_step, digits, explained, fit, sgd, split
 
 FAULTS: list[RunFault] = []
-HEALTHY: list[HealthyRun] = []
+HEALTHY: list[HealthyRun] = list(open_healthy.HEALTHY)
 fault, healthy = partial(run_fault, FAULTS), partial(healthy_run, HEALTHY)
 
 

@@ -38,6 +38,7 @@ class LayerMemory:
         count: how many steps measured norms.
         careful: sizes that have left the range of float32 when they were squared, or are zero: measured in float64.
         sample: some entries of the weights, as they were at the last record.
+        readings: how many losses were read.
     """
 
     norms: NormTracker = field(default_factory=NormTracker)
@@ -45,6 +46,7 @@ class LayerMemory:
     turns: Turns = field(default_factory=lambda: Turns("update"))
     sample: WeightSample = field(default_factory=WeightSample)
     count: int = 0
+    readings: int = 0
     careful: set[tuple[str, str]] = field(default_factory=set)
 
 
@@ -281,12 +283,13 @@ def _measured_totals(arrived: Arrived) -> dict[str, float | None]:
         if key in arrived:
             totals[quantity] = _number(arrived, key)
     if "spread" in arrived:
-        names = ("input_spread", "input_mean", "input_size", "input_samples")
-        totals |= dict(zip(names, arrived["spread"].tolist(), strict=True))
+        spread, deviation, mean, samples = arrived["spread"].tolist()
+        totals |= {"input_spread": spread, "input_mean": mean, "input_samples": samples}
+        totals["input_size"] = math.hypot(mean, deviation)
     if "step" in arrived:
-        size, step, drift = arrived["step"].tolist()
-        totals["log10_step"] = _log10(step / size if size else math.nan)
-        totals["log10_drift"] = _log10(drift / size if size else math.nan)
+        size, *moves = np.linalg.norm(arrived["step"].astype(float), axis=1).tolist()
+        for name, move in zip(("log10_step", "log10_drift"), moves, strict=False):  # the first has no record before it
+            totals[name] = _log10(move / size if size else math.nan)
     if "reading" in arrived:
         totals |= {
             f"outputs_{name}": value

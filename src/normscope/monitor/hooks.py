@@ -296,7 +296,7 @@ class TrainingHooks:
     def observe(self, figures: Mapping[str, Tensor | float]) -> None:
         """Add figures of the present step; a loss that is not finite has its forward run again."""
         if self._pending is not None and "loss" in figures:
-            self._pending.observe(figures["loss"])
+            self._pending.observe(figures["loss"], self._memory)
             self.history.standing.read(self._pending.reading, self.step)
         if self.role.writes and self.attached:
             self._say(self.sight.observed(self.optimizer, self.step))

@@ -26,6 +26,8 @@ from .watched_layers import Subject, effective_power
 
 EARLY_RECORDS, EARLY_STEPS = 6, 60
 """How many measured steps, and how many steps, are the start: all norms are measured there, for weights move most."""
+ACTIVATION_TURNS = 5
+"""Behind the start, the activations on the way to a loss are looked at in one of so many records."""
 NORMALIZER_TENSORS = ("variance", "gamma", "running_variance")
 """What a normalizer showed that is sent to the host."""
 
@@ -72,13 +74,15 @@ class Measurement:
         """The layers whose parameters have been replaced since the first forward."""
         return self._kept.lost
 
-    def observe(self, loss: Tensor | float) -> None:
+    def observe(self, loss: Tensor | float, memory: LayerMemory) -> None:
         """Add the loss of a batch; not once the optimizer has its gradients and there is one."""
         if not (self._losses and "size" in self._contents):
             self._losses.add(loss)
             if self.reading is None:
+                due = memory.readings < EARLY_RECORDS or memory.readings % ACTIVATION_TURNS == 0
+                memory.readings += 1
                 with contextlib.suppress(Exception):  # its backward is over, or others pack what it keeps
-                    self.reading = read_loss(loss)
+                    self.reading = read_loss(loss, activations=due)
 
     # ---- in front of the optimizer's step
 
@@ -182,7 +186,7 @@ class Measurement:
         parameters = self._parameters
         if parameters is None:
             return
-        sampled = self._kept.memory.sample.after(self._trained(parameters))
+        sampled = self._kept.memory.sample.after(self._trained({n: p for n, p in parameters.items() if not is_lazy(p)}))
         self._contents |= {} if sampled is None else {"step": sampled}
         groups = {id(p): group for group in self.optimizer.param_groups for p in group["params"]}
         for site, before in self._rows.items():

@@ -82,9 +82,12 @@ ALARMS: tuple[Rule, ...] = (
 """Every alarm; what stands earlier is more likely the cause of what stands later."""
 
 
-URGENT = (loss_not_finite, constant_input, no_zero_grad, loss_spike)
-"""Alarms that are cheap, and looked for at every record."""
-EARLY_RECORDS = 20
+URGENT = (
+    loss_not_finite, constant_input, labels_alike, loss_oddities, data_changed, gradient_missing, no_gradient,
+    not_trained, frozen_layer, part_in_eval_mode, no_zero_grad, rate_zero, weights_put_back, loss_rising, loss_spike,
+)  # fmt: skip
+"""Alarms that are cheap, for they read no layer by layer figures, and looked for at every record."""
+EARLY_RECORDS = 5
 """The first records, at each of which all alarms are looked for: most faults are there from the start."""
 
 

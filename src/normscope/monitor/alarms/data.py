@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from ...core.finding import Finding
+from torch.utils.data import DataLoader
+
+from ...core.finding import Finding, Severity
 from ..history import PLAIN_STEPS, Alarm, History
 
 # ---- how the loss is put together
@@ -100,12 +105,20 @@ def _column(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
 
 SAME_BATCH = Alarm(
     code="same-batch",
-    seen="The last {records} measured steps saw the same {samples:.0f} samples to the last digit.",
+    seen="The last {records} measured steps saw the same {samples:.0f} samples to the last digit, {others}.",
     why="Every step sees the same batch: these samples are learned by heart, and no others.",
     advice="Look at the loader: next(iter(loader)) inside of the loop begins anew each time, and without shuffling it "
-    "returns the same batch. If these samples are all the data there are, nothing has to be done.",
+    "returns the same batch.",
 )
-MAX_SAME_SAMPLES = 128
+ALL_THE_DATA = replace(
+    SAME_BATCH,
+    severity=Severity.INFO,
+    seen="The last {records} measured steps saw the same {samples:.0f} samples to the last digit.",
+    why="Either these are all the data there are, or every step sees the same batch by mistake.",
+    advice="If they are all the data, nothing has to be done. Else look at the loader: next(iter(loader)) inside of "
+    "the loop begins anew each time, and without shuffling it returns the same batch.",
+)
+MAX_SAME_SAMPLES = 64
 """Larger batches that repeat are taken for all the data there are (gradient descent on the full batch)."""
 MARK_RTOL = 1e-12
 """Relative difference of sums over the same entries in another order."""
@@ -134,13 +147,30 @@ def same_batch(history: History) -> Iterator[Finding]:
     mean, size, samples = marks[-1]
     if samples is None or mean is None or size is None or not 1 < samples <= MAX_SAME_SAMPLES:
         return
+    if history.has_raised("same-batch"):
+        return
     if any(r.get("input_spread") == 0.0 for r in rows):  # all samples are alike: that has an alarm of its own
         return
     if all(
         a is not None and b is not None and abs(a - mean) + abs(b - size) <= MARK_RTOL * (abs(mean) + size)
         for a, b, _ in marks
     ):
-        yield SAME_BATCH.at(history.step, words={"records": len(rows), "samples": samples})
+        words = {"records": len(rows), "samples": samples, "others": _other_samples(history, mean, size, int(samples))}
+        yield (SAME_BATCH if words["others"] else ALL_THE_DATA).at(history.step, words=words)
+
+
+def _other_samples(history: History, mean: float, size: float, samples: int) -> str:
+    """Say where other samples are that could be trained on; empty where none are seen."""
+    marks = [(r.step, r.total.get("input_mean"), r.total.get("input_size")) for r in history.records]
+    for step, *mark in marks:
+        if None not in mark and abs(mark[0] - mean) + abs(mark[1] - size) > MARK_RTOL * (abs(mean) + size):
+            return f"but others at step {step:,}"
+    for held in gc.get_objects():
+        if issubclass(type(held), DataLoader) and held.batch_size == samples:
+            with contextlib.suppress(Exception):  # data sets without a length
+                if len(held.dataset) > samples:
+                    return f"while a DataLoader of batches of {samples} has a data set of {len(held.dataset):,}"
+    return ""
 
 
 def data_changed(history: History) -> Iterator[Finding]:

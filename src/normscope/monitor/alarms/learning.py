@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from ...core.finding import Finding
+from ...core.finding import Finding, Severity
 from ..history import PLAIN_STEPS, Alarm, History
 from ..record import Record
 
@@ -141,15 +141,16 @@ def weights_put_back(history: History) -> Iterator[Finding]:
 
 NO_BETTER = Alarm(
     code="no-better-than-constant",
-    seen="After {steps:,} steps the loss of a batch is {own:figure}; one constant output would have {constant:figure}. "
-    "The weights have moved.",
-    why="The model does no better than guessing: what it puts out is worth as much as a constant that knows how often "
-    "each target comes.{more}",
+    seen="After {steps:,} steps the loss is {own:figure} and does not fall; one constant output would have "
+    "{constant:figure}. The weights have moved, and outputs depend on the inputs.",
+    why="The model does no better than guessing: what it puts out is worth no more than a constant that knows how "
+    "often each target comes.{more}",
     advice="Look whether labels belong to their inputs (shuffled apart, a wrong index), whether inputs reach the "
     "outputs, and train one batch alone: if that is not fitted either, the model or the learning rate is at fault.",
 )
 LOSS_STAYS = Alarm(
     code="loss-stays",
+    severity=Severity.INFO,  # losses of players, of policies and of plateaus stay in healthy runs too
     seen="The loss has not moved since step 0: it began at {loss_first:figure} and its mean is {loss:figure} after "
     "{steps:,} steps. The weights have moved.",
     why="The model is not learning: the loss does not fall.{more}",
@@ -162,10 +163,17 @@ TOO_LARGE_STEPS = Alarm(
     why="The learning rate is too high: the steps are too large, each undoes the one before, and nothing is learned.",
     advice="Lower the learning rate to a hundredth of {lr:figure} and begin again, or add a warm-up.",
 )
-STAYS_STEPS = 100
-"""Steps without any progress before that is said: plateaus at the start of healthy runs are shorter."""
-NO_BETTER_SHARE = 0.97
-"""The loss over that of the best constant; batches of 32 vary by 0.02 at a plateau."""
+STAYS_STEPS, NOTED_STEPS = 100, 300
+"""Steps without any progress before that is said of outputs that were compared with a constant, and of any loss."""
+MIN_PATH = 0.3
+"""The lengths of all steps, over the size of the weights, that should have led somewhere."""
+NO_BETTER_SHARE = 0.985
+"""The loss over that of the best constant, less twice its error: noise leaves less to learn in some healthy runs."""
+STILL_FALLING_SHARE = 0.02
+"""The fall of the loss between the third and the last quarter of a run, over the loss, that may hide in the noise."""
+INPUTS_USED_SHARE = 0.03
+"""The deviation of outputs over samples, over their size: below it the inputs hardly matter yet, as on the plateaus on
+which deep networks begin, which last for hundreds of steps and end of themselves."""
 THROWN_STEP_LOG10, THROWN_AT_ONCE_LOG10 = -0.8, -0.3
 """log10 of a step over the weights: a sixth of them at the median of the first records, half of them in one of two."""
 
@@ -192,11 +200,15 @@ def loss_stays(history: History) -> Iterator[Finding]:
             lr=rate,
         )
         return
-    ratios, own, constant = _outputs_against_constant(history, now)
     words: dict[str, Any] = {"steps": history.step, "more": _other_causes(history)}
-    if ratios and median(ratios) >= NO_BETTER_SHARE:
-        yield NO_BETTER.at(history.step, words=words, own=own, constant=constant)
-    elif not ratios and start > 0.0 and now >= FLAT_SHARE * start and not _had_learned(history):
+    constant = _loss_of_constant(history)
+    if constant is not None:
+        level, fall, error = _measure_progress(history, history.step - begun)
+        certain = 2 * error <= STILL_FALLING_SHARE * level and fall <= 2 * error
+        moved = begun * 10.0 ** median(sizes) >= MIN_PATH
+        if certain and moved and level - 2 * error >= NO_BETTER_SHARE * constant:
+            yield NO_BETTER.at(history.step, words=words, own=level, constant=constant)
+    elif begun >= NOTED_STEPS and start > 0.0 and now >= FLAT_SHARE * start and not _had_learned(history):
         yield LOSS_STAYS.at(history.step, words=words, loss=now, loss_first=start)
 
 
@@ -219,30 +231,56 @@ LARGE_INPUT = 30.0
 """The root mean square of inputs that were not scaled: 0 to 255, amounts of money."""
 
 
-def _outputs_against_constant(history: History, now: float) -> tuple[list[float], float, float]:
-    """Return the losses of late over that of the best constant, and the medians of both.
+def _loss_of_constant(history: History) -> float | None:
+    """Return the loss that the best constant output has, in the units of the loss that is observed.
 
-    Where the loss that is observed is that of the outputs alone, its mean over all steps says more than some batches.
+    None where that says nothing: the loss has other terms, outputs hardly depend on the inputs yet, or targets are too
+    few for their frequencies.
     """
     rows = [
-        (own, constant, r.loss)
+        (own, constant, r.loss, r.total.get("outputs_differ") or 0.0)
         for r in history.records[-MANY_CONSTANTS:]
-        if (own := r.total.get("outputs_own")) is not None
-        and (constant := r.total.get("outputs_constant")) is not None
-        and (r.total.get("outputs_samples") or 0.0) >= MIN_SAMPLES_OF_CONSTANT
+        if (own := r.total.get("outputs_own")) and (constant := r.total.get("outputs_constant")) and r.loss
+        if (r.total.get("outputs_samples") or 0.0) >= TARGETS_PER_CLASS * (r.total.get("outputs_classes") or 4.0)
     ]
-    if len(rows) < 2 or not min(constant for _, constant, _ in rows) > 1e-6:
-        return [], math.nan, math.nan
-    usual = median(constant for _, constant, _ in rows)
-    alone = all(loss is not None and abs(loss - own) <= 1e-3 * own for own, _, loss in rows)
-    owns = [now] if alone else [own for own, _, _ in rows[-6:]]
-    return [own / usual for own in owns], median(owns), usual
+    if len(rows) < MIN_CONSTANTS or min(differ for *_, differ in rows[len(rows) // 2 :]) < INPUTS_USED_SHARE:
+        return None
+    factors = [loss / own for own, _, loss, _ in rows]
+    constants = [constant for _, constant, _, _ in rows]
+    if min(constants) <= 1e-6 or max(factors) - min(factors) > 1e-3 * abs(median(factors)):
+        return None
+    return median(factors) * sum(constants) / len(constants)
 
 
-MIN_SAMPLES_OF_CONSTANT = 12
-"""Samples in a batch from which the loss of a constant can be estimated."""
-MANY_CONSTANTS = 30
-"""Batches whose constants are compared: they are the same but for chance."""
+TARGETS_PER_CLASS = 3
+"""Targets for each class of a batch from which the loss of a constant is estimated."""
+MIN_CONSTANTS, MANY_CONSTANTS = 4, 30
+"""Batches of which the loss of a constant is the mean, at least and at most."""
+
+
+def _measure_progress(history: History, begin: int) -> tuple[float, float, float]:
+    """Return the mean loss of the last half of the steps since one, how far it fell there, and the error of that.
+
+    The half is taken in two parts. The deviation of single losses follows from the range of those of a record, which
+    has 2 sqrt(log n) deviations, or more, for n losses.
+    """
+    quarter = (history.step - begin) / 4
+    parts: list[list[tuple[float, float, float]]] = [[], []]
+    for record in history.records:
+        mean, low, high = (record.metrics.get(f"loss_{name}") for name in ("mean", "least", "largest"))
+        count = record.metrics.get("loss_count", 0.0)
+        if record.step > begin + 2 * quarter and mean is not None and low is not None and high is not None and count:
+            deviation = (high - low) / (2 * math.sqrt(math.log(max(count, 2.0))))
+            parts[record.step > begin + 3 * quarter].append((count, mean, deviation))
+    if not all(parts):
+        return math.nan, math.nan, math.nan
+    counts = [sum(count for count, *_ in part) for part in parts]
+    means = [sum(c * mean for c, mean, _ in part) / total for part, total in zip(parts, counts, strict=True)]
+    errors = [
+        math.sqrt(sum(c * deviation**2 for c, _, deviation in part)) / total
+        for part, total in zip(parts, counts, strict=True)
+    ]
+    return (means[0] + means[1]) / 2, means[0] - means[1], math.hypot(*errors)
 
 
 def _steps_at_rate(history: History) -> int:
@@ -293,17 +331,25 @@ OUTPUT_CONSTANT = Alarm(
     advice="Look at the first layer behind which all samples are alike; begin again with a learning rate of a tenth, "
     "and look at the initialisation (biases at zero, torch.nn.init.kaiming_normal_) and at the weight decay.",
 )
-CONSTANT_OUTPUT_SHARE = 1e-4
-"""The deviation of outputs over samples, over their size; untrained networks have 0.02 and more."""
+CONSTANT_OUTPUT_SHARE, LOST_DIFFERENCE_RATIO = 1e-4, 0.1
+"""The deviation of outputs over samples, over their size, and over that of the first records.
+
+Untrained deep networks have 1e-3 and less and grow out of it.
+"""
+ROUNDING_SHARE = 1e-6
+"""Outputs that differ by less than this differ by rounding alone."""
+INPUTS_LOST = ("gradient-vanishing", "constant-input", "decay-too-strong")
+"""Alarms that say where the inputs are lost."""
 
 
 def output_constant(history: History) -> Iterator[Finding]:
     """Outputs that do not differ over samples, though targets do."""
-    if history.standing.others:
+    if history.standing.others or any(map(history.has_raised, INPUTS_LOST)):
         return
-    differ = history.total("outputs_differ").last(3)
-    constant = history.total("outputs_constant").last(3)
-    if differ and constant and max(differ) <= CONSTANT_OUTPUT_SHARE and min(constant) > 1e-6:
+    course = history.total("outputs_differ")
+    differ, constant = course.last(3), history.total("outputs_constant").last(3)
+    limit = max(ROUNDING_SHARE, min(CONSTANT_OUTPUT_SHARE, LOST_DIFFERENCE_RATIO * max(course.first, default=0.0)))
+    if differ and constant and max(differ) <= limit and min(constant) > 1e-6:
         yield OUTPUT_CONSTANT.at(history.step, differ=max(differ))
 
 

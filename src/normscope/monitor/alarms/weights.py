@@ -378,7 +378,7 @@ def effective_lr(history: History) -> Iterator[Finding]:
             slow.append((layer, max(angles), moved))
         elif min(angles) > (SPINNING_RADIANS if moved < MOVED_DECADES else SPINNING_MOVED_RADIANS):
             fast.append((layer, min(angles), moved))
-    if slow and _should_move(history):
+    if slow and _should_move(history) and not history.has_raised("weights-still"):
         yield from _describe_turning(history, slow, fast=False)
     if fast:
         yield from _describe_turning(history, fast, fast=True)

@@ -82,17 +82,18 @@ def measure_batch(args: Any, kwargs: Any) -> Tensor | None:
         kwargs: the named arguments of the forward.
 
     Returns:
-        `measure_spread`, the mean and the root mean square of its entries, and the number of samples, of the first
+        `measure_spread`, the standard deviation and the mean of its entries, and the number of samples, of the first
         tensor that can be compared; None where there is none.
     """
     spread = measure_spread(args, kwargs)
     leaf = next((leaf.detach() for leaf in tree_leaves((args, kwargs)) if _is_compared(leaf)), None)
     if spread is None or leaf is None:
         return None
-    entries = leaf.reshape(-1)[:: max(1, leaf.numel() // MARKED_ENTRIES)]
+    entries = leaf.reshape(-1)
+    entries = entries[:: entries.numel() // MARKED_ENTRIES] if entries.numel() > MARKED_ENTRIES else entries
     entries = entries.to(torch.float32 if entries.device.type == "mps" else torch.float64)
-    size = entries.square().mean().sqrt()
-    return torch.stack([spread.to(size), entries.mean(), size, size.new_tensor(float(len(leaf)))])
+    deviation, mean = torch.std_mean(entries, correction=0)
+    return torch.stack([spread.to(mean), deviation, mean, torch.full_like(mean, len(leaf))])
 
 
 class DomainProbe:

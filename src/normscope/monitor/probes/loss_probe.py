@@ -65,8 +65,12 @@ class LossReading:
 
 
 @torch.no_grad()
-def read_loss(loss: Any) -> LossReading | None:
+def read_loss(loss: Any, *, activations: bool = True) -> LossReading | None:
     """Return what a loss was made of; None where that cannot be seen: it is a number, or its backward is over.
+
+    Args:
+        loss: as the loop observes it, in front of its backward.
+        activations: whether to measure the activations on the way to it too.
 
     Example:
         >>> scores, labels = torch.zeros(4, 3, requires_grad=True), torch.tensor([0, 0, 1, 2])
@@ -77,7 +81,7 @@ def read_loss(loss: Any) -> LossReading | None:
     if not isinstance(loss, Tensor) or loss.grad_fn is None:
         return None
     losses = list(_loss_functions(loss.grad_fn))
-    reading = LossReading(activations=list(_read_activations(loss.grad_fn)))
+    reading = LossReading(activations=list(_read_activations(loss.grad_fn)) if activations else [])
     if len(losses) != 1:
         return reading
     function, sign = losses[0]

@@ -59,27 +59,35 @@ class WeightSample:
     """Some entries of the weights that are trained: how far a step moves them, and how far many steps do."""
 
     def __init__(self) -> None:
-        self._last: Tensor | None = None  # at the record before
-        self._before: Tensor | None = None  # in front of the present step
+        self._views: dict[int, Tensor] = {}  # the sampled entries of each parameter, by where these lie
+        self._before: list[Tensor] = []  # copies in front of the present step
+        self._last: list[Tensor] = []  # copies in front of the step of the record before
 
-    def take(self, parameters: Sequence[Tensor]) -> Tensor | None:
-        """Return the entries as they are now; None where there is no parameter."""
+    def _view(self, parameters: Sequence[Tensor]) -> list[Tensor]:
+        """Return the sampled entries as they are now; views of earlier steps are used again, which costs no call."""
         chosen = parameters[:: -(-len(parameters) // SAMPLED_PARAMETERS)] if parameters else []
-        parts = [p.detach().reshape(-1)[:SAMPLED_ENTRIES] for p in chosen if p.device == chosen[0].device]
-        return torch.cat([part.float() for part in parts]) if parts else None
+        chosen = [p for p in chosen if p.device == chosen[0].device and p.is_contiguous() and p.numel()]
+        views, self._views = self._views, {}
+        for parameter in chosen:
+            place = parameter.data_ptr()
+            self._views[place] = views[place] if place in views else parameter.detach().view(-1)[:SAMPLED_ENTRIES]
+        return list(self._views.values())
 
     def before(self, parameters: Sequence[Tensor]) -> None:
         """Keep the weights in front of a step."""
-        self._before = self.take(parameters)
+        self._last, self._before = self._before, []
+        views = self._view(parameters)
+        self._before = list(torch._foreach_mul(views, 1.0)) if views else []
 
     def after(self, parameters: Sequence[Tensor]) -> Tensor | None:
-        """Return the size of the sample, how far the step moved it, and how far it is from the last record."""
-        now, before, last = self.take(parameters), self._before, self._last
-        self._last, self._before = before, None
-        if now is None or before is None or before.shape != now.shape:
+        """Return as rows the norms of the sampled weights, of their moves in the step, and of those since the last."""
+        now, before, last = self._view(parameters), self._before, self._last
+        if not now or [part.shape for part in now] != [part.shape for part in before]:
             return None
-        drift = before - last if last is not None and last.shape == before.shape else before * torch.nan
-        return torch.stack([torch.linalg.vector_norm(part) for part in (before, now - before, drift)])
+        parts = [*before, *torch._foreach_sub(now, before)]
+        if [part.shape for part in last] == [part.shape for part in before]:
+            parts += torch._foreach_sub(before, last)
+        return torch.stack(list(torch._foreach_norm(parts))).view(-1, len(before))
 
 
 def split_update(before: Tensor, moved: Tensor) -> Tensor:
