@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
 
 from . import open_healthy
 from .case import HealthyRun, RunFault, Watch, healthy_run, run_fault
@@ -129,8 +130,8 @@ def one_class_only(broken: bool, watch: Watch, steps: int = 200) -> float:
 def same_batch_each_step(broken: bool, watch: Watch, steps: int = 200) -> float:
     """`next(iter(loader))` inside of the loop, without shuffling."""
     model, data = seeded()
-    x0, y0 = data.x[:32], data.y[:32]
-    fit(watch, model, sgd(model, 0.1), data, steps, change=(lambda step, x, y: (x0, y0)) if broken else None)
+    loader = DataLoader(TensorDataset(data.x, data.y), batch_size=32)
+    fit(watch, model, sgd(model, 0.1), data, steps, change=(lambda *_: next(iter(loader))) if broken else None)
     return accuracy(model, data)
 
 
@@ -408,6 +409,86 @@ def dead_units(broken: bool, watch: Watch, steps: int = 150) -> float:
     if broken:
         nn.init.constant_(model[2].bias, -8.0)  # type: ignore[index, arg-type]
     fit(watch, model, sgd(model, 0.05), data, steps)
+    return accuracy(model, data)
+
+
+@fault("conv", causes="wrong-mode", remedies="switch-mode", other_harm="BatchNorm keeps the statistics of the start.")
+def eval_mode_all_along(broken: bool, watch: Watch, steps: int = 60) -> float:
+    """`model.eval()` in a helper that is called before the loop."""
+    torch.manual_seed(0)
+    model, data = conv_net(), digits()
+    if broken:
+        model.train = lambda mode=True: nn.Module.train(model, False)  # type: ignore[method-assign, assignment]
+    fit(watch, model, sgd(model, 0.05), data, steps)
+    return accuracy(model, data)
+
+
+@fault("mlp", causes="gradient-accumulates", remedies="order-of-calls")
+def gradients_never_cleared(broken: bool, watch: Watch, steps: int = 200) -> float:
+    """A loop without `zero_grad()`."""
+    model, data = seeded()
+    optimizer = sgd(model, 0.1)
+    with watch(model.train(), optimizer) as run:
+        for _, (x, y) in zip(range(steps), batches(data), strict=False):
+            value = F.cross_entropy(model(x), y)
+            run.observe(loss=value)
+            value.backward()
+            optimizer.step()
+            if not broken:
+                optimizer.zero_grad()
+    return accuracy(model, data)
+
+
+@fault("mlp", causes="saturated-units inputs-not-scaled", remedies="scale-inputs initialise")
+def inputs_in_bytes(broken: bool, watch: Watch, steps: int = 200) -> float:
+    """Pixels of 0 to 255 into units that saturate."""
+    model, data = seeded(64, 64, 64, 10, act=nn.Tanh)
+    change = (lambda step, x, y: (128 + 60 * x, y)) if broken else None
+    if broken:
+        data = data._replace(held_x=128 + 60 * data.held_x)
+    fit(watch, model, sgd(model, 0.05), data, steps, change=change)
+    return accuracy(model, data)
+
+
+class Cut(nn.Module):
+    """An encoder and a head, which may be cut off from each other."""
+
+    def __init__(self, cut: bool) -> None:
+        super().__init__()
+        self.encoder, self.head, self.cut = mlp(64, 64, 32), nn.Linear(32, 10), cut
+
+    def forward(self, x: Tensor) -> Tensor:
+        code = torch.relu(self.encoder(x))
+        return self.head(code.detach() if self.cut else code)  # type: ignore[no-any-return]
+
+
+@fault("mlp", causes="gradient-cut", layers="encoder", remedies="keep-gradient reattach", other_harm="Random features.")
+def encoder_detached(broken: bool, watch: Watch, steps: int = 100) -> float:
+    """A `detach()` from a debugging session."""
+    torch.manual_seed(0)
+    model, data = Cut(broken), digits(flat=True)
+    fit(watch, model, adam(model, 1e-3), data, steps)
+    return accuracy(model, data)
+
+
+@fault("conv", causes="normalizer-too-few-samples", remedies="larger-batch other-normalizer")
+def batches_of_two(broken: bool, watch: Watch, steps: int = 200) -> float:
+    """BatchNorm behind a linear layer, with batches that hold two samples."""
+    model, data = seeded(64, 64, 64, 10, before=lambda: nn.BatchNorm1d(64))
+    fit(watch, model, sgd(model, 0.05), data, steps, batch=2 if broken else 32)
+    return accuracy(model, data)
+
+
+@fault("transformer", causes="rate-too-high", remedies="lower-learning-rate")
+def transformer_without_warm_up(broken: bool, watch: Watch, steps: int = 200) -> float:
+    """A transformer that is normalized behind its branches, at a large rate from the first step."""
+    torch.manual_seed(0)
+    data = digits(flat=True)
+    layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+    model = nn.Sequential(
+        nn.Unflatten(1, (8, 8)), nn.Linear(8, 32), nn.TransformerEncoder(layer, 4), nn.Flatten(), nn.Linear(256, 10)
+    )
+    fit(watch, model, adam(model, 0.05 if broken else 1e-3), data, steps)
     return accuracy(model, data)
 
 

@@ -257,7 +257,7 @@ def labels_that_are_mostly_noise(watch: Watch, steps: int = 300) -> float:
     return accuracy(model, data)
 
 
-# ---------------------------------------------------------------------------------------- optimizers and their schedules
+# --------------------------------------------------------------------------------------- optimizers and their schedules
 
 
 @healthy("conv")

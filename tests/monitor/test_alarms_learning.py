@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
 
 import normscope as ns
 from normscope.core.errors import InputError
@@ -110,13 +111,48 @@ def test_labels_of_one_class_and_sorted_batches_are_told():
     assert told(run, "sorted-batches")
 
 
-def test_the_same_batch_is_told_unless_it_is_a_large_one():
+def test_the_same_batch_is_told_where_there_are_other_samples():
+    model = network()
+    loader = DataLoader(TensorDataset(torch.randn(512, 8), torch.randint(0, 4, (512,))), batch_size=32)
+    finding = told(train(model, sgd(model), batch=lambda step, x, y: next(iter(loader))), "same-batch")
+    assert finding.step == 20
+    assert "data set of 512" in finding.seen
+    del loader
+    model = network()
     kept = torch.randn(32, 8), torch.randint(0, 4, (32,))
+    finding = told(train(model, sgd(model), batch=lambda step, x, y: (x, y) if step < 5 else kept), "same-batch")
+    assert "others at step 0" in finding.seen
     model = network()
-    assert told(train(model, sgd(model), batch=lambda step, x, y: kept), "same-batch").step == 20
-    large = torch.randn(512, 8), torch.randint(0, 4, (512,))
+    [note] = train(model, sgd(model), batch=lambda step, x, y: kept).findings
+    assert (note.code, note.severity) == ("same-batch", ns.Severity.INFO), "these may be all the data"
+    for count in (100, 512):
+        large = torch.randn(count, 8), torch.randint(0, 4, (count,))
+        model = network()
+        assert not train(model, sgd(model), batch=lambda step, x, y: large).findings
+
+
+def test_a_rare_class_that_is_missing_in_some_batches_is_no_alarm():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    assert not train(model, optimizer, steps=300, batch=lambda s, x, y: (x, (x[:, 0] > 1.9).long())).findings
+
+
+def test_a_loss_that_is_flat_for_a_reason_is_no_alarm():
+    """A plateau at the start of a deep network, a rate that is low but not too low, a text that is almost random."""
+    torch.manual_seed(0)
+    layers = [part for _ in range(6) for part in (nn.Linear(32, 32), nn.ReLU())]
+    deep = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), *layers, nn.Linear(32, 4))
+    runs = [train(deep, sgd(deep, 0.05), steps=200)]
+    assert min(record.loss for record in runs[0].records) > 1.3, "it is still on its plateau"
     model = network()
-    assert not train(model, sgd(model), batch=lambda step, x, y: large).findings
+    runs.append(train(model, sgd(model, 1e-3), steps=200))
+    model = network()
+    noisy = lambda s, x, y: (x, y.where(torch.rand(32) < 0.25, torch.randint(0, 4, (32,))))  # noqa: E731
+    runs.append(train(model, sgd(model, 0.05), steps=400, batch=noisy))
+    assert runs[2].records[-1].metrics["loss_mean"] > 1.25, "it cannot be fitted"
+    for run in runs:
+        assert not [finding for finding in run.findings if finding.severity > ns.Severity.INFO]
 
 
 def test_inputs_of_another_size_are_told():

@@ -164,9 +164,16 @@ def test_a_layer_that_stays_zero():
 
 @pytest.mark.slow
 def test_steps_that_turn_nothing_and_steps_that_turn_all():
-    still = train(mlp("batch"), sgd(1e-9), steps=80)
+    def holding(parameters):
+        held = list(parameters)
+        inner = [p for p in held if p.ndim == 2 and p.shape[0] > 10]
+        others = [p for p in held if all(p is not one for one in inner)]
+        return torch.optim.SGD([{"params": inner, "lr": 1e-9}, {"params": others}], lr=0.01)
+
+    still = train(mlp("batch"), holding, steps=80)
     assert list(warned(still)) == ["effective-lr"]
     assert named(still, "effective-lr").numbers["exploding"] == 0
+    assert list(warned(train(mlp("batch"), sgd(1e-9), steps=80))) == ["weights-still"], "all of them: told once"
 
     @torch.no_grad()
     def short(model, step):
@@ -260,7 +267,7 @@ class Branches(nn.Module):
 @pytest.mark.parametrize("skip", [True, False])
 def test_branches_beside_a_skip_are_no_chain(skip):
     run = train(Branches(skip=skip), sgd(1e-9), steps=60)
-    codes = set(warned(run)) - {"loss-rising"}
+    codes = set(warned(run)) - {"loss-rising", "weights-still"}
     growth = run.records[0].total["log10_backward"]
     chained = sum(v for v in run.records[0].of("block", "log10_backward") if v is not None)
     if skip:

@@ -152,6 +152,13 @@ class History:
         """The step a resumed run goes on from."""
         return max(self._ended, self.step + 1 if self.records else 0)
 
+    @property
+    def first_loss(self) -> float | None:
+        """The median loss of the first records, as far as these lie within a few steps; None where none is known."""
+        first = [r.loss for r in self.records[:FIRST] if r.step - self.records[0].step <= 2 * PLAIN_STEPS]
+        losses = [loss for loss in first if loss is not None and math.isfinite(loss)]
+        return median(losses) if losses else None
+
     def of(self, kind: Kind) -> tuple[LayerRecord, ...]:
         """Return the layers of a kind, in the order of a record's numbers."""
         return self._kinds.get(kind, ())

@@ -7,6 +7,7 @@ import gc
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from statistics import median
 from typing import Any
 
@@ -71,6 +72,8 @@ SAME_RECORDS = 3
 """Batches in a row that show one class, or the same samples: chance does not."""
 MIN_LABELS = 8
 """Labels in a batch that are enough to expect two classes."""
+FEW_LABELS, MANY_LABELS = 60, 500
+"""Labels of one class in a row that are no chance: where there are many classes, and of two, one of which may be rare."""
 MOVED_ERRORS = 4.0
 """Standard errors by which the mean label of batches moves, at the median, where they are not drawn at random."""
 
@@ -81,12 +84,15 @@ def labels_alike(history: History) -> Iterator[Finding]:
     rows = [r.total for r in history.records[-2 * SAME_RECORDS :] if r.total.get("outputs_label_low") is not None]
     if not 0 < few <= len(rows) or history.standing.others or min(_column(rows, "samples")) < MIN_LABELS:
         return
-    low, high = _column(rows[-few:], "label_low"), _column(rows[-few:], "label_high")
-    if min(low) == max(high) and len({row.get("outputs_label_low") for row in rows}) == 1:
-        yield ONE_CLASS.at(history.step, words={"records": few, "label": low[0]})
+    alike = list(takewhile(_has_one_label, reversed([r.total for r in history.records])))
+    labels, always = {row["outputs_label_low"] for row in alike}, len(alike) == len(history.records)
+    if len(alike) >= few and len(labels) == 1:
+        enough = FEW_LABELS if always and min(_column(alike, "kinds")) > 2 else MANY_LABELS
+        if sum(_column(alike, "samples")) >= enough:
+            yield ONE_CLASS.at(history.step, words={"records": len(alike), "label": labels.pop()})
         return
-    if len(rows) < SAME_RECORDS:
-        return
+    if len(rows) < SAME_RECORDS or rows[-1].get("outputs_samples") != rows[-1].get("input_samples"):
+        return  # labels of tokens or pixels are not drawn one by one
     means, errors = _column(rows, "label_mean"), _column(rows, "label_error")
     overall = math.sqrt(sum((m - median(means)) ** 2 for m in means) / len(means))
     classes, outputs = median(_column(rows, "classes")), max(_column(rows, "label_high")) + 1
@@ -94,6 +100,10 @@ def labels_alike(history: History) -> Iterator[Finding]:
         samples = median(_column(rows, "samples"))
         words = {"samples": samples, "classes": classes, "outputs": outputs}
         yield SORTED_BATCHES.at(history.step, words=words)
+
+
+def _has_one_label(row: Mapping[str, Any]) -> bool:
+    return row.get("outputs_label_low") is not None and row["outputs_label_low"] == row.get("outputs_label_high")
 
 
 def _column(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:

@@ -51,7 +51,7 @@ def rate_decayed(history: History) -> Iterator[Finding]:
         if not record.lr or not max(record.lr) < limit:
             break
         low = record
-    losses, start = history.total("loss_mean"), history.total("loss").start
+    losses, start = history.total("loss_mean"), history.first_loss
     now = _mean_loss(history.records[-1])
     if low is None or low.step == 0 or now is None or not start or not losses.recent:
         return
@@ -186,7 +186,7 @@ def loss_stays(history: History) -> Iterator[Finding]:
     sizes = [v for r in history.records[:8] if (v := r.total.get("log10_step")) is not None and math.isfinite(v)]
     large = max(sizes[:2], default=-math.inf)
     thrown = len(sizes) >= 2 and (median(sizes) >= THROWN_STEP_LOG10 or large >= THROWN_AT_ONCE_LOG10)
-    now, start = _recent_loss(history), history.total("loss").start
+    now, start = _recent_loss(history), history.first_loss
     if begun < (3 * PLAIN_STEPS if thrown else STAYS_STEPS) or now is None or start is None or not sizes:
         return
     if thrown and now >= 0.9 * start > 0.0 and not _had_learned(history):
@@ -294,13 +294,13 @@ def _steps_at_rate(history: History) -> int:
 
 def _had_learned(history: History) -> bool:
     """Whether the loss was clearly below its start at some time."""
-    start = history.total("loss").start
+    start = history.first_loss
     return start is not None and history.least_loss is not None and history.least_loss[0] < 0.9 * start
 
 
 def _is_flat(history: History) -> bool:
     """Whether the mean loss of late is that of the start."""
-    start, now = history.total("loss").start, _recent_loss(history)
+    start, now = history.first_loss, _recent_loss(history)
     return start is not None and now is not None and start > 0.0 and now >= FLAT_SHARE * start
 
 
@@ -394,7 +394,7 @@ def decay_too_strong(history: History) -> Iterator[Finding]:
         and (gradient := r.total.get("log10_gradient")) is not None
         and math.isfinite(weight - gradient)
     ]
-    fitted = _recent_loss(history), history.total("loss").start
+    fitted = _recent_loss(history), history.first_loss
     unfitted = fitted[0] is not None and fitted[1] is not None and fitted[0] > FITTED_SHARE * fitted[1]
     if coupled and unfitted and len(ratios) >= 2 and min(ratios) >= math.log10(OUTWEIGHS_RATIO):
         yield DECAY_OUTWEIGHS.at(history.step, words={"ratio": 10.0 ** min(ratios)}, decay=decay)

@@ -154,7 +154,7 @@ def loss_rising(history: History) -> Iterator[Finding]:
 def _loss_lost(history: History) -> Iterator[Finding]:
     """A loss that was low and is high again for two records."""
     means = [(r.step, r.metrics.get("loss_mean")) for r in history.repeated()]
-    start, least = history.total("loss").start, history.least_loss
+    start, least = history.first_loss, history.least_loss
     if start is None or least is None or not means or history.standing.others:
         return
     latest = [value for step, value in means if value is not None and math.isfinite(value) and step > least[1]]

@@ -84,7 +84,7 @@ def _judge_losses(history: History, step: int, name: str, figures: Sequence[tupl
     best_step, best = min(figures, key=lambda pair: pair[1])
     latest = [value for at, value in figures[-WORSE_LOGS:]]
     then, now = _training_loss(history, best_step), _training_loss(history, history.step if history.records else 0)
-    start = history.total("loss").start
+    start = history.first_loss
     words = {"name": name, "best_step": best_step, "at": figures[-1][0], "loss_then": then, "loss_now": now}
     worse = figures[-WORSE_LOGS][0] > best_step and min(latest) >= RISEN_SHARE * best > 0.0
     if worse and latest[-1] >= RISEN_CLEARLY_SHARE * best and max(latest) - best > 0.02 * (start or 0.0):

@@ -145,7 +145,7 @@ def _steepness(history: History) -> float | None:
         usual = loss if not own or not constant else min(loss, constant * loss / own)  # that of a constant output
         values.append(gradient + weight - math.log10(usual))
     finite = bool(values) and all(map(math.isfinite, values))
-    last, start = history.records[-1], history.total("loss").start
+    last, start = history.records[-1], history.first_loss
     own, constant = last.total.get("outputs_own"), last.total.get("outputs_constant")
     now, then = (last.loss, start) if own is None or constant is None else (own, constant)
     fitted = now is not None and then is not None and now < UNFITTED_SHARE * then

@@ -25,13 +25,16 @@ PASSED_ON = ("MeanBackward", "SumBackward", "MulBackward", "DivBackward", "NegBa
 RESHAPED = ("ViewBackward", "ReshapeAlias", "SqueezeBackward", "UnsafeViewBackward", "ToCopyBackward", "SelectBackward")
 CLASS_LOSSES, BINARY_LOSSES = ("NllLossBackward", "NllLoss2DBackward"), ("BinaryCrossEntropy",)
 SQUARED_LOSSES, OTHER_LOSSES = ("MseLossBackward",), ("SmoothL1LossBackward", "HuberLossBackward", "AbsBackward")
-FIGURES = ("own", "constant", "label_low", "label_high", "classes", "label_mean", "label_error", "samples", "differ")
+FIGURES = (
+    "own", "constant", "label_low", "label_high", "classes", "label_mean", "label_error", "samples", "differ", "kinds",
+)  # fmt: skip
 """What is measured of outputs and targets; NaN where it does not apply.
 
 - `own`: the loss of the batch, without factors; `constant`: that of the best constant output, estimated without bias.
 - `label_low`, `label_high`: the least and the largest label; `classes`: how many there are in the batch.
 - `label_mean`, `label_error`: the mean of the labels and its standard error; `samples`: how many there are.
 - `differ`: the standard deviation of the outputs over the samples, over their root mean square.
+- `kinds`: how many classes there may be.
 """
 
 
@@ -210,7 +213,7 @@ def _measure_classes(function: Any) -> Tensor | None:
     shares = torch.zeros_like(scores[0]).scatter_add_(0, labels, valid) / count
     classes = (shares > 0).double().sum()
     constant = torch.special.entr(shares).sum() + (classes - 1) / (2 * count)  # a sample has too little entropy
-    return _pack(own, constant, labels.double(), valid, classes, scores.exp())
+    return _pack(own, constant, labels.double(), valid, classes, scores.exp(), kinds=scores.shape[1])
 
 
 def _measure_binary(function: Any) -> Tensor | None:
@@ -244,15 +247,18 @@ def _measure_squares(function: Any) -> Tensor | None:
     return figures
 
 
-def _pack(own: Tensor, constant: Tensor, labels: Tensor, valid: Tensor, classes: Tensor, outputs: Tensor) -> Tensor:
+def _pack(
+    own: Tensor, constant: Tensor, labels: Tensor, valid: Tensor, classes: Tensor, outputs: Tensor, *, kinds: int = 2
+) -> Tensor:
     """Return `FIGURES`; labels that are not valid count as the first."""
     counted = torch.where(valid > 0, labels, labels[0])
     count = valid.sum()
     error = counted.std(correction=0) / count.sqrt()
     spread = outputs.std(0, correction=0).square().mean().sqrt() if len(outputs) > 1 else own.new_full((), torch.nan)
     size = outputs.square().mean().sqrt().clamp(min=1e-30)
+    possible = torch.full_like(own, kinds)
     return torch.stack(
-        [own, constant, counted.amin(), counted.amax(), classes, counted.mean(), error, count, spread / size]
+        [own, constant, counted.amin(), counted.amax(), classes, counted.mean(), error, count, spread / size, possible]
     )
 
 
