@@ -1,7 +1,6 @@
 """The search for the free parameters of bounds: Adam on many bounds at once, each of which keeps the best it has met.
 
-Any parameters give a bound, so a search may end at any time. Multipliers over all inputs have a search of their own
-(`ellipsoids/descent.py`): its gradients cost less than autograd's.
+Any parameters give a bound, so a search may end at any time.
 """
 
 from __future__ import annotations

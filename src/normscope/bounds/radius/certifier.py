@@ -102,15 +102,6 @@ class LinearStage(RadiusStage):
         return LinearMargins(balls).over(radius, top, gaps, self.budget)
 
 
-class TiltedStage(LinearStage):
-    """Linear bounds of the margins whose lines below kinks are searched for."""
-
-    effort = "tight"
-
-    def tested(self, balls: Balls, radius: Tensor, top: Tensor, gaps: Tensor) -> RadiusOutcome:  # noqa: D102
-        return LinearMargins(balls, tilt=True).over(radius, top, gaps, self.budget)
-
-
 class ConstantStage(RadiusStage):
     """Limits of the outputs and constants of their differences over the balls."""
 
@@ -391,8 +382,6 @@ class Certifier:
         balls = Balls(self.captured, rows, self.bounding)
         linear = LinearStage(balls, rows, top, gaps, budget, progress)
         stages: list[RadiusStage] = [linear] if linear.usable(BRIEF_WORK if brief else None) else []
-        if stages and self.effort == "tight":
-            stages.append(TiltedStage(balls, rows, top, gaps, budget, progress))
         efforts = EFFORTS[: 1 + EFFORTS.index(self.effort)]
         return stages + [ConstantStage(balls, rows, top, gaps, budget, progress, effort=effort) for effort in efforts]
 
