@@ -77,13 +77,9 @@ def segment(graph: Graph, sizes: Mapping[str, Range] | None = None, *, norm: Nor
     for node in graph:
         operands = [sizes[name] for name in node.refs]
         effect = effects[node.name] = effect_of(node, operands)
-        sizes[node.name] = ranges.after(effect, node, operands, norm) if _small(node) or in_time() else UNKNOWN
+        small = max(math.prod(shape) for shape in (node.shape, *(ref.shape for ref in node.operands))) <= SMALL
+        sizes[node.name] = ranges.after(effect, node, operands, norm) if small or in_time() else UNKNOWN
     return fold_segments(graph, effects)
-
-
-def _small(node: Node) -> bool:
-    """Whether an operator takes no time to speak of."""
-    return max(math.prod(shape) for shape in (node.shape, *(ref.shape for ref in node.operands))) <= SMALL
 
 
 def fold_segments(

@@ -167,15 +167,26 @@ class Relaxation:
         """Return the enclosure within relaxed limits; None where nothing can be gained."""
         if step is None or not bool((enclosures.radius > 0).any()) or self.budget.late:
             return None
+        assert not isinstance(step.operation, Affine)
         x = enclosures.known[name]
+        local = step.operation.local([enclosures.known[operand] for operand in step.operands])
+        slopes = local.parts[0].slopes if len(step.operands) == 1 else None
         inputs = sum(math.prod(item.shape) for item in enclosures.unrolled.graph.inputs)
-        sets = _within_sets(enclosures, name, step) and 2 * x.centre.numel() * inputs <= KEPT
+        in_sets = x.centre.ndim == 3 and len(step.operands) == 1 and slopes is None
+        sets = in_sets and 2 * x.centre.numel() * inputs <= KEPT
         linear = {item.name for item in enclosures.unrolled.graph.inputs}.issuperset(enclosures.unrolled.forms[name])
         if linear and not sets:
             return None
-        chosen = _open(enclosures, name, step)
-        if chosen.shape[1] == 0:
+        # the entries worth relaxing: those that the primitive is not sure of, the widest first
+        width = flat(x.high - x.low).nan_to_num(posinf=1e300)
+        if slopes is not None:
+            width = times(width, flat(local.parts[0].weight).clamp(max=1e300))
+        count = min(int((width > 0).sum(1).amax()), ROWS)
+        if count == 0:
             return None
+        chosen = width.topk(count, dim=1).indices
+        if count == width.shape[1]:
+            chosen = torch.arange(count, device=width.device).expand(len(width), -1)
         low, high = flat(x.low).clone(), flat(x.high).clone()
         centre, relaxed = flat(x.centre), []
         step_rows = max(1, int(AT_ONCE / (len(low) * enclosures.unrolled.largest * 2)))
@@ -201,14 +212,6 @@ class Relaxation:
         """Nothing is kept between primitives."""
 
 
-def _within_sets(enclosures: Enclosures, name: str, step: UnrolledStep | None) -> bool:
-    """Say whether a primitive reads a value in sets of several entries, `[B, sets, n]`."""
-    if step is None or isinstance(step.operation, Affine) or enclosures.known[name].centre.ndim != 3:
-        return False
-    local = step.operation.local([enclosures.known[operand] for operand in step.operands])
-    return len(step.operands) == 1 and local.parts[0].slopes is None
-
-
 def _apart(relaxed: list[Below], radius: Tensor, x: Enclosure) -> Tensor:
     """Bound how far every set can be from its centre: the norm of its mean slopes, and what is off beside them.
 
@@ -222,18 +225,3 @@ def _apart(relaxed: list[Below], radius: Tensor, x: Enclosure) -> Tensor:
     off = l2(under + over, 2) / 2 * radius[:, None] + torch.maximum(*(-offset for offset in offsets))
     turned = largest_singular(mean).reshape(batch, sets)
     return (turned * radius[:, None] + l2(off.reshape(batch, sets, n), 2)) * (1 + 1e-11)
-
-
-def _open(enclosures: Enclosures, name: str, step: UnrolledStep) -> Tensor:
-    """Return `[B, K]` entries of a value worth relaxing: those that the primitive is not sure of, the widest first."""
-    x = enclosures.known[name]
-    width = flat(x.high - x.low).nan_to_num(posinf=1e300)
-    if not isinstance(step.operation, Affine):
-        parts = step.operation.local([enclosures.known[operand] for operand in step.operands]).parts
-        for part, operand in zip(parts, step.operands, strict=True):
-            if operand == name and part.slopes is not None and len(step.operands) == 1:
-                width = times(width, flat(part.weight).clamp(max=1e300))
-    count = min(int((width > 0).sum(1).amax()), ROWS)
-    if count == width.shape[1]:
-        return torch.arange(count, device=width.device).expand(len(width), -1)
-    return width.topk(count, dim=1).indices

@@ -19,12 +19,12 @@ from torch import Tensor
 
 from ...core.bracket import Evidence
 from ...core.errors import NormscopeError
-from ...core.rounding import ONE, Upper, numerical
+from ...core.rounding import ONE, numerical
 from ...graph.ir import Node, Ref, Unit
 from ...linalg.linear_map import Diagonal, Identity
 from ...rules.effects import UNKNOWN, Effect, Elementwise, Gain, Linear, Range, Unbounded
 from ...rules.local.entry_sets import Normalize, Softmax
-from ...rules.local.local import Affine, Enclosure, OperandShare, Primitive, Shape, UnrolledStep
+from ...rules.local.local import Affine, Enclosure, OperandShare, Shape, UnrolledStep
 from ...rules.local.products import MatrixProduct, Multiply
 from ...rules.local.scalar import Scalar
 from ...rules.registry import effect_of, sets_of
@@ -199,39 +199,6 @@ class StepByStep(Treatment):
         return Enclosure.box(constant, constant)
 
 
-class Normalizer(StepByStep):
-    """A normalizer with a positive eps, in the shape of its operator: its centring and scale fold with what is around.
-
-    Its steps in the shape of its sets would hide from other methods that all tokens are treated alike.
-    """
-
-    def __init__(self, node: Node, effect: Gain, steps: Sequence[UnrolledStep], shapes: Mapping[str, Shape]) -> None:
-        super().__init__(node, steps, shapes, None)
-        self.effect = effect
-
-    def pieces(self, limits: Limits) -> list[DerivativeValue]:
-        """Fold one factor per group or channel into the scale behind the core; a single one into the gain."""
-        ((place, condition),) = self.by_operand.items()
-        (step,) = [step for step in self.steps if step.name == place[0]]
-        assert isinstance(condition, LeastMeanSquare)
-        assert isinstance(step.operation, Normalize)
-        share = step.operation.local([condition.enclosure(limits[condition.key])]).parts[0]
-        assert share.set_gains is not None
-        gains = share.set_gains[0, : condition.classes]
-        if len(gains) == 1:
-            gain = Upper.of(float(gains[0]), Evidence.PROVEN, "least variance", allowance=1e-15)
-            around = self.effect.whole
-            if around is not None and math.isfinite(around.log10):  # it speaks of zero variance
-                root = Upper.of(math.sqrt(step.operation.eps), Evidence.PROVEN, allowance=1e-15)
-                around = around.times(root, gain).named("least variance")
-            return self.whole(replace(self.effect, gains=(gain,), whole=around))
-        factors = gains.repeat_interleave(self.node.shape[1] // len(gains))
-        scale = factors.reshape(-1, *(1,) * (len(self.node.shape) - 2))
-        if isinstance(self.effect.after, Diagonal):
-            scale = self.effect.after.scale.to(scale) * scale
-        return self.whole(replace(self.effect, gains=(ONE,), after=Diagonal(scale, self.node.shape), whole=None))
-
-
 def _share(name: str, operand: str, step: UnrolledStep, share: OperandShare, reason: str) -> list[DerivativeValue]:
     """Return one operand's share in the change of a step: entries with slopes and a scale behind, or a gain.
 
@@ -239,9 +206,15 @@ def _share(name: str, operand: str, step: UnrolledStep, share: OperandShare, rea
     """
     core: Effect | None
     if share.slopes is not None:
+        # over an interval the slopes of products and of piecewise linear functions are exact
+        straight = isinstance(step.operation, Scalar) and step.operation.margin == 0.0 == step.operation.wobble
+        exact = straight or isinstance(step.operation, Multiply)
         low, high = (side[0] for side in share.slopes)
         finite = bool((low.isfinite() & high.isfinite()).all())
-        core, scale = slopes_as_scale(low, high, exact=_by_formula(step.operation)) if finite else (None, None)
+        core, scale = slopes_as_scale(low, high, exact=exact) if finite else (None, None)
+    elif share.set_gains is not None and bool((share.set_gains != share.set_gains[:, :1]).any()):
+        finite, core = bool(share.set_gains.isfinite().all()), Gain(gains=(ONE,))
+        scale = _narrowed(share.set_gains[0, :, None].expand(step.shape)) if finite else None
     else:
         gain, scale = float(share.gain[0]), None
         finite = math.isfinite(gain)
@@ -255,13 +228,6 @@ def _share(name: str, operand: str, step: UnrolledStep, share: OperandShare, rea
         return [DerivativeValue(name, (operand,), step.shape, behind)]
     inner = f"{name}~core"
     return [DerivativeValue(inner, (operand,), step.shape, core), DerivativeValue(name, (inner,), step.shape, behind)]
-
-
-def _by_formula(operation: Affine | Primitive) -> bool:
-    """Whether slopes over an interval are exact: those of products, and of piecewise linear functions."""
-    return isinstance(operation, Multiply) or (
-        isinstance(operation, Scalar) and operation.margin == 0.0 and operation.wobble == 0.0
-    )
 
 
 def slopes_as_scale(a: Tensor, b: Tensor, *, exact: bool) -> tuple[Elementwise | None, Tensor | None]:
@@ -320,8 +286,6 @@ def treatments(steps: GraphSteps) -> tuple[dict[str, Treatment], set[str]]:
         if node.op is aten.scaled_dot_product_attention.default and own == [MatrixProduct, Softmax, MatrixProduct]:
             refs, part = _attention(node, steps, producers, kinds)
             treated = MeasuredPart(part[-1], refs, [step for other in part for step in by_node[id(other)]])
-        elif own == [Normalize] and isinstance(effect, Gain) and len(effect.gains) == 1:
-            treated = Normalizer(node, effect, by_node[id(node)], steps.shapes)
         elif own and all(issubclass(kind, Scalar | Multiply | MatrixProduct | Normalize | Softmax) for kind in own):
             treated = StepByStep(node, by_node[id(node)], steps.shapes, channel_axis(node, producers))
         else:

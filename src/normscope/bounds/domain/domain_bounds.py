@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from ...core.bracket import Bracket, Scope
-from ...core.budget import Budget
-from ...core.errors import InputError
-from ...core.rounding import inward
-from ...core.threads import math_attention
-from ...graph.ir import Graph
-from ..applied import passes
+from ...core.errors import InputError, JacobianError
+from ...core.log10 import log10
 from ..captured import Bounding, Captured
-from ..derivative import Tangents, differentiable, find_bends
-from ..lower import gradients
-from ..point import NOISES
+from ..point import JacobianNorms, batch_norms, first_samples
 from ..rungs import Rungs, bracket_of, upper_sides
 from ..unrolled import GraphSteps
 from .derivative import derivative
 from .domain import Domain
 from .gains import product
 
-MAX_GRADIENTS, ASCENT_MULTIPLICATIONS, MIN_GRADIENTS = 400, 5e9, 16
-"""Gradients of the ascent through small networks, multiplications over all of them, gradients through large ones."""
-POINTS_TRIED, ASCENTS, POWER_STEPS = 12, 3, 8
-"""Points that are looked at, points that the ascent starts from, and power steps for the direction at a point."""
-STRETCHES = (4 / 3, 5 / 3, 7 / 5, 9 / 7)
-"""By which a direction is stretched to see how a product rounds otherwise."""
-MAX_ROWS = 64
-"""Up to this many outputs an operator that autograd differentiates only once is no obstacle."""
+MAX_SAMPLES = 12
+"""Samples of a batch at which the lower side is looked for."""
 
 
 def over_domain(captured: Captured, domain: Domain) -> Captured:
@@ -77,128 +63,33 @@ def domain_sides(
 
 
 def with_steepest(captured: Captured, domain: Domain, bounding: Bounding, bracket: Bracket, seed: int) -> Bracket:
-    """Complete a bracket over a domain with the largest Jacobian norm found at a point inside."""
-    points = captured.points.double()
-    value, witness = steepest(domain, captured.double, points, budget=bounding.budget, seed=seed)
-    return replace(bracket, log10_lower=value, witness=witness)
+    """Complete a bracket over a domain with the largest Jacobian norm at a sample of the batch that lies inside."""
+    batch = first_samples(captured.batch, MAX_SAMPLES) if captured.graph.per_sample else captured.batch
 
+    def norms_at_batch() -> JacobianNorms | None:
+        return batch_norms(
+            captured.model,
+            batch,
+            mode=captured.mode,
+            output=captured.output,
+            rtol=bounding.rtol,
+            seed=seed,
+            graph=captured.traced,
+            budget=bounding.budget,
+        )
 
-def steepest(
-    domain: Domain, graph: Graph, points: Tensor, *, budget: Budget, seed: int
-) -> tuple[float, tuple[Tensor, Tensor] | None]:
-    """Return log10 of the largest norm(J v) found at a point inside and a unit v, and both; `-inf` without one.
-
-    `graph` is the network in float64. The ascent starts at those of the flat `points` that lie inside, and never leaves
-    the domain; a step of its budget is one gradient.
-    """
-    inside = points[domain.inside(points)]
-    if not len(inside):
-        return -math.inf, None
-    own = budget.search(
-        "the search for steep points", passes(graph, MAX_GRADIENTS, work=ASCENT_MULTIPLICATIONS, least=MIN_GRADIENTS)
-    )
-    generator = torch.Generator().manual_seed(seed)
-    best, witness = -math.inf, None
-    with math_attention():
-        climb = _Climb(domain, graph, own, generator)
-        tried = [climb.gain(inside[0])]
-        tried += [climb.gain(point) for point in inside[1:POINTS_TRIED] if not own.over]
-        for start in sorted(tried, key=lambda start: -start[0])[:ASCENTS]:
-            gain, point, direction = climb.run(*start)
-            if gain > best:
-                best, witness = gain, (point, direction)
-        noise = climb.noise(*witness) if witness is not None and best > 0 else math.inf
-    value = inward(best, 1e-9 + noise / best) if noise < best else -math.inf
-    return value, witness if value > -math.inf else None
-
-
-class _Climb:
-    """Power iteration for the direction, gradient steps for the point, halved until they stay inside."""
-
-    def __init__(self, domain: Domain, graph: Graph, budget: Budget, generator: torch.Generator) -> None:
-        self.domain, self.graph, self.budget, self.generator = domain, differentiable(graph), budget, generator
-
-    def function(self, point: Tensor) -> Tensor:
-        return self.graph.run(*self.graph.split(point)).reshape(-1)
-
-    def gain(self, point: Tensor, direction: Tensor | None = None) -> tuple[float, Tensor, Tensor]:
-        """Return norm(J v) after a few power steps from a direction, the point and v."""
-        if direction is None:
-            direction = torch.randn(point.shape, generator=self.generator, dtype=torch.float64).to(point)
-        direction = direction / direction.norm()
-        best = (0.0, point, direction)
-        with torch.enable_grad():
-            x = point.detach().requires_grad_(True)
-            value = self.function(x)
-            for turn in range(POWER_STEPS):
-                if turn > 1 and not self.budget.spend():
-                    break
-                pushed = _pushed(value, x, direction)
-                size = math.nan if pushed is None else float(pushed.detach().norm())
-                if pushed is None or not math.isfinite(size):
-                    break
-                if size > best[0]:
-                    best = (size, point, direction)
-                (back,) = torch.autograd.grad(value, x, pushed.detach(), retain_graph=True)
-                if not float(back.norm()) > 0:
-                    break
-                direction = back / back.norm()
-        return best
-
-    def noise(self, point: Tensor, direction: Tensor) -> float:
-        """Return how far J v may be off, from products that are rounded in other ways: slopes may cancel.
-
-        On a bend of the function J v is whatever torch gives, and infinitely far off.
-        """
-        with torch.enable_grad():
-            x = point.detach().requires_grad_(True)
-            value = self.function(x)
-            products = [_pushed(value, x, direction * factor) for factor in (1.0, *STRETCHES)]
-        if any(product is None for product in products):
-            return math.inf
-        first, *others = (product.detach() for product in products if product is not None)
-        rows = (lambda x: self.function(x[0])[None]), point[None], value[None], direction[None], first[None]
-        if bool(find_bends(*rows).any()):
-            return math.inf
-        pairs = zip(others, STRETCHES, strict=True)
-        return NOISES * max(float((first - other / factor).norm()) for other, factor in pairs)
-
-    def run(self, gain: float, point: Tensor, direction: Tensor) -> tuple[float, Tensor, Tensor]:
-        """Climb from a point."""
-        rate = 0.05 * (float(point.norm()) or 1.0)
-        while rate > 1e-4 * (float(point.norm()) or 1.0) and self.budget.spend():
-            uphill = self._uphill(point, direction)
-            if uphill is None:
-                break
-            moved = point + rate * uphill
-            if bool(self.domain.inside(moved[None])[0]):
-                reached = self.gain(moved, direction)
-                if reached[0] > gain:
-                    gain, point, direction = reached
-                    rate *= 1.5
-                    continue
-            rate /= 2
-        return gain, point, direction
-
-    def _uphill(self, point: Tensor, direction: Tensor) -> Tensor | None:
-        """Return the unit gradient of log norm(J v) by the point, None where there is none."""
-        with torch.enable_grad():
-            x = point.detach().requires_grad_(True)
-            pushed = _pushed(self.function(x), x, direction)
-            (grad,) = (None,) if pushed is None else gradients(pushed.square().sum(), (x,))
-        size = math.nan if grad is None else float(grad.norm())
-        return None if grad is None or not (math.isfinite(size) and size > 0) else grad.detach() / size
-
-
-def _pushed(value: Tensor, x: Tensor, direction: Tensor) -> Tensor | None:
-    """Return the Jacobian times a direction, to be differentiated again; None where autograd has none to give."""
-    if not value.requires_grad:
-        return None
     try:
-        push = Tangents(value, x)
-        return push(direction, again=True) if push.reaches else None
-    except (RuntimeError, NotImplementedError):  # an operator that autograd differentiates only once
-        if value.numel() > MAX_ROWS:
-            return None
-    rows = [torch.autograd.grad(entry, x, retain_graph=True)[0] for entry in value]
-    return torch.stack([row @ direction for row in rows])
+        norms = bounding.budget.attempt(norms_at_batch, lambda: None)
+    except JacobianError:
+        norms = None
+    if norms is None:
+        return bracket
+    # the domain is that of the map with the masks and ids of the captured sample
+    rows = [row for row in captured.own_samples if row < len(norms.points)]
+    points = norms.points[rows]
+    lower = torch.where(domain.inside(points).cpu(), norms.lower[rows], 0.0)
+    best = int(lower.argmax())
+    if not float(lower[best]) > 0:
+        return bracket
+    witness = points[best], norms.directions[rows[best]]
+    return replace(bracket, log10_lower=log10(float(lower[best])), witness=witness)

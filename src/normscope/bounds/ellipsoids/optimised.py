@@ -148,8 +148,8 @@ class _MultiplierSearch:
         if self.directions is not None:
             squared = ((self.directions @ done.q) * self.directions).sum(-1)
         value = squared.clamp(min=TINY).log().mean()[None] / 2 + done.log10_scale * math.log(10.0)
-        if float(value) < self.value:
-            self.value, self.sigma = float(value), dict(done.sigma)
+        if float(value.detach()) < self.value:
+            self.value, self.sigma = float(value.detach()), dict(done.sigma)
         return (value,)
 
     def _choose(self, step: EllipsoidStep, uncertain: Uncertain, qvv: Tensor, log: float) -> Tensor:

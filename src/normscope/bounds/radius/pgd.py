@@ -24,14 +24,9 @@ from .logits import Logits, margins
 RIVALS = 9
 """Rival classes attacked one by one; with more classes, the strongest ones."""
 OUTSIDE_STEPS = 25
-SLIDES = (1.0, 0.5, 0.2, 0.05)
-"""Shares of the way along the boundary, from the best change to where the nearest point of its tangent plane lies."""
-SLIDE_STEPS = 6
 INSIDE_STEPS = 40
 HALVINGS = 24
 """A change that was found is halved towards the boundary this often: its length is then known to 1e-7."""
-DIRECTIONS = 32
-"""Random directions tried around each sample: of use where the input has few entries."""
 FAR = (2.0, 8.0, 32.0, 128.0)
 """Radii tried where nothing was found, in units of the linearised distance to the nearest rival."""
 
@@ -110,7 +105,6 @@ class Attack:
         if len(rows):
             self._outside(owners, self.rivals[rows].reshape(-1), self.points[owners])
             self._far()
-            self._around(rows)
         for number, how in enumerate(rounds):
             broken = (self.right & self.distance.isfinite()).nonzero()[:, 0]
             if not len(broken) or self.budget.over:
@@ -118,7 +112,6 @@ class Attack:
             self._inside(broken, how.share * self.distance[broken], how)
             if number % 2 == 1:
                 self._outside(broken, self._winners(broken), self.point[broken])
-                self._slide(broken)
         return self.result()
 
     def challenge(self, radius: Tensor, rounds: tuple[Round, ...] = ROUNDS[:3]) -> Attacked:
@@ -192,38 +185,6 @@ class Attack:
                 return
             self._inside(rows, times * near[rows], ROUNDS[0])
             self._inside(rows, times * near[rows], ROUNDS[1])
-
-    def _around(self, rows: Tensor) -> None:
-        """Look in random directions at the length of the best change so far, and go on from what is found."""
-        rows = rows[self.distance[rows].isfinite()]
-        owners = rows.repeat_interleave(DIRECTIONS)
-        if not len(owners) or not self._spend(len(owners)):
-            return
-        before = self.distance[rows].clone()
-        length = 0.995 * self.distance[owners]
-        change = self._random_directions(self.points[owners].shape).to(self.points) * length[:, None]
-        centre = self.points[owners]
-        wins = margins(self.search(centre + change), self.labels[owners]) <= 0
-        self._offer((centre + change)[wins], owners[wins])
-        better = rows[self.distance[rows] < before]
-        if len(better):
-            self._outside(better, self._winners(better), self.point[better])
-
-    def _slide(self, rows: Tensor) -> None:
-        """Move the best changes along the boundary towards the sample, in float64."""
-        for _ in range(SLIDE_STEPS):
-            if not self._spend(len(rows)):
-                return
-            centre, u = self.points[rows], self.point[rows]
-            _, gap, slope = self.exact.gradient(u, _rival_gap(self.labels[rows], self._winners(rows)))
-            steep = slope.pow(2).sum(1)
-            scale = torch.where((steep > 0) & steep.isfinite(), 1.0 / steep.clamp(min=1e-300), 0.0)[:, None]
-            nearest = centre - (gap + (slope * (centre - u)).sum(1))[:, None] * scale * slope
-            change = torch.cat([u + share * (nearest - u) - centre for share in SLIDES])
-            owners = rows.repeat(len(SLIDES))
-            length = change.norm(dim=1, keepdim=True)
-            change = change / length.clamp(min=1e-300) * 0.9999 * self.distance[owners][:, None]
-            self._offer(self.points[owners] + change, owners)
 
     def _inside(self, owners: Tensor, radius: Tensor, how: Round) -> None:
         """Ascend within balls around the samples, and offer the best point met."""
