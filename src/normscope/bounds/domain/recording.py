@@ -239,11 +239,7 @@ def digests(graph: Graph) -> dict[str, str]:
 
 
 class Extremes:
-    """The largest figures seen, as many of each as a quantile may drop.
-
-    Args:
-        dropped: how many samples a limit may leave outside, at most.
-    """
+    """The largest figures seen; a limit may leave at most `dropped` samples outside."""
 
     def __init__(self, dropped: float) -> None:
         self.kept = 1 + math.floor(dropped)
