@@ -12,9 +12,8 @@ from torch import nn
 
 import normscope as ns
 from normscope.bounds.proofs.network_script import scripted
-from normscope.bounds.segments import segment
+from normscope.bounds.segments import GraphSteps, segment
 from normscope.bounds.trial import shaken, try_example
-from normscope.bounds.unrolled import GraphSteps
 from normscope.core.archive import Archive
 from normscope.core.errors import NormscopeError
 from normscope.graph.ir import Node, Ref, Unit

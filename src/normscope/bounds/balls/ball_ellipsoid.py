@@ -28,8 +28,7 @@ from ...linalg.writing import moderate, writable
 from ...rules.local.local import Affine, Enclosure, LocalForm, OperandShare, UnrolledStep, flat, wide
 from ..ellipsoids.ellipsoid import SHRUNK, advance, image_above, join_blocks, raised, reach
 from ..minimise import minimise
-from ..segments import Form
-from ..unrolled import UnrolledNetwork
+from ..segments import Form, UnrolledNetwork
 from .enclosure import Enclosures, tidy
 from .expansion import largest_eigenvalue
 

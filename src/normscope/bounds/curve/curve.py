@@ -29,7 +29,7 @@ from ..domain.domain_bounds import domain_sides
 from ..domain.recording import Extremes, FigureRecorder
 from ..point import first_samples
 from ..rungs import upper_sides
-from ..unrolled import GraphSteps
+from ..segments import GraphSteps
 
 if TYPE_CHECKING:
     import pandas

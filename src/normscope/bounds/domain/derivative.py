@@ -28,8 +28,7 @@ from ...rules.local.local import Affine, Enclosure, OperandShare, Shape, Unrolle
 from ...rules.local.products import MatrixProduct, Multiply
 from ...rules.local.scalar import Scalar
 from ...rules.registry import effect_of, sets_of
-from ..segments import Segments, fold_segments
-from ..unrolled import GraphSteps, evaluate
+from ..segments import GraphSteps, Segments, evaluate, fold_segments
 from .conditions import DomainCondition, Interval, LeastMeanSquare, Sizes, StepGains
 from .gains import LocalGain
 

@@ -26,7 +26,7 @@ from ...core.progress import Progress
 from ...core.untouched import mode_of, outside_inference_mode
 from ...graph.call import batches_of
 from ...graph.ir import Graph
-from ..unrolled import GraphSteps
+from ..segments import GraphSteps
 from .conditions import DomainCondition
 from .derivative import treatments
 from .gains import block_gains

@@ -12,7 +12,7 @@ from ...core.log10 import log10
 from ..captured import Bounding, Captured
 from ..point import JacobianNorms, batch_norms, first_samples
 from ..rungs import Rungs, bracket_of, upper_sides
-from ..unrolled import GraphSteps
+from ..segments import GraphSteps
 from .derivative import derivative
 from .domain import Domain
 from .gains import product

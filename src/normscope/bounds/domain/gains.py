@@ -26,7 +26,7 @@ from ...linalg.lanczos import Krylov
 from ...rules.effects import Effect, Linear
 from ...rules.local.local import UnrolledStep
 from ..derivative import Products
-from ..unrolled import GraphSteps, evaluate
+from ..segments import GraphSteps, evaluate
 from .conditions import DomainCondition, LargestQuantity
 
 Function = Callable[[Tensor], Tensor]

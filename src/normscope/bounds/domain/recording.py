@@ -22,8 +22,7 @@ from ...graph.capturing import Traces, capture
 from ...graph.ir import Graph, Ref, Unit, leaves
 from ...graph.samples import joined
 from ..captured import float64_graph
-from ..segments import segment
-from ..unrolled import GraphSteps, evaluate
+from ..segments import GraphSteps, evaluate, segment
 from .conditions import DomainCondition
 
 ENTRIES_AT_ONCE = 2**25

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...graph.ir import Node
-from ...theory.turning_points import TurningPoint
+from ...theory.activations import TurningPoint
 from .local import Builder, Enclosure, Lines, LocalForm, Primitive, diagonal_part
 
 Function = Callable[[Tensor], Tensor]
