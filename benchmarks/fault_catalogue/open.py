@@ -3,6 +3,11 @@
 from . import (
     open_data_and_loss,
     open_healthy,
+    open_more_healthy,
+    open_more_images,
+    open_more_layers,
+    open_more_sequences,
+    open_more_tables,
     open_normalizers,
     open_sequences,
     open_signal,
@@ -17,5 +22,9 @@ FAULTS = [
     *open_sequences.FAULTS,
     *open_normalizers.FAULTS,
     *open_data_and_loss.FAULTS,
+    *open_more_images.FAULTS,
+    *open_more_sequences.FAULTS,
+    *open_more_tables.FAULTS,
+    *open_more_layers.FAULTS,
 ]
-HEALTHY = open_healthy.HEALTHY
+HEALTHY = [*open_healthy.HEALTHY, *open_more_healthy.HEALTHY]

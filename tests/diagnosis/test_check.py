@@ -63,9 +63,10 @@ class TestCost:
         assert check.batches == forwards - 1
         assert check.samples == 64 * check.batches
 
-    def test_a_loss_costs_no_pass_more(self, monkeypatch) -> None:
+    def test_a_loss_costs_a_step_and_two_halves_more(self, monkeypatch) -> None:
         check, seen, back = self.counted(monkeypatch, None, loss=lambda made: made.square().mean())
-        assert (seen - check.cost.small, back) == (2, 1)
+        assert (check.cost.forwards, check.cost.backwards) == (4, 2)
+        assert (seen - check.cost.small, back) == (5, 3)  # one pass by halves
         assert check.signal.gradient_of == "the loss"
 
 

@@ -403,3 +403,89 @@ def test_healthy_networks_that_look_odd():
     recurrent = nn.GRU(8, 8, batch_first=True)
     recurrent.dropout = 0.9  # of one layer it drops nothing
     assert "strong-dropout" not in {finding.code for finding in ns.check(recurrent, torch.randn(8, 5, 8)).findings}
+
+
+class Masked(nn.Module):
+    """Attention over positions of which the last two are padding, with a mask that may be inverted."""
+
+    def __init__(self, inverted: bool) -> None:
+        super().__init__()
+        self.inverted, self.words, self.head = inverted, nn.Embedding(12, 16), nn.Linear(16, 3)
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x, hidden = self.words(ids), ids == 0
+        return self.head(self.attention(x[:, :1], x, x, key_padding_mask=hidden ^ self.inverted)[0][:, 0])
+
+
+@pytest.mark.parametrize("inverted", [False, True])
+def test_places_of_the_input_that_are_not_read(inverted):
+    torch.manual_seed(0)
+    ids = nn.functional.pad(torch.randint(1, 12, (64, 6)), (0, 2))
+    found = warned(Masked(inverted), ids, torch.randint(0, 3, (64,)), loss="cross_entropy")
+    assert (("input-ignored", "attention") in found) == inverted
+    assert inverted or found == []
+
+
+@pytest.mark.parametrize("blind", [False, True])
+def test_an_output_that_is_drawn_at_random(blind):
+    class Drawing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder, self.decoder = nn.Linear(8, 4), nn.Linear(4, 8)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            mean = self.encoder(x)
+            noise = torch.randn_like(mean)
+            return self.decoder(noise if blind else mean + noise), mean
+
+    torch.manual_seed(0)
+    assert (("input-ignored", "input") in warned(Drawing(), X)) == blind
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(1.0, []), (1.5, [("recurrent-scale", "rnn")])])
+def test_a_recurrent_layer_of_relus_that_grows(factor, expected):
+    torch.manual_seed(0)
+    rnn = nn.RNN(4, 24, nonlinearity="relu", batch_first=True)
+    rnn.weight_hh_l0.data.copy_(factor * torch.eye(24))
+    found = warned(nn.ModuleDict({"rnn": rnn})["rnn"], torch.randn(16, 40, 4))
+    assert [code for code, _ in found] == [code for code, _ in expected]
+
+
+def test_a_relu_that_lets_nearly_nothing_pass_and_an_output_that_starts_saturated():
+    def shut(model: nn.Sequential) -> None:
+        model[2].bias.fill_(-2.5)
+
+    torch.manual_seed(0)
+    assert "dead-relu" in {code for code, _ in warned(mlp(shut), torch.randn(256, 8))}
+    saturated = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4), nn.Tanh())
+    assert "saturated-units" not in {code for code, _ in warned(saturated, X)}
+    saturated[2].weight.data.mul_(100.0)
+    saturated[2].bias.data.zero_()
+    assert "saturated-units" in {code for code, _ in warned(saturated, X)}
+
+
+def test_images_that_meet_are_samples_also_without_labels():
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Conv2d(1, 4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.normalize(self.body(x).flatten(1), dim=0)
+
+    torch.manual_seed(0)
+    assert "samples-mixed" in {code for code, _ in warned(Pooled(), torch.randn(16, 1, 8, 8))}
+
+
+def test_a_model_that_writes_to_its_input_is_compared_all_the_same():
+    class Writing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(8, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.body(x.mul_(2.0) - x.mean(0))
+
+    torch.manual_seed(0)
+    assert "samples-mixed" in {code for code, _ in warned(Writing(), X.clone(), CLASSES, loss="cross_entropy")}

@@ -112,6 +112,13 @@ KINDS: dict[str, FindingKind] = {
     "targets-scale": FindingKind(one="the targets have another scale than the outputs"),
     "one-class": FindingKind(one="all targets are the same", note=("nearly all targets are of one class",) * 2),
     "no-better-than-constant": FindingKind(one="the model does no better than a constant output"),
+    "not-in-optimizer": FindingKind(one="the optimizer does not hold {where}"),
+    "decay-too-strong": FindingKind(one="the weight decay is far too strong"),
+    "step-too-long": FindingKind(one="one step of the optimizer makes the loss far larger"),
+    "step-too-short": FindingKind(
+        one="the steps of the optimizer are far too short", note=("the learning rate is 0",) * 2
+    ),
+    "gradient-does-not-descend": FindingKind(one="a step along the gradient does not lower the loss"),
     "first-loss": FindingKind(one="the first loss is far above that of a blind guess"),
     "gradient-cut": FindingKind(one="no gradient can flow back past {where}"),
     "unused-parameter": FindingKind(

@@ -359,6 +359,23 @@ def untouched(model: nn.Module, mode: str | None = None, *, traced: bool = False
                 parameter.grad = grad
 
 
+def _generators(model: nn.Module) -> list[torch.Generator]:
+    """Return the generators that a model draws from unless it holds one of its own."""
+    devices = {parameter.device.index or 0 for parameter in model.parameters() if parameter.device.type == "cuda"}
+    return [torch.default_generator, *(torch.cuda.default_generators[device] for device in sorted(devices))]
+
+
+def seed_random(model: nn.Module) -> None:
+    """Let the generators that `untouched` puts back start anew, so that a model draws the same numbers again."""
+    for generator in _generators(model):
+        generator.manual_seed(0)
+
+
+def random_state(model: nn.Module) -> Tensor:
+    """Return the state of these generators: it changes when a number is drawn."""
+    return torch.cat([generator.get_state() for generator in _generators(model)])
+
+
 @contextmanager
 def random_as_found() -> Iterator[None]:
     """Run a block and put the generators of Python and NumPy back: importing rich, for one, draws a number."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
 from ..bounds.captured import Bounding, Captured
@@ -53,7 +54,7 @@ class AuditRequest:
     Attributes:
         model, batch: unwrapped, and moved to the device of its parameters.
         device: the device of its first parameter.
-        loader, loss, domain, output, known, rtol, seed: as for `audit`.
+        loader, loss, optimizer, domain, output, known, rtol, seed: as for `audit`.
         asked: the mode that was asked for; None for that of the model.
         mode: the mode it is measured in.
         thorough: whether the effort is `"thorough"`.
@@ -66,6 +67,7 @@ class AuditRequest:
     device: torch.device
     loader: Iterable[Any] | None
     loss: Loss | None
+    optimizer: Optimizer | None
     domain: Domain | None
     asked: str | None
     mode: str
@@ -212,6 +214,7 @@ def signal_by_depth(request: AuditRequest, data: DataSeen, per_batch: float, ski
             mode=request.asked,
             output=request.output,
             loss=request.loss,
+            optimizer=request.optimizer,
             units=data.units,
         )
         signal = replace(signal, dependence=compare_samples(request.model, request.batch))

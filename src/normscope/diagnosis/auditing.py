@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from torch import nn
+from torch.optim import Optimizer
 
 from ..bounds.captured import Captured
 from ..bounds.domain.domain import Domain
@@ -35,7 +36,7 @@ from .audit_steps import (
 from .checking import TOGETHER
 from .examined import DataSeen, Examined
 from .findings import look
-from .loss_facts import resolve_loss
+from .loss_facts import check_loss_given, resolve_loss
 from .node_sites import first_names
 from .signal import Signal
 from .signal_pass import Loss
@@ -64,6 +65,7 @@ def audit(
     *,
     loader: Iterable[Any] | None = None,
     loss: Loss | str | None = None,
+    optimizer: Optimizer | None = None,
     domain: Domain | None = None,
     mode: str | None = None,
     output: str | int | None = None,
@@ -87,6 +89,7 @@ def audit(
         loader: batches to take the statistics from, one at a time (a `DataLoader`, a list, a generator).
         loss: as for `check`: gradients by depth are then those of the loss, and it is looked at whether outputs and
             targets fit it.
+        optimizer: as for `check`: with a loss it is looked at what its next step would do.
         domain: what `normscope.domain` recorded with this model: the audit then has the bound over it, and the share of
             the loader's samples inside. They must not be those that defined it.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
@@ -123,13 +126,14 @@ def audit(
     """
     check_numbers(max_seconds=max_seconds, seed=seed)
     budget = Budget(max_seconds=warmed(max_seconds), what="the audit")
-    _check_options(effort, rtol, loader)
+    _check_options(effort, rtol, loader, loss, optimizer)
     request = AuditRequest.of(
         model,
         batch,
         mode=mode,
         loader=loader,
         loss=resolve_loss(loss),
+        optimizer=optimizer,
         domain=domain,
         output=output,
         known=known,
@@ -160,7 +164,7 @@ def audit(
     )
 
 
-def _check_options(effort: str, rtol: float, loader: Any) -> None:
+def _check_options(effort: str, rtol: float, loader: Any, loss: Any, optimizer: Any) -> None:
     """Refuse options that no audit can have."""
     if effort not in DEPTHS:
         raise InputError(
@@ -170,6 +174,7 @@ def _check_options(effort: str, rtol: float, loader: Any) -> None:
         raise InputError(f"rtol is {rtol}: it must be positive")
     if loader is not None and not hasattr(loader, "__iter__"):
         raise InputError(f"loader is a {type(loader).__name__}: pass something that yields batches")
+    check_loss_given(loss, optimizer)
 
 
 def _examined(

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
 from ..core.errors import InputError
@@ -19,7 +20,7 @@ from .checked import Check, Passes
 from .data_pass import watch_data
 from .examined import DataSeen, Examined
 from .findings import look
-from .loss_facts import resolve_loss
+from .loss_facts import check_loss_given, resolve_loss
 from .rows import from_data
 from .sample_pass import compare_samples
 from .signal import Signal
@@ -37,6 +38,7 @@ def check(
     *,
     loader: Iterable[Any] | None = None,
     loss: Loss | str | None = None,
+    optimizer: Optimizer | None = None,
     mode: str | None = None,
     output: str | int | None = None,
     name: str | None = None,
@@ -56,6 +58,8 @@ def check(
             `"cross_entropy"`, `"nll"`, `"bce"`, `"bce_with_logits"`, `"mse"`, `"l1"`, `"smooth_l1"` or `"huber"`.
             Gradients are then those of the loss, and it is looked at whether outputs and targets fit it. Without it
             gradients are those of a random direction of the output.
+        optimizer: the one that trains the model; with a loss it is looked at what its next step would do (made by a
+            copy of it), and whether it holds the model's parameters.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
         output: which output to differentiate, for models with several; all of them together if not given.
         name: how the report calls the model; its class if not given.
@@ -76,11 +80,14 @@ def check(
     """
     if loader is not None and not hasattr(loader, "__iter__"):
         raise InputError(f"loader is a {type(loader).__name__}: pass something that yields batches")
+    check_loss_given(loss, optimizer)
     asked, mode = mode, mode_of(model, mode)
     model = unwrapped(model)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch)
-    data, signal, skipped = _passes(model, batch, loader, mode=asked, output=output, loss=resolve_loss(loss))
+    data, signal, skipped = _passes(
+        model, batch, loader, mode=asked, output=output, loss=resolve_loss(loss), optimizer=optimizer
+    )
     examined = Examined(model=model, mode=mode, places=from_data(model, data), data=data, signal=signal)
     return Check(
         name=name or type(model).__name__,
@@ -111,6 +118,7 @@ def _passes(
     mode: str | None,
     output: str | int | None,
     loss: Loss | None,
+    optimizer: Optimizer | None,
 ) -> tuple[DataSeen, Signal | None, list[tuple[str, str]]]:
     """Make the pass over the data, then that of values and gradients; return both, and what was left out and why.
 
@@ -128,7 +136,7 @@ def _passes(
     if broken:
         where, what = next(iter(broken.items()))
         return data, None, [*skipped, ("values and gradients by depth", f"{where} {what}")]
-    signal = watch_signal(model, batch, mode=mode, output=output, loss=loss, units=data.units)
+    signal = watch_signal(model, batch, mode=mode, output=output, loss=loss, optimizer=optimizer, units=data.units)
     signal = replace(signal, dependence=compare_samples(model, batch))
     skipped += [] if signal.reason is None else [("gradients by depth", signal.reason)]
     return data, signal, skipped

@@ -85,6 +85,12 @@ def resolve_loss(loss: Any) -> Any:
     return LOSSES[name]
 
 
+def check_loss_given(loss: Any, optimizer: Any) -> None:
+    """Refuse an optimizer without a loss: its step needs the gradient of one."""
+    if optimizer is not None and loss is None:
+        raise InputError('optimizer= needs loss=: pass it too, as in check(model, (x, y), loss="cross_entropy")')
+
+
 class LossListener(TorchFunctionMode):
     """Sees the calls of losses, in the user's loss or inside the model."""
 

@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..core.codec import Part
 from ..core.cost import count
 from ..core.threads import uncompiled
-from ..core.untouched import untouched
+from ..core.untouched import random_state, seed_random, untouched
 from ..graph.call import Call, arguments
 from ..listening.calls import float_tensors
 from ..listening.listener import ForwardListener
@@ -40,6 +40,7 @@ class SampleFacts(Part):
         mixed_at: the first module whose output for one sample moves with another sample; `None` if there is none.
         certain: whether labels show that the first dimension counts samples.
         idle: the arguments that the output does not depend on, by name, each with the first module that reads it.
+        random: whether the first output differs from sample to sample and does not depend on any argument.
         forwards: passes of at most seven samples that this took.
     """
 
@@ -47,6 +48,7 @@ class SampleFacts(Part):
     mixed_at: str | None = None
     certain: bool = False
     idle: tuple[tuple[str, str], ...] = ()
+    random: bool = False
     forwards: int = 0
 
 
@@ -71,7 +73,7 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
     if all(bool((leaf == leaf[:1]).all()) for leaf in tensors):
         return SampleFacts(identical=True)
     few, training, run = call.first(min(samples, FEW_SAMPLES)), model.training, _Runs(model)
-    mixed, idle = None, dict[str, str]()
+    mixed, idle, random = None, dict[str, str](), False
     with uncompiled(), torch.no_grad():
         with untouched(model, "eval"):
             plain, again = run(few), run(few)
@@ -79,6 +81,7 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
             if pure:
                 mixed = _first_mixed(plain, run(few.changed(lambda leaf: torch.cat([leaf[1:2], leaf[1:]]))), few.count)
                 idle = _idle_arguments(run, few, plain)
+                random = run.draws and _is_random(_ends(plain)[0], _ends(run(few.rolled()))[0])
         if idle and training:  # some arguments are read in training alone
             with untouched(model, "train"):
                 in_training = _idle_arguments(run, few, run(few))
@@ -90,6 +93,7 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
         mixed_at=mixed,
         certain=_labels_count_samples(model, call, batch),
         idle=tuple(idle.items()),
+        random=random,
         forwards=run.forwards,
     )
 
@@ -100,12 +104,17 @@ def _has_table_of(model: nn.Module, samples: int) -> bool:
 
 
 def _labels_count_samples(model: nn.Module, call: Call, batch: Any) -> bool:
-    """Whether there are labels, as many as the first dimension counts; in recurrent models that may be time steps."""
+    """Whether the first dimension counts samples for sure: it is that of images, or there are as many labels.
+
+    In recurrent models it may be that of time steps.
+    """
     labels = batch[1] if isinstance(batch, Sequence) and len(call.args) < len(batch) else None
     time_first = any(
         vars(module).get("batch_first", True) is False or isinstance(module, nn.RNNCellBase)
         for module in model.modules()
     )
+    if labels is None:
+        return all(tensor.ndim > 3 for _, tensor in call.variables) and bool(call.variables)  # images
     if not isinstance(labels, Tensor) or labels.shape[:1] != (call.count,):
         return False
     return not time_first or labels.numel() == call.count
@@ -116,17 +125,19 @@ Outputs = list[tuple[str, Tensor]]
 
 
 class _Runs:
-    """Runs a model on a few samples, each time with the same random numbers, and counts how often."""
+    """Runs a model on a few samples, each time with the same random numbers; counts how often, and sees if it draws."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.model, self.forwards = model, 0
+        self.model, self.forwards, self.draws = model, 0, False
 
     def __call__(self, call: Call) -> Outputs:
         listener, copy = _OutputListener(self.model), call.changed(torch.clone)  # a model may write to what it is given
         self.forwards += 1
-        torch.manual_seed(0)
+        seed_random(self.model)
+        before = random_state(self.model)
         with listener.listening():
             self.model(*copy.args, **copy.kwargs)
+        self.draws = not torch.equal(before, random_state(self.model))
         return listener.outputs
 
 
@@ -166,6 +177,11 @@ def _first_mixed(plain: Outputs, changed: Outputs, samples: int) -> str | None:
         if before.shape[:1] == (samples,) and _moved(before[1:], after[1:])
     ]
     return moved[0] if "" in moved else None
+
+
+def _is_random(plain: Tensor, rolled: Tensor) -> bool:
+    """Whether an output differs from sample to sample, and stays as it is when all samples move by a place."""
+    return plain.ndim > 0 and not _moved(plain, rolled) and _moved(plain, plain.roll(1, 0))
 
 
 def _idle_arguments(run: _Runs, call: Call, plain: Outputs) -> dict[str, str]:

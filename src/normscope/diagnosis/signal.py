@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..core.codec import JsonForm, Part
+from .descent_pass import StepFacts
 from .loss_facts import LossFacts
 from .sample_pass import SampleFacts
 
@@ -44,9 +45,11 @@ class SignalRow(Part):
         dead: ReLU: the share of channels that were positive for no sample of the data.
         sample_deviation: how much the values of one sample differ from those of another: the deviation over the
             samples, as a root mean square over all entries; 0 if the layer hands on the same for every sample.
+        silent: inputs and embeddings: of the places (columns, positions or pixels) whose values differ from sample to
+            sample, the share whose gradient is exactly zero for every sample.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(sparse=("sample_deviation",))
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=("sample_deviation", "silent"))
 
     path: str
     kind: str
@@ -63,6 +66,7 @@ class SignalRow(Part):
     saturated: float | None = None
     dead: float | None = None
     sample_deviation: float | None = None
+    silent: float | None = None
 
     @property
     def largest(self) -> float | None:
@@ -165,10 +169,21 @@ class Signal(Part):
         loss_value: the loss, where one was given.
         dependence: how outputs depend on samples and arguments, where that was looked at.
         outputs: how many outputs were differentiated together.
+        steps: what a step along the gradient of the loss does, where there is a loss.
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(
-        sparse=("parameters", "feeds", "linear_feeds", "loss", "columns", "dependence", "loss_value", "outputs")
+        sparse=(
+            "parameters",
+            "feeds",
+            "linear_feeds",
+            "loss",
+            "columns",
+            "dependence",
+            "loss_value",
+            "outputs",
+            "steps",
+        )
     )
 
     rows: tuple[SignalRow, ...]
@@ -185,6 +200,7 @@ class Signal(Part):
     dependence: SampleFacts | None = None
     loss_value: float | None = None
     outputs: int = 1
+    steps: StepFacts | None = None
 
     @property
     def inputs(self) -> tuple[SignalRow, ...]:
@@ -202,6 +218,15 @@ class Signal(Part):
         own = own if call is None else own[call : call + 1]
         feeds = {feed for number in own if number < len(self.feeds) for feed in self.feeds[number]}
         return frozenset(self.rows[feed].path for feed in feeds)
+
+    def passing(self, path: str, kind: str, call: int) -> float:
+        """Return the size of what one call of a layer hands on over that of what it reads; 1 where nobody can tell."""
+        own = [number for number, row in enumerate(self.rows) if (row.path, row.kind) == (path, kind)][call : call + 1]
+        feeds = self.feeds[own[0]] if own and own[0] < len(self.feeds) else ()
+        if len(feeds) != 1:
+            return 1.0
+        after, before = self.rows[own[0]].root_mean_square, self.rows[feeds[0]].root_mean_square
+        return after / before if after is not None and before else 1.0
 
     def __iter__(self) -> Iterator[SignalRow]:
         return iter(self.rows)

@@ -8,23 +8,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..core.cost import count
 from ..core.errors import InputError, describe_error
 from ..core.log10 import log10
 from ..core.threads import ignore_warnings, uncompiled
-from ..core.untouched import on_copies, untouched
+from ..core.untouched import on_copies, seed_random, untouched
 from ..graph.call import ALL_OUTPUTS, Call, arguments, select
 from ..listening.calls import EMBEDDINGS, NORMALIZERS, RELUS, FunctionCall, Site, float_tensors
 from ..listening.listener import ForwardListener
 from .autograd_flow import Feed, find_feeds, reached_parameters
+from .descent_pass import StepFacts, try_steps
 from .examined import UnitsOverData
 from .loss_facts import LossFacts, LossListener
 from .signal import (
@@ -67,6 +70,7 @@ def watch_signal(
     mode: str | None = None,
     output: str | int | None = None,
     loss: Loss | None = None,
+    optimizer: Optimizer | None = None,
     units: Mapping[Site, UnitsOverData] | None = None,
 ) -> Signal:
     """Run a model forward and backward on a batch and summarise the values and gradients of every layer.
@@ -80,6 +84,7 @@ def watch_signal(
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
         output: which output is differentiated; without it the usual one, or all floats that are returned.
         loss: from the output, and the labels where the batch is a pair of inputs and labels, to a scalar.
+        optimizer: the user's; with a loss it is looked at what its next step would do.
         units: the ReLUs over the data, for the share of dead channels.
 
     Returns:
@@ -93,6 +98,7 @@ def watch_signal(
         stack.enter_context(untouched(model, mode))
         stack.enter_context(uncompiled())
         stack.enter_context(ignore_warnings("Converting a tensor with requires_grad=True"))  # a branch on a value
+        stack.enter_context(ignore_warnings("Full backward hook is firing"))  # a hook of the user's
         samples = next((leaf.shape[0] for leaf in call.leaves if isinstance(leaf, Tensor) and leaf.ndim), 1)
         listener, reason = _SignalListener(model, samples), None
         try:
@@ -106,10 +112,15 @@ def watch_signal(
         if failed:
             listener = _SignalListener(model, samples)
             _without_gradient(listener, call)
+        steps = None
+        if loss is not None and listener.of_parameters and listener.loss_value is not None:
+            steps = _steps(listener, call, batch, output, loss, float(listener.loss_value), optimizer)
     rows = listener.rows({} if units is None else units)
     forwards, backwards = 1 + failed, int(reason is None)
     count("passes", forwards * call.count)
     count("backwards", backwards * call.count)
+    if steps is not None:
+        forwards, backwards = forwards + steps.forwards, backwards + steps.backwards
     return Signal(
         rows=rows,
         gradient_of=RANDOM if loss is None else LOSS,
@@ -124,7 +135,34 @@ def watch_signal(
         columns=listener.columns(),
         loss_value=None if listener.loss_value is None else float(listener.loss_value),
         outputs=listener.outputs,
+        steps=steps,
     )
+
+
+def _steps(
+    listener: _SignalListener,
+    call: Call,
+    batch: Any,
+    output: str | int | None,
+    loss: Loss,
+    value: float,
+    optimizer: Optimizer | None,
+) -> StepFacts:
+    """Try steps along the gradients that the backward has left."""
+
+    def loss_of(made: Any, samples: slice) -> Tensor:
+        labels = [v[samples] if isinstance(v, Tensor) and v.ndim else v for v in _labels(batch, call)]
+        return _loss_of(loss, made, _outputs(made, output), labels)
+
+    names = {id(parameter): name for name, parameter in listener.model.named_parameters()}
+    gradients = {names[key]: gradient for key, gradient in listener.of_parameters.items()}
+    with on_copies(listener.model):
+        return try_steps(listener.model, call, loss_of, gradients, value, optimizer)
+
+
+def _labels(batch: Any, call: Call) -> Sequence[Any]:
+    """Return the labels in a list, which is empty where the batch is no pair of inputs and labels."""
+    return batch[1:2] if isinstance(batch, Sequence) and len(call.args) < len(batch) else ()
 
 
 def _both_ways(
@@ -132,11 +170,12 @@ def _both_ways(
 ) -> str | None:
     """Run one forward and one backward; return why there is no backward, if there is none."""
     with torch.enable_grad(), on_copies(listener.model):
+        seed_random(listener.model)
         with LossListener() as losses:
             made = listener.forward(call)
             outputs = _outputs(made, output)
             listener.outputs = len(outputs)
-            objective = outputs if loss is None else [_loss_of(loss, made, outputs, batch, call)]
+            objective = outputs if loss is None else [_loss_of(loss, made, outputs, _labels(batch, call))]
             listener.loss_value = None if loss is None else objective[0].detach()
         listener.loss = losses.facts()
         listener.read_graph(objective if loss is not None else float_tensors(made))
@@ -167,9 +206,8 @@ def _outputs(made: Any, output: str | int | None) -> list[Tensor]:
         return float_tensors(made)
 
 
-def _loss_of(loss: Loss, made: Any, outputs: Sequence[Tensor], batch: Any, call: Call) -> Tensor:
+def _loss_of(loss: Loss, made: Any, outputs: Sequence[Tensor], labels: Sequence[Any]) -> Tensor:
     """Return the loss of the user's function."""
-    labels = batch[1:2] if isinstance(batch, Sequence) and len(call.args) < len(batch) else ()
     try:
         value = loss(outputs[0] if len(outputs) == 1 else made, *labels)
     except Exception as error:
@@ -198,11 +236,13 @@ class _SignalListener(ForwardListener):
         self._functions: list[Any] = []  # autograd's node of every row
         self._used: set[int] = set()
         self._reached: set[int] = set()
-        self._of_parameters: dict[int, Tensor] = {}
+        self.of_parameters: dict[int, Tensor] = {}  # gradients by the parameter's id
         self._heard: list[tuple[Site, tuple[int, ...], torch.dtype, Tensor]] = []
         self._gradients: dict[int, Tensor] = {}
         self._leaves: list[Tensor] = []
         self._end: list[Tensor] = []
+        self._differing: dict[int, list[Tensor]] = {}  # places of inputs and embeddings that differ between samples
+        self._silent: dict[int, Tensor] = {}
         self._held: dict[int, tuple[Tensor, int]] = {}  # by address; autograd holds nearly all of them anyway
 
     def forward(self, call: Call) -> Any:
@@ -234,7 +274,7 @@ class _SignalListener(ForwardListener):
         gradients = torch.autograd.grad(objective, [*leaves, *trained], signs, allow_unused=True)
         for parameter, gradient in zip(trained, gradients[len(leaves) :], strict=True):
             if gradient is not None:
-                self._of_parameters[id(parameter)] = _norm(gradient)
+                self.of_parameters[id(parameter)] = gradient
         return None
 
     def read_graph(self, outputs: Sequence[Tensor]) -> None:
@@ -245,7 +285,7 @@ class _SignalListener(ForwardListener):
 
     def forget_gradients(self) -> None:
         """Drop what a backward that did not end has left."""
-        self._gradients, self._end = {}, []
+        self._gradients, self._end, self.of_parameters, self._silent = {}, [], {}, {}
 
     def after_call(self, call: FunctionCall, result: Any) -> Any:
         """Hear what a layer's function returns; an embedding starts a graph, as a float input does."""
@@ -293,10 +333,16 @@ class _SignalListener(ForwardListener):
             self._held.clear()
         self._held[made.data_ptr()] = made, made._version
         if made.requires_grad:
+            if site[1] in (INPUT, "embedding") and len(made) == self._samples:
+                self._differing[len(self._heard) - 1] = _by_place(made.detach() - made.detach()[:1])
             made.register_hook(partial(self._returned, len(self._heard) - 1))
 
     def _returned(self, index: int, gradient: Tensor) -> None:
         self._gradients[index] = _norm(gradient)
+        if index in self._differing:
+            pairs = zip(self._differing[index], _by_place(gradient.detach()), strict=True)
+            shares = [(differs & ~read).sum() / differs.sum().clamp(min=1) for differs, read in pairs]
+            self._silent[index] = torch.stack(shares).amax() if shares else gradient.new_zeros(())
 
     def columns(self) -> tuple[WidestColumn | None, ...]:
         """Fetch what is to be said of the columns of the inputs."""
@@ -312,7 +358,9 @@ class _SignalListener(ForwardListener):
         held = [(n, p) for n, p in self.model.named_parameters() if not is_lazy(p) and p.numel() and not p.is_meta]
         none = torch.full((1,), -1.0, dtype=torch.float64)
         fetched = _fetched([_parameter_statistics(p) for _, p in held])
-        norms = _fetched([self._of_parameters.get(id(p), none).reshape(1) for _, p in held])
+        norms = _fetched(
+            [_norm(self.of_parameters[id(p)]).reshape(1) if id(p) in self.of_parameters else none for _, p in held]
+        )
         return tuple(
             ParameterRow(
                 name=name,
@@ -343,8 +391,13 @@ class _SignalListener(ForwardListener):
         count = len(self._heard)
         end = math.hypot(*(norm for (norm,) in fetched[count + len(indices) :]))
         gradients = {index: norm for index, (norm,) in zip(indices, fetched[count:])}
+        shares = _fetched([share.double().reshape(1) for share in self._silent.values()])
+        silent = {index: share for index, (share,) in zip(self._silent, shares, strict=True)}
         return tuple(
-            _row(site, shape, dtype, fetched[k], _relative(gradients.get(k), end), units.get(site))
+            replace(
+                _row(site, shape, dtype, fetched[k], _relative(gradients.get(k), end), units.get(site)),
+                silent=silent.get(k),
+            )
             for k, (site, shape, dtype, _) in enumerate(self._heard)
         )
 
@@ -517,6 +570,14 @@ def _parameter_statistics(parameter: Tensor) -> Tensor:
         vector = vector / torch.linalg.vector_norm(vector).clamp(min=1e-300)
     share = (rows @ vector).square().sum() / rows.square().sum().clamp(min=1e-300)
     return torch.stack([square.sqrt(), least, greatest, between, share])
+
+
+def _by_place(values: Tensor) -> list[Tensor]:
+    """Return where values are not zero for any sample: by column, by position and feature, or by pixel."""
+    there = (values != 0).any(0)
+    if there.ndim == 2:
+        return [there.any(1), there.any(0)]
+    return [there.any(0)] if there.ndim > 2 else [there] if there.ndim else []
 
 
 @torch.no_grad()

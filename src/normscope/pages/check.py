@@ -32,8 +32,45 @@ def check_document(check: Check, *, brief: bool = False) -> Document:
     opening = Text(heading="" if brief else "Verdict", body=check.verdict, lead=True)
     cards: list[Block] = [*notices(check.findings)]
     depth = [] if brief or not shown else [Text(heading="Signal by depth")]
-    blocks: tuple[Block, ...] = (opening, Text(body=about), *cards, *depth, *shown, parameter_totals(check), *rest)
+    loss = [Text(heading="" if brief else "Loss", body=told)] if (told := loss_words(check.signal)) else []
+    blocks: tuple[Block, ...] = (
+        opening,
+        Text(body=about),
+        *cards,
+        *loss,
+        *depth,
+        *shown,
+        parameter_totals(check),
+        *rest,
+    )
     return Document(title=f"Check of {check.name}", blocks=blocks)
+
+
+def loss_words(signal: Signal | None) -> str:
+    """Return what is to be said of the loss and of a step along its gradient; empty without a loss."""
+    if signal is None or signal.loss_value is None:
+        return ""
+    facts, steps = signal.loss, signal.steps
+    told = [f"The loss is {signal.loss_value:.4g}"]
+    if facts is not None and facts.blind is not None:
+        told[0] += f"; the best constant output has {facts.blind:.4g}"
+    if facts is not None and facts.accuracy is not None and facts.largest_class is not None:
+        told.append(f"The accuracy is {facts.accuracy:.0%}, and the largest class has {facts.largest_class:.0%}")
+    if steps is not None and steps.fall is not None:
+        told.append(
+            f"A short step along the gradient lowers the loss by {steps.fall:.0%} of what the gradient promises"
+        )
+        if steps.stable_rate is not None:
+            told[-1] += f", which allows plain SGD a learning rate of at most {steps.stable_rate:.2g}"
+    if steps is not None and steps.agreement is not None:
+        told.append(
+            f"The gradients of the two halves of the batch agree with a cosine of {steps.agreement:.2f} (1: no noise)"
+        )
+    if steps is not None and steps.next_loss is not None and steps.rate is not None:
+        told.append(
+            f"One step of {steps.optimizer} at a rate of {steps.rate:.3g} takes the loss to {steps.next_loss:.4g}"
+        )
+    return ". ".join(told) + "."
 
 
 READING = (

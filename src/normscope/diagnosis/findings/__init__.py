@@ -47,6 +47,7 @@ from .saturated import saturated_units
 from .scale import half_precision, input_scale, one_column
 from .spectral import spectral_norm_off
 from .statistics_sets import small_batch, stale_statistics, tiny_sets
+from .steps import loss_rises, next_step, wrong_parameters
 from .structure import constant_output, hidden_softmax, missing_activation
 
 LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
@@ -64,6 +65,7 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     samples_mixed,
     input_ignored,
     gradient_mismatch,
+    wrong_parameters,
     cut_gradient,
     unused_parameters,
     equal_units,
@@ -99,6 +101,8 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     redundant_bias,
     not_lipschitz,
     loose_bound,
+    loss_rises,
+    next_step,
     no_better_than_constant,
 )
 """Every finding; what stands earlier is more likely the cause of what stands later."""

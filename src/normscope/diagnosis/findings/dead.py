@@ -38,6 +38,8 @@ FAR_BELOW = 3.0
 """A bias that lies this many deviations below zero keeps its channel off for nearly every input."""
 BIASED_OFF = 0.3
 """A share that is off by a bias is no chance."""
+LITTLE_PASSES = 0.03
+"""The size of what a ReLU hands on beside what it reads: half of a centred signal is 0.7."""
 CENTRED_OFF = 0.3
 """After BatchNorm every channel is centred over the data, and a random layer has no dead units at all."""
 
@@ -242,17 +244,19 @@ def dead_relu(examined: Examined) -> Iterator[Finding]:
     fresh = is_fresh(examined.model)
     for (path, _, call), units in data.units.items():
         count, size = int(units.dead.sum()), units.dead.numel()
-        if count:
+        passing = 1.0 if examined.signal is None else examined.signal.passing(path, "relu", call)
+        if count or passing < LITTLE_PASSES:
             before = frozenset() if examined.signal is None else examined.signal.paths_before(path, "relu", call)
             chance = (2.0 if fresh else 1.0) * math.sqrt(0.25 / size)
             limit = CENTRED_OFF if before and before <= centred else HALF_OFF + chance
             many = count == size or count / size > limit
-            cause = _bias_below(examined, before, units.dead) if many or count / size > BIASED_OFF else None
-            many = many or cause is not None
-            yield _dead_relu(examined.name_place(path, before), units.dead, data.samples, many, cause)
+            off = units.dead if passing >= LITTLE_PASSES else torch.ones_like(units.dead)
+            cause = _bias_below(examined, before, off) if many or off.double().mean() > BIASED_OFF else None
+            many = many or cause is not None or passing < LITTLE_PASSES
+            yield _dead_relu(examined.name_place(path, before), units.dead, data.samples, many, cause, passing)
 
 
-def _dead_relu(where: str, dead: Tensor, samples: int, many: bool, cause: _Bias | None) -> Finding:
+def _dead_relu(where: str, dead: Tensor, samples: int, many: bool, cause: _Bias | None, passing: float) -> Finding:
     """The finding about the dead channels of one ReLU: a warning if they are many, with the bias that causes it."""
     count, size = int(dead.sum()), dead.numel()
     advice = "Some are normal, above all where samples are much alike; watch that they do not become more."
@@ -269,7 +273,9 @@ def _dead_relu(where: str, dead: Tensor, samples: int, many: bool, cause: _Bias 
         where=where,
         seen=f"{pluralise(count, 'channel')} of {size:,} ({percent(count / size)}) of the ReLU "
         f"in {f'`{where}`' if where else 'the model'} {'was' if count == 1 else 'were'} positive for none of "
-        f"{samples:,} samples." + ("" if cause is None else f" {cause.said}"),
+        f"{samples:,} samples."
+        + (f" It hands on {percent(passing)} of the size of what reaches it." if passing < LITTLE_PASSES else "")
+        + ("" if cause is None else f" {cause.said}"),
         why="A ReLU that is never positive outputs zero and passes no gradient, so the weights before it stop "
         "learning.",
         advice=advice,

@@ -27,6 +27,8 @@ RECURRENT = ("lstm", "gru", "rnn")
 MOST_GAIN = {"lstm": 4.0, "gru": 4.0, "rnn": 2.0}
 LEAST_GAIN = 0.05
 """Root mean square times root of the width: torch's default gives 0.58, an orthogonal matrix 1; gates allow more."""
+MOST_GROWTH = 1e4
+"""Of the state of ReLUs over a whole sequence."""
 LARGE_EMBEDDING = 30.0
 """Root mean square: torch starts at 1, transformers at 0.02."""
 BRANCH = 50.0
@@ -383,13 +385,16 @@ def recurrent_scale(examined: Examined) -> Iterator[Finding]:
     signal = examined.signal
     if signal is None:
         return
-    kinds = {row.path: row.kind for row in signal.layers if row.kind in RECURRENT}
+    rows = {row.path: row for row in signal.layers if row.kind in RECURRENT}
     for row in signal.parameters:
-        kind = kinds.get(row.module)
-        if kind is None or "weight_hh" not in row.name:
+        layer = rows.get(row.module)
+        if layer is None or "weight_hh" not in row.name:
             continue
-        gain = row.root_mean_square * math.sqrt(row.shape[-1])
-        if LEAST_GAIN <= gain <= MOST_GAIN[kind]:
+        gain, most = row.root_mean_square * math.sqrt(row.shape[-1]), MOST_GAIN[layer.kind]
+        module = examined.model.get_submodule(row.module)
+        if getattr(module, "mode", "") == "RNN_RELU":  # nothing limits its values
+            most = MOST_GROWTH ** (1.0 / layer.shape[-2 if getattr(module, "batch_first", False) else 0])
+        if LEAST_GAIN <= gain <= most:
             continue
         grows = gain > 1.0
         yield Finding(

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from ...core.finding import Finding, Severity
 from ...report.words import listed, pluralise
 from ..examined import Examined
 from ..sample_pass import SampleFacts
+from ..signal import Signal
+from .finding_words import percent
+
+MOST_SILENT = 0.5
+"""A share of the places of an input that may go unread: strides and borders leave some."""
 
 
 def constant_input(examined: Examined) -> Iterator[Finding]:
@@ -50,27 +56,61 @@ def samples_mixed(examined: Examined) -> Iterator[Finding]:
 
 
 def input_ignored(examined: Examined) -> Iterator[Finding]:
-    """An argument of the model that its output does not depend on."""
+    """An argument of the model, or most places of one, that its output does not depend on."""
     facts, signal = _facts(examined), examined.signal
-    if facts is None or signal is None or not facts.idle:
+    if signal is None:
         return
+    yield from _silent_places(signal)
+    if facts is None:
+        return
+    if facts.random:
+        yield _ignored(
+            "input",
+            "The output differs from sample to sample, and it is the same with other inputs: it is drawn at random.",
+            "Look where the random numbers are drawn: the values that the network computed must go in (mean plus "
+            "deviation times noise).",
+        )
     zeros = [row.name for row in signal.parameters if row.used and row.is_zero and not row.name.endswith("bias")]
     for name, reader in facts.idle:
-        yield Finding(
-            code="input-ignored",
-            severity=Severity.INFO if zeros else Severity.WARNING,
-            where=reader or name,
-            seen=f"The output does not depend on the argument {name!r}: given the values of other samples it stays the "
+        yield _ignored(
+            reader or name,
+            f"The output does not depend on the argument {name!r}: given the values of other samples it stays the "
             "same."
             + (f" `{reader}` reads it." if reader else "")
             + (f" {listed([f'`{row}`' for row in zeros], most=2)} hold zeros alone." if zeros else ""),
-            why="What should steer the network has no influence on it, and what reads it learns nothing.",
-            advice="This condition has no effect on the output: look on its way for a factor of zero or far too small "
+            "This condition has no effect on the output: look on its way for a factor of zero or far too small "
             "a scale, a mask that hides it (invert the mask?), an argument that is overwritten, a detach."
             if not zeros
             else "A layer that starts at zero opens with the first steps: nothing to do for a fresh model.",
-            numbers={},
+            Severity.INFO if zeros else Severity.WARNING,
         )
+
+
+def _silent_places(signal: Signal) -> Iterator[Finding]:
+    """Inputs and embeddings of which the output reads few places, though the others differ from sample to sample."""
+    attention = next((row.path for row in signal.layers if row.kind == "attention"), None)
+    for row in signal.rows:
+        if row.silent is not None and row.silent > MOST_SILENT and row.log10_gradient not in (None, -math.inf):
+            yield _ignored(
+                attention or row.path,
+                f"{percent(row.silent)} of the places of `{row.path}` that differ from sample to sample (columns, "
+                "positions or pixels) have no influence on the output.",
+                "Check the mask of the attention, if there is one: in torch's key_padding_mask and attn_mask True "
+                "hides a place, in others it shows one; invert it. Otherwise look for an index, a slice or a stride "
+                "that skips places. If the output is meant to read a few places, there is nothing to do.",
+            )
+
+
+def _ignored(where: str, seen: str, advice: str, severity: Severity = Severity.WARNING) -> Finding:
+    return Finding(
+        code="input-ignored",
+        severity=severity,
+        where=where,
+        seen=seen,
+        why="What should steer the network has no influence on it, and what reads it learns nothing.",
+        advice=advice,
+        numbers={},
+    )
 
 
 def _facts(examined: Examined) -> SampleFacts | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ...core.finding import Finding, Severity
 from ..examined import Examined
+from ..loss_facts import is_fresh
 from ..signal import SignalRow
 from .depth import WEIGHTS
 from .finding_words import figures, percent
@@ -28,7 +29,9 @@ NEARLY_ALL = 0.9
 def saturated_units(examined: Examined) -> Iterator[Finding]:
     """Sigmoid, tanh and softmax inside the network of which most lie in their flat parts."""
     signal, runs = examined.signal, Counter[tuple[str, str]]()
-    for row in _hidden(() if signal is None else signal.layers):
+    layers = () if signal is None else signal.layers
+    fresh_outputs = layers[_last_weight(layers) :] if signal and signal.parameters and is_fresh(examined.model) else ()
+    for row in (*layers[: _last_weight(layers)], *(r for r in fresh_outputs if r.kind in ("sigmoid", "tanh"))):
         call = runs[row.path, row.kind]
         runs[row.path, row.kind] += 1
         if row.saturated is None or not row.saturated > MOST[row.kind]:
@@ -41,7 +44,7 @@ def saturated_units(examined: Examined) -> Iterator[Finding]:
             continue
         yield Finding(
             code="saturated-units",
-            severity=Severity.WARNING if row.saturated > NEARLY_ALL else Severity.INFO,
+            severity=Severity.WARNING if row.saturated > NEARLY_ALL or row in fresh_outputs else Severity.INFO,
             where=path,
             seen=f"{percent(row.saturated)} of the {_counted(row)} of the {row.kind} in {where} "
             "lie within 1 % of its limits.",
@@ -75,7 +78,6 @@ def _counted(row: SignalRow) -> str:
     return "gates of one kind" if row.kind in ("lstm", "gru") else "values"
 
 
-def _hidden(rows: Sequence[SignalRow]) -> list[SignalRow]:
-    """Return the rows that a weight layer comes after: the others are outputs, which may well be certain."""
-    last = max((k for k, row in enumerate(rows) if row.kind in WEIGHTS), default=0)
-    return list(rows[:last])
+def _last_weight(rows: Sequence[SignalRow]) -> int:
+    """Return the number of the last weight layer: what comes after it are outputs, which may well be certain."""
+    return max((k for k, row in enumerate(rows) if row.kind in WEIGHTS), default=0)

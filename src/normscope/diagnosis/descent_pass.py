@@ -1,0 +1,219 @@
+"""`try_steps`: does a step along the gradient lower the loss, and what would one step of the user's optimizer do?
+
+The gradient is the one that the pass over values and gradients took. A short step along it shows how far the loss falls
+beside what the gradient promises; the difference is the curvature along the gradient. The gradients of two halves of
+the batch show how much of it is noise. A copy of the optimizer makes the user's own step, on copies of the weights.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.optim import Optimizer
+
+from ..core.codec import JsonForm, Part
+from ..core.cost import count
+from ..core.untouched import seed_random
+from ..graph.call import Call
+
+SHORT_STEP = 0.01
+"""The fall of the loss that a short step promises, as a share of the loss: far above rounding, and nearly straight."""
+SHORTER = 0.01
+"""By this factor the step is made shorter where the loss rose."""
+Gradients = Mapping[str, Tensor]
+"""By the name of the parameter."""
+LossOf = Callable[[Any, slice], Tensor]
+"""From what the model returns for some samples of the batch, and their places, to the loss."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFacts(Part):
+    """What a step along the gradient of the loss does.
+
+    Attributes:
+        loss: the loss before.
+        fall: the fall of the loss in a short step along the gradient, over that which the gradient promises: 1 is a
+            straight slope, below 0 the loss rose.
+        curvature: the second derivative of the loss along the gradient, of unit length.
+        agreement: the cosine between the gradients of the two halves of the batch; `None` where it cannot be halved.
+        optimizer: the class of the optimizer, if there is one.
+        rate: its largest learning rate.
+        promised_fall: the fall of the loss in one step of the optimizer, if the loss were straight.
+        next_loss: the loss after that step.
+        decay: the share by which weight decay shrinks the weights in one step, at most.
+        outside: trainable parameters that the optimizer does not hold.
+        foreign: how many parameters it holds that are none of the model's.
+        forwards, backwards: passes over the batch that this took.
+    """
+
+    JSON: ClassVar[JsonForm] = JsonForm(
+        sparse=(
+            "optimizer",
+            "rate",
+            "promised_fall",
+            "next_loss",
+            "decay",
+            "outside",
+            "foreign",
+            "forwards",
+            "backwards",
+        )
+    )
+
+    loss: float
+    fall: float | None = None
+    curvature: float | None = None
+    agreement: float | None = None
+    optimizer: str | None = None
+    rate: float | None = None
+    promised_fall: float | None = None
+    next_loss: float | None = None
+    decay: float | None = None
+    outside: tuple[str, ...] = ()
+    foreign: int = 0
+    forwards: int = 0
+    backwards: int = 0
+
+    @property
+    def stable_rate(self) -> float | None:
+        """The rate above which plain steps along the gradient climb; None where the loss does not curve upwards."""
+        return 2.0 / self.curvature if self.curvature is not None and self.curvature > 0.0 else None
+
+
+def try_steps(
+    model: nn.Module, call: Call, loss_of: LossOf, gradients: Gradients, value: float, optimizer: Optimizer | None
+) -> StepFacts:
+    """Try a short step along the gradient and one of the optimizer; to be called where the model is put back after.
+
+    Args:
+        model: in the mode in which the gradients were taken.
+        call: the whole batch.
+        loss_of: the user's loss.
+        gradients: those of the loss.
+        value: the loss.
+        optimizer: the user's; left as found.
+
+    Returns:
+        The facts; those that cannot be taken, because the model or the optimizer raises, are left out.
+    """
+    trial = _Trial(model, call, loss_of)
+    square = _dot(gradients, gradients)
+    facts: dict[str, Any] = {"loss": value}
+    if value > 0.0 and 0.0 < square < math.inf:
+        facts |= _attempt(lambda: _short_step(trial, gradients, value, square))
+        facts |= _attempt(lambda: {"agreement": _agreement(trial)})
+    if optimizer is not None:
+        facts |= _settings(model, optimizer)
+        facts |= _attempt(lambda: _own_step(trial, gradients, optimizer))
+    forwards, backwards = (round(samples / call.count) for samples in (trial.forward_samples, trial.backward_samples))
+    count("passes", trial.forward_samples)
+    count("backwards", trial.backward_samples)
+    return StepFacts(**facts, forwards=forwards, backwards=backwards)
+
+
+class _Trial:
+    """Takes the loss at other weights or on some of the samples, and counts the samples that ran."""
+
+    def __init__(self, model: nn.Module, call: Call, loss_of: LossOf) -> None:
+        self.model, self.call, self.loss_of = model, call, loss_of
+        self.forward_samples = self.backward_samples = 0
+
+    def loss(self, weights: Mapping[str, Tensor], samples: slice = slice(None)) -> Tensor:
+        """Return the loss with some parameters replaced."""
+        here = self.call.changed(lambda tensor: tensor[samples].clone())
+        self.forward_samples += here.count
+        seed_random(self.model)
+        return self.loss_of(functional_call(self.model, dict(weights), here.args, here.kwargs), samples)
+
+    def after(self, changes: Gradients, factor: float = 1.0) -> float:
+        """Return the loss with changes added to the weights."""
+        held = dict(self.model.named_parameters())
+        with torch.no_grad():
+            return float(self.loss({name: held[name] + factor * change for name, change in changes.items()}))
+
+
+def _attempt(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what can be measured: a model or an optimizer may refuse, which is no fault of it."""
+    try:
+        return measure()
+    except Exception:
+        return {}
+
+
+def _short_step(trial: _Trial, gradients: Gradients, value: float, square: float) -> dict[str, Any]:
+    """Return how far the loss falls; where it rises, how far it falls in a much shorter step."""
+    for promise in (SHORT_STEP * value, SHORTER * SHORT_STEP * value):
+        length = promise / square
+        fall = (value - trial.after(gradients, -length)) / promise
+        if fall > 0.0:
+            break
+    return {"fall": fall, "curvature": 2.0 * (1.0 - fall) / length if math.isfinite(fall) else None}
+
+
+def _agreement(trial: _Trial) -> float | None:
+    """Return the cosine between the gradients of the two halves of the batch."""
+    samples = trial.call.count
+    if samples < 4 or not all(len(leaf) == samples for leaf in trial.call.leaves if isinstance(leaf, Tensor)):
+        return None
+    trained = {name: p for name, p in trial.model.named_parameters() if p.requires_grad}
+    halves: list[dict[str, Tensor]] = []
+    for places in (slice(0, samples // 2), slice(samples // 2, samples)):
+        with torch.enable_grad():
+            loss = trial.loss({}, places)
+            gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+        halves.append({name: g for name, g in zip(trained, gradients, strict=True) if g is not None})
+    trial.backward_samples += samples
+    first, second = halves
+    size = math.sqrt(_dot(first, first) * _dot(second, second))
+    return _dot(first, second) / size if 0.0 < size < math.inf else None
+
+
+def _settings(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+    """Return what the optimizer holds, and its rate and decay."""
+    trained = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
+    own = {id(p) for p in model.parameters()}
+    held = [id(p) for group in optimizer.param_groups for p in group["params"]]
+    rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
+    decays = [float(group.get("weight_decay", 0.0)) * float(group.get("lr", 0.0)) for group in optimizer.param_groups]
+    return {
+        "optimizer": type(optimizer).__name__,
+        "rate": max(rates, default=None),
+        "decay": max(decays, default=None),
+        "outside": tuple(name for key, name in trained.items() if key not in set(held)),
+        "foreign": sum(key not in own for key in held),
+    }
+
+
+def _own_step(trial: _Trial, gradients: Gradients, optimizer: Optimizer) -> dict[str, Any]:
+    """Let a copy of the optimizer make one step on copies of the weights; return the loss there."""
+    names = {id(p): name for name, p in trial.model.named_parameters()}
+    twin = copy.deepcopy(optimizer)
+    changes: dict[str, tuple[Tensor, Tensor]] = {}
+    for group, own in zip(twin.param_groups, optimizer.param_groups, strict=True):
+        for weight, parameter in zip(group["params"], own["params"], strict=True):
+            name = names.get(id(parameter))
+            gradient = None if name is None else gradients.get(name)
+            weight.grad = None if gradient is None else gradient.clone()
+            if name is not None:
+                changes[name] = weight, parameter
+    twin.step()
+    moved = {name: (weight - parameter).detach() for name, (weight, parameter) in changes.items()}
+    return {"promised_fall": -_dot(gradients, moved), "next_loss": trial.after(moved)}
+
+
+def _dot(one: Gradients, other: Gradients) -> float:
+    """Return the inner product over the parameters that both have; of complex ones the real part."""
+    products = [(_reals(one[name]) * _reals(other[name])).sum() for name in one if name in other]
+    return float(torch.stack(products).sum()) if products else 0.0
+
+
+def _reals(values: Tensor) -> Tensor:
+    """Return values in double precision, the parts of complex ones side by side."""
+    return (torch.view_as_real(values.detach().resolve_conj()) if values.is_complex() else values.detach()).double()
