@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.bounds.balls import sweep
-from normscope.bounds.balls.ball import Balls, affine_outcome
-from normscope.bounds.balls.ball_margins import LinearMargins
+from normscope.bounds.balls.ball import Balls, LinearMargins, affine_outcome
 from normscope.bounds.balls.enclosure import Enclosures, enclose
 from normscope.bounds.balls.sweep import Relaxation, below
 from normscope.bounds.captured import Captured

@@ -24,8 +24,7 @@ from ...core.untouched import untouched
 from ...graph.call import arguments, run
 from ...graph.ir import Graph
 from ..applied import multiplications, passes
-from ..balls.ball import Balls, RadiusOutcome
-from ..balls.ball_margins import LinearMargins
+from ..balls.ball import Balls, LinearMargins, RadiusOutcome
 from ..captured import Bounding, Captured
 from ..ellipsoids.ellipsoid_plan import plan
 from ..ellipsoids.optimised import Certified, optimise, with_rounding

@@ -149,8 +149,9 @@ class Attack:
                 break
             _, gap, slope = self.search.gradient(u, _rival_gap(labels, rivals))
             steep = slope.pow(2).sum(1)
-            if step == 0:
-                self._remember(owners, gap, steep)
+            if step == 0 and self.near is None:  # the linearised distance to the nearest rival: a guess of the radius
+                linear = torch.where(steep > 0, gap.abs() / steep.clamp(min=1e-30).sqrt(), math.inf).double()
+                self.near = torch.full_like(self.distance, math.inf).scatter_reduce(0, owners, linear, "amin")
             usable = (steep > 0) & steep.isfinite()
             scale = torch.where(usable, 1.0 / steep.clamp(min=1e-30), 0.0)[:, None]
             onto = -gap[:, None] * scale * slope
@@ -165,13 +166,6 @@ class Attack:
             shortest = torch.where(better, length, shortest)
             u = torch.where(wins[:, None], centre + 0.9 * (u - centre), u)
         self._offer(best, owners)
-
-    def _remember(self, owners: Tensor, gap: Tensor, steep: Tensor) -> None:
-        """Keep the linearised distance to the nearest rival: a first guess of the radius."""
-        linear = torch.where(steep > 0, gap.abs() / steep.clamp(min=1e-30).sqrt(), math.inf).double()
-        if self.near is None:
-            near = torch.full_like(self.distance, math.inf)
-            self.near = near.scatter_reduce(0, owners, linear, "amin")
 
     def _far(self) -> None:
         """Look further out where nothing was found."""
