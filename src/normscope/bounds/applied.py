@@ -197,8 +197,7 @@ def opened(graph: Graph, weights: Sequence[Applied]) -> Graph:
             )  # fmt: skip
             nodes.append(turn)
             ref = Ref(turn.name, turn.shape)
-        own = weight_of(node)
-        nodes.append(_replaced(node, lambda leaf, own=own, ref=ref: ref if leaf is own else leaf))
+        nodes.append(_pointed(node, weight_of(node), ref))
     inputs = [Input(name=weight.name, value=weight.value) for weight in weights]
     return dataclasses.replace(graph, inputs=(*graph.inputs, *inputs), nodes=tuple(nodes), samples=None)
 
@@ -220,6 +219,10 @@ def held(node: Node, constants: Mapping[str, Tensor]) -> Node:
     if not constants:
         return node
     return _replaced(node, lambda leaf: constants.get(leaf.name, leaf) if isinstance(leaf, Ref) else leaf)
+
+
+def _pointed(node: Node, weight: Tensor | None, ref: Ref) -> Node:
+    return _replaced(node, lambda leaf: ref if leaf is weight else leaf)
 
 
 def _replaced(node: Node, function: Callable[[Any], Any]) -> Node:
