@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from ...core.bracket import Bracket, Scope
 from ...core.errors import InputError, JacobianError
 from ...core.log10 import log10
+from ...core.log10 import norm as l2
+from ...core.threads import math_attention
+from ...graph.ir import Graph
 from ..captured import Bounding, Captured
-from ..point import JacobianNorms, batch_norms, first_samples
+from ..derivative import Products, differentiable
+from ..point import NOISES, JacobianNorms, batch_norms, first_samples
 from ..rungs import Rungs, bracket_of, upper_sides
 from ..segments import GraphSteps
 from .derivative import derivative
@@ -19,6 +24,8 @@ from .gains import product
 
 MAX_SAMPLES = 12
 """Samples of a batch at which the lower side is looked for."""
+STRETCHES = (4 / 3, 5 / 3, 7 / 5, 9 / 7)
+"""By which a direction is stretched to see how a product rounds otherwise."""
 
 
 def over_domain(captured: Captured, domain: Domain) -> Captured:
@@ -89,7 +96,23 @@ def with_steepest(captured: Captured, domain: Domain, bounding: Bounding, bracke
     points = norms.points[rows]
     lower = torch.where(domain.inside(points).cpu(), norms.lower[rows], 0.0)
     best = int(lower.argmax())
-    if not float(lower[best]) > 0:
+    point, direction = points[best], norms.directions[rows[best]].double()
+    gain = min(float(lower[best]), _gain_along(captured.double, point, direction))
+    if not gain > 0:
         return bracket
-    witness = points[best], norms.directions[rows[best]]
-    return replace(bracket, log10_lower=log10(float(lower[best])), witness=witness)
+    return replace(bracket, log10_lower=log10(gain), witness=(point, direction))
+
+
+def _gain_along(graph: Graph, point: Tensor, direction: Tensor) -> float:
+    """Return norm(J v) less how far it may be off, from products that are rounded in other ways: slopes may cancel.
+
+    Zero where an operator on the way is differentiated only once.
+    """
+    graph = differentiable(graph)
+    try:
+        with math_attention(), torch.enable_grad():
+            products = Products(lambda rows: graph.run(*graph.split(rows[0])).reshape(1, -1), point[None])
+            first, *others = (products.push(direction[None] * factor) / factor for factor in (1.0, *STRETCHES))
+    except (JacobianError, RuntimeError, NotImplementedError):
+        return 0.0
+    return float(l2(first)) * (1 - 1e-9) - NOISES * max(float(l2(first - other)) for other in others)
