@@ -21,9 +21,11 @@ from .open_more_images import (
     clouds,
     pixel_classes,
 )
+from .open_more_layers import Hourglass
 from .open_more_sequences import (
     DilatedBlock,
     Llama,
+    MaskedReader,
     Pointer,
     Reservoir,
     Routed,
@@ -33,6 +35,7 @@ from .open_more_sequences import (
     WaveNet,
     adapted_llama,
     needle_sentences,
+    padded_sentences,
     tags,
 )
 from .open_more_tables import (
@@ -60,6 +63,7 @@ from .parts import (
     SequenceClassifier,
     TransformerBlock,
     UNet,
+    as_pixels,
     blob_images,
     communities,
     discriminator,
@@ -570,7 +574,7 @@ def flow_close_to_the_identity() -> Case:
 @healthy(HEALTHY, family="CLIP")
 def towers_with_a_learned_scale() -> Case:
     torch.manual_seed(948)
-    return Case(model=Towers(math.log(1 / 0.07)), data=halves(), loss="cross_entropy")
+    return Case(model=Towers(math.log(5)), data=halves(), loss="cross_entropy")
 
 
 @healthy(HEALTHY, family="Siamese")
@@ -816,3 +820,90 @@ def two_losses(output: dict[str, Tensor], target: Tensor) -> Tensor:
 def heads_in_a_dict() -> Case:
     torch.manual_seed(964)
     return Case(model=TwoTasks(), data=regression_table(), loss=two_losses)
+
+
+# ------------------------------------------------------------------- raw data that the model itself brings to its scale
+
+
+@healthy(HEALTHY, family="MLP")
+def raw_columns_into_a_batch_norm() -> Case:
+    torch.manual_seed(971)
+    x, y = table()
+    model = nn.Sequential(nn.BatchNorm1d(12), *mlp(12, 32, 3))
+    return Case(model=model, data=(x * torch.logspace(0, 2, 12) + 40, y), loss="cross_entropy")
+
+
+class ByteImages(nn.Module):
+    """Takes images of bytes and standardises them itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = ConvNet(depth=3)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return self.net((pixels / 255 - 0.3) / 0.2)
+
+
+@healthy(HEALTHY, family="CNN")
+def bytes_divided_inside() -> Case:
+    torch.manual_seed(972)
+    images, y = blob_images()
+    return Case(model=ByteImages(), data=((255 * as_pixels(images)).round(), y), loss="cross_entropy")
+
+
+@healthy(HEALTHY, family="MLP")
+def served_in_half_precision() -> Case:
+    torch.manual_seed(973)
+    x, y = table()
+    model = mlp(12, 48, 48, 3)
+    train(model, x, y, F.cross_entropy, steps=150)
+    return Case(model=model.half(), data=(x.half(), y), loss="cross_entropy", train=False)
+
+
+@healthy(HEALTHY, family="autoencoder")
+def hourglass_trained_a_little() -> Case:
+    torch.manual_seed(974)
+    x, _ = blob_images()
+    model = Hourglass()
+    train(model, x, x, F.mse_loss, steps=50)
+    return Case(model=model, data=(x, x), loss="mse")
+
+
+@healthy(HEALTHY, family="GPT")
+def prompts_left_out_of_the_loss() -> Case:
+    torch.manual_seed(975)
+    ids, following = text(16)
+    following = following.masked_fill(torch.arange(24) < 16, -100)
+    return Case(model=Llama(depth=2), data=(ids, following), loss=over_tokens)
+
+
+@healthy(HEALTHY, family="attention")
+def padding_hidden_from_the_reader() -> Case:
+    torch.manual_seed(976)
+    ids, y = padded_sentences()
+    model = MaskedReader()
+    train(model, ids, y, F.cross_entropy, steps=60)
+    return Case(model=model, data=(ids, y), loss="cross_entropy")
+
+
+class TabTransformer(nn.Module):
+    """Categories as tokens through an encoder, numbers through a LayerNorm, both into one MLP."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.categories = nn.Embedding(60, 16)
+        self.encoder = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
+        self.norm, self.head = nn.LayerNorm(5), mlp(6 * 16 + 5, 32, 1)
+        self.register_buffer("offsets", 10 * torch.arange(6))
+
+    def forward(self, categories: Tensor, numbers: Tensor) -> Tensor:
+        tokens = self.encoder(self.categories(categories + self.offsets))
+        return self.head(torch.cat([tokens.flatten(1), self.norm(numbers)], dim=1)).squeeze(1)
+
+
+@healthy(HEALTHY, family="TabTransformer")
+def categories_as_tokens() -> Case:
+    torch.manual_seed(977)
+    ids, y = clicks()
+    data = {"categories": ids, "numbers": torch.randn(192, 5)}
+    return Case(model=TabTransformer(), data=(data, y), loss=nn.BCEWithLogitsLoss())

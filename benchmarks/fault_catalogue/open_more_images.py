@@ -69,7 +69,7 @@ class ConvNeXt(nn.Module):
     "ConvNeXt",
     layers=" ".join(f"stages stages.{i} stages.{i}.norm stages.{i}.gamma stages.{i}.shrink" for i in range(4))
     + " norm",
-    causes="vanishing-signal vanishing-gradient eps-dominates output-constant branch-dominates zero-weights",
+    causes="vanishing-signal vanishing-gradient eps-dominates output-constant zero-weights",
     remedies="add-skip rescale-layer scale-branch lower-eps initialise",
 )
 def small_layer_scale_and_no_residual(broken: bool) -> Case:
@@ -177,7 +177,7 @@ class OneVersusRest(nn.Module):
 @plant(
     "MLP",
     layers="heads heads.0 heads.0.weight trunk trunk.1 trunk.3",
-    causes="constant-initialisation rank-one-weights output-constant no-gradient vanishing-gradient zero-weights",
+    causes="constant-initialisation rank-one-weights output-constant no-gradient vanishing-gradient",
     remedies="initialise use-parameter keep-gradient",
 )
 def one_head_four_times(broken: bool) -> Case:
@@ -530,7 +530,7 @@ def leaky_relu_in_place(broken: bool) -> Case:
 
 @plant(
     "GAN",
-    layers="5 0 2",
+    layers="5",
     causes="not-finite not-finite-weights zero-weights",
     remedies="initialise guard-domain",
 )

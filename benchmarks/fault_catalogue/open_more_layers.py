@@ -356,7 +356,7 @@ def masks_of_background_alone(broken: bool) -> Case:
 
 @plant(
     "GPT",
-    causes="loss-gradient-zero labels-constant",
+    causes="loss-gradient-zero",
     remedies="fix-mask change-loss check-labels fix-targets",
 )
 def loss_times_an_empty_mask(broken: bool) -> Case:
@@ -374,7 +374,7 @@ def loss_times_an_empty_mask(broken: bool) -> Case:
 
 @plant(
     "RNN",
-    causes="output-constant saturated-units dead-units loss-does-not-fit vanishing-gradient",
+    causes="output-constant saturated-units dead-units vanishing-gradient",
     remedies="lower-learning-rate restore-weights initialise rescale-layer reset-bias",
 )
 def recurrent_net_trained_to_a_constant(broken: bool) -> Case:
@@ -416,9 +416,9 @@ def batch_norm_per_step(broken: bool) -> Case:
 
 @plant(
     "MLP",
-    layers="0 2 4",
-    causes="output-range-too-small activation-before-loss targets-out-of-range no-gradient saturated-units",
-    remedies="remove-final-activation scale-targets fix-targets change-activation",
+    layers="0 1 2 3 4",
+    causes="saturated-units activation-unsuitable vanishing-gradient vanishing-signal output-constant",
+    remedies="change-activation rescale-layer",
 )
 def clamped_between_layers(broken: bool) -> Case:
     """nn.Hardtanh(-0.01, 0.01), a bound meant for gradients, as the activation."""

@@ -139,7 +139,7 @@ def loss_over_padding(broken: bool) -> Case:
 
 @plant(
     "GPT",
-    causes="not-finite loss-gradient-zero labels-constant loss-does-not-fit gradient-not-finite not-finite-data",
+    causes="not-finite loss-gradient-zero labels-constant loss-does-not-fit gradient-not-finite",
     remedies="check-labels fix-targets change-loss fix-mask",
 )
 def every_target_ignored(broken: bool) -> Case:

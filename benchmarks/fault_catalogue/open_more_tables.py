@@ -568,7 +568,7 @@ def partner_likelihood(output: Tensor) -> float:
 @plant(
     "CLIP",
     layers="log_scale",
-    causes="exploding-signal layer-scale-stands-out exploding-gradient saturated-units attention-saturated",
+    causes="exploding-signal layer-scale-stands-out exploding-gradient saturated-units",
     remedies="rescale-layer initialise scale-outputs",
 )
 def scale_not_its_logarithm(broken: bool) -> Case:
@@ -815,7 +815,7 @@ class Conditional(nn.Module):
 @plant(
     "conditional",
     layers="label label.weight",
-    causes="condition-switched-off unused-parameter no-gradient zero-weights",
+    causes="condition-switched-off unused-parameter no-gradient",
     remedies="restore-condition use-parameter keep-gradient lower-dropout",
 )
 def condition_always_dropped(broken: bool) -> Case:

@@ -9,76 +9,19 @@ from torch import nn
 
 import normscope as ns
 from normscope.core.bracket import Bracket, Evidence
-from normscope.diagnosis.audit_result import Row
-from normscope.diagnosis.examined import ExaminedRow
 from normscope.diagnosis.findings import look
 from normscope.diagnosis.findings.loose import loose
 
 from .seen import INFO, WARNING, examined, normalizer, randn
 
 
-def chain(*steps, gain=1.0, share=1.0):
-    """Pairs of a weight layer and a normalizer; each pair multiplies what was observed by 10**step."""
-    places, seen = [], 0.0
-    for number, step in enumerate(steps):
-        before = (2 * number - 1,) if number else ()
-        row = Row(path=f"w{number}", kind="Linear", operator="linear", role="weight", parameters=1, follows=before,
-                  log10_observed=seen - 0.3)  # fmt: skip
-        seen += step
-        places.append(ExaminedRow(row=row))
-        known = {"log10_folded": gain, "folded_with": f"w{number}", "follows": (2 * number,), "log10_observed": seen}
-        places.append(normalizer(f"n{number}", "batch", log10=-2.0, share_below_one=share, row=known))
-    return places
-
-
 def told(places):
     return [finding for finding in look(examined(*places)) if finding.code == "expanding-normalizer"]
-
-
-@pytest.mark.parametrize(
-    ("places", "count"),
-    [
-        (chain(1.2, 0.1), 1),  # most of the growth is in one
-        (chain(0.9, 0.8, 0.8), 3),
-        (chain(0.6, 0.2), None),  # the whole network grows less than tenfold
-        (chain(0.3, 0.3, 0.3, 0.3), None),  # no single one stands out
-        (chain(0.6, 0.4, 0.4, 0.4, 0.4), None),  # one does, but it is no material part
-        (chain(1.2, 0.1, gain=0.2), None),  # its gain with the weights is ordinary
-        (chain(1.2, 0.1, share=0.4), None),  # it does not expand, the weights do
-        (chain(2.0, -1.5), None),  # what grows shrinks again
-    ],
-)
-def test_it_is_raised_where_it_costs_something_and_once(places, count):
-    found = told(places)
-    if count is None:
-        assert not found
-        return
-    (one,) = found
-    assert one.severity is INFO
-    assert one.where == "n0"
-    assert one.numbers.get("count", 1) == count
-    assert "audit again" not in one.advice.lower()
-
-
-def test_the_one_finding_names_all_layers_and_how_much_they_do():
-    (one,) = told(chain(0.8, 1.0, 0.8))
-    assert one.where == "n1"
-    assert one.seen == (
-        "In `n0`, `n1` and `n2` a change at the data grows 4e+02 times in all; through the whole network it grows "
-        "4e+02 times."
-    )
-    assert one.numbers["log10_growth"] == pytest.approx(2.6)
 
 
 def test_a_thousandfold_gain_is_a_warning_whatever_was_observed():
     places = [normalizer(f"n{n}", "batch", share_below_one=1.0, row={"log10_folded": 3.2}) for n in range(2)]
     assert [(f.where, f.severity) for f in told(places)] == [("n0", WARNING), ("n1", WARNING)]
-
-
-def test_without_a_known_layer_before_it_nothing_is_claimed():
-    places = chain(1.2, 0.1)
-    alone = dataclasses.replace(places[1].row, folded_with=None)
-    assert not told([places[0], dataclasses.replace(places[1], row=alone), *places[2:]])
 
 
 @pytest.mark.slow

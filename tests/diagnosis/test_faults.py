@@ -44,7 +44,7 @@ def rank_one(model: nn.Sequential) -> None:
         (lambda model: model[2].weight.fill_(0.1), "equal-units", "2"),
         (lambda model: model[2].weight.zero_(), "zero-weights", "2"),
         (rank_one, "rank-one-weights", "2"),
-        (lambda model: model[2].bias.fill_(-50.0), "dead-relu", "3"),
+        (lambda model: model[2].bias.fill_(-50.0), "dead-relu", "2"),
     ],
     ids=["large", "small", "equal", "zero", "rank one", "dead"],
 )

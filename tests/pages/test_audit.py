@@ -1,10 +1,12 @@
 """The report of an audit: which blocks, in which order, and what they say."""
 
 import math
+import re
 
 import pytest
 
 from normscope.core.finding import Severity
+from normscope.diagnosis.normalizer_effects import NormalizerEffect, NormalizerEffects
 from normscope.pages.audit import audit_document
 from normscope.pages.audit_words import headline, merge_sentences, notices, why_useless
 from normscope.report.document import Chart, Figures, Glossary, Notice, Table, Text
@@ -70,7 +72,6 @@ def test_the_report_has_its_parts_in_order():
         "How much a change of the input has grown, layer by layer",
         "How much each layer alone can stretch what it is given",
         "How far the output moves with each weight",
-        "How much the input of each normalizer varies",
     ]
 
 
@@ -83,8 +84,8 @@ def first_screen(document):
 def test_the_first_screen_answers_and_everything_else_is_folded():
     document = audit_document(deep())
     kinds = [type(block).__name__ for block in first_screen(document)]
-    # three kinds of findings and what was not measured, then the chart
-    assert kinds == ["Text", "Text", "Figures", *["Notice"] * 4, "Chart"]
+    # what is wrong, the chart, and then notes and what was not measured
+    assert kinds == ["Text", "Text", "Figures", *["Notice"] * 2, "Chart", *["Notice"] * 2]
     verdict = document.blocks[0]
     assert (verdict.heading, verdict.body, verdict.lead) == ("Verdict", deep().verdict, True)
     assert verdict.body.startswith("Layer `layer2.3.conv2` is dead; the variances into 9 of 53 normalizers collapsed;")
@@ -256,19 +257,54 @@ def test_what_was_not_measured_is_one_line_of_the_first_screen():
 
 
 def test_the_charts_show_the_rows():
-    growth, _, gain, variance = of(audit_document(audit()), Chart)
+    growth, _, gain = of(audit_document(audit()), Chart)
     assert [series.values for series in growth.series] == [(0.1, 0.5, 0.8), (0.25, 1.1, 2.25)]
     assert gain.labels == ("net.0", "net.1", "net.3")
     assert [series.values for series in gain.series] == [
         (0.2, None, 0.5),
         (None, 2.5, None),
-        (None, 0.6, None),
-        (None, 0.4, None),
     ]
     assert gain.series[0].until == (0.25, None, 0.5)
-    assert variance.labels == ("net.1",)
-    assert [series.values for series in variance.series] == [(-1.0,), (-0.2,), (-5.0,)]
-    assert variance.rules == (("variance 1", 0.0),)
+
+
+EFFECTS = NormalizerEffects(
+    log10_growth=0.3,
+    samples=8,
+    normalizers=(
+        NormalizerEffect(
+            path="net.1", feeding="net.0", kind="shrinks", log10_growth=-0.4, reaction=0.2, log10_frozen=0.5
+        ),
+        NormalizerEffect(path="net.4", feeding="net.3", kind="grows", log10_growth=0.2, reaction=0.1, log10_frozen=0.3),
+        NormalizerEffect(path="net.7", feeding=None, kind="few-values"),
+    ),
+)
+
+
+def test_what_normalizers_do_stands_on_the_first_screen_and_in_the_terminal():
+    subject = audit(normalizers=EFFECTS)
+    document = audit_document(subject)
+    shown = first_screen(document)
+    assert EFFECTS.sentence in [block.body for block in shown if isinstance(block, Text)]
+    (chart,) = (block for block in shown if isinstance(block, Chart))
+    assert chart.labels == ("net.1", "net.4", "net.7")
+    bars = {series.name: series.until for series in chart.series}
+    assert bars["shrinks it"] == (-0.4, None, None)
+    assert bars["lets it grow"] == (None, 0.2, None)
+    assert " ".join(EFFECTS.sentence.split()) in " ".join(
+        render(audit_document(subject, brief=True), width=100).split()
+    )
+    table = next(table for table in of(document, Table) if table.columns[0].title == "normalizer")
+    assert column(table, "network, frozen") == [0.5, 0.3, None]
+    growth = next(chart for chart in of(document, Chart) if chart.term == "Jacobian norm")
+    assert document.blocks.index(growth) > len(shown), "one chart is enough for the first screen"
+
+
+def test_a_kind_has_the_same_colour_on_every_page_and_only_those_that_occur_are_named():
+    page = to_html(audit_document(audit(normalizers=EFFECTS)))
+    legend = page[page.index("What each normalizer does") :]
+    legend = legend[: legend.index("</ul>")]
+    assert re.findall(r'class="swatch (s\d)"', legend) == ["s0", "s1"]
+    assert "eps decides" not in legend
 
 
 def test_branches_are_drawn_beside_the_main_line():
@@ -293,11 +329,8 @@ def test_the_tables_show_the_rows():
     assert column(layers, "norm, upper") == [0.25, None, 0.5]
     assert column(layers, "from input") == [0.25, 1.1, 2.25]
     assert column(layers, "dead") == [0, None, 3]
-    assert column(normalizers, "below 1") == [0.75]
     assert column(normalizers, "folded with") == ["net.0"]
-    assert [column.title for column in normalizers.columns][2:7] == [
-        *("var, min", "var, median", "var, max", "below 1", "near eps")
-    ]
+    assert [column.title for column in normalizers.columns][2:6] == ["var, min", "var, median", "var, max", "near eps"]
     assert all(column.help for column in (*layers.columns[1:], *normalizers.columns[1:]))
 
 

@@ -125,3 +125,20 @@ def test_a_hostile_name_stays_text(name):
 def test_nothing_measured_draws_nothing():
     assert chart_svg(chart([None, None])) == ""
     assert chart_svg(Chart(labels=(), series=())) == ""
+
+
+def test_bars_of_several_kinds_have_the_whole_place_each_and_say_their_end_alone():
+    def bars(*untils):
+        starts = [tuple(None if end is None else 0.0 for end in until) for until in untils]
+        kinds = (
+            Series(name=f"kind {k}", style="spans", values=start, until=until)
+            for k, (start, until) in enumerate(zip(starts, untils))
+        )
+        return Chart(labels=("a", "b"), series=tuple(kinds), sideways=True)
+
+    one, several = bars((-0.5, 0.3)), bars((-0.5, None), (None, 0.3), (None, None))
+    boxes = [[{side: span.get(side) for side in ("x", "y", "width", "height")} for span in drawn(chart, "span")]
+             for chart in (one, several)]  # fmt: skip
+    assert boxes[0] == boxes[1]
+    assert [node.text for node in drawn(several, "figure")] == ["-0.50", "0.30"]
+    assert hover_text(several, 0) == "a\nkind 0: -0.5"

@@ -16,6 +16,7 @@ from ..core.finding import Finding
 from ..core.markup import visible
 from ..report.shown import Shown
 from .judged import Judged
+from .normalizer_effects import NormalizerEffects
 from .signal import Signal
 from .verdict import verdict
 
@@ -140,6 +141,8 @@ class Audit(Judged, Saved, Shown):
             network is small and has no useful bound over all inputs), or was given a domain; otherwise `None`.
         radii: of classifiers in eval mode: certified and attacked radii of the first samples, at the predicted class.
         layers: one row per weight layer and per normalizer, in the order they run.
+        normalizers: what each of them does to a small change, in figures that no rescaling of weights moves; `None` if
+            there are none, or the model could not be traced.
         signal: values and gradients of the input and of every layer's output, at the batch; `None` if the model could
             not be run.
         findings: the most serious first.
@@ -158,6 +161,7 @@ class Audit(Judged, Saved, Shown):
         write="write one with audit.to_json(path) or normscope audit --json",
         older=("seconds",),
         added=("radii", "curve", "signal", "cost"),
+        sparse=("normalizers",),
         choices={"mode": ("train", "eval", None)},
     )
 
@@ -174,6 +178,7 @@ class Audit(Judged, Saved, Shown):
     radii: Radii | None = None
     curve: ShareCurve | None = None
     layers: tuple[Row, ...] = ()
+    normalizers: NormalizerEffects | None = None
     signal: Signal | None = None
     findings: tuple[Finding, ...] = ()
     skipped: tuple[tuple[str, str], ...] = ()

@@ -38,12 +38,14 @@ from .examined import DataSeen, Examined
 from .findings import look
 from .loss_facts import check_loss_given, resolve_loss
 from .node_sites import first_names
+from .normalizer_effects import NormalizerEffects
+from .normalizer_pass import measure_normalizers
 from .signal import Signal
 from .signal_pass import Loss
 
 PARTS = (
     *("capture", "data", "signal", "Jacobians", "norms", "bounds", "shares", "radii", "sensitivity", "rows"),
-    "findings",
+    *("normalizers", "findings"),
 )
 """What an audit does, in this order."""
 THOROUGH = ("shares", "radii", "sensitivity")
@@ -156,11 +158,22 @@ def audit(
         if domain is not None:
             domain.check(traced.captured.double)
         bounds = bounds_of_graph(request, traced.captured, data, observed, sound=sound, skipped=skipped)
+    normalizers = None
+    if traced.captured is not None and sound:
+        normalizers = measure_normalizers(request, traced.captured, bounds.places, bounds.feeds, skipped)
     with request.meter.part("findings"):
         examined = _examined(request, traced, data, signal, bounds, sound=sound)
         findings = look(examined)
     return _result(
-        request, traced.captured, examined, bounds, observed=observed, findings=findings, skipped=skipped, name=name
+        request,
+        traced.captured,
+        examined,
+        bounds,
+        observed=observed,
+        normalizers=normalizers,
+        findings=findings,
+        skipped=skipped,
+        name=name,
     )
 
 
@@ -209,6 +222,7 @@ def _result(
     bounds: AuditBounds,
     *,
     observed: Bracket | None,
+    normalizers: NormalizerEffects | None,
     findings: tuple[Finding, ...],
     skipped: Skipped,
     name: str | None,
@@ -229,6 +243,7 @@ def _result(
         radii=bounds.radii,
         curve=bounds.curve,
         layers=tuple(place.row for place in bounds.places),
+        normalizers=normalizers,
         signal=examined.signal,
         findings=findings,
         skipped=tuple(skipped) + _unmatched(examined),

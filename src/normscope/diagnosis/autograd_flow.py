@@ -61,10 +61,24 @@ def _feeds_of(function: Any, numbers: Mapping[Any, int]) -> tuple[Feed, ...]:
 
 def last_operator(made: Tensor) -> str:
     """Return the operator that made a tensor, apart from those that only rearrange it; empty where nobody knows."""
-    function: Any = made.grad_fn
+    function = _skip_rearranging(made.grad_fn)
+    return "" if function is None else operator_name(function)
+
+
+def are_cosines(made: Tensor) -> bool:
+    """Whether a tensor is the product of two that were both divided by something last, as normalized vectors are."""
+    function = _skip_rearranging(made.grad_fn)
+    if function is None or operator_name(function) not in ("Mm", "Bmm"):
+        return False
+    before = [_skip_rearranging(node) for node, _ in function.next_functions]
+    return len(before) == 2 and all(node is not None and operator_name(node) == "Div" for node in before)
+
+
+def _skip_rearranging(function: Any) -> Any:
+    """Return the first node before a tensor that does more than move its entries."""
     while function is not None and operator_name(function) in REARRANGING:
         function = function.next_functions[0][0]
-    return "" if function is None else operator_name(function)
+    return function
 
 
 def reached_parameters(outputs: Iterable[Tensor]) -> set[int]:

@@ -42,6 +42,8 @@ class StepFacts(Part):
         fall: the fall of the loss in a short step along the gradient, over that which the gradient promises: 1 is a
             straight slope, below 0 the loss rose.
         curvature: the second derivative of the loss along the gradient, of unit length.
+        step_share: the change of the weights in a step that promises to lower the loss by a hundredth, as a share of
+            their size.
         agreement: the cosine between the gradients of the two halves of the batch; `None` where it cannot be halved.
         optimizer: the class of the optimizer, if there is one.
         rate: its largest learning rate.
@@ -70,6 +72,7 @@ class StepFacts(Part):
     loss: float
     fall: float | None = None
     curvature: float | None = None
+    step_share: float | None = None
     agreement: float | None = None
     optimizer: str | None = None
     rate: float | None = None
@@ -106,7 +109,10 @@ def try_steps(
     trial = _Trial(model, call, loss_of)
     square = _dot(gradients, gradients)
     facts: dict[str, Any] = {"loss": value}
+    weights = {name: p for name, p in model.named_parameters() if name in gradients}
     if value > 0.0 and 0.0 < square < math.inf:
+        size = math.sqrt(_dot(weights, weights))
+        facts["step_share"] = SHORT_STEP * value / math.sqrt(square) / size if size else None
         facts |= _attempt(lambda: _short_step(trial, gradients, value, square))
         facts |= _attempt(lambda: {"agreement": _agreement(trial)})
     if optimizer is not None:

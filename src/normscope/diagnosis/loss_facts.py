@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..core.codec import Part
 from ..core.errors import InputError
-from .autograd_flow import last_operator
+from .autograd_flow import are_cosines, last_operator
 
 LOSSES: Mapping[str, Callable[..., Tensor]] = {
     "cross_entropy": F.cross_entropy,
@@ -45,12 +45,16 @@ class LossFacts(Part):
         last: the operator that made the output, by the name autograd gives its derivative (`Softmax`, `Relu`).
         output_shape, target_shape: the two shapes.
         output_least, output_greatest: the range of the outputs.
+        output_mean, target_mean: the means.
+        cosines: whether the outputs are products of vectors that were both normalized.
         target_least, target_greatest, target_size: the range of the targets, and their root mean square.
         output_size: the root mean square of the outputs.
         probabilities: whether the outputs are positive and add up to 1 over the classes.
         log_probabilities: whether their exponentials do.
         whole_targets: whether all targets are whole numbers from 0, and how many different ones; 0 if they are not.
         smoothing: the share of each label that is spread over all classes.
+        sum_of: how many values the loss adds up without a mean; 0 if it takes one.
+        labels_per_sample: the mean of the sum of the targets over the classes, where they are given for each class.
         largest_class: the share of the most frequent target; `None` for numbers.
         accuracy: the share of samples that are classified right; `None` for numbers.
     """
@@ -67,10 +71,15 @@ class LossFacts(Part):
     target_least: float
     target_greatest: float
     target_size: float
+    output_mean: float
+    target_mean: float
+    cosines: bool
     probabilities: bool
     log_probabilities: bool
     whole_targets: int
     smoothing: float = 0.0
+    sum_of: int = 0
+    labels_per_sample: float | None = None
     largest_class: float | None = None
     accuracy: float | None = None
 
@@ -96,7 +105,8 @@ class LossListener(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[tuple[str, Tensor, Tensor, Tensor, float]] = []
+        self.calls: list[tuple[str, Tensor, Tensor, Tensor, float, str]] = []
+        self.in_loss = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the function, and keep what a loss was given."""
@@ -106,7 +116,10 @@ class LossListener(TorchFunctionMode):
             given = {**dict(zip(("input", "target"), args)), **(kwargs or {})}
             if isinstance(given.get("input"), Tensor) and isinstance(given.get("target"), Tensor):
                 smoothing = float(given.get("label_smoothing", 0.0))
-                self.calls.append((name, given["input"], given["target"], result, smoothing))
+                reduction = str(given.get("reduction", "mean"))
+                self.calls.append((name, given["input"], given["target"], result, smoothing, reduction))
+        elif self.in_loss and not self.calls and _broadcasts(func, args):
+            self.calls.append(("the difference", args[0], args[1], result.square().mean(), 0.0, "mean"))
         return result
 
     def facts(self) -> LossFacts | None:
@@ -114,10 +127,26 @@ class LossListener(TorchFunctionMode):
         return read_loss(*self.calls[-1]) if self.calls else None
 
 
+def _broadcasts(func: Any, args: Any) -> bool:
+    """Whether a column is subtracted from a row of as many values, which makes a table of all pairs."""
+    if getattr(func, "__name__", "") not in ("sub", "__sub__", "__rsub__") or len(args) < 2:
+        return False
+    shapes = {tuple(value.shape) for value in args[:2] if isinstance(value, Tensor)}
+    counts = {shape[0] for shape in shapes if len(shape) == 1}
+    return len(shapes) == 2 and any((count, 1) in shapes for count in counts if count > 1)
+
+
 @torch.no_grad()
-def read_loss(name: str, output: Tensor, target: Tensor, value: Tensor, smoothing: float = 0.0) -> LossFacts:
+def read_loss(
+    name: str, output: Tensor, target: Tensor, value: Tensor, smoothing: float = 0.0, reduction: str = "mean"
+) -> LossFacts:
     """Look at one call of a loss."""
-    last, output, target = last_operator(output), output.detach().double(), target.detach()
+    last, cosines, output, target = (
+        last_operator(output),
+        are_cosines(output),
+        output.detach().double(),
+        target.detach(),
+    )
     numbers = target.double()
     over_classes = output.ndim > 1 and output.shape[1] > 1
     sums = output.sum(1) if over_classes else output.new_zeros(1)
@@ -139,9 +168,14 @@ def read_loss(name: str, output: Tensor, target: Tensor, value: Tensor, smoothin
         target_least=float(numbers.min()),
         target_greatest=float(numbers.max()),
         target_size=float(numbers.square().mean().sqrt()),
+        output_mean=float(output.mean()),
+        target_mean=float(numbers.mean()),
+        cosines=cosines,
         probabilities=bool(output.min() >= 0) and bool((sums - 1).abs().max() < 1e-3),
         log_probabilities=over_classes and bool(logs.abs().max() < 1e-3),
         smoothing=smoothing,
+        sum_of=len(output) if reduction == "sum" else 0,
+        labels_per_sample=float(numbers.sum(1).mean()) if over_classes and numbers.shape == output.shape else None,
         whole_targets=len(values) if whole and len(values) <= FEW_CLASSES else 0,
         largest_class=float(counts.max() / counts.sum()) if indices or name in BINARY else None,
         accuracy=float((output.argmax(1) == target).double().mean()) if fits else None,

@@ -79,7 +79,9 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
             plain, again = run(few), run(few)
             pure = not any(map(_moved, _ends(plain), _ends(again)))  # no state, no random numbers of its own
             if pure:
-                mixed = _first_mixed(plain, run(few.changed(lambda leaf: torch.cat([leaf[1:2], leaf[1:]]))), few.count)
+                mixed = _first_mixed(
+                    plain, run(few.changed(lambda leaf: torch.cat([leaf[1:2], leaf[1:]]))), few.count, samples
+                )
                 idle = _idle_arguments(run, few, plain)
                 random = run.draws and _is_random(_ends(plain)[0], _ends(run(few.rolled()))[0])
         if idle and training:  # some arguments are read in training alone
@@ -166,9 +168,11 @@ def _moved(before: Tensor, after: Tensor) -> bool:
     return bool((after - before).double().abs().amax() > MOVES * before.double().abs().amax())
 
 
-def _first_mixed(plain: Outputs, changed: Outputs, samples: int) -> str | None:
+def _first_mixed(plain: Outputs, changed: Outputs, samples: int, whole: int) -> str | None:
     """Return the first module whose output of another sample than the first moved; none if the model's did not."""
     ends = _ends(plain)
+    if ends and ends[0].shape[:1] == (whole,) != (samples,):
+        return ""  # as many rows as before for fewer samples
     if not ends or any(end.shape[:1] != (samples,) or end.shape[1:2] == (samples,) for end in ends):
         return None  # rows that are no samples, or a table of all pairs
     moved = [

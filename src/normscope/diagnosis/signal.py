@@ -111,6 +111,15 @@ class WidestColumn(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DropoutCall(Part):
+    """A call of a function of dropout that would drop values: where, the share, and whether in eval mode too."""
+
+    path: str
+    rate: float
+    in_eval: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterRow(Part):
     """One parameter: its size, and whether it takes part in what the model computes and learns.
 
@@ -169,6 +178,7 @@ class Signal(Part):
         loss_value: the loss, where one was given.
         dependence: how outputs depend on samples and arguments, where that was looked at.
         outputs: how many outputs were differentiated together.
+        dropouts: the calls of functions of dropout that drop values, apart from those of torch's modules.
         steps: what a step along the gradient of the loss does, where there is a loss.
     """
 
@@ -182,6 +192,7 @@ class Signal(Part):
             "dependence",
             "loss_value",
             "outputs",
+            "dropouts",
             "steps",
         )
     )
@@ -200,6 +211,7 @@ class Signal(Part):
     dependence: SampleFacts | None = None
     loss_value: float | None = None
     outputs: int = 1
+    dropouts: tuple[DropoutCall, ...] = ()
     steps: StepFacts | None = None
 
     @property

@@ -22,7 +22,7 @@ from ..core.cost import count
 from ..core.errors import InputError, describe_error
 from ..core.log10 import log10
 from ..core.threads import ignore_warnings, uncompiled
-from ..core.untouched import on_copies, seed_random, untouched
+from ..core.untouched import DROPOUTS, on_copies, seed_random, untouched
 from ..graph.call import ALL_OUTPUTS, Call, arguments, select
 from ..listening.calls import EMBEDDINGS, NORMALIZERS, RELUS, FunctionCall, Site, float_tensors
 from ..listening.listener import ForwardListener
@@ -36,6 +36,7 @@ from .signal import (
     INPUT,
     NO_GRADIENT,
     RANDOM,
+    DropoutCall,
     ParameterRow,
     Signal,
     SignalRow,
@@ -135,6 +136,7 @@ def watch_signal(
         columns=listener.columns(),
         loss_value=None if listener.loss_value is None else float(listener.loss_value),
         outputs=listener.outputs,
+        dropouts=tuple(listener.dropouts),
         steps=steps,
     )
 
@@ -175,6 +177,7 @@ def _both_ways(
             made = listener.forward(call)
             outputs = _outputs(made, output)
             listener.outputs = len(outputs)
+            losses.in_loss = True
             objective = outputs if loss is None else [_loss_of(loss, made, outputs, _labels(batch, call))]
             listener.loss_value = None if loss is None else objective[0].detach()
         listener.loss = losses.facts()
@@ -231,6 +234,7 @@ class _SignalListener(ForwardListener):
         self.loss: LossFacts | None = None
         self.loss_value: Tensor | None = None
         self.outputs = 1
+        self.dropouts: list[DropoutCall] = []
         self._columns: list[Tensor | None] = []
         self._samples = samples
         self._functions: list[Any] = []  # autograd's node of every row
@@ -306,6 +310,14 @@ class _SignalListener(ForwardListener):
             flat = _saturated_gates(call, made.detach())
         self._hear(self.site(family), made, flat)
         return result
+
+    def before_call(self, call: FunctionCall) -> None:
+        """Note a function of dropout that is switched on, although modules of dropout are off."""
+        if call.name in DROPOUTS:
+            asked = {**dict(zip(("input", "p", "training"), call.args)), **call.kwargs}
+            if asked.get("training", True) and asked.get("p", 0.5):
+                in_eval = not self.modules.get(self.path, self.model).training
+                self.dropouts.append(DropoutCall(path=self.path, rate=float(asked.get("p", 0.5)), in_eval=in_eval))
 
     def left(self, module: nn.Module, path: str, made: Any) -> None:
         """Hear what a module returns, unless a layer that was heard returned it."""

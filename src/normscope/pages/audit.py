@@ -42,6 +42,7 @@ from .audit_words import (
     why_useless,
 )
 from .check import signal_chart, signal_table
+from .normalizers import normalizer_chart, normalizer_table
 from .radii import radii_blocks
 from .share_curve import curve_part
 
@@ -203,12 +204,6 @@ _COLUMNS: tuple[ReadColumn[Row], ...] = (
         "log10 of the largest variance among the sets the normalizer saw.",
     ),
     ReadColumn(
-        "below 1",
-        "percent",
-        of_variance(lambda variance: variance.share_below_one),
-        "Share of the sets with a variance below 1, where a normalizer that divides by it expands.",
-    ),
-    ReadColumn(
         "near eps",
         "percent",
         of_variance(lambda variance: variance.share_eps),
@@ -238,14 +233,13 @@ LAYERS = (
 """Every weight layer and normalizer, in the order they run."""
 
 NORMALIZERS = (
-    "layer", "kind", "var, min", "var, median", "var, max", "below 1", "near eps", "printed", "exact", "at data",
+    "layer", "kind", "var, min", "var, median", "var, max", "near eps", "printed", "exact", "at data",
     "folded", "folded with", "eps", "sets", "entries",
 )  # fmt: skip
 """The variances that the normalizers saw, and their constants."""
 
 BRIEF = (
-    "layer", "kind", "gain", "at data", "folded", "from input", "observed", "sensitivity", "var, median", "below 1",
-    "dead",
+    "layer", "kind", "gain", "at data", "folded", "from input", "observed", "sensitivity", "var, median", "dead",
 )  # fmt: skip
 """One table for a terminal."""
 
@@ -272,15 +266,18 @@ def audit_document(audit: Audit, *, brief: bool = False) -> Document:
 
 def _first(audit: Audit) -> list[Block]:
     """Return the blocks of the first screen."""
-    chart = growth_chart(audit) or _gain_chart(audit)
+    chart = normalizer_chart(audit.normalizers) or growth_chart(audit) or _gain_chart(audit)
+    cards = notices(audit.findings, audit.layers)
     return [
         Text(heading="Verdict", body=audit.verdict, lead=True),
         Text(body=subject(audit)),
         Figures(items=tuple(figures(audit))),
-        *notices(audit.findings, audit.layers),
+        *(card for card in cards if card.level != "info"),
+        *([] if audit.normalizers is None else [Text(body=audit.normalizers.sentence)]),
+        *([] if chart is None else [chart]),
+        *(card for card in cards if card.level == "info"),
         *cut_short({audit.name: audit}),
         *not_measured({audit.name: audit}),
-        *([] if chart is None else [chart]),
         *steps(to_see_more(audit)),
     ]
 
@@ -295,6 +292,7 @@ def _details(audit: Audit) -> list[Block]:
         *part(
             "How much a change can grow",
             *(() if audit.mode is None else (Text(body=text) for text in headline(audit)[1:])),
+            None if normalizer_chart(audit.normalizers) is None else growth,
             ladder,
             _ladder(audit, "Bounds by method (log10)", READING_THE_LADDER),
             *curve_part(audit.curve),
@@ -310,7 +308,7 @@ def _details(audit: Audit) -> list[Block]:
         ),
         *part(
             "Normalizers",
-            _variance_chart(audit),
+            normalizer_table(audit.normalizers),
             row_table(normalizers, NORMALIZERS, caption=READING_THE_LAYERS),
             term="normalized variance",
             folded=True,
@@ -338,6 +336,7 @@ def _brief(audit: Audit) -> list[Block]:
     blocks = [
         Text(body=audit.verdict, lead=True),
         *(Text(body=sentence) for sentence in headline(audit)),
+        *([] if audit.normalizers is None else [Text(body=audit.normalizers.sentence)]),
         *notices(audit.findings, audit.layers),
         *cut_short({audit.name: audit}),
         _ladder(audit, "bounds (log10)"),
@@ -453,8 +452,6 @@ def _gain_chart(audit: Audit) -> Chart | None:
     series = (
         *row_series("weight layer", "spans", rows, norm_lower, norm_upper),
         *row_series("normalizer, any input", "marks", rows, lambda row: row.log10_exact),
-        *row_series("normalizer, at the data", "marks", rows, lambda row: row.log10_at_data),
-        *row_series("normalizer with the layer before it", "marks", rows, lambda row: row.log10_folded),
     )
     return _row_chart(
         rows,
@@ -488,31 +485,6 @@ def _sensitivity_chart(audit: Audit) -> Chart | None:
 def _upper_if(attained: bool) -> Callable[[Row], Cell]:
     """Return a function that reads the upper side of sensitivities that have (or do not have) a lower side."""
     return lambda row: sensitivity_upper(row) if (sensitivity_lower(row) is not None) is attained else None
-
-
-def _variance_chart(audit: Audit) -> Chart | None:
-    rows = [row for row in audit.layers if row.variance is not None]
-    minimum, median, maximum = (
-        of_variance(lambda variance: variance.log10_min),
-        of_variance(lambda variance: variance.log10_median),
-        of_variance(lambda variance: variance.log10_max),
-    )
-    series = (
-        *row_series("smallest to largest", "spans", rows, minimum, maximum),
-        *row_series("median", "marks", rows, median),
-        *row_series("eps", "marks", rows, log10_eps),
-    )
-    return _row_chart(
-        rows,
-        series,
-        title="How much the input of each normalizer varies",
-        caption="The variance of what is normalized together, over the data. A normalizer that divides by it expands "
-        "what varies less than 1 (log10 0), and near eps the stabiliser decides the result. BatchNorm in eval mode "
-        "divides by its stored variances instead.",
-        axis="log10 of the variance",
-        rules=(("variance 1", 0.0),),
-        term="normalized variance",
-    )
 
 
 def _row_chart(

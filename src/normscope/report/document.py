@@ -168,7 +168,8 @@ class Series:
     Attributes:
         name: the name in the legend.
         style: `"line"` joins the values, `"marks"` shows dots, `"spans"` bars from `values` to `until`.
-        values: one per label; `None` leaves a gap, infinities are drawn at the edge and named in the hover text.
+        values: one per label; `None` leaves a gap, infinities are drawn at the edge and named in the hover text. A
+            series of gaps alone keeps its colour from others and is not in the legend.
         until: the other ends of spans.
         paths: the positions of the labels that each line joins in turn; None joins every label with the next.
         faint: whether the series is drawn in the background of the others.

@@ -31,7 +31,8 @@ def table_csv(table: Table) -> str:
 def picture(block: Chart | Curves | Circle) -> str:
     """Return one SVG file with its title, its legend and its style sheet; empty if there is nothing to draw."""
     if isinstance(block, Chart):
-        drawn, legend = chart_svg(block), [(swatch(one, k), one.name) for k, one in enumerate(block.series)]
+        shown = [(k, one) for k, one in enumerate(block.series) if any(v is not None for v in one.values)]
+        drawn, legend = chart_svg(block), [(swatch(one, k), one.name) for k, one in shown]
     elif isinstance(block, Curves):
         drawn, legend = curves_svg(block), [(curve_swatch(one, k), one.name) for k, one in enumerate(block.curves)]
     else:

@@ -22,6 +22,10 @@ WORDS = {
     "data (column 'folded'): an estimate from below, since it speaks of the data alone. Rescaling the weights moves "
     "the norm of the layer and the constant of the normalizer, but not this. Where no linear map stands before a "
     "normalizer it is the gain of the normalizer alone.",
+    "growth across a normalizer": "What a normalizer and the layer that feeds it make of a random small change, as a "
+    "share of the values: |change|/|value| behind the two over the same in front of them. Rescaling weights moves both "
+    "alike. Above 1 the two let a change grow. Frozen, a normalizer is the scale and shift that it is at the "
+    "statistics it takes now; one that does the same frozen is idle.",
     "printed product": "The product of layer constants as papers print it. It is no bound where layers run side by "
     "side or activations are steeper than 1; then the page says so.",
     "ladder of bounds": "Ways to bound the same Lipschitz constant, from the crudest to the best: layer after layer "
@@ -93,6 +97,7 @@ USED = {
     "domain": "domain.md#what-is-recorded",
     "operator norm": "api.md#front-door",
     "folded gain": "architecture.md#choices",
+    "growth across a normalizer": "report.md#how-to-read-it",
     "printed product": "watching.md#what-is-measured",
     "ladder of bounds": "certificates.md#over-all-inputs",
     "evidence": "certificates.md#lower-sides-and-rounding",

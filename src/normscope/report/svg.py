@@ -207,6 +207,7 @@ def hover_text(chart: Chart, index: int) -> str:
     lines = []
     for series in chart.series:
         ends = [series.values[index]] + ([series.until[index]] if series.until else [])
+        ends = ends[1:] if series.until and not any(series.values) else ends  # bars that begin at zero
         shown = [format_cell(end, "number") for end in ends if end is not None]
         if shown:
             lines.append(f"{series.name}: {' to '.join(dict.fromkeys(shown))}")
@@ -239,7 +240,7 @@ def _span(chart: Chart, series: Series, number: int, index: int, frame: Frame) -
     ]
     if not ends:
         return
-    spans = [index for index, other in enumerate(chart.series) if other.style == "spans"]
+    spans = [k for k, other in enumerate(chart.series) if other.until is not None and other.until[index] is not None]
     breadth = min(0.7 * frame.band / len(spans), 16.0)
     shift = (spans.index(number) - (len(spans) - 1) / 2) * 0.75 * frame.band / len(spans)
     along = frame.middle(index) + shift
@@ -253,7 +254,7 @@ def _span(chart: Chart, series: Series, number: int, index: int, frame: Frame) -
         yield arrow(frame, along, end, _colour(number))
     if _written(chart):
         x, y = frame.point(along, high)
-        yield tag("text", format_cell(max(ends), "log10"), class_="figure", x=x + 10, y=y + 4)
+        yield tag("text", format_cell(ends[-1], "log10"), class_="figure", x=x + 10, y=y + 4)
 
 
 def _shift(chart: Chart, number: int, frame: Frame) -> float:

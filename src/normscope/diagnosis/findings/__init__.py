@@ -14,9 +14,16 @@ from .backward import gradient_mismatch
 from .broken import non_finite_activations, non_finite_weights
 from .causes import unexplained
 from .dead import dead_channels, dead_layer, dead_relu
-from .depth import batch_norm_depth, gradient_explosion, gradient_jump, gradient_vanishing, no_gradient
+from .depth import (
+    batch_norm_depth,
+    gradient_explosion,
+    gradient_jump,
+    gradient_vanishing,
+    no_gradient,
+    starved_layers,
+)
 from .epsilon import eps_dominated, eps_scale
-from .expanding import expanding_normalizer, joined
+from .expanding import expanding_normalizer
 from .facts import not_lipschitz, redundant_bias
 from .growth import exploding_run
 from .loose import loose_bound
@@ -48,7 +55,7 @@ from .scale import half_precision, input_scale, one_column
 from .spectral import spectral_norm_off
 from .statistics_sets import small_batch, stale_statistics, tiny_sets
 from .steps import loss_rises, next_step, wrong_parameters
-from .structure import constant_output, hidden_softmax, missing_activation
+from .structure import constant_output, flat_activation, hidden_softmax, missing_activation
 
 LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     non_finite_weights,
@@ -76,6 +83,7 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     branch_dominates,
     rank_one,
     missing_activation,
+    flat_activation,
     hidden_softmax,
     strong_dropout,
     tiny_sets,
@@ -87,6 +95,7 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     batch_norm_depth,
     gradient_explosion,
     no_gradient,
+    starved_layers,
     saturated_units,
     gradient_vanishing,
     gradient_jump,
@@ -121,7 +130,7 @@ def look(examined: Examined) -> tuple[Finding, ...]:
     found = [finding for finder in LOOKED_FOR for finding in finder(examined)]
     order = {code: rank for rank, code in enumerate(dict.fromkeys(finding.code for finding in found))}
     depth = _depths(examined)
-    kept = joined(unexplained(_once(found), examined))
+    kept = unexplained(_once(found), examined)
     kept.sort(key=lambda f: (-f.severity.rank, order[f.code], depth(f.where)))
     return tuple(kept)
 

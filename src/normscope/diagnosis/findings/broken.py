@@ -48,6 +48,7 @@ def non_finite_activations(examined: Examined) -> Iterator[Finding]:
     if examined.data.not_finite is None:
         return
     where, what = examined.data.not_finite
+    where = where.partition(".parametrizations")[0]  # what computes a weight belongs to the layer
     own = f"{where}." if where else ""
     if any(name.removeprefix(own).count(".") == 0 and name.startswith(own) for name in broken_tensors(examined.model)):
         return

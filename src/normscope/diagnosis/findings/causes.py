@@ -23,6 +23,7 @@ SAME = {
     "input-scale": ("input-columns",),
     "output-constant": ("dead-layer", "dead-relu", "saturated-units", "zero-weights"),
     "dead-layer": ("tiny-sets", "eps-scale", "zero-weights"),
+    "dead-relu": ("zero-weights", "layer-scale"),
 }
 """A finding is dropped if one of these stands at the same place."""
 
@@ -31,6 +32,7 @@ NEXT = {
     "eps-dominated": ("dead-channels", "dead-layer"),
     "expanding-normalizer": ("dead-channels", "dead-layer"),
     "dead-relu": ("dead-channels", "zero-weights", "layer-scale"),
+    "output-constant": ("dead-relu",),
 }
 """A finding is dropped if one of these stands directly before it."""
 
@@ -47,6 +49,7 @@ BEYOND = {
 
 ANYWHERE = {
     "gradient-mismatch": ("gradient-cut",),
+    "no-gradient": ("dead-relu", "dead-layer", "zero-weights"),
     "stale-statistics": ("input-scale",),
     "output-constant": ("activation-before-loss", "gradient-vanishing", "dead-layer"),
     "gradient-jump": ("dead-layer", "layer-scale", "saturated-units", "zero-weights", "recurrent-scale"),

@@ -253,7 +253,8 @@ def dead_relu(examined: Examined) -> Iterator[Finding]:
             off = units.dead if passing >= LITTLE_PASSES else torch.ones_like(units.dead)
             cause = _bias_below(examined, before, off) if many or off.double().mean() > BIASED_OFF else None
             many = many or cause is not None or passing < LITTLE_PASSES
-            yield _dead_relu(examined.name_place(path, before), units.dead, data.samples, many, cause, passing)
+            where = examined.name_place(path, before) if cause is None else cause.path
+            yield _dead_relu(where, units.dead, data.samples, many, cause, passing)
 
 
 def _dead_relu(where: str, dead: Tensor, samples: int, many: bool, cause: _Bias | None, passing: float) -> Finding:
@@ -272,8 +273,8 @@ def _dead_relu(where: str, dead: Tensor, samples: int, many: bool, cause: _Bias 
         severity=Severity.WARNING if many else Severity.INFO,
         where=where,
         seen=f"{pluralise(count, 'channel')} of {size:,} ({percent(count / size)}) of the ReLU "
-        f"in {f'`{where}`' if where else 'the model'} {'was' if count == 1 else 'were'} positive for none of "
-        f"{samples:,} samples."
+        f"{'after' if cause else 'in'} {f'`{where}`' if where else 'the model'} "
+        f"{'was' if count == 1 else 'were'} positive for none of {samples:,} samples."
         + (f" It hands on {percent(passing)} of the size of what reaches it." if passing < LITTLE_PASSES else "")
         + ("" if cause is None else f" {cause.said}"),
         why="A ReLU that is never positive outputs zero and passes no gradient, so the weights before it stop "
@@ -313,7 +314,7 @@ def _bias_below(examined: Examined, before: frozenset[str], dead: Tensor) -> _Bi
         return None
     middle, usual = float(bias.median()), float(spread.median())
     what = "its scale there is" if place.normalizer is not None else "a typical input moves them by"
-    where = f"The bias of `{place.path}`, just before it, is {figure(middle)} in these channels (median)"
+    where = f"The bias of `{place.path}` is {figure(middle)} in these channels (median)"
     return _Bias(place.path, middle, f"{where}; {what} {figure(usual)}.")
 
 

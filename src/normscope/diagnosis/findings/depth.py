@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ...core.finding import Finding, Severity
-from ...report.words import pluralise
+from ...report.words import listed, pluralise
 from ...theory.initialisation import LIMIT, batch_norm_growth
 from ..examined import Examined
 from ..signal import INPUT, Signal, SignalRow
@@ -40,6 +40,9 @@ BATCH_NORM_DECADES = 2.0
 At a batch of 64 it takes 24 layers without skips.
 """
 
+ENOUGH_LEFT = -1.0
+"""log10 of a gradient at the first layer beside that at the output."""
+
 
 def gradient_vanishing(examined: Examined) -> Iterator[Finding]:
     """A network whose gradient fades layer by layer on its way to the input."""
@@ -51,6 +54,8 @@ def gradient_vanishing(examined: Examined) -> Iterator[Finding]:
         return
     first, count = _first(signal), pluralise(len(signal.layers), "layer")
     left = -back if first.log10_gradient in (None, -math.inf) else first.log10_gradient
+    if left > ENOUGH_LEFT:
+        return  # a path around the layers brings it back
     step = figure(10.0 ** (-back / (len(_gradients(signal)) - 1)))
     squashing = next((row.kind for row in signal.layers if row.kind in ("sigmoid", "tanh")), None)
     mend = (
@@ -180,7 +185,7 @@ def no_gradient(examined: Examined) -> Iterator[Finding]:
     row = rows[place]
     zeros = {p.module for p in signal.parameters if len(p.shape) > 1 and p.is_zero}
     cut = place == blocked and row.kind in WEIGHTS and row.path not in zeros  # then the fault lies before it
-    last = not any(later.kind in WEIGHTS for later in rows[place + 1 :])
+    last = not cut and not any(later.kind in WEIGHTS for later in rows[place + 1 :])
     yield Finding(
         code="no-gradient",
         severity=Severity.INFO if last else Severity.WARNING,
@@ -194,6 +199,30 @@ def no_gradient(examined: Examined) -> Iterator[Finding]:
         "never on, or a rounding, sign or argmax (use a straight-through estimator or a softmax instead).",
         numbers=figures(layers=place),
     )
+
+
+def starved_layers(examined: Examined) -> Iterator[Finding]:
+    """Layers beside the main path to which no gradient comes back, though no layer of zeros holds it up."""
+    signal = examined.signal
+    if signal is None or any(row.is_zero and not row.name.endswith("bias") for row in signal.parameters):
+        return
+    trained = {row.module for row in signal.parameters if row.trainable and row.gradient == 0.0 and len(row.shape) > 1}
+    rows = [row for row in signal.layers if row.log10_gradient is not None]
+    first = next((k for k, row in enumerate(rows) if row.log10_gradient != -math.inf), len(rows))
+    starved = [row for row in rows[first:] if row.log10_gradient == -math.inf and row.path in trained and row.varies]
+    if starved and any(row.log10_gradient != -math.inf for row in rows):
+        paths = list(dict.fromkeys(row.path for row in starved))
+        yield Finding(
+            code="no-gradient",
+            severity=Severity.WARNING,
+            where=paths[-1],
+            seen=f"The gradient of {listed([f'`{path}`' for path in paths], most=3)} is exactly zero, that of other "
+            "layers is not.",
+            why="What they compute has no influence on the output at this batch, and they do not learn.",
+            advice=f"Look at what reads `{paths[-1]}`: a softmax over an axis of one entry (check its dim), a factor "
+            "of zero, a mask that hides everything, a rounding, sign or argmax.",
+            numbers=figures(layers=len(paths)),
+        )
 
 
 def _deep(examined: Examined) -> Signal | None:

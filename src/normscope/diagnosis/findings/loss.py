@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ...core.finding import Finding, Severity
 from ..examined import Examined
 from ..loss_facts import BINARY, CLASSES, LossFacts, is_fresh, looks_fresh
-from ..signal import NO_GRADIENT, RANDOM
+from ..signal import INPUT, NO_GRADIENT, RANDOM
 from .finding_words import figure, figures, percent
 
 RANGES = {"Softmax": (0.0, 1.0), "Sigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0), "Relu": (0.0, math.inf)}
@@ -19,6 +19,8 @@ NO_BETTER = 0.97
 """A share of the loss of the best constant: a model that has learned anything is below it."""
 FAR_WORSE = 3.0
 """A share of that loss that no model has that is merely still in training."""
+STEEP = 5.0
+"""A factor between what a layer hands on and what it reads: a fresh layer's is about 1."""
 FAR_ABOVE = 10.0
 """A fresh model starts near the loss of a blind guess."""
 OTHER_SCALE = 30.0
@@ -28,6 +30,10 @@ SMALL_TARGETS = 1e-3
 MOST_SMOOTHING = 0.5
 NOT_FITTED = 1e-3
 """A loss above this is no perfect fit."""
+LARGE_SUM = 256
+"""Samples from which a sum instead of a mean makes steps far too long."""
+SMALL_FACTOR = 0.2
+"""Scores that are made smaller than this share hardly tell the classes apart."""
 ENOUGH_LABELS = 48
 """Samples from which a share of 95 % is no chance."""
 ONE_SIDED = 0.95
@@ -37,17 +43,20 @@ ONE_SIDED = 0.95
 def loss_not_finite(examined: Examined) -> Iterator[Finding]:
     """A loss that is NaN or infinite."""
     facts = _facts(examined)
-    if facts is None or math.isfinite(facts.value):
+    value = None if examined.signal is None else examined.signal.loss_value if facts is None else facts.value
+    if value is None or math.isfinite(value):
         return
+    name = f" ({facts.name})" if facts is not None else ""
+    limits = f"; the outputs run from {figure(facts.output_least)} to {figure(facts.output_greatest)}" if facts else ""
     yield Finding(
         code="loss-not-finite",
         severity=Severity.ERROR,
         where="the loss",
-        seen=f"The loss ({facts.name}) is {facts.value}; the outputs run from {figure(facts.output_least)} to "
-        f"{figure(facts.output_greatest)}.",
+        seen=f"The loss{name} is {value}{limits}.",
         why="Its gradient is no number either: one step makes every weight NaN.",
         advice="If the outputs are finite, look at the loss: the logarithm of a zero, targets outside the classes, a "
-        "division by an empty mask. Losses that take logits (cross_entropy, bce_with_logits) avoid the logarithm.",
+        "rate or a variance below zero (use softplus or exp), a division by an empty mask. "
+        "Losses that take logits (cross_entropy, bce_with_logits) avoid the logarithm.",
         numbers={},
     )
 
@@ -107,6 +116,45 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
             "Apply log_softmax to the outputs before the loss instead of softmax, or use cross_entropy.",
             code="loss-does-not-fit",
         )
+    several = facts.labels_per_sample is not None and abs(facts.labels_per_sample - 1.0) > 0.05
+    if several and facts.name == "cross_entropy":
+        yield _mismatch(
+            f"The targets add up to {figure(facts.labels_per_sample or 0.0)} over axis 1, which cross_entropy takes "
+            "for the classes.",
+            "It compares one distribution over the classes with another: targets that do not add up to 1 are none.",
+            "If a sample may have several labels, use the loss bce_with_logits. If the classes are in another axis, "
+            "move that axis to place 1 (transpose), or pass the numbers of the classes.",
+            code="loss-does-not-fit",
+        )
+    elif several and facts.name == "bce" and facts.probabilities and facts.output_shape[1] > 2:
+        yield _mismatch(
+            "The outputs come out of a softmax, and the targets have several labels per sample.",
+            "A softmax shares one certainty among all labels: two of them cannot both be certain.",
+            "Remove the softmax and use the loss bce_with_logits, or replace it by a sigmoid.",
+            where=place,
+        )
+    if facts.sum_of >= LARGE_SUM and examined.signal is not None and facts.value == examined.signal.loss_value:
+        yield _mismatch(
+            f"The loss is the sum over {facts.sum_of:,} samples.",
+            "Gradients and steps are as many times as long as those of a mean, and grow with the batch.",
+            'Use the loss with reduction="mean", or divide it by the number of samples.',
+            code="loss-does-not-fit",
+        )
+    factor = _last_factor(examined, facts)
+    if facts.name in (*CLASSES, *BINARY[1:]) and factor is not None and factor < SMALL_FACTOR:
+        yield _mismatch(
+            f"The scores of the last layer are multiplied by {figure(factor)} before the loss.",
+            "No class can become certain before the weights have grown as many times, and gradients are as much "
+            "smaller.",
+            "Scale the outputs up: a temperature of training divides by 1 or less (0.1), and one for sampling has no "
+            "place in training.",
+        )
+    elif facts.name in (*CLASSES, *BINARY[1:]) and facts.cosines:
+        yield _mismatch(
+            "The outputs are cosines, between -1 and 1.",
+            "Between these limits no class can become certain, whatever the weights are.",
+            "Scale the outputs: multiply the cosines by 10 to 30 (divide by a temperature of 0.03 to 0.1).",
+        )
     if facts.smoothing > MOST_SMOOTHING:
         yield _mismatch(
             f"The loss spreads {percent(facts.smoothing)} of each label over all classes (label_smoothing).",
@@ -114,6 +162,13 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
             "Use the loss with a label_smoothing of 0.1 or none.",
             code="loss-does-not-fit",
         )
+
+
+def _last_factor(examined: Examined, facts: LossFacts) -> float | None:
+    """Return by how much the outputs of the last layer are multiplied before the loss; None if they are not."""
+    layers = () if examined.signal is None else examined.signal.layers
+    size = next((row.root_mean_square for row in reversed(layers) if row.kind == "linear"), None)
+    return facts.output_size / size if size and facts.last in ("Div", "Mul") else None
 
 
 def no_loss_gradient(examined: Examined) -> Iterator[Finding]:
@@ -158,6 +213,16 @@ def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
     if facts is None or facts.name in CLASSES:
         return
     low, high = RANGES.get(facts.last, (-math.inf, math.inf))
+    if facts.last in ("Clamp", "Hardtanh", "ClampMin", "ClampMax"):
+        low, high = facts.output_least, facts.output_greatest
+    if facts.last == "NativeBatchNorm" and abs(facts.output_mean - facts.target_mean) > facts.output_size:
+        yield _mismatch(
+            f"The model ends in a BatchNorm, whose outputs have mean {figure(facts.output_mean)}; the targets have "
+            f"{figure(facts.target_mean)} and size {figure(facts.target_size)}.",
+            "A normalizer takes the mean and the scale of the predictions away, and depends on the batch.",
+            "Remove the normalizer after the last layer, or standardise the targets.",
+            where=_last_module(examined),
+        )
     span = facts.target_greatest - facts.target_least
     if facts.output_shape != facts.target_shape:
         yield _mismatch(
@@ -239,17 +304,29 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
             "the learning rate.",
             numbers=figures(loss=facts.value, blind=facts.blind),
         )
-    elif fresh and share >= FAR_ABOVE and facts.name in CLASSES:
+    elif fresh and share >= (FAR_ABOVE if facts.name in (*CLASSES, *BINARY) else FAR_ABOVE**2):
         yield Finding(
             code="first-loss",
             severity=Severity.WARNING,
-            where="the loss",
+            where=_steepest(examined),
             seen=f"{told}, and the model looks fresh.",
             why="A fresh model that is sure of wrong answers spends the first steps on unlearning them, and they are "
             "long.",
             advice="Make the last layer's weights smaller at the start, or standardise the input and the targets.",
             numbers=figures(loss=facts.value, blind=facts.blind),
         )
+
+
+def _steepest(examined: Examined) -> str:
+    """Return the layer whose values are largest beside those that it reads, if one stands out; otherwise the loss."""
+    signal = examined.signal
+    growths = [("the loss", STEEP)]
+    for row, feeds in zip(signal.rows, signal.feeds, strict=False) if signal is not None else ():
+        sizes = [signal.rows[feed].root_mean_square or 0.0 for feed in feeds] if signal is not None else []
+        read = 1.0 if row.kind == "embedding" else max(sizes, default=0.0)
+        if row.kind != INPUT and row.root_mean_square is not None and read > 0.0:
+            growths.append((row.path, row.root_mean_square / read))
+    return max(growths, key=lambda growth: growth[1])[0]
 
 
 def one_class(examined: Examined) -> Iterator[Finding]:
@@ -281,6 +358,12 @@ def one_class(examined: Examined) -> Iterator[Finding]:
 
 def _facts(examined: Examined) -> LossFacts | None:
     return None if examined.signal is None else examined.signal.loss
+
+
+def _last_module(examined: Examined) -> str:
+    """Return the module of the last row."""
+    layers = () if examined.signal is None else examined.signal.layers
+    return layers[-1].path if layers else "the loss"
 
 
 def _shape(shape: tuple[int, ...]) -> str:

@@ -106,6 +106,8 @@ def frozen_layer(examined: Examined) -> Iterator[Finding]:
         for path in held
         if path in followed and not any(trains[path]) and looks_fresh(modules[path]) and _is_hardly_meant(modules[path])
     ]
+    if any(not any(trains[path]) and not looks_fresh(modules[path]) for path in held):
+        random = []  # a trained network that is being adapted
     if random and any(row.trainable for row in signal.parameters):
         yield Finding(
             code="frozen-layer",
@@ -172,14 +174,23 @@ def zero_weights(examined: Examined) -> Iterator[Finding]:
         closed = (bool(before) and not any(before) and behind) or not is_fresh(examined.model)
         later = any(other.is_zero for other in layers[number + 1 :])
         closed = closed and not later and not (signal.layers and signal.layers[-1].varies)
+        stuck = row.trainable and row.gradient == 0.0 and is_fresh(examined.model) and not closed
+        closed = closed or stuck
         where = row.module or row.name
         yield Finding(
             code="zero-weights",
             severity=Severity.WARNING if closed else Severity.INFO,
             where=where,
             seen=f"All {math.prod(row.shape):,} weights of `{where}` are exactly zero"
-            + (", and no gradient gets past it to the layers before." if closed else "."),
-            why="The output does not depend on the input, and the layers before do not learn."
+            + (
+                ", and so is their gradient."
+                if stuck
+                else ", and no gradient gets past it to the layers before." * closed
+            )
+            + ("" if closed else "."),
+            why="It is zero because another factor is zero as well: neither of them can open."
+            if stuck
+            else "The output does not depend on the input, and the layers before do not learn."
             if closed
             else "This is how residual branches and last layers are often initialised: the branch adds nothing at "
             "first and opens with the first steps.",
@@ -338,7 +349,25 @@ def branch_dominates(examined: Examined) -> Iterator[Finding]:
 
 
 def strong_dropout(examined: Examined) -> Iterator[Finding]:
-    """Dropout that takes nearly everything away."""
+    """Dropout that takes nearly everything away, or drops in eval mode too."""
+    for call in () if examined.signal is None else examined.signal.dropouts:
+        where = f"`{call.path}`" if call.path else "the model"
+        if call.in_eval or call.rate > STRONG_DROPOUT:
+            yield Finding(
+                code="strong-dropout",
+                severity=Severity.WARNING,
+                where=call.path,
+                seen=f"A dropout in the forward of {where} drops {percent(call.rate)} of the values"
+                + (" in eval mode too." if call.in_eval else "."),
+                why="What a model says in use is then drawn at random."
+                if call.in_eval
+                else "What is left is noise: each step trains on a few of the units.",
+                advice="Pass training=self.training to F.dropout, so that model.eval() switches it off, or use "
+                "nn.Dropout."
+                if call.in_eval
+                else "Lower the dropout to 0.5 or less.",
+                numbers=figures(rate=call.rate),
+            )
     for path, module in examined.model.named_modules():
         inside = isinstance(module, nn.MultiheadAttention) or (isinstance(module, nn.RNNBase) and module.num_layers > 1)
         rate = vars(module).get("p") if isinstance(module, _DropoutNd) else vars(module).get("dropout") if inside else 0

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ...core.finding import Finding, Severity
 from ..descent_pass import StepFacts
 from ..examined import Examined
+from ..loss_facts import is_fresh
 from .finding_words import figure, figures, percent
 
 TOO_LONG = 2.0
@@ -96,7 +97,23 @@ def next_step(examined: Examined) -> Iterator[Finding]:
 def loss_rises(examined: Examined) -> Iterator[Finding]:
     """A short step against the gradient that does not lower the loss."""
     steps = _steps(examined)
-    if steps is None or steps.fall is None or steps.fall > 0.0:
+    if steps is None or steps.fall is None or examined.signal is None:
+        return
+    if steps.step_share is not None and steps.step_share > 1.0 and is_fresh(examined.model):
+        yield Finding(
+            code="no-loss-gradient",
+            severity=Severity.WARNING,
+            where="the loss",
+            seen="The gradient of the loss is next to nothing: to lower the loss by a hundredth along it, the weights "
+            f"would have to change by {figure(steps.step_share)} times their size.",
+            why="Steps along such a gradient hardly change the loss.",
+            advice="Look at what stands between the last layer and the loss: outputs that are all alike, a factor or "
+            "a temperature that makes them tiny, a softmax or sigmoid that is applied twice; scale the outputs up.",
+            numbers=figures(step_share=steps.step_share),
+        )
+        return
+    half = any("16" in row.dtype for row in examined.signal.rows)  # where a short step is lost in rounding
+    if steps.fall > 0.0 or half:
         return
     yield Finding(
         code="gradient-does-not-descend",

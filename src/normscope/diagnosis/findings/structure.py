@@ -16,6 +16,8 @@ from ..signal import Signal, SignalRow
 from .depth import WEIGHTS
 from .finding_words import figure, figures
 
+STEEPEST_LEAK = 0.9
+
 
 def missing_activation(examined: Examined) -> Iterator[Finding]:
     """Two weight layers with nothing but a rearrangement between them, so that they are one linear map."""
@@ -48,6 +50,21 @@ def missing_activation(examined: Examined) -> Iterator[Finding]:
                 else "Two linear layers in a row compute what one could: the first adds weights and no power.",
                 advice=f"Put an activation (ReLU, GELU) between `{before.path}` and `{row.path}`, or remove one of "
                 "them.",
+                numbers={},
+            )
+
+
+def flat_activation(examined: Examined) -> Iterator[Finding]:
+    """A LeakyReLU whose slope is that of the identity."""
+    for path, module in examined.model.named_modules():
+        if isinstance(module, nn.LeakyReLU) and float(module.negative_slope) > STEEPEST_LEAK:
+            yield Finding(
+                code="missing-activation",
+                severity=Severity.WARNING,
+                where=path,
+                seen=f"`{path}` is a LeakyReLU with a slope of {float(module.negative_slope):g} below zero.",
+                why="With a slope near 1 it is the identity: the layers around it are one linear map.",
+                advice="Use LeakyReLU(0.01) or another activation; its first argument is the slope, not inplace.",
                 numbers={},
             )
 
