@@ -14,8 +14,8 @@ import normscope as ns
 from normscope.bounds.proofs.network_script import scripted
 from normscope.bounds.segments import GraphSteps, segment
 from normscope.bounds.trial import shaken, try_example
-from normscope.core.archive import Archive
 from normscope.core.errors import NormscopeError
+from normscope.core.npz import Archive
 from normscope.graph.ir import Node, Ref, Unit
 from normscope.rules import registry
 from normscope.rules.effects import Elementwise, Linear

@@ -23,7 +23,6 @@ from torch import Tensor
 
 from ..core.bracket import Evidence
 from ..core.budget import check_time, in_time
-from ..core.cost import count
 from ..core.errors import NormscopeError
 from ..core.log10 import log10
 from ..core.rounding import ONE, Upper, root_sum_squares, smallest, total

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim import Optimizer
 
+from ..core.budget import count
 from ..core.codec import JsonForm, Part
-from ..core.cost import count
 from ..core.untouched import seed_random
 from ..graph.call import Call
 

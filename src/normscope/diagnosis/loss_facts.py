@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from ..core.codec import Part
+from ..core.codec import JsonForm, Part
 from ..core.errors import InputError
 from .autograd_flow import are_cosines, last_operator
 
@@ -59,6 +59,8 @@ class LossFacts(Part):
         accuracy: the share of samples that are classified right; `None` for numbers.
     """
 
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=("output_mean", "target_mean", "cosines", "sum_of", "labels_per_sample"))
+
     name: str
     value: float
     blind: float | None
@@ -71,13 +73,13 @@ class LossFacts(Part):
     target_least: float
     target_greatest: float
     target_size: float
-    output_mean: float
-    target_mean: float
-    cosines: bool
     probabilities: bool
     log_probabilities: bool
     whole_targets: int
     smoothing: float = 0.0
+    output_mean: float = 0.0
+    target_mean: float = 0.0
+    cosines: bool = False
     sum_of: int = 0
     labels_per_sample: float | None = None
     largest_class: float | None = None

@@ -9,14 +9,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ..core.codec import Part
-from ..core.cost import count
+from ..core.budget import count
+from ..core.codec import JsonForm, Part
 from ..core.threads import uncompiled
 from ..core.untouched import random_state, seed_random, untouched
 from ..graph.call import Call, arguments
@@ -43,6 +43,8 @@ class SampleFacts(Part):
         random: whether the first output differs from sample to sample and does not depend on any argument.
         forwards: passes of at most seven samples that this took.
     """
+
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=("random",))
 
     identical: bool = False
     mixed_at: str | None = None

@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import SUPPORTED_NODES, keystr, tree_flatten_with_path, tree_leaves, tree_map
 
-from ..core.cost import count
+from ..core.budget import count
 from ..core.errors import InputError, NotFiniteError, RandomOperatorError, describe_error
 from ..core.untouched import on_copies, plain_parts, untouched
 from ..listening.calls import float_tensors

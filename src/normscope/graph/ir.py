@@ -12,10 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.budget import check_time
-from ..core.cost import count
-from ..core.errors import InputError
-from ..core.markup import visible
+from ..core.budget import check_time, count
+from ..core.errors import InputError, visible
 from ..report.document import Column, Document, Table, Text
 from ..report.words import pluralise, shape
 
