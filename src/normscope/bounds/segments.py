@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ..core.bracket import Evidence
-from ..core.budget import check_time, in_time
+from ..core.budget import check_time, count, in_time
 from ..core.errors import NormscopeError
 from ..core.log10 import log10
 from ..core.rounding import ONE, Upper, root_sum_squares, smallest, total
