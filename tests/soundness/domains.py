@@ -14,12 +14,12 @@ import normscope as ns
 from normscope.bounds import rungs as engine
 from normscope.bounds.captured import Captured
 from normscope.bounds.domain import recording
-from normscope.bounds.domain.domain import Domain
-from normscope.bounds.domain.domain_bounds import domain_sides
+from normscope.bounds.domain.domain_bounds import domain_sides, steepest
 from normscope.bounds.ellipsoids.optimised import optimise
+from normscope.core.budget import Budget
 from normscope.core.errors import SoundnessError
 
-from .attacker import Flat, as_function, double_twin, jacobian
+from .attacker import Flat, as_function, double_twin
 from .networks import Network
 
 STEPS = 6
@@ -61,7 +61,8 @@ def try_domain(
     function = as_function(double_twin(network.model), shape)
     rows = torch.cat([batch.double().reshape(-1, math.prod(shape)) for batch in batches])
     points = list(rows[:4])
-    points.append(_climbed(function, domain, max(rows[:6], key=lambda row: norm_at(function, row))))
+    found = steepest(domain, work.double, rows[:6], budget=Budget(20), seed=network.seed)[1]
+    points += [] if found is None else [found[0]]
     seen, tried = -math.inf, 0
     for point in points:
         size = norm_at(function, point)
@@ -89,27 +90,6 @@ def norm_at(function: Flat, point: Tensor) -> float:
     """The norm of the Jacobian of the model itself, written out."""
     jacobian = torch.autograd.functional.jacobian(function, point.detach())
     return float(torch.linalg.matrix_norm(jacobian.double(), ord=2))
-
-
-def _climbed(function: Flat, domain: Domain, point: Tensor, steps: int = 10) -> Tensor:
-    """A point inside, by steps uphill on the norm of the Jacobian, which are halved until they stay inside."""
-    scale = max(float(point.norm()), 1e-3)
-    size, rate = norm_at(function, point), 0.05 * scale
-    for _ in range(steps):
-        dense = jacobian(function, point)
-        if dense is None:
-            break
-        direction = torch.linalg.svd(dense, full_matrices=False)[2][0]
-        x = point.detach().clone().requires_grad_(True)
-        change = function(x + 1e-4 * scale * direction) - function(x - 1e-4 * scale * direction)
-        (uphill,) = torch.autograd.grad(change.square().sum().clamp(min=1e-200).log(), x)
-        if not bool(uphill.isfinite().all()) or not float(uphill.norm()) > 0:
-            break
-        moved = point + rate * uphill / uphill.norm()
-        reached = norm_at(function, moved) if bool(domain.inside(moved[None])[0]) else 0.0
-        better = reached > size
-        size, point, rate = (reached, moved, 1.5 * rate) if better else (size, point, rate / 2)
-    return point
 
 
 def _like(batch: Tensor, generator: torch.Generator) -> Tensor:

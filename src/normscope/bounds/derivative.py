@@ -541,12 +541,12 @@ class Products:
             raise JacobianError("the output does not depend on the input through differentiable operators")
         return dual, pulled
 
-    def push(self, rows: Tensor) -> Tensor:
-        """Return the Jacobian of each sample times one row of inputs, in float64."""
+    def push(self, rows: Tensor, *, again: bool = False) -> Tensor:
+        """Return the Jacobian of each sample times one row of inputs, in float64; `again` to differentiate it too."""
         dual, pulled = self.tangents
         self._took()
-        (product,) = torch.autograd.grad(pulled, dual, rows.to(self.point), retain_graph=True)
-        return product.detach().double()
+        (product,) = torch.autograd.grad(pulled, dual, rows.to(self.point), retain_graph=True, create_graph=again)
+        return product.double()
 
     def normal(self, rows: Tensor, scale: Tensor, lift: Tensor | float = 1.0) -> Tensor:
         """Return J^T J v / scale^2 for one row v of each sample, where no square leaves the range of floats."""

@@ -69,7 +69,6 @@ class JacobianNorms:
     method: str
     products: int  # with the Jacobians of the whole batch
     notes: tuple[str, ...]
-    points: Tensor  # the inputs at which they were taken, one flat row a sample: at the samples, or beside a bend
     values: Tensor  # the norm of the output at each sample
     bends: Tensor  # at which samples differences of values disagree with the derivative, on one side or both
 
@@ -340,7 +339,6 @@ def _widen(
         method=method,
         products=products.taken,
         notes=tuple(dict.fromkeys(notes)),
-        points=local.point.detach().double(),
         values=norm(products.value.detach().double(), 1).cpu(),
         bends=bends,
     )

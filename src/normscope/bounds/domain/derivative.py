@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ...core.bracket import Evidence
 from ...core.errors import NormscopeError
-from ...core.rounding import ONE, numerical
+from ...core.rounding import ONE, Upper, numerical
 from ...graph.ir import Node, Ref, Unit
 from ...linalg.linear_map import Diagonal, Identity
 from ...rules.effects import UNKNOWN, Effect, Elementwise, Gain, Linear, Range, Unbounded
@@ -198,6 +198,39 @@ class StepByStep(Treatment):
         return Enclosure.box(constant, constant)
 
 
+class Normalizer(StepByStep):
+    """A normalizer with a positive eps, in the shape of its operator: its centring and scale fold with what is around.
+
+    Its steps in the shape of its sets would hide from other methods that all tokens are treated alike.
+    """
+
+    def __init__(self, node: Node, effect: Gain, steps: Sequence[UnrolledStep], shapes: Mapping[str, Shape]) -> None:
+        super().__init__(node, steps, shapes, None)
+        self.effect = effect
+
+    def pieces(self, limits: Limits) -> list[DerivativeValue]:
+        """Fold one factor per group or channel into the scale behind the core; a single one into the gain."""
+        ((place, condition),) = self.by_operand.items()
+        (step,) = [step for step in self.steps if step.name == place[0]]
+        assert isinstance(condition, LeastMeanSquare)
+        assert isinstance(step.operation, Normalize)
+        share = step.operation.local([condition.enclosure(limits[condition.key])]).parts[0]
+        assert share.set_gains is not None
+        gains = share.set_gains[0, : condition.classes]
+        if len(gains) == 1:
+            gain = Upper.of(float(gains[0]), Evidence.PROVEN, "least variance", allowance=1e-15)
+            around = self.effect.whole
+            if around is not None and math.isfinite(around.log10):  # it speaks of zero variance
+                root = Upper.of(math.sqrt(step.operation.eps), Evidence.PROVEN, allowance=1e-15)
+                around = around.times(root, gain).named("least variance")
+            return self.whole(replace(self.effect, gains=(gain,), whole=around))
+        factors = gains.repeat_interleave(self.node.shape[1] // len(gains))
+        scale = factors.reshape(-1, *(1,) * (len(self.node.shape) - 2))
+        if isinstance(self.effect.after, Diagonal):
+            scale = self.effect.after.scale.to(scale) * scale
+        return self.whole(replace(self.effect, gains=(ONE,), after=Diagonal(scale, self.node.shape), whole=None))
+
+
 def _share(name: str, operand: str, step: UnrolledStep, share: OperandShare, reason: str) -> list[DerivativeValue]:
     """Return one operand's share in the change of a step: entries with slopes and a scale behind, or a gain.
 
@@ -211,9 +244,6 @@ def _share(name: str, operand: str, step: UnrolledStep, share: OperandShare, rea
         low, high = (side[0] for side in share.slopes)
         finite = bool((low.isfinite() & high.isfinite()).all())
         core, scale = slopes_as_scale(low, high, exact=exact) if finite else (None, None)
-    elif share.set_gains is not None and bool((share.set_gains != share.set_gains[:, :1]).any()):
-        finite, core = bool(share.set_gains.isfinite().all()), Gain(gains=(ONE,))
-        scale = _narrowed(share.set_gains[0, :, None].expand(step.shape)) if finite else None
     else:
         gain, scale = float(share.gain[0]), None
         finite = math.isfinite(gain)
@@ -285,6 +315,8 @@ def treatments(steps: GraphSteps) -> tuple[dict[str, Treatment], set[str]]:
         if node.op is aten.scaled_dot_product_attention.default and own == [MatrixProduct, Softmax, MatrixProduct]:
             refs, part = _attention(node, steps, producers, kinds)
             treated = MeasuredPart(part[-1], refs, [step for other in part for step in by_node[id(other)]])
+        elif own == [Normalize] and isinstance(effect, Gain) and len(effect.gains) == 1:
+            treated = Normalizer(node, effect, by_node[id(node)], steps.shapes)
         elif own and all(issubclass(kind, Scalar | Multiply | MatrixProduct | Normalize | Softmax) for kind in own):
             treated = StepByStep(node, by_node[id(node)], steps.shapes, channel_axis(node, producers))
         else:

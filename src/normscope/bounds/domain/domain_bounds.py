@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from ...core.bracket import Bracket, Scope
+from ...core.budget import Budget
 from ...core.errors import InputError, JacobianError
-from ...core.log10 import log10
-from ...core.log10 import norm as l2
+from ...core.rounding import inward
 from ...core.threads import math_attention
 from ...graph.ir import Graph
+from ..applied import passes
 from ..captured import Bounding, Captured
-from ..derivative import Products, differentiable
-from ..point import NOISES, JacobianNorms, batch_norms, first_samples
+from ..derivative import Products, differentiable, find_bends, reach_of
+from ..lower import gradients
+from ..point import BESIDE, NOISES
 from ..rungs import Rungs, bracket_of, upper_sides
 from ..segments import GraphSteps
 from .derivative import derivative
 from .domain import Domain
 from .gains import product
 
-MAX_SAMPLES = 12
-"""Samples of a batch at which the lower side is looked for."""
+MAX_GRADIENTS, ASCENT_MULTIPLICATIONS, MIN_GRADIENTS = 400, 5e9, 16
+"""Gradients of the ascent through small networks, multiplications over all of them, gradients through large ones."""
+POINTS_TRIED, ASCENTS, POWER_STEPS = 12, 3, 8
+"""Points that are looked at, points that the ascent starts from, and power steps for the direction at a point."""
 STRETCHES = (4 / 3, 5 / 3, 7 / 5, 9 / 7)
 """By which a direction is stretched to see how a product rounds otherwise."""
+MAX_ROWS = 64
+"""Up to this many outputs an operator that autograd differentiates only once is no obstacle."""
 
 
 def over_domain(captured: Captured, domain: Domain) -> Captured:
@@ -70,49 +78,120 @@ def domain_sides(
 
 
 def with_steepest(captured: Captured, domain: Domain, bounding: Bounding, bracket: Bracket, seed: int) -> Bracket:
-    """Complete a bracket over a domain with the largest Jacobian norm at a sample of the batch that lies inside."""
-    batch = first_samples(captured.batch, MAX_SAMPLES) if captured.graph.per_sample else captured.batch
-
-    def norms_at_batch() -> JacobianNorms | None:
-        return batch_norms(
-            captured.model,
-            batch,
-            mode=captured.mode,
-            output=captured.output,
-            rtol=bounding.rtol,
-            seed=seed,
-            graph=captured.traced,
-            budget=bounding.budget,
-        )
-
-    try:
-        norms = bounding.budget.attempt(norms_at_batch, lambda: None)
-    except JacobianError:
-        norms = None
-    if norms is None:
-        return bracket
-    # the domain is that of the map with the masks and ids of the captured sample
-    rows = [row for row in captured.own_samples if row < len(norms.points)]
-    points = norms.points[rows]
-    lower = torch.where(domain.inside(points).cpu(), norms.lower[rows], 0.0)
-    best = int(lower.argmax())
-    point, direction = points[best], norms.directions[rows[best]].double()
-    gain = min(float(lower[best]), _gain_along(captured.double, point, direction))
-    if not gain > 0:
-        return bracket
-    return replace(bracket, log10_lower=log10(gain), witness=(point, direction))
+    """Complete a bracket over a domain with the largest Jacobian norm found at a point inside."""
+    points = captured.points.double()
+    value, witness = steepest(domain, captured.double, points, budget=bounding.budget, seed=seed)
+    return replace(bracket, log10_lower=value, witness=witness)
 
 
-def _gain_along(graph: Graph, point: Tensor, direction: Tensor) -> float:
-    """Return norm(J v) less how far it may be off, from products that are rounded in other ways: slopes may cancel.
+def steepest(
+    domain: Domain, graph: Graph, points: Tensor, *, budget: Budget, seed: int
+) -> tuple[float, tuple[Tensor, Tensor] | None]:
+    """Return log10 of the largest norm(J v) found at a point inside and a unit v, and both; `-inf` without one.
 
-    Zero where an operator on the way is differentiated only once.
+    `graph` is the network in float64. The ascent starts at those of the flat `points` that lie inside, and never leaves
+    the domain; a step of its budget is one gradient.
     """
-    graph = differentiable(graph)
+    inside = points[domain.inside(points)]
+    if not len(inside):
+        return -math.inf, None
+    steps = passes(graph, MAX_GRADIENTS, work=ASCENT_MULTIPLICATIONS, least=MIN_GRADIENTS)
+    generator = torch.Generator().manual_seed(seed)
+    with math_attention(), torch.enable_grad():
+        climb = _Climb(domain, differentiable(graph), budget.search("the search for steep points", steps))
+        starts = []
+        for point in inside[:POINTS_TRIED]:
+            if not (starts and climb.budget.over):
+                direction = torch.randn(point.shape, generator=generator, dtype=torch.float64).to(point)
+                starts.append(climb.gain(point, direction / direction.norm()))
+        tops = [climb.run(*start) for start in sorted(starts, key=lambda start: -start[0])[:ASCENTS]]
+        gain, point, direction = max(tops, key=lambda top: top[0])
+        noise = climb.noise(gain, point, direction)
+        shift = torch.randn(point.shape, generator=generator, dtype=torch.float64).to(point)
+        beside = point + shift / shift.norm() * BESIDE * float(reach_of(point[None]))
+        if noise == math.inf and bool(domain.inside(beside[None])[0]):
+            gain, point, direction = climb.gain(beside, direction)
+            noise = climb.noise(gain, point, direction)
+    return (inward(gain, 1e-9 + noise / gain), (point, direction)) if noise < gain else (-math.inf, None)
+
+
+@dataclass(frozen=True)
+class _Climb:
+    """Power iteration for the direction, gradient steps for the point, halved until they stay inside."""
+
+    domain: Domain
+    graph: Graph
+    budget: Budget
+
+    def function(self, rows: Tensor) -> Tensor:
+        return self.graph.run(*self.graph.split(rows[0])).reshape(1, -1)
+
+    def gain(self, point: Tensor, direction: Tensor) -> tuple[float, Tensor, Tensor]:
+        """Return norm(J v) after a few power steps from a unit direction, the point and v."""
+        best = (0.0, point, direction)
+        with suppress(JacobianError):
+            products = Products(self.function, point[None])
+            for turn in range(POWER_STEPS):
+                if turn > 1 and not self.budget.spend():
+                    break
+                image = _push(products, direction)
+                size = float(image.norm())
+                if not math.isfinite(size):
+                    break
+                if size > best[0]:
+                    best = (size, point, direction)
+                (back,) = products.pull(image)
+                if not float(back.norm()) > 0:
+                    break
+                direction = back / back.norm()
+        return best
+
+    def noise(self, gain: float, point: Tensor, direction: Tensor) -> float:
+        """Return how far J v may be off, from products that are rounded in other ways: slopes may cancel.
+
+        On a bend of the function J v is whatever torch gives, and infinitely far off, as is a gain of 0.
+        """
+        if not gain > 0:
+            return math.inf
+        products = Products(self.function, point[None])
+        image, *others = (_push(products, direction * factor) / factor for factor in (1.0, *STRETCHES))
+        if bool(find_bends(self.function, products.point, products.value, direction[None], image).any()):
+            return math.inf
+        return NOISES * max(float((image - other).norm()) for other in others)
+
+    def run(self, gain: float, point: Tensor, direction: Tensor) -> tuple[float, Tensor, Tensor]:
+        """Climb from a point."""
+        rate = 0.05 * (float(point.norm()) or 1.0)
+        while rate > 1e-4 * (float(point.norm()) or 1.0) and self.budget.spend():
+            uphill = self._uphill(point, direction)
+            if uphill is None:
+                break
+            moved = point + rate * uphill
+            if bool(self.domain.inside(moved[None])[0]):
+                reached = self.gain(moved, direction)
+                if reached[0] > gain:
+                    gain, point, direction = reached
+                    rate *= 1.5
+                    continue
+            rate /= 2
+        return gain, point, direction
+
+    def _uphill(self, point: Tensor, direction: Tensor) -> Tensor | None:
+        """Return the unit gradient of log norm(J v) by the point, None where there is none."""
+        try:
+            products = Products(self.function, point[None])
+            (grad,) = gradients(_push(products, direction, again=True).square().sum(), (products.point,))
+        except JacobianError:
+            return None
+        size = math.nan if grad is None else float(grad.norm())
+        return None if grad is None or not (math.isfinite(size) and size > 0) else grad[0] / size
+
+
+def _push(products: Products, direction: Tensor, *, again: bool = False) -> Tensor:
+    """Return the Jacobian times a direction, by its rows where autograd differentiates an operator only once."""
     try:
-        with math_attention(), torch.enable_grad():
-            products = Products(lambda rows: graph.run(*graph.split(rows[0])).reshape(1, -1), point[None])
-            first, *others = (products.push(direction[None] * factor) / factor for factor in (1.0, *STRETCHES))
-    except (JacobianError, RuntimeError, NotImplementedError):
-        return 0.0
-    return float(l2(first)) * (1 - 1e-9) - NOISES * max(float(l2(first - other)) for other in others)
+        return products.push(direction[None], again=again)
+    except (RuntimeError, NotImplementedError) as error:
+        if products.value.numel() > MAX_ROWS:
+            raise JacobianError("an operator is differentiated only once") from error
+    return (products.rows() @ direction).to(direction)
