@@ -23,6 +23,9 @@ from .logits import Logits, margins
 RIVALS = 9
 """Rival classes attacked one by one; with more classes, the strongest ones."""
 OUTSIDE_STEPS = 25
+SLIDES = (1.0, 0.5, 0.2, 0.05)
+"""Shares of the way along the boundary, from the best change to where the nearest point of its tangent plane lies."""
+SLIDE_STEPS = 6
 INSIDE_STEPS = 40
 HALVINGS = 24
 """A change that was found is halved towards the boundary this often: its length is then known to 1e-7."""
@@ -111,6 +114,7 @@ class Attack:
             self._inside(broken, how.share * self.distance[broken], how)
             if number % 2 == 1:
                 self._outside(broken, self._winners(broken), self.point[broken])
+                self._slide(broken)
         return self.result()
 
     def challenge(self, radius: Tensor, rounds: tuple[Round, ...] = ROUNDS[:3]) -> Attacked:
@@ -178,6 +182,22 @@ class Attack:
                 return
             self._inside(rows, times * near[rows], ROUNDS[0])
             self._inside(rows, times * near[rows], ROUNDS[1])
+
+    def _slide(self, rows: Tensor) -> None:
+        """Move the best changes along the boundary towards the sample, in float64."""
+        for _ in range(SLIDE_STEPS):
+            if not self._spend(len(rows)):
+                return
+            centre, u = self.points[rows], self.point[rows]
+            _, gap, slope = self.exact.gradient(u, _rival_gap(self.labels[rows], self._winners(rows)))
+            steep = slope.pow(2).sum(1)
+            scale = torch.where((steep > 0) & steep.isfinite(), 1.0 / steep.clamp(min=1e-300), 0.0)[:, None]
+            nearest = centre - (gap + (slope * (centre - u)).sum(1))[:, None] * scale * slope
+            change = torch.cat([u + share * (nearest - u) - centre for share in SLIDES])
+            owners = rows.repeat(len(SLIDES))
+            length = change.norm(dim=1, keepdim=True)
+            change = change / length.clamp(min=1e-300) * 0.9999 * self.distance[owners][:, None]
+            self._offer(self.points[owners] + change, owners)
 
     def _inside(self, owners: Tensor, radius: Tensor, how: Round) -> None:
         """Ascend within balls around the samples, and offer the best point met."""
