@@ -618,3 +618,36 @@ def test_a_pretrained_network_that_is_adapted_and_a_path_around_the_layers():
         body.bias.add_(0.5)
         model[2].bias.add_(0.5)
     assert "frozen-layer" not in {code for code, _ in warned(model, ids, CLASSES, loss="cross_entropy")}
+
+
+class OnGraph(nn.Module):
+    """A layer of a graph network that takes its neighbours as a sparse matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor, neighbours: Tensor) -> Tensor:
+        return self.head(torch.sparse.mm(neighbours, torch.relu(self.body(x))))
+
+
+def test_a_sparse_input_is_checked_and_has_no_bounds():
+    torch.manual_seed(0)
+    batch = (torch.randn(20, 8), (torch.rand(20, 20) < 0.2).float().to_sparse())
+    assert ns.check(OnGraph(), batch).verdict == "No problems found."
+    assert "sparse" in dict(ns.audit(OnGraph(), batch).skipped).popitem()[1]
+
+
+def test_a_generator_that_a_model_holds_is_put_back():
+    class Drawing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.generator = nn.Linear(8, 5), torch.Generator().manual_seed(1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.body(x) + torch.randn(len(x), 5, generator=self.generator)
+
+    model = Drawing()
+    before = model.generator.get_state()
+    ns.check(model, X)
+    assert torch.equal(model.generator.get_state(), before)

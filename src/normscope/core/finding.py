@@ -129,7 +129,7 @@ KINDS: dict[str, FindingKind] = {
     ),
     "samples-mixed": FindingKind("the samples of a batch are mixed in {where}"),
     "input-ignored": FindingKind(
-        "an argument ({where}) has no influence on the output", "the output ignores {count} of its arguments"
+        "the output ignores part of its input ({where})", "the output ignores {count} parts of its input"
     ),
     "hidden-softmax": FindingKind("a softmax stands between two layers in {where}"),
     "strong-dropout": FindingKind(
@@ -204,6 +204,20 @@ KINDS: dict[str, FindingKind] = {
     "loss-not-finite": FindingKind("the loss is no number any more"),
     "constant-input": FindingKind("the samples of a batch are all the same"),
     "not-trained": FindingKind("no optimizer trains {where}", "no optimizer trains {count} layers"),
+    "no-step": FindingKind("the optimizer makes no step"),
+    "no-gradient-at-step": FindingKind("the optimizer steps without gradients"),
+    "rate-zero": FindingKind("the learning rate is 0"),
+    "rate-decayed": FindingKind("the learning rate decayed too early"),
+    "weights-still": FindingKind("the weights do not move"),
+    "weights-put-back": FindingKind("the weights are put back after each step"),
+    "loss-stays": FindingKind("the loss does not fall"),
+    "negated-loss": FindingKind("the loss has the wrong sign"),
+    "sorted-batches": FindingKind("the batches are not shuffled"),
+    "same-batch": FindingKind("every step sees the same batch"),
+    "data-changed": FindingKind("the inputs have changed"),
+    "overfitting": FindingKind("the validation loss rises while the training loss falls"),
+    "validation-worse": FindingKind("the validation became worse"),
+    "validation-apart": FindingKind("the validation does not follow the training"),
     "no-zero-grad": FindingKind("gradients are never cleared"),
     "lr-too-high": FindingKind("the first steps were too large"),
     "edge-of-stability": FindingKind("the steps are too long for the curvature"),

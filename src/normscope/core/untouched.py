@@ -97,6 +97,9 @@ class Reached:
             return value.func, *value.args, *value.keywords.values()
         if isinstance(value, FunctionType):
             return [] if _is_of(value.__module__, QUIET) else self._function(value)
+        if isinstance(value, torch.Generator):
+            self.undo.append(_generator(value))
+            return []
         if (
             isinstance(value, type | ModuleType)
             or _is_of(type(value).__module__, LIBRARIES)
@@ -141,6 +144,16 @@ class Reached:
                 self.undo.append(functools.partial(setattr, cell, "cell_contents", value))
                 yield value
         yield from function.__defaults__ or ()
+
+
+def _generator(generator: torch.Generator) -> Undo:
+    """Return a function that gives a generator of random numbers its present state back."""
+    state = generator.get_state()
+
+    def undo() -> None:
+        generator.set_state(state)
+
+    return undo
 
 
 def _leads_on(value: Any) -> bool:
@@ -345,6 +358,8 @@ def _generators(model: nn.Module) -> list[torch.Generator]:
 
 def seed_random(model: nn.Module) -> None:
     """Let the generators that `untouched` puts back start anew, so that a model draws the same numbers again."""
+    random.seed(0)
+    np.random.seed(0)
     for generator in _generators(model):
         generator.manual_seed(0)
 
@@ -383,6 +398,11 @@ class ProtectedParameters(TorchDispatchMode):
         for _, data in self._bound:
             self._unwritten.setdefault(data.untyped_storage().data_ptr(), []).append(data)
         self._copies: list[tuple[Tensor, Tensor]] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keep torch from importing its compiler, which takes a second, at the first operator."""
+        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, after copying the parameters that it writes into."""

@@ -26,7 +26,7 @@ from ..core.untouched import mode_of, unwrapped
 from ..graph.call import all_if_several, batches_of, broken_tensors
 from ..graph.capturing import NO_TIME, capture_within, expected_seconds
 from ..graph.ir import Graph, Unit
-from .data_pass import watch_data
+from .data_pass import WRONG_BATCH, watch_data
 from .examined import DataSeen
 from .sample_pass import compare_samples
 from .signal import Signal
@@ -176,7 +176,7 @@ def pass_over_data(request: AuditRequest, captured: Captured | None, skipped: Sk
         data = watch_data(request.model, batches, mode=request.asked, written=_written_norms(captured), budget=limited)
     if data.error is not None:
         if not request.broken:
-            raise InputError(f"{data.error}. Pass batches the model accepts: model(batch) must work.")
+            raise InputError(f"{data.error}. {WRONG_BATCH}")
         skipped.append(("statistics over the data", data.error))
     if data.not_finite is not None and captured is not None:
         skipped.append(("Jacobians at the batch", f"the data make {data.not_finite[0] or 'the model'} return NaN"))
@@ -261,5 +261,5 @@ def wrong_backwards(request: AuditRequest, captured: Captured | None) -> tuple[M
             lambda: mismatches(request.model, request.batch, graph, mode=request.asked, output=request.output),
             lambda: (),
         )
-    except (RuntimeError, NotImplementedError, InputError):  # a model whose backward cannot be run at all
+    except (RuntimeError, NotImplementedError, InputError, CaptureError):  # a model whose backward cannot be run at all
         return ()

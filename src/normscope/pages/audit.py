@@ -35,6 +35,7 @@ from .check import (
     cuts,
     figures,
     headline,
+    loss_words,
     notices,
     signal_chart,
     signal_table,
@@ -287,6 +288,7 @@ def _details(audit: Audit) -> list[Block]:
             term="normalized variance",
             folded=True,
         ),
+        *part("Loss", Text(body=told) if (told := loss_words(audit.signal)) else None, folded=True),
         *part("Signal by depth", signal_chart(audit.signal), signal_table(audit.signal), folded=True),
         *part(
             "Changes that cannot change the class",

@@ -72,13 +72,17 @@ def loss_words(signal: Signal | None) -> str:
     if facts is not None and facts.blind is not None:
         told[0] += f"; the best constant output has {facts.blind:.4g}"
     if facts is not None and facts.accuracy is not None and facts.largest_class is not None:
-        told.append(f"The accuracy is {facts.accuracy:.0%}, and the largest class has {facts.largest_class:.0%}")
-    if steps is not None and steps.fall is not None:
         told.append(
-            f"A short step along the gradient lowers the loss by {steps.fall:.0%} of what the gradient promises"
+            f"The accuracy is {100 * facts.accuracy:.0f} %, and the largest class has {100 * facts.largest_class:.0f} %"
+        )
+    if steps is not None and steps.fall is not None and steps.fall <= 0.0:
+        told.append("A short step against the gradient does not lower the loss")
+    elif steps is not None and steps.fall is not None:
+        told.append(
+            f"A short step against the gradient lowers it by {100 * steps.fall:.0f} % of what the gradient promises"
         )
         if steps.stable_rate is not None:
-            told[-1] += f", which allows plain SGD a learning rate of at most {steps.stable_rate:.2g}"
+            told[-1] += f"; by its curvature a plain SGD step at a rate above {steps.stable_rate:.2g} would raise it"
     if steps is not None and steps.agreement is not None:
         told.append(
             f"The gradients of the two halves of the batch agree with a cosine of {steps.agreement:.2f} (1: no noise)"

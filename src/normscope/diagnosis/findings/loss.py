@@ -17,6 +17,9 @@ APPLIED = {"cross_entropy": "softmax", "bce_with_logits": "sigmoid"}
 """The activation that a loss applies itself."""
 NO_BETTER = 0.97
 """A share of the loss of the best constant: a model that has learned anything is below it."""
+MORE_OFTEN_RIGHT = 2.0
+"""A factor between a model's accuracy and the share of the largest class. Where a batch has hardly more samples than
+classes, the best constant fits their frequencies by chance, and a model that knows much has no smaller loss."""
 FAR_WORSE = 3.0
 """A share of that loss that no model has that is merely still in training."""
 STEEP = 5.0
@@ -149,7 +152,7 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
             "Scale the outputs up: a temperature of training divides by 1 or less (0.1), and one for sampling has no "
             "place in training.",
         )
-    elif facts.name in (*CLASSES, *BINARY[1:]) and facts.cosines:
+    elif facts.name in (*CLASSES, *BINARY[1:]) and facts.cosines and facts.output_greatest < 1.001:
         yield _mismatch(
             "The outputs are cosines, between -1 and 1.",
             "Between these limits no class can become certain, whatever the weights are.",
@@ -167,8 +170,10 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
 def _last_factor(examined: Examined, facts: LossFacts) -> float | None:
     """Return by how much the outputs of the last layer are multiplied before the loss; None if they are not."""
     layers = () if examined.signal is None else examined.signal.layers
-    size = next((row.root_mean_square for row in reversed(layers) if row.kind == "linear"), None)
-    return facts.output_size / size if size and facts.last in ("Div", "Mul") else None
+    last = next((row for row in reversed(layers) if row.kind == "linear"), None)
+    if last is None or not last.root_mean_square or last.shape != facts.output_shape:
+        return None
+    return facts.output_size / last.root_mean_square if facts.last in ("Div", "Mul") else None
 
 
 def no_loss_gradient(examined: Examined) -> Iterator[Finding]:
@@ -213,8 +218,8 @@ def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
     if facts is None or facts.name in CLASSES:
         return
     low, high = RANGES.get(facts.last, (-math.inf, math.inf))
-    if facts.last in ("Clamp", "Hardtanh", "ClampMin", "ClampMax"):
-        low, high = facts.output_least, facts.output_greatest
+    if facts.limits is not None:
+        low, high = facts.limits
     if facts.last == "NativeBatchNorm" and abs(facts.output_mean - facts.target_mean) > facts.output_size:
         yield _mismatch(
             f"The model ends in a BatchNorm, whose outputs have mean {figure(facts.output_mean)}; the targets have "
@@ -292,7 +297,8 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
     told = f"The loss is {figure(facts.value)}; the best constant output has {figure(facts.blind)}"
     if facts.accuracy is not None:
         told += f" (accuracy {percent(facts.accuracy)}, the largest class has {percent(facts.largest_class or 0.0)})"
-    if not fresh and share >= NO_BETTER:
+    knows = facts.accuracy is not None and facts.accuracy >= MORE_OFTEN_RIGHT * (facts.largest_class or 1.0)
+    if not fresh and share >= (FAR_WORSE if knows else NO_BETTER):
         yield Finding(
             code="no-better-than-constant",
             severity=Severity.INFO if examined.mode == "train" and share < FAR_WORSE else Severity.WARNING,
@@ -335,6 +341,8 @@ def one_class(examined: Examined) -> Iterator[Finding]:
     if facts is None:
         return
     constant = facts.target_least == facts.target_greatest and math.prod(facts.target_shape) > 1
+    if constant and facts.own_targets:
+        return
     if constant:
         yield _mismatch(
             f"All targets of the batch are {figure(facts.target_least)}.",

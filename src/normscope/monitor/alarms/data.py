@@ -1,0 +1,158 @@
+"""Alarms about what a loss is made of: inputs that repeat or change, labels alike, a loss put together wrongly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from ...core.finding import Finding
+from ..history import PLAIN_STEPS, Alarm, History
+
+# ---- how the loss is put together
+
+ACTIVATION_BEFORE_LOSS = Alarm(
+    code="activation-before-loss",
+    seen="A {activation} stands in front of a loss that applies one itself: the loss sees probabilities, not scores.",
+    why="The {activation} is applied twice: outputs stay within 0 and 1, the loss cannot become small, and gradients "
+    "are a fraction of what they should be.",
+    advice="Remove the {activation} at the end of the model and pass the raw scores (logits) to the loss.",
+)
+SHAPES_BROADCAST = Alarm(
+    code="shapes-broadcast",
+    seen="The loss compares each output with each target: by broadcasting outputs of shape {shapes}.",
+    why="Shapes of outputs and targets differ, so that every output is pulled to the mean of all targets.",
+    advice="Give both the same shape: output.squeeze(1), or targets.view_as(output).",
+)
+NEGATED_LOSS = Alarm(
+    code="negated-loss",
+    seen="The loss is minus a loss function: the optimizer maximises the error.",
+    why="The sign is wrong: minimised without a bound, it makes the model worse at each step, and outputs grow.",
+    advice="Remove the minus sign in front of the loss.",
+)
+
+
+def loss_oddities(history: History) -> Iterator[Finding]:
+    """A softmax too many, shapes that are broadcast, a wrong sign; told at the second record that shows it."""
+    for word, since in history.standing.oddities.items():
+        if since.records < 2:
+            continue
+        if word == "broadcast":
+            yield SHAPES_BROADCAST.at(history.step, words={"shapes": history.standing.shapes})
+        elif word != "negated":
+            yield ACTIVATION_BEFORE_LOSS.at(history.step, words={"activation": word})
+        elif not history.standing.others:  # two players: one of them maximises
+            yield NEGATED_LOSS.at(history.step)
+
+
+# ---- labels
+
+ONE_CLASS = Alarm(
+    code="one-class",
+    seen="All labels of the last {records} measured batches are the same ({label:g}).",
+    why="From labels of one class nothing can be learned but that class.",
+    advice="Look at the labels that the loader returns: a subset that was cut from sorted data, a wrong column, a cast "
+    "that rounds to 0.",
+)
+SORTED_BATCHES = Alarm(
+    code="sorted-batches",
+    seen="The measured batches of {samples:.0f} samples hold {classes:.0f} of {outputs:.0f} classes each, and not the "
+    "same ones from batch to batch.",
+    why="Batches are not shuffled: each step learns the few classes of its batch and forgets the others.",
+    advice="Shuffle: DataLoader(..., shuffle=True), or a sampler that mixes the classes of the data set.",
+)
+SAME_RECORDS = 3
+"""Batches in a row that show one class, or the same samples: chance does not."""
+MIN_LABELS = 8
+"""Labels in a batch that are enough to expect two classes."""
+MOVED_ERRORS = 4.0
+"""Standard errors by which the mean label of batches moves, at the median, where they are not drawn at random."""
+
+
+def labels_alike(history: History) -> Iterator[Finding]:
+    """Labels of one class in all batches, or of few classes in each."""
+    few = len(history.repeated(SAME_RECORDS))
+    rows = [r.total for r in history.records[-2 * SAME_RECORDS :] if r.total.get("outputs_label_low") is not None]
+    if not 0 < few <= len(rows) or history.standing.others or min(_column(rows, "samples")) < MIN_LABELS:
+        return
+    low, high = _column(rows[-few:], "label_low"), _column(rows[-few:], "label_high")
+    if min(low) == max(high) and len({row.get("outputs_label_low") for row in rows}) == 1:
+        yield ONE_CLASS.at(history.step, words={"records": few, "label": low[0]})
+        return
+    if len(rows) < SAME_RECORDS:
+        return
+    means, errors = _column(rows, "label_mean"), _column(rows, "label_error")
+    overall = math.sqrt(sum((m - median(means)) ** 2 for m in means) / len(means))
+    classes, outputs = median(_column(rows, "classes")), max(_column(rows, "label_high")) + 1
+    if outputs >= 2 and classes <= outputs / 2 and overall > MOVED_ERRORS * max(median(errors), 0.02 * outputs):
+        samples = median(_column(rows, "samples"))
+        words = {"samples": samples, "classes": classes, "outputs": outputs}
+        yield SORTED_BATCHES.at(history.step, words=words)
+
+
+def _column(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    """Return one figure of the outputs in some records, NaN where it is not known."""
+    return [row.get(f"outputs_{name}", math.nan) for row in rows]
+
+
+# ---- inputs
+
+SAME_BATCH = Alarm(
+    code="same-batch",
+    seen="The last {records} measured steps saw the same {samples:.0f} samples to the last digit.",
+    why="Every step sees the same batch: these samples are learned by heart, and no others.",
+    advice="Look at the loader: next(iter(loader)) inside of the loop begins anew each time, and without shuffling it "
+    "returns the same batch. If these samples are all the data there are, nothing has to be done.",
+)
+MAX_SAME_SAMPLES = 64
+"""Larger batches that repeat are taken for all the data there are (gradient descent on the full batch)."""
+MARK_RTOL = 1e-12
+"""Relative difference of sums over the same entries in another order."""
+
+DATA_CHANGED = Alarm(
+    code="data-changed",
+    seen="The inputs have changed: their size was {before:figure} (root mean square, median of {records} batches) and "
+    "is {now:figure} since step {since:,}.",
+    why="Later batches are not like earlier ones: what was learned holds for inputs of another scale.",
+    advice="Look at the data: a new source, a scaling or augmentation that is missing or applied twice. Scale the "
+    "inputs as before.",
+)
+CHANGED_RATIO = 2.5
+"""The factor by which the size of the inputs changes, for two records."""
+CHANGED_SPREADS = 6.0
+"""The change over the usual spread of the sizes of batches."""
+
+
+def same_batch(history: History) -> Iterator[Finding]:
+    """The same few samples at every measured step."""
+    records = history.repeated(SAME_RECORDS)
+    rows = [r.total for r in records]
+    marks = [(r.get("input_mean"), r.get("input_size"), r.get("input_samples")) for r in rows]
+    if not records or history.step - records[0].step < PLAIN_STEPS:
+        return
+    mean, size, samples = marks[-1]
+    if samples is None or mean is None or size is None or not 1 < samples <= MAX_SAME_SAMPLES:
+        return
+    if any(r.get("input_spread") == 0.0 for r in rows):  # all samples are alike: that has an alarm of its own
+        return
+    if all(
+        a is not None and b is not None and abs(a - mean) + abs(b - size) <= MARK_RTOL * (abs(mean) + size)
+        for a, b, _ in marks
+    ):
+        yield SAME_BATCH.at(history.step, words={"records": len(rows), "samples": samples})
+
+
+def data_changed(history: History) -> Iterator[Finding]:
+    """Inputs whose size changed and stays so."""
+    sizes = [(r.step, s) for r in history.records[-40:] if (s := r.total.get("input_size")) is not None and s > 0.0]
+    if len(sizes) < 4 or history.standing.others or not all(math.isfinite(s) for _, s in sizes):
+        return
+    before, latest = [math.log(s) for _, s in sizes[:-2]], [math.log(s) for _, s in sizes[-2:]]
+    usual = median(before)
+    spread = max(median(abs(value - usual) for value in before), 0.02)
+    apart = [value - usual for value in latest]
+    limit = max(math.log(CHANGED_RATIO), CHANGED_SPREADS * spread)
+    if min(apart) > limit or max(apart) < -limit:
+        words = {"records": len(before), "since": sizes[-2][0]}
+        yield DATA_CHANGED.at(history.step, words=words, before=math.exp(usual), now=sizes[-1][1])

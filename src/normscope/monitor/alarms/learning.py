@@ -1,0 +1,371 @@
+"""Alarms about steps that teach nothing: a rate of zero, weights that stand still, a loss that stays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from ...core.finding import Finding
+from ..history import PLAIN_STEPS, Alarm, History
+from ..record import Record
+
+# ---- the learning rate
+
+RATE_ZERO = Alarm(
+    code="rate-zero",
+    seen="The learning rate is 0 at step {first:,} and at step {last:,}.",
+    why="A step of rate zero changes nothing.",
+    advice="Look at the schedule: a warm-up that never rises, an integer division, a scheduler that is stepped once "
+    "for each batch though it counts epochs, or one that has ended. Raise the learning rate.",
+)
+RATE_DECAYED = Alarm(
+    code="rate-decayed",
+    seen="The learning rate fell from {peak:figure} to {lr:figure} by step {since:,}, and the loss is still "
+    "{loss:figure} ({loss_first:figure} at first).",
+    why="The schedule has brought the learning rate to almost nothing too early: steps hardly move the weights from "
+    "here on.",
+    advice="Step the scheduler once an epoch if it counts epochs (step_size, milestones, T_max), or make it as long as "
+    "the run; raise the learning rate again.",
+)
+ENDED_SHARE = 1e-3
+"""A share of the largest rate: schedules that end well are below it in the last steps alone (a cosine in 2 %)."""
+ENDED_TIME_SHARE = 0.2
+"""The share of the run so far for which the rate is that low before it is too early."""
+
+
+def rate_zero(history: History) -> Iterator[Finding]:
+    """A learning rate of zero in all groups, for two records."""
+    rates = [(r.step, max(r.lr)) for r in history.records[-12:] if r.lr]
+    zeros = rates[max((i + 1 for i, (_, rate) in enumerate(rates) if rate != 0.0), default=0) :]
+    if len(zeros) >= 2 and zeros[-1][0] - zeros[0][0] >= PLAIN_STEPS and not history.has_raised("rate-decayed"):
+        yield RATE_ZERO.at(history.step, words={"first": zeros[0][0], "last": zeros[-1][0]}, lr=0.0)
+
+
+def rate_decayed(history: History) -> Iterator[Finding]:
+    """A schedule that ended long before the run, while the loss is not fitted."""
+    limit, low = ENDED_SHARE * history.peak_lr, None
+    for record in reversed(history.records):
+        if not record.lr or not max(record.lr) < limit:
+            break
+        low = record
+    losses, start = history.total("loss_mean"), history.total("loss").start
+    now = _mean_loss(history.records[-1])
+    if low is None or low.step == 0 or now is None or not start or not losses.recent:
+        return
+    passed = history.step - low.step
+    if passed >= max(PLAIN_STEPS, ENDED_TIME_SHARE * history.step) and now > FITTED_SHARE * start:
+        words = {"since": low.step}
+        rate = max(history.records[-1].lr)
+        yield RATE_DECAYED.at(history.step, words=words, peak=history.peak_lr, lr=rate, loss=now, loss_first=start)
+
+
+FITTED_SHARE = 0.1
+"""A share of the first loss: below it little is left to learn."""
+
+# ---- weights that stand still, or are put back
+
+WEIGHTS_STILL = Alarm(
+    code="weights-still",
+    seen="A step changes the weights by {log10_step:power} of their size at most; in {steps:,} steps they have hardly "
+    "moved. The learning rate is {lr:figure}, the norm of the gradient {log10_gradient:power}.",
+    why="{cause}",
+    advice="{remedy}",
+)
+RATE_SMALL = (
+    "The learning rate is too low for a gradient of this size: nothing is learned.",
+    "Raise the learning rate (tenfold and more), and look at the schedule.",
+)
+GRADIENT_SMALL = (
+    "The gradient is too small for steps of this learning rate: the loss is scaled down, or clipping cuts each "
+    "gradient to almost nothing.",
+    "Look for a factor or a mean too many in the loss, and raise the limit of clip_grad_norm_ or remove the clipping; "
+    "or raise the learning rate, or use Adam, which does not see the scale of the loss.",
+)
+STILL_LOG10, STILL_FLAT_LOG10 = -5.3, -4.0
+"""log10 of a step over the weights: healthy runs have -4 to -1. The second is an alarm where the loss stays as well."""
+STILL_FLAT_STEPS, FLAT_SHARE = 60, 0.98
+"""Steps after which the loss must have left its start, and the share of the first loss that it must be below."""
+SMALL_GRADIENT_LOG10 = -2.0
+"""log10 of a gradient over that which the loss has without factors: below it the gradient is at fault, not the rate."""
+
+WEIGHTS_PUT_BACK = Alarm(
+    code="weights-put-back",
+    seen="The last step changed the weights by {log10_step:power} of their size, but from record to record they moved "
+    "by {log10_drift:power} in {steps} steps.",
+    why="Something overwrites the weights after each step: updates do not last, and nothing is learned.",
+    advice="Look for code that copies weights back between steps: averaged weights (EMA) that are swapped in and never "
+    "out, load_state_dict inside of the loop, a reset of parameters.",
+)
+LASTING_SHARE_LOG10 = -1.5
+"""log10 of the way between two records over that of one step: steps that oscillate still leave more than this."""
+
+
+def weights_still(history: History) -> Iterator[Finding]:
+    """Weights that no step has moved by more than a trace since the run began, though the rate is not zero."""
+    records = [r for r in history.records if r.lr and max(r.lr) > 0.0 and r.total.get("log10_step") is not None]
+    if len(records) < 2 or records[-1] is not history.records[-1] or history.step < PLAIN_STEPS:
+        return
+    rates = [max(r.lr) for r in records]
+    if rates[-1] > rates[-2] or rates[-1] < history.peak_lr / 2 or history.has_raised("weights-put-back"):
+        return  # a warm-up, or the end of a schedule
+    steps = [value for r in records if (value := r.total.get("log10_step")) is not None]
+    gradient = records[-1].total.get("log10_gradient")
+    if gradient is None or gradient == -math.inf or not math.isfinite(max(steps)):
+        return  # there is no gradient: that has an alarm of its own
+    flat = history.step >= STILL_FLAT_STEPS and _is_flat(history)
+    if max(steps) <= (STILL_FLAT_LOG10 if flat else STILL_LOG10):
+        relative = gradient + (records[-1].total.get("log10_weight") or 0.0)
+        loss = records[-1].total.get("outputs_own") or _mean_loss(records[-1])
+        small = relative - math.log10(loss) < SMALL_GRADIENT_LOG10 if loss is not None and loss > 0 else False
+        cause, remedy = GRADIENT_SMALL if small else RATE_SMALL
+        words = {"steps": history.step, "cause": cause, "remedy": remedy}
+        yield WEIGHTS_STILL.at(history.step, words=words, log10_step=max(steps), lr=rates[-1], log10_gradient=gradient)
+
+
+def weights_put_back(history: History) -> Iterator[Finding]:
+    """Weights that a step moves and that are where they were at the next record."""
+    records = history.repeated()
+    pairs = [(r.total.get("log10_step"), r.total.get("log10_drift")) for r in records[1:]]
+    if not records or history.step - records[0].step < PLAIN_STEPS:
+        return
+    if all(a is not None and b is not None and a > -12.0 and b < a + LASTING_SHARE_LOG10 for a, b in pairs):
+        step, drift = pairs[-1]
+        words = {"steps": history.step - history.records[-2].step}
+        yield WEIGHTS_PUT_BACK.at(history.step, words=words, log10_step=step, log10_drift=drift)
+
+
+# ---- a loss that stays
+
+NO_BETTER = Alarm(
+    code="no-better-than-constant",
+    seen="After {steps:,} steps the loss of a batch is {own:figure}; one constant output would have {constant:figure}. "
+    "The weights have moved.",
+    why="The model does no better than guessing: what it puts out is worth as much as a constant that knows how often "
+    "each target comes.{more}",
+    advice="Look whether labels belong to their inputs (shuffled apart, a wrong index), whether inputs reach the "
+    "outputs, and train one batch alone: if that is not fitted either, the model or the learning rate is at fault.",
+)
+LOSS_STAYS = Alarm(
+    code="loss-stays",
+    seen="The loss has not moved since step 0: it began at {loss_first:figure} and its mean is {loss:figure} after "
+    "{steps:,} steps. The weights have moved.",
+    why="The model is not learning: the loss does not fall.{more}",
+    advice=NO_BETTER.advice,
+)
+TOO_LARGE_STEPS = Alarm(
+    code="lr-too-high",
+    seen="A step changed the weights by {log10_step:power} of their size (in healthy runs by a hundredth or less), and "
+    "after {steps:,} steps the loss is {loss:figure}; it began at {loss_first:figure}.",
+    why="The learning rate is too high: the steps are too large, each undoes the one before, and nothing is learned.",
+    advice="Lower the learning rate to a hundredth of {lr:figure} and begin again, or add a warm-up.",
+)
+STAYS_STEPS = 100
+"""Steps without any progress before that is said: plateaus at the start of healthy runs are shorter."""
+NO_BETTER_SHARE = 0.97
+"""The loss over that of the best constant; batches of 32 vary by 0.02 at a plateau."""
+THROWN_STEP_LOG10, THROWN_AT_ONCE_LOG10 = -0.8, -0.3
+"""log10 of a step over the weights: a sixth of them at the median of the first records, half of them in one of two."""
+
+
+def loss_stays(history: History) -> Iterator[Finding]:
+    """A loss that is where it began, or where a constant would be, though the weights have moved."""
+    if history.standing.others or any(map(history.has_raised, LOSS_EXPLAINED)):
+        return  # losses that play against each other stay where they are
+    begun = _steps_at_rate(history)
+    sizes = [v for r in history.records[:8] if (v := r.total.get("log10_step")) is not None and math.isfinite(v)]
+    large = max(sizes[:2], default=-math.inf)
+    thrown = len(sizes) >= 2 and (median(sizes) >= THROWN_STEP_LOG10 or large >= THROWN_AT_ONCE_LOG10)
+    now, start = _recent_loss(history), history.total("loss").start
+    if begun < (3 * PLAIN_STEPS if thrown else STAYS_STEPS) or now is None or start is None or not sizes:
+        return
+    if thrown and now >= 0.9 * start > 0.0 and not _had_learned(history):
+        rate = max(history.records[-1].lr, default=math.nan)
+        yield TOO_LARGE_STEPS.at(
+            history.step,
+            words={"steps": history.step},
+            log10_step=max(large, median(sizes)),
+            loss=now,
+            loss_first=start,
+            lr=rate,
+        )
+        return
+    ratios, own, constant = _outputs_against_constant(history, now)
+    words: dict[str, Any] = {"steps": history.step, "more": _other_causes(history)}
+    if ratios and median(ratios) >= NO_BETTER_SHARE:
+        yield NO_BETTER.at(history.step, words=words, own=own, constant=constant)
+    elif not ratios and start > 0.0 and now >= FLAT_SHARE * start and not _had_learned(history):
+        yield LOSS_STAYS.at(history.step, words=words, loss=now, loss_first=start)
+
+
+LOSS_EXPLAINED = (
+    "weights-still", "weights-put-back", "rate-zero", "rate-decayed", "no-gradient-at-step", "loss-rising",
+    "lr-too-high", "decay-too-strong", "strong-dropout", "one-class", "shapes-broadcast", "negated-loss",
+    "no-better-than-constant", "loss-stays",
+)  # fmt: skip
+"""Alarms that say why a loss stays where it is."""
+
+
+def _other_causes(history: History) -> str:
+    """Say what else is seen that may be the cause."""
+    size = history.total("input_size").start
+    large = size is not None and size > LARGE_INPUT
+    return f" The inputs are large ({size:.3g}, about 1 is usual): scale them." if large else ""
+
+
+LARGE_INPUT = 30.0
+"""The root mean square of inputs that were not scaled: 0 to 255, amounts of money."""
+
+
+def _outputs_against_constant(history: History, now: float) -> tuple[list[float], float, float]:
+    """Return the losses of late over that of the best constant, and the medians of both.
+
+    Where the loss that is observed is that of the outputs alone, its mean over all steps says more than some batches.
+    """
+    rows = [
+        (own, constant, r.loss)
+        for r in history.records[-MANY_CONSTANTS:]
+        if (own := r.total.get("outputs_own")) is not None
+        and (constant := r.total.get("outputs_constant")) is not None
+        and (r.total.get("outputs_samples") or 0.0) >= MIN_SAMPLES_OF_CONSTANT
+    ]
+    if len(rows) < 2 or not min(constant for _, constant, _ in rows) > 1e-6:
+        return [], math.nan, math.nan
+    usual = median(constant for _, constant, _ in rows)
+    alone = all(loss is not None and abs(loss - own) <= 1e-3 * own for own, _, loss in rows)
+    owns = [now] if alone else [own for own, _, _ in rows[-6:]]
+    return [own / usual for own in owns], median(owns), usual
+
+
+MIN_SAMPLES_OF_CONSTANT = 12
+"""Samples in a batch from which the loss of a constant can be estimated."""
+MANY_CONSTANTS = 30
+"""Batches whose constants are compared: they are the same but for chance."""
+
+
+def _steps_at_rate(history: History) -> int:
+    """Return for how many steps the learning rate was at least a third of the present one: not those of a warm-up."""
+    rates = [(r.step, max(r.lr)) for r in history.records if r.lr]
+    if not rates or not rates[-1][1] > 0.0:
+        return 0
+    first = next(step for step, rate in rates if rate >= rates[-1][1] / 3)
+    return history.step - first
+
+
+def _had_learned(history: History) -> bool:
+    """Whether the loss was clearly below its start at some time."""
+    start = history.total("loss").start
+    return start is not None and history.least_loss is not None and history.least_loss[0] < 0.9 * start
+
+
+def _is_flat(history: History) -> bool:
+    """Whether the mean loss of late is that of the start."""
+    start, now = history.total("loss").start, _recent_loss(history)
+    return start is not None and now is not None and start > 0.0 and now >= FLAT_SHARE * start
+
+
+def _recent_loss(history: History) -> float | None:
+    """Return the mean loss since some records ago: of at least thirty steps where there are so many."""
+    total = count = 0.0
+    for record in reversed(history.records[1:]):
+        mean = _mean_loss(record)
+        if mean is None or not math.isfinite(mean):
+            return None
+        weight = record.metrics.get("loss_count", 1.0)
+        total, count = total + weight * mean, count + weight
+        if count >= 30:
+            break
+    return total / count if count else None
+
+
+def _mean_loss(record: Record) -> float | None:
+    """Return the mean loss since the record before, or that of the record."""
+    return record.metrics.get("loss_mean", record.loss)
+
+
+OUTPUT_CONSTANT = Alarm(
+    code="output-constant",
+    seen="The outputs are the same for every sample of a batch: they differ by {differ:figure} of their size.",
+    why="What the model puts out does not depend on its inputs any more: they are lost on the way, in units that are "
+    "switched off or saturated, or in weights that have gone to zero.",
+    advice="Look at the first layer behind which all samples are alike; begin again with a learning rate of a tenth, "
+    "and look at the initialisation (biases at zero, torch.nn.init.kaiming_normal_) and at the weight decay.",
+)
+CONSTANT_OUTPUT_SHARE = 1e-4
+"""The deviation of outputs over samples, over their size; untrained networks have 0.02 and more."""
+
+
+def output_constant(history: History) -> Iterator[Finding]:
+    """Outputs that do not differ over samples, though targets do."""
+    if history.standing.others:
+        return
+    differ = history.total("outputs_differ").last(3)
+    constant = history.total("outputs_constant").last(3)
+    if differ and constant and max(differ) <= CONSTANT_OUTPUT_SHARE and min(constant) > 1e-6:
+        yield OUTPUT_CONSTANT.at(history.step, differ=max(differ))
+
+
+# ---- weight decay, dropout
+
+DECAY_STRONG = Alarm(
+    code="decay-too-strong",
+    seen="Weight decay takes {share:percent} of the weights at each step (weight_decay = {decay:figure} at a learning "
+    "rate of {lr:figure}); usual are 0.1 % and less.",
+    why="The decay pulls weights to zero faster than gradients can hold them up: what is learned is forgotten within "
+    "{memory:.0f} steps.",
+    advice="Lower the weight decay: 0.01 to 0.1 for AdamW, 1e-4 for SGD.",
+)
+DECAY_OUTWEIGHS = replace(
+    DECAY_STRONG,
+    seen="Weight decay (weight_decay = {decay:figure}) adds {ratio:figure} times as much to the gradient as the loss "
+    "does.",
+    why="The optimizer follows the decay, not the loss: it pulls all weights to zero.",
+)
+STRONG_DECAY_SHARE = 0.01
+"""The share of the weights that decay takes at a step: at 1 % they are halved in seventy steps."""
+OUTWEIGHS_RATIO = 30.0
+"""Decay over gradient, where the decay is added to it; healthy runs have 0.001 to 1."""
+
+
+def decay_too_strong(history: History) -> Iterator[Finding]:
+    """Weight decay that takes a large part of the weights at each step, or outweighs the gradient."""
+    decays = [layer.weight_decay for layer in history.of("weight") if layer.weight_decay]
+    coupled = any(layer.coupled for layer in history.of("weight"))
+    if not decays or len(history.records) < 2 or history.has_raised("decay-too-strong"):
+        return
+    decay, rates = max(decays), [max(r.lr, default=0.0) for r in history.records[-2:]]
+    if not coupled and min(rates) * decay >= STRONG_DECAY_SHARE:
+        share = min(1.0, min(rates) * decay)
+        yield DECAY_STRONG.at(
+            history.step, words={"memory": max(1.0, 1.0 / share)}, share=share, decay=decay, lr=rates[-1]
+        )
+    ratios = [
+        math.log10(decay) + weight - gradient
+        for r in history.records[-3:]
+        if (weight := r.total.get("log10_weight")) is not None
+        and (gradient := r.total.get("log10_gradient")) is not None
+        and math.isfinite(weight - gradient)
+    ]
+    fitted = _recent_loss(history), history.total("loss").start
+    unfitted = fitted[0] is not None and fitted[1] is not None and fitted[0] > FITTED_SHARE * fitted[1]
+    if coupled and unfitted and len(ratios) >= 2 and min(ratios) >= math.log10(OUTWEIGHS_RATIO):
+        yield DECAY_OUTWEIGHS.at(history.step, words={"ratio": 10.0 ** min(ratios)}, decay=decay)
+
+
+STRONG_DROPOUT = Alarm(
+    code="strong-dropout",
+    seen="Dropout {where} removes {share:percent} of all values at each step.",
+    why="So little is left that the output is mostly noise: nothing can be learned through it.",
+    advice="Lower dropout to 0.1 to 0.5: p is the share that is removed, not the one that is kept.",
+)
+STRONG_DROPOUT_SHARE = 0.85
+"""The share that is removed; the strongest in use is 0.8, of inputs."""
+
+
+def strong_dropout(history: History) -> Iterator[Finding]:
+    """Dropout that removes nearly everything."""
+    share, path = history.standing.dropout
+    if share >= STRONG_DROPOUT_SHARE and len(history.records) > 1:
+        yield STRONG_DROPOUT.at(history.step, path, share=share)

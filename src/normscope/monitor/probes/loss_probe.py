@@ -1,0 +1,259 @@
+"""What the loss of a step was made of: its outputs and targets, which autograd has kept for the backward.
+
+From them follow the loss of the best constant output, whether labels differ, whether outputs do, and what stands
+between the model and the loss: a second softmax, a sign, shapes that were broadcast. Nothing is changed or waited for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+MAX_NODES_ABOVE_LOSS = 30
+"""Nodes of the graph that are looked at in search of the loss function: sums, means and factors stand above it."""
+MAX_OUTPUT_ENTRIES = 1 << 22
+"""Outputs with more entries than this are not looked at: a pass over them would take time."""
+PASSED_ON = ("MeanBackward", "SumBackward", "MulBackward", "DivBackward", "NegBackward", "AddBackward", "SubBackward",
+             "ViewBackward", "ReshapeAlias", "SqueezeBackward", "ToCopyBackward", "SqrtBackward")  # fmt: skip
+"""Functions between a loss function and the number that is observed."""
+RESHAPED = ("ViewBackward", "ReshapeAlias", "SqueezeBackward", "UnsafeViewBackward", "ToCopyBackward", "SelectBackward")
+CLASS_LOSSES, BINARY_LOSSES = ("NllLossBackward", "NllLoss2DBackward"), ("BinaryCrossEntropy",)
+SQUARED_LOSSES, OTHER_LOSSES = ("MseLossBackward",), ("SmoothL1LossBackward", "HuberLossBackward", "AbsBackward")
+FIGURES = ("own", "constant", "label_low", "label_high", "classes", "label_mean", "label_error", "samples", "differ")
+"""What is measured of outputs and targets; NaN where it does not apply.
+
+- `own`: the loss of the batch, without factors; `constant`: that of the best constant output, estimated without bias.
+- `label_low`, `label_high`: the least and the largest label; `classes`: how many there are in the batch.
+- `label_mean`, `label_error`: the mean of the labels and its standard error; `samples`: how many there are.
+- `differ`: the standard deviation of the outputs over the samples, over their root mean square.
+"""
+
+
+SWITCHES = {"ReluBackward": "off", "TanhBackward": "saturated", "SigmoidBackward": "saturated"}
+"""Activations whose outputs autograd keeps, and what is measured of them."""
+MAX_GRAPH_NODES, MAX_SWITCHES = 4000, 64
+"""How much of the graph of a loss is walked through, and how many activations are looked at."""
+MAX_SWITCH_ENTRIES = 1 << 16
+"""Entries of an activation that are looked at, of the first samples."""
+SATURATED_DISTANCE = 0.01
+"""How close to its limits, in shares of their distance, a sigmoid or tanh is flat: its slope is 4 % of the largest."""
+
+
+@dataclass(slots=True)
+class LossReading:
+    """What a loss was made of.
+
+    Attributes:
+        activations: of each activation on the way to the loss what is measured (`off`, the share of units that no
+            sample switches on; `saturated`, the share of entries in the flat parts), the figure on the device, and
+            the parameters of the layers next in front of it.
+        oddities: what is odd in how it is put together: `softmax`, `sigmoid`, `negated`, `broadcast`.
+        figures: as `FIGURES` has them, on the device.
+        shapes: the shapes of outputs and of what they were compared to, where those were broadcast.
+    """
+
+    oddities: set[str] = field(default_factory=set)
+    figures: Tensor | None = None
+    shapes: str = ""
+    activations: list[tuple[str, Tensor, list[int]]] = field(default_factory=list)
+
+
+@torch.no_grad()
+def read_loss(loss: Any) -> LossReading | None:
+    """Return what a loss was made of; None where that cannot be seen: it is a number, or its backward is over.
+
+    Example:
+        >>> scores, labels = torch.zeros(4, 3, requires_grad=True), torch.tensor([0, 0, 1, 2])
+        >>> reading = read_loss(-F.cross_entropy(scores.softmax(1), labels))
+        >>> sorted(reading.oddities)
+        ['negated', 'softmax']
+    """
+    if not isinstance(loss, Tensor) or loss.grad_fn is None:
+        return None
+    losses = list(_loss_functions(loss.grad_fn))
+    reading = LossReading(activations=list(_read_activations(loss.grad_fn)))
+    if len(losses) != 1:
+        return reading
+    function, sign = losses[0]
+    name = function.name()
+    if sign < 0:
+        reading.oddities.add("negated")
+    if name.startswith((*SQUARED_LOSSES, *OTHER_LOSSES, "PowBackward")):
+        reading.shapes = _broadcast_shapes(function)
+        if reading.shapes:
+            reading.oddities.add("broadcast")
+    for prefixes, measure in _MEASURES:
+        if name.startswith(prefixes):
+            reading.oddities |= _activation_before(function, name)
+            reading.figures = measure(function)
+    return reading
+
+
+def _loss_functions(root: Any) -> Iterator[tuple[Any, int]]:
+    """Yield the nodes of loss functions above which only sums and factors stand, each with its sign."""
+    stack, count = [(root, 1)], 0
+    while stack and count < MAX_NODES_ABOVE_LOSS:
+        (node, sign), count = stack.pop(), count + 1
+        name = node.name()
+        if name.startswith((*CLASS_LOSSES, *BINARY_LOSSES, *SQUARED_LOSSES, *OTHER_LOSSES)) or (
+            name.startswith("PowBackward") and node._saved_exponent == 2 and _comes_from_difference(node)
+        ):
+            yield node, sign
+        elif name.startswith(PASSED_ON):
+            factor = getattr(node, "_saved_other", None) if name.startswith(("MulBackward", "DivBackward")) else None
+            if isinstance(factor, Tensor):  # a plain number lies on the CPU, whatever the device
+                factor = float(factor) if factor.numel() == 1 and factor.device.type == "cpu" else None
+            flipped = name.startswith("NegBackward") or (isinstance(factor, int | float) and factor < 0)
+            signs = [-sign if flipped else sign] * len(node.next_functions)
+            if name.startswith("SubBackward"):
+                signs[-1] = -sign
+            stack += [(inner, s) for (inner, _), s in zip(node.next_functions, signs, strict=True) if inner is not None]
+
+
+def _read_activations(root: Any) -> Iterator[tuple[str, Tensor, list[int]]]:
+    """Yield what is measured of each activation in the graph of a loss, but for one that is the output."""
+    queue, visited, count = deque([(root, 0)]), {root}, 0  # with the number of layers passed on the way
+    while queue and len(visited) < MAX_GRAPH_NODES and count < MAX_SWITCHES:
+        node, depth = queue.popleft()
+        name = node.name()
+        what = next((word for prefix, word in SWITCHES.items() if name.startswith(prefix)), None)
+        if what is not None and depth:
+            made = node._saved_result.detach()
+            if made.ndim > 1 and len(made) > 1:
+                count += 1
+                yield what, _measure_switch(name, made), _parameters_before(node)
+        holds = any(inner is not None and hasattr(inner, "variable") for inner, _ in node.next_functions)
+        for inner, _ in node.next_functions:
+            if inner is not None and inner not in visited:
+                visited.add(inner)
+                queue.append((inner, depth + holds))
+
+
+def _measure_switch(name: str, made: Tensor) -> Tensor:
+    """Return the share of units that no sample switches on, or of entries in the flat parts of an activation."""
+    made = made[: max(2, MAX_SWITCH_ENTRIES * len(made) // max(made.numel(), 1))]
+    if name.startswith("Relu"):
+        units = 1 if made.ndim == 4 else made.ndim - 1
+        return (made.amax([dim for dim in range(made.ndim) if dim != units]) <= 0).double().mean()
+    low = -1.0 if name.startswith("Tanh") else 0.0
+    edge = SATURATED_DISTANCE * (1.0 - low)
+    return ((made < low + edge) | (made > 1.0 - edge)).double().mean()
+
+
+def _parameters_before(node: Any) -> list[int]:
+    """Return the ids of the parameters nearest in front of a node."""
+    queue, visited, nearest = deque([node]), {node}, list[int]()
+    while queue and len(visited) < 40 and len(nearest) < 6:
+        for inner, _ in queue.popleft().next_functions:
+            if inner is not None and inner not in visited:
+                visited.add(inner)
+                queue.append(inner)
+                if hasattr(inner, "variable"):
+                    nearest.append(id(inner.variable))
+    return nearest
+
+
+def _comes_from_difference(node: Any) -> bool:
+    before = node.next_functions[0][0]
+    return before is not None and before.name().startswith(("SubBackward", "RsubBackward"))
+
+
+def _broadcast_shapes(function: Any) -> str:
+    """Return both shapes in words where outputs of n entries were compared with n targets, each with each."""
+    node = function.next_functions[0][0]
+    while node is not None and node.name().startswith(("SubBackward", "RsubBackward", "ExpandBackward")):
+        compared = tuple(node._input_metadata[0].shape)
+        inner = next((f for f, _ in node.next_functions if f is not None), None)
+        if inner is None or sum(f is not None for f, _ in node.next_functions) > 1:
+            return ""
+        number = next(n for f, n in node.next_functions if f is not None)
+        output = tuple(inner._input_metadata[number].shape)
+        entries = torch.Size(output).numel()
+        if len(compared) >= 2 and entries > 1 and torch.Size(compared).numel() == entries**2:
+            return f"{output} became {compared}"
+        node = inner
+    return ""
+
+
+def _activation_before(function: Any, name: str) -> set[str]:
+    """Return the activation that stands in front of a loss function which has one itself."""
+    node = function.next_functions[0][0]
+    inner = name.startswith("BinaryCrossEntropyWithLogits")
+    while node is not None and (node.name().startswith(RESHAPED) or node.name().startswith("LogSoftmax")):
+        inner = inner or node.name().startswith("LogSoftmax")
+        node = node.next_functions[0][0]
+    if node is None or not inner:
+        return set()
+    return {word for word in ("softmax", "sigmoid") if node.name().lower().startswith(f"{word}backward")}
+
+
+def _measure_classes(function: Any) -> Tensor | None:
+    """Measure a loss of classes: outputs are log-probabilities."""
+    scores, target = function._saved_self.detach(), function._saved_target.detach()
+    if scores.numel() > MAX_OUTPUT_ENTRIES or function._saved_weight is not None:
+        return None
+    scores = scores.movedim(1, -1).flatten(0, -2).double() if scores.ndim > 1 else scores[None].double()
+    target = target.reshape(-1)
+    valid = (target != function._saved_ignore_index).double()
+    labels, count = target.clamp(0, scores.shape[1] - 1), valid.sum()
+    own = -(scores.gather(1, labels[:, None])[:, 0] * valid).sum() / count
+    shares = torch.zeros_like(scores[0]).scatter_add_(0, labels, valid) / count
+    classes = (shares > 0).double().sum()
+    constant = torch.special.entr(shares).sum() + (classes - 1) / (2 * count)  # a sample has too little entropy
+    return _pack(own, constant, labels.double(), valid, classes, scores.exp())
+
+
+def _measure_binary(function: Any) -> Tensor | None:
+    """Measure a loss of yes and no."""
+    scores, target = function._saved_self.detach(), function._saved_target.detach()
+    if scores.numel() > MAX_OUTPUT_ENTRIES or getattr(function, "_saved_pos_weight", None) is not None:
+        return None
+    if function._saved_weight is not None:
+        return None
+    with_logits = function.name().startswith("BinaryCrossEntropyWithLogits")
+    shares = scores.double().sigmoid() if with_logits else scores.double()
+    target = target.double()
+    own = F.binary_cross_entropy(shares.clamp(0, 1), target.clamp(0, 1))
+    mean = target.mean(0).clamp(0, 1)
+    both = ((mean > 0) & (mean < 1)).double()
+    constant = (torch.special.entr(mean) + torch.special.entr(1 - mean) + both / (2 * len(target))).mean()
+    classes = 1 + both.amax()
+    return _pack(own, constant, target.reshape(-1), torch.ones_like(target.reshape(-1)), classes, shares)
+
+
+def _measure_squares(function: Any) -> Tensor | None:
+    """Measure a squared error."""
+    output, target = function._saved_self.detach(), function._saved_target.detach()
+    if output.numel() > MAX_OUTPUT_ENTRIES or output.ndim == 0 or len(target) < 2:
+        return None
+    output, target = output.double(), target.double()
+    own, constant = (output - target).square().mean(), target.var(0, correction=1).mean()
+    nothing = own.new_full((), torch.nan)
+    figures = _pack(own, constant, target.reshape(-1), torch.ones_like(target.reshape(-1)), nothing, output)
+    figures[2:4] = torch.nan  # targets are no labels
+    return figures
+
+
+def _pack(own: Tensor, constant: Tensor, labels: Tensor, valid: Tensor, classes: Tensor, outputs: Tensor) -> Tensor:
+    """Return `FIGURES`; labels that are not valid count as the first."""
+    counted = torch.where(valid > 0, labels, labels[0])
+    count = valid.sum()
+    error = counted.std(correction=0) / count.sqrt()
+    spread = outputs.std(0, correction=0).square().mean().sqrt() if len(outputs) > 1 else own.new_full((), torch.nan)
+    size = outputs.square().mean().sqrt().clamp(min=1e-30)
+    return torch.stack(
+        [own, constant, counted.amin(), counted.amax(), classes, counted.mean(), error, count, spread / size]
+    )
+
+
+_MEASURES: tuple[tuple[tuple[str, ...], Callable[[Any], Tensor | None]], ...] = (
+    (CLASS_LOSSES, _measure_classes),
+    (BINARY_LOSSES, _measure_binary),
+    (SQUARED_LOSSES, _measure_squares),
+)
