@@ -99,7 +99,7 @@ def steepest(
     generator = torch.Generator().manual_seed(seed)
     with math_attention(), torch.enable_grad():
         climb = _Climb(domain, differentiable(graph), budget.search("the search for steep points", steps))
-        starts = []
+        starts: list[tuple[float, Tensor, Tensor]] = []
         for point in inside[:POINTS_TRIED]:
             if not (starts and climb.budget.over):
                 direction = torch.randn(point.shape, generator=generator, dtype=torch.float64).to(point)
