@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
@@ -240,3 +241,18 @@ def test_several_arguments_in_a_tuple_beside_labels_are_refused_with_a_way_out()
     inputs = torch.randn(32, 16), torch.randn(32, 4)
     with pytest.raises(InputError, match="a pair of a dict and the labels"):
         ns.check(Modulated(), (inputs, torch.randn(32, 16)), loss="mse")
+
+
+def test_a_loss_that_does_not_repeat_has_no_steps() -> None:
+    calls = itertools.count()  # what an iterator has given cannot be put back
+
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = nn.Linear(8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(x) * (1.0 + 0.01 * (next(calls) % 7))
+
+    batch = torch.randn(32, 8), torch.arange(32) % 3
+    assert ns.check(Counting(), batch, loss="cross_entropy").signal.steps.fall is None

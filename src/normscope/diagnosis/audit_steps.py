@@ -38,8 +38,9 @@ CAPTURE_SHARE, DATA_SHARE, JACOBIAN_SHARE = 0.75, 0.3, 0.3
 """Shares of the time that is left, where it is limited, that the trace, the data and the Jacobians may take."""
 BRIEF_TRACE = 10.0
 """Expected seconds below which a model is traced whatever the clock says, since no bound can be had without a trace."""
-SIGNAL_PASSES, BRIEF = 3, 0.1
-"""Passes over the batch that values and gradients by depth take, and seconds below which they are taken anyway."""
+SIGNAL_PASSES, LOSS_PASSES, BRIEF = 3, 9, 0.1
+"""Passes over the batch that values and gradients by depth take, a backward counted twice; those with a loss, which
+tries steps; and seconds below which they are taken anyway."""
 NOT_REACHED = "max_seconds left no time for it: raise max_seconds"
 
 Skipped = list[tuple[str, str]]
@@ -202,7 +203,7 @@ def signal_by_depth(request: AuditRequest, data: DataSeen, per_batch: float, ski
     """Return values and gradients by depth, or say why not; `per_batch` has the seconds of one pass."""
     if request.broken:
         return None
-    passes = SIGNAL_PASSES * per_batch
+    passes = (SIGNAL_PASSES if request.loss is None else LOSS_PASSES) * per_batch
     if passes > BRIEF and not request.budget.time_for(passes):
         skipped.append(("values and gradients by depth", NOT_REACHED))
         return None

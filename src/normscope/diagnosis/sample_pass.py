@@ -7,7 +7,6 @@ other samples move; one argument with its samples moved by a place shows whether
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -19,7 +18,7 @@ from ..core.budget import count
 from ..core.codec import JsonForm, Part
 from ..core.threads import uncompiled
 from ..core.untouched import random_state, seed_random, untouched
-from ..graph.call import Call, arguments
+from ..graph.call import Call, arguments, labels_of
 from ..listening.calls import float_tensors
 from ..listening.listener import ForwardListener
 
@@ -113,7 +112,7 @@ def _labels_count_samples(model: nn.Module, call: Call, batch: Any) -> bool:
 
     In recurrent models it may be that of time steps.
     """
-    labels = batch[1] if isinstance(batch, Sequence) and len(call.args) < len(batch) else None
+    labels = next(iter(labels_of(batch, call)), None)
     time_first = any(
         vars(module).get("batch_first", True) is False or isinstance(module, nn.RNNCellBase)
         for module in model.modules()

@@ -23,7 +23,7 @@ from ..core.errors import InputError, describe_error
 from ..core.log10 import log10
 from ..core.threads import ignore_warnings, uncompiled
 from ..core.untouched import DROPOUTS, on_copies, seed_random, untouched
-from ..graph.call import ALL_OUTPUTS, Call, arguments, select
+from ..graph.call import ALL_OUTPUTS, Call, arguments, labels_of, select
 from ..listening.calls import EMBEDDINGS, NORMALIZERS, RELUS, FunctionCall, Site, float_tensors
 from ..listening.listener import ForwardListener
 from .autograd_flow import Feed, find_feeds, reached_parameters
@@ -167,17 +167,12 @@ def _steps(
     """Try steps along the gradients that the backward has left."""
 
     def loss_of(made: Any, samples: slice) -> Tensor:
-        labels = [v[samples] if isinstance(v, Tensor) and v.ndim else v for v in _labels(batch, call)]
+        labels = [v[samples] if isinstance(v, Tensor) and v.ndim else v for v in labels_of(batch, call)]
         return _loss_of(loss, made, _outputs(made, output), labels)
 
     names = {id(parameter): name for name, parameter in listener.model.named_parameters()}
     gradients = {names[key]: gradient for key, gradient in listener.of_parameters.items()}
     return try_steps(listener.model, call, loss_of, gradients, value, optimizer)
-
-
-def _labels(batch: Any, call: Call) -> Sequence[Any]:
-    """Return the labels in a list, which is empty where the batch is no pair of inputs and labels."""
-    return batch[1:2] if isinstance(batch, Sequence) and len(call.args) < len(batch) else ()
 
 
 def _both_ways(
@@ -192,9 +187,9 @@ def _both_ways(
             listener.outputs = len(outputs)
             listener.returned = [tensor.detach() for tensor in float_tensors(made)]
             losses.in_loss = True
-            objective = outputs if loss is None else [_loss_of(loss, made, outputs, _labels(batch, call))]
+            objective = outputs if loss is None else [_loss_of(loss, made, outputs, labels_of(batch, call))]
             listener.loss_value = None if loss is None else objective[0].detach()
-        listener.loss = losses.facts(None if loss is None else _labels(batch, call))
+        listener.loss = losses.facts(None if loss is None else labels_of(batch, call))
         listener.read_graph(objective if loss is not None else float_tensors(made))
         return listener.backward(objective, outputs, random=loss is None)
 

@@ -13,9 +13,7 @@ from ..listening.calls import NormalizerSeen, Site
 from .norm_tracking import READABLE_DECADES, NormFigure, NormTracker, WeightNorms
 from .observed import Observed, Transfer, summarise
 from .probes import normalizer_probe, updates
-from .probes.loss_probe import FIGURES
 from .probes.normalizer_probe import BatchNorms
-from .probes.updates import WeightSample
 from .record import Numbers, Record
 from .schedule import Tier, Turns
 from .watched_layers import UNCHAINED, Subject
@@ -37,13 +35,11 @@ class LayerMemory:
         turns: whose update is measured next.
         count: how many steps measured norms.
         careful: sizes that have left the range of float32 when they were squared, or are zero: measured in float64.
-        sample: some entries of the weights, as they were at the last record.
     """
 
     norms: NormTracker = field(default_factory=NormTracker)
     last: dict[Site, WeightNorms] = field(default_factory=dict)
     turns: Turns = field(default_factory=lambda: Turns("update"))
-    sample: WeightSample = field(default_factory=WeightSample)
     count: int = 0
     careful: set[tuple[str, str]] = field(default_factory=set)
 
@@ -190,10 +186,6 @@ def _weight_columns(
         "log10_gradient": together("gradient"),
         **_columns(_measure_updates(step, arrived), updates.QUANTITIES),
         **({} if step.tier is Tier.ECONOMY else {"log10_moved": together("moved")}),
-        **{
-            what: tuple(_number(arrived, (what, layer.name)) for layer in step.subject.of("weight"))
-            for what in ("off", "saturated")
-        },
     }
 
 
@@ -277,22 +269,9 @@ def _measured_totals(arrived: Arrived) -> dict[str, float | None]:
     totals: dict[str, float | None] = {}
     if "backward" in arrived:
         totals["log10_backward"] = _log10(_number(arrived, "backward"))
-    for key, quantity in (("left", "left_over"), ("domain", "share_outside")):
+    for key, quantity in (("spread", "input_spread"), ("left", "left_over"), ("domain", "share_outside")):
         if key in arrived:
             totals[quantity] = _number(arrived, key)
-    if "spread" in arrived:
-        names = ("input_spread", "input_mean", "input_size", "input_samples")
-        totals |= dict(zip(names, arrived["spread"].tolist(), strict=True))
-    if "step" in arrived:
-        size, step, drift = arrived["step"].tolist()
-        totals["log10_step"] = _log10(step / size if size else math.nan)
-        totals["log10_drift"] = _log10(drift / size if size else math.nan)
-    if "reading" in arrived:
-        totals |= {
-            f"outputs_{name}": value
-            for name, value in zip(FIGURES, arrived["reading"].tolist(), strict=True)
-            if not math.isnan(value)
-        }
     return totals
 
 

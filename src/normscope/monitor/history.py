@@ -25,7 +25,6 @@ from ..diagnosis.verdict import place
 from ..report.words import pluralise
 from .locating import Broken
 from .log import LogReading
-from .probes.loss_probe import LossReading
 from .record import KINDS, Kind, LayerRecord, Record
 
 MAX_RECORDS, RECENT_RECORDS = 1000, 300
@@ -36,10 +35,6 @@ LASTING_RECORDS = 5
 """Figures that show a lasting state: the median of five is not moved by two odd batches."""
 LASTING_STEPS = 40
 """Steps that a lasting state spans at least, however often is looked: four times the memory of momentum 0.9."""
-FEW_LASTING_RECORDS, MANY_LASTING_STEPS = 4, 80
-"""Where records are far apart, four of them over twice as many steps show a lasting state too."""
-PLAIN_STEPS = 10
-"""Steps over which two records show what no batch can cause by chance: no gradient, a rate of zero, a wrong mode."""
 APART_STEPS = 4
 """Steps between two figures that are both kept: ten gaps make a lasting state."""
 KEPT_FIGURES = LASTING_STEPS // APART_STEPS + 2
@@ -123,8 +118,6 @@ class History:
         peak_lr: the largest learning rate so far.
         spikes: the spikes of the loss.
         standing: what is known of the parameters without measuring.
-        validations: what `log_metrics` was given, by name pairs (step, value); of many the latest.
-        least_loss: the least mean loss of a record so far and its step, of the records with enough losses.
         broken: where the numbers of a forward broke, if that was seen.
     """
 
@@ -134,8 +127,6 @@ class History:
         self.findings: list[Finding] = []
         self.broken: Broken | None = None
         self.standing = ParameterFollower()
-        self.validations: dict[str, deque[tuple[int, float]]] = {}
-        self.least_loss: tuple[float, int] | None = None
         self._ended = 0
         self._kinds: dict[Kind, tuple[LayerRecord, ...]] = {}
         self.peak_lr, self.spikes = 0.0, Spikes()
@@ -155,12 +146,6 @@ class History:
     def of(self, kind: Kind) -> tuple[LayerRecord, ...]:
         """Return the layers of a kind, in the order of a record's numbers."""
         return self._kinds.get(kind, ())
-
-    def repeated(self, count: int = 3) -> list[Record]:
-        """Return the last records that show what chance does not: so many, or two that are far apart; or none."""
-        if len(self.records) > 1 and self.step - self.records[-2].step >= LASTING_STEPS:
-            return self.records[-2:]
-        return self.records[-count:] if len(self.records) >= count else []
 
     def having(self, kind: Kind, quantity: str) -> Sequence[Record]:
         """Return the records that are kept and in which a quantity was measured, in the order of their steps."""
@@ -252,16 +237,8 @@ class History:
             unscheduled = ((index, None if value is None else value - scale) for index, value in rates)
             self._follow(("weight", "log10_unscheduled_lr"), record.step, unscheduled)
         self.spikes.add(record)
-        mean = record.metrics.get("loss_mean")
-        if mean is not None and record.step and (self.least_loss is None or mean < self.least_loss[0]):
-            self.least_loss = (mean, record.step)
         for quantity, value in {**record.metrics, **record.total, "loss": record.loss, "lr": rate}.items():
             self._follow(("total", quantity), record.step, ((0, value),))
-
-    def note(self, step: int, figures: Mapping[str, float]) -> None:
-        """Add figures that the loop gave: those of a validation."""
-        for name, value in figures.items():
-            self.validations.setdefault(name, deque(maxlen=RECENT_RECORDS)).append((step, value))
 
     def _follow(self, key: tuple[str, str], step: int, figures: Iterable[tuple[int, float | None]]) -> None:
         """Add the figures of a step to their courses; what was not measured leaves no trace."""
@@ -348,10 +325,7 @@ class Course:
         backwards: list[tuple[int, float]] = []
         for pair in reversed(self.recent):
             backwards.append(pair)
-            count, span = len(backwards), backwards[0][0] - pair[0]
-            if (count >= LASTING_RECORDS and span >= LASTING_STEPS) or (
-                count >= FEW_LASTING_RECORDS and span >= MANY_LASTING_STEPS
-            ):
+            if len(backwards) >= LASTING_RECORDS and backwards[0][0] - pair[0] >= LASTING_STEPS:
                 return backwards[::-1]
         return []
 
@@ -359,19 +333,6 @@ class Course:
         """Return the figures of a lasting state; empty where there is none, or one of them is no number."""
         values = [value for _, value in self.latest()]
         return [] if any(map(math.isnan, values)) else values
-
-    def last(self, count: int = 2, steps: int = PLAIN_STEPS) -> list[float]:
-        """Return the last figures that are so many and span so many steps, without the very first; or none.
-
-        Where records are far apart, one far behind the first is enough.
-        """
-        pairs = list(self.recent)
-        if len(pairs) == 1 and pairs[0][0] >= LASTING_STEPS:
-            return [pairs[0][1]]
-        for begin in range(len(pairs) - count, -1, -1):
-            if pairs[-1][0] - pairs[begin][0] >= steps:
-                return [value for _, value in pairs[begin:]]
-        return []
 
     @property
     def start(self) -> float | None:
@@ -461,31 +422,15 @@ class Since:
         self.step, self.version, self.records = step, version, 0
 
 
-DEFAULT_INITIALISED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-"""Layers that torch initialises with numbers that are uniform within 1/sqrt(fan in)."""
-
-
 class ParameterFollower:
     """Follows the parameters of a model from step to step without measuring them; nothing of it lies on a device.
 
     Attributes:
         ungraded: parameters that the optimizer has and that got no gradient.
         unmoved: parameters that get gradients, that the optimizer does not have, and that nobody changes.
-        evaluated: BatchNorms in eval mode whose statistics are those of the start though their scales are trained.
-        frozen: layers whose parameters require no gradient though they were never trained.
-        dropout: the strongest dropout that is on, and where.
-        oddities: what is odd in how the loss is put together, as `LossReading` has it.
-        shapes: what was broadcast.
-        others: steps of other optimizers.
     """
 
     def __init__(self) -> None:
-        self.evaluated: dict[str, Since] = {}
-        self.frozen: dict[str, Since] = {}
-        self.dropout: tuple[float, str] = (0.0, "")
-        self.oddities: dict[str, Since] = {}
-        self.shapes, self.others = "", 0
-        self._initial: dict[str, bool] = {}
         self.ungraded: dict[str, Since] = {}
         self.unmoved: dict[str, Since] = {}
         self._waiting: dict[str, nn.Parameter] = {}
@@ -508,53 +453,6 @@ class ParameterFollower:
             since.records += 1
         graded = [p for p in trained.values() if p.grad is not None and not p.grad.is_sparse]
         self._smallest = min(graded, key=lambda p: p.numel(), default=None)
-
-    def read(self, reading: LossReading | None, step: int) -> None:
-        """Take note of what is odd in a loss."""
-        if reading is not None:
-            self.shapes = reading.shapes or self.shapes
-            self.oddities = {word: self.oddities.get(word) or Since(step) for word in reading.oddities}
-            for since in self.oddities.values():
-                since.records += since.version != step + 1  # once for a step
-                since.version = step + 1
-
-    def look_at_modules(self, model: nn.Module, optimizer: Optimizer, step: int) -> None:
-        """Look at the modes of the modules and at what is frozen, in a measured forward in train mode."""
-        trained = {id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
-        evaluated, self.dropout, matrices = [], (0.0, ""), []
-        for path, module in model.named_modules():
-            held = [p for p in module._parameters.values() if p is not None and not is_lazy(p)]
-            if isinstance(module, nn.modules.dropout._DropoutNd) and module.training:
-                self.dropout = max(self.dropout, (module.p, path))
-            elif isinstance(module, nn.modules.batchnorm._BatchNorm) and not module.training:
-                counted = module.num_batches_tracked
-                if counted is not None and any(id(p) in trained for p in held) and self._is_new(path, counted):
-                    evaluated.append(path)
-            elif type(module) in DEFAULT_INITIALISED and held:
-                matrices.append((path, held[0]))
-        first = next((i for i, (_, weight) in enumerate(matrices) if weight.requires_grad), len(matrices))
-        frozen = [(path, weight) for path, weight in matrices[first:] if not weight.requires_grad]
-        many = 2 * len(frozen) >= len(matrices)  # a backbone, with an adapter in front of it
-        chosen = [] if many else [path for path, weight in frozen if self._is_initial(path, weight)]
-        self.evaluated = {path: self.evaluated.get(path) or Since(step) for path in evaluated}
-        self.frozen = {path: self.frozen.get(path) or Since(step) for path in chosen}
-        for since in (*self.evaluated.values(), *self.frozen.values()):
-            since.records += 1
-
-    def _is_new(self, path: str, counted: Tensor) -> bool:
-        """Return whether a BatchNorm had counted no batch when it was first looked at."""
-        if path not in self._initial:
-            self._initial[path] = int(counted) == 0
-        return self._initial[path]
-
-    def _is_initial(self, path: str, weight: Tensor) -> bool:
-        """Return whether a weight has the values that torch gives to new layers: uniform within 1/sqrt(fan in)."""
-        if path not in self._initial:
-            bound = math.sqrt(weight.shape[0] / weight.numel())
-            deviation, largest = float(weight.detach().std()), float(weight.detach().abs().amax())
-            uniform = abs(deviation * math.sqrt(3.0) / bound - 1.0) < 3.0 / math.sqrt(weight.numel())
-            self._initial[path] = uniform and 0.9 * bound < largest <= bound * 1.001
-        return self._initial[path]
 
     def pass_by(self) -> None:
         """Look at those without a gradient alone, in front of any other step: a branch may be taken now and then."""

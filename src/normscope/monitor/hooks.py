@@ -30,7 +30,7 @@ from .history import History
 from .locating import Locator
 from .measuring import Measurement
 from .observed import Observed
-from .probes.batches import DomainProbe, SharpnessProbe, measure_batch
+from .probes.batches import DomainProbe, SharpnessProbe, measure_spread
 from .recording import Recorder
 from .schedule import Clock, Schedule, Tier, TimeShare
 from .watched_layers import Subject, describe_layers, describe_run
@@ -129,7 +129,6 @@ class TrainingHooks:
         for hook in self._step_hooks:
             hook.remove()
         self._step_hooks = []
-        self.sight.close()
         self._detach_from_model()
         self._listener.close()
 
@@ -150,10 +149,12 @@ class TrainingHooks:
     def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self.busy or torch.compiler.is_compiling():
             return
-        self._say(self.sight.forward(self.step, training=self.model.training))
+        stuck = self.sight.forward(training=self.model.training)
         if not self.model.training or self._listener.listens:
             return
         self._locator.batch = (args, kwargs)
+        if stuck is not None:
+            self.recorder.complain("stuck", stuck)
         self._send_earlier()
         tier, pending = self.schedule.due(self.step), self._pending
         heard = pending is not None and pending.forward is not None and not pending.abandoned
@@ -169,7 +170,7 @@ class TrainingHooks:
 
     def _listen(self, tier: Tier, args: Any, kwargs: Any) -> None:
         """Listen to the forward that begins, in the first one as the richest tier asks for."""
-        self._batch = self._place_in_domain(args, kwargs), measure_batch(args, kwargs)
+        self._batch = self._place_in_domain(args, kwargs), measure_spread(args, kwargs)
         first = self._subject is None
         self.busy = True  # it may be run aside
         forward = self._listener.begin(self.schedule.richest if first else tier, args, kwargs, first=first)
@@ -210,8 +211,6 @@ class TrainingHooks:
             self.recorder.begin(self._subject.layers, about)
         tier = self.schedule.due(self.step)
         forward.domain, forward.spread = self._batch
-        if not self.role.sharded:
-            self.history.standing.look_at_modules(self.model, self.optimizer, self.step)
         if tier is not None:
             pending = self._pending or Measurement(self.step, tier, self._subject, self.optimizer)
             pending.forward, self._pending = forward, pending
@@ -288,7 +287,6 @@ class TrainingHooks:
     def _after_any_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if optimizer is self.optimizer or self._stepping:  # or one that ours is made of
             return
-        self.history.standing.others += 1
         self._say(self.sight.stepped_by(optimizer, self.optimizer, self.step))
 
     # ---- what the loop says, and what is said to it
@@ -297,7 +295,6 @@ class TrainingHooks:
         """Add figures of the present step; a loss that is not finite has its forward run again."""
         if self._pending is not None and "loss" in figures:
             self._pending.observe(figures["loss"])
-            self.history.standing.read(self._pending.reading, self.step)
         if self.role.writes and self.attached:
             self._say(self.sight.observed(self.optimizer, self.step))
             numbers = {name: self._add_figure(name, value) for name, value in figures.items()}
@@ -307,7 +304,7 @@ class TrainingHooks:
     def look_for_missed_training(self) -> None:
         """Say so if weights have changed while nothing was seen."""
         if self.attached and not self.role.idle:
-            self._say(self.sight.missed(self.optimizer, self.step) or self.sight.never_stepped(self.step))
+            self._say(self.sight.missed(self.optimizer, self.step))
 
     def _add_figure(self, name: str, value: Tensor | float) -> float | None:
         """Add a figure of the present step; return it, unless it lies on a device, where it is not read."""

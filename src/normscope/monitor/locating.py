@@ -49,12 +49,10 @@ def locate(model: nn.Module, args: Any, kwargs: Any, step: int) -> Broken:
     if any(_grade(leaf) and not _only_masked(leaf) for leaf in tree_leaves((args, kwargs))):
         return Broken(step=step, where="", words="The batch itself holds NaN or infinite entries.")
     held = model.named_parameters()  # buffers may have been broken by the forward itself
-    names = list(
-        dict.fromkeys(name.rpartition(".")[0] for name, tensor in held if _grade(tensor) and not _only_masked(tensor))
-    )
+    names = list(dict.fromkeys(name.rpartition(".")[0] for name, tensor in held if _grade(tensor) == NAN))
     if names:
         several = f" (and those of {len(names) - 1} more modules)" if len(names) > 1 else ""
-        words = f"The weights of `{names[0]}`{several} were NaN or infinite before this forward."
+        words = f"The weights of `{names[0]}`{several} were NaN before this forward."
         return Broken(step=step, where=names[0] if len(names) == 1 else "", words=words)
     finder = Finder(model)
     with on_copies(model), aside(model), finder.listening():  # the backward of the first forward is still to come

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,12 +14,11 @@ from torch.optim import Optimizer
 
 from ..listening.calls import LayerGeometry, NormalizerSeen, Site
 from .composing import Key, LayerMemory, StepInTransit
-from .distributed import gather_whole, is_sharded, l2_norms
+from .distributed import gather_whole, l2_norms
 from .forward_listening import ForwardRecord
 from .history import Clearing
 from .observed import Observed, StepLosses, Transfer
 from .probes import normalizer_probe, updates
-from .probes.loss_probe import LossReading, read_loss
 from .schedule import Tier, TimeShare
 from .watched_layers import Subject, effective_power
 
@@ -45,21 +43,18 @@ class Measurement:
     Attributes:
         forward: what the forward showed.
         clearing: whether gradients are cleared in front of the backward, where that is listened to.
-        reading: what the first loss of the step was made of, where that is seen.
     """
 
     def __init__(self, step: int, tier: Tier, subject: Subject, optimizer: Optimizer) -> None:
         self.step, self.tier, self.subject, self.optimizer = step, tier, subject, optimizer
         self.forward: ForwardRecord | None = None
         self.clearing: Clearing | None = None
-        self.reading: LossReading | None = None
         self._losses = StepLosses()
         self._kept = StepInTransit(step=step, tier=tier, subject=subject)
         self._parameters: Mapping[str, nn.Parameter] | None = None  # None before the optimizer's step
         self._contents: dict[Key, Tensor] = {}
         self._rows: dict[Site, Tensor] = {}  # scale-invariant weights before the step
         self._copies: dict[str, Tensor] = {}  # parameters before it
-        self._layer_names: dict[int, str] = {}  # weight layers by the ids of their parameters
 
     @property
     def abandoned(self) -> bool:
@@ -76,9 +71,6 @@ class Measurement:
         """Add the loss of a batch; not once the optimizer has its gradients and there is one."""
         if not (self._losses and "size" in self._contents):
             self._losses.add(loss)
-            if self.reading is None:
-                with contextlib.suppress(Exception):  # its backward is over, or others pack what it keeps
-                    self.reading = read_loss(loss)
 
     # ---- in front of the optimizer's step
 
@@ -100,10 +92,7 @@ class Measurement:
         self._kept.lost = [layer.name for layer in weights if any(name not in parameters for name in layer.parameters)]
         sized = {name: p for name, p in parameters.items() if not is_lazy(p)}
         self._measure_sizes(sized)
-        named = ((layer.name, parameters.get(name)) for layer in weights for name in layer.parameters)
-        self._layer_names = {id(p): name for name, p in named if p is not None}
         self._kept.lr = [_rate_of(group) for group in self.optimizer.param_groups]
-        self._kept.memory.sample.before(self._trained(sized))
         self._keep_rows(parameters)
         if self.tier is not Tier.ECONOMY:
             self._copies = {name: p.detach().clone() for name, p in sized.items() if p.requires_grad}
@@ -111,12 +100,6 @@ class Measurement:
             self._measure_histograms(parameters)
         if self.forward is not None:
             self._measure_norms(self.forward, parameters)
-
-    def _trained(self, parameters: Mapping[str, nn.Parameter]) -> list[nn.Parameter]:
-        """Return the parameters that the optimizer is to train, in one piece each."""
-        trained = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
-        chosen = [p for p in parameters.values() if id(p) in trained and p.requires_grad and not p.is_complex()]
-        return [] if is_sharded(chosen) else chosen
 
     def _measure_sizes(self, parameters: Mapping[str, nn.Parameter]) -> None:
         """Measure the norms of all parameters and gradients, in a few kernels."""
@@ -182,8 +165,6 @@ class Measurement:
         parameters = self._parameters
         if parameters is None:
             return
-        sampled = self._kept.memory.sample.after(self._trained(parameters))
-        self._contents |= {} if sampled is None else {"step": sampled}
         groups = {id(p): group for group in self.optimizer.param_groups for p in group["params"]}
         for site, before in self._rows.items():
             with self._budget.spending(("update", site), more=True):
@@ -202,11 +183,6 @@ class Measurement:
         kept, contents, forward = self._kept, self._contents, self.forward or ForwardRecord()
         left = None if self.clearing is None else self.clearing.close()
         contents |= {} if left is None else {"left": left}
-        if self.reading is not None and self.reading.figures is not None:
-            contents["reading"] = self.reading.figures
-        for what, figure, near in [] if self.reading is None else self.reading.activations:
-            name = next((self._layer_names[one] for one in near if one in self._layer_names), None)
-            contents |= {} if name is None else {(what, name): figure}
         contents |= {"loss": self._losses.mean()} if self._losses else {}
         contents |= {("lr", i): rate for i, rate in enumerate(kept.lr) if isinstance(rate, Tensor)}
         contents |= {("rate", site): rate for site, rate in kept.rates.items() if isinstance(rate, Tensor)}

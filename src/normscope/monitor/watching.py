@@ -17,7 +17,6 @@ from ..diagnosis.judged import Findings
 from ..report.document import Shown
 from ..report.words import pluralise
 from .alarms.setup import Sight
-from .alarms.validation import validation
 from .distributed import ProcessRole, agree_with_first
 from .history import History
 from .hooks import TrainingHooks
@@ -230,14 +229,10 @@ class Watch(Shown):
             check_figure(name, value)
         self._hooks.observe(figures)
 
-    def log_metrics(self, *, step: int | None = None, **figures: Tensor | float) -> None:
+    def log_metrics(self, **figures: Tensor | float) -> None:
         """Write figures down as they are, at the present step: those of a validation, say.
 
-        A validation loss (`val_loss`, `valid_loss`, `eval_loss`, ...) that rises while the training loss falls, and a
-        validation accuracy that falls, are alarms.
-
         Args:
-            step: the step that they belong to, if that is not the present one.
             **figures: each a tensor with one entry, or a number. They go to the log and the sinks; the page of the run
                 draws them.
 
@@ -249,15 +244,9 @@ class Watch(Shown):
         """
         for name, value in figures.items():
             check_figure(name, value)
-        if step is not None and (not isinstance(step, int) or step < 0):
-            raise InputError(f"step is {step!r}: pass a number of steps, 0 or more")
         if self._hooks.role.writes and self._hooks.attached:
             numbers = {name: float(v.detach() if isinstance(v, Tensor) else v) for name, v in figures.items()}
-            at = self.step if step is None else step
-            self._hooks.recorder.note(at, numbers)
-            self.history.note(at, numbers)
-            for finding in validation(self.history, self.step):
-                self._hooks.recorder.raise_now(finding)
+            self._hooks.recorder.note(self.step, numbers)
 
     def skip(self, seconds: float) -> None:
         """Leave out time in which the loop stood still (an evaluation, another run)."""

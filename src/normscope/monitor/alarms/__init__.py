@@ -12,52 +12,19 @@ from collections.abc import Callable, Iterator
 from ...core.finding import Finding
 from ..history import History
 from ..record import Record
-from .data import data_changed, labels_alike, loss_oddities, same_batch
-from .dead_units import dead_channels, dead_layer, dead_relu, saturated_units
-from .learning import (
-    decay_too_strong,
-    loss_stays,
-    output_constant,
-    rate_decayed,
-    rate_zero,
-    strong_dropout,
-    weights_put_back,
-    weights_still,
-)
+from .dead_units import dead_channels, dead_layer, dead_relu
 from .loss import edge_of_stability, is_broken, loss_not_finite, loss_rising, loss_spike, lr_too_high
 from .normalizers import expanding_normalizer, small_batch, stale_statistics, variance_collapse, variance_growth
-from .setup import (
-    constant_input,
-    frozen_layer,
-    gradient_missing,
-    left_domain,
-    no_gradient,
-    no_zero_grad,
-    not_trained,
-    part_in_eval_mode,
-)
+from .setup import constant_input, left_domain, no_gradient, no_zero_grad, not_trained
 from .weights import effective_lr, gradient_explosion, gradient_vanishing, norm_growth
 
 Rule = Callable[[History], Iterator[Finding]]
 ALARMS: tuple[Rule, ...] = (
     loss_not_finite,
     constant_input,
-    same_batch,
-    labels_alike,
-    loss_oddities,
-    data_changed,
-    gradient_missing,
     no_gradient,
     not_trained,
-    frozen_layer,
-    part_in_eval_mode,
     no_zero_grad,
-    rate_zero,
-    rate_decayed,
-    strong_dropout,
-    decay_too_strong,
-    weights_put_back,
-    weights_still,
     lr_too_high,
     edge_of_stability,
     small_batch,
@@ -71,21 +38,16 @@ ALARMS: tuple[Rule, ...] = (
     effective_lr,
     dead_channels,
     dead_relu,
-    saturated_units,
     stale_statistics,
     expanding_normalizer,
     loss_rising,
     loss_spike,
-    output_constant,
-    loss_stays,
 )
 """Every alarm; what stands earlier is more likely the cause of what stands later."""
 
 
 URGENT = (loss_not_finite, constant_input, no_zero_grad, loss_spike)
 """Alarms that are cheap, and looked for at every record."""
-EARLY_RECORDS = 20
-"""The first records, at each of which all alarms are looked for: most faults are there from the start."""
 
 
 def add_record(history: History, record: Record, *, thorough: bool = True) -> list[Finding]:
@@ -113,8 +75,7 @@ def look_for_alarms(history: History, *, thorough: bool = True) -> list[Finding]
     While numbers are not finite nothing else is said: all of it would follow from that.
     """
     raised: list[Finding] = []
-    early = len(history.records) <= EARLY_RECORDS
-    for look in (ALARMS if thorough or early else URGENT) if history.records else ():
+    for look in (ALARMS if thorough else URGENT) if history.records else ():
         raised += [finding for finding in look(history) if history.raised(finding)]
         if is_broken(history, history.records[-1]):
             break

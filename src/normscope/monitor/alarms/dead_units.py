@@ -10,7 +10,7 @@ from statistics import median
 from ...core.finding import Finding
 from ...diagnosis.findings.dead import DECOUPLE, MANY_CHANNELS, NEGLIGIBLE_NORM, RELATIVE_NORM
 from ...report.words import pluralise
-from ..history import Alarm, History, others_likewise
+from ..history import Alarm, History
 from ..record import Kind
 
 # ---- layers
@@ -51,9 +51,8 @@ ZERO_GRADIENT = Alarm(
     code="dead-layer",
     seen="For {records:counted record} all gradients of {where} were exactly zero.{also}",
     why="These weights no longer learn: behind them everything is switched off, or detached from the loss.",
-    advice="Look at what follows: a ReLU that is never on (start biases at zero, lower the learning rate, use "
-    "LeakyReLU or GELU), a zero scale, a detach(), a branch that is not used. Freeze weights that are not to "
-    "be trained with requires_grad_(False).",
+    advice="Look at what follows: a ReLU that is never on, a zero scale, a detach(), a branch that is not used. Freeze "
+    "weights that are not to be trained with requires_grad_(False).",
 )
 FAR_BELOW_EPS_DECADES = 3.0
 """Decades: a normalizer passes var/(var + eps) of the variance, here a thousandth."""
@@ -92,9 +91,8 @@ def dead_layer(history: History) -> Iterator[Finding]:
 
 def _small_weights(history: History) -> Iterator[Finding]:
     """Weights that are zero, or have shrunk to nothing against the others of the network."""
-    for index, layer in enumerate(history.of("weight")):
-        sizes = history.course("weight", "log10_size", index).last()
-        if sizes and max(sizes) == -math.inf:
+    for _, layer, sizes in history.lasting("weight", "log10_size"):
+        if max(sizes) == -math.inf:
             yield EXACTLY_ZERO.at(history.step, layer.name, {"what": "weights"}, zero=1)
     lasting = history.lasting("weight", "log10_norm")
     norms = {i: (layer, values) for i, layer, values in lasting if all(map(math.isfinite, values))}
@@ -118,11 +116,8 @@ def _small_weights(history: History) -> Iterator[Finding]:
 
 def _zero_gradients(history: History) -> Iterator[Finding]:
     """The last of the weight layers that get no gradient at all, while others do."""
-    courses = [
-        (layer, history.course("weight", "log10_gradient", i).last()) for i, layer in enumerate(history.of("weight"))
-    ]
-    lasting = [(layer, values) for layer, values in courses if values]
-    gone = [layer for layer, values in lasting if max(values) == -math.inf]
+    lasting = list(history.lasting("weight", "log10_gradient"))
+    gone = [layer for _, layer, values in lasting if max(values) == -math.inf]
     if not gone or len(gone) == len(lasting):
         return
     if any(f.code == "dead-layer" and "gradient" in f.numbers for f in history.findings):
@@ -131,7 +126,7 @@ def _zero_gradients(history: History) -> Iterator[Finding]:
     yield ZERO_GRADIENT.at(
         history.step,
         gone[-1].name,
-        {"records": len(lasting[0][1]), "also": also},
+        {"records": len(lasting[0][2]), "also": also},
         gradient=0.0,
         count=len(gone),
     )
@@ -169,7 +164,7 @@ def dead_channels(history: History) -> Iterator[Finding]:
 
 DEAD_RELU = Alarm(
     code="dead-relu",
-    seen="For {records:counted record} at least {share:percent} of the units of the ReLU {place} were on for no "
+    seen="For {records:counted record} at least {share:percent} of the units of the ReLU in {place} were on for no "
     "sample of their batch; at the start it was {share_first:percent}.",
     why="A ReLU that is never positive outputs zero and passes no gradient, so the weights before it stop learning.",
     advice="Lower the learning rate, start biases at zero, normalize before the ReLU, or use LeakyReLU or GELU.",
@@ -182,45 +177,9 @@ SWITCHED_OFF_SHARE = 0.4
 
 def dead_relu(history: History) -> Iterator[Finding]:
     """ReLUs most of whose units are never on, and that were on before."""
-    for kind, quantity in OFF:
-        for index, layer in enumerate(history.of(kind)):
-            course = history.course(kind, quantity, index)
-            plain = course.last()
-            shares = plain if plain and min(plain) >= 1.0 else course.lasting()
-            if not shares:
-                continue
-            share, start = min(shares), min(course.first, default=0.0)
-            if share < MOSTLY_OFF_SHARE or (share - start < SWITCHED_OFF_SHARE and share < 1.0):
-                continue
-            behind = "behind " if kind == "weight" else "in "
-            words = {"records": len(shares), "place": f"{behind}`{layer.name}`" if layer.name else "in the model"}
-            yield DEAD_RELU.at(history.step, layer.name, words, share=share, share_first=start)
-
-
-OFF: tuple[tuple[Kind, str], ...] = (("units", "dead"), ("weight", "off"))
-"""Where shares of units that no sample switches on are measured: in richer tiers at each ReLU, else behind weights."""
-
-SATURATED = Alarm(
-    code="saturated-units",
-    seen="For {records:counted record} at least {share:percent} of the units behind {where} were saturated: in the "
-    "flat parts of their sigmoid or tanh.{also}",
-    why="There the slope is next to nothing: no gradient passes, and the layers before stop learning.",
-    advice="Scale the inputs to about 1 and initialise with smaller weights (torch.nn.init.xavier_normal_), lower the "
-    "learning rate, put a normalizer before the activation, or use ReLU or GELU.",
-)
-SATURATED_SHARE = 0.8
-"""Share of entries in the flat parts; healthy networks have up to a third."""
-
-
-def saturated_units(history: History) -> Iterator[Finding]:
-    """Sigmoids and tanhs behind a weight that are flat for most samples."""
-    courses = [history.course("weight", "saturated", i).last() for i in range(len(history.of("weight")))]
-    flat = [
-        (layer, values)
-        for layer, values in zip(history.of("weight"), courses, strict=True)
-        if values and min(values) >= SATURATED_SHARE
-    ]
-    if flat and not history.has_raised("saturated-units"):
-        layer, values = flat[0]
-        words = {"records": len(values), "also": others_likewise(len(flat), "other layer")}
-        yield SATURATED.at(history.step, layer.name, words, share=min(values), count=len(flat))
+    for index, layer, shares in history.lasting("units", "dead"):
+        share, start = min(shares), min(history.course("units", "dead", index).first, default=0.0)
+        if share < MOSTLY_OFF_SHARE or (share - start < SWITCHED_OFF_SHARE and share < 1.0):
+            continue
+        words = {"records": len(shares), "place": layer.name or "the model"}
+        yield DEAD_RELU.at(history.step, layer.name, words, share=share, share_first=start)

@@ -9,7 +9,6 @@ from typing import Any
 
 from ...core.finding import Finding, Severity
 from ...diagnosis.findings.broken import RESTORE
-from ...diagnosis.findings.finding_words import figure, power
 from ...report.words import pluralise
 from ..history import Alarm, History
 from ..record import Kind, Record
@@ -21,17 +20,7 @@ LOSS_NOT_FINITE = Alarm(
     severity=Severity.ERROR,
     seen="{what}; it began {since}. {cause}",
     why="A step with a gradient that is no number makes every weight NaN; nothing is learned from here on.",
-    advice="{remedy}",
-)
-CLEAN_DATA = (
-    "Look at the data of this step: replace or drop samples with NaN or infinite values (torch.isfinite(x).all()), and "
-    "look for a division by a deviation of zero, a logarithm of zero, or missing values in a table. Load the last "
-    "checkpoint with finite weights."
-)
-LOOK_AT_LOSS = (
-    "Look at the targets of this step for NaN or infinite values (torch.isfinite), and in the loss function for the "
-    "logarithm or root of zero and a quotient by zero: add a small eps inside, or clamp. Load the last checkpoint with "
-    "finite weights."
+    advice=RESTORE,
 )
 FIRST_UNKNOWN = (
     "Which layer was the first is not known. To have the forward looked at that breaks, give run.observe the loss of "
@@ -57,12 +46,12 @@ def loss_not_finite(history: History) -> Iterator[Finding]:
     since = since if at is None else f"at step {at:,.0f}"
     where, cause = _find_cause(history, record, weights, before)
     what = "Weights are not finite"
-    if record.loss is not None and not math.isfinite(record.loss):
+    if record.loss is not None:
         what = f"The loss is {'NaN' if math.isnan(record.loss) else 'infinite'}"
     yield LOSS_NOT_FINITE.at(
         record.step,
         where,
-        {"what": what, "since": since, "cause": cause, "remedy": _choose_remedy(history, cause)},
+        {"what": what, "since": since, "cause": cause},
         broken_weights=len(weights),
         weights=len(history.of("weight")),
         last_finite_step=None if before is None else before.step,
@@ -71,16 +60,9 @@ def loss_not_finite(history: History) -> Iterator[Finding]:
     )
 
 
-def _choose_remedy(history: History, cause: str) -> str:
-    """Return what to do about the cause: the data, the loss, or steps that were too large."""
-    if "batch itself" in cause:
-        return CLEAN_DATA
-    return LOOK_AT_LOSS if "targets" in cause or "the loss itself" in cause else RESTORE
-
-
 def is_broken(history: History, record: Record) -> bool:
-    """Whether the loss of a record is not finite, or a weight."""
-    return (record.loss is not None and not math.isfinite(record.loss)) or bool(_broken_weights(history, record))
+    """Whether the loss of a record is not finite, or, where it is not observed, a weight."""
+    return bool(_broken_weights(history, record)) if record.loss is None else not math.isfinite(record.loss)
 
 
 def _broken_weights(history: History, record: Record) -> list[int]:
@@ -114,16 +96,6 @@ def _broken(history: History, record: Record, kind: Kind, quantity: str) -> list
 
 # ---- too high
 
-LOSS_LOST = Alarm(
-    code="loss-rising",
-    seen="The loss was down to {least:figure} at step {best_step:,} and is {loss:figure} now, {ratio:figure} times as "
-    "much; it began at {loss_first:figure}.",
-    why="The loss grew far above where it was and does not come back: training diverges. What was learned is lost.",
-    advice="Go back to a checkpoint from before step {best_step:,}, lower the learning rate ({lr:figure} now) or clip "
-    "gradients (torch.nn.utils.clip_grad_norm_); look whether the data or the targets have changed since.",
-)
-LOST_RATIO, LOST_SHARE = 4.0, 0.5
-"""The mean loss over the least one so far, and over the first, for two records, that say what was learned is lost."""
 LOSS_RISING = Alarm(
     code="loss-rising",
     seen="The loss began at {loss_first:figure} and is {loss:figure}; for {count} records it was above {least:figure}.",
@@ -140,8 +112,7 @@ Losses that play against each other (GANs) rise a few times in healthy runs.
 
 
 def loss_rising(history: History) -> Iterator[Finding]:
-    """The loss stays far above where it began, or where it was."""
-    yield from _loss_lost(history)
+    """The loss stays far above where it began."""
     now, start = history.total("loss").lasting(), history.total("loss").first
     if not now or not start or not all(math.isfinite(v) and v > 0.0 for v in (*now, *start)):
         return
@@ -151,24 +122,10 @@ def loss_rising(history: History) -> Iterator[Finding]:
         yield LOSS_RISING.at(history.step, words=words, loss=now[-1], loss_first=start[0], lr=rate)
 
 
-def _loss_lost(history: History) -> Iterator[Finding]:
-    """A loss that was low and is high again for two records."""
-    means = [(r.step, r.metrics.get("loss_mean")) for r in history.repeated()]
-    start, least = history.total("loss").start, history.least_loss
-    if start is None or least is None or not means or history.standing.others:
-        return
-    latest = [value for step, value in means if value is not None and math.isfinite(value) and step > least[1]]
-    if len(latest) < len(means) or not 0.0 < least[0] < UNLEARNED_SHARE * start:
-        return
-    if min(latest) >= max(LOST_RATIO * least[0], LOST_SHARE * start) and latest[-1] >= start * LOST_SHARE:
-        rate = max(history.records[-1].lr, default=math.nan)
-        words = {"best_step": least[1], "least": least[0], "ratio": latest[-1] / least[0]}
-        yield LOSS_LOST.at(history.step, words=words, loss=latest[-1], loss_first=start, lr=rate)
-
-
 LR_TOO_HIGH = Alarm(
     code="lr-too-high",
-    seen="The loss began at {loss_first:figure}{peaked} and is now {loss:figure}{grew}.",
+    seen="The loss began at {loss_first:figure}, rose to {loss_peak:figure} in the first steps and is now "
+    "{loss:figure}; the weights have grown {log10_growth:power} times.",
     why="The first steps were too large: they threw the weights to where units are switched off or saturated, and no "
     "gradient leads back.",
     advice="Begin again with a learning rate of a tenth ({lr:figure} at first) or less, or warm it up.",
@@ -195,28 +152,14 @@ def lr_too_high(history: History) -> Iterator[Finding]:
         return
     if min(losses) < UNLEARNED_SHARE * start or not weights.first or history.has_raised("lr-too-high"):
         return
-    if history.least_loss is not None and history.least_loss[0] < UNLEARNED_SHARE * start:
-        return  # it had learned: the first steps were not too large
     grown = min((value - weights.first[0] for value in weights.lasting()), default=0.0)
-    grown = grown if math.isfinite(grown) else 0.0
     early = [r.metrics.get("loss_largest", r.loss) for r in history.records[:EARLY_STEPS] if r.step <= EARLY_STEPS]
     peak = max((value for value in early if value is not None and math.isfinite(value)), default=start)
     thrown = grown >= THROWN_DECADES or peak >= THROWN_RATIO * start
     if not (thrown or (grown >= BOTH_DECADES and peak >= BOTH_RATIO * start)):
         return
-    rate = history.peak_lr or math.nan
-    words = {
-        "peaked": f", rose to {figure(peak)} in the first steps" if peak >= BOTH_RATIO * start else "",
-        "grew": f"; the weights have grown {power(grown)} times" if grown >= BOTH_DECADES else "",
-    }
-    numbers: dict[str, Any] = {
-        "loss": losses[-1],
-        "loss_first": start,
-        "loss_peak": peak,
-        "log10_growth": grown,
-        "lr": rate,
-    }
-    yield LR_TOO_HIGH.at(history.step, words=words, **numbers)
+    rate = max(history.records[0].lr, default=math.nan)
+    yield LR_TOO_HIGH.at(history.step, loss=losses[-1], loss_first=start, loss_peak=peak, log10_growth=grown, lr=rate)
 
 
 LOSS_SPIKE = Alarm(

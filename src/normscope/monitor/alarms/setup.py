@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
-from weakref import ref
 
-from torch import Tensor
 from torch.optim import Optimizer
 
 from ...core.finding import Finding
 from ...report.words import pluralise
 from ..forward_listening import compiled_functions
-from ..history import LASTING_STEPS, PLAIN_STEPS, Alarm, History, Since, others_likewise
+from ..history import LASTING_RECORDS, LASTING_STEPS, Alarm, History, Since
 
-PLAIN_RECORDS = 2
-"""Records behind the first that show what no batch can cause by chance."""
 CONSECUTIVE_RECORDS = 3
 """Records in a row: what is plain at one step and the same at three is no chance."""
 
@@ -36,9 +29,9 @@ CONSTANT_INPUT = Alarm(
 
 def constant_input(history: History) -> Iterator[Finding]:
     """Batches whose samples are all the same."""
-    spreads = [record.total.get("input_spread") for record in history.repeated(CONSECUTIVE_RECORDS)]
-    if spreads and all(spread == 0.0 for spread in spreads):
-        yield CONSTANT_INPUT.at(history.step, words={"records": len(spreads)}, spread=0.0)
+    spreads = [record.total.get("input_spread") for record in history.records[-CONSECUTIVE_RECORDS:]]
+    if len(spreads) == CONSECUTIVE_RECORDS and all(spread == 0.0 for spread in spreads):
+        yield CONSTANT_INPUT.at(history.step, words={"records": CONSECUTIVE_RECORDS}, spread=0.0)
 
 
 LEFT_DOMAIN = Alarm(
@@ -83,14 +76,15 @@ def left_domain(history: History) -> Iterator[Finding]:
 
 NO_GRADIENT = Alarm(
     code="no-gradient",
-    seen="For {steps} steps {names} got no gradient at all (`grad` is None), though the optimizer is to train it.",
+    seen="For {steps} steps and more {names} got no gradient at all (`grad` is None), though the optimizer is to train "
+    "it.",
     why="The loss does not depend on these parameters: they keep the values they were initialised with.",
     advice="Look behind {where} for a detach(), a torch.no_grad(), an argmax or a conversion to NumPy, or for a "
     "branch that the forward does not take. Freeze what is not to be trained with requires_grad_(False).",
 )
 NOT_TRAINED = Alarm(
     code="not-trained",
-    seen="For {steps} steps {names} got gradients, but did not change: it is in no optimizer.",
+    seen="For {steps} steps and more {names} got gradients, but did not change: the optimizer does not have it.",
     why="These layers keep the values they were initialised with, and their gradients are taken for nothing.",
     advice="Pass the optimizer model.parameters(), also of layers that were added after it was made. Freeze what is "
     "not to be trained with requires_grad_(False).",
@@ -100,15 +94,15 @@ NOT_TRAINED = Alarm(
 def no_gradient(history: History) -> Iterator[Finding]:
     """Parameters that the optimizer has and that no gradient reaches, while others have one."""
     names = _lasting(history, history.standing.ungraded)
-    if names and not history.has_raised("no-gradient") and history.records[-1].total.get("log10_gradient") is not None:
-        yield _name_parameters(NO_GRADIENT, history, names, names[-1], history.standing.ungraded[names[-1]].step)
+    if names and not history.has_raised("no-gradient"):
+        yield _name_parameters(NO_GRADIENT, history, names, names[-1])
 
 
 def not_trained(history: History) -> Iterator[Finding]:
     """Parameters that get gradients but that no optimizer changes."""
     names = _lasting(history, history.standing.unmoved)
     if names and not history.has_raised("not-trained"):
-        yield _name_parameters(NOT_TRAINED, history, names, names[0], history.standing.unmoved[names[0]].step)
+        yield _name_parameters(NOT_TRAINED, history, names, names[0])
 
 
 def _lasting(history: History, standing: Mapping[str, Since]) -> list[str]:
@@ -116,80 +110,15 @@ def _lasting(history: History, standing: Mapping[str, Since]) -> list[str]:
     return [
         name
         for name, since in standing.items()
-        if (since.records > PLAIN_RECORDS and history.step - since.step >= PLAIN_STEPS)
-        or (since.records >= PLAIN_RECORDS and history.step - since.step >= LASTING_STEPS)
+        if since.records > LASTING_RECORDS and history.step - since.step >= LASTING_STEPS
     ]
 
 
-def _name_parameters(alarm: Alarm, history: History, names: list[str], at: str, since: int) -> Finding:
+def _name_parameters(alarm: Alarm, history: History, names: list[str], at: str) -> Finding:
     """Return an alarm about parameters, at the module of one of them."""
     others = f" (and {pluralise(len(names) - 1, 'other parameter')})" if len(names) > 1 else ""
-    words = {"steps": history.step - since, "names": f"`{names[-1]}`{others}"}
+    words = {"steps": LASTING_STEPS, "names": f"`{names[-1]}`{others}"}
     return alarm.at(history.step, at.rpartition(".")[0], words, parameters=len(names))
-
-
-GRADIENT_MISSING = Alarm(
-    code="no-gradient-at-step",
-    seen="At the measured steps {first:,} to {last:,} {what}, while the loss was {loss}.",
-    why="Where the optimizer steps there is no gradient: the step does nothing.",
-    advice="Look at the order of the calls: optimizer.zero_grad(), then loss.backward(), then optimizer.step(). If it "
-    "is right, the loss does not depend on the parameters: look for a detach(), or an output that is constant.",
-)
-
-
-def gradient_missing(history: History) -> Iterator[Finding]:
-    """No parameter has a gradient at the step, or all gradients are zeros."""
-    records = [r for r in history.records if r.values.get("weight")][-PLAIN_RECORDS - 1 :]
-    if len(records) < PLAIN_RECORDS or records[-1].step - records[-PLAIN_RECORDS].step < PLAIN_STEPS:
-        return
-    gradients = [r.total.get("log10_gradient") for r in records[-PLAIN_RECORDS:]]
-    loss = records[-1].loss
-    if loss == 0.0 or any(value is not None and value != -math.inf for value in gradients):
-        return
-    gone = "no parameter had a gradient" if gradients[-1] is None else "the gradients of all parameters were zero"
-    words = {
-        "first": records[-PLAIN_RECORDS].step,
-        "last": records[-1].step,
-        "what": gone,
-        "loss": "not observed" if loss is None else f"{loss:.3g}",
-    }
-    yield GRADIENT_MISSING.at(history.step, words=words)
-
-
-FROZEN_LAYER = Alarm(
-    code="frozen-layer",
-    seen="The parameters of {where} are frozen (requires_grad=False) and still have the random values of a new "
-    "layer.{also}",
-    why="A layer that was never trained stays random, while most others are trained.",
-    advice="Unfreeze it: layer.requires_grad_(True), and give its parameters to the optimizer; or load its weights if "
-    "it was to be a pretrained one.",
-)
-
-
-def frozen_layer(history: History) -> Iterator[Finding]:
-    """Layers that are frozen though they have the values of a new layer."""
-    names = _lasting(history, history.standing.frozen)
-    if names and not history.has_raised("frozen-layer"):
-        yield FROZEN_LAYER.at(history.step, names[0], {"also": others_likewise(len(names), "other layer")})
-
-
-PART_IN_EVAL_MODE = Alarm(
-    code="eval-mode",
-    seen="The model is in train mode, but BatchNorm {where} is in eval mode.{also}",
-    why="In eval mode a BatchNorm uses its running statistics, which are still those of a new layer: it does not "
-    "normalize at all, though its scales are trained.",
-    advice="Call model.train() before the loop and after every evaluation, or that of {where}; look for code that "
-    "calls eval() on the normalizers, which is meant for pretrained ones.",
-)
-
-
-def part_in_eval_mode(history: History) -> Iterator[Finding]:
-    """BatchNorms that are trained in eval mode with the statistics of a new layer."""
-    names = _lasting(history, history.standing.evaluated)
-    if names and not history.has_raised("eval-mode"):
-        others = ", ".join(f"`{name}`" for name in names[1:4])
-        also = f" So are {others}{' and more' if len(names) > 4 else ''}." if others else ""
-        yield PART_IN_EVAL_MODE.at(history.step, names[0], {"also": also}, count=len(names))
 
 
 NO_ZERO_GRAD = Alarm(
@@ -203,11 +132,11 @@ NO_ZERO_GRAD = Alarm(
 
 def no_zero_grad(history: History) -> Iterator[Finding]:
     """Gradients that are added to those of the steps before."""
-    latest = [record.total.get("left_over") for record in history.repeated(CONSECUTIVE_RECORDS)]
+    latest = [record.total.get("left_over") for record in history.records[-CONSECUTIVE_RECORDS:]]
     left = [value for value in latest if value is not None and value > 0.0]
-    if left and len(left) == len(latest):
+    if len(left) == CONSECUTIVE_RECORDS:
         gradient = history.total("log10_gradient").now
-        words = {"records": len(left)}
+        words = {"records": CONSECUTIVE_RECORDS}
         yield NO_ZERO_GRAD.at(history.step, words=words, left=max(left), log10_gradient=gradient)
 
 
@@ -251,26 +180,8 @@ OPTIMIZER_REPLACED = Alarm(
     why="Steps are counted and measured where the watched optimizer makes them. Nothing is measured.",
     advice="Call ns.watch with the new optimizer, with the same log to go on.",
 )
-NO_STEP = Alarm(
-    code="no-step",
-    seen="No step of the optimizer happened since step {step:,}: forward and backward ran {count} times, and gradients "
-    "were cleared in between.{scaler}",
-    why="Weights do not change without a step: nothing is learned.",
-    advice="Call optimizer.step() after each backward. If a GradScaler makes the steps, it skips all whose gradients "
-    "are NaN or infinite: look at scaler.get_scale(), call scaler.update(), and find what makes them infinite.",
-)
-STEP_NOT_SEEN = Alarm(
-    code="not-seen",
-    seen="No step of the optimizer is seen in {count:,} forwards.",
-    why="Steps are counted and measured where the watched optimizer makes them. Nothing is measured.",
-    advice="Pass ns.watch the optimizer that is stepped, and do not compile its step.",
-)
 STUCK_FORWARDS = 1000
 """How many forwards in train mode pass without a step of the optimizer before the watcher says that it sees none."""
-LISTENED_FORWARDS = 3
-"""Forwards without a step after which backwards are listened to."""
-NO_STEP_BACKWARDS = 10
-"""Backwards, each after gradients were cleared, without a step: accumulation does not clear them."""
 BLIND_STEPS = 3
 """How many steps of the optimizer pass without a forward before the watcher says that it sees nothing."""
 REPLACED_STEPS = 10
@@ -290,61 +201,23 @@ class Sight:
         self._versions = _sum_versions(optimizer)
         self._waiting = self._unseen = self._evaluated = self._observed = self._others = 0
         self._seen = False
-        self._optimizer = ref(optimizer)
-        self._hook: Any = None
-        self._held: tuple[Any, int] | None = None  # the gradient after the last backward, and its version
-        self._cleared = self._standing = 0
 
-    def forward(self, step: int, *, training: bool) -> Finding | None:
+    def forward(self, *, training: bool) -> str | None:
         """Count a forward; return what is wrong if so many have passed that a step should have been seen."""
         self._evaluated = 0 if training else self._evaluated + 1
         if not training:
             return None
         self._seen, self._unseen, self._waiting = True, 0, self._waiting + 1
-        if self._waiting == LISTENED_FORWARDS:
-            self._listen()
-        if self._cleared >= NO_STEP_BACKWARDS and not self._others:
-            return self.never_stepped(step)
-        return STEP_NOT_SEEN.at(step, words={"count": STUCK_FORWARDS}) if self._waiting == STUCK_FORWARDS else None
-
-    def never_stepped(self, step: int) -> Finding | None:
-        """Return what is wrong if backwards have run and gradients were cleared without a step in between."""
-        optimizer = self._optimizer()
-        if self._cleared < LISTENED_FORWARDS or optimizer is None or _sum_versions(optimizer) != self._standing:
+        if self._waiting != STUCK_FORWARDS:
             return None
-        scalers = [held for held in gc.get_objects() if type(held).__name__ == "GradScaler" and held.is_enabled()]
-        scaler = " A GradScaler is in use: it skips steps whose gradients are not finite." if scalers else ""
-        return NO_STEP.at(step, words={"step": step, "count": self._waiting - 1, "scaler": scaler})
-
-    def _listen(self) -> None:
-        """Listen to the backwards, by one parameter, until the next step."""
-        optimizer = self._optimizer()
-        chosen = (
-            [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad] if optimizer else []
+        return (
+            f"no step of the optimizer is seen in {STUCK_FORWARDS:,} forwards: pass ns.watch the optimizer that is "
+            "stepped, and do not compile its step"
         )
-        if optimizer is not None and chosen and self._hook is None:
-            self._held, self._cleared, self._standing = None, 0, _sum_versions(optimizer)
-            with contextlib.suppress(RuntimeError):
-                self._hook = chosen[-1].register_post_accumulate_grad_hook(self._accumulated)
-
-    def _accumulated(self, parameter: Tensor) -> None:
-        """Count a backward that found no gradient of the one before: another tensor, or one that was changed since."""
-        grad = parameter.grad
-        if grad is not None:
-            if self._held is not None:
-                self._cleared += self._held[0]() is not grad or grad._version > self._held[1] + 1
-            self._held = (ref(grad), grad._version)
-
-    def close(self) -> None:
-        """Stop listening."""
-        if self._hook is not None:
-            self._hook.remove()
-        self._hook, self._held, self._cleared = None, None, 0
 
     def stepped(self, step: int) -> Finding | None:
         """Count a step of the optimizer; return what is wrong if no forward is seen between them."""
         self._seen, self._waiting, self._others, self._unseen = True, 0, 0, self._unseen + 1
-        self.close()
         if self._unseen != BLIND_STEPS:
             return None
         if self._evaluated:

@@ -73,16 +73,6 @@ LAYER_GRADIENT_SMALL = replace(
     why="This layer hardly learns while the others do: what reaches it is lost on the way back.",
     advice=REACH,
 )
-STEEP_FROM_START = Alarm(
-    code="gradient-explosion",
-    seen="For {records} records the gradient was at least {least:power}: times the norm of the weights it is "
-    "{log10_steepness:power} times the loss of a constant output, where 1 to 100 is usual.{worst}",
-    why="The gradient explodes on its way back, from the start: a small step changes the loss by orders of magnitude.",
-    advice="Clip gradients (torch.nn.utils.clip_grad_norm_), initialise with smaller weights (orthogonal for recurrent "
-    "ones), add normalizers, or use an LSTM or GRU; lower the learning rate.",
-)
-STEEP_DECADES = 3.5
-"""log10 of gradient times weights over the loss; healthy runs have 0 to 2."""
 EXPLODED_DECADES = 4.0
 """Decades of the whole gradient above that of the untrained model.
 
@@ -90,11 +80,8 @@ Healthy runs of the tests stay within 1.7; unnormalized networks that leave a pl
 """
 EXPLODED_RECORDS = 3
 """Records in a row: an explosion lasts until it ends the run, a spike of one batch does not."""
-UNEVEN_DECADES, UNEVEN_PLAIN_DECADES = 4.0, 5.0
-"""Decades of gradient times weight between one layer and the last third; healthy runs of the tests stay within 1.8.
-
-The first is for a lasting state, the second for two records.
-"""
+UNEVEN_DECADES = 5.0
+"""Decades of gradient times weight between one layer and the last third; healthy runs of the tests stay within 1.8."""
 BACK_EXPLODES_DECADES, BACK_VANISHES_DECADES = 5.0, -6.0
 """Decades over all blocks from the output to the input; healthy runs lie between -2 and 2.
 
@@ -122,34 +109,11 @@ def gradient_explosion(history: History) -> Iterator[Finding]:
         worst = f" It is largest, for its weights, in {where}." if where else ""
         words = {"records": EXPLODED_RECORDS, "least": min(recent), "worst": worst}
         yield GRADIENT_EXPLODED.at(history.step, where, words, log10_gradient=recent[-1], log10_gradient_first=start)
-    elif (steepness := _steepness(history)) is not None and steepness >= STEEP_DECADES:
-        where = _steepest_layer(history)
-        worst = f" It is largest, for its weights, in `{where}`." if where else ""
-        words = {"records": len(recent), "least": min(recent), "worst": worst}
-        yield STEEP_FROM_START.at(history.step, where, words, log10_gradient=recent[-1], log10_steepness=steepness)
     elif uneven is not None:
         yield uneven
     elif gains and min(gains) >= BACK_EXPLODES_DECADES:
         blocks = {"blocks": len(history.of("block"))}
         yield GRADIENT_GROWS_BACKWARDS.at(history.step, words=blocks, log10_backward=min(gains))
-
-
-def _steepness(history: History) -> float | None:
-    """Return the least log10 of gradient times weights over the loss, in the last records; None where not known."""
-    values = []
-    for record in history.repeated(EXPLODED_RECORDS):
-        gradient, weight, loss = record.total.get("log10_gradient"), record.total.get("log10_weight"), record.loss
-        if gradient is None or weight is None or loss is None or not 0.0 < loss < math.inf:
-            return None
-        own, constant = record.total.get("outputs_own"), record.total.get("outputs_constant")
-        usual = loss if not own or not constant else min(loss, constant * loss / own)  # that of a constant output
-        values.append(gradient + weight - math.log10(usual))
-    finite = bool(values) and all(map(math.isfinite, values))
-    last, start = history.records[-1], history.total("loss").start
-    own, constant = last.total.get("outputs_own"), last.total.get("outputs_constant")
-    now, then = (last.loss, start) if own is None or constant is None else (own, constant)
-    fitted = now is not None and then is not None and now < UNFITTED_SHARE * then
-    return min(values) if finite and not fitted else None
 
 
 def gradient_vanishing(history: History) -> Iterator[Finding]:
@@ -213,20 +177,16 @@ def _find_uneven_layer(history: History, alarm: Alarm) -> Finding | None:
     # gradients times the norm of their weights, how much the loss changes when these change by their own size: a weight
     # before a normalizer has the same figure at every scale
     levels: dict[int, float] = {}
-    limit = UNEVEN_DECADES
     for index in range(len(layers)):
         sizes = dict(history.course("weight", "log10_size", index).recent)
-        course = history.course("weight", "log10_gradient", index)
-        pairs, limit = course.latest(), UNEVEN_DECADES
-        if not pairs and course.last():
-            pairs, limit = list(course.recent)[-2:], UNEVEN_PLAIN_DECADES
+        pairs = history.course("weight", "log10_gradient", index).latest()
         products = [gradient + sizes.get(step, math.nan) for step, gradient in pairs]
         if products and all(map(math.isfinite, products)):
             levels[index] = median(products)
     if len(levels) < MIN_DEPTH:
         return None
     others = median(list(levels.values())[-max(2, len(levels) // 3) :])
-    beyond = [i for i, level in levels.items() if (level - others if up else others - level) >= limit]
+    beyond = [i for i, level in levels.items() if (level - others if up else others - level) >= UNEVEN_DECADES]
     if not beyond:
         return None
     index = (max if up else min)(beyond, key=lambda i: levels[i])

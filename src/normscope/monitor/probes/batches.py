@@ -69,32 +69,6 @@ def _is_compared(leaf: Any) -> bool:
     )
 
 
-MARKED_ENTRIES = 1 << 16
-"""Entries of a batch, at most and evenly spaced, that tell it from others."""
-
-
-@torch.no_grad()
-def measure_batch(args: Any, kwargs: Any) -> Tensor | None:
-    """Return what tells a batch from others: how far its samples differ, its mean and size, and how many there are.
-
-    Args:
-        args: the positional arguments of the forward.
-        kwargs: the named arguments of the forward.
-
-    Returns:
-        `measure_spread`, the mean and the root mean square of its entries, and the number of samples, of the first
-        tensor that can be compared; None where there is none.
-    """
-    spread = measure_spread(args, kwargs)
-    leaf = next((leaf.detach() for leaf in tree_leaves((args, kwargs)) if _is_compared(leaf)), None)
-    if spread is None or leaf is None:
-        return None
-    entries = leaf.reshape(-1)[:: max(1, leaf.numel() // MARKED_ENTRIES)]
-    entries = entries.to(torch.float32 if entries.device.type == "mps" else torch.float64)
-    size = entries.square().mean().sqrt()
-    return torch.stack([spread.to(size), entries.mean(), size, size.new_tensor(float(len(leaf)))])
-
-
 class DomainProbe:
     """Measures batches against a domain, without a wait for the device.
 

@@ -51,37 +51,6 @@ def group_rows(parts: Sequence[Tensor], groups: int, axis: int) -> Tensor:
     return rows[0] if len(rows) == 1 else torch.cat([row.to(rows[0]) for row in rows], 1)
 
 
-SAMPLED_PARAMETERS, SAMPLED_ENTRIES = 64, 256
-"""Of how many parameters, and of how many entries each, a step is measured in every tier."""
-
-
-class WeightSample:
-    """Some entries of the weights that are trained: how far a step moves them, and how far many steps do."""
-
-    def __init__(self) -> None:
-        self._last: Tensor | None = None  # at the record before
-        self._before: Tensor | None = None  # in front of the present step
-
-    def take(self, parameters: Sequence[Tensor]) -> Tensor | None:
-        """Return the entries as they are now; None where there is no parameter."""
-        chosen = parameters[:: -(-len(parameters) // SAMPLED_PARAMETERS)] if parameters else []
-        parts = [p.detach().reshape(-1)[:SAMPLED_ENTRIES] for p in chosen if p.device == chosen[0].device]
-        return torch.cat([part.float() for part in parts]) if parts else None
-
-    def before(self, parameters: Sequence[Tensor]) -> None:
-        """Keep the weights in front of a step."""
-        self._before = self.take(parameters)
-
-    def after(self, parameters: Sequence[Tensor]) -> Tensor | None:
-        """Return the size of the sample, how far the step moved it, and how far it is from the last record."""
-        now, before, last = self.take(parameters), self._before, self._last
-        self._last, self._before = before, None
-        if now is None or before is None or before.shape != now.shape:
-            return None
-        drift = before - last if last is not None and last.shape == before.shape else before * torch.nan
-        return torch.stack([torch.linalg.vector_norm(part) for part in (before, now - before, drift)])
-
-
 def split_update(before: Tensor, moved: Tensor) -> Tensor:
     """Return for every row its norm, that of its update, and their product, `[3 groups]`.
 
