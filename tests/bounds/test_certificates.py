@@ -43,7 +43,8 @@ def steepest(graph: Graph, count: int = 12) -> float:
     return found
 
 
-def assert_above(certificate: Certified | Bracket, *lower: float, slack: float = 1e-9) -> None:
+def assert_above(certificate: Certified | Bracket | None, *lower: float, slack: float = 1e-9) -> None:
+    assert certificate is not None, "the plan has no certificate"
     top = certificate.log10 if isinstance(certificate, Certified) else certificate.log10_upper
     worst = max(lower)
     assert worst == 0.0 or top >= math.log10(worst) - slack, f"{10**top} below {worst} of {lower}"

@@ -386,6 +386,23 @@ def test_a_slope_that_torch_gives_on_a_bend_is_no_lower_side():
     assert bracket.lower <= 1.0
 
 
+def test_samples_on_a_bend_have_a_lower_side_beside_it() -> None:
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.LeakyReLU(0.5))
+    model[0].weight.data = torch.tensor([[3.0, 0.0], [0.0, 4.0]])
+    x = torch.zeros(1, 2)
+    bracket = ns.lipschitz(model.eval(), x, scope="domain", domain=ns.domain(model, [data(9, 2), x]))
+    assert 1.99 < bracket.lower <= 4.0  # the weights, times a slope of 0.5 or more
+
+
+def test_the_lower_side_climbs_above_the_samples() -> None:
+    model, x = drawn(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))), 2 * data(20, 4)
+    domain = ns.domain(model, [x])
+    bracket = ns.lipschitz(model, x[:5], scope="domain", domain=domain)
+    assert bracket.lower > 1.05 * max(jacobian_norm(model, row) for row in x[:5])
+    assert bracket.lower == pytest.approx(jacobian_norm(model, bracket.witness[0].float()), rel=1e-3)
+    assert bool(domain.contains(bracket.witness[0][None].float()))
+
+
 def test_channels_with_narrow_ranges() -> None:
     model = drawn(nn.Sequential(nn.Linear(3, 4), nn.Sigmoid(), nn.Linear(4, 2)))
     with torch.no_grad():

@@ -10,14 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from normscope.bounds.balls import sweep
-from normscope.bounds.balls.ball import Balls, affine_outcome
-from normscope.bounds.balls.ball_margins import LinearMargins
+from normscope.bounds.balls.ball import Balls, LinearMargins, affine_outcome
 from normscope.bounds.balls.enclosure import Enclosures, enclose
 from normscope.bounds.balls.sweep import Relaxation, below
 from normscope.bounds.captured import Captured
 from normscope.core.budget import Budget
 from normscope.rules.local import entry_sets, products
-from normscope.rules.local.local import flat
+from normscope.rules.local.local import Lines, flat
 from normscope.rules.local.scalar import Scalar
 
 from .classifiers import FAMILIES, Tokens, drawn, made
@@ -200,13 +199,13 @@ def test_a_failed_test_says_how_far_it_was_safe():
 
 
 def wrong_side(patch) -> None:
-    real = sweep._bend
+    real = Scalar._lines
 
-    def turned(*given):
-        bend = real(*given)
-        return dataclasses.replace(bend, tilts=[-tilt for tilt in bend.tilts])
+    def turned(self, x, a, b):
+        lines = real(self, x, a, b)
+        return Lines(lines.high_slopes, lines.high_offset, lines.low_slopes, lines.low_offset)
 
-    patch.setattr(sweep, "_bend", turned)
+    patch.setattr(Scalar, "_lines", turned)
 
 
 def no_offsets(patch) -> None:
@@ -223,7 +222,13 @@ def no_remainder(patch) -> None:
 
 
 def no_rest_of_sets(patch) -> None:
-    patch.setattr(sweep, "_in_sets", lambda found, *rest: torch.zeros(found.shape[:2]).double())
+    real = entry_sets._straightened
+
+    def straight(*given):
+        rest = real(*given)
+        return dataclasses.replace(rest, low=0 * rest.low, high=0 * rest.high, weight=0 * rest.weight)
+
+    patch.setattr(entry_sets, "_straightened", straight)
 
 
 def no_skips(patch) -> None:

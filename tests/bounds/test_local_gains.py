@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.bounds.domain.gains import CLOSE, Enough, norms_above, norms_by_rows
-from normscope.core.budget import Budget, Meter
+from normscope.bounds.domain.gains import CLOSE, norms_above, norms_by_rows
 from normscope.linalg.lanczos import Krylov
 
 from .test_domain import data, drawn, jacobian_norm
@@ -57,29 +56,11 @@ def dense(function: Callable[[Tensor], Tensor], points: Tensor) -> Tensor:
 def test_never_below_the_norm(function: Callable[[Tensor], Tensor]) -> None:
     points = (data(3, WIDE) * torch.linspace(0.1, 2.0, 3)[:, None]).double()
     exact = dense(function, points)
-    largest = float(exact.amax())
-    for enough in (None, lambda low: low.amax(0), lambda low: torch.tensor([1.5]).double()):
-        for steps in (2, 5, 12, 48):
-            with torch.enable_grad():
-                found = norms_above(function, points, steps, enough)
-            assert bool((found >= exact * (1 - 1e-12)).all())
-        assert largest <= float(found.amax()) <= max(largest * (1 + 2 * CLOSE), 1.5)  # whatever is enough for others
-        assert enough is not None or bool((found <= exact * (1 + 2 * CLOSE)).all())
-
-
-def test_no_more_products_than_are_asked_for() -> None:
-    points = (data(30, WIDE) * torch.cat([torch.full((29, 1), 0.1), torch.ones(1, 1)])).double()
-
-    def taken(enough: Enough | None) -> int:
-        meter = Meter(Budget())
-        with meter.part("norms"), torch.enable_grad():
-            norms_above(steep(WIDE), points, 24, enough)
-        return int(meter.cost().backwards["norms"])
-
-    assert taken(lambda low: low.amax(0)) < 0.7 * taken(None)
-    assert taken(lambda low: torch.tensor([1e9]).double()) == 30 * (
-        1 + 2 * 2
-    )  # the gradient along a dual, and one look after two steps
+    for steps in (2, 5, 12, 48):
+        with torch.enable_grad():
+            found = norms_above(function, points, steps)
+        assert bool((found >= exact * (1 - 1e-12)).all())
+    assert bool((found <= exact * (1 + 2 * CLOSE)).all())
 
 
 def test_what_is_not_finite_is_infinite_and_the_others_go_on() -> None:

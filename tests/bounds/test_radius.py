@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normscope.bounds.balls.ball import Over
-from normscope.bounds.balls.ball_margins import LinearMargins
+from normscope.bounds.balls.ball import LinearMargins, Over
 from normscope.bounds.radius import certifier as certifier_module
 from normscope.bounds.radius.certifier import difference_constants
 from normscope.bounds.radius.radius import certified_radius

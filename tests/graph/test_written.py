@@ -18,9 +18,9 @@ from normscope.core.errors import SoundnessError
 from normscope.graph import units
 from normscope.graph.ir import Unit
 from normscope.theory import templates
+from normscope.theory.activations import turning
 from normscope.theory.piecewise import PiecewiseLinear, Unreadable
 from normscope.theory.templates import Polynomial
-from normscope.theory.turning_points import turning
 
 from ..soundness.networks import Function
 

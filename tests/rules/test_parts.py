@@ -12,9 +12,8 @@ from torch import nn
 
 import normscope as ns
 from normscope.bounds.proofs.network_script import scripted
-from normscope.bounds.segments import segment
+from normscope.bounds.segments import GraphSteps, segment
 from normscope.bounds.trial import shaken, try_example
-from normscope.bounds.unrolled import GraphSteps
 from normscope.core.errors import NormscopeError
 from normscope.core.npz import Archive
 from normscope.graph.ir import Node, Ref, Unit

@@ -90,6 +90,14 @@ def applied_weights(graph: Graph, double: Graph) -> tuple[Applied, ...]:
         else:
             groups.append((node, weight, [node.name], set()))
     places = _by_memory(graph)
+
+    def used_elsewhere(weight: Tensor, names: Sequence[str]) -> dict[str, None]:
+        """Where other nodes use the memory of a weight, or read a constant that was computed from it."""
+        holders = [
+            n.where for n, leaf in places.get(storage_of(weight), []) if n.name not in names and overlap(leaf, weight)
+        ]
+        return dict.fromkeys([*holders, *(where for where, parameter in graph.derived if overlap(parameter, weight))])
+
     return tuple(
         Applied(
             name=f"{WEIGHT}{first.name}",
@@ -98,7 +106,7 @@ def applied_weights(graph: Graph, double: Graph) -> tuple[Applied, ...]:
             nodes=tuple(names),
             turned=frozenset(turned),
             chained=len(names) > 1 and _chained(graph, names),
-            also=tuple(dict.fromkeys((*_also(places, weight, names), *_derived(graph, weight)))),
+            also=tuple(used_elsewhere(weight, names)),
         )
         for first, weight, names, turned in groups
     )
@@ -128,17 +136,6 @@ def _chained(graph: Graph, names: list[str]) -> bool:
     return False
 
 
-def _also(places: Mapping[int, Sequence[tuple[Node, Tensor]]], weight: Tensor, names: list[str]) -> tuple[str, ...]:
-    """Return which other nodes use the memory of a weight (another part of it, or in another role)."""
-    holders = places.get(storage_of(weight), [])
-    return tuple(dict.fromkeys(n.where for n, leaf in holders if n.name not in names and overlap(leaf, weight)))
-
-
-def _derived(graph: Graph, weight: Tensor) -> tuple[str, ...]:
-    """Return which nodes read a constant that was computed from a weight, such as a multiple or a norm of it."""
-    return tuple(where for where, parameter in graph.derived if overlap(parameter, weight))
-
-
 def _by_memory(graph: Graph) -> dict[int, list[tuple[Node, Tensor]]]:
     """Return the tensors that nodes hold, by the memory they lie in."""
     places: dict[int, list[tuple[Node, Tensor]]] = {}
@@ -159,31 +156,18 @@ def reading(node: Node, effect: Effect, values: Mapping[str, Tensor]) -> Read | 
     ref, weight, weight_first = factors
     x = values[ref.name]
     if node.op in PRODUCTS:
-        matrix = _rows_right(x, weight) if weight_first else _rows_left(x, weight)
-        return None if matrix is None else Read.of(matrix * abs(float(node.bound().get("alpha", 1))))
+        if weight_first:  # weight @ x reads columns
+            x = x[:, None].mT if x.ndim == 1 else x.mT
+        stacked = weight.ndim > 2
+        if stacked and (x.ndim != weight.ndim or x.shape[:-2] != weight.shape[:-2]):
+            return None
+        matrix = x.flatten(0, -3) if stacked else x.reshape(-1, x.shape[-1])
+        return Read.of(matrix * abs(float(node.bound().get("alpha", 1))))
     if node.op is aten.linear.default:
         return Read.of(x.reshape(-1, x.shape[-1]))
     linear = effect.maps[0] if isinstance(effect, Linear) else None
     inner = linear.inner if isinstance(linear, Repeated) else linear
     return patches(inner, x) if isinstance(inner, Convolution) else None
-
-
-def _rows_left(x: Tensor, weight: Tensor) -> Tensor | None:
-    """What `x @ weight` reads."""
-    if weight.ndim <= 2:
-        return x.reshape(-1, x.shape[-1])
-    if x.ndim == weight.ndim and x.shape[:-2] == weight.shape[:-2]:
-        return x.flatten(0, -3)
-    return None
-
-
-def _rows_right(x: Tensor, weight: Tensor) -> Tensor | None:
-    """What `weight @ x` reads."""
-    if weight.ndim <= 2:
-        return x[None] if x.ndim == 1 else x.mT.reshape(-1, x.shape[-2])
-    if x.ndim == weight.ndim and x.shape[:-2] == weight.shape[:-2]:
-        return x.mT.flatten(0, -3)
-    return None
 
 
 def joint(reads: Mapping[str, Read], weight: Applied) -> list[Read]:

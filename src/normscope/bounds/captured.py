@@ -29,8 +29,7 @@ from ..rules.registry import check
 from ..rules.units import fill, with_real_values
 from .applied import multiplications
 from .evaluation import Values
-from .segments import Segments, propagate, segment
-from .unrolled import UnrolledNetwork
+from .segments import Segments, UnrolledNetwork, propagate, segment
 
 
 @dataclass(frozen=True, kw_only=True)

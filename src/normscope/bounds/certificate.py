@@ -163,7 +163,7 @@ class Link:
 
 
 class ChainCertificate:
-    """Carries a state along every chain of the graph (a `Chain` for `folded.propagate`)."""
+    """Carries a state along every chain of the graph (a `Chain` for `propagate`)."""
 
     def __init__(
         self, start: State, method: str, device: torch.device, budget: Budget | None = None, *, terms: bool = False

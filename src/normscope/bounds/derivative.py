@@ -496,27 +496,6 @@ def _jumps(node: Node) -> bool:
     return casts or jumps(node)
 
 
-class Tangents:
-    """Products of a Jacobian with rows of inputs, by two backward passes.
-
-    The gradient along a dual is linear in the dual, and its own gradient is the product: operators need no rule for
-    forward derivatives, but they must be differentiable twice.
-    Otherwise autograd raises RuntimeError or NotImplementedError. `reaches` is whether the value depends on the point.
-    """
-
-    def __init__(self, value: Tensor, point: Tensor) -> None:
-        self._dual = torch.zeros_like(value, requires_grad=True)
-        (pulled,) = torch.autograd.grad(value, point, self._dual, create_graph=True, allow_unused=True)
-        self._pulled: Tensor | None = pulled
-        self.reaches = pulled is not None and pulled.requires_grad
-
-    def __call__(self, rows: Tensor, *, again: bool = False) -> Tensor:
-        """Return the Jacobian times one row of inputs; `again` makes it differentiable in its turn."""
-        assert self._pulled is not None, "the value does not depend on the point"
-        (product,) = torch.autograd.grad(self._pulled, self._dual, rows, retain_graph=True, create_graph=again)
-        return product
-
-
 class Products:
     """Products with the Jacobians at the rows of a batch, and with their transposes.
 
@@ -549,19 +528,25 @@ class Products:
         return product.detach().double()
 
     @cached_property
-    def tangents(self) -> Tangents:
-        """Products with the Jacobian itself, which raise where there are none."""
-        self._took()
-        tangents = Tangents(self.value, self.point)
-        if not tangents.reaches:
-            raise JacobianError("the output does not depend on the input through differentiable operators")
-        return tangents
+    def tangents(self) -> tuple[Tensor, Tensor]:
+        """A dual of the value, and the gradient along it: it is linear in the dual, and its own gradient is J v.
 
-    def push(self, rows: Tensor) -> Tensor:
-        """Return the Jacobian of each sample times one row of inputs, in float64."""
-        tangents = self.tangents
+        So operators need no rule for forward derivatives, but they must be differentiable twice: otherwise autograd
+        raises RuntimeError or NotImplementedError.
+        """
         self._took()
-        return tangents(rows.to(self.point)).detach().double()
+        dual = torch.zeros_like(self.value, requires_grad=True)
+        (pulled,) = torch.autograd.grad(self.value, self.point, dual, create_graph=True, allow_unused=True)
+        if pulled is None or not pulled.requires_grad:
+            raise JacobianError("the output does not depend on the input through differentiable operators")
+        return dual, pulled
+
+    def push(self, rows: Tensor, *, again: bool = False) -> Tensor:
+        """Return the Jacobian of each sample times one row of inputs, in float64; `again` to differentiate it too."""
+        dual, pulled = self.tangents
+        self._took()
+        (product,) = torch.autograd.grad(pulled, dual, rows.to(self.point), retain_graph=True, create_graph=again)
+        return product.double()
 
     def normal(self, rows: Tensor, scale: Tensor, lift: Tensor | float = 1.0) -> Tensor:
         """Return J^T J v / scale^2 for one row v of each sample, where no square leaves the range of floats."""

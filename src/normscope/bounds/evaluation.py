@@ -1,6 +1,6 @@
 """Values of a network in float64, each with a bound on what rounding has done to it: running error analysis.
 
-The steps of a network (`unrolled.py`) are run one after the other. An affine step A h + c moves an error e of its
+The steps of a network (`segments.py`) are run one after the other. An affine step A h + c moves an error e of its
 operand to |A| e at most and adds gamma(n) (|A| |h| + |c|); a primitive moves it by the steepest slopes over the box
 h - e to h + e (its local rule, the one that bounds balls) and adds a few units in the last place of everything it
 adds up. Terms that cancel inside a step are counted before they cancel. Errors are kept entry by entry and as one l2
@@ -44,7 +44,7 @@ from ..rules.local.scalar import Scalar
 from ..rules.ranges import Opaque
 from ..rules.registry import effect_of
 from ..rules.units import COMPLEX
-from .unrolled import GraphSteps, evaluate
+from .segments import GraphSteps, evaluate
 
 aten = torch.ops.aten
 ULPS = 8.0

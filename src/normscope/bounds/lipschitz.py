@@ -108,7 +108,10 @@ def lipschitz(
 
     Reference: Than et al., Lemma 5 and Theorem 9, with the corrections of this project's documentation.
     """
-    scope = _scope(scope)
+    try:
+        scope = Scope(scope)
+    except ValueError:
+        raise InputError(f'scope is "global", "domain", "point", "ball" or "data", not {scope!r}') from None
     check_option(on_missing, effort)
     check_numbers(radius=radius, rtol=rtol, max_seconds=max_seconds, seed=seed)
     _check_scope(scope, radius=radius, domain=domain, effort=effort, per=per)
@@ -137,13 +140,6 @@ def lipschitz(
         inside = domain_sides(captured, domain, bounding, effort)["best"]
         return with_steepest(captured, domain, bounding, inside, seed)
     return _over_all_inputs(captured, bounding, effort, per, seed)
-
-
-def _scope(scope: str | Scope) -> Scope:
-    try:
-        return Scope(scope)
-    except ValueError:
-        raise InputError(f'scope is "global", "domain", "point", "ball" or "data", not {scope!r}') from None
 
 
 def _check_scope(scope: Scope, *, radius: float | None, domain: Domain | None, effort: str, per: str | None) -> None:

@@ -201,12 +201,12 @@ class AdamStep:
         return rate * first / (second.sqrt() + 1e-30)
 
 
-def gradients(value: Tensor, inputs: tuple[Tensor, ...], along: Tensor | None = None) -> tuple[Tensor | None, ...]:
+def gradients(value: Tensor, inputs: Sequence[Tensor], along: Tensor | None = None) -> tuple[Tensor | None, ...]:
     """Return gradients, or None where autograd has none to give (cut paths, operators without a derivative)."""
     if not value.requires_grad:
         return (None,) * len(inputs)
     try:
-        return torch.autograd.grad(value, inputs, along, allow_unused=True)
+        return torch.autograd.grad(value, inputs, along, allow_unused=True, retain_graph=True)
     except (RuntimeError, NotImplementedError):
         return (None,) * len(inputs)
 

@@ -1,7 +1,6 @@
 """The search for the free parameters of bounds: Adam on many bounds at once, each of which keeps the best it has met.
 
-Any parameters give a bound, so a search may end at any time. Multipliers over all inputs have a search of their own
-(`ellipsoids/descent.py`): its gradients cost less than autograd's.
+Any parameters give a bound, so a search may end at any time.
 """
 
 from __future__ import annotations
@@ -22,20 +21,12 @@ def minimise(
     betas: tuple[float, float],
     watched: Sequence[Tensor] = (),
     decay: float = 1.0,
-    interval: tuple[float, float] | None = None,
 ) -> tuple[Tensor, ...]:
     """Return the smallest values met, with the tensors that belong to them.
 
-    Args:
-        parameters: leaves that Adam moves.
-        evaluate: returns values `[*]`, and tensors `[*, ...]` that belong to each.
-        best: what to begin with, as `evaluate` returns it, then a gradient of every watched leaf.
-        turns: there are as many evaluations as it has items.
-        rate: the length of the first step.
-        betas: of Adam.
-        watched: leaves that stay, but whose gradients are kept too.
-        decay: the factor from the length of each step to that of the next.
-        interval: where the parameters must stay.
+    `evaluate` returns values `[*]`, and tensors `[*, ...]` that belong to each; `best` is what to begin with, then a
+    gradient of every leaf that is `watched`, not moved. There are as many evaluations as `turns` has items; `decay` is
+    the factor from the length of each step to that of the next.
     """
     adam = torch.optim.Adam(parameters, lr=rate, betas=betas)
     leaves = [*parameters, *watched]
@@ -62,8 +53,4 @@ def minimise(
             parameter.grad = slope
         adam.step()
         adam.param_groups[0]["lr"] *= decay
-        if interval is not None:
-            with torch.no_grad():
-                for parameter in parameters:
-                    parameter.clamp_(*interval)
     return tuple(best)

@@ -221,17 +221,11 @@ class PatternSearch:
 
         def choose(step: EllipsoidStep, uncertain: Uncertain, qvv: Tensor, log: float) -> Tensor:
             weights = balanced(uncertain, alone=True)[0].clamp(min=TINY) * parts_of[step.name][2].exp()
-            top = _top(weights.sqrt()[..., :, None] * qvv * weights.sqrt()[..., None, :]).clamp(min=1e-300)
+            top = largest(weights.sqrt()[..., :, None] * qvv * weights.sqrt()[..., None, :]).clamp(min=1e-300)
             return torch.where(uncertain.radius > 0, (parts_of[step.name][3].sigmoid() / top)[:, None] * weights, TINY)
 
         done = run(self.plan, choose, lambda s: Uncertain(parts_of[s.name][0], parts_of[s.name][1], s.known.size))
-        return _top(done.q).clamp(min=0.0).log10() / 2 + done.log10_scale
-
-
-def _top(matrix: Tensor) -> Tensor:
-    """Return the largest eigenvalues, NaN where a matrix is not finite."""
-    finite = matrix.isfinite().all(-1).all(-1)
-    return torch.where(finite, largest(torch.where(finite[:, None, None], matrix, 0.0)), math.nan)
+        return largest(done.q).clamp(min=0.0).log10() / 2 + done.log10_scale
 
 
 class Cells:

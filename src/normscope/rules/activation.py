@@ -20,8 +20,9 @@ from ..theory.activations import (
     STRAIGHT,
     STRETCH,
     Activation,
+    TurningPoint,
+    turning,
 )
-from ..theory.turning_points import TurningPoint, turning
 from .effects import UNKNOWN, Effect, Elementwise, Gain, Range, Unbounded
 from .local.local import Builder
 from .local.scalar import Scalar, scalar_step

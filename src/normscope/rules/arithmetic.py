@@ -11,7 +11,7 @@ from ..core.log10 import product_above as above
 from ..core.rounding import numerical
 from ..graph.ir import Node, Ref
 from ..linalg.linear_map import Averaging, LinearMap
-from ..theory.turning_points import turning
+from ..theory.activations import turning
 from .effects import Effect, Gain, Linear, Range, Unbounded
 from .local.local import Builder
 from .local.products import Multiply, product_of

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from ..graph.ir import Node, Ref
 from ..linalg.linear_map import Identity
-from ..theory.activations import REAL, Interval
-from ..theory.turning_points import TurningPoint, turning
+from ..theory.activations import REAL, Interval, TurningPoint, turning
 from .effects import Effect, Linear, Range, Unbounded
 from .local.local import Builder
 from .local.products import Multiply

@@ -13,8 +13,7 @@ from torch import Tensor
 from ..core.log10 import ceiling10, log10
 from ..core.log10 import product_above as above
 from ..graph.ir import Node
-from ..theory.activations import PERIODIC
-from ..theory.turning_points import TurningPoint, turning
+from ..theory.activations import PERIODIC, TurningPoint, turning
 from .effects import Effect, Elementwise, Linear, Range, Unbounded
 from .local.local import Builder
 from .local.scalar import Scalar, reciprocal, scalar_step

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from ..core.rounding import Upper
 from ..graph.ir import Node
+from ..theory.activations import turning
 from ..theory.softmax_norms import glu_norm, log_softmax_norm, softmax_norm
-from ..theory.turning_points import turning
 from .effects import Effect, Gain, Range, Unbounded
 from .local.entry_sets import LogSoftmax, Softmax
 from .local.local import Builder, Primitive

@@ -18,7 +18,26 @@ from torch import Tensor
 
 from ..core.bracket import Evidence
 from ..core.rounding import UNIT, Upper
-from .turning_points import TurningPoint, turning
+
+
+@dataclass(frozen=True, slots=True)
+class TurningPoint:
+    """A point (or one per entry), or with a `period` every point `at + k period`."""
+
+    at: float | Tensor
+    period: float | None = None
+
+    def inside(self, low: Tensor, high: Tensor) -> Tensor:
+        """Say where an interval holds such a point."""
+        if self.period is None:
+            return (low <= self.at) & (high >= self.at)
+        return torch.floor((high - self.at) / self.period) >= torch.ceil((low - self.at) / self.period)
+
+
+def turning(*points: float) -> tuple[TurningPoint, ...]:
+    """Return single turning points."""
+    return tuple(TurningPoint(point) for point in points)
+
 
 Interval = tuple[float, float]
 REAL: Interval = (-math.inf, math.inf)

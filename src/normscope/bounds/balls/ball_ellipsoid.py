@@ -28,8 +28,7 @@ from ...linalg.writing import moderate, writable
 from ...rules.local.local import Affine, Enclosure, LocalForm, OperandShare, UnrolledStep, flat, wide
 from ..ellipsoids.ellipsoid import SHRUNK, advance, image_above, join_blocks, raised, reach
 from ..minimise import minimise
-from ..segments import Form
-from ..unrolled import UnrolledNetwork
+from ..segments import Form, UnrolledNetwork
 from .enclosure import Enclosures, tidy
 from .expansion import largest_eigenvalue
 
@@ -194,7 +193,11 @@ class Reach:
     ) -> None:
         self.unrolled, self.batch, self.device, self.widest = unrolled, batch, device, widest
         self.budget, self.lost = budget, False
-        self.reads = _reads(unrolled)
+        self.reads: dict[str, int] = {}  # the values that primitives read, and the output, with the last reader
+        for index, step in enumerate(unrolled.steps.values()):
+            if not isinstance(step.operation, Affine):
+                self.reads |= dict.fromkeys(step.operands, index)
+        self.reads[unrolled.output] = len(unrolled.steps)
         self.moves: list[Move] = []
         self.places: dict[str, StatePlace] = {}
         self.stands: dict[str, str] = {}
@@ -358,15 +361,6 @@ class Reach:
         """Carry the state over a primitive."""
         self._check(*(part.gain for part in enclosures.locals[step.name].parts), enclosures.known[step.name].constant)
         self.advance(index, step, enclosures.locals[step.name], enclosures.known[step.name].constant)
-
-
-def _reads(unrolled: UnrolledNetwork) -> dict[str, int]:
-    """Return the values that primitives read, and the output, with the index of the last reader."""
-    reads: dict[str, int] = {}
-    for index, step in enumerate(unrolled.steps.values()):
-        if not isinstance(step.operation, Affine):
-            reads |= dict.fromkeys(step.operands, index)
-    return reads | {unrolled.output: len(unrolled.steps)}
 
 
 def _last(reads: dict[str, int], unrolled: UnrolledNetwork, source: str) -> int:

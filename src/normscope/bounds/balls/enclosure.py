@@ -21,8 +21,7 @@ from ...linalg.absolute import absolute, applied, row_norms
 from ...linalg.linear_map import LinearMap
 from ...rules.effects import Norm
 from ...rules.local.local import ROUNDING, Affine, Enclosure, LocalForm, UnrolledStep, flat, times, wide
-from ..segments import Form
-from ..unrolled import UnrolledNetwork
+from ..segments import Form, UnrolledNetwork
 
 
 class Tightener(Protocol):

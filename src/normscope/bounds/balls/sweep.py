@@ -11,7 +11,6 @@ Reference: Zhang et al. 2018 (CROWN); Xu et al. 2020 (general graphs).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,7 +20,7 @@ from ...core.budget import Budget, check_time
 from ...core.log10 import norm as l2
 from ...core.rounding import gamma
 from ...linalg.absolute import absolute_norm
-from ...rules.local.local import Affine, Enclosure, Lines, LocalForm, UnrolledStep, flat, times
+from ...rules.local.local import Affine, Enclosure, LocalForm, UnrolledStep, flat, times
 from .enclosure import Enclosures, tidy
 from .expansion import accumulate, adjoint, largest_singular
 
@@ -54,12 +53,8 @@ class Below:
         return torch.where(total > -LARGEST, total * (1 + SLACK), -torch.inf)
 
 
-def below(enclosures: Enclosures, name: str, rows: Tensor, shares: Mapping[str, Tensor] | None = None) -> Below:
-    """Bound combinations `rows` `[B, K, *shape]` of a value over the balls from below, relative to the centre.
-
-    `shares` say where the lower lines of steps shall lie between the ends of their swing: from 0 to 1, `[B, K,
-    *shape]`.
-    """
+def below(enclosures: Enclosures, name: str, rows: Tensor) -> Below:
+    """Bound combinations `rows` `[B, K, *shape]` of a value over the balls from below, relative to the centre."""
     gradients = {name: rows}
     offset = torch.zeros(rows.shape[:2], dtype=rows.dtype, device=rows.device)
     for step in reversed(enclosures.unrolled.before(name)):
@@ -72,8 +67,7 @@ def below(enclosures: Enclosures, name: str, rows: Tensor, shares: Mapping[str, 
                 accumulate(gradients, operand, adjoint(linear.adjoint, gradient))
                 offset = offset - _rounded(gradient, absolute_norm(linear), enclosures.known[operand])
             continue
-        share = None if shares is None else shares.get(step.name)
-        offset = offset + _through(step, enclosures.locals[step.name], enclosures, gradient, gradients, share)
+        offset = offset + _through(step, enclosures.locals[step.name], enclosures, gradient, gradients)
     inputs = enclosures.unrolled.graph.inputs
     empty = [rows.new_zeros(*rows.shape[:2], *item.shape) for item in inputs]
     first = [flat(gradients.get(item.name, zeros), 2) for item, zeros in zip(inputs, empty, strict=True)]
@@ -86,20 +80,19 @@ def _through(
     enclosures: Enclosures,
     gradient: Tensor,
     gradients: dict[str, Tensor],
-    share: Tensor | None,
 ) -> Tensor:
     """Carry rows over a primitive to its operands; return what is lost, `[B, K]`, at most 0."""
     operands = [enclosures.known[operand] for operand in step.operands]
     if local.lines is not None:
-        lines, size = local.lines(), gradient.abs()
-        bend = _bend(lines, operands, enclosures.known[step.name])
-        if share is not None and lines.swing is not None:
-            bend = _swung(lines, lines.swing, share, operands[0], enclosures.known[step.name])
-        for operand, middle, tilt in zip(step.operands, bend.middles, bend.tilts, strict=True):
+        lines, size, value = local.lines(), gradient.abs(), enclosures.known[step.name]
+        # limits of the offset relative to the centre, around the mean slope and half of low less high
+        low, high = lines.low_offset - value.centre, lines.high_offset - value.centre
+        for operand, x, first, second in zip(step.operands, operands, lines.low_slopes, lines.high_slopes, strict=True):
+            low, high = low + first * x.centre, high + second * x.centre
+            middle, tilt = (first + second)[:, None] / 2, (first - second)[:, None] / 2
             accumulate(gradients, operand, torch.addcmul(gradient * middle, size, tilt))
-        if share is not None:
-            return _row_by_row(gradient, size, bend.low, bend.high)
-        return _between(gradient, size, bend.low[:, 0], bend.high[:, 0])
+        low, high = torch.where(low > -LARGEST, low, -torch.inf), torch.where(high < LARGEST, high, torch.inf)
+        return _between(gradient, size, low.clamp(max=0.0), high.clamp(min=0.0))
     around = None if local.around is None else local.around()
     if around is not None and (
         len(operands) > 1 or bool((around.low > -LARGEST).all() and (around.high < LARGEST).all())
@@ -107,9 +100,14 @@ def _through(
         for operand, pull in zip(step.operands, around.pulls, strict=True):
             accumulate(gradients, operand, pull(gradient))
         low, high = around.low.clamp(max=0.0), around.high.clamp(min=0.0)
-        if around.weight is not None:
-            return _in_sets(gradient, low, high, around.weight, operands[0])
-        return _between(gradient, gradient.abs(), low, high)
+        if around.weight is None:
+            return _between(gradient, gradient.abs(), low, high)
+        # a rest whose sets are short, too: each set by whichever is less, or all together
+        middle, half = (low + high)[:, None] / 2, (high - low)[:, None] / 2 * (1 + 1e-12)
+        single = (gradient * middle - gradient.abs() * half).sum(-1).clamp(max=0.0)
+        size = l2(times(gradient, around.weight[:, None]), -1) * (1 + 1e-12)
+        apart = torch.maximum(single, -times(size, operands[0].distance(1)[:, None])).sum(-1)
+        return torch.maximum(apart, -times(l2(size, -1), operands[0].distance(2)[:, None]) * (1 + 1e-12))
     lost = torch.zeros(gradient.shape[:2], dtype=gradient.dtype, device=gradient.device)
     for part, operand, x in zip(local.parts, step.operands, operands, strict=True):
         accumulate(gradients, operand, part.pull(gradient))
@@ -127,60 +125,6 @@ def _between(gradient: Tensor, size: Tensor, low: Tensor, high: Tensor) -> Tenso
     if not bool(unknown.any()):
         return total
     return torch.where((sizes @ unknown.to(sizes)[..., None])[..., 0] > 0, -torch.inf, total)
-
-
-def _row_by_row(gradient: Tensor, size: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Bound rows of what lies in limits of their own, `[B, K, *shape]`, from below: `[B, K]`."""
-    unknown = (low <= -LARGEST) | (high >= LARGEST)
-    middle, half = torch.where(unknown, 0.0, low + high) / 2, torch.where(unknown, 0.0, high - low) / 2
-    total = flat(gradient * middle - size * half * (1 + 1e-12), 2).sum(2).clamp(max=0.0)
-    return torch.where(flat(unknown & (size > 0), 2).any(2), -torch.inf, total)
-
-
-def _in_sets(gradient: Tensor, low: Tensor, high: Tensor, weight: Tensor, x: Enclosure) -> Tensor:
-    """Bound rows of a rest in [low, high] whose sets are short, too: each set by whichever is less, or all together."""
-    middle, half = (low + high)[:, None] / 2, (high - low)[:, None] / 2 * (1 + 1e-12)
-    single = (gradient * middle - gradient.abs() * half).sum(-1).clamp(max=0.0)
-    size = l2(times(gradient, weight[:, None]), -1) * (1 + 1e-12)
-    apart = torch.maximum(single, -times(size, x.distance(1)[:, None])).sum(-1)
-    return torch.maximum(apart, -times(l2(size, -1), x.distance(2)[:, None]) * (1 + 1e-12))
-
-
-@dataclass(frozen=True, slots=True)
-class _Bend:
-    """Lines relative to the centre: per operand the mean slope and half of low less high; limits of the offset.
-
-    All are `[B, 1, *shape]`, or `[B, K, *shape]` where every combination has lines of its own.
-    """
-
-    middles: list[Tensor]
-    tilts: list[Tensor]
-    low: Tensor
-    high: Tensor
-
-
-def _bend(lines: Lines, operands: list[Enclosure], value: Enclosure) -> _Bend:
-    low, high = lines.low_offset - value.centre, lines.high_offset - value.centre
-    middles, tilts = [], []
-    for x, first, second in zip(operands, lines.low_slopes, lines.high_slopes, strict=True):
-        low, high = low + first * x.centre, high + second * x.centre
-        middles.append((first + second)[:, None] / 2)
-        tilts.append((first - second)[:, None] / 2)
-    low, high = torch.where(low > -LARGEST, low, -torch.inf), torch.where(high < LARGEST, high, torch.inf)
-    return _Bend(middles, tilts, low.clamp(max=0.0)[:, None], high.clamp(min=0.0)[:, None])
-
-
-def _swung(lines: Lines, swing: tuple[Tensor, Tensor], share: Tensor, x: Enclosure, value: Enclosure) -> _Bend:
-    """Return lines of which the lower one lies between the ends of its swing, at a share of its own for every row."""
-    (second,), centre, size = lines.high_slopes, x.centre[:, None], x.size[:, None]
-    least, most = swing[0][:, None], swing[1][:, None]
-    first = torch.minimum(torch.maximum(least + (most - least) * share, least), most)
-    turned = torch.where(most > least, 1e-13 * first.abs() * size, 0.0)  # what rounds in the slope times the centre
-    low = lines.low_offset[:, None] - value.centre[:, None] + first * centre - turned
-    high = (lines.high_offset - value.centre + second * x.centre)[:, None]
-    low, high = torch.where(low > -LARGEST, low, -torch.inf), torch.where(high < LARGEST, high, torch.inf)
-    second = second[:, None]
-    return _Bend([(first + second) / 2], [(first - second) / 2], low.clamp(max=0.0), high.clamp(min=0.0))
 
 
 def _rounded(gradient: Tensor, size: float, x: Enclosure) -> Tensor:
@@ -223,15 +167,26 @@ class Relaxation:
         """Return the enclosure within relaxed limits; None where nothing can be gained."""
         if step is None or not bool((enclosures.radius > 0).any()) or self.budget.late:
             return None
+        assert not isinstance(step.operation, Affine)
         x = enclosures.known[name]
+        local = step.operation.local([enclosures.known[operand] for operand in step.operands])
+        slopes = local.parts[0].slopes if len(step.operands) == 1 else None
         inputs = sum(math.prod(item.shape) for item in enclosures.unrolled.graph.inputs)
-        sets = _within_sets(enclosures, name, step) and 2 * x.centre.numel() * inputs <= KEPT
+        in_sets = x.centre.ndim == 3 and len(step.operands) == 1 and slopes is None
+        sets = in_sets and 2 * x.centre.numel() * inputs <= KEPT
         linear = {item.name for item in enclosures.unrolled.graph.inputs}.issuperset(enclosures.unrolled.forms[name])
         if linear and not sets:
             return None
-        chosen = _open(enclosures, name, step)
-        if chosen.shape[1] == 0:
+        # the entries worth relaxing: those that the primitive is not sure of, the widest first
+        width = flat(x.high - x.low).nan_to_num(posinf=1e300)
+        if slopes is not None:
+            width = times(width, flat(local.parts[0].weight).clamp(max=1e300))
+        count = min(int((width > 0).sum(1).amax()), ROWS)
+        if count == 0:
             return None
+        chosen = width.topk(count, dim=1).indices
+        if count == width.shape[1]:
+            chosen = torch.arange(count, device=width.device).expand(len(width), -1)
         low, high = flat(x.low).clone(), flat(x.high).clone()
         centre, relaxed = flat(x.centre), []
         step_rows = max(1, int(AT_ONCE / (len(low) * enclosures.unrolled.largest * 2)))
@@ -257,14 +212,6 @@ class Relaxation:
         """Nothing is kept between primitives."""
 
 
-def _within_sets(enclosures: Enclosures, name: str, step: UnrolledStep | None) -> bool:
-    """Say whether a primitive reads a value in sets of several entries, `[B, sets, n]`."""
-    if step is None or isinstance(step.operation, Affine) or enclosures.known[name].centre.ndim != 3:
-        return False
-    local = step.operation.local([enclosures.known[operand] for operand in step.operands])
-    return len(step.operands) == 1 and local.parts[0].slopes is None
-
-
 def _apart(relaxed: list[Below], radius: Tensor, x: Enclosure) -> Tensor:
     """Bound how far every set can be from its centre: the norm of its mean slopes, and what is off beside them.
 
@@ -278,18 +225,3 @@ def _apart(relaxed: list[Below], radius: Tensor, x: Enclosure) -> Tensor:
     off = l2(under + over, 2) / 2 * radius[:, None] + torch.maximum(*(-offset for offset in offsets))
     turned = largest_singular(mean).reshape(batch, sets)
     return (turned * radius[:, None] + l2(off.reshape(batch, sets, n), 2)) * (1 + 1e-11)
-
-
-def _open(enclosures: Enclosures, name: str, step: UnrolledStep) -> Tensor:
-    """Return `[B, K]` entries of a value worth relaxing: those that the primitive is not sure of, the widest first."""
-    x = enclosures.known[name]
-    width = flat(x.high - x.low).nan_to_num(posinf=1e300)
-    if not isinstance(step.operation, Affine):
-        parts = step.operation.local([enclosures.known[operand] for operand in step.operands]).parts
-        for part, operand in zip(parts, step.operands, strict=True):
-            if operand == name and part.slopes is not None and len(step.operands) == 1:
-                width = times(width, flat(part.weight).clamp(max=1e300))
-    count = min(int((width > 0).sum(1).amax()), ROWS)
-    if count == width.shape[1]:
-        return torch.arange(count, device=width.device).expand(len(width), -1)
-    return width.topk(count, dim=1).indices

@@ -27,7 +27,7 @@ from ..domain.domain_bounds import domain_sides
 from ..domain.recording import Extremes, FigureRecorder
 from ..point import first_samples
 from ..rungs import upper_sides
-from ..unrolled import GraphSteps
+from ..segments import GraphSteps
 
 if TYPE_CHECKING:
     import pandas
@@ -245,8 +245,7 @@ class _Pass:
         held = (place % HELD_OUT == HELD_OUT - 1) & (place < self.samples)
         used = ~held & (place < self.samples)
         if bool(used.any()):
-            asked = self.extremes.enough(self.recorder.conditions)
-            figures = self.recorder.checked_figures(points[used], expected[used], asked)
+            figures = self.recorder.checked_figures(points[used], expected[used])
             count("passes", int(used.sum()))
             self.extremes.add(figures, int(used.sum()))
         if bool(held.any()):
@@ -286,31 +285,26 @@ class _Pass:
                 bracket = bounded[-1][1]
             bounded.append((domain, bracket))
         covers = self._coverages([domain for domain, _ in bounded], confidence)
+        # the largest Jacobian norm at a sample that defines the domains, and so lies in those that drop none: a bound
+        # below it would be a bug, and a bracket says so
+        lowers = [] if self.norms is None else [low for low, own in zip(self.norms.lowers, self.defining) if own]
+        steepest = max(lowers, default=-math.inf)
         points = [
             DomainPoint(
                 quantile=domain.quantile,
                 margin=domain.margin,
-                bracket=replace(bracket, log10_lower=-math.inf if domain.quantile > 0 else self._steepest()),
+                bracket=replace(bracket, log10_lower=-math.inf if domain.quantile > 0 else steepest),
                 coverage=coverage,
             )
             for (domain, bracket), coverage in zip(bounded, covers, strict=True)
         ]
         return tuple(reversed(points))
 
-    def _steepest(self) -> float:
-        """Return the largest Jacobian norm at a sample that defines the domains, and so lies in those that drop none.
-
-        It is no figure of its own: a bound below it would be a bug, and a bracket says so.
-        """
-        lowers = [] if self.norms is None else [low for low, own in zip(self.norms.lowers, self.defining) if own]
-        return max(lowers, default=-math.inf)
-
     def _coverages(self, domains: Sequence[Domain], confidence: float) -> list[Coverage | None]:
         """Return the share of the fresh samples in each domain."""
         inside, total = [0] * len(domains), 0
-        narrowest = min(domains, key=lambda domain: (-domain.quantile, domain.margin))
         for points, expected in self.fresh:
-            figures = self.recorder.checked_figures(points.double(), expected, narrowest.enough)
+            figures = self.recorder.checked_figures(points.double(), expected)
             count("passes", len(points))
             total += len(points)
             for i, domain in enumerate(domains):

@@ -23,15 +23,7 @@ def rank_above(draws: int, share: float, confidence: float) -> int | None:
 
     The least k with BinomialCDF(k - 1; draws, share) >= confidence: the draws below the quantile are at most as many as
     a binomial number, and where they are fewer than k the k-th draw is no smaller than the quantile. Nothing is assumed
-    of the distribution.
-
-    Args:
-        draws: independent draws of the distribution.
-        share: of the distribution, between 0 and 1.
-        confidence: how often, over draws, the statement holds at least.
-
-    Returns:
-        The rank; None where there are too few draws for any.
+    of the distribution. None where there are too few draws.
 
     Example:
         >>> rank_above(299, 0.99, 0.95), rank_above(298, 0.99, 0.95), rank_above(1000, 0.99, 0.95)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -18,9 +18,6 @@ from torch import Tensor
 
 from ...graph.ir import Node
 from ...rules.local.local import Enclosure, Primitive
-
-Enough = Callable[[Tensor], Tensor]
-"""From lower sides `[B, k]` of the figures of a batch to the figures `[k]` up to which any upper side will do."""
 
 TOLERANCE = 2.0**-20
 """How far a figure may be beyond its limit by rounding, relative to the size of the figures of one condition."""
@@ -43,11 +40,8 @@ class DomainCondition(ABC):
     reads: tuple[str, ...]
 
     @abstractmethod
-    def figures(self, values: Mapping[str, Tensor], enough: Enough | None = None) -> Tensor:
-        """Return `[B, k]` figures from values `[B, *shape]`.
-
-        Figures that take long may be any upper side where that is at most what `enough` says.
-        """
+    def figures(self, values: Mapping[str, Tensor]) -> Tensor:
+        """Return `[B, k]` figures from values `[B, *shape]`."""
 
     @abstractmethod
     def widen(self, limits: Tensor, margin: float) -> Tensor:
@@ -94,7 +88,7 @@ class Interval(DomainCondition):
     shape: tuple[int, ...]
     axis: int | None
 
-    def figures(self, values: Mapping[str, Tensor], enough: Enough | None = None) -> Tensor:
+    def figures(self, values: Mapping[str, Tensor]) -> Tensor:
         """Take the extremes over all dimensions but the channels'."""
         x = values[self.reads[0]]
         if self.axis is not None:
@@ -146,7 +140,7 @@ class LeastMeanSquare(DomainCondition):
     shape: tuple[int, ...]
     classes: int
 
-    def figures(self, values: Mapping[str, Tensor], enough: Enough | None = None) -> Tensor:
+    def figures(self, values: Mapping[str, Tensor]) -> Tensor:
         """Take the mean squares of `[B, sets, n]`, the least of every class."""
         y = values[self.reads[0]]
         return -y.square().mean(-1).reshape(len(y), -1, self.classes).amin(1)
@@ -189,7 +183,7 @@ class LargestQuantity(DomainCondition):
 class Sizes(LargestQuantity):
     """The largest entry and the largest norm of a row of one operand."""
 
-    def figures(self, values: Mapping[str, Tensor], enough: Enough | None = None) -> Tensor:
+    def figures(self, values: Mapping[str, Tensor]) -> Tensor:
         """Take both over all entries and rows."""
         x = values[self.reads[0]]
         rows = x.reshape(len(x), -1, x.shape[-1] if x.ndim > 1 else 1)
@@ -210,7 +204,7 @@ class StepGains(LargestQuantity):
 
     operation: Primitive
 
-    def figures(self, values: Mapping[str, Tensor], enough: Enough | None = None) -> Tensor:
+    def figures(self, values: Mapping[str, Tensor]) -> Tensor:
         """Ask what the step does over balls of radius 0."""
         points = [Enclosure.box(values[name], values[name]) for name in self.reads]
         return torch.stack([share.gain for share in self.operation.local(points).parts], 1)

@@ -24,12 +24,11 @@ from ...graph.ir import Node, Ref, Unit
 from ...linalg.linear_map import Diagonal, Identity
 from ...rules.effects import UNKNOWN, Effect, Elementwise, Gain, Linear, Range, Unbounded
 from ...rules.local.entry_sets import Normalize, Softmax
-from ...rules.local.local import Affine, Enclosure, OperandShare, Primitive, Shape, UnrolledStep
+from ...rules.local.local import Affine, Enclosure, OperandShare, Shape, UnrolledStep
 from ...rules.local.products import MatrixProduct, Multiply
 from ...rules.local.scalar import Scalar
 from ...rules.registry import effect_of, sets_of
-from ..segments import Segments, fold_segments
-from ..unrolled import GraphSteps, evaluate
+from ..segments import GraphSteps, Segments, evaluate, fold_segments
 from .conditions import DomainCondition, Interval, LeastMeanSquare, Sizes, StepGains
 from .gains import LocalGain
 
@@ -239,9 +238,12 @@ def _share(name: str, operand: str, step: UnrolledStep, share: OperandShare, rea
     """
     core: Effect | None
     if share.slopes is not None:
+        # over an interval the slopes of products and of piecewise linear functions are exact
+        straight = isinstance(step.operation, Scalar) and step.operation.margin == 0.0 == step.operation.wobble
+        exact = straight or isinstance(step.operation, Multiply)
         low, high = (side[0] for side in share.slopes)
         finite = bool((low.isfinite() & high.isfinite()).all())
-        core, scale = slopes_as_scale(low, high, exact=_by_formula(step.operation)) if finite else (None, None)
+        core, scale = slopes_as_scale(low, high, exact=exact) if finite else (None, None)
     else:
         gain, scale = float(share.gain[0]), None
         finite = math.isfinite(gain)
@@ -255,13 +257,6 @@ def _share(name: str, operand: str, step: UnrolledStep, share: OperandShare, rea
         return [DerivativeValue(name, (operand,), step.shape, behind)]
     inner = f"{name}~core"
     return [DerivativeValue(inner, (operand,), step.shape, core), DerivativeValue(name, (inner,), step.shape, behind)]
-
-
-def _by_formula(operation: Affine | Primitive) -> bool:
-    """Whether slopes over an interval are exact: those of products, and of piecewise linear functions."""
-    return isinstance(operation, Multiply) or (
-        isinstance(operation, Scalar) and operation.margin == 0.0 and operation.wobble == 0.0
-    )
 
 
 def slopes_as_scale(a: Tensor, b: Tensor, *, exact: bool) -> tuple[Elementwise | None, Tensor | None]:

@@ -25,8 +25,8 @@ from ...core.npz import read_arrays, read_json_array
 from ...core.untouched import mode_of, outside_inference_mode
 from ...graph.call import batches_of
 from ...graph.ir import Graph
-from ..unrolled import GraphSteps
-from .conditions import DomainCondition, Enough
+from ..segments import GraphSteps
+from .conditions import DomainCondition
 from .derivative import treatments
 from .gains import block_gains
 from .recording import Extremes, FigureRecorder, digests
@@ -185,16 +185,11 @@ class Domain:
         Returns:
             Truth values, one per sample.
         """
-        return self.excess(*self._figures(batch, self.enough)) <= 0
-
-    @property
-    def enough(self) -> dict[str, Enough]:
-        """How closely figures are asked for to say whether an input is inside."""
-        return {c.key: partial(_limit, c.inner(self.limits[c.key])) for c in self.conditions}
+        return self.excess(*self._figures(batch)) <= 0
 
     def inside(self, points: Tensor) -> Tensor:
         """Say of each flat point `[B, n]` of the captured graph, in float64, whether it lies inside."""
-        return self.excess(self._recorder.figures_at(points, self.enough)[0], len(points)) <= 0
+        return self.excess(self._recorder.figures_at(points)[0], len(points)) <= 0
 
     @outside_inference_mode
     def violations(self, batch: Any) -> tuple[Violation, ...]:
@@ -241,20 +236,20 @@ class Domain:
                 progress.step(f"batch {number}")
                 taken = self._recorder.points(batch)
                 if taken is not None:
-                    excess = self.excess(self._recorder.checked_figures(*taken, self.enough), len(taken[0]))
+                    excess = self.excess(self._recorder.checked_figures(*taken), len(taken[0]))
                     inside, total = inside + int((excess <= 0).sum()), total + len(excess)
         if total == 0:
             raise InputError("the loader gives no sample: coverage needs some")
         return covered(inside, total, confidence)
 
-    def _figures(self, batch: Any, enough: Mapping[str, Enough] | None = None) -> tuple[dict[str, Tensor], int]:
+    def _figures(self, batch: Any) -> tuple[dict[str, Tensor], int]:
         """Return the figures of a batch and how many points it has."""
         taken = self._recorder.points(batch)
         if taken is None:
             raise InputError(
                 f"the domain is of a map of whole batches of shape {self.input_shape}: pass a batch of that size"
             )
-        return self._recorder.checked_figures(*taken, enough), len(taken[0])
+        return self._recorder.checked_figures(*taken), len(taken[0])
 
     @property
     def starts_at_embeddings(self) -> bool:
@@ -351,11 +346,6 @@ class Domain:
         return cls(recorder, {key: value.to(device) for key, value in limits.items()}, **options)
 
 
-def _limit(limit: Tensor, _: Tensor) -> Tensor:
-    """Return what is enough, whatever the figures of a batch."""
-    return limit
-
-
 @outside_inference_mode
 def domain(
     model: nn.Module,
@@ -425,14 +415,13 @@ def domain(
         dropped = quantile * len(sized) * (1 if taken is None else len(taken[0]))
     extremes, skipped = Extremes(dropped), 0
     with Progress("recording the domain") as progress:
-        asked = extremes.enough(recorder.conditions)
         for number, batch in enumerate(itertools.chain([first], batches), 1):
             progress.step(f"batch {number}")
             taken = recorder.points(batch)
             if taken is None:
                 skipped += 1
             else:
-                extremes.add(recorder.checked_figures(*taken, asked), len(taken[0]))
+                extremes.add(recorder.checked_figures(*taken), len(taken[0]))
     limits = extremes.settled(recorder.conditions, margin, quantile)
     return Domain(
         recorder,

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from ...core.bracket import Bracket, Scope
 from ...core.budget import Budget
-from ...core.errors import InputError
+from ...core.errors import InputError, JacobianError
 from ...core.rounding import inward
 from ...core.threads import math_attention
 from ...graph.ir import Graph
 from ..applied import passes
 from ..captured import Bounding, Captured
-from ..derivative import Tangents, differentiable, find_bends
+from ..derivative import Products, differentiable, find_bends, reach_of
 from ..lower import gradients
-from ..point import NOISES
+from ..point import BESIDE, NOISES
 from ..rungs import Rungs, bracket_of, upper_sides
-from ..unrolled import GraphSteps
+from ..segments import GraphSteps
 from .derivative import derivative
 from .domain import Domain
 from .gains import product
@@ -94,74 +95,69 @@ def steepest(
     inside = points[domain.inside(points)]
     if not len(inside):
         return -math.inf, None
-    own = budget.search(
-        "the search for steep points", passes(graph, MAX_GRADIENTS, work=ASCENT_MULTIPLICATIONS, least=MIN_GRADIENTS)
-    )
+    steps = passes(graph, MAX_GRADIENTS, work=ASCENT_MULTIPLICATIONS, least=MIN_GRADIENTS)
     generator = torch.Generator().manual_seed(seed)
-    best, witness = -math.inf, None
-    with math_attention():
-        climb = _Climb(domain, graph, own, generator)
-        tried = [climb.gain(inside[0])]
-        tried += [climb.gain(point) for point in inside[1:POINTS_TRIED] if not own.over]
-        for start in sorted(tried, key=lambda start: -start[0])[:ASCENTS]:
-            gain, point, direction = climb.run(*start)
-            if gain > best:
-                best, witness = gain, (point, direction)
-        noise = climb.noise(*witness) if witness is not None and best > 0 else math.inf
-    value = inward(best, 1e-9 + noise / best) if noise < best else -math.inf
-    return value, witness if value > -math.inf else None
+    with math_attention(), torch.enable_grad():
+        climb = _Climb(domain, differentiable(graph), budget.search("the search for steep points", steps))
+        starts: list[tuple[float, Tensor, Tensor]] = []
+        for point in inside[:POINTS_TRIED]:
+            if not (starts and climb.budget.over):
+                direction = torch.randn(point.shape, generator=generator, dtype=torch.float64).to(point)
+                starts.append(climb.gain(point, direction / direction.norm()))
+        tops = [climb.run(*start) for start in sorted(starts, key=lambda start: -start[0])[:ASCENTS]]
+        gain, point, direction = max(tops, key=lambda top: top[0])
+        noise = climb.noise(gain, point, direction)
+        shift = torch.randn(point.shape, generator=generator, dtype=torch.float64).to(point)
+        beside = point + shift / shift.norm() * BESIDE * float(reach_of(point[None]))
+        if noise == math.inf and bool(domain.inside(beside[None])[0]):
+            gain, point, direction = climb.gain(beside, direction)
+            noise = climb.noise(gain, point, direction)
+    return (inward(gain, 1e-9 + noise / gain), (point, direction)) if noise < gain else (-math.inf, None)
 
 
+@dataclass(frozen=True)
 class _Climb:
     """Power iteration for the direction, gradient steps for the point, halved until they stay inside."""
 
-    def __init__(self, domain: Domain, graph: Graph, budget: Budget, generator: torch.Generator) -> None:
-        self.domain, self.graph, self.budget, self.generator = domain, differentiable(graph), budget, generator
+    domain: Domain
+    graph: Graph
+    budget: Budget
 
-    def function(self, point: Tensor) -> Tensor:
-        return self.graph.run(*self.graph.split(point)).reshape(-1)
+    def function(self, rows: Tensor) -> Tensor:
+        return self.graph.run(*self.graph.split(rows[0])).reshape(1, -1)
 
-    def gain(self, point: Tensor, direction: Tensor | None = None) -> tuple[float, Tensor, Tensor]:
-        """Return norm(J v) after a few power steps from a direction, the point and v."""
-        if direction is None:
-            direction = torch.randn(point.shape, generator=self.generator, dtype=torch.float64).to(point)
-        direction = direction / direction.norm()
+    def gain(self, point: Tensor, direction: Tensor) -> tuple[float, Tensor, Tensor]:
+        """Return norm(J v) after a few power steps from a unit direction, the point and v."""
         best = (0.0, point, direction)
-        with torch.enable_grad():
-            x = point.detach().requires_grad_(True)
-            value = self.function(x)
+        with suppress(JacobianError):
+            products = Products(self.function, point[None])
             for turn in range(POWER_STEPS):
                 if turn > 1 and not self.budget.spend():
                     break
-                pushed = _pushed(value, x, direction)
-                size = math.nan if pushed is None else float(pushed.detach().norm())
-                if pushed is None or not math.isfinite(size):
+                image = _push(products, direction)
+                size = float(image.norm())
+                if not math.isfinite(size):
                     break
                 if size > best[0]:
                     best = (size, point, direction)
-                (back,) = torch.autograd.grad(value, x, pushed.detach(), retain_graph=True)
+                (back,) = products.pull(image)
                 if not float(back.norm()) > 0:
                     break
                 direction = back / back.norm()
         return best
 
-    def noise(self, point: Tensor, direction: Tensor) -> float:
+    def noise(self, gain: float, point: Tensor, direction: Tensor) -> float:
         """Return how far J v may be off, from products that are rounded in other ways: slopes may cancel.
 
-        On a bend of the function J v is whatever torch gives, and infinitely far off.
+        On a bend of the function J v is whatever torch gives, and infinitely far off, as is a gain of 0.
         """
-        with torch.enable_grad():
-            x = point.detach().requires_grad_(True)
-            value = self.function(x)
-            products = [_pushed(value, x, direction * factor) for factor in (1.0, *STRETCHES)]
-        if any(product is None for product in products):
+        if not gain > 0:
             return math.inf
-        first, *others = (product.detach() for product in products if product is not None)
-        rows = (lambda x: self.function(x[0])[None]), point[None], value[None], direction[None], first[None]
-        if bool(find_bends(*rows).any()):
+        products = Products(self.function, point[None])
+        image, *others = (_push(products, direction * factor) / factor for factor in (1.0, *STRETCHES))
+        if bool(find_bends(self.function, products.point, products.value, direction[None], image).any()):
             return math.inf
-        pairs = zip(others, STRETCHES, strict=True)
-        return NOISES * max(float((first - other / factor).norm()) for other, factor in pairs)
+        return NOISES * max(float((image - other).norm()) for other in others)
 
     def run(self, gain: float, point: Tensor, direction: Tensor) -> tuple[float, Tensor, Tensor]:
         """Climb from a point."""
@@ -182,23 +178,20 @@ class _Climb:
 
     def _uphill(self, point: Tensor, direction: Tensor) -> Tensor | None:
         """Return the unit gradient of log norm(J v) by the point, None where there is none."""
-        with torch.enable_grad():
-            x = point.detach().requires_grad_(True)
-            pushed = _pushed(self.function(x), x, direction)
-            (grad,) = (None,) if pushed is None else gradients(pushed.square().sum(), (x,))
-        size = math.nan if grad is None else float(grad.norm())
-        return None if grad is None or not (math.isfinite(size) and size > 0) else grad.detach() / size
-
-
-def _pushed(value: Tensor, x: Tensor, direction: Tensor) -> Tensor | None:
-    """Return the Jacobian times a direction, to be differentiated again; None where autograd has none to give."""
-    if not value.requires_grad:
-        return None
-    try:
-        push = Tangents(value, x)
-        return push(direction, again=True) if push.reaches else None
-    except (RuntimeError, NotImplementedError):  # an operator that autograd differentiates only once
-        if value.numel() > MAX_ROWS:
+        try:
+            products = Products(self.function, point[None])
+            (grad,) = gradients(_push(products, direction, again=True).square().sum(), (products.point,))
+        except JacobianError:
             return None
-    rows = [torch.autograd.grad(entry, x, retain_graph=True)[0] for entry in value]
-    return torch.stack([row @ direction for row in rows])
+        size = math.nan if grad is None else float(grad.norm())
+        return None if grad is None or not (math.isfinite(size) and size > 0) else grad[0] / size
+
+
+def _push(products: Products, direction: Tensor, *, again: bool = False) -> Tensor:
+    """Return the Jacobian times a direction, by its rows where autograd differentiates an operator only once."""
+    try:
+        return products.push(direction[None], again=again)
+    except (RuntimeError, NotImplementedError) as error:
+        if products.value.numel() > MAX_ROWS:
+            raise JacobianError("an operator is differentiated only once") from error
+    return (products.rows() @ direction).to(direction)

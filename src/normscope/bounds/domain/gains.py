@@ -1,13 +1,12 @@
-"""The gain of a part of a network at a point: the norm of its Jacobian, from above, as closely as somebody asks.
+"""The gain of a part of a network at a point: the norm of its Jacobian, from above.
 
 A block is the part of a network between two values that everything passes through and at which a module ends, with at
 least one nonlinear operator in it. The Jacobian of the network is the product of those of its blocks, so the product of
 their largest norms bounds it.
 
-The k-th Lanczos step leaves a Ritz value below the largest eigenvalue of J^T J and a figure that it is not above but
-for unlucky starts (Hochstenbach 2013; `linalg/lanczos.py`). A point is done once its upper side is so small that
-nobody asks for more (it cannot raise the largest gain so far, or is surely inside), or near its lower side; the others
-go on, and take no more than their own products. Few outputs are differentiated one by one.
+The k-th Lanczos step leaves a Ritz value below the largest eigenvalue of J^T J, and an upper limit of the eigenvalue
+that fails only for unlucky starts (Hochstenbach 2013; `linalg/lanczos.py`). A point is done once the two are close; the
+others go on, and take no more than their own products. Few outputs are differentiated one by one.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from ...linalg.lanczos import Krylov
 from ...rules.effects import Effect, Linear
 from ...rules.local.local import UnrolledStep
 from ..derivative import Products
-from ..unrolled import GraphSteps, evaluate
-from .conditions import DomainCondition, Enough, LargestQuantity
+from ..segments import GraphSteps, evaluate
+from .conditions import DomainCondition, LargestQuantity
 
 Function = Callable[[Tensor], Tensor]
 VANISHED = 1e-12
@@ -66,28 +65,24 @@ class LocalGain(LargestQuantity):
     varied: str | None = None
     iterations: int = STEPS
 
-    def figures(self, values: Mapping[str, Tensor], enough: Enough | None = None) -> Tensor:
+    def figures(self, values: Mapping[str, Tensor]) -> Tensor:
         """Bound the norm at every sample from above."""
         shapes = [values[name].shape[1:] for name in self.reads]
         rows = torch.cat([values[name].detach().flatten(1) for name in self.reads], 1)
         group = max(1, ENTRIES // (self.iterations * max(rows.shape[1], 1)))
-        norms = rows.new_zeros(0, 1)
-        for part in rows.split(group):
-            asked = None if enough is None else partial(_beside, enough, norms)
-            norms = torch.cat([norms, self._norms(part, shapes, asked)[:, None] + VANISHED])
-        return norms
+        return torch.cat([self._norms(part, shapes)[:, None] + VANISHED for part in rows.split(group)])
 
     def describe(self, index: int) -> str:
         """Name the quantity."""
         return self.name
 
-    def _norms(self, rows: Tensor, shapes: Sequence[torch.Size], enough: Enough | None) -> Tensor:
+    def _norms(self, rows: Tensor, shapes: Sequence[torch.Size]) -> Tensor:
         function = partial(self._run, shapes=shapes)
         with torch.enable_grad():
             if math.prod(self.node.shape) <= FEW_OUTPUTS:
                 return norms_by_rows(function, rows)
             try:
-                return norms_above(function, rows, self.iterations, enough)
+                return norms_above(function, rows, self.iterations)
             except (RuntimeError, NotImplementedError):  # an operator that autograd differentiates only once
                 return norms_by_rows(function, rows)
 
@@ -100,11 +95,6 @@ class LocalGain(LargestQuantity):
         for step in self.steps:
             values[step.name] = evaluate(step, [values[name] for name in step.operands], len(rows))
         return values[self.node.name].reshape(len(rows), -1)
-
-
-def _beside(enough: Enough, earlier: Tensor, least: Tensor) -> Tensor:
-    """Ask what is enough for the norms of some samples where the figures of earlier ones are known."""
-    return enough(torch.cat([earlier, least])) - VANISHED
 
 
 def blocks(graph: Graph, effects: Mapping[str, Effect]) -> list[list[int]]:
@@ -152,11 +142,10 @@ def product(conditions: Sequence[DomainCondition], limits: Mapping[str, Tensor])
     return gains[0].times(*gains[1:]).named("gains")
 
 
-def norms_above(function: Function, points: Tensor, steps: int, enough: Enough | None = None) -> Tensor:
+def norms_above(function: Function, points: Tensor, steps: int) -> Tensor:
     """Bound the norm of the Jacobian of a map of rows at every point `[B, n]` from above; it may be infinite.
 
-    Without `enough` every point is brought as close as it gets. An operator that autograd differentiates only once
-    raises RuntimeError or NotImplementedError.
+    An operator that autograd differentiates only once raises RuntimeError or NotImplementedError.
     """
     size, most = points.shape[1], min(steps, points.shape[1])
     low, high = points.new_zeros(len(points)), points.new_full((len(points),), torch.inf)
@@ -172,10 +161,7 @@ def norms_above(function: Function, points: Tensor, steps: int, enough: Enough |
         values, _, _, above = (part.to(points).clamp(min=0.0) for part in krylov.ritz(RISK, rows))
         low[left] = values.sqrt()
         high[left] = (values if krylov.steps == size else above).sqrt() * (1 + ROUNDING)
-        done = high[left] <= low[left] * (1 + CLOSE)
-        if enough is not None:
-            done |= high[left] <= enough(low[:, None])[0]
-        left = left[~done]
+        left = left[high[left] > low[left] * (1 + CLOSE)]
         if 0 < len(left) <= SHRUNK * len(places):
             kept = torch.isin(places, left)
             places, krylov, normal = left, krylov.only(kept), _normal(function, points[left])

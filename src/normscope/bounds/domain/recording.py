@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -22,9 +22,8 @@ from ...graph.capturing import Traces, capture
 from ...graph.ir import Graph, Ref, Unit, leaves
 from ...graph.samples import joined
 from ..captured import float64_graph
-from ..segments import segment
-from ..unrolled import GraphSteps, evaluate
-from .conditions import DomainCondition, Enough
+from ..segments import GraphSteps, evaluate, segment
+from .conditions import DomainCondition
 
 ENTRIES_AT_ONCE = 2**25
 """Entries of the largest value that is held for several samples at once."""
@@ -164,12 +163,13 @@ class FigureRecorder:
         except StopIteration:
             raise InputError("an embedding of the captured model did not run on this batch") from None
 
-    def checked_figures(
-        self, points: Tensor, expected: Tensor, enough: Mapping[str, Enough] | None = None
-    ) -> dict[str, Tensor]:
+    def checked_figures(self, points: Tensor, expected: Tensor) -> dict[str, Tensor]:
         """Return the figures at points, and refuse those where the graph does not give what the model gives."""
-        figures, computed = self.figures_at(points, enough)
-        if not close(computed, expected, coarse=bool(self.graph.rounded) or _has_few_digits(self.graph)):
+        figures, computed = self.figures_at(points)
+        inputs = [item.value for item in self.graph.inputs]
+        # half precision, or float32 on a GPU, which may multiply in TF32
+        few_digits = any(torch.finfo(v.dtype).eps > (1e-8 if v.is_cuda else 1e-4) for v in inputs)
+        if not close(computed, expected, coarse=bool(self.graph.rounded) or few_digits):
             raise InputError(
                 "on this batch the model gives another output than the captured function: it treats the samples of a "
                 "batch differently by their place, or batches by their size, or its weights have changed since. A "
@@ -177,27 +177,19 @@ class FigureRecorder:
             )
         return figures
 
-    def figures_at(
-        self, points: Tensor, enough: Mapping[str, Enough] | None = None
-    ) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the figures of every condition at flat points, by key, and the network's output there.
-
-        `enough`: how closely they are asked for, by key; without it as closely as they can be had.
-        """
+    def figures_at(self, points: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """Return the figures of every condition at flat points, by key, and the network's output there."""
         largest = max((math.prod(shape) for shape in self.steps.shapes.values()), default=1)
         parts: list[dict[str, Tensor]] = []
         outputs = []
         for chunk in points.split(max(1, ENTRIES_AT_ONCE // max(largest, 1))):
-            asked = {
-                key: partial(_enough_beside, ask, [part[key] for part in parts]) for key, ask in (enough or {}).items()
-            }
-            figures, output = self._chunk(chunk, asked)
+            figures, output = self._chunk(chunk)
             parts.append(figures)
             outputs.append(output)
         return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}, torch.cat(outputs)
 
     @torch.no_grad()
-    def _chunk(self, points: Tensor, enough: Mapping[str, Enough]) -> tuple[dict[str, Tensor], Tensor]:
+    def _chunk(self, points: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Run the steps at some points; a value is forgotten after the last step that reads it, or is looked at."""
         figures: dict[str, Tensor] = {}
         values = dict(self.steps.split(points))
@@ -211,7 +203,7 @@ class FigureRecorder:
             if step is not None:
                 values[name] = evaluate(step, [values[operand] for operand in step.operands], len(points))
             for condition in self._by_step.get(name, ()):
-                raw = condition.figures(values, enough.get(condition.key))
+                raw = condition.figures(values)
                 figures[condition.key] = raw.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
             for read in used[i]:
                 if last[read] == i and read != self.steps.output:
@@ -225,17 +217,6 @@ class FigureRecorder:
         for condition in self.conditions:
             groups.setdefault(condition.at, []).append(condition)
         return groups
-
-
-def _has_few_digits(graph: Graph) -> bool:
-    """Whether the model computes in half precision, or in float32 on a GPU, which may multiply in TF32."""
-    values = [item.value for item in graph.inputs]
-    return any(torch.finfo(v.dtype).eps > (1e-8 if v.is_cuda else 1e-4) for v in values)
-
-
-def _enough_beside(enough: Enough, earlier: Sequence[Tensor], least: Tensor) -> Tensor:
-    """Ask what is enough for some figures where those of earlier samples of the batch are known."""
-    return enough(torch.cat([*earlier, least]))
 
 
 def digests(graph: Graph) -> dict[str, str]:
@@ -257,11 +238,7 @@ def digests(graph: Graph) -> dict[str, str]:
 
 
 class Extremes:
-    """The largest figures seen, as many of each as a quantile may drop.
-
-    Args:
-        dropped: how many samples a limit may leave outside, at most.
-    """
+    """The largest figures seen; a limit may leave at most `dropped` samples outside."""
 
     def __init__(self, dropped: float) -> None:
         self.kept = 1 + math.floor(dropped)
@@ -274,17 +251,6 @@ class Extremes:
         for key, rows in figures.items():
             candidates = torch.cat([self.largest[key], rows]) if key in self.largest else rows
             self.largest[key] = candidates.topk(min(self.kept, len(candidates)), dim=0).values
-
-    def enough(self, conditions: Sequence[DomainCondition]) -> dict[str, Enough]:
-        """Return how closely the next figures are asked for: one that cannot be among the largest needs no more."""
-        return {condition.key: partial(self._least, condition.key) for condition in conditions}
-
-    def _least(self, key: str, figures: Tensor) -> Tensor:
-        """Return the least of the figures that would be kept if these were added."""
-        candidates = torch.cat([self.largest[key], figures]) if key in self.largest else figures
-        if len(candidates) < self.kept:
-            return candidates.new_full((candidates.shape[1],), -torch.inf)
-        return candidates.topk(self.kept, dim=0).values[-1]
 
     def settled(self, conditions: Sequence[DomainCondition], margin: float, quantile: float) -> dict[str, Tensor]:
         """Return the limits of every condition, widened, each of which leaves out a share of the samples."""

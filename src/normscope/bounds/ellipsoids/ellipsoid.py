@@ -49,14 +49,12 @@ class Uncertain:
         radius: e, per entry `[*, n]`, or one number `[*, 1]` if `whole`.
         size: m, the entries of u.
         whole: the bound is norm(dw) <= e norm(dv).
-        everywhere: no radius is zero or small beside the centre, which saves two products of matrices.
     """
 
     centre: Tensor | None
     radius: Tensor
     size: int
     whole: bool = False
-    everywhere: bool = False
 
     def spread(self, sigma: Tensor) -> Tensor:
         """Return e^2/sigma by entry of u, e raised over the rounding of the slopes; infinite without a multiplier."""
@@ -172,46 +170,33 @@ def advance(
     spread: Tensor,
     *,
     invert: Callable[[Tensor], Tensor] = invert,
-    inverse: Tensor | None = None,
-    rounded: bool = True,
-    short: bool = False,
 ) -> Tensor:
     """Return the state over (K kept values, u) behind one nonlinear step; NaN where the multipliers are not feasible.
 
     `joint` is the state over (kept values, v), `centre` M with one slope per entry `[*, n]` or a matrix `[*, m, n]`,
     `sigma` are the multipliers `[*, n]` or `[*, 1]`, and `spread` is what dw adds to the diagonal of Q_uu. `invert`
-    gives (I - S Q_vv S)^-1 or a larger matrix, if that `inverse` is not known. The result is raised over its rounding
-    unless `rounded` is False; then a `short` cut without products may be taken.
+    gives (I - S Q_vv S)^-1 or a larger matrix. The result is raised over its rounding.
     """
-    above = raised if rounded else _as_it_is
     root = torch.where(sigma > 0, sigma.clamp(min=torch.finfo(sigma.dtype).tiny).sqrt(), 0.0)
     root = root.expand(*root.shape[:-1], joint.shape[-1] - kept)
     pairs = root[..., :, None] * root[..., None, :]
-    if inverse is None:
-        inverse = invert(above(joint[..., kept:, kept:] * pairs))
-    if short and not rounded and not kept and centre is not None and centre.ndim == spread.ndim:
-        slopes = centre / root  # Qhat_vv = diag(1/sigma) T diag(1/sigma) - diag(1/sigma)
-        return inverse * (slopes[..., :, None] * slopes[..., None, :]) + torch.diag_embed(spread - slopes.square())
+    inverse = invert(raised(joint[..., kept:, kept:] * pairs))
     if centre is None and not kept:  # nothing of the inverse is needed, but that it exists: NaN where it does not
         return torch.diag_embed(spread) + 0.0 * inverse.sum((-2, -1))[..., None, None]
-    middle = above(inverse * pairs)
+    middle = raised(inverse * pairs)
     side = joint[..., kept:] if centre is not None else joint[..., :kept, kept:]
     before = joint if centre is not None else joint[..., :kept, :kept]
     terms = gamma(2.0 * side.shape[-1] + 16.0)
-    wide = above(before + _even(side @ middle @ side.mT), terms * reach(side, middle).square())
+    wide = raised(before + _even(side @ middle @ side.mT), terms * reach(side, middle).square())
     if centre is None:
         return join_blocks(wide, None, torch.diag_embed(spread))
     if centre.ndim > spread.ndim:
         first = torch.arange(kept, device=joint.device)
-        after = (image_above if rounded else image)(wide, pad(centre, (kept, 0)), first)
+        after = image_above(wide, pad(centre, (kept, 0)), first)
     else:
         scale = pad(centre, (kept, 0), value=1.0)
-        after = above(wide * (scale[..., :, None] * scale[..., None, :]))
-    return above(after + torch.diag_embed(pad(spread, (kept, 0))))
-
-
-def _as_it_is(matrix: Tensor, squared: Tensor | None = None) -> Tensor:
-    return matrix
+        after = raised(wide * (scale[..., :, None] * scale[..., None, :]))
+    return raised(after + torch.diag_embed(pad(spread, (kept, 0))))
 
 
 def _even(matrix: Tensor) -> Tensor:
@@ -244,5 +229,7 @@ def balanced(uncertain: Uncertain, *, alone: bool) -> tuple[Tensor, float]:
 
 
 def largest(matrix: Tensor) -> Tensor:
-    """Return the largest eigenvalue of symmetric matrices `[*, n, n]`."""
-    return torch.linalg.eigvalsh(matrix)[..., -1]
+    """Return the largest eigenvalue of symmetric matrices `[*, n, n]`, NaN where a matrix is not finite."""
+    finite = matrix.isfinite().all(-1).all(-1)
+    values = torch.linalg.eigvalsh(torch.where(finite[..., None, None], matrix, 0.0))
+    return torch.where(finite, values[..., -1], math.nan)

@@ -274,8 +274,7 @@ class _EllipsoidPlanner:
             a, b = effect.slope
             centre = torch.full((size,), (a + b) / 2, dtype=torch.float64, device=self.device)
             radius = torch.full((size,), (b - a) / 2, dtype=torch.float64, device=self.device)
-            # the short cut of `advance` subtracts the centre's part: not where that is nearly all there is
-            return Uncertain(centre, radius, size, everywhere=(b - a) > 0.1 * abs(a + b)), 1.0
+            return Uncertain(centre, radius, size), 1.0
         assert isinstance(effect, Gain)
         gains = [power10(gain.log10) for gain in effect.gains]
         if len(gains) == 1:

@@ -8,7 +8,6 @@ found.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -24,8 +23,7 @@ from ...core.untouched import untouched
 from ...graph.call import arguments, run
 from ...graph.ir import Graph
 from ..applied import multiplications, passes
-from ..balls.ball import Balls, RadiusOutcome
-from ..balls.ball_margins import LinearMargins
+from ..balls.ball import Balls, LinearMargins, RadiusOutcome
 from ..captured import Bounding, Captured
 from ..ellipsoids.ellipsoid_plan import plan
 from ..ellipsoids.optimised import Certified, optimise, with_rounding
@@ -37,25 +35,28 @@ from .logits import Logits, margins
 from .pgd import Attack, Attacked
 
 
-class RadiusStage(ABC):
-    """Tests radii of samples by one method, which results name by `method`; see `affine_outcome` for the gaps."""
+class RadiusStage:
+    """Tests radii of samples: by linear bounds of the margins, or by limits and constants over the balls.
 
-    method = "ball"
-    effort = "fast"
+    Results name the stage by `method`, `"linear"` or `"ball"`; see `affine_outcome` for the gaps.
+    """
 
     def __init__(
-        self, balls: Balls, rows: Tensor, top: Tensor, gaps: Tensor, budget: Budget, progress: Progress
+        self, method: str, effort: str, balls: Balls, top: Tensor, gaps: Tensor, budget: Budget, progress: Progress
     ) -> None:
-        self.balls, self.rows, self.top, self.gaps = balls, rows, top, gaps
+        self.method, self.effort, self.balls, self.top, self.gaps = method, effort, balls, top, gaps
         self.budget, self.progress = budget, progress
         self._some = balls
 
     def test(self, some: Tensor, radius: Tensor) -> RadiusOutcome:
         """Test radii `[m]` of the samples with numbers `some`; those that are settled are left out."""
         self.progress.step("radii")
+        centres, top, gaps = self.balls.centres, self.top[some], self.gaps[some]
         if len(some) != len(self._some.centres):
-            self._some = self.balls.around(self.rows[some]) if len(some) < len(self.rows) else self.balls
-        return self.tested(self._some, radius, self.top[some], self.gaps[some])
+            self._some = self.balls.around(centres[some]) if len(some) < len(centres) else self.balls
+        if self.method == "linear":
+            return LinearMargins(self._some).over(radius, top, gaps, self.budget)
+        return self._some.over(radius, effort=self.effort).tested(top, gaps)
 
     def start(self) -> Tensor:
         """Return the first radii to try: where the linear model changes class."""
@@ -63,80 +64,17 @@ class RadiusStage(ABC):
         size = self.balls.centres.norm(dim=1)
         return torch.where(linear.isfinite() & (linear > 0), linear, torch.where(size > 0, size, 1.0))
 
-    @property
-    @abstractmethod
+    @cached_property
     def cost(self) -> float:
         """About how many multiplications one test of all samples takes."""
+        return LinearMargins(self.balls).cost if self.method == "linear" else self.balls.cost
 
-    @property
-    @abstractmethod
+    @cached_property
     def rates(self) -> Tensor:
         """How fast each margin falls at the samples, `[B, K]`."""
-
-    @abstractmethod
-    def tested(self, balls: Balls, radius: Tensor, top: Tensor, gaps: Tensor) -> RadiusOutcome:
-        """Test radii of some samples."""
-
-
-class LinearStage(RadiusStage):
-    """Linear bounds of the margins, carried back from the output."""
-
-    method = "linear"
-
-    @cached_property
-    def cost(self) -> float:  # noqa: D102
-        return LinearMargins(self.balls).cost
-
-    def usable(self, work: float | None) -> bool:
-        """Say whether linear bounds apply, and whether a few tests fit into an amount of work."""
-        enough = work is None or affordable(LEAST, self.cost, work=work, least=0, device=self.rows.device) == LEAST
-        return enough and LinearMargins(self.balls).usable
-
-    @cached_property
-    def rates(self) -> Tensor:  # noqa: D102
-        still = torch.zeros(len(self.rows), dtype=torch.float64, device=self.rows.device)
-        return LinearMargins(self.balls).rates(still, self.top, self.budget)
-
-    def tested(self, balls: Balls, radius: Tensor, top: Tensor, gaps: Tensor) -> RadiusOutcome:  # noqa: D102
-        return LinearMargins(balls).over(radius, top, gaps, self.budget)
-
-
-class TiltedStage(LinearStage):
-    """Linear bounds of the margins whose lines below kinks are searched for."""
-
-    effort = "tight"
-
-    def tested(self, balls: Balls, radius: Tensor, top: Tensor, gaps: Tensor) -> RadiusOutcome:  # noqa: D102
-        return LinearMargins(balls, tilt=True).over(radius, top, gaps, self.budget)
-
-
-class ConstantStage(RadiusStage):
-    """Limits of the outputs and constants of their differences over the balls."""
-
-    def __init__(
-        self,
-        balls: Balls,
-        rows: Tensor,
-        top: Tensor,
-        gaps: Tensor,
-        budget: Budget,
-        progress: Progress,
-        *,
-        effort: str,
-    ) -> None:
-        super().__init__(balls, rows, top, gaps, budget, progress)
-        self.effort = effort
-
-    @property
-    def cost(self) -> float:  # noqa: D102
-        return self.balls.cost
-
-    @cached_property
-    def rates(self) -> Tensor:  # noqa: D102
+        if self.method == "linear":
+            return LinearMargins(self.balls).rates(torch.zeros_like(self.gaps[:, 0]), self.top, self.budget)
         return self.balls.over(0.0).differences(self.top)
-
-    def tested(self, balls: Balls, radius: Tensor, top: Tensor, gaps: Tensor) -> RadiusOutcome:  # noqa: D102
-        return balls.over(radius, effort=self.effort).tested(top, gaps)
 
 
 RTOL = 1e-2
@@ -356,7 +294,13 @@ class Certifier:
         kept = ((gaps.amin(1) > 0) & radius.isfinite()).nonzero()[:, 0]
         if not len(kept):
             return radius, methods, True
-        stages = self._stages(rows[kept], labels[kept], gaps[kept], budget, progress, brief=brief)
+        balls, own = Balls(self.captured, rows[kept], self.bounding), (labels[kept], gaps[kept], budget, progress)
+        efforts = EFFORTS[: 1 + EFFORTS.index(self.effort)]
+        stages = [RadiusStage("ball", effort, balls, *own) for effort in efforts]
+        linear = LinearMargins(balls)  # where a few tests fit into the work of a brief search
+        tests = affordable(LEAST, linear.cost, work=BRIEF_WORK, least=0, device=rows.device) if brief else LEAST
+        if tests == LEAST and linear.usable:
+            stages.insert(0, RadiusStage("linear", "fast", balls, *own))
         start, rates, settled = stages[0].start(), stages[0].rates, True
         for number, stage in enumerate(stages):
             if number and budget.late:
@@ -382,18 +326,6 @@ class Certifier:
         gaps = own - logits - 1e-12 * (own.abs() + logits.abs()) - errors - errors.gather(1, labels[:, None])
         gaps = gaps.scatter(1, labels[:, None], math.inf)
         return gaps, torch.where(gaps > 0, gaps / self._constants[labels], 0.0).amin(1) * (1 - 1e-9)
-
-    def _stages(
-        self, rows: Tensor, top: Tensor, gaps: Tensor, budget: Budget, progress: Progress, *, brief: bool
-    ) -> list[RadiusStage]:
-        """Return the searches for radii in order: linear bounds where they are affordable, then constants."""
-        balls = Balls(self.captured, rows, self.bounding)
-        linear = LinearStage(balls, rows, top, gaps, budget, progress)
-        stages: list[RadiusStage] = [linear] if linear.usable(BRIEF_WORK if brief else None) else []
-        if stages and self.effort == "tight":
-            stages.append(TiltedStage(balls, rows, top, gaps, budget, progress))
-        efforts = EFFORTS[: 1 + EFFORTS.index(self.effort)]
-        return stages + [ConstantStage(balls, rows, top, gaps, budget, progress, effort=effort) for effort in efforts]
 
     def _columns(
         self,

@@ -29,8 +29,6 @@ SLIDE_STEPS = 6
 INSIDE_STEPS = 40
 HALVINGS = 24
 """A change that was found is halved towards the boundary this often: its length is then known to 1e-7."""
-DIRECTIONS = 32
-"""Random directions tried around each sample: of use where the input has few entries."""
 FAR = (2.0, 8.0, 32.0, 128.0)
 """Radii tried where nothing was found, in units of the linearised distance to the nearest rival."""
 
@@ -109,7 +107,6 @@ class Attack:
         if len(rows):
             self._outside(owners, self.rivals[rows].reshape(-1), self.points[owners])
             self._far()
-            self._around(rows)
         for number, how in enumerate(rounds):
             broken = (self.right & self.distance.isfinite()).nonzero()[:, 0]
             if not len(broken) or self.budget.over:
@@ -155,8 +152,9 @@ class Attack:
                 break
             _, gap, slope = self.search.gradient(u, _rival_gap(labels, rivals))
             steep = slope.pow(2).sum(1)
-            if step == 0:
-                self._remember(owners, gap, steep)
+            if step == 0 and self.near is None:  # the linearised distance to the nearest rival: a guess of the radius
+                linear = torch.where(steep > 0, gap.abs() / steep.clamp(min=1e-30).sqrt(), math.inf).double()
+                self.near = torch.full_like(self.distance, math.inf).scatter_reduce(0, owners, linear, "amin")
             usable = (steep > 0) & steep.isfinite()
             scale = torch.where(usable, 1.0 / steep.clamp(min=1e-30), 0.0)[:, None]
             onto = -gap[:, None] * scale * slope
@@ -172,13 +170,6 @@ class Attack:
             u = torch.where(wins[:, None], centre + 0.9 * (u - centre), u)
         self._offer(best, owners)
 
-    def _remember(self, owners: Tensor, gap: Tensor, steep: Tensor) -> None:
-        """Keep the linearised distance to the nearest rival: a first guess of the radius."""
-        linear = torch.where(steep > 0, gap.abs() / steep.clamp(min=1e-30).sqrt(), math.inf).double()
-        if self.near is None:
-            near = torch.full_like(self.distance, math.inf)
-            self.near = near.scatter_reduce(0, owners, linear, "amin")
-
     def _far(self) -> None:
         """Look further out where nothing was found."""
         sizes = self.points.norm(dim=1)
@@ -191,22 +182,6 @@ class Attack:
                 return
             self._inside(rows, times * near[rows], ROUNDS[0])
             self._inside(rows, times * near[rows], ROUNDS[1])
-
-    def _around(self, rows: Tensor) -> None:
-        """Look in random directions at the length of the best change so far, and go on from what is found."""
-        rows = rows[self.distance[rows].isfinite()]
-        owners = rows.repeat_interleave(DIRECTIONS)
-        if not len(owners) or not self._spend(len(owners)):
-            return
-        before = self.distance[rows].clone()
-        length = 0.995 * self.distance[owners]
-        change = self._random_directions(self.points[owners].shape).to(self.points) * length[:, None]
-        centre = self.points[owners]
-        wins = margins(self.search(centre + change), self.labels[owners]) <= 0
-        self._offer((centre + change)[wins], owners[wins])
-        better = rows[self.distance[rows] < before]
-        if len(better):
-            self._outside(better, self._winners(better), self.point[better])
 
     def _slide(self, rows: Tensor) -> None:
         """Move the best changes along the boundary towards the sample, in float64."""

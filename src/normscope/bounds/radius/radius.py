@@ -70,8 +70,7 @@ def certified_radius(
             with its own masks and ids. Where the model takes one argument, a pair is that argument and the labels. Or
             an iterable of batches `(batch, labels)`, such as a `DataLoader`.
         labels: the class of each sample of one batch; the predicted class if None and the data hold none.
-        effort: `"fast"`, or `"tight"` for lines below ReLUs and ellipsoids that are searched for over the balls, and
-            optimised constants too.
+        effort: `"fast"`, or `"tight"` for ellipsoids that are searched for over the balls, and optimised constants too.
         attack: whether to attack the samples too; without it `attacked` is None.
         mode: `"eval"` to measure a model that is in train mode as it would be in eval mode.
         output: which output to take, for models with several.

@@ -182,13 +182,9 @@ class WeightFigures:
         self._parameters = list(captured.model.named_parameters(remove_duplicate=False))
         self._kept: dict[tuple[str, ...], tuple[Upper, Bracket]] = {}
         self._blocks: dict[LinearMap, MatrixBlock | None] = {}
-        self._chained = self._chain_cost() <= plan.chain_cost
-
-    def _chain_cost(self) -> float:
-        """About how many operations certificates behind every weight take."""
-        shapes = [a.node.shape for a in self.captured.segments.atoms.values() if isinstance(a.effect, Elementwise)]
+        shapes = [a.node.shape for a in captured.segments.atoms.values() if isinstance(a.effect, Elementwise)]
         widths = [math.prod(shape) if math.prod(shape) <= WIDEST else min(shape[-1], WIDEST) for shape in shapes]
-        return len(self.weights) / 2 * sum(20.0 * width**3 for width in widths)
+        self._chained = len(weights) / 2 * sum(20.0 * width**3 for width in widths) <= plan.chain_cost
 
     def _norm(self, linear: LinearMap) -> Upper:
         """Bound one map within the budget."""
@@ -196,7 +192,9 @@ class WeightFigures:
         if norms is None:
             return self.bounding.norm(linear)
         tiny = linear.in_size * linear.out_size <= TINY
-        if tiny or remembered(linear, self.bounding.rtol) or norms.spend(_bounding(linear)):
+        short, long = sorted((linear.in_size, linear.out_size))
+        work = min(float(short) * short * long, 300.0 * cost(linear))  # of its matrix, or of a few hundred products
+        if tiny or remembered(linear, self.bounding.rtol) or norms.spend(work):
             return upper(linear, rtol=self.bounding.rtol, budget=self.bounding.norms.share(0.7))
         return upper(linear, rtol=self.bounding.rtol, budget=Budget(0))
 
@@ -415,12 +413,6 @@ def _read_by(node: Node) -> Ref:
     factors = factors_of(node)
     assert factors is not None
     return factors[0]
-
-
-def _bounding(linear: LinearMap) -> float:
-    """About how many multiplications the bound of a map takes: those of its matrix, or of a few hundred products."""
-    short, long = sorted((linear.in_size, linear.out_size))
-    return min(float(short) * short * long, 300.0 * cost(linear))
 
 
 def _reason(segments: Segments) -> str:

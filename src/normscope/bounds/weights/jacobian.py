@@ -25,6 +25,7 @@ from ...linalg.lanczos import lanczos
 from ...rules.local.local import flat
 from ..applied import Applied, behind, opened
 from ..evaluation import Certain, Change, Confirmer, Values, apart
+from ..lower import gradients
 
 FEW_OUTPUTS = 32
 """Up to this many outputs every row of the Jacobian is taken, and its norm is exact."""
@@ -138,8 +139,8 @@ class _Directions:
         for start, end in self._blocks(probes.shape[0]):
             if not self.search.budget.spend(len(probes)):
                 return
-            rows = [_pulled(output, leaves[start:end], probe) for probe in probes]
-            grads = _pulled(scalar, leaves[start:end]) if scalar is not None else (None,) * (end - start)
+            rows = [gradients(output, leaves[start:end], probe) for probe in probes]
+            grads = gradients(scalar, leaves[start:end]) if scalar is not None else (None,) * (end - start)
             for index in reversed(range(start, end)):
                 own = [row[index - start] for row in rows]
                 yield self.weights[index], _top(own, probes), _guess(grads[index - start])
@@ -165,16 +166,6 @@ class _Directions:
             end = start
 
 
-def _pulled(value: Tensor, leaves: Sequence[Tensor], along: Tensor | None = None) -> tuple[Tensor | None, ...]:
-    """Return gradients, or None where autograd has none to give."""
-    if not value.requires_grad:
-        return (None,) * len(leaves)
-    try:
-        return torch.autograd.grad(value, leaves, along, retain_graph=True, allow_unused=True)
-    except (RuntimeError, NotImplementedError):  # an operator without a derivative
-        return (None,) * len(leaves)
-
-
 def _top(rows: Sequence[Tensor | None], probes: Tensor) -> tuple[Guess, Tensor] | None:
     """Return the direction with the largest gain in the span of some rows of the Jacobian, and its image."""
     if any(row is None or not bool(torch.isfinite(row).all()) for row in rows):
@@ -198,7 +189,7 @@ def _refined(tail: Graph, weight: Tensor, start: Tensor, search: JacobianSearch)
     step = STEPS[0] * _size(weight)
 
     def pull(u: Tensor) -> Tensor:
-        [row] = _pulled(value, [leaf], u)
+        [row] = gradients(value, [leaf], u)
         return torch.zeros_like(weight) if row is None else row
 
     def normal(rows: Tensor) -> Tensor:

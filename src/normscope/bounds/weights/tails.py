@@ -179,29 +179,18 @@ def _range(value: Tensor) -> Range:
 
 def _fixed_factor(node: Node, fixed: Node) -> Effect | None:
     """Return the effect of a product or an attention of which all but one factor are constants, if it is one."""
-    if node.op in PRODUCTS and len(fixed.refs) == 1:
-        return _product(fixed)
-    if node.op is ATTENTION and len(fixed.refs) == 1 and isinstance(fixed.bound()["value"], Ref):
-        return _mixing(fixed)
-    return None
-
-
-def _product(node: Node) -> Effect | None:
-    """Stacks of matrices times a constant stack: the largest of their norms (the rules know single matrices)."""
-    [ref] = node.operands
-    constant = next(item for item in node.args[:2] if isinstance(item, Tensor))
-    if constant.ndim < 3 or len(ref.shape) < 2:
+    if len(fixed.refs) != 1:
         return None
-    return _stacked(node, constant)
-
-
-def _mixing(node: Node) -> Effect | None:
-    """Attention with fixed weights: linear in the values, with the norm of a head's weights."""
-    [ref] = node.operands
-    keys = ref.shape[-2]
-    unit = torch.eye(keys, dtype=torch.float64, device=node.device).expand(*ref.shape[:-2], keys, keys)
-    weights = node.evaluate([unit])
-    return _stacked(node, weights) if bool(torch.isfinite(weights).all()) else None
+    [ref] = fixed.operands
+    if node.op in PRODUCTS:  # stacks of matrices times a constant stack (the rules know single matrices)
+        constant = next(item for item in fixed.args[:2] if isinstance(item, Tensor))
+        return _stacked(fixed, constant) if constant.ndim >= 3 and len(ref.shape) >= 2 else None
+    if node.op is ATTENTION and isinstance(fixed.bound()["value"], Ref):  # linear in the values, the weights are fixed
+        keys = ref.shape[-2]
+        unit = torch.eye(keys, dtype=torch.float64, device=fixed.device).expand(*ref.shape[:-2], keys, keys)
+        weights = fixed.evaluate([unit])
+        return _stacked(fixed, weights) if bool(torch.isfinite(weights).all()) else None
+    return None
 
 
 def _stacked(node: Node, matrices: Tensor) -> Effect:

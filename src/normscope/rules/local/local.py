@@ -129,19 +129,12 @@ class CentredValue:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Two affine functions of the operands, entry by entry, that enclose the value: low <= value <= high.
-
-    Attributes:
-        low_slopes, low_offset, high_slopes, high_offset: of both.
-        swing: the least and the largest slope that the lower line of a single operand may have with the same offset,
-            where there is a choice: below a convex kink at zero every line between its two pieces will do.
-    """
+    """Two affine functions of the operands, entry by entry, that enclose the value: low <= value <= high."""
 
     low_slopes: tuple[Tensor, ...]
     low_offset: Tensor
     high_slopes: tuple[Tensor, ...]
     high_offset: Tensor
-    swing: tuple[Tensor, Tensor] | None = None
 
 
 @dataclass(frozen=True, slots=True)

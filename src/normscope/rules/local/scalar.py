@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...graph.ir import Node
-from ...theory.turning_points import TurningPoint
+from ...theory.activations import TurningPoint
 from .local import Builder, Enclosure, Lines, LocalForm, Primitive, diagonal_part
 
 Function = Callable[[Tensor], Tensor]
@@ -134,18 +134,7 @@ class Scalar(Primitive):
             torch.where(good, low - pad, -torch.inf),
             (torch.where(good, high_slope, 0.0),),
             torch.where(good, high + pad, torch.inf),
-            self._swing(x, good & bends_up, torch.where(good, low_slope, 0.0), a, b),
         )
-
-    def _swing(
-        self, x: Enclosure, bends_up: Tensor, slope: Tensor, a: Tensor, b: Tensor
-    ) -> tuple[Tensor, Tensor] | None:
-        """Return the slopes of lines through the origin below a convex kink there; None where there is no choice."""
-        single = len(self.turns) == 1 and isinstance(self.turns[0].at, float) and self.turns[0].period is None
-        if self.margin or self.wobble or self.jumps or not single or self.turns[0].at != 0.0:
-            return None
-        kink = bends_up & (x.low < 0) & (x.high > 0) & (self.function(torch.zeros_like(x.low)) == 0)
-        return torch.where(kink, a, slope), torch.where(kink, b, slope)
 
     def _bends(self, x: Enclosure) -> tuple[Tensor, Tensor]:
         """Say where the derivative is monotone over the interval: (it rises, it falls)."""
