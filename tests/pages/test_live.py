@@ -1,14 +1,19 @@
 """The page of runs that go on, in a real browser."""
 
 import json
+import math
 import threading
+from dataclasses import replace
 from http.client import HTTPConnection
 
 import pytest
 
+import normscope as ns
 from normscope.core.finding import Finding, Severity
 from normscope.monitor.log import LogWriter
 from normscope.pages.live import Followed, LiveServer, live_data
+from normscope.pages.run import run_document
+from normscope.report.html import to_html
 
 from ..monitor import logs
 from ..report.browser import Browser
@@ -97,6 +102,25 @@ def test_what_was_seen_is_not_sent_again(server, folders):
     assert json.loads(body)["runs"][0]["state"].startswith("Step 100.")
 
 
+def test_losses_of_validation_stand_beside_those_of_training_and_nan_is_told(tmp_path):
+    writer = LogWriter(tmp_path / "a")
+    logs.begin(writer, 2)
+    for step, loss in ((0, 1.0), (10, 0.5), (20, math.nan), (30, math.nan)):
+        writer.write("step", replace(logs.record(step, 2), loss=loss, metrics={}).to_json())
+        writer.write("metrics", {"step": step, "metrics": {"val_loss": 1.0 + step, "accuracy": 0.5}})
+    writer.close()
+    data = live_data([Followed(tmp_path / "a")], ["a"], ["Loss"], -math.inf, math.inf)
+    loss, accuracy = data["charts"]
+    assert [curve["name"] for curve in loss["curves"]] == ["training loss", "val_loss"]
+    assert [value for _, value in loss["curves"][0]["points"]] == [1.0, 0.5, "NaN", "NaN"]
+    assert [curve["name"] for curve in accuracy["curves"]] == ["accuracy"]
+    tiles = {name: (value, note) for name, value, note in data["runs"][0]["figures"]}
+    assert tiles["Loss"][0] == "nan"
+    assert tiles["val_loss"] == ("31", "best 1 at step 0")
+    assert data["runs"][0]["age"] >= 0
+    assert to_html(run_document(ns.Run(tmp_path / "a"))).count(">NaN</text>") == 2  # the wide and the narrow chart
+
+
 # ---- the log, read on
 
 
@@ -171,7 +195,13 @@ def test_the_page_updates_itself_while_the_run_goes_on(page, folders):
     writer = LogWriter(folders / "a")
     writer.write("step", logs.record(400, 3).to_json())
     alarm = Finding(
-        code="loss-spike", severity=Severity.ERROR, where="all", seen="It jumped.", why="", advice="", step=400
+        code="loss-spike",
+        severity=Severity.ERROR,
+        where="all",
+        seen="It jumped.",
+        why="",
+        advice="What to do.",
+        step=400,
     )
     writer.write("finding", alarm.to_json())
     writer.close()
@@ -179,7 +209,8 @@ def test_the_page_updates_itself_while_the_run_goes_on(page, folders):
     assert page.evaluate(POINTS) != before
     assert page.evaluate("document.querySelectorAll('figure[data-chart=loss] .happened').length") == 2
     assert "It jumped." in page.evaluate("document.querySelector('#alarms').textContent")
-    assert page.evaluate("document.querySelector('#state').textContent") == "live"
+    assert page.evaluate("document.querySelector('#state').textContent").startswith("live, last written")
+    assert "What to do." in page.evaluate("document.querySelector('#alarms').textContent")
 
 
 @pytest.mark.browser

@@ -53,6 +53,8 @@ def test_headline_figures_are_those_of_the_run(tmp_path):
         "Loss": run.records[-1].loss,
         "Product of the norms": run.records[-1].total["log10_printed"],
         "Folded product": run.records[-1].total["log10_folded"],
+        "Learning rate": 0.1,
+        "Steps a second": 10.0,
         "Alarms": 1,
         "Overhead": 0.0123,
     }

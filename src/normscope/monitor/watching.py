@@ -209,23 +209,25 @@ class Watch(Shown):
         """Watch another module instead, before the first forward is measured; `call` has one that has begun."""
         self._hooks.turn_to(model, call)
 
-    def observe(self, **figures: Tensor | float) -> None:
-        """Add figures of the present step, after its forward: `loss`, and others by their names.
+    def observe(self, loss: Tensor | float | None = None, **figures: Tensor | float) -> None:
+        """Add figures of the present step, after its forward: the loss, and others by their names.
 
         Call it at every step: the records have mean, least and largest of all losses since the one before. Nothing is
         read from the device; a figure there costs one small copy.
 
         Args:
-            **figures: each a tensor with one entry, or a number. Of several losses in one step (accumulated gradients)
-                the mean is kept, less those that no gradient came from (batches left out); of the runs of a closure the
-                first. Of other figures, `accuracy` say, a record has the mean since the one before.
+            loss: a tensor with one entry, or a number. Of several losses in one step (accumulated gradients) the mean
+                is kept, less those that no gradient came from (batches left out); of the runs of a closure the first.
+            **figures: likewise. Of these, `accuracy` say, a record has the mean since the one before.
 
         Raises:
             InputError: one is something else.
 
         Example:
-            `run.observe(loss=loss, accuracy=(output.argmax(1) == y).float().mean())`
+            `run.observe(loss, accuracy=(output.argmax(1) == y).float().mean())`
         """
+        if loss is not None or not figures:  # nothing at all is refused as a loss that is no number
+            figures["loss"] = loss  # type: ignore[assignment]
         for name, value in figures.items():
             check_figure(name, value)
         self._hooks.observe(figures)

@@ -7,6 +7,7 @@ import math
 import os
 import secrets
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from http import HTTPStatus
@@ -21,19 +22,22 @@ from ..monitor.log import FILE, LogReading, read_line
 from ..monitor.run import Run
 from ..report.document import Curve, Curves
 from ..report.html import live_page
-from ..report.words import CUT_CAPTION_LETTERS, MAX_CURVES, MAX_ROWS, cut_text, left_out, listed, visible
+from ..report.words import CUT_CAPTION_LETTERS, MAX_CURVES, MAX_ROWS, cut_text, format_cell, left_out, listed, visible
 from .run import (
     MOST,
     PARTS,
     PRODUCTS,
     READING_THE_PRODUCTS,
+    READING_THE_STEPS,
     LayerPicture,
     Points,
+    figures,
     headline,
     loss_courses,
     marks,
     metric_names,
     total_curves,
+    validation_losses,
     verdict_of,
     view_curves,
 )
@@ -42,6 +46,7 @@ HISTOGRAMS = "Histograms"
 TOTALS: dict[str, tuple[tuple[str, str, Callable[[Run], dict[str, Points]]], ...]] = {
     "Loss": (("loss", "Loss by step", loss_courses),),
     "Rates and products": (
+        ("step", "How far one step moves the weights", lambda run: {"one step": run.total("log10_step")}),
         ("lr", "Learning rate", lambda run: {"lr": run.total("lr")}),
         ("products", "Product of what all layers can do", lambda run: {n: run.total(q) for q, n in PRODUCTS}),
         ("gradient", "Size of the whole gradient", lambda run: {"gradient": run.total("log10_gradient")}),
@@ -53,7 +58,9 @@ AXES = {
     "lr": "learning rate",
     "products": "log10 of the product",
     "gradient": "log10 of the norm",
+    "step": "log10 of the update over the weight",
 }
+CAPTIONS = {"products": READING_THE_PRODUCTS, "step": READING_THE_STEPS}
 
 
 class Followed:
@@ -73,6 +80,14 @@ class Followed:
         self.broken: str | None = None
         self.version = 0
         self.refresh()
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the log was last written to; None if the run has ended."""
+        try:
+            return None if self.run.ended is not None else max(time.time() - self._file.stat().st_mtime, 0.0)
+        except OSError:  # it was taken away
+            return None
 
     def refresh(self) -> None:
         """Read what has been written since the last time; a log that was started anew is read from the start."""
@@ -108,13 +123,18 @@ def live_data(
     return {
         "version": version(runs),
         "runs": [
-            {"name": _text(name), "state": _text(f.broken or _state(f.run)), "verdict": _text(verdict_of(f.run))}
+            {
+                "name": _text(name), "state": _text(f.broken or _state(f.run)), "verdict": _text(verdict_of(f.run)),
+                "age": f.age,
+                "figures": [[_text(x.label), format_cell(x.value, x.kind), _text(x.note)] for x in figures(f.run)],
+            }
             for f, name in zip(runs, names, strict=True)
         ],
         "alarms": [
             {
                 "run": index, "step": finding.step, "level": finding.severity.value, "code": _text(finding.code),
-                "where": _text(finding.where), "seen": _text(finding.seen),
+                "where": _text(finding.where), "seen": _text(finding.seen), "why": _text(finding.why),
+                "advice": _text(finding.advice),
             }
             for index, followed in enumerate(runs)
             for finding in followed.run.findings[:MAX_ROWS]
@@ -151,7 +171,10 @@ def _charts(runs: Sequence[Run], part: str) -> Iterator[dict[str, Any]]:
     """Yield the charts of a part of the page: those of the whole network, then those of its layers."""
     totals = list(TOTALS.get(part, ()))
     if part == "Loss":  # the user's own figures are shown with the loss
-        for name in dict.fromkeys(name for run in runs for name in metric_names(run)[:MOST]):
+        of_validation = {name for run in runs for name in validation_losses(run)}  # these are with the loss
+        for name in dict.fromkeys(
+            name for run in runs for name in metric_names(run)[:MOST] if name not in of_validation
+        ):
             totals.append((f"metric {_text(name)}", name, lambda run, name=name: {name: run.total(name)}))  # type: ignore[misc]
     for key, title, courses in totals:
         yield from _total_chart(runs, part, key, title, courses)
@@ -174,7 +197,7 @@ def _total_chart(
         {f"{index} {name}": points for (index, name), points in by_curve.items()},
         title=title,
         axis=AXES.get(key, title),
-        caption=READING_THE_PRODUCTS if key == "products" else "",
+        caption=CAPTIONS.get(key, ""),
         logarithmic=key in ("loss", "lr"),
     )
     if joined is not None:
@@ -228,9 +251,9 @@ def _text(value: str) -> str:
     return visible(cut_text(value, CUT_CAPTION_LETTERS))
 
 
-def _plain(value: float) -> float | str | None:
-    """Return a number as JSON can hold it: NaN becomes null, infinities become strings."""
-    return None if math.isnan(value) else value if math.isfinite(value) else "inf" if value > 0 else "-inf"
+def _plain(value: float) -> float | str:
+    """Return a number as JSON can hold it: NaN and infinities become strings."""
+    return "NaN" if math.isnan(value) else value if math.isfinite(value) else "inf" if value > 0 else "-inf"
 
 
 HOST = "127.0.0.1"

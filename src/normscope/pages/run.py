@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..diagnosis.verdict import verdict
+from ..monitor.alarms.validation import LOSS_NAME
 from ..monitor.observed import OF_LOSSES
 from ..monitor.probes.updates import HISTOGRAM_BINS
 from ..monitor.record import Kind as LayerKind
@@ -150,6 +151,10 @@ PRODUCTS = (
     ("log10_constants", "constants of the normalizers"),
     ("log10_folded", "folded: weights with their normalizers"),
 )
+READING_THE_STEPS = (
+    "The size of one update over that of the weights it changes, of some entries of each parameter. About -3 is usual; "
+    "far below that nothing is learned, far above it what was learned is thrown away."
+)
 READING_THE_PRODUCTS = (
     "The product of the operator norms as papers print it, the product of the normalizers' constants on the batch, and "
     "the product with every weight folded into the normalizer behind it. Where the first two move against each other "
@@ -185,7 +190,14 @@ def _full(run: Run) -> list[Block]:
         Figures(items=tuple(figures(run))),
         *([] if first is None else [first]),
         *_alarms(run),
-        *part("Rates and products", lr_curves(run), product_curves(run), *metric_curves(run), folded=True),
+        *part(
+            "Rates and products",
+            step_curves(run),
+            lr_curves(run),
+            product_curves(run),
+            *metric_curves(run),
+            folded=True,
+        ),
         *(
             block
             for heading, term, views in PARTS
@@ -249,6 +261,15 @@ def figures(run: Run) -> Iterator[Figure]:
         first, last, least, _ = ends(loss)
         note = f"first {first:.4g}, least {math.nan if least is None else least:.4g}"
         yield Figure(label="Loss", value=last, kind="number", note=note)
+    for name in validation_losses(run)[:1]:
+        course = run.total(name)
+        best = min(course, key=lambda point: (math.isnan(point[1]), point[1]))
+        yield Figure(label=name, value=course[-1][1], kind="number", note=f"best {best[1]:.4g} at step {best[0]:,}")
+    if run.records and run.records[-1].lr:
+        yield Figure(label="Learning rate", value=run.records[-1].lr[0], kind="number", note="at the last record")
+    speed = steps_per_second(run)
+    if speed is not None:
+        yield Figure(label="Steps a second", value=speed, kind="number", note="over the last records")
     for quantity, label in (("log10_printed", "Product of the norms"), ("log10_folded", "Folded product")):
         course = run.total(quantity)
         if course:
@@ -256,6 +277,19 @@ def figures(run: Run) -> Iterator[Figure]:
     yield Figure(label="Alarms", value=len(run.findings), kind="count", note=tally(run.findings))
     if run.ended is not None:
         yield Figure(label="Overhead", value=run.ended.overhead, kind="percent", note="of the time, for watching")
+
+
+SPEED_RECORDS = 20
+"""How many of the last records tell how fast a run is."""
+
+
+def steps_per_second(run: Run) -> float | None:
+    """Return how many steps a run took a second over its last records; None where they do not tell."""
+    if len(run.records) < 2:
+        return None
+    first, last = run.records[-SPEED_RECORDS:][0], run.records[-1]
+    steps, seconds = last.step - first.step, last.seconds - first.seconds
+    return steps / seconds if steps > 0 and seconds > 0 else None
 
 
 def steps_taken(run: Run) -> int:
@@ -318,16 +352,24 @@ def loss_curves(run: Run) -> Curves | None:
 
 
 def loss_courses(run: Run) -> dict[str, Points]:
-    """Return the mean, least and largest loss between two records; the losses themselves if each record has one."""
-    courses: dict[str, Points] = {name: run.total(f"loss_{name}") for name in ("mean", "least", "largest")}
-    if not courses["mean"] or courses["least"] == courses["largest"]:
-        courses = {"loss": run.total("loss")}
-    return courses
+    """Return the losses of training (mean, least and largest between two records) and those of validation."""
+    mean, least, largest = (run.total(f"loss_{name}") for name in ("mean", "least", "largest"))
+    courses: dict[str, Points] = {name: run.total(name) for name in validation_losses(run)}
+    if not mean or least == largest:
+        return {"training loss": run.total("loss"), **courses}
+    if courses:  # two curves are compared more easily than four
+        return {"training loss, mean": mean, **courses}
+    return {"training loss, mean": mean, "least": least, "largest": largest}
+
+
+def validation_losses(run: Run) -> list[str]:
+    """Return the names of the losses that the training loop logged of other data."""
+    return [name for name in metric_names(run) if LOSS_NAME.search(name.lower())]
 
 
 def metric_curves(run: Run) -> list[Block | None]:
     """Return a picture of every figure that the training loop logged beside the loss, up to `MOST` of them."""
-    names = metric_names(run)
+    names = [name for name in metric_names(run) if name not in validation_losses(run)]  # those are with the loss
     more = left_out(len(names), MOST, "logged figure")
     return [
         *(total_curves({name: run.total(name)}, title=name, axis=name, marks=marks(run)) for name in names[:MOST]),
@@ -353,6 +395,18 @@ def lr_curves(run: Run) -> Curves | None:
     if all(len({value for _, value in points}) < 2 for points in courses.values()):
         return None
     return total_curves(courses, title="Learning rate", axis="learning rate", marks=marks(run), logarithmic=True)
+
+
+def step_curves(run: Run) -> Curves | None:
+    """Return how far a step moves the weights, over their size."""
+    return total_curves(
+        {"one step": run.total("log10_step")},
+        title="How far one step moves the weights",
+        term="update to weight ratio",
+        axis="log10 of the update over the weight",
+        caption=READING_THE_STEPS,
+        marks=marks(run),
+    )
 
 
 def product_curves(run: Run) -> Curves | None:

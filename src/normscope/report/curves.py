@@ -282,13 +282,18 @@ def _steps(curves: Curves, frame: Frame) -> Iterator[str]:
 
 
 def _curve(curves: Curves, number: int, frame: Frame) -> str:
-    """Return one group with the curve's line, its lone points and its infinite values."""
+    """Return one group with the curve's line, its lone points and its infinite or NaN values."""
     curve = curves.curves[number]
     kind = colour(curve, number)
     dotted = sum(len(other.points) for other in curves.curves) <= DOTTED
     pieces: list[list[tuple[float, float]]] = [[]]
     drawn: list[str] = []
+    broken = False  # whether the value before was NaN: of several in a row, the first is marked
     for x, value in curve.points:
+        if math.isnan(value) and not broken:
+            px, py = frame.point(frame.along(x), frame.height)
+            drawn.append(tag("text", "NaN", class_=f"nan {kind}", x=px, y=py + 11, text_anchor="middle"))
+        broken = math.isnan(value)
         if not math.isfinite(value):
             pieces.append([])
             if math.isinf(value):

@@ -46,6 +46,8 @@ WORDS = {
     "log10": "An exponent of ten: 2 stands for 100, -1 for 0.1. Products of many layers would not fit into numbers.",
     "effective learning rate": "The learning rate over the squared norm of a weight whose scale has no effect: how far "
     "a step turns it.",
+    "update to weight ratio": "The size of one step of the optimizer over the size of the weights that it changes. "
+    "Trainings that go well have about a thousandth.",
     "bracket": "A number that is known to lie between a lower side and an upper side. The lower side has a witness "
     "that attains it; the upper side has evidence, and a reason where it is infinite.",
     "witness": "What attains the lower side of a bracket: a vector that a linear map stretches by so much, or two "
@@ -107,6 +109,7 @@ USED = {
     "sharpness": "geometry.md#curvature",
     "log10": "json.md#audits",
     "effective learning rate": "watching.md#what-is-measured",
+    "update to weight ratio": "watching.md#what-is-measured",
     "bracket": "json.md#brackets-over-data",
     "witness": "certificates.md#lower-sides-and-rounding",
     "scope": "domain.md#where-the-data-lives",

@@ -1,7 +1,8 @@
 "use strict";
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
-  const WIDTH = 900, HEIGHT = 260, LEFT = 62, RIGHT = 16, TOP = 16, BOTTOM = 34;
+  let WIDTH = 900; // of a chart in its own units: fewer on a small screen, so that its letters stay legible
+  const HEIGHT = 260, LEFT = 62, RIGHT = 16, TOP = 16, BOTTOM = 34;
   const at = (id) => document.getElementById(id);
   // Every text is set as text, never as markup: names come from models and files.
   const make = (tag, attributes = {}, ...children) => {
@@ -43,10 +44,12 @@
     return found;
   };
   const colour = (curve) => (state.data.runs.length > 1 ? `s${curve.run % 6}` : curve.depth === null ? `s${curve.number % 6}` : `d${Math.min(Math.floor(curve.depth * 10), 9)}`);
+  // The curves of one of several runs share its colour: those behind its first are dashed.
+  const dash = (curve) => (curve.second && state.data.runs.length > 1 ? "line faint" : "line");
   const wanted = (curve) => !state.hidden.has(curve.run) && (curve.depth === null || curve.name.toLowerCase().includes(state.layers));
 
   const draw = (chart) => {
-    const curves = chart.curves.map((curve, number) => ({ ...curve, number })).filter(wanted).map((curve) => ({ ...curve, points: smooth(curve.points) }));
+    const curves = chart.curves.map((curve, number) => ({ ...curve, number, second: curve.depth === null && chart.curves.findIndex((other) => other.run === curve.run) < number })).filter(wanted).map((curve) => ({ ...curve, points: smooth(curve.points) }));
     const points = curves.flatMap((curve) => curve.points);
     const values = [...points.map((p) => p[1]), ...chart.rules.map((r) => r[1])].filter((y) => typeof y === "number");
     const figure = make("figure", { "data-chart": chart.id }, make("h3", {}, chart.title));
@@ -68,7 +71,7 @@
       svg.append(make("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: py(y), y2: py(y) }));
       svg.append(make("text", { x: LEFT - 6, y: py(y) + 4, "text-anchor": "end" }, short(y)));
     }
-    for (const x of ticks(low, high, 8)) {
+    for (const x of ticks(low, high, WIDTH < 600 ? 4 : 8)) {
       if (!Number.isInteger(x)) continue;
       svg.append(make("text", { x: px(x), y: HEIGHT - 14, "text-anchor": "middle" }, x.toLocaleString("en")));
     }
@@ -79,17 +82,19 @@
     }
     for (const curve of curves) {
       const group = make("g", { class: `curve ${colour(curve)}`, "data-run": curve.run, "data-name": curve.name });
-      let path = "", down = false;
+      let path = "", down = false, broken = false;
       for (const [x, y] of curve.points) {
         const inside = typeof y === "number" && x >= low && x <= high;
         if (inside) path += `${down ? "L" : "M"}${px(x).toFixed(1)} ${py(y).toFixed(1)}` + (down ? "" : "l0 0");
-        else if (typeof y === "string" && x >= low && x <= high) {
+        else if (y === "NaN" && x >= low && x <= high) {
+          if (!broken) group.append(make("text", { class: "nan", x: px(x), y: TOP + 11, "text-anchor": "middle" }, "NaN"));
+        } else if (typeof y === "string" && x >= low && x <= high) {
           const edge = y === "inf" ? TOP : HEIGHT - BOTTOM;
           group.append(make("circle", { class: "infinite", cx: px(x), cy: edge, r: 3 }));
         }
-        down = inside;
+        [down, broken] = [inside, y === "NaN"];
       }
-      group.append(make("path", { class: "line", d: path }));
+      group.append(make("path", { class: dash(curve), d: path }));
       svg.append(group);
     }
     for (const mark of marks) {
@@ -112,7 +117,7 @@
     const list = make("ul", { class: "legend" });
     if (several && curves.length > 12) return list; // the colours are those of the runs, which stand above
     for (const curve of curves) {
-      const line = make("svg", { class: `swatch ${colour(curve)}`, viewBox: "0 0 22 14", width: 22, height: 14, "aria-hidden": "true" }, make("path", { class: "line", d: "M1 7H21" }));
+      const line = make("svg", { class: `swatch ${colour(curve)}`, viewBox: "0 0 22 14", width: 22, height: 14, "aria-hidden": "true" }, make("path", { class: dash(curve), d: "M1 7H21" }));
       list.append(make("li", {}, line, make("span", { class: "names" }, label(curve))));
     }
     if (curves.length <= 12) return list;
@@ -147,7 +152,7 @@
       const near = curves.flatMap((curve) => {
         let best = null;
         for (const p of curve.points) if (!best || Math.abs(p[0] - here) < Math.abs(best[0] - here)) best = p;
-        return best && best[1] !== null ? [[label(curve), best]] : [];
+        return best ? [[label(curve), best]] : [];
       });
       if (!near.length) return;
       const shown = near.slice(0, 8).map(([name, p]) => `${name}: ${short(p[1])}`);
@@ -191,6 +196,7 @@
   const show = () => {
     const data = state.data;
     if (!data || state.dragging) return;
+    WIDTH = Math.max(360, Math.min(900, at("parts").clientWidth || 900));
     at("runs").replaceChildren(...data.runs.map((run, index) => {
       const box = make("input", { type: "checkbox" });
       box.checked = !state.hidden.has(index);
@@ -201,10 +207,14 @@
       const swatch = make("svg", { class: `swatch s${index % 6}`, viewBox: "0 0 22 14", width: 22, height: 14, "aria-hidden": "true" }, make("path", { class: "line", d: "M1 7H21" }));
       return make("li", {}, make("label", {}, box, ...(data.runs.length > 1 ? [swatch] : []), make("b", {}, run.name), make("span", {}, ...prose(`${run.state} ${run.verdict}`))));
     }));
+    const tiles = data.runs.length > 1 ? [] : data.runs[0].figures.map(([name, value, note]) => make("div", {}, make("dt", {}, name), make("dd", {}, value, make("small", {}, ...prose(note)))));
+    at("figures").replaceChildren(...tiles);
     at("alarms").replaceChildren(...data.alarms.filter((alarm) => !state.hidden.has(alarm.run)).map((alarm) => {
       const place = [data.runs.length > 1 ? data.runs[alarm.run].name : "", alarm.step === null ? "" : `step ${alarm.step.toLocaleString("en")}`].filter(Boolean).join(", ");
       const head = make("div", { class: "head" }, make("span", { class: "level" }, alarm.level), make("strong", {}, ...prose(alarm.seen)), make("span", { class: "where" }, alarm.where), make("span", { class: "code" }, alarm.code));
-      return make("div", { class: `notice ${alarm.level}` }, make("span", { class: "where" }, place), " ", head);
+      const lines = [["why it matters", alarm.why], ["what to do", alarm.advice]].filter(([, text]) => text);
+      const more = make("dl", {}, ...lines.flatMap(([name, text]) => [make("dt", {}, name), make("dd", {}, ...prose(text))]));
+      return make("div", { class: `notice ${alarm.level}` }, make("span", { class: "where" }, place), " ", head, more);
     }));
     for (const part of data.parts) {
       let box = [...at("parts").children].find((node) => node.dataset.part === part);
@@ -245,6 +255,14 @@
   at("reset").addEventListener("click", () => zoom(null, null));
   at("controls").addEventListener("submit", (event) => event.preventDefault());
 
+  // The server says how old the last record was when it answered; since then time has passed here.
+  const age = () => {
+    const ages = state.data.runs.filter((run) => run.age !== null).map((run) => run.age);
+    if (!ages.length) return "ended";
+    const seconds = Math.round(Math.min(...ages) + (performance.now() - state.answered) / 1000);
+    return `live, last written ${seconds < 120 ? `${seconds} s` : `${Math.round(seconds / 60)} min`} ago`;
+  };
+
   // Ask again a second after the last answer, later if answers take long; nothing is asked while nobody looks.
   let timer = null, asking = false, again = false;
   const ask = async () => {
@@ -262,13 +280,14 @@
       if (!answer.ok) throw new Error(answer.status);
       if (answer.status === 200) {
         state.data = await answer.json();
+        state.answered = performance.now();
         state.version = state.data.version;
         query.delete("seen");
         state.asked = query.toString();
         show();
       }
       at("state").className = "";
-      at("state").textContent = "live";
+      at("state").textContent = age();
     } catch {
       at("state").className = "lost";
       at("state").textContent = "the server does not answer: what is shown is the last that was known";
@@ -278,6 +297,7 @@
     again = false;
     timer = setTimeout(() => (document.hidden ? 0 : ask()), pause);
   };
+  addEventListener("resize", () => show());
   document.addEventListener("visibilitychange", () => document.hidden || ask());
   ask();
 })();
