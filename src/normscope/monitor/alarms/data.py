@@ -73,7 +73,7 @@ SAME_RECORDS = 3
 MIN_LABELS = 8
 """Labels in a batch that are enough to expect two classes."""
 FEW_LABELS, MANY_LABELS = 60, 500
-"""Labels of one class in a row that are no chance: where there are many classes, and of two, one of which may be rare."""
+"""Labels of one class in a row that are no chance: of many classes, and of two, one of which may be rare."""
 MOVED_ERRORS = 4.0
 """Standard errors by which the mean label of batches moves, at the median, where they are not drawn at random."""
 

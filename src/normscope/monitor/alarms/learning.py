@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from statistics import median
+from statistics import fmean, median, stdev
 from typing import Any
 
 from ...core.finding import Finding, Severity
@@ -142,7 +142,7 @@ def weights_put_back(history: History) -> Iterator[Finding]:
 NO_BETTER = Alarm(
     code="no-better-than-constant",
     seen="After {steps:,} steps the loss is {own:figure} and does not fall; one constant output would have "
-    "{constant:figure}. The weights have moved, and outputs depend on the inputs.",
+    "at most {constant:figure}. The weights have moved, and outputs depend on the inputs.",
     why="The model does no better than guessing: what it puts out is worth no more than a constant that knows how "
     "often each target comes.{more}",
     advice="Look whether labels belong to their inputs (shuffled apart, a wrong index), whether inputs reach the "
@@ -167,8 +167,9 @@ STAYS_STEPS, NOTED_STEPS = 100, 300
 """Steps without any progress before that is said of outputs that were compared with a constant, and of any loss."""
 MIN_PATH = 0.3
 """The lengths of all steps, over the size of the weights, that should have led somewhere."""
-NO_BETTER_SHARE = 0.985
-"""The loss over that of the best constant, less twice its error: noise leaves less to learn in some healthy runs."""
+NO_BETTER_SHARE = 0.995
+"""The loss, less three times its error, over that of the best constant: in healthy runs too there may be little to
+learn, and a text that is almost random is learned to 0.98."""
 STILL_FALLING_SHARE = 0.02
 """The fall of the loss between the third and the last quarter of a run, over the loss, that may hide in the noise."""
 INPUTS_USED_SHARE = 0.03
@@ -201,13 +202,13 @@ def loss_stays(history: History) -> Iterator[Finding]:
         )
         return
     words: dict[str, Any] = {"steps": history.step, "more": _other_causes(history)}
-    constant = _loss_of_constant(history)
-    if constant is not None:
+    bound = _bound_loss_of_constant(history)
+    if bound is not None:
         level, fall, error = _measure_progress(history, history.step - begun)
         certain = 2 * error <= STILL_FALLING_SHARE * level and fall <= 2 * error
         moved = begun * 10.0 ** median(sizes) >= MIN_PATH
-        if certain and moved and level - 2 * error >= NO_BETTER_SHARE * constant:
-            yield NO_BETTER.at(history.step, words=words, own=level, constant=constant)
+        if certain and moved and level - 3 * error >= NO_BETTER_SHARE * bound:
+            yield NO_BETTER.at(history.step, words=words, own=level, constant=bound)
     elif begun >= NOTED_STEPS and start > 0.0 and now >= FLAT_SHARE * start and not _had_learned(history):
         yield LOSS_STAYS.at(history.step, words=words, loss=now, loss_first=start)
 
@@ -231,8 +232,8 @@ LARGE_INPUT = 30.0
 """The root mean square of inputs that were not scaled: 0 to 255, amounts of money."""
 
 
-def _loss_of_constant(history: History) -> float | None:
-    """Return the loss that the best constant output has, in the units of the loss that is observed.
+def _bound_loss_of_constant(history: History) -> float | None:
+    """Return what the best constant output has for a loss at most, in the units of the loss that is observed.
 
     None where that says nothing: the loss has other terms, outputs hardly depend on the inputs yet, or targets are too
     few for their frequencies.
@@ -249,7 +250,9 @@ def _loss_of_constant(history: History) -> float | None:
     constants = [constant for _, constant, _, _ in rows]
     if min(constants) <= 1e-6 or max(factors) - min(factors) > 1e-3 * abs(median(factors)):
         return None
-    return median(factors) * sum(constants) / len(constants)
+    kinds = history.records[-1].total.get("outputs_kinds")
+    limit = math.inf if kinds is None else math.log(kinds)  # that of all classes alike
+    return median(factors) * min(fmean(constants) + 2 * stdev(constants) / math.sqrt(len(constants)), limit)
 
 
 TARGETS_PER_CLASS = 3

@@ -243,7 +243,7 @@ def _measure_squares(function: Any) -> Tensor | None:
     own, constant = (output - target).square().mean(), target.var(0, correction=1).mean()
     nothing = own.new_full((), torch.nan)
     figures = _pack(own, constant, target.reshape(-1), torch.ones_like(target.reshape(-1)), nothing, output)
-    figures[2:4] = torch.nan  # targets are no labels
+    figures[2:4] = figures[-1] = torch.nan  # targets are no labels
     return figures
 
 
