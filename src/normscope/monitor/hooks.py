@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from types import FrameType
 from typing import Any
 from weakref import WeakMethod, ref
@@ -371,7 +372,8 @@ class WeakHook:
         return None if method is None else method(*args)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return WeakHook, ()
+        # a saved model is loaded where there is no Normscope too: a callable of Python's own that does nothing
+        return getattr, (nullcontext(), "__exit__")
 
     def __deepcopy__(self, memo: Any) -> WeakHook:
         module = None if self._module is None else self._module()
