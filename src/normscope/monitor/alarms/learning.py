@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean, median, stdev
 from typing import Any
@@ -56,7 +56,10 @@ def rate_decayed(history: History) -> Iterator[Finding]:
     if low is None or low.step == 0 or now is None or not start or not losses.recent:
         return
     passed = history.step - low.step
-    if passed >= max(PLAIN_STEPS, ENDED_TIME_SHARE * history.step) and now > FITTED_SHARE * start:
+    if passed < max(PLAIN_STEPS, ENDED_TIME_SHARE * history.step) or now <= FITTED_SHARE * start:
+        return
+    _, fall, error = _measure_progress([r for r in history.records if r.step <= low.step], 0)
+    if not fall <= 2 * error:  # it still fell when the rate went: else a schedule has waited for the plateau
         words = {"since": low.step}
         rate = max(history.records[-1].lr)
         yield RATE_DECAYED.at(history.step, words=words, peak=history.peak_lr, lr=rate, loss=now, loss_first=start)
@@ -99,8 +102,9 @@ WEIGHTS_PUT_BACK = Alarm(
     advice="Look for code that copies weights back between steps: averaged weights (EMA) that are swapped in and never "
     "out, load_state_dict inside of the loop, a reset of parameters.",
 )
-LASTING_SHARE_LOG10 = -1.5
-"""log10 of the way between two records over that of one step: steps that oscillate still leave more than this."""
+LASTING_SHARE_LOG10, OSCILLATING_SHARE_LOG10 = -1.5, -3.0
+"""log10 of the way between two records over that of one step: of a run that learns nothing, and of one that has learned
+and whose steps may oscillate."""
 
 
 def weights_still(history: History) -> Iterator[Finding]:
@@ -116,6 +120,9 @@ def weights_still(history: History) -> Iterator[Finding]:
     if gradient is None or gradient == -math.inf or not math.isfinite(max(steps)):
         return  # there is no gradient: that has an alarm of its own
     flat = history.step >= STILL_FLAT_STEPS and _is_flat(history)
+    own, constant = (records[-1].total.get(f"outputs_{name}") for name in ("own", "constant"))
+    if own is not None and constant is not None and own < constant / 2:
+        return  # it is fitted: gradients are small for a good reason
     if max(steps) <= (STILL_FLAT_LOG10 if flat else STILL_LOG10):
         relative = gradient + (records[-1].total.get("log10_weight") or 0.0)
         loss = records[-1].total.get("outputs_own") or _mean_loss(records[-1])
@@ -131,7 +138,8 @@ def weights_put_back(history: History) -> Iterator[Finding]:
     pairs = [(r.total.get("log10_step"), r.total.get("log10_drift")) for r in records[1:]]
     if not records or history.step - records[0].step < PLAIN_STEPS:
         return
-    if all(a is not None and b is not None and a > -12.0 and b < a + LASTING_SHARE_LOG10 for a, b in pairs):
+    limit = OSCILLATING_SHARE_LOG10 if _had_learned(history) else LASTING_SHARE_LOG10
+    if all(a is not None and b is not None and a > -12.0 and b < a + limit for a, b in pairs):
         step, drift = pairs[-1]
         words = {"steps": history.step - history.records[-2].step}
         yield WEIGHTS_PUT_BACK.at(history.step, words=words, log10_step=step, log10_drift=drift)
@@ -204,7 +212,7 @@ def loss_stays(history: History) -> Iterator[Finding]:
     words: dict[str, Any] = {"steps": history.step, "more": _other_causes(history)}
     bound = _bound_loss_of_constant(history)
     if bound is not None:
-        level, fall, error = _measure_progress(history, history.step - begun)
+        level, fall, error = _measure_progress(history.records, history.step - begun)
         certain = 2 * error <= STILL_FALLING_SHARE * level and fall <= 2 * error
         moved = begun * 10.0 ** median(sizes) >= MIN_PATH
         if certain and moved and level - 3 * error >= NO_BETTER_SHARE * bound:
@@ -261,15 +269,15 @@ MIN_CONSTANTS, MANY_CONSTANTS = 4, 30
 """Batches of which the loss of a constant is the mean, at least and at most."""
 
 
-def _measure_progress(history: History, begin: int) -> tuple[float, float, float]:
+def _measure_progress(records: Sequence[Record], begin: int) -> tuple[float, float, float]:
     """Return the mean loss of the last half of the steps since one, how far it fell there, and the error of that.
 
     The half is taken in two parts. The deviation of single losses follows from the range of those of a record, which
     has 2 sqrt(log n) deviations, or more, for n losses.
     """
-    quarter = (history.step - begin) / 4
+    quarter = (records[-1].step - begin) / 4
     parts: list[list[tuple[float, float, float]]] = [[], []]
-    for record in history.records:
+    for record in records:
         mean, low, high = (record.metrics.get(f"loss_{name}") for name in ("mean", "least", "largest"))
         count = record.metrics.get("loss_count", 0.0)
         if record.step > begin + 2 * quarter and mean is not None and low is not None and high is not None and count:
@@ -409,7 +417,7 @@ STRONG_DROPOUT = Alarm(
     why="So little is left that the output is mostly noise: nothing can be learned through it.",
     advice="Lower dropout to 0.1 to 0.5: p is the share that is removed, not the one that is kept.",
 )
-STRONG_DROPOUT_SHARE = 0.85
+STRONG_DROPOUT_SHARE = 0.9
 """The share that is removed; the strongest in use is 0.8, of inputs."""
 
 

@@ -33,7 +33,8 @@ FIGURES = (
 - `own`: the loss of the batch, without factors; `constant`: that of the best constant output, estimated without bias.
 - `label_low`, `label_high`: the least and the largest label; `classes`: how many there are in the batch.
 - `label_mean`, `label_error`: the mean of the labels and its standard error; `samples`: how many there are.
-- `differ`: the standard deviation of the outputs over the samples, over their root mean square.
+- `differ`: the standard deviation of the outputs over the samples, over their root mean square; of a squared error
+  over the deviation of the targets.
 - `kinds`: how many classes there may be.
 """
 
@@ -42,6 +43,8 @@ SWITCHES = {"ReluBackward": "off", "TanhBackward": "saturated", "SigmoidBackward
 """Activations whose outputs autograd keeps, and what is measured of them."""
 MAX_GRAPH_NODES, MAX_SWITCHES = 4000, 64
 """How much of the graph of a loss is walked through, and how many activations are looked at."""
+MIN_VALUES_PER_UNIT = 16
+"""Values of a unit in a batch from which it is seen whether it is ever on."""
 MAX_SWITCH_ENTRIES = 1 << 16
 """Entries of an activation that are looked at, of the first samples."""
 SATURATED_DISTANCE = 0.01
@@ -132,7 +135,8 @@ def _read_activations(root: Any) -> Iterator[tuple[str, Tensor, list[int]]]:
         what = next((word for prefix, word in SWITCHES.items() if name.startswith(prefix)), None)
         if what is not None and depth:
             made = node._saved_result.detach()
-            if made.ndim > 1 and len(made) > 1:
+            units = made.shape[1 if made.ndim == 4 else -1]
+            if made.ndim > 1 and made.numel() >= MIN_VALUES_PER_UNIT * units:
                 count += 1
                 yield what, _measure_switch(name, made), _parameters_before(node)
         holds = any(inner is not None and hasattr(inner, "variable") for inner, _ in node.next_functions)
@@ -244,6 +248,7 @@ def _measure_squares(function: Any) -> Tensor | None:
     nothing = own.new_full((), torch.nan)
     figures = _pack(own, constant, target.reshape(-1), torch.ones_like(target.reshape(-1)), nothing, output)
     figures[2:4] = figures[-1] = torch.nan  # targets are no labels
+    figures[-2] = (output.var(0, correction=1).mean() / constant.clamp(min=1e-30)).sqrt()  # their mean may be large
     return figures
 
 
