@@ -462,7 +462,7 @@ class Cut(nn.Module):
         return self.head(code.detach() if self.cut else code)  # type: ignore[no-any-return]
 
 
-@fault("mlp", causes="gradient-cut", layers="encoder", remedies="keep-gradient reattach", other_harm="Random features.")
+@fault("mlp", causes="gradient-cut", layers="encoder", remedies="keep-gradient", other_harm="Random features.")
 def encoder_detached(broken: bool, watch: Watch, steps: int = 100) -> float:
     """A `detach()` from a debugging session."""
     torch.manual_seed(0)
@@ -471,7 +471,26 @@ def encoder_detached(broken: bool, watch: Watch, steps: int = 100) -> float:
     return accuracy(model, data)
 
 
-@fault("conv", causes="normalizer-too-few-samples", remedies="larger-batch other-normalizer")
+@fault("transformer", causes="attention-collapse", remedies="scale-attention initialise rescale-layer")
+def attention_without_a_scale(broken: bool, watch: Watch, steps: int = 150) -> float:
+    """Queries and keys that begin far too large: each row looks at one token."""
+    torch.manual_seed(0)
+    data = digits(flat=True)
+    layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True, norm_first=True)
+    model = nn.Sequential(
+        nn.Unflatten(1, (8, 8)), nn.Linear(8, 32), nn.TransformerEncoder(layer, 2, enable_nested_tensor=False),
+        nn.Flatten(), nn.Linear(256, 10),
+    )  # fmt: skip
+    if broken:
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name.endswith("in_proj_weight"):
+                    parameter[:64] *= 30
+    fit(watch, model, adam(model, 1e-3), data, steps)
+    return accuracy(model, data)
+
+
+@fault("conv", causes="normalizer-too-few-samples", remedies="larger-batch replace-normalizer")
 def batches_of_two(broken: bool, watch: Watch, steps: int = 200) -> float:
     """BatchNorm behind a linear layer, with batches that hold two samples."""
     model, data = seeded(64, 64, 64, 10, before=lambda: nn.BatchNorm1d(64))

@@ -309,3 +309,28 @@ def test_a_gradient_that_explodes_from_the_first_step_is_compared_with_what_is_u
     finding = told(train(model, torch.optim.Adam(model.parameters(), lr=1e-4), steps=40), "gradient-explosion")
     assert finding.step == 20
     assert "usual" in finding.seen
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_attention_that_looks_at_one_token_is_told_with_its_layer(fused):
+    class Attention(nn.Module):
+        def __init__(self, scale):
+            torch.manual_seed(0)
+            super().__init__()
+            self.embed, self.qkv, self.head = nn.Linear(1, 16), nn.Linear(16, 48), nn.Linear(16, 4)
+            with torch.no_grad():
+                self.qkv.weight[:32] *= scale
+
+        def forward(self, x):
+            query, key, value = self.qkv(self.embed(x[:, :, None]))[:, None].chunk(3, -1)
+            if fused:
+                mixed = F.scaled_dot_product_attention(query, key, value)
+            else:
+                mixed = (query @ key.mT / 4).softmax(-1) @ value
+            return self.head(mixed[:, 0].mean(1))
+
+    for scale in (1, 100):
+        model = Attention(scale)
+        run = train(model, torch.optim.Adam(model.parameters(), lr=1e-4), steps=40)
+        found = [(f.code, f.where) for f in run.findings if f.code == "attention-saturated"]
+        assert found == ([("attention-saturated", "qkv")] if scale > 1 else [])

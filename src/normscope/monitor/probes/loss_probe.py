@@ -39,8 +39,13 @@ FIGURES = (
 """
 
 
-SWITCHES = {"ReluBackward": "off", "TanhBackward": "saturated", "SigmoidBackward": "saturated"}
-"""Activations whose outputs autograd keeps, and what is measured of them."""
+SWITCHES = {"ReluBackward": "off", "TanhBackward": "saturated", "SigmoidBackward": "saturated",
+            "SoftmaxBackward": "one_place", "ScaledDotProduct": "one_place"}  # fmt: skip
+"""Activations whose outputs autograd keeps, or that follow from what it keeps, and what is measured of them."""
+SAMPLED_ROWS = 64
+"""Rows of an attention that are looked at, the last ones, which see all tokens under a causal mask."""
+ONE_PLACE_SHARE = 0.99
+"""The share of a row of an attention on one entry from which it looks at nothing else."""
 MAX_GRAPH_NODES, MAX_SWITCHES = 4000, 64
 """How much of the graph of a loss is walked through, and how many activations are looked at."""
 MIN_VALUES_PER_UNIT = 16
@@ -57,8 +62,9 @@ class LossReading:
 
     Attributes:
         activations: of each activation on the way to the loss what is measured (`off`, the share of units that no
-            sample switches on; `saturated`, the share of entries in the flat parts), the figure on the device, and
-            the parameters of the layers next in front of it.
+            sample switches on; `saturated`, the share of entries in the flat parts; `one_place`, the share of the rows
+            of an attention that look at one entry), the figure on the device, and the parameters of the layers next in
+            front of it.
         oddities: what is odd in how it is put together: `softmax`, `sigmoid`, `negated`, `broadcast`.
         figures: as `FIGURES` has them, on the device.
         shapes: the shapes of outputs and of what they were compared to, where those were broadcast.
@@ -133,12 +139,10 @@ def _read_activations(root: Any) -> Iterator[tuple[str, Tensor, list[int]]]:
         node, depth = queue.popleft()
         name = node.name()
         what = next((word for prefix, word in SWITCHES.items() if name.startswith(prefix)), None)
-        if what is not None and depth:
-            made = node._saved_result.detach()
-            units = made.shape[1 if made.ndim == 4 else -1]
-            if made.ndim > 1 and made.numel() >= MIN_VALUES_PER_UNIT * units:
-                count += 1
-                yield what, _measure_switch(name, made), _parameters_before(node)
+        figure = None if what is None or not depth else _measure_switch(what, name, node)
+        if what is not None and figure is not None:
+            count += 1
+            yield what, figure, _parameters_before(node)
         holds = any(inner is not None and hasattr(inner, "variable") for inner, _ in node.next_functions)
         for inner, _ in node.next_functions:
             if inner is not None and inner not in visited:
@@ -146,8 +150,15 @@ def _read_activations(root: Any) -> Iterator[tuple[str, Tensor, list[int]]]:
                 queue.append((inner, depth + holds))
 
 
-def _measure_switch(name: str, made: Tensor) -> Tensor:
-    """Return the share of units that no sample switches on, or of entries in the flat parts of an activation."""
+def _measure_switch(what: str, name: str, node: Any) -> Tensor | None:
+    """Return what is measured of an activation; None where it has too few values."""
+    if what == "one_place":
+        rows = _attention_rows(node, name)
+        return None if rows is None else (rows.amax(-1) > ONE_PLACE_SHARE).double().mean()
+    made = node._saved_result.detach()
+    units = made.shape[1 if made.ndim == 4 else -1]
+    if made.ndim < 2 or made.numel() < MIN_VALUES_PER_UNIT * units:
+        return None
     made = made[: max(2, MAX_SWITCH_ENTRIES * len(made) // max(made.numel(), 1))]
     if name.startswith("Relu"):
         units = 1 if made.ndim == 4 else made.ndim - 1
@@ -155,6 +166,26 @@ def _measure_switch(name: str, made: Tensor) -> Tensor:
     low = -1.0 if name.startswith("Tanh") else 0.0
     edge = SATURATED_DISTANCE * (1.0 - low)
     return ((made < low + edge) | (made > 1.0 - edge)).double().mean()
+
+
+def _attention_rows(node: Any, name: str) -> Tensor | None:
+    """Return some rows of an attention, each of which sums to one; None where it is no attention, or has a mask."""
+    if name.startswith("Softmax"):
+        made = node._saved_result.detach()
+        rows = made.flatten(0, -2)[-SAMPLED_ROWS:] if made.ndim >= 3 else None
+    elif getattr(node, "_saved_attn_bias", None) is None and getattr(node, "_saved_attn_mask", None) is None:
+        query, key = node._saved_query.detach(), node._saved_key.detach()  # [batch, heads, tokens, width]
+        heads = min(query.shape[1], key.shape[1])
+        last = query[: SAMPLED_ROWS // heads + 1, :heads, -1].double()
+        scale = getattr(node, "_saved_scale", None) or query.shape[-1] ** -0.5
+        rows = (key[: len(last), :heads].double() @ last[..., None])[..., 0].mul(scale).softmax(-1)
+    else:
+        rows = None
+    return rows if rows is not None and rows.shape[-1] >= MIN_ATTENDED else None
+
+
+MIN_ATTENDED = 4
+"""Entries of a row from which looking at one of them is more than a choice between two."""
 
 
 def _parameters_before(node: Any) -> list[int]:
