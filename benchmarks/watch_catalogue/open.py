@@ -490,6 +490,27 @@ def attention_without_a_scale(broken: bool, watch: Watch, steps: int = 150) -> f
     return accuracy(model, data)
 
 
+@fault("contrastive", causes="output-constant", remedies="prevent-collapse", other_harm="Features tell nothing.")
+def views_pulled_together(broken: bool, watch: Watch, steps: int = 200) -> float:
+    """A loss that pulls two views of an image together, and nothing that keeps images apart."""
+    torch.manual_seed(0)
+    model, data = mlp(64, 128, 32), digits(flat=True)
+    optimizer, stream = adam(model, 3e-3), batches(data, 64)
+    with watch(model.train(), optimizer) as run:
+        for _ in range(steps):
+            x, _ = next(stream)
+            first, second = (model(x + 0.3 * torch.randn_like(x)) for _ in range(2))
+            value = -F.cosine_similarity(first, second).mean()
+            if not broken:
+                value = value + torch.relu(1 - first.std(0)).mean() + torch.relu(1 - second.std(0)).mean()
+            optimizer.zero_grad()
+            run.observe(loss=value)
+            value.backward()
+            optimizer.step()
+    with torch.no_grad():
+        return float(F.normalize(model(data.held_x), dim=1).std(0).mean())
+
+
 @fault("conv", causes="normalizer-too-few-samples", remedies="larger-batch replace-normalizer")
 def batches_of_two(broken: bool, watch: Watch, steps: int = 200) -> float:
     """BatchNorm behind a linear layer, with batches that hold two samples."""

@@ -484,6 +484,7 @@ class ParameterFollower:
         oddities: what is odd in how the loss is put together, as `LossReading` has it.
         shapes: what was broadcast.
         others: steps of other optimizers.
+        without_targets: whether no loss so far compares outputs with targets; None where none was looked into.
     """
 
     def __init__(self) -> None:
@@ -492,6 +493,7 @@ class ParameterFollower:
         self.dropout: tuple[float, str] = (0.0, "")
         self.oddities: dict[str, Since] = {}
         self.shapes, self.others = "", 0
+        self.without_targets: bool | None = None
         self._initial: dict[str, bool] = {}
         self.ungraded: dict[str, Since] = {}
         self.unmoved: dict[str, Since] = {}
@@ -520,6 +522,7 @@ class ParameterFollower:
         """Take note of what is odd in a loss."""
         if reading is not None:
             self.shapes = reading.shapes or self.shapes
+            self.without_targets = self.without_targets is not False and not reading.compares
             self.oddities = {word: self.oddities.get(word) or Since(step) for word in reading.oddities}
             for since in self.oddities.values():
                 since.records += since.version != step + 1  # once for a step

@@ -189,6 +189,8 @@ class TrainingHooks:
 
     def _after_forward(self, module: nn.Module, args: Any, made: Any) -> None:
         if not self._listener.listens:
+            if self._pending is not None:
+                self._pending.take_outputs(made)
             return
         forward = None
         with self.clock.watching():
@@ -197,6 +199,8 @@ class TrainingHooks:
                 raised = made is None and sys.exc_info()[0] is not None
                 if forward is not None and not raised:
                     self._take_forward(forward)
+                    if self._pending is not None:
+                        self._pending.take_outputs(made)
             except Exception as error:
                 self.recorder.complain("forward", f"this step's forward is not measured: {describe_error(error)}")
         self.clock.spend(0.0 if forward is None else forward.seconds)

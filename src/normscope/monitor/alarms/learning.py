@@ -342,6 +342,17 @@ OUTPUT_CONSTANT = Alarm(
     advice="Look at the first layer behind which all samples are alike; begin again with a learning rate of a tenth, "
     "and look at the initialisation (biases at zero, torch.nn.init.kaiming_normal_) and at the weight decay.",
 )
+OUTPUT_COLLAPSED = replace(
+    OUTPUT_CONSTANT,
+    seen="The outputs have become the same for every sample of a batch: their directions differ by {differ:figure} "
+    "radians, and by {differ_first:figure} at the start.",
+    why="The outputs have collapsed: they hardly depend on the inputs any more, which satisfies the loss and tells "
+    "nothing.",
+    advice="Look at the loss: if it only pulls outputs together, it needs negatives (a contrastive loss), a "
+    "stop-gradient (detach) with a predictor, or a term for the variance of outputs. Else lower the learning rate.",
+)
+COLLAPSED_SHARE, COLLAPSED_RATIO, COLLAPSED_STEPS = 0.1, 0.3, 50
+"""The deviation of the directions of outputs, that over the one at the start, and the steps before it is judged."""
 CONSTANT_OUTPUT_SHARE, LOST_DIFFERENCE_RATIO = 1e-4, 0.1
 """The deviation of outputs over samples, over their size, and over that of the first records.
 
@@ -357,6 +368,11 @@ def output_constant(history: History) -> Iterator[Finding]:
     """Outputs that do not differ over samples, though targets do."""
     if history.standing.others or any(map(history.has_raised, INPUTS_LOST)):
         return
+    spreads = history.total("output_spread")
+    collapsed, apart = spreads.last(3), max(spreads.first, default=0.0)
+    small = bool(collapsed) and max(collapsed) <= min(COLLAPSED_SHARE, COLLAPSED_RATIO * apart)
+    if small and history.standing.without_targets and history.step >= COLLAPSED_STEPS:
+        yield OUTPUT_COLLAPSED.at(history.step, differ=max(collapsed), differ_first=apart)
     course = history.total("outputs_differ")
     differ, constant = course.last(3), history.total("outputs_constant").last(3)
     limit = max(ROUNDING_SHARE, min(CONSTANT_OUTPUT_SHARE, LOST_DIFFERENCE_RATIO * max(course.first, default=0.0)))

@@ -85,8 +85,9 @@ NO_GRADIENT = Alarm(
     code="no-gradient",
     seen="For {steps} steps {names} got no gradient at all (`grad` is None), though the optimizer is to train it.",
     why="The loss does not depend on these parameters: they keep the values they were initialised with.",
-    advice="Look behind {where} for a detach(), a torch.no_grad(), an argmax or a conversion to NumPy, or for a "
-    "branch that the forward does not take. Freeze what is not to be trained with requires_grad_(False).",
+    advice="Remove the detach(), torch.no_grad(), argmax or conversion to NumPy that cuts the gradient off behind "
+    "{where}, or look for a branch that the forward does not take. Freeze what is not to be trained with "
+    "requires_grad_(False).",
 )
 NOT_TRAINED = Alarm(
     code="not-trained",

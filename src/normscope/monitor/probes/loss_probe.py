@@ -68,11 +68,13 @@ class LossReading:
         oddities: what is odd in how it is put together: `softmax`, `sigmoid`, `negated`, `broadcast`.
         figures: as `FIGURES` has them, on the device.
         shapes: the shapes of outputs and of what they were compared to, where those were broadcast.
+        compares: whether it has a part that compares outputs with targets.
     """
 
     oddities: set[str] = field(default_factory=set)
     figures: Tensor | None = None
     shapes: str = ""
+    compares: bool = False
     activations: list[tuple[str, Tensor, list[int]]] = field(default_factory=list)
 
 
@@ -94,6 +96,7 @@ def read_loss(loss: Any, *, activations: bool = True) -> LossReading | None:
         return None
     losses = list(_loss_functions(loss.grad_fn))
     reading = LossReading(activations=list(_read_activations(loss.grad_fn)) if activations else [])
+    reading.compares = bool(losses)
     if len(losses) != 1:
         return reading
     function, sign = losses[0]
