@@ -63,7 +63,8 @@ class Measurement:
         self._rows: dict[Site, Tensor] = {}  # scale-invariant weights before the step
         self._copies: dict[str, Tensor] = {}  # parameters before it
         self._layer_names: dict[int, str] = {}  # weight layers by the ids of their parameters
-        self._outputs_taken, self._outputs = False, None
+        self._outputs: Tensor | None = None  # how far those of the first forward differ
+        self._outputs_taken = False
 
     @property
     def abandoned(self) -> bool:
