@@ -288,7 +288,7 @@ class TrainingHooks:
                     self.recorder.complain("update", f"this step's update is not measured: {describe_error(error)}")
         self.step += 1
         if not self.role.idle:
-            self._say(self.sight.stepped(self.step))
+            self._say(self.sight.stepped(self.step, self.model))
 
     def _after_any_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if optimizer is self.optimizer or self._stepping:  # or one that ours is made of
