@@ -224,7 +224,7 @@ def loss_stays(history: History) -> Iterator[Finding]:
 LOSS_EXPLAINED = (
     "weights-still", "weights-put-back", "rate-zero", "rate-decayed", "no-gradient-at-step", "loss-rising",
     "lr-too-high", "decay-too-strong", "strong-dropout", "one-class", "shapes-broadcast", "negated-loss",
-    "no-better-than-constant", "loss-stays",
+    "no-better-than-constant",
 )  # fmt: skip
 """Alarms that say why a loss stays where it is."""
 
