@@ -58,8 +58,8 @@ def rate_decayed(history: History) -> Iterator[Finding]:
     passed = history.step - low.step
     if passed < max(PLAIN_STEPS, ENDED_TIME_SHARE * history.step) or now <= FITTED_SHARE * start:
         return
-    _, fall, error = _measure_progress([r for r in history.records if r.step <= low.step], 0)
-    if not fall <= 2 * error:  # it still fell when the rate went: else a schedule has waited for the plateau
+    level, fall, error = _measure_progress([r for r in history.records if r.step <= low.step], 0)
+    if not (fall <= 2 * error <= STILL_FALLING_SHARE * level):  # else a schedule has waited for the loss to be flat
         words = {"since": low.step}
         rate = max(history.records[-1].lr)
         yield RATE_DECAYED.at(history.step, words=words, peak=history.peak_lr, lr=rate, loss=now, loss_first=start)
@@ -433,7 +433,7 @@ STRONG_DROPOUT = Alarm(
     why="So little is left that the output is mostly noise: nothing can be learned through it.",
     advice="Lower dropout to 0.1 to 0.5: p is the share that is removed, not the one that is kept.",
 )
-STRONG_DROPOUT_SHARE = 0.9
+STRONG_DROPOUT_SHARE = 0.85
 """The share that is removed; the strongest in use is 0.8, of inputs."""
 
 

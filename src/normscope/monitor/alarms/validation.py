@@ -59,7 +59,7 @@ WORSE_LOGS = 3
 """How many of the latest validations must all be worse than the best: one odd validation is no trend."""
 RISEN_SHARE, RISEN_CLEARLY_SHARE = 1.1, 1.25
 """The least and the last of these over the best loss; noise of a validation of a few hundred samples is 5 %."""
-RISEN_FAR_SHARE = 2.0
+RISEN_FAR_SHARE = 1.5
 """The last loss over the best one that is an alarm though the accuracy holds: below it outputs are only too sure."""
 ACCURACY_FALL = 0.1
 """By how much accuracies must have fallen."""
