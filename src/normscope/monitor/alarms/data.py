@@ -141,7 +141,6 @@ DATA_CHANGED = Alarm(
     advice="Look at the data: a new source, a scaling or augmentation that is missing or applied twice. Scale the "
     "inputs as before.",
 )
-DATA_CHANGED_HARMLESSLY = replace(DATA_CHANGED, severity=Severity.INFO)
 CHANGED_RATIO = 2.5
 """The factor by which the size of the inputs changes, for two records."""
 CHANGED_SPREADS = 6.0
@@ -198,9 +197,4 @@ def data_changed(history: History) -> Iterator[Finding]:
     limit = max(math.log(CHANGED_RATIO), CHANGED_SPREADS * spread)
     if min(apart) > limit or max(apart) < -limit:
         words = {"records": len(before), "since": sizes[-2][0]}
-        losses = [r.metrics.get("loss_mean", r.loss) for r in history.records[-5:]]
-        known = [loss for loss in losses if loss is not None]
-        harmless = len(known) == len(losses) and known[-1] <= max(known[:-2])
-        yield (DATA_CHANGED_HARMLESSLY if harmless else DATA_CHANGED).at(
-            history.step, words=words, before=math.exp(usual), now=sizes[-1][1]
-        )
+        yield DATA_CHANGED.at(history.step, words=words, before=math.exp(usual), now=sizes[-1][1])

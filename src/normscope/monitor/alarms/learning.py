@@ -58,8 +58,8 @@ def rate_decayed(history: History) -> Iterator[Finding]:
     passed = history.step - low.step
     if passed < max(PLAIN_STEPS, ENDED_TIME_SHARE * history.step) or now <= FITTED_SHARE * start:
         return
-    level, fall, error = _measure_progress([r for r in history.records if r.step <= low.step], 0)
-    if not (fall <= 2 * error <= STILL_FALLING_SHARE * level):  # else a schedule has waited for the loss to be flat
+    _, fall, error = _measure_progress([r for r in history.records if r.step <= low.step], 0)
+    if low.step < STAYS_STEPS or not fall <= 2 * error:  # else a schedule may have waited for the loss to be flat
         words = {"since": low.step}
         rate = max(history.records[-1].lr)
         yield RATE_DECAYED.at(history.step, words=words, peak=history.peak_lr, lr=rate, loss=now, loss_first=start)
