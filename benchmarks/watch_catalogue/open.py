@@ -512,7 +512,7 @@ def views_pulled_together(broken: bool, watch: Watch, steps: int = 200) -> float
 
 
 @fault("conv", causes="normalizer-too-few-samples", remedies="larger-batch replace-normalizer")
-def batches_of_two(broken: bool, watch: Watch, steps: int = 200) -> float:
+def batches_of_two_of_digits(broken: bool, watch: Watch, steps: int = 200) -> float:
     """BatchNorm behind a linear layer, with batches that hold two samples."""
     model, data = seeded(64, 64, 64, 10, before=lambda: nn.BatchNorm1d(64))
     fit(watch, model, sgd(model, 0.05), data, steps, batch=2 if broken else 32)
