@@ -462,7 +462,7 @@ class Cut(nn.Module):
         return self.head(code.detach() if self.cut else code)  # type: ignore[no-any-return]
 
 
-@fault("mlp", causes="gradient-cut", layers="encoder", remedies="keep-gradient reattach", other_harm="Random features.")
+@fault("mlp", causes="gradient-cut", layers="encoder", remedies="keep-gradient", other_harm="Random features.")
 def encoder_detached(broken: bool, watch: Watch, steps: int = 100) -> float:
     """A `detach()` from a debugging session."""
     torch.manual_seed(0)
@@ -471,8 +471,48 @@ def encoder_detached(broken: bool, watch: Watch, steps: int = 100) -> float:
     return accuracy(model, data)
 
 
-@fault("conv", causes="normalizer-too-few-samples", remedies="larger-batch other-normalizer")
-def batches_of_two(broken: bool, watch: Watch, steps: int = 200) -> float:
+@fault("transformer", causes="attention-collapse", remedies="scale-attention initialise rescale-layer")
+def attention_without_a_scale(broken: bool, watch: Watch, steps: int = 150) -> float:
+    """Queries and keys that begin far too large: each row looks at one token."""
+    torch.manual_seed(0)
+    data = digits(flat=True)
+    layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True, norm_first=True)
+    model = nn.Sequential(
+        nn.Unflatten(1, (8, 8)), nn.Linear(8, 32), nn.TransformerEncoder(layer, 2, enable_nested_tensor=False),
+        nn.Flatten(), nn.Linear(256, 10),
+    )  # fmt: skip
+    if broken:
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name.endswith("in_proj_weight"):
+                    parameter[:64] *= 30
+    fit(watch, model, adam(model, 1e-3), data, steps)
+    return accuracy(model, data)
+
+
+@fault("contrastive", causes="output-constant", remedies="prevent-collapse", other_harm="Features tell nothing.")
+def views_pulled_together(broken: bool, watch: Watch, steps: int = 200) -> float:
+    """A loss that pulls two views of an image together, and nothing that keeps images apart."""
+    torch.manual_seed(0)
+    model, data = mlp(64, 128, 32), digits(flat=True)
+    optimizer, stream = adam(model, 3e-3), batches(data, 64)
+    with watch(model.train(), optimizer) as run:
+        for _ in range(steps):
+            x, _ = next(stream)
+            first, second = (model(x + 0.3 * torch.randn_like(x)) for _ in range(2))
+            value = -F.cosine_similarity(first, second).mean()
+            if not broken:
+                value = value + torch.relu(1 - first.std(0)).mean() + torch.relu(1 - second.std(0)).mean()
+            optimizer.zero_grad()
+            run.observe(loss=value)
+            value.backward()
+            optimizer.step()
+    with torch.no_grad():
+        return float(F.normalize(model(data.held_x), dim=1).std(0).mean())
+
+
+@fault("conv", causes="normalizer-too-few-samples", remedies="larger-batch replace-normalizer")
+def batches_of_two_of_digits(broken: bool, watch: Watch, steps: int = 200) -> float:
     """BatchNorm behind a linear layer, with batches that hold two samples."""
     model, data = seeded(64, 64, 64, 10, before=lambda: nn.BatchNorm1d(64))
     fit(watch, model, sgd(model, 0.05), data, steps, batch=2 if broken else 32)

@@ -48,7 +48,7 @@ def finish(loop: Iterator[int]) -> None:
 
 
 @healthy("vae")
-def variational_autoencoder(watch: Watch, steps: int = 300) -> float:
+def variational_autoencoder_of_digits(watch: Watch, steps: int = 300) -> float:
     """A reconstruction and a divergence that grows while the sum falls."""
 
     class Autoencoder(nn.Module):

@@ -236,7 +236,7 @@ def test_alarms_are_looked_for_in_time_and_at_the_end(end, monkeypatch):
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(images[:16]), labels[:16]).backward()
             optimizer.step()
-            if end == "flush" and step in (150, 201):
+            if end == "flush" and step in (145, 201):
                 run.flush()
                 assert ("dead-relu" in {f.code for f in run.findings}) == (step == 201)
     assert 180 <= named(run, "dead-relu").step <= 180 + 100, "ten records after the fifth that says so"

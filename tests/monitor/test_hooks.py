@@ -233,3 +233,26 @@ def test_copies_of_the_model_are_not_watched() -> None:
         torch.save(model, io.BytesIO())
     assert run.step == 1
     assert len(run.records) == 1
+
+
+def test_a_saved_model_needs_no_normscope_to_be_loaded() -> None:
+    model = network("mlp")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer, every=1):
+        file = io.BytesIO()
+        torch.save(model, file)
+    assert b"normscope" not in file.getvalue()
+    loaded = torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+    torch.testing.assert_close(loaded(torch.ones(2, 72)), model(torch.ones(2, 72)))  # another layout in memory
+
+
+def test_a_run_that_is_not_entered_says_so_at_the_first_step() -> None:
+    model = network("mlp")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch(model, optimizer)
+    with pytest.warns(UserWarning, match="was not entered"):
+        optimizer.step()
+    optimizer.step()
+    with watch(model, optimizer):
+        optimizer.step()
+    assert not optimizer._optimizer_step_post_hooks

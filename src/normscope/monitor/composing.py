@@ -194,7 +194,7 @@ def _weight_columns(
         **({} if step.tier is Tier.ECONOMY else {"log10_moved": together("moved")}),
         **{
             what: tuple(_number(arrived, (what, layer.name)) for layer in step.subject.of("weight"))
-            for what in ("off", "saturated")
+            for what in ("off", "saturated", "one_place")
         },
     }
 
@@ -286,6 +286,9 @@ def _measured_totals(arrived: Arrived) -> dict[str, float | None]:
         spread, deviation, mean, samples = arrived["spread"].tolist()
         totals |= {"input_spread": spread, "input_mean": mean, "input_samples": samples}
         totals["input_size"] = math.hypot(mean, deviation)
+    if "outputs" in arrived:
+        length = float(arrived["outputs"])
+        totals["output_spread"] = math.sqrt(max(0.0, 1.0 - length**2))  # NaN stays so
     if "step" in arrived:
         size, *moves = np.linalg.norm(arrived["step"].astype(float), axis=1).tolist()
         for name, move in zip(("log10_step", "log10_drift"), moves, strict=False):  # the first has no record before it

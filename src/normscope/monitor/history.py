@@ -484,6 +484,7 @@ class ParameterFollower:
         oddities: what is odd in how the loss is put together, as `LossReading` has it.
         shapes: what was broadcast.
         others: steps of other optimizers.
+        without_targets: whether no loss so far compares outputs with targets; None where none was looked into.
     """
 
     def __init__(self) -> None:
@@ -492,6 +493,7 @@ class ParameterFollower:
         self.dropout: tuple[float, str] = (0.0, "")
         self.oddities: dict[str, Since] = {}
         self.shapes, self.others = "", 0
+        self.without_targets: bool | None = None
         self._initial: dict[str, bool] = {}
         self.ungraded: dict[str, Since] = {}
         self.unmoved: dict[str, Since] = {}
@@ -520,6 +522,7 @@ class ParameterFollower:
         """Take note of what is odd in a loss."""
         if reading is not None:
             self.shapes = reading.shapes or self.shapes
+            self.without_targets = self.without_targets is not False and not reading.compares
             self.oddities = {word: self.oddities.get(word) or Since(step) for word in reading.oddities}
             for since in self.oddities.values():
                 since.records += since.version != step + 1  # once for a step
@@ -542,9 +545,14 @@ class ParameterFollower:
         first = next((i for i, (_, weight) in enumerate(matrices) if weight.requires_grad), len(matrices))
         frozen = [(path, weight) for path, weight in matrices[first:] if not weight.requires_grad]
         many = 2 * len(frozen) >= len(matrices)  # a backbone, with an adapter in front of it
-        chosen = [] if many else [path for path, weight in frozen if self._is_initial(path, weight)]
+        held = [weight for _, weight in matrices if weight.requires_grad]
+        chosen = {} if many else {path: weight for path, weight in frozen if self._is_initial(path, weight, held)}
         self.evaluated = {path: self.evaluated.get(path) or Since(step) for path in evaluated}
-        self.frozen = {path: self.frozen.get(path) or Since(step) for path in chosen}
+        before = self.frozen
+        self.frozen = {path: Since(step, weight._version) for path, weight in chosen.items()}
+        for path, since in self.frozen.items():
+            if path in before and before[path].version == since.version:  # else somebody writes into it
+                self.frozen[path] = before[path]
         for since in (*self.evaluated.values(), *self.frozen.values()):
             since.records += 1
 
@@ -554,13 +562,17 @@ class ParameterFollower:
             self._initial[path] = int(counted) == 0
         return self._initial[path]
 
-    def _is_initial(self, path: str, weight: Tensor) -> bool:
-        """Return whether a weight has the values that torch gives to new layers: uniform within 1/sqrt(fan in)."""
+    def _is_initial(self, path: str, weight: Tensor, trained: Sequence[Tensor]) -> bool:
+        """Return whether a weight has the values that torch gives to new layers: uniform within 1/sqrt(fan in).
+
+        A copy of one that is trained is not taken for new: it belongs to a target network, which follows another one.
+        """
         if path not in self._initial:
             bound = math.sqrt(weight.shape[0] / weight.numel())
             deviation, largest = float(weight.detach().std()), float(weight.detach().abs().amax())
             uniform = abs(deviation * math.sqrt(3.0) / bound - 1.0) < 3.0 / math.sqrt(weight.numel())
-            self._initial[path] = uniform and 0.9 * bound < largest <= bound * 1.001
+            copied = any(one.shape == weight.shape and torch.equal(one.to(weight), weight) for one in trained)
+            self._initial[path] = uniform and 0.9 * bound < largest <= bound * 1.001 and not copied
         return self._initial[path]
 
     def pass_by(self) -> None:

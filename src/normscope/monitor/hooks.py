@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from types import FrameType
 from typing import Any
 from weakref import WeakMethod, ref
@@ -188,6 +189,8 @@ class TrainingHooks:
 
     def _after_forward(self, module: nn.Module, args: Any, made: Any) -> None:
         if not self._listener.listens:
+            if self._pending is not None:
+                self._pending.take_outputs(made)
             return
         forward = None
         with self.clock.watching():
@@ -196,6 +199,8 @@ class TrainingHooks:
                 raised = made is None and sys.exc_info()[0] is not None
                 if forward is not None and not raised:
                     self._take_forward(forward)
+                    if self._pending is not None:
+                        self._pending.take_outputs(made)
             except Exception as error:
                 self.recorder.complain("forward", f"this step's forward is not measured: {describe_error(error)}")
         self.clock.spend(0.0 if forward is None else forward.seconds)
@@ -283,7 +288,7 @@ class TrainingHooks:
                     self.recorder.complain("update", f"this step's update is not measured: {describe_error(error)}")
         self.step += 1
         if not self.role.idle:
-            self._say(self.sight.stepped(self.step))
+            self._say(self.sight.stepped(self.step, self.model))
 
     def _after_any_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if optimizer is self.optimizer or self._stepping:  # or one that ours is made of
@@ -371,7 +376,8 @@ class WeakHook:
         return None if method is None else method(*args)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return WeakHook, ()
+        # a saved model is loaded where there is no Normscope too: a callable of Python's own that does nothing
+        return getattr, (nullcontext(), "__exit__")
 
     def __deepcopy__(self, memo: Any) -> WeakHook:
         module = None if self._module is None else self._module()

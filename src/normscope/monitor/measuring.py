@@ -20,6 +20,7 @@ from .forward_listening import ForwardRecord
 from .history import Clearing
 from .observed import Observed, StepLosses, Transfer
 from .probes import normalizer_probe, updates
+from .probes.batches import measure_outputs
 from .probes.loss_probe import LossReading, read_loss
 from .schedule import Tier, TimeShare
 from .watched_layers import Subject, effective_power
@@ -62,6 +63,8 @@ class Measurement:
         self._rows: dict[Site, Tensor] = {}  # scale-invariant weights before the step
         self._copies: dict[str, Tensor] = {}  # parameters before it
         self._layer_names: dict[int, str] = {}  # weight layers by the ids of their parameters
+        self._outputs: Tensor | None = None  # how far those of the first forward differ
+        self._outputs_taken = False
 
     @property
     def abandoned(self) -> bool:
@@ -83,6 +86,11 @@ class Measurement:
                 memory.readings += 1
                 with contextlib.suppress(Exception):  # its backward is over, or others pack what it keeps
                     self.reading = read_loss(loss, activations=due)
+
+    def take_outputs(self, made: Any) -> None:
+        """Measure how far the first outputs in train mode differ from sample to sample."""
+        if not self._outputs_taken and torch.is_grad_enabled():
+            self._outputs_taken, self._outputs = True, measure_outputs(made)
 
     # ---- in front of the optimizer's step
 
@@ -211,6 +219,7 @@ class Measurement:
         for what, figure, near in [] if self.reading is None else self.reading.activations:
             name = next((self._layer_names[one] for one in near if one in self._layer_names), None)
             contents |= {} if name is None else {(what, name): figure}
+        contents |= {} if self._outputs is None else {"outputs": self._outputs}
         contents |= {"loss": self._losses.mean()} if self._losses else {}
         contents |= {("lr", i): rate for i, rate in enumerate(kept.lr) if isinstance(rate, Tensor)}
         contents |= {("rate", site): rate for site, rate in kept.rates.items() if isinstance(rate, Tensor)}

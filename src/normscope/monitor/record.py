@@ -75,7 +75,8 @@ class Record:
             it is the first to see the batch) over that behind the last; `input_spread`, how far the samples of the
             batch differ, `input_mean`, `input_size` (root mean square) and `input_samples`; `log10_step` and
             `log10_drift`, of how far a step, and all since the record before, moved the weights over their size;
-            `outputs_*`, what outputs and targets show (`monitor/probes/loss_probe.py`); `left_over`, the largest
+            `output_spread`, how far the directions of the model's outputs differ over the samples; `outputs_*`,
+            what outputs and targets show (`monitor/probes/loss_probe.py`); `left_over`, the largest
             entry of a gradient that was not cleared; and `share_outside`, of the samples outside of the domain that is
             followed.
         metrics: what `observe` was given since the record before, by name: `loss_mean`, `loss_least`, `loss_largest`,

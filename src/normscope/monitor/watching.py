@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -28,6 +29,10 @@ from .recording import Recorder, Sink, check_destination
 from .schedule import Schedule, Tier, TimeShare
 from .watched_layers import innermost_optimizer
 
+NOT_ENTERED = (
+    "normscope: the optimizer steps, but the run that ns.watch returned was not entered, and nothing is recorded: "
+    "write `with ns.watch(model, optimizer) as run:` around the loop"
+)
 TIME_SHARE = 0.0025
 """The share of the run's time for operator norms and updates in the economy tier, and for alarms; others wait."""
 
@@ -128,6 +133,11 @@ class Watch(Shown):
     ) -> None:
         self._hooks, self._log, self._sinks, self._panel = hooks, log, sinks, panel
         self._entered = False
+        self._reminder: Any = hooks.optimizer.register_step_post_hook(lambda *_: remind())
+
+        def remind(reminder: Any = self._reminder) -> None:
+            reminder.remove()
+            warnings.warn(NOT_ENTERED, stacklevel=3)
 
     @property
     def optimizer(self) -> Optimizer:
@@ -176,6 +186,7 @@ class Watch(Shown):
         if self._entered:
             raise InputError("this run has been watched already: call ns.watch again, with the same log to go on")
         self._entered = True
+        self._reminder.remove()
         hooks, role = self._hooks, self._hooks.role
         hooks.clock.restart()
         if not role.idle:

@@ -13,7 +13,7 @@ from ...core.finding import Finding
 from ..history import History
 from ..record import Record
 from .data import data_changed, labels_alike, loss_oddities, same_batch
-from .dead_units import dead_channels, dead_layer, dead_relu, saturated_units
+from .dead_units import attention_saturated, dead_channels, dead_layer, dead_relu, saturated_units
 from .learning import (
     decay_too_strong,
     loss_stays,
@@ -72,6 +72,7 @@ ALARMS: tuple[Rule, ...] = (
     dead_channels,
     dead_relu,
     saturated_units,
+    attention_saturated,
     stale_statistics,
     expanding_normalizer,
     loss_rising,

@@ -73,7 +73,7 @@ SAME_RECORDS = 3
 MIN_LABELS = 8
 """Labels in a batch that are enough to expect two classes."""
 FEW_LABELS, MANY_LABELS = 60, 500
-"""Labels of one class in a row that are no chance: where there are many classes, and of two, one of which may be rare."""
+"""Labels of one class in a row that are no chance: of many classes, and of two, one of which may be rare."""
 MOVED_ERRORS = 4.0
 """Standard errors by which the mean label of batches moves, at the median, where they are not drawn at random."""
 
@@ -171,10 +171,12 @@ def same_batch(history: History) -> Iterator[Finding]:
 
 def _other_samples(history: History, mean: float, size: float, samples: int) -> str:
     """Say where other samples are that could be trained on; empty where none are seen."""
-    marks = [(r.step, r.total.get("input_mean"), r.total.get("input_size")) for r in history.records]
-    for step, *mark in marks:
-        if None not in mark and abs(mark[0] - mean) + abs(mark[1] - size) > MARK_RTOL * (abs(mean) + size):
-            return f"but others at step {step:,}"
+    for record in history.records:
+        then, size_then = record.total.get("input_mean"), record.total.get("input_size")
+        if then is None or size_then is None:
+            continue
+        if abs(then - mean) + abs(size_then - size) > MARK_RTOL * (abs(mean) + size):
+            return f"but others at step {record.step:,}"
     for held in gc.get_objects():
         if issubclass(type(held), DataLoader) and held.batch_size == samples:
             with contextlib.suppress(Exception):  # data sets without a length

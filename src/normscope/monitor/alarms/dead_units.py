@@ -12,6 +12,7 @@ from ...diagnosis.findings.dead import DECOUPLE, MANY_CHANNELS, NEGLIGIBLE_NORM,
 from ...report.words import pluralise
 from ..history import Alarm, History, others_likewise
 from ..record import Kind
+from .weights import UNFITTED_SHARE
 
 # ---- layers
 
@@ -211,6 +212,35 @@ SATURATED = Alarm(
 )
 SATURATED_SHARE = 0.8
 """Share of entries in the flat parts; healthy networks have up to a third."""
+
+
+ATTENTION_SATURATED = Alarm(
+    code="attention-saturated",
+    seen="For {records:counted record} at least {share:percent} of the rows of the attention behind {where} put more "
+    "than 99 % on one entry.{also}",
+    why="There the softmax is flat: hardly any gradient reaches queries and keys, and which entry a row looks at is "
+    "left to the start.",
+    advice="Divide the scores by sqrt(width of a head), normalize queries and keys, initialise the weights that make "
+    "them smaller, lower the learning rate or warm it up.",
+)
+ONE_PLACE_ROWS_SHARE = 0.9
+"""Share of the rows that look at one entry, while the loss is not fitted; some heads of healthy models do."""
+
+
+def attention_saturated(history: History) -> Iterator[Finding]:
+    """Attention all of whose rows look at one entry though the model has not learned its task."""
+    courses = [history.course("weight", "one_place", i).last() for i in range(len(history.of("weight")))]
+    sharp = [
+        (layer, values)
+        for layer, values in zip(history.of("weight"), courses, strict=True)
+        if values and min(values) >= ONE_PLACE_ROWS_SHARE
+    ]
+    loss, start = history.records[-1].loss, history.first_loss
+    fitted = loss is not None and start is not None and loss < UNFITTED_SHARE * start
+    if sharp and not fitted and not history.has_raised("attention-saturated"):
+        layer, values = sharp[0]
+        words = {"records": len(values), "also": others_likewise(len(sharp), "other layer")}
+        yield ATTENTION_SATURATED.at(history.step, layer.name, words, share=min(values), count=len(sharp))
 
 
 def saturated_units(history: History) -> Iterator[Finding]:

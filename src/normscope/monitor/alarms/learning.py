@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from statistics import median
+from statistics import fmean, median, stdev
 from typing import Any
 
 from ...core.finding import Finding, Severity
@@ -56,7 +56,10 @@ def rate_decayed(history: History) -> Iterator[Finding]:
     if low is None or low.step == 0 or now is None or not start or not losses.recent:
         return
     passed = history.step - low.step
-    if passed >= max(PLAIN_STEPS, ENDED_TIME_SHARE * history.step) and now > FITTED_SHARE * start:
+    if passed < max(PLAIN_STEPS, ENDED_TIME_SHARE * history.step) or now <= FITTED_SHARE * start:
+        return
+    _, fall, error = _measure_progress([r for r in history.records if r.step <= low.step], 0)
+    if low.step < STAYS_STEPS or not fall <= 2 * error:  # else a schedule may have waited for the loss to be flat
         words = {"since": low.step}
         rate = max(history.records[-1].lr)
         yield RATE_DECAYED.at(history.step, words=words, peak=history.peak_lr, lr=rate, loss=now, loss_first=start)
@@ -99,8 +102,9 @@ WEIGHTS_PUT_BACK = Alarm(
     advice="Look for code that copies weights back between steps: averaged weights (EMA) that are swapped in and never "
     "out, load_state_dict inside of the loop, a reset of parameters.",
 )
-LASTING_SHARE_LOG10 = -1.5
-"""log10 of the way between two records over that of one step: steps that oscillate still leave more than this."""
+LASTING_SHARE_LOG10, OSCILLATING_SHARE_LOG10 = -1.5, -3.0
+"""log10 of the way between two records over that of one step: of a run that learns nothing, and of one that has learned
+and whose steps may oscillate."""
 
 
 def weights_still(history: History) -> Iterator[Finding]:
@@ -116,6 +120,9 @@ def weights_still(history: History) -> Iterator[Finding]:
     if gradient is None or gradient == -math.inf or not math.isfinite(max(steps)):
         return  # there is no gradient: that has an alarm of its own
     flat = history.step >= STILL_FLAT_STEPS and _is_flat(history)
+    own, constant = (records[-1].total.get(f"outputs_{name}") for name in ("own", "constant"))
+    if own is not None and constant is not None and own < constant / 2:
+        return  # it is fitted: gradients are small for a good reason
     if max(steps) <= (STILL_FLAT_LOG10 if flat else STILL_LOG10):
         relative = gradient + (records[-1].total.get("log10_weight") or 0.0)
         loss = records[-1].total.get("outputs_own") or _mean_loss(records[-1])
@@ -131,7 +138,8 @@ def weights_put_back(history: History) -> Iterator[Finding]:
     pairs = [(r.total.get("log10_step"), r.total.get("log10_drift")) for r in records[1:]]
     if not records or history.step - records[0].step < PLAIN_STEPS:
         return
-    if all(a is not None and b is not None and a > -12.0 and b < a + LASTING_SHARE_LOG10 for a, b in pairs):
+    limit = OSCILLATING_SHARE_LOG10 if _had_learned(history) else LASTING_SHARE_LOG10
+    if all(a is not None and b is not None and a > -12.0 and b < a + limit for a, b in pairs):
         step, drift = pairs[-1]
         words = {"steps": history.step - history.records[-2].step}
         yield WEIGHTS_PUT_BACK.at(history.step, words=words, log10_step=step, log10_drift=drift)
@@ -142,7 +150,7 @@ def weights_put_back(history: History) -> Iterator[Finding]:
 NO_BETTER = Alarm(
     code="no-better-than-constant",
     seen="After {steps:,} steps the loss is {own:figure} and does not fall; one constant output would have "
-    "{constant:figure}. The weights have moved, and outputs depend on the inputs.",
+    "at most {constant:figure}. The weights have moved, and outputs depend on the inputs.",
     why="The model does no better than guessing: what it puts out is worth no more than a constant that knows how "
     "often each target comes.{more}",
     advice="Look whether labels belong to their inputs (shuffled apart, a wrong index), whether inputs reach the "
@@ -167,8 +175,9 @@ STAYS_STEPS, NOTED_STEPS = 100, 300
 """Steps without any progress before that is said of outputs that were compared with a constant, and of any loss."""
 MIN_PATH = 0.3
 """The lengths of all steps, over the size of the weights, that should have led somewhere."""
-NO_BETTER_SHARE = 0.985
-"""The loss over that of the best constant, less twice its error: noise leaves less to learn in some healthy runs."""
+NO_BETTER_SHARE = 0.995
+"""The loss, less three times its error, over that of the best constant: in healthy runs too there may be little to
+learn, and a text that is almost random is learned to 0.98."""
 STILL_FALLING_SHARE = 0.02
 """The fall of the loss between the third and the last quarter of a run, over the loss, that may hide in the noise."""
 INPUTS_USED_SHARE = 0.03
@@ -201,13 +210,13 @@ def loss_stays(history: History) -> Iterator[Finding]:
         )
         return
     words: dict[str, Any] = {"steps": history.step, "more": _other_causes(history)}
-    constant = _loss_of_constant(history)
-    if constant is not None:
-        level, fall, error = _measure_progress(history, history.step - begun)
+    bound = _bound_loss_of_constant(history)
+    if bound is not None:
+        level, fall, error = _measure_progress(history.records, history.step - begun)
         certain = 2 * error <= STILL_FALLING_SHARE * level and fall <= 2 * error
         moved = begun * 10.0 ** median(sizes) >= MIN_PATH
-        if certain and moved and level - 2 * error >= NO_BETTER_SHARE * constant:
-            yield NO_BETTER.at(history.step, words=words, own=level, constant=constant)
+        if certain and moved and level - 3 * error >= NO_BETTER_SHARE * bound:
+            yield NO_BETTER.at(history.step, words=words, own=level, constant=bound)
     elif begun >= NOTED_STEPS and start > 0.0 and now >= FLAT_SHARE * start and not _had_learned(history):
         yield LOSS_STAYS.at(history.step, words=words, loss=now, loss_first=start)
 
@@ -215,7 +224,7 @@ def loss_stays(history: History) -> Iterator[Finding]:
 LOSS_EXPLAINED = (
     "weights-still", "weights-put-back", "rate-zero", "rate-decayed", "no-gradient-at-step", "loss-rising",
     "lr-too-high", "decay-too-strong", "strong-dropout", "one-class", "shapes-broadcast", "negated-loss",
-    "no-better-than-constant", "loss-stays",
+    "no-better-than-constant",
 )  # fmt: skip
 """Alarms that say why a loss stays where it is."""
 
@@ -231,8 +240,8 @@ LARGE_INPUT = 30.0
 """The root mean square of inputs that were not scaled: 0 to 255, amounts of money."""
 
 
-def _loss_of_constant(history: History) -> float | None:
-    """Return the loss that the best constant output has, in the units of the loss that is observed.
+def _bound_loss_of_constant(history: History) -> float | None:
+    """Return what the best constant output has for a loss at most, in the units of the loss that is observed.
 
     None where that says nothing: the loss has other terms, outputs hardly depend on the inputs yet, or targets are too
     few for their frequencies.
@@ -249,7 +258,9 @@ def _loss_of_constant(history: History) -> float | None:
     constants = [constant for _, constant, _, _ in rows]
     if min(constants) <= 1e-6 or max(factors) - min(factors) > 1e-3 * abs(median(factors)):
         return None
-    return median(factors) * sum(constants) / len(constants)
+    kinds = history.records[-1].total.get("outputs_kinds")
+    limit = math.inf if kinds is None else math.log(kinds)  # that of all classes alike
+    return median(factors) * min(fmean(constants) + 2 * stdev(constants) / math.sqrt(len(constants)), limit)
 
 
 TARGETS_PER_CLASS = 3
@@ -258,15 +269,15 @@ MIN_CONSTANTS, MANY_CONSTANTS = 4, 30
 """Batches of which the loss of a constant is the mean, at least and at most."""
 
 
-def _measure_progress(history: History, begin: int) -> tuple[float, float, float]:
+def _measure_progress(records: Sequence[Record], begin: int) -> tuple[float, float, float]:
     """Return the mean loss of the last half of the steps since one, how far it fell there, and the error of that.
 
     The half is taken in two parts. The deviation of single losses follows from the range of those of a record, which
     has 2 sqrt(log n) deviations, or more, for n losses.
     """
-    quarter = (history.step - begin) / 4
+    quarter = (records[-1].step - begin) / 4
     parts: list[list[tuple[float, float, float]]] = [[], []]
-    for record in history.records:
+    for record in records:
         mean, low, high = (record.metrics.get(f"loss_{name}") for name in ("mean", "least", "largest"))
         count = record.metrics.get("loss_count", 0.0)
         if record.step > begin + 2 * quarter and mean is not None and low is not None and high is not None and count:
@@ -331,6 +342,17 @@ OUTPUT_CONSTANT = Alarm(
     advice="Look at the first layer behind which all samples are alike; begin again with a learning rate of a tenth, "
     "and look at the initialisation (biases at zero, torch.nn.init.kaiming_normal_) and at the weight decay.",
 )
+OUTPUT_COLLAPSED = replace(
+    OUTPUT_CONSTANT,
+    seen="The outputs have become the same for every sample of a batch: their directions differ by {differ:figure} "
+    "radians, and by {differ_first:figure} at the start.",
+    why="The outputs have collapsed: they hardly depend on the inputs any more, which satisfies the loss and tells "
+    "nothing.",
+    advice="Look at the loss: if it only pulls outputs together, it needs negatives (a contrastive loss), a "
+    "stop-gradient (detach) with a predictor, or a term for the variance of outputs. Else lower the learning rate.",
+)
+COLLAPSED_SHARE, COLLAPSED_RATIO, COLLAPSED_STEPS = 0.1, 0.3, 50
+"""The deviation of the directions of outputs, that over the one at the start, and the steps before it is judged."""
 CONSTANT_OUTPUT_SHARE, LOST_DIFFERENCE_RATIO = 1e-4, 0.1
 """The deviation of outputs over samples, over their size, and over that of the first records.
 
@@ -346,6 +368,11 @@ def output_constant(history: History) -> Iterator[Finding]:
     """Outputs that do not differ over samples, though targets do."""
     if history.standing.others or any(map(history.has_raised, INPUTS_LOST)):
         return
+    spreads = history.total("output_spread")
+    collapsed, apart = spreads.last(3), max(spreads.first, default=0.0)
+    small = bool(collapsed) and max(collapsed) <= min(COLLAPSED_SHARE, COLLAPSED_RATIO * apart)
+    if small and history.standing.without_targets and history.step >= COLLAPSED_STEPS:
+        yield OUTPUT_COLLAPSED.at(history.step, differ=max(collapsed), differ_first=apart)
     course = history.total("outputs_differ")
     differ, constant = course.last(3), history.total("outputs_constant").last(3)
     limit = max(ROUNDING_SHARE, min(CONSTANT_OUTPUT_SHARE, LOST_DIFFERENCE_RATIO * max(course.first, default=0.0)))

@@ -124,6 +124,8 @@ LOSS_LOST = Alarm(
 )
 LOST_RATIO, LOST_SHARE = 4.0, 0.5
 """The mean loss over the least one so far, and over the first, for two records, that say what was learned is lost."""
+RETURNING_SHARE = 0.9
+"""The last of these losses over the first: below it the loss is on its way back."""
 LOSS_RISING = Alarm(
     code="loss-rising",
     seen="The loss began at {loss_first:figure} and is {loss:figure}; for {count} records it was above {least:figure}.",
@@ -160,7 +162,8 @@ def _loss_lost(history: History) -> Iterator[Finding]:
     latest = [value for step, value in means if value is not None and math.isfinite(value) and step > least[1]]
     if len(latest) < len(means) or not 0.0 < least[0] < UNLEARNED_SHARE * start:
         return
-    if min(latest) >= max(LOST_RATIO * least[0], LOST_SHARE * start) and latest[-1] >= start * LOST_SHARE:
+    returns = latest[-1] < RETURNING_SHARE * latest[0]  # as behind the change from one task to the next
+    if min(latest) >= max(LOST_RATIO * least[0], LOST_SHARE * start) and not returns:
         rate = max(history.records[-1].lr, default=math.nan)
         words = {"best_step": least[1], "least": least[0], "ratio": latest[-1] / least[0]}
         yield LOSS_LOST.at(history.step, words=words, loss=latest[-1], loss_first=start, lr=rate)

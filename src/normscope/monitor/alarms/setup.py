@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 from weakref import ref
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...core.finding import Finding
@@ -85,8 +85,9 @@ NO_GRADIENT = Alarm(
     code="no-gradient",
     seen="For {steps} steps {names} got no gradient at all (`grad` is None), though the optimizer is to train it.",
     why="The loss does not depend on these parameters: they keep the values they were initialised with.",
-    advice="Look behind {where} for a detach(), a torch.no_grad(), an argmax or a conversion to NumPy, or for a "
-    "branch that the forward does not take. Freeze what is not to be trained with requires_grad_(False).",
+    advice="Remove the detach(), torch.no_grad(), argmax or conversion to NumPy that cuts the gradient off behind "
+    "{where}, or look for a branch that the forward does not take. Freeze what is not to be trained with "
+    "requires_grad_(False).",
 )
 NOT_TRAINED = Alarm(
     code="not-trained",
@@ -219,10 +220,10 @@ COMPILE_THE_MODEL = (
 )
 EVAL_MODE = Alarm(
     code="eval-mode",
-    seen="The optimizer steps, and every forward in between is in eval mode: the whole model, not a part of it.",
+    seen="The optimizer steps, and every forward in between is in eval mode{part}.",
     why="In eval mode BatchNorm uses its stored statistics and does not move them, and dropout does nothing: this is "
     "not the network that training is meant for. Nothing is measured of it.",
-    advice="Call model.train() before the loop, and again after every evaluation.",
+    advice="Call model.train() before the loop, and again after every evaluation{keep}.",
 )
 FORWARD_UNSEEN = Alarm(
     code="not-seen",
@@ -341,14 +342,19 @@ class Sight:
             self._hook.remove()
         self._hook, self._held, self._cleared = None, None, 0
 
-    def stepped(self, step: int) -> Finding | None:
+    def stepped(self, step: int, model: nn.Module) -> Finding | None:
         """Count a step of the optimizer; return what is wrong if no forward is seen between them."""
         self._seen, self._waiting, self._others, self._unseen = True, 0, 0, self._unseen + 1
         self.close()
         if self._unseen != BLIND_STEPS:
             return None
         if self._evaluated:
-            return EVAL_MODE.at(step)
+            trains = next((path for path, module in model.named_modules() if module.training), None)
+            words = {"part": ": the whole model", "keep": ""}
+            if trains is not None:
+                words["part"] = f": the model as such, though not `{trains}` in it"
+                words["keep"] = "; then call eval() of those parts alone that are to stay as they are"
+            return EVAL_MODE.at(step, words=words)
         return (FORWARD_COMPILED if compiled_functions() else FORWARD_UNSEEN).at(step)
 
     def stepped_by(self, other: Optimizer, watched: Optimizer, step: int) -> Finding | None:

@@ -6,8 +6,9 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from statistics import median
 
-from ...core.finding import Finding
+from ...core.finding import Finding, Severity
 from ..history import Alarm, History
 
 OVERFITTING = Alarm(
@@ -47,6 +48,7 @@ OTHER_WORDS = (
     "Look at how the validation data are prepared, and at the training data: shuffling, labels, too few samples; "
     "regularise (weight decay, dropout, augmentation).",
 )
+VALIDATION_CODES = ("overfitting", "validation-worse", "validation-apart")
 LOSS_NAME = re.compile(
     r"(?:^|[^a-z])(?:val|valid|validation|eval|dev|test|heldout|held_out)[a-z]*[_/. -].*loss|loss.*val"
 )
@@ -57,6 +59,8 @@ WORSE_LOGS = 3
 """How many of the latest validations must all be worse than the best: one odd validation is no trend."""
 RISEN_SHARE, RISEN_CLEARLY_SHARE = 1.1, 1.25
 """The least and the last of these over the best loss; noise of a validation of a few hundred samples is 5 %."""
+RISEN_FAR_SHARE = 1.5
+"""The last loss over the best one that is an alarm though the accuracy holds: below it outputs are only too sure."""
 ACCURACY_FALL = 0.1
 """By how much accuracies must have fallen."""
 
@@ -66,7 +70,7 @@ def validation(history: History, step: int) -> Iterator[Finding]:
     for name, pairs in history.validations.items():
         figures = [(at, value) for at, value in pairs if math.isfinite(value)]
         if len(figures) < WORSE_LOGS or any(
-            map(history.has_raised, ("overfitting", "validation-worse", "validation-apart"))
+            finding.code in VALIDATION_CODES and finding.severity > Severity.INFO for finding in history.findings
         ):
             continue
         if LOSS_NAME.search(name.lower()):
@@ -89,12 +93,28 @@ def _judge_losses(history: History, step: int, name: str, figures: Sequence[tupl
     worse = figures[-WORSE_LOGS][0] > best_step and min(latest) >= RISEN_SHARE * best > 0.0
     if worse and latest[-1] >= RISEN_CLEARLY_SHARE * best and max(latest) - best > 0.02 * (start or 0.0):
         falls = then is not None and now is not None and now < then
-        yield (OVERFITTING if falls else VALIDATION_WORSE).at(step, words=words, best=best, now=latest[-1])
-    elif start is not None and now is not None and 0.0 < now < start / 2 and min(latest) >= start:
+        alarm = OVERFITTING if falls else VALIDATION_WORSE
+        if latest[-1] < RISEN_FAR_SHARE * best and _accuracy_holds(history, best_step):
+            alarm = replace(alarm, severity=Severity.INFO)
+        yield alarm.at(step, words=words, best=best, now=latest[-1])
+        return
+    # the observed loss may have another scale, or other terms, than that of the validation: that of outputs has not
+    owns = [own for r in history.records if (own := r.total.get("outputs_own")) is not None]
+    start, now = (owns[0], median(owns[-WORSE_LOGS:])) if len(owns) > WORSE_LOGS else (None, None)
+    if start is not None and now is not None and 0.0 < now < start / 2 and min(latest) >= start:
         norms = any(layer.family == "batch_norm" for layer in history.of("normalizer"))
         more, remedy = BATCH_NORM_WORDS if norms else OTHER_WORDS
-        words |= {"loss_then": start, "more": more, "remedy": remedy}
+        words |= {"loss_then": start, "loss_now": now, "more": more, "remedy": remedy}
         yield VALIDATION_APART.at(step, words=words, best=best, now=latest[-1])
+
+
+def _accuracy_holds(history: History, best_step: int) -> bool:
+    """Return whether a validation accuracy is logged too and is no worse than where the loss was best."""
+    for name, pairs in history.validations.items():
+        if ACCURACY_NAME.search(name.lower()):
+            then = [value for at, value in pairs if at <= best_step]
+            return bool(then) and pairs[-1][1] >= then[-1]
+    return False
 
 
 def _training_loss(history: History, step: int) -> float | None:

@@ -96,6 +96,29 @@ def measure_batch(args: Any, kwargs: Any) -> Tensor | None:
     return torch.stack([spread.to(mean), deviation, mean, torch.full_like(mean, len(leaf))])
 
 
+MIN_OUTPUT_SAMPLES, MIN_OUTPUT_WIDTH, MAX_OUTPUT_ENTRIES = 8, 8, 1 << 20
+"""Samples and entries of outputs, at least and at most, whose differences between samples are measured."""
+
+
+@torch.no_grad()
+def measure_outputs(made: Any) -> Tensor | None:
+    """Return the length of the mean of all outputs, each scaled to length one: 1 where all point one way.
+
+    Args:
+        made: what a model returned.
+
+    Returns:
+        That of the first tensor in it; None where that has no rows that could be compared.
+    """
+    first = next((leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor)), None)
+    if first is None or first.ndim != 2 or not first.is_floating_point() or first.numel() > MAX_OUTPUT_ENTRIES:
+        return None
+    if first.layout != torch.strided or first.shape[0] < MIN_OUTPUT_SAMPLES or first.shape[1] < MIN_OUTPUT_WIDTH:
+        return None
+    lengths = torch.linalg.vector_norm(first, dim=1, keepdim=True, dtype=torch.float32)
+    return torch.linalg.vector_norm((first / lengths).mean(0))
+
+
 class DomainProbe:
     """Measures batches against a domain, without a wait for the device.
 

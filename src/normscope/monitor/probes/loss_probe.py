@@ -33,15 +33,23 @@ FIGURES = (
 - `own`: the loss of the batch, without factors; `constant`: that of the best constant output, estimated without bias.
 - `label_low`, `label_high`: the least and the largest label; `classes`: how many there are in the batch.
 - `label_mean`, `label_error`: the mean of the labels and its standard error; `samples`: how many there are.
-- `differ`: the standard deviation of the outputs over the samples, over their root mean square.
+- `differ`: the standard deviation of the outputs over the samples, over their root mean square; of a squared error
+  over the deviation of the targets.
 - `kinds`: how many classes there may be.
 """
 
 
-SWITCHES = {"ReluBackward": "off", "TanhBackward": "saturated", "SigmoidBackward": "saturated"}
-"""Activations whose outputs autograd keeps, and what is measured of them."""
+SWITCHES = {"ReluBackward": "off", "TanhBackward": "saturated", "SigmoidBackward": "saturated",
+            "SoftmaxBackward": "one_place", "ScaledDotProduct": "one_place"}  # fmt: skip
+"""Activations whose outputs autograd keeps, or that follow from what it keeps, and what is measured of them."""
+SAMPLED_ROWS = 64
+"""Rows of an attention that are looked at, the last ones, which see all tokens under a causal mask."""
+ONE_PLACE_SHARE = 0.99
+"""The share of a row of an attention on one entry from which it looks at nothing else."""
 MAX_GRAPH_NODES, MAX_SWITCHES = 4000, 64
 """How much of the graph of a loss is walked through, and how many activations are looked at."""
+MIN_VALUES_PER_UNIT = 16
+"""Values of a unit in a batch from which it is seen whether it is ever on."""
 MAX_SWITCH_ENTRIES = 1 << 16
 """Entries of an activation that are looked at, of the first samples."""
 SATURATED_DISTANCE = 0.01
@@ -54,16 +62,19 @@ class LossReading:
 
     Attributes:
         activations: of each activation on the way to the loss what is measured (`off`, the share of units that no
-            sample switches on; `saturated`, the share of entries in the flat parts), the figure on the device, and
-            the parameters of the layers next in front of it.
+            sample switches on; `saturated`, the share of entries in the flat parts; `one_place`, the share of the rows
+            of an attention that look at one entry), the figure on the device, and the parameters of the layers next in
+            front of it.
         oddities: what is odd in how it is put together: `softmax`, `sigmoid`, `negated`, `broadcast`.
         figures: as `FIGURES` has them, on the device.
         shapes: the shapes of outputs and of what they were compared to, where those were broadcast.
+        compares: whether it has a part that compares outputs with targets.
     """
 
     oddities: set[str] = field(default_factory=set)
     figures: Tensor | None = None
     shapes: str = ""
+    compares: bool = False
     activations: list[tuple[str, Tensor, list[int]]] = field(default_factory=list)
 
 
@@ -85,6 +96,7 @@ def read_loss(loss: Any, *, activations: bool = True) -> LossReading | None:
         return None
     losses = list(_loss_functions(loss.grad_fn))
     reading = LossReading(activations=list(_read_activations(loss.grad_fn)) if activations else [])
+    reading.compares = bool(losses)
     if len(losses) != 1:
         return reading
     function, sign = losses[0]
@@ -130,11 +142,10 @@ def _read_activations(root: Any) -> Iterator[tuple[str, Tensor, list[int]]]:
         node, depth = queue.popleft()
         name = node.name()
         what = next((word for prefix, word in SWITCHES.items() if name.startswith(prefix)), None)
-        if what is not None and depth:
-            made = node._saved_result.detach()
-            if made.ndim > 1 and len(made) > 1:
-                count += 1
-                yield what, _measure_switch(name, made), _parameters_before(node)
+        figure = None if what is None or not depth else _measure_switch(what, name, node)
+        if what is not None and figure is not None:
+            count += 1
+            yield what, figure, _parameters_before(node)
         holds = any(inner is not None and hasattr(inner, "variable") for inner, _ in node.next_functions)
         for inner, _ in node.next_functions:
             if inner is not None and inner not in visited:
@@ -142,8 +153,15 @@ def _read_activations(root: Any) -> Iterator[tuple[str, Tensor, list[int]]]:
                 queue.append((inner, depth + holds))
 
 
-def _measure_switch(name: str, made: Tensor) -> Tensor:
-    """Return the share of units that no sample switches on, or of entries in the flat parts of an activation."""
+def _measure_switch(what: str, name: str, node: Any) -> Tensor | None:
+    """Return what is measured of an activation; None where it has too few values."""
+    if what == "one_place":
+        rows = _attention_rows(node, name)
+        return None if rows is None else (rows.amax(-1) > ONE_PLACE_SHARE).double().mean()
+    made = node._saved_result.detach()
+    units = made.shape[1 if made.ndim == 4 else -1]
+    if made.ndim < 2 or made.numel() < MIN_VALUES_PER_UNIT * units:
+        return None
     made = made[: max(2, MAX_SWITCH_ENTRIES * len(made) // max(made.numel(), 1))]
     if name.startswith("Relu"):
         units = 1 if made.ndim == 4 else made.ndim - 1
@@ -151,6 +169,26 @@ def _measure_switch(name: str, made: Tensor) -> Tensor:
     low = -1.0 if name.startswith("Tanh") else 0.0
     edge = SATURATED_DISTANCE * (1.0 - low)
     return ((made < low + edge) | (made > 1.0 - edge)).double().mean()
+
+
+def _attention_rows(node: Any, name: str) -> Tensor | None:
+    """Return some rows of an attention, each of which sums to one; None where it is no attention, or has a mask."""
+    if name.startswith("Softmax"):
+        made = node._saved_result.detach()
+        rows = made.flatten(0, -2)[-SAMPLED_ROWS:] if made.ndim >= 3 else None
+    elif getattr(node, "_saved_attn_bias", None) is None and getattr(node, "_saved_attn_mask", None) is None:
+        query, key = node._saved_query.detach(), node._saved_key.detach()  # [batch, heads, tokens, width]
+        heads = min(query.shape[1], key.shape[1])
+        last = query[: SAMPLED_ROWS // heads + 1, :heads, -1].double()
+        scale = getattr(node, "_saved_scale", None) or query.shape[-1] ** -0.5
+        rows = (key[: len(last), :heads].double() @ last[..., None])[..., 0].mul(scale).softmax(-1)
+    else:
+        rows = None
+    return rows if rows is not None and rows.shape[-1] >= MIN_ATTENDED else None
+
+
+MIN_ATTENDED = 4
+"""Entries of a row from which looking at one of them is more than a choice between two."""
 
 
 def _parameters_before(node: Any) -> list[int]:
@@ -243,7 +281,8 @@ def _measure_squares(function: Any) -> Tensor | None:
     own, constant = (output - target).square().mean(), target.var(0, correction=1).mean()
     nothing = own.new_full((), torch.nan)
     figures = _pack(own, constant, target.reshape(-1), torch.ones_like(target.reshape(-1)), nothing, output)
-    figures[2:4] = torch.nan  # targets are no labels
+    figures[2:4] = figures[-1] = torch.nan  # targets are no labels
+    figures[-2] = (output.var(0, correction=1).mean() / constant.clamp(min=1e-30)).sqrt()  # their mean may be large
     return figures
 
 
