@@ -67,12 +67,13 @@ class Finding(Part):
 
     def __str__(self) -> str:
         when = "" if self.step is None else f" at step {self.step}"
-        where = f"{self.code} in `{self.where}`{when}"
+        where = f"{self.code} in `{self.where}`{when}" if self.where else f"{self.code}{when}"
         return visible(f"{self.severity.value}: {where}: {self.seen} {self.why} {self.advice}")
 
     def _repr_html_(self) -> str:
         when = "" if self.step is None else f" at step {self.step:,}"
-        lines = {"where": f"`{self.where}`{when}", "seen": self.seen, "why it matters": self.why, "advice": self.advice}
+        where = f"`{self.where}`{when}" if self.where else f"the run{when}"
+        lines = {"where": where, "seen": self.seen, "why it matters": self.why, "advice": self.advice}
         return card(f"{self.severity.value}: {self.code}", lines)
 
 
