@@ -40,7 +40,7 @@ def test_the_panel_says_where_the_run_stands(history):
     assert any(line.startswith("log10 folded") for line in shown)
     assert any(line.startswith("log10 largest norm") and line.endswith("blocks.2.conv") for line in shown)
     assert any(line.startswith("log10 least eff. lr") and line.endswith("blocks.2.conv") for line in shown)
-    assert [line for line in shown if "collapse" in line][-1].startswith("step 4: effective-lr-collapse in blocks.4")
+    assert [line for line in shown if "collapse" in line][-1].startswith("step 4: effective-lr-collapse in `blocks.4`")
     assert shown[-1] == "and 1 earlier alarm"
     assert len(shown) <= 15
 

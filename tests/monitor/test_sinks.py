@@ -99,7 +99,7 @@ def test_a_run_of_wandb_gets_an_axis_and_alerts() -> None:
     assert run.rows == [({**FINITE, "normscope/findings": 1, "normscope/step": 30}, None)]
     [alert] = run.alerts
     assert alert["level"] == "WARN"
-    assert alert["title"].startswith("dead-layer in layer1.0.")
+    assert alert["title"].startswith("dead-layer in `layer1.0.")
     assert len(alert["title"]) < 64
 
 

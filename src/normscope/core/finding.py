@@ -65,10 +65,14 @@ class Finding(Part):
     numbers: Mapping[str, float | int | None] = field(default_factory=dict, hash=False)
     step: int | None = None
 
+    @property
+    def title(self) -> str:
+        """The code, and the place if there is one: a finding about a whole run has none."""
+        return f"{self.code} in `{self.where}`" if self.where else self.code
+
     def __str__(self) -> str:
         when = "" if self.step is None else f" at step {self.step}"
-        where = f"{self.code} in `{self.where}`{when}" if self.where else f"{self.code}{when}"
-        return visible(f"{self.severity.value}: {where}: {self.seen} {self.why} {self.advice}")
+        return visible(f"{self.severity.value}: {self.title}{when}: {self.seen} {self.why} {self.advice}")
 
     def _repr_html_(self) -> str:
         when = "" if self.step is None else f" at step {self.step:,}"

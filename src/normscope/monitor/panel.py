@@ -192,7 +192,7 @@ def lines(history: History, overhead: float) -> Iterator[tuple[str, str]]:
         yield from _show_worst(history, kind, quantity, most, name)
     for finding in history.findings[-SHOWN_ALARMS:]:
         when = "" if finding.step is None else f"step {finding.step:,}: "
-        yield f"{when}{finding.code} in {finding.where}: {finding.seen}", SEVERITY_STYLES[finding.severity.value]
+        yield f"{when}{finding.title}: {finding.seen}", SEVERITY_STYLES[finding.severity.value]
     if len(history.findings) > SHOWN_ALARMS:
         yield f"and {pluralise(len(history.findings) - SHOWN_ALARMS, 'earlier alarm')}", "dim"
 

@@ -309,7 +309,7 @@ def _alarms(run: Run) -> list[Block]:
 def marks(run: Run) -> tuple[Mark, ...]:
     """Return marks for the alarms, and for the steps at which the run was resumed."""
     raised = [
-        Mark(x=finding.step, name=f"{finding.code} in {finding.where}", level=finding.severity.value)
+        Mark(x=finding.step, name=finding.title, level=finding.severity.value)
         for finding in run.findings
         if finding.step is not None
     ]

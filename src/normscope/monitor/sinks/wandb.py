@@ -79,7 +79,7 @@ class WandbSink:
     def _alert(self, findings: Sequence[Finding]) -> None:
         alert: Any = getattr(self._run, "alert", None)
         for finding in findings if alert is not None else ():
-            title = f"{finding.code} in {finding.where}"
+            title = finding.title
             title = title if len(title) <= TITLE_MAX_CHARS else f"{title[: TITLE_MAX_CHARS - 1]}…"
             level = {"level": LEVELS[finding.severity]} if self._own_axis else {}
             alert(title=title, text=str(finding), **level)
