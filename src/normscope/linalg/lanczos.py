@@ -390,7 +390,12 @@ def extreme_eigenpairs(
     whole, since_fresh = False, 0
     pairs = _WantedValues.none(wanted)
     while budget.spend():
-        extended = space.extend(vector, project(operator(vector)))
+        image = project(operator(vector))
+        if not bool(image.isfinite().all()):
+            break
+        if space.full:  # not before: the values of the last step may stay the last, and need the vectors of its space
+            space.restart(top + SPARE, bottom + SPARE if bottom else 0)
+        extended = space.extend(vector, image)
         if extended is None:
             break
         image, rest = extended
@@ -408,8 +413,6 @@ def extreme_eigenpairs(
         enough = space.filled >= wanted + BEYOND and (since_fresh == 0 or since_fresh > AFRESH)
         if whole or (pairs.settled and enough):
             break
-        if space.full:
-            space.restart(top + SPARE, bottom + SPARE if bottom else 0)
         vector = image / image.norm()
     return Ends(
         top=pairs.values[:top],
