@@ -1,4 +1,4 @@
-"""What is said first of a model, in one sentence; findings as a list that shows itself, and results judged by theirs."""
+"""What is said first of a model; findings as a list that shows itself, and results that are judged by theirs."""
 
 from __future__ import annotations
 
