@@ -100,9 +100,7 @@ class EigenvalueCertificate:
     vector: Tensor | None = None
 
 
-def certify(
-    chunks: Iterable[Tensor], *, delta: float, generator: torch.Generator | None = None
-) -> EigenvalueCertificate:
+def certify(chunks: Iterable[Tensor], *, delta: float) -> EigenvalueCertificate:
     """Return a proven bound on the largest eigenvalue of positive semidefinite Hermitian matrices.
 
     They come in batches `[b, m, m]`, float64 or complex128; a label is the number of a batch and of a matrix in it. The
@@ -111,13 +109,11 @@ def certify(
     certificate = EigenvalueCertificate()
     for number, gram in enumerate(chunks):
         if gram.shape[0] and gram.shape[-1]:
-            _certify_chunk(certificate, number, gram, delta, generator)
+            _certify_chunk(certificate, number, gram, delta)
     return certificate
 
 
-def _certify_chunk(
-    certificate: EigenvalueCertificate, number: int, gram: Tensor, delta: float, generator: torch.Generator | None
-) -> None:
+def _certify_chunk(certificate: EigenvalueCertificate, number: int, gram: Tensor, delta: float) -> None:
     size = gram.shape[-1]
     if size == 1:
         values = gram[:, 0, 0].real
@@ -137,9 +133,7 @@ def _certify_chunk(
         check_time()
         above = max(delta, 4.0 * shift) * 4.0 ** max(0, again - 1)
         looked_at = left[torch.topk(cheap[left], min(max(2, _LOOKED_AT // size), left.numel())).indices]
-        values, vectors = top_eigenpairs(
-            gram[looked_at], steps=48 * 2**again, rtol=above / 8.0 / 100.0**again, generator=generator
-        )
+        values, vectors = top_eigenpairs(gram[looked_at], steps=48 * 2**again, rtol=above / 8.0 / 100.0**again)
         best, before = int(values.argmax()), certificate.bound
         _record(certificate, number, int(looked_at[best]), float(values[best]), vectors[best], above)
         if certificate.bound == before:
