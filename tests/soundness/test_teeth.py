@@ -18,7 +18,7 @@ from normscope.bounds.trial import try_example
 from normscope.core.bracket import Evidence
 from normscope.core.errors import SoundnessError
 from normscope.core.rounding import ONE, Upper, largest
-from normscope.linalg import certify, conv_norm, folding, operator_norms
+from normscope.linalg import conv_norm, folding, operator_norms
 from normscope.linalg.conv_norm import Symbol
 from normscope.linalg.convolution_map import Convolution
 from normscope.linalg.linear_map import Diagonal
@@ -282,27 +282,7 @@ def skip() -> nn.Module:
 layer_norm, attend = aten.layer_norm.default, aten.scaled_dot_product_attention.default
 
 
-def float32_grams() -> None:
-    """Largest eigenvalues of float32 Gram matrices, with their allowance, against those of the exact matrices."""
-    generator = torch.Generator().manual_seed(0)
-    for terms in (100, 1000, 3000):
-        for weight in (
-            *(torch.full((100, terms), value) for value in (0.1, 0.3, 0.7)),
-            torch.rand(100, terms, generator=generator),
-        ):
-            weight = weight.double() * math.sqrt(0.5)  # no float32 number
-            gram = certify.gram_of_rows(weight.T.split(certify.PIECE), len(weight), narrow=True)
-            allowance = certify.narrow_share(terms) * float(weight.norm()) ** 2
-            found = float(torch.linalg.eigvalsh(gram)[-1]) + allowance
-            assert found >= float(torch.linalg.matrix_norm(weight, 2)) ** 2 * (1 - 1e-12)
-
-
 BUGS = [
-    Bug(
-        "float32 Gram matrix without its allowance",
-        lambda patch: patch.setattr(certify, "narrow_share", lambda terms: 0.0),
-        float32_grams,
-    ),
     Bug("FFT crops the kernel", crops_the_kernel, small_circular),
     Bug("stride counted twice, 1/sqrt(stride)", stride_counted_twice, convolutions, write_nothing_out),
     Bug("padding forgotten: the torus is too small", padding_forgotten, convolutions, write_nothing_out),
