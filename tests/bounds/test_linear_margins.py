@@ -96,7 +96,7 @@ def points(radius: Tensor, n: int, count: int = 60) -> Tensor:
 
 
 def challenge(net: str, radius: float) -> Enclosures:
-    """Compare every linear bound and every limit with values at points of the balls."""
+    """Compare every linear bound, every limit and every distance with values at points of the balls."""
     balls = balls_of(net)
     size = torch.full((2,), radius, dtype=torch.float64)
     unrolled, values = balls.unrolled, balls.unrolled.values(balls.centres)
@@ -116,6 +116,8 @@ def challenge(net: str, radius: float) -> Enclosures:
             slack = 1e-12 * (1 + x.centre.abs())
             assert (there[name] >= x.low - slack).all()
             assert (there[name] <= x.high + slack).all()
+            if x.apart is not None:
+                assert ((there[name] - x.centre).norm(dim=-1) <= x.apart + 1e-12).all()
         moved = torch.einsum("pbn,bkn->pbk", flat(there[unrolled.output] - values[unrolled.output], 2), flat(rows, 2))
         line = torch.einsum("pbn,bkn->pbk", changes, found.slopes) + found.offset
         assert (moved >= line - 1e-11 * (1 + line.abs())).all()
@@ -129,6 +131,15 @@ def challenge(net: str, radius: float) -> Enclosures:
 def test_linear_bounds_hold_at_every_point_tried(net):
     for radius in RADII:
         challenge(net, radius)
+
+
+def test_distances_of_sets_are_known_and_used():
+    seen = challenge("groups", 0.1)
+    known = [x for x in seen.known.values() if x.apart is not None]
+    assert known
+    boxes = [dataclasses.replace(x, apart=None, sets=None).distance(1) for x in known]
+    assert all((x.distance(1) <= box).all() for x, box in zip(known, boxes))
+    assert any((x.distance(1) < 0.8 * box).any() for x, box in zip(known, boxes))
 
 
 def ascended(net: str, radius: Tensor, steps: int = 40) -> Tensor:
@@ -249,6 +260,11 @@ def straight_softmax(patch) -> None:
     patch.setattr(entry_sets, "_bent", straight)
 
 
+def short_distances(patch) -> None:
+    real = sweep._apart
+    patch.setattr(sweep, "_apart", lambda *given: 0.2 * real(*given))
+
+
 def shallow_lines(patch) -> None:
     real = Scalar._lines
 
@@ -269,6 +285,7 @@ BUGS = {
     "half the radius": (half_the_ball, "relu", 0.3),
     "products without their rest": (products_without_rest, "attention", 1.5),
     "softmax taken for straight": (straight_softmax, "softmax", 1.5),
+    "distances of sets too small": (short_distances, "groups", 0.3),
     "upper lines too low": (shallow_lines, "blocks", 0.8),
     "normalizers straighter than they are": (
         lambda patch: patch.setattr(entry_sets, "_CURVATURE", 0.05), "root mean square", 0.3,

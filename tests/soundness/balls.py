@@ -290,6 +290,12 @@ def check_below(over: Over, points: Tensor, drawn: Case) -> None:
         slack = 1e-12 + 1e-11 * (flat(values[output]).abs().amax(1, True) + line.abs().nan_to_num(posinf=0.0))
         if bool((moved < line - slack).any()):
             raise SoundnessError(f"an output falls below its affine bound: {drawn}")
+        for name, box in seen.known.items():
+            if box.apart is None:
+                continue
+            off = (values[name] - box.centre).norm(dim=2)
+            if bool((off > box.apart * (1 + ROUNDING) + 1e-12 * box.centre.abs().amax()).any()):
+                raise SoundnessError(f"a set of {name} is further from its centre than its bound: {drawn}")
 
 
 def _change(first: Tensor, second: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ Reference: Zhang et al. 2018 (CROWN); Xu et al. 2020 (general graphs).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,7 +22,7 @@ from ...core.rounding import gamma
 from ...linalg.absolute import absolute_norm
 from ...rules.local.local import Affine, Enclosure, LocalForm, UnrolledStep, flat, times
 from .enclosure import Enclosures, tidy
-from .expansion import accumulate, adjoint
+from .expansion import accumulate, adjoint, largest_singular
 
 LARGEST = 1e60
 """Where sums get beyond this, their rounding may hide what matters."""
@@ -152,6 +153,8 @@ ROWS = 1024
 """At most this many entries of one value are relaxed, those that could gain most."""
 AT_ONCE = 1e7
 """Entries of the largest tensor carried backwards at once."""
+KEPT = 5e7
+"""Slopes of all entries of a value in all inputs that are kept at once, to bound how far sets of entries can move."""
 
 
 class Relaxation:
@@ -168,8 +171,12 @@ class Relaxation:
         x = enclosures.known[name]
         local = step.operation.local([enclosures.known[operand] for operand in step.operands])
         slopes = local.parts[0].slopes if len(step.operands) == 1 else None
-        if {item.name for item in enclosures.unrolled.graph.inputs}.issuperset(enclosures.unrolled.forms[name]):
-            return None  # the limits of a linear value are as close as they can be
+        inputs = sum(math.prod(item.shape) for item in enclosures.unrolled.graph.inputs)
+        in_sets = x.centre.ndim == 3 and len(step.operands) == 1 and slopes is None
+        sets = in_sets and 2 * x.centre.numel() * inputs <= KEPT
+        linear = {item.name for item in enclosures.unrolled.graph.inputs}.issuperset(enclosures.unrolled.forms[name])
+        if linear and not sets:
+            return None
         # the entries worth relaxing: those that the primitive is not sure of, the widest first
         width = flat(x.high - x.low).nan_to_num(posinf=1e300)
         if slopes is not None:
@@ -181,7 +188,7 @@ class Relaxation:
         if count == width.shape[1]:
             chosen = torch.arange(count, device=width.device).expand(len(width), -1)
         low, high = flat(x.low).clone(), flat(x.high).clone()
-        centre = flat(x.centre)
+        centre, relaxed = flat(x.centre), []
         step_rows = max(1, int(AT_ONCE / (len(low) * enclosures.unrolled.largest * 2)))
         for some in chosen.split(step_rows, 1):
             if self.budget.late:
@@ -189,14 +196,32 @@ class Relaxation:
             rows = torch.zeros(len(low), some.shape[1], low.shape[1], dtype=low.dtype, device=low.device)
             rows.scatter_(2, some[..., None], 1.0)
             rows = rows.reshape(*rows.shape[:2], *x.centre.shape[1:])
-            bounds = below(enclosures, name, torch.cat([rows, -rows], 1)).least(enclosures.radius)
+            both = below(enclosures, name, torch.cat([rows, -rows], 1))
+            bounds = both.least(enclosures.radius)
             under, over = bounds[:, : some.shape[1]], -bounds[:, some.shape[1] :]
             here = centre.gather(1, some)
             low.scatter_(1, some, torch.maximum(low.gather(1, some), here + under))
             high.scatter_(1, some, torch.minimum(high.gather(1, some), here + over))
+            relaxed += [both] if sets else []
         shape = x.centre.shape
         tight = tidy(x.centre, low.reshape(shape), high.reshape(shape), x.constant, x.entries, x.radius)
-        return replace(tight, sets=x.sets)
+        whole = sets and len(relaxed) == math.ceil(low.shape[1] / step_rows) and chosen.shape[1] == low.shape[1]
+        return replace(tight, sets=x.sets, apart=_apart(relaxed, enclosures.radius, x) if whole else None)
 
     def learn(self, enclosures: Enclosures, index: int, step: UnrolledStep) -> None:
         """Nothing is kept between primitives."""
+
+
+def _apart(relaxed: list[Below], radius: Tensor, x: Enclosure) -> Tensor:
+    """Bound how far every set can be from its centre: the norm of its mean slopes, and what is off beside them.
+
+    A value between two affine functions is their mean, up to half their difference and the larger offset.
+    """
+    halves = [(b.slopes.chunk(2, 1), b.offset.chunk(2, 1)) for b in relaxed]
+    under, over = (torch.cat([slopes[k] for slopes, _ in halves], 1) for k in (0, 1))
+    offsets = (torch.cat([offset[k] for _, offset in halves], 1) for k in (0, 1))
+    batch, sets, n = x.centre.shape
+    mean = ((under - over) / 2).reshape(batch * sets, n, -1)
+    off = l2(under + over, 2) / 2 * radius[:, None] + torch.maximum(*(-offset for offset in offsets))
+    turned = largest_singular(mean).reshape(batch, sets)
+    return (turned * radius[:, None] + l2(off.reshape(batch, sets, n), 2)) * (1 + 1e-11)

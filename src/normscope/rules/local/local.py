@@ -40,6 +40,7 @@ class Enclosure:
         entries: `[B, *shape]`, Lipschitz constant of every entry.
         radius: `[B]`, of the balls.
         sets: for values `[B, sets, n]` the constant of every set, `[B, sets]`, where it is known.
+        apart: for values `[B, sets, n]` how far (l2) every set can be from its centre, `[B, sets]`, where it is known.
         least: for values `[B, sets, n]` how small (l2) every set can get, `[B, sets]`, where it is known.
     """
 
@@ -50,6 +51,7 @@ class Enclosure:
     entries: Tensor
     radius: Tensor
     sets: Tensor | None = None
+    apart: Tensor | None = None
     least: Tensor | None = None
 
     @classmethod
@@ -78,6 +80,8 @@ class Enclosure:
         """How far (l2) each set of the last `dims` dimensions can be from its centre, the other dimensions kept."""
         deviation = self.deviation
         apart = l2(flat(deviation, deviation.ndim - dims), -1)
+        if self.apart is not None and self.apart.shape == apart.shape:
+            apart = torch.minimum(apart, self.apart)
         if self.sets is not None and self.sets.shape == apart.shape:
             return torch.minimum(apart, times(self.sets, self.radius[:, None]))
         return torch.minimum(apart, wide(times(self.constant, self.radius), apart))
