@@ -20,7 +20,7 @@ from .diagnosis.audit_result import Audit
 from .diagnosis.auditing import audit
 from .diagnosis.checked import Check
 from .diagnosis.checking import check
-from .diagnosis.judged import FindingsError
+from .diagnosis.verdict import FindingsError
 from .generalize.bounding import generalization
 from .generalize.generalization_table import Generalization
 from .geometry.flatness import Flatness, flatness
