@@ -125,10 +125,6 @@ def no_noise(real: Any, joint: Any, kept: Any, centre: Any, sigma: Any, spread: 
     return real(joint, kept, centre, sigma, 0.1 * spread)
 
 
-def half_of_the_radius(real: Any, joint: Any, kept: Any, centre: Any, sigma: Any, spread: Any) -> Tensor:
-    return real(joint, kept, centre, sigma, spread / 4)
-
-
 def half_of_the_centre(real: Any, joint: Any, kept: Any, centre: Any, sigma: Any, spread: Any) -> Tensor:
     return real(joint, kept, None if centre is None else 0.5 * centre, sigma, spread)
 
@@ -270,7 +266,6 @@ BUGS = [
     Bug("what is kept does not grow", stepping(nothing_kept_grows), shape("residual")),
     Bug("what is kept does not move along", stepping(crossed_at_once), aligned(widest=1024)),
     Bug("multipliers that are not feasible", stepping(feasible_or_not), pooled_units),
-    Bug("radius halved", stepping(half_of_the_radius), units),
     Bug("no centre", stepping(half_of_the_centre), units),
     Bug("a block of a turn is missing", a_block_is_missing, shape("two inputs")),
     Bug("a fresh start without its share", fresh_starts_do_not_share, aligned(widest=8)),

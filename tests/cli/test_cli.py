@@ -5,10 +5,13 @@ import json
 import os
 import pickle
 import re
+import subprocess
+import sys
 
 import pytest
 import typer
 
+import normscope
 from normscope import __version__, cli
 from normscope.core.errors import InputError
 from normscope.rules.registry import operators
@@ -93,7 +96,7 @@ def test_a_pickle_that_would_run_code_is_refused_in_a_process_of_its_own(work, s
 
 def options():
     """Yield every option of every command, with the name of its parameter."""
-    for info in cli.app.registered_commands:
+    for info in (info for verb in cli.VERBS for info in cli.load_verb(verb).registered_commands):
         for name, held in inspect.get_annotations(info.callback, eval_str=True).items():
             for given in getattr(held, "__metadata__", ()):
                 if isinstance(given, typer.models.OptionInfo):
@@ -109,9 +112,26 @@ def test_an_option_with_a_metavar_has_a_name_of_its_own():
 
 
 def test_every_option_is_written_in_small_letters():
-    commands = typer.main.get_command(cli.app).commands
+    commands = {verb: typer.main.get_command(cli.load_verb(verb)) for verb in cli.VERBS}
     names = [(verb, name) for verb, one in commands.items() for item in one.params for name in item.opts]
     given = [(verb, name) for verb, name in names if name.startswith("-")]
     assert len(given) > 100
     assert [pair for pair in given if not re.fullmatch(r"--[a-z0-9]+(-[a-z0-9]+)*|-[a-z]", pair[1])] == []
     assert {("choose", "--data"), ("generalization", "--input-range")} <= set(given)
+
+
+def test_version_and_help_need_no_torch():
+    for words, text in ((["--version"], "normscope"), (["--help"], "Check a model in seconds")):
+        command = [sys.executable, "-X", "importtime", "-m", "normscope", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert text in done.stdout
+        assert re.findall(r"\| +(torch|numpy|scipy)\n", done.stderr) == []
+
+
+def test_every_public_name_loads_from_its_home():
+    homes = {name for names in normscope.HOMES.values() for name in names}
+    assert homes | {"__version__"} == set(normscope.__all__)
+    assert {name: getattr(normscope, name).__name__ for name in homes} == {name: name for name in homes}
+    assert {*normscope.__all__, "optim"} <= set(dir(normscope))
+    with pytest.raises(AttributeError, match="no attribute 'chek'"):
+        normscope.chek  # noqa: B018

@@ -35,11 +35,10 @@ def other(monkeypatch: pytest.MonkeyPatch) -> EntryPoint:
 
 
 def built(monkeypatch: pytest.MonkeyPatch, *points: EntryPoint) -> typer.Typer:
-    """Return a command with a verb of its own, and with what packages add."""
+    """Return a command with the verbs of Normscope, and with what packages add."""
     monkeypatch.setattr(cli, "entry_points", lambda group: [one for one in points if one.group == group])
     app = typer.Typer()
-    app.command("own")(lambda: None)
-    cli.add_to(app)
+    cli.add_verbs(app)
     return app
 
 

@@ -75,7 +75,7 @@ def test_an_audit_writes_its_files_and_ends_quietly(work, into_nobody, monkeypat
 def test_the_files_are_there_before_anything_is_printed(work, run, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        "normscope.cli.messages.print_document", lambda _: seen.append(sorted(p.name for p in work.glob("*.*")))
+        "normscope.report.terminal.print_document", lambda _: seen.append(sorted(p.name for p in work.glob("*.*")))
     )
     assert run(*AUDIT).code == 0
     assert {"a.json", "r.html"} <= set(seen[0])

@@ -108,7 +108,7 @@ def shorten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_steps, "capture_within", lambda _, *given, **options: once(*given, **options))
     monkeypatch.setattr("normscope.bounds.radius.certifier.ATTACK_STEPS", 12)
     monkeypatch.setattr("normscope.bounds.radius.certifier.MOST", 6)
-    monkeypatch.setattr("normscope.diagnosis.sensitivities.SEARCH_STEPS", 40)
+    monkeypatch.setattr("normscope.diagnosis.auditing.SEARCH_STEPS", 40)
     monkeypatch.setattr("normscope.bounds.ellipsoids.optimised.STEPS", 12)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.bounds.weights.weight_constants import weight_sensitivity
 from normscope.core.errors import InputError
-from normscope.diagnosis import sensitivities
+from normscope.diagnosis import auditing
 from normscope.pages.audit_comparison import compare_document
 from normscope.report.document import Table
 
@@ -87,7 +87,7 @@ def test_it_is_shown_and_compared(made):
 @pytest.mark.slow
 def test_large_models_have_upper_sides_alone(made, monkeypatch):
     model, batch, audit = made
-    monkeypatch.setattr(sensitivities, "MULTIPLICATIONS", 0.0)
+    monkeypatch.setattr(auditing, "MAX_SEARCH_MULTIPLICATIONS", 0.0)
     large = ns.audit(model, batch, effort="thorough")
     assert any("lower sides" in what and "large" in why for what, why in large.skipped)
     for row, other in zip(large.layers, audit.layers, strict=True):
@@ -117,7 +117,7 @@ def test_a_failure_is_listed_and_the_audit_goes_on(made, monkeypatch):
     def fail(*_: object) -> None:
         raise RuntimeError("no memory")
 
-    monkeypatch.setattr(sensitivities, "measure", fail)
+    monkeypatch.setattr(auditing, "measure_sensitivity", fail)
     audit = ns.audit(*made[:2], effort="thorough")
     assert ("sensitivity to the weights", "RuntimeError: no memory") in audit.skipped
     assert {row.sensitivity for row in audit.layers} == {None}

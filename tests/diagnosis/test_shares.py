@@ -14,7 +14,7 @@ from normscope.bounds.captured import Captured
 from normscope.bounds.curve.curve import HELD_OUT, MARGINS, QUANTILES
 from normscope.bounds.domain.domain_bounds import domain_sides
 from normscope.core.errors import InputError
-from normscope.diagnosis import audit_bounds
+from normscope.diagnosis import auditing
 from normscope.diagnosis.scope_shares import BRIEF_SAMPLES, FRESH, ONCE, WHAT
 from normscope.pages.audit_comparison import compare_document
 from normscope.report.document import Chart, Figures, Table
@@ -42,8 +42,8 @@ def batches(count: int = 320, seed: int = 1) -> list[torch.Tensor]:
 def thorough() -> ns.Audit:
     """A thorough audit, without its other parts."""
     with (
-        mock.patch.object(audit_bounds, "audited_radii", return_value=None),
-        mock.patch.object(audit_bounds, "sensitivities", return_value={}),
+        mock.patch.object(auditing, "audited_radii", return_value=None),
+        mock.patch.object(auditing, "sensitivities", return_value={}),
         mock.patch.object(rungs, "optimise_certificate", return_value=rungs.OptimisedCertificate()),
     ):
         return ns.audit(normed(), batches()[0], loader=batches(), effort="thorough")

@@ -33,6 +33,16 @@ def test_both_ends_with_and_without_restarts(room: int) -> None:
         assert float((matrix @ vector - value * vector).norm()) <= residual + 1e-10
 
 
+@pytest.mark.parametrize("steps", [17, 18, 19])
+def test_vectors_belong_to_their_values_where_the_budget_ends_with_a_full_space(steps: int) -> None:
+    matrix = symmetric(torch.linspace(-1, 1, 120, dtype=torch.float64))
+    ends = extreme_eigenpairs(lambda v: matrix @ v, start(120), top=1, rtol=1e-9, budget=Budget(steps), room=18)
+    assert ends.products == steps
+    assert not ends.converged[0]
+    vector = ends.vectors[0]
+    assert float((matrix @ vector - ends.top[0] * vector).norm()) == pytest.approx(ends.residuals[0], rel=1e-6)
+
+
 def test_an_eigenvalue_that_is_there_twice_is_found_twice() -> None:
     values = torch.tensor([5.0, 5.0, 2.0, 1.0, 0.0, 0.0, 0.0, 0.0])
     matrix = symmetric(values)

@@ -23,7 +23,7 @@ from ..graph.ir import Node, Unit
 from ..linalg.linear_map import LinearMap
 from ..rules.effects import Effect, Elementwise, Gain, Linear, Norm, Unbounded
 from ..rules.registry import lookup, sets_of
-from ..theory.lemmas import lemma1, lemma2, lemma3
+from ..theory.normalizers import lemma1, lemma2, lemma3
 from .captured import Bounding, Captured, cut_short
 from .certificate import ChainCertificate, ClosedForm, LipLT, State
 from .ellipsoids.ellipsoid_plan import WIDEST, EllipsoidPlan, plan

@@ -32,7 +32,7 @@ from ..linalg.linear_map import Centering, Identity, LinearMap
 from ..linalg.operator_norms import upper
 from ..linalg.writing import moderate, write_out, written
 from ..rules import ranges
-from ..rules.effects import UNKNOWN, Effect, Elementwise, Gain, Linear, Norm, Range, Unbounded
+from ..rules.effects import UNKNOWN, Effect, Elementwise, Gain, Linear, Norm, Unbounded
 from ..rules.local.local import Affine, Builder, Primitive, UnrolledStep
 from ..rules.ranges import Opaque
 from ..rules.registry import FAILED, effect_of, lookup
@@ -75,10 +75,10 @@ class Segments:
         return self.forms[self.graph.output]
 
 
-def segment(graph: Graph, sizes: Mapping[str, Range] | None = None, *, norm: Norm = upper) -> Segments:
-    """Read the rules and fold the linear segments of a float64 graph whose inputs can get as large as `sizes`."""
+def segment(graph: Graph, *, norm: Norm = upper) -> Segments:
+    """Read the rules and fold the linear segments of a float64 graph."""
     effects: dict[str, Effect] = {}
-    sizes = {item.name: UNKNOWN for item in graph.inputs} | dict(sizes or {})
+    sizes = {item.name: UNKNOWN for item in graph.inputs}
     for node in graph:
         operands = [sizes[name] for name in node.refs]
         effect = effects[node.name] = effect_of(node, operands)

@@ -1,19 +1,24 @@
 """The `normscope` command: its verbs, in four files by what they need, and those of other packages, such as the lab.
 
-An entry point of the group `normscope.commands` names each command of another package.
+An entry point of the group `normscope.commands` names each command of another package. The file of a verb loads when
+the verb is run, so that `normscope --help` takes no time.
 """
 
 from __future__ import annotations
 
+import ast
+import importlib
 import os
 from collections.abc import Callable
-from importlib.metadata import EntryPoint, entry_points
+from functools import partial
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, NoReturn
 
 import typer
 
 from .. import __version__
 from ..core.errors import InputError, NormscopeError, describe_error
-from . import auditing, bounding, demo, saved, training
 from .messages import fail, print_anything, readers_may_leave
 
 GROUP = "normscope.commands"
@@ -40,43 +45,58 @@ app = typer.Typer(
     "ns.capture(model, batch), ns.watch(model, optimizer, log=folder), ns.Run(folder). "
     "What the words mean (bracket, ladder, scope, evidence, ...): docs/glossary.md.",
 )
-app.command()(demo.demo)
-app.command(epilog=auditing.CHECK_EXAMPLES)(auditing.check)
-app.command(epilog=auditing.AUDIT_EXAMPLES)(auditing.audit)
-app.command(epilog=saved.SHOW_EXAMPLES)(saved.show)
-app.command(epilog=saved.COMPARE_EXAMPLES)(saved.compare)
-app.command(epilog=bounding.LIPSCHITZ_EXAMPLES)(bounding.lipschitz)
-app.command(epilog=bounding.RADIUS_EXAMPLES)(bounding.radius)
-app.command(epilog=bounding.DOMAIN_EXAMPLES)(bounding.domain)
-app.command(epilog=bounding.CURVE_EXAMPLES)(bounding.curve)
-app.command(epilog=training.CURVATURE_EXAMPLES)(training.curvature)
-app.command(epilog=training.GENERALIZATION_EXAMPLES)(training.generalization)
-app.command(epilog=training.CHOOSE_EXAMPLES)(training.choose)
-app.command(epilog=training.SYMMETRIES_EXAMPLES)(training.symmetries)
-app.command(epilog=bounding.VERIFY_EXAMPLES)(bounding.verify)
-app.command()(bounding.ops)
+VERBS = {
+    "demo": "demo", "check": "auditing", "audit": "auditing", "show": "saved", "compare": "saved",
+    "lipschitz": "bounding", "radius": "bounding", "domain": "bounding", "curve": "bounding", "curvature": "training",
+    "generalization": "training", "choose": "training", "symmetries": "training", "verify": "bounding",
+    "ops": "bounding",
+}  # fmt: skip
+"""The verbs of Normscope, each a function of a file in this folder."""
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the command of each package; the package itself loads when its command is run."""
+def load_verb(name: str) -> typer.Typer:
+    """Return one verb of Normscope as an app of its own; its file, and torch with it, loads here."""
+    module = importlib.import_module(f".{VERBS[name]}", __name__)
+    verb = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+    verb.command(epilog=getattr(module, f"{name.upper()}_EXAMPLES", None))(getattr(module, name))
+    return verb
+
+
+def _read_summary(name: str) -> str:
+    """Return the first sentence of a verb's docstring from its file, without loading that."""
+    source = Path(__file__).with_name(f"{VERBS[name]}.py").read_text(encoding="utf-8")
+    functions = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
+    text = next(ast.get_docstring(node) or "" for node in functions if node.name == name)
+    return text.partition("\n\n")[0].replace("\n", " ")
+
+
+def add_verbs(app: typer.Typer) -> None:
+    """Add every verb: it gets all words behind its name, and what it needs loads when it is run."""
+    loaders: dict[str, tuple[str, Callable[[], Any]]] = {
+        name: (_read_summary(name), partial(load_verb, name)) for name in VERBS
+    }
     points = {point.name: point for point in entry_points(group=GROUP)}
     for name in sorted({LAB, *points}):
         about = LAB_HELP if name == LAB else f"Commands of {points[name].value.partition(':')[0]}."
-        app.command(name, help=about, context_settings=PASSED_ON, add_help_option=False)(_command(points.get(name)))
+        loaders[name] = (about, points[name].load if name in points else _miss_lab)
+    for name, (about, load) in loaders.items():
+        app.command(name, help=about, context_settings=PASSED_ON, add_help_option=False)(_pass_on(load))
 
 
-def _command(point: EntryPoint | None) -> Callable[[typer.Context], None]:
-    """Return a command that runs the app of an entry point, with the words behind the command's name."""
+def _miss_lab() -> NoReturn:
+    raise InputError("the lab is not installed: pip install 'normscope[lab]'")
+
+
+def _pass_on(load: Callable[[], Callable[..., Any]]) -> Callable[[typer.Context], None]:
+    """Return a command that runs the app that `load` returns, with the words behind the command's name."""
 
     def run(context: typer.Context) -> None:
-        if point is None:
-            raise InputError("the lab is not installed: pip install 'normscope[lab]'")
-        point.load()(context.args, prog_name=context.command_path)
+        load()(context.args, prog_name=context.command_path)
 
     return run
 
 
-add_to(app)
+add_verbs(app)
 
 
 def _print_version(asked: bool) -> None:

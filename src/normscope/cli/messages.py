@@ -16,13 +16,10 @@ from typing import Any, NoReturn, TextIO, cast
 
 import typer
 
-from ..core.errors import InputError
+from ..core.errors import InputError, visible
 from ..core.files import file_mode
-from ..report.terminal import print_document
-from ..report.words import visible
-from .data_forms import RAW
-from .model_forms import refuse_exit
-from .stored import INDEX
+
+# What needs torch loads where it is used: an error and the list of verbs do without it.
 
 WRITTEN = (b'"type": "audit"', b'"type": "check"', b'"type": "radii"')
 """One of these is among the first bytes of a saved audit, check or set of radii."""
@@ -46,6 +43,8 @@ def fail(text: str) -> NoReturn:
 @contextmanager
 def measuring(model: str, data: str | None, *targets: Path | None) -> Iterator[None]:
     """Refuse files that cannot be written before the work, and `sys.exit()` in the user's code inside of the block."""
+    from .model_forms import refuse_exit
+
     check_targets(*targets, inputs=read_from(model, data))
     with refuse_exit():
         yield
@@ -53,6 +52,8 @@ def measuring(model: str, data: str | None, *targets: Path | None) -> Iterator[N
 
 def show_result(result: Any, html: Path | None, json: Path | None) -> None:
     """Write the files of a result that were asked for, and print its brief page."""
+    from ..report.terminal import print_document
+
     write_result(result, html, json)
     print_document(result.document(brief=True))
     say_written(html, json)
@@ -152,6 +153,9 @@ def read_from(*texts: str | None) -> list[Path]:
 
 def _possible_paths(text: str) -> Iterator[Path]:
     """Yield what a text may name: a path, `file.py:name`, `package.module:name`, `npz:FILE`, a sharded model."""
+    from .data_forms import RAW
+    from .stored import INDEX
+
     yield Path(text)
     before, _, _ = text.rpartition(":")
     if before:

@@ -14,15 +14,13 @@ from .bracket import Evidence
 from .log10 import log10, log10_root_sum_squares, log10_sum
 
 UNIT = 2.0**-53
-NARROW_UNIT = 2.0**-24
-"""The unit roundoff of float32."""
 
 
-def gamma(operations: float, unit: float = UNIT) -> float:
-    """Return n u / (1 - n u), the relative rounding allowance of n chained operations (float64 by default)."""
-    product = operations * unit
+def gamma(operations: float) -> float:
+    """Return n u / (1 - n u), the relative rounding allowance of n chained operations in float64."""
+    product = operations * UNIT
     if product >= 0.5:
-        raise ValueError(f"{operations:g} operations of unit roundoff {unit:g}: the rounding allowance is meaningless")
+        raise ValueError(f"{operations:g} operations in float64: the rounding allowance is meaningless")
     return product / (1.0 - product)
 
 
@@ -36,27 +34,6 @@ def gram_allowance(inner: int, taps: int, axes: int) -> float:
     number times S^2.
     """
     return 2.0 * gamma(4.0 * (inner * taps + 2.0 * taps + 8.0) + 32.0 * (axes + 1.0))
-
-
-def narrow_gram_allowance(piece: int, pieces: int) -> float:
-    """Return a bound on the rounding error of a Gram matrix that was summed in float32, per squared tap sum.
-
-    A product of rounded factors is off by `2 u + u^2` relatively. Summed over `piece` terms at a time, and over up to
-    `pieces` such sums before float64 takes over, it passes through at most `piece + pieces` more roundings, in
-    whatever order BLAS adds. So the error is at most `gamma(piece + pieces + 8)` (in float32) times the same sum of
-    absolute products, whose norm is at most S^2 (`gram_allowance`). Values below the range of float32 are counted
-    apart (`narrow_underflow`).
-    """
-    return gamma(piece + pieces + 8.0, NARROW_UNIT)
-
-
-def narrow_underflow(order: int, terms: float) -> float:
-    """Return a bound on what float32 loses below its range in a Gram matrix of numbers of absolute value at most 1.
-
-    A factor, a product or a sum below 2^-126 is off by at most 2^-126, also where the processor flushes it to zero.
-    An entry has `terms` products and sums, of factors of at most 1; the norm is at most `order` times an entry.
-    """
-    return 8.0 * order * terms * 2.0**-126
 
 
 def cholesky_allowance(size: int, trace: float, *, is_complex: bool) -> float:

@@ -14,10 +14,9 @@ from ..core.codec import JsonForm, Part, Saved
 from ..core.errors import InputError, visible
 from ..core.finding import Finding
 from ..report.document import Shown
-from .judged import Judged
 from .normalizer_effects import NormalizerEffects
 from .signal import Signal
-from .verdict import verdict
+from .verdict import Judged, verdict
 
 if TYPE_CHECKING:
     import pandas

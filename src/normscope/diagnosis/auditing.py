@@ -1,27 +1,41 @@
-"""`audit`: a model, a batch and a loader to one `Audit`; its steps are in `audit_steps.py` and `audit_bounds.py`."""
+"""`audit`: a model, a batch and a loader to one `Audit`, and its steps that bound the model.
+
+The steps that look at the model and its data are in `audit_steps.py`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
-from ..bounds.captured import Captured
+from ..bounds.applied import multiplications, passes
+from ..bounds.captured import Bounding, Captured
+from ..bounds.curve.curve import ShareCurve
 from ..bounds.domain.domain import Domain
+from ..bounds.ladder import climb
+from ..bounds.radius.radii import Radii
+from ..bounds.radius.radius import audited_radii
+from ..bounds.rungs import Rungs
+from ..bounds.weights.figures import WeightPlan
+from ..bounds.weights.jacobian import LOWER_SIDES, JacobianSearch
+from ..bounds.weights.weight_constants import measure as measure_sensitivity
 from ..core.bracket import Bracket
-from ..core.budget import Budget, Meter
-from ..core.errors import InputError, check_numbers
+from ..core.budget import GPU, Budget, Meter
+from ..core.errors import InputError, JacobianError, check_numbers, describe_error
 from ..core.finding import Finding
 from ..core.provenance import provenance
 from ..core.untouched import outside_inference_mode
 from ..graph.call import ALL_OUTPUTS
 from ..graph.capturing import warmed
-from .audit_bounds import AuditBounds, bounds_of_graph, bounds_without_graph
+from ..linalg.operator_norms import BOUNDING
+from ..rules.invariance import FeedingLayer, feeds
 from .audit_result import Audit
 from .audit_steps import (
+    NOT_REACHED,
     AuditRequest,
     AuditTrace,
     Skipped,
@@ -32,12 +46,13 @@ from .audit_steps import (
     wrong_backwards,
 )
 from .checking import TOGETHER
-from .examined import DataSeen, Examined
+from .examined import DataSeen, Examined, ExaminedRow
 from .findings import look
 from .loss_facts import check_loss_given, resolve_loss
-from .node_sites import first_names
 from .normalizer_effects import NormalizerEffects
 from .normalizer_pass import measure_normalizers
+from .rows import first_names, from_data, from_graph, weight_norms
+from .scope_shares import WHAT, audited_curve, worth_it
 from .signal import Signal
 from .signal_pass import Loss
 
@@ -276,3 +291,182 @@ def _unmatched(examined: Examined) -> tuple[tuple[str, str], ...]:
         reason += ", or torch.export lost its name (rows without a path)"
     ran = dict.fromkeys(site[0] for site in (*examined.data.weights, *examined.data.normalizers))
     return tuple((path or "(top level)", reason) for path in ran if path not in rows)
+
+
+BOUNDS_SHARE, CURVE_SHARE, RADII_SHARE, SENSITIVITY_SHARE, SEARCHES_SHARE = 0.6, 0.4, 0.5, 0.8, 0.8
+"""Shares of the time that is left, where it is limited: of the bounds, the shares of the data, the radii and the
+sensitivities, and what the searches of each may take of that."""
+FAST_BOUNDS_SHARE = 0.9
+"""What the bounds of a fast audit may take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditBounds:
+    """The rows of the layers, and what was bounded of the network where it could be traced.
+
+    Attributes:
+        places: one per layer, with its row.
+        rungs: brackets by method.
+        feeds: which weight layers feed which normalizer.
+        curve: growth by share of the data.
+        radii: certified radii.
+    """
+
+    places: tuple[ExaminedRow, ...]
+    rungs: dict[str, Bracket]
+    feeds: tuple[FeedingLayer, ...] = ()
+    curve: ShareCurve | None = None
+    radii: Radii | None = None
+
+
+def bounds_without_graph(request: AuditRequest, data: DataSeen, observed: Bracket | None) -> AuditBounds:
+    """Return the norms of the layers that ran, of a model that was not traced."""
+    with request.meter.part("norms"):
+        places = from_data(request.model, data, request.bounding().bracket)
+    return AuditBounds(places=places, rungs={} if observed is None else {"observed": observed})
+
+
+def bounds_of_graph(
+    request: AuditRequest,
+    captured: Captured,
+    data: DataSeen,
+    observed: Bracket | None,
+    *,
+    sound: bool,
+    skipped: Skipped,
+) -> AuditBounds:
+    """Return every bound of a traced model that the effort asks for; `sound` says whether its values are finite."""
+    budget, meter = request.budget, request.meter
+    bounding = request.bounding(budget.share(BOUNDS_SHARE if request.thorough else FAST_BOUNDS_SHARE))
+    with meter.part("norms"):
+        norms = weight_norms(captured, bounding)
+    with meter.part("bounds"):
+        effort = "tight" if request.thorough else "fast"
+        rungs = climb(captured, bounding, observed, request.seed, effort, search=request.thorough, proofs=False)
+    curve = _curve(request, captured, rungs, skipped) if sound and _wants_curve(request, captured, rungs) else None
+    radii: Radii | None = None
+    sensitivity: dict[str, Bracket] = {}
+    if request.thorough and sound:
+        with meter.part("radii"):
+            radii = _radii(request, captured, rungs, skipped)
+        with meter.part("sensitivity"):
+            sensitivity = _sensitivity(request, captured, skipped)
+    fed = feeds(captured.graph)  # not of the doubled graph, whose shared tensors are copies
+    with meter.part("rows"):
+        places = from_graph(
+            captured,
+            request.bounding(),
+            data,
+            fed,
+            observed,
+            norms=norms,
+            values=rungs.nodes,
+            sensitivity=sensitivity,
+        )
+    return AuditBounds(places=places, rungs=dict(rungs), feeds=fed, curve=curve, radii=radii)
+
+
+def _wants_curve(request: AuditRequest, captured: Captured, rungs: Mapping[str, Bracket]) -> bool:
+    """Say whether growth by share of the data is measured: over a domain, or over a loader where that is worth it."""
+    if request.domain is not None:
+        return True
+    return request.loader is not None and (request.thorough or worth_it(captured, rungs))
+
+
+def _curve(
+    request: AuditRequest, captured: Captured, rungs: Mapping[str, Bracket], skipped: Skipped
+) -> ShareCurve | None:
+    """Return the growth by share of the data, or say that there was no time for it."""
+    limited = request.budget.share(CURVE_SHARE)
+
+    def taken() -> tuple[ShareCurve | None, ...]:
+        curve = audited_curve(
+            captured,
+            request.loader,
+            rungs["best"],
+            skipped,
+            domain=request.domain,
+            brief=not request.thorough,
+            bounding=request.bounding(limited),
+            seed=request.seed,
+        )
+        return (curve,)
+
+    with request.meter.part("shares"):
+        found = limited.attempt(taken, lambda: ())
+    skipped += [] if found else [(WHAT, NOT_REACHED)]
+    return found[0] if found else None
+
+
+def _radii(request: AuditRequest, captured: Captured, rungs: Rungs, skipped: Skipped) -> Radii | None:
+    """Return the certified radii, or say why there are none."""
+    if request.output == ALL_OUTPUTS:
+        skipped.append(
+            ("certified radii", "several outputs together are no scores of classes: choose one with output=")
+        )
+        return None
+    budget = request.budget.share(RADII_SHARE)
+    bounding = request.bounding(budget.share(SEARCHES_SHARE))
+    found = budget.attempt(
+        lambda: (audited_radii(captured, bounding, values=rungs.nodes, seed=request.seed),), lambda: ()
+    )
+    skipped += [] if found else [("certified radii", NOT_REACHED)]
+    return found[0] if found else None
+
+
+def _sensitivity(request: AuditRequest, captured: Captured, skipped: Skipped) -> dict[str, Bracket]:
+    """Return the sensitivities to the weights, or say that there was no time for them."""
+    budget = request.budget.share(SENSITIVITY_SHARE)
+    bounding = request.bounding(budget.share(SEARCHES_SHARE))
+    found = budget.attempt(lambda: sensitivities(captured, bounding, request.seed, skipped), lambda: None)
+    skipped += [] if found is not None else [("sensitivity to the weights", NOT_REACHED)]
+    return found or {}
+
+
+SAMPLES = 2
+"""This many samples of the batch are measured."""
+SEARCH_STEPS, SEARCH_WORK = 2000, 1e10
+"""Steps of the search for lower sides, and multiplications of one pass over all of them."""
+NORM_WORK = 2e10
+"""Multiplications for the norms of maps that the bounds of the audit do not know yet; then cheaper ones are taken."""
+MAX_SEARCH_MULTIPLICATIONS = 3e8
+"""Models that take more in one pass have no lower sides: these need a dozen passes in float64, and one per weight."""
+STEPS = 4
+"""How many steps Lanczos takes where a model has many outputs."""
+SIDE = 128
+"""Segments of several sources up to this size are written out side by side."""
+SENSITIVITY = "sensitivity to the weights"
+
+
+def sensitivities(
+    captured: Captured, bounding: Bounding, seed: int, skipped: list[tuple[str, str]]
+) -> dict[str, Bracket]:
+    """Return norm(h, W) of every weight layer by node name, at the first samples; what is left out goes to `skipped`.
+
+    To be called when the audit has bounded the network, whose norms are used again.
+    """
+    large = multiplications(captured.double) > MAX_SEARCH_MULTIPLICATIONS
+    if large:
+        skipped.append(
+            (f"lower sides of the {SENSITIVITY}", "the model is large: normscope.weight_sensitivity takes the time")
+        )
+    steps = 0 if large else passes(captured.double, SEARCH_STEPS, work=SEARCH_WORK)
+    search = JacobianSearch(
+        rtol=bounding.rtol, steps=STEPS, seed=seed, budget=bounding.budget.search(LOWER_SIDES, steps)
+    )
+    norms = NORM_WORK * (GPU if captured.double.inputs[0].value.device.type == "cuda" else 1.0)
+    plan = WeightPlan(
+        search=search,
+        samples=1 if large else SAMPLES,
+        chain_cost=-1.0,
+        side=SIDE,
+        norms=bounding.norms.search(BOUNDING, norms),
+        witnesses=False,
+    )
+    try:
+        result, rows = measure_sensitivity(captured, bounding, plan)
+    except (InputError, JacobianError, RuntimeError, NotImplementedError) as error:
+        skipped.append((SENSITIVITY, describe_error(error)))
+        return {}
+    skipped.extend((f"{SENSITIVITY} of {path}", why) for path, why in result.skipped)
+    return {name: replace(row.bracket_h, per_sample=None, notes=row.notes) for name, row in rows.items()}

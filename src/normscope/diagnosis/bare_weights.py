@@ -17,8 +17,7 @@ from ..core.log10 import log10
 from ..core.provenance import provenance
 from ..linalg.operator_norms import BOUNDING
 from ..report.words import pluralise, shape
-from ..theory.lemmas import lemma1
-from ..theory.normalizers import batch_norm_eval_global
+from ..theory.normalizers import batch_norm_eval_global, lemma1
 from .audit_result import Audit, Row
 from .findings.broken import RESTORE
 from .findings.dead import MANY_CHANNELS

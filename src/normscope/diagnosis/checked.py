@@ -10,9 +10,8 @@ from ..core.codec import JsonForm, Part, Saved
 from ..core.errors import InputError, visible
 from ..core.finding import Finding
 from ..report.document import Shown
-from .judged import Judged
 from .signal import Signal, SignalRow
-from .verdict import verdict
+from .verdict import Judged, verdict
 
 if TYPE_CHECKING:
     import pandas

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..bounds.applied import weight_of
 from ..bounds.captured import Bounding, Captured
 from ..bounds.rungs import is_normalizer, is_weight, printed_constant
 from ..core.bracket import Bracket
@@ -18,20 +20,64 @@ from ..core.budget import Budget, Progress
 from ..core.errors import InputError
 from ..core.log10 import log10
 from ..core.rounding import Upper
-from ..graph.ir import Node, Unit, leaves
+from ..graph.ir import Graph, Node, Unit, leaves, overlap
+from ..linalg.folding import compose
 from ..linalg.layer_norms import linear_map
-from ..listening.calls import NORMALIZERS, NormalizerSeen, Site, rows_seen, set_count, set_positions
-from ..rules.effects import Linear
+from ..linalg.linear_map import Diagonal, LinearMap, Matrix
+from ..linalg.operator_norms import estimate
+from ..listening.calls import NORMALIZERS, RECURRENT, NormalizerSeen, Site, rows_seen, set_count, set_positions
+from ..report.words import factor
+from ..rules.effects import Effect, Gain, Linear, Unbounded
 from ..rules.invariance import FeedingLayer
+from ..rules.linear import MATRICES
+from ..rules.registry import lookup
 from .audit_result import Row
 from .branches import BranchPosition, standings
 from .empty_channels import constant_inputs, dead_filters, dead_scales
 from .examined import DataSeen, ExaminedRow, NormalizerOverData
-from .node_sites import family, first_names, once, sites
-from .projections import projection_names
-from .recurrent_rows import Norm, is_recurrent, matrix_rows, over_steps
-from .row_gains import alone_gain, at_data, folded_gain
 from .tallies import SetTally
+
+
+def family(node: Node) -> str:
+    """Return the family of a node, as a `Site` names it."""
+    known = lookup(node)
+    if node.is_batch_norm:
+        return "batch_norm"
+    if known is not None and known.family in ("recurrent", "convolution"):
+        return known.family
+    return "linear" if node.op in MATRICES else node.operator
+
+
+def first_names(model: nn.Module) -> dict[str, str]:
+    """Return, for every name of a module, the first one it has."""
+    first = {id(module): name for name, module in model.named_modules()}
+    return {name: first[id(module)] for name, module in model.named_modules(remove_duplicate=False)}
+
+
+def once(nodes: Iterable[Node]) -> list[Node]:
+    """Return the nodes with one for each run of a recurrent layer, which hands out several values."""
+    found: dict[Any, Node] = {}
+    for node in nodes:
+        key = (node.path, node.operator, node.refs, node.call) if node.operator in RECURRENT else node.name
+        found.setdefault(key, node)
+    return list(found.values())
+
+
+def sites(model: nn.Module, nodes: Iterable[Node], seen: Iterable[Site]) -> dict[str, Site]:
+    """Return where nodes ran, by their names: the module's path, the family, and a count of its runs.
+
+    A module with several names goes by the first. Nodes of a module that ran more or less often than the graph knows
+    (on constants, or beside the path to the output) are left out: which run is which cannot be told.
+    """
+    known = first_names(model)
+    ran = Counter(site[:2] for site in seen)
+    placed: dict[tuple[str, str], list[str]] = {}
+    for node in once(nodes):
+        placed.setdefault((known.get(node.path, node.path), family(node)), []).append(node.name)
+    return {
+        name: (*key, run) for key, group in placed.items() if len(group) == ran[key] for run, name in enumerate(group)
+    }
+
 
 STEP = 1e-7
 """Length of the step that measures gains along the most stretched direction, relative to the input."""
@@ -352,3 +398,163 @@ def _seen_at(node: Node, x: Tensor) -> NormalizerSeen:
         gamma = weight if isinstance(weight, Tensor) else None
         seen = rows_seen(kind, x, sets=sets, groups=groups, eps=float(given["eps"]), gamma=gamma, exact=True)
     return replace(seen, samples=1)
+
+
+def projection_names(model: nn.Module, graph: Graph, nodes: Sequence[Node]) -> dict[str, str]:
+    """Return names that tell apart the weight layers of one module, as far as their weights do.
+
+    `nn.MultiheadAttention` runs two linear layers under its own path; they are called after their parameters,
+    `attn.in_proj` and `attn.out_proj`. Layers that use different rows of one parameter name the rows, and a module that
+    runs the same weight again keeps its path.
+
+    Args:
+        model: what was captured.
+        graph: as captured, in the memory of the model.
+        nodes: those that have rows.
+
+    Returns:
+        By node name, for those whose path is not enough.
+    """
+    rows, modules = {node.name for node in nodes}, dict(model.named_modules(remove_duplicate=False))
+    weights = [(node, weight) for node in graph if node.name in rows and (weight := weight_of(node)) is not None]
+    by_path: dict[str, dict[str, str]] = {}
+    for node, weight in weights:
+        by_path.setdefault(node.path, {})[node.name] = _name(modules.get(node.path), node.path, weight)
+    told = [names for names in by_path.values() if len(set(names.values())) > 1 and all(names.values())]
+    return {node: name for names in told for node, name in names.items()}
+
+
+def _name(module: nn.Module | None, path: str, weight: Tensor) -> str:
+    """Return a module's path with the parameter of it that a weight is, or is part of; empty where it is none."""
+    for name, parameter in () if module is None else module.named_parameters():
+        if overlap(parameter.detach(), weight):
+            short = name.removesuffix(".weight").removesuffix("_weight")
+            return ".".join(filter(None, (path, short))) + _part(parameter.detach(), weight)
+    return ""
+
+
+def _part(parameter: Tensor, weight: Tensor) -> str:
+    """Return which rows of a parameter a weight is, as Python writes them; empty for all, and for what is no rows."""
+    whole_rows = weight.ndim == parameter.ndim and weight.shape[1:] == parameter.shape[1:]
+    if not whole_rows or weight.stride() != parameter.stride() or len(weight) == len(parameter):
+        return ""
+    first = (weight.storage_offset() - parameter.storage_offset()) // parameter.stride(0)
+    return f"[{first}:{first + len(weight)}]"
+
+
+Norm = Callable[[LinearMap], Bracket]
+"""Brackets the norm of one linear map."""
+
+
+def is_recurrent(node: Node) -> bool:
+    """Whether a node is a recurrent layer or cell."""
+    return family(node) == "recurrent"
+
+
+def over_steps(captured: Captured, node: Node) -> dict[str, Any]:
+    """Return how many parameters a recurrent layer has, and what it does to a change over the captured steps."""
+    parameters = captured.model.get_submodule(node.path).parameters(recurse=False)
+    notes = (_amplified(captured.segments.effects[node.name]),)
+    return {"parameters": sum(p.numel() for p in parameters), "notes": notes}
+
+
+def _amplified(effect: Effect) -> str:
+    """Say what a recurrent layer does to a change, over all inputs of the captured length."""
+    if isinstance(effect, Gain):
+        return (
+            f"over the captured steps it amplifies a change of its input at most {factor(effect.gains[0].log10)} times"
+        )
+    return f"no bound: {effect.reason}" if isinstance(effect, Unbounded) else ""
+
+
+def matrix_rows(module: nn.Module, path: str, norm: Norm) -> list[ExaminedRow]:
+    """Return one row for each matrix of a recurrent module: its norm, whatever the number of steps."""
+    places = []
+    for name, weight in module.named_parameters(recurse=False):
+        if weight.ndim == 2:
+            row = Row(
+                path=f"{path}.{name}" if path else name,
+                kind=type(module).__name__,
+                operator="matrix",
+                role="weight",
+                parameters=weight.numel(),
+                input_shape=(weight.shape[1],),
+                output_shape=(weight.shape[0],),
+                norm=norm(Matrix(weight)),
+            )
+            places.append(ExaminedRow(row=row))
+    return places
+
+
+def at_data(seen: NormalizerOverData) -> float | None:
+    """Return log10 of the largest constant a normalizer had at the data: max over its sets of abs(gamma)/s.
+
+    BatchNorm in eval mode divides by its running variance, whatever the data; None if one of these is negative.
+    """
+    if seen.stored_variance is not None:
+        return _largest(seen, seen.stored_variance)
+    return alone_gain(seen)
+
+
+def alone_gain(seen: NormalizerOverData) -> float | None:
+    """Return log10 of the largest constant a normalizer has with the variances of the data."""
+    return None if seen.least_variance is None else _largest(seen, seen.least_variance)
+
+
+def _largest(seen: NormalizerOverData, variance: Tensor) -> float | None:
+    """Return log10 of max abs(gamma)/sqrt(variance + eps), each variance with the scales of its own set."""
+    scales = torch.ones(len(variance), 1) if seen.weight is None else seen.weight.abs().reshape(len(variance), -1)
+    largest, square = scales.double().amax(1), variance.double() + seen.eps
+    if not bool(torch.isfinite(largest).all()) or bool((square < 0).any()) or bool(square.isnan().any()):
+        return None
+    quotient = torch.where(largest == 0, 0.0, largest / square.sqrt())
+    return log10(float(quotient.max()))
+
+
+def folded_gain(
+    seen: NormalizerOverData,
+    node: Node,
+    effect: Effect,
+    feed: FeedingLayer,
+    effects: Mapping[str, Effect],
+) -> float | None:
+    """Return log10 of norm(diag(gamma/s) P W): the weight layer, its normalizer's centring P and scale.
+
+    For BatchNorm in eval mode s is each channel's deviation over the data (where stored statistics disagree with it, a
+    finding says so); otherwise the smallest deviation seen of each channel, group or set. The norm is an
+    estimate from below: the figure speaks of the data alone, so it needs no certificate. A convolution with its
+    BatchNorm is folded into one convolution, and one sample of it is measured.
+
+    Args:
+        seen: what the normalizer saw.
+        node: the normalizer.
+        effect: its effect.
+        feed: the weight layer before it.
+        effects: every node's effect by name.
+    """
+    first = effects[feed.weight.name]
+    if not isinstance(first, Linear) or len(first.maps) != 1:
+        return None
+    folded = first.maps[0]
+    for between in feed.between:
+        step = effects[between.name]
+        if not isinstance(step, Linear) or len(step.maps) != 1:
+            return None
+        folded = compose(step.maps[0], folded)
+    if seen.least_variance is None or bool((seen.least_variance + seen.eps <= 0).any()):
+        return None
+    if seen.channel_variance is not None:
+        scale = 1.0 / (seen.least_variance + seen.eps).sqrt()
+        scale = scale if seen.weight is None else scale * seen.weight
+        spread = scale.reshape(-1, *(1,) * (len(node.shape) - 2)).to(node.device)
+        return estimate(compose(Diagonal(spread, node.shape), folded))
+    if not isinstance(effect, Gain):
+        return None
+    least = seen.least_variance
+    deviation = (least + seen.eps).sqrt().repeat_interleave(node.shape[1] // len(least)) if len(least) > 1 else None
+    for around in (effect.before, effect.after):
+        folded = folded if around is None else compose(around, folded)
+    if deviation is None:
+        return estimate(folded) - log10(float(least[0]) + seen.eps) / 2
+    spread = (1.0 / deviation).reshape(-1, *(1,) * (len(node.shape) - 2)).to(node.device)
+    return estimate(compose(Diagonal(spread, node.shape), folded))

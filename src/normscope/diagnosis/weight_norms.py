@@ -12,8 +12,8 @@ from torch import Tensor
 from ..core.bracket import Bracket, Evidence
 from ..core.budget import Budget
 from ..core.errors import InputError
-from ..core.rounding import ZERO, Upper, gamma, gram_allowance, inward, narrow_underflow, smallest, total
-from ..linalg.certify import NARROW_RTOL, PIECE, certify, gram_of_rows, narrow_share
+from ..core.rounding import ZERO, Upper, gamma, gram_allowance, inward, smallest, total
+from ..linalg.certify import certify, gram_of_rows
 from ..linalg.lanczos import largest_singular_vector
 from ..linalg.linear_map import Matrix
 from ..linalg.operator_norms import BOUNDING, bracket, upper
@@ -37,8 +37,7 @@ def matrix_norm(weight: Tensor, *, rtol: float = 1e-2, budget: Budget | None = N
     """Return the spectral norm of a matrix as a bracket, in memory that stays near the matrix itself.
 
     Large matrices are read in pieces: G = sum of P^T P over pieces P, and a Cholesky factorization of t I - G proves
-    norm <= sqrt(t), with the rounding of G on top; at tolerances of half a percent and more, P^T P is taken in float32
-    on a CPU. Matrices that would take longer than some ten seconds get the
+    norm <= sqrt(t), with the rounding of G on top. Matrices that would take longer than some ten seconds get the
     smaller of the Frobenius norm and sqrt(largest row sum * largest column sum) as upper side.
 
     Args:
@@ -141,8 +140,7 @@ def _upper(matrix: Tensor, rtol: float, budget: Budget) -> Upper:
 class _Large:
     """A matrix of float32 or less, long side first, that is only ever converted in pieces.
 
-    Squares of such numbers stay far from the ends of float64's range, so nothing needs scaling there; the float32
-    Gram matrix is that of the matrix divided by a power of two, so that its largest entry is at most 1.
+    Squares of such numbers stay far from the ends of float64's range, so that nothing needs scaling.
     """
 
     def __init__(self, weight: Tensor, budget: Budget) -> None:
@@ -159,13 +157,12 @@ class _Large:
             yield self.tall[first : first + step].double()
 
     def _read(self) -> None:
-        """Take the Frobenius norm, the row and column sums and the largest entry in one pass."""
-        squares, longest, self.largest = 0.0, 0.0, 0.0
+        """Take the Frobenius norm and the row and column sums in one pass."""
+        squares, longest = 0.0, 0.0
         columns = torch.zeros(self.columns, dtype=torch.float64, device=self.tall.device)
         for piece in self.pieces():
             squares += float(torch.linalg.vector_norm(piece)) ** 2
             piece.abs_()
-            self.largest = max(self.largest, float(piece.max()))
             longest = max(longest, float(piece.sum(dim=1).max()))
             columns += piece.sum(dim=0)
         if not math.isfinite(squares):
@@ -191,16 +188,8 @@ class _Large:
     def _largest_eigenvalue(self, rtol: float) -> tuple[float, Tensor | None]:
         """Return a bound on the largest eigenvalue of the Gram matrix, and its vector."""
         size = min(self.frobenius, self.schur) ** 2  # bounds the norm of the Gram matrix of absolute values
-        if rtol >= NARROW_RTOL and self.tall.device.type == "cpu":
-            unit = 2.0 ** math.frexp(self.largest)[1]
-            steps = range(0, self.rows, PIECE)
-            rows = (self.tall[first : first + PIECE].float() / unit for first in steps)
-            found = certify([gram_of_rows(rows, self.columns, narrow=True)[None]], delta=rtol / 5.0)
-            error = narrow_share(self.rows) * size + narrow_underflow(self.columns, self.rows) * unit**2
-            if error <= rtol * found.bound * unit**2:  # half the tolerance of the norm
-                return found.bound * unit**2 + error, found.vector
-        found = certify([self._gram()[None]], delta=rtol / 50.0)
-        return found.bound + gram_allowance(self.rows, 1, 0) * size, found.vector
+        certificate = certify([self._gram()[None]], delta=rtol / 50.0)
+        return certificate.bound + gram_allowance(self.rows, 1, 0) * size, certificate.vector
 
     def _gram(self) -> Tensor:
         """Return the Gram matrix in float64."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +13,9 @@ import torch
 from torch import Tensor
 
 from ..core.budget import check_time
-from ..core.rounding import UNIT, cholesky_allowance, gamma, narrow_gram_allowance, residual_allowance
+from ..core.rounding import UNIT, cholesky_allowance, gamma, residual_allowance
 from .lanczos import top_eigenpairs
 
-PIECE, PIECES = 64, 16
-"""How many products float32 adds at a time, and how many such sums it adds before float64 takes over."""
-NARROW_RTOL = 5e-3
-"""From this tolerance on float32 is good enough: its rounding costs a few thousandths of the norm at most."""
 _WIDE = 2048
 """How many products float64 adds at a time."""
 
@@ -32,49 +28,23 @@ def _blas() -> Any:
     return blas
 
 
-def narrow_share(terms: int) -> float:
-    """Return the rounding error of a float32 Gram matrix over `terms` products, per squared tap sum."""
-    return narrow_gram_allowance(min(terms, PIECE), min(-(-terms // PIECE), PIECES))
-
-
 def gram_matrix(matrix: Tensor) -> Tensor:
     """Return A A^T of a real matrix `[m, terms]` in CPU memory as a full float64 matrix."""
     pieces = (matrix[:, first : first + _WIDE].T for first in range(0, matrix.shape[1], _WIDE))
     return gram_of_rows(pieces, matrix.shape[0])
 
 
-def gram_of_rows(pieces: Iterable[Tensor], order: int, *, narrow: bool = False) -> Tensor:
-    """Return the sum of P^T P over pieces P `[rows, order]`, with `narrow` of at most `PIECE` rows, in float64."""
+def gram_of_rows(pieces: Iterable[Tensor], order: int) -> Tensor:
+    """Return the sum of P^T P over pieces P `[rows, order]` in CPU memory as a full float64 matrix."""
     total = np.zeros((order, order), dtype=np.float64, order="F")
-    if narrow:
-        for part in _narrow_sums(pieces, order):
-            total += part
-    else:
-        for piece in pieces:
-            check_time()
-            rows = piece.double().contiguous().numpy()
-            _blas().dsyrk(1.0, rows.T, beta=1.0, c=total, overwrite_c=1, lower=1)
+    for piece in pieces:
+        check_time()
+        rows = piece.double().contiguous().numpy()
+        _blas().dsyrk(1.0, rows.T, beta=1.0, c=total, overwrite_c=1, lower=1)
     upper = torch.from_numpy(
         total.T
     ).triu_()  # BLAS stores by columns, and read by rows the lower triangle is the upper one
     return upper.add_(upper.triu(1).T)
-
-
-def _narrow_sums(pieces: Iterable[Tensor], order: int) -> Iterator[np.ndarray]:
-    """Yield lower triangles in float32, each the sum over `PIECES` pieces."""
-    part = np.zeros((order, order), dtype=np.float32, order="F")
-    count = 0
-    for piece in pieces:
-        assert piece.shape[0] <= PIECE, "the allowance is for short sums"
-        check_time()
-        rows = piece.float().contiguous().numpy()
-        _blas().ssyrk(1.0, rows.T, beta=1.0 if count else 0.0, c=part, overwrite_c=1, lower=1)
-        count += 1
-        if count == PIECES:
-            yield part
-            count = 0
-    if count:
-        yield part
 
 
 _LOOKED_AT = 512
@@ -100,9 +70,7 @@ class EigenvalueCertificate:
     vector: Tensor | None = None
 
 
-def certify(
-    chunks: Iterable[Tensor], *, delta: float, generator: torch.Generator | None = None
-) -> EigenvalueCertificate:
+def certify(chunks: Iterable[Tensor], *, delta: float) -> EigenvalueCertificate:
     """Return a proven bound on the largest eigenvalue of positive semidefinite Hermitian matrices.
 
     They come in batches `[b, m, m]`, float64 or complex128; a label is the number of a batch and of a matrix in it. The
@@ -111,13 +79,11 @@ def certify(
     certificate = EigenvalueCertificate()
     for number, gram in enumerate(chunks):
         if gram.shape[0] and gram.shape[-1]:
-            _certify_chunk(certificate, number, gram, delta, generator)
+            _certify_chunk(certificate, number, gram, delta)
     return certificate
 
 
-def _certify_chunk(
-    certificate: EigenvalueCertificate, number: int, gram: Tensor, delta: float, generator: torch.Generator | None
-) -> None:
+def _certify_chunk(certificate: EigenvalueCertificate, number: int, gram: Tensor, delta: float) -> None:
     size = gram.shape[-1]
     if size == 1:
         values = gram[:, 0, 0].real
@@ -137,9 +103,7 @@ def _certify_chunk(
         check_time()
         above = max(delta, 4.0 * shift) * 4.0 ** max(0, again - 1)
         looked_at = left[torch.topk(cheap[left], min(max(2, _LOOKED_AT // size), left.numel())).indices]
-        values, vectors = top_eigenpairs(
-            gram[looked_at], steps=48 * 2**again, rtol=above / 8.0 / 100.0**again, generator=generator
-        )
+        values, vectors = top_eigenpairs(gram[looked_at], steps=48 * 2**again, rtol=above / 8.0 / 100.0**again)
         best, before = int(values.argmax()), certificate.bound
         _record(certificate, number, int(looked_at[best]), float(values[best]), vectors[best], above)
         if certificate.bound == before:

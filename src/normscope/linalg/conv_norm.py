@@ -283,14 +283,13 @@ class Symbol:
         """Whether the largest singular value on the torus is the norm of the map itself, not just a bound."""
         return all(ring.exact or (a not in self.kernel.axes and ring.reached) for a, ring in enumerate(self.torus))
 
-    def chunks(self, grid: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+    def chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield frequencies and their Gram matrices in pieces of bounded memory."""
-        grid = self.grid if grid is None else grid
         limit = 1e9 if self.kernel.device.type == "cuda" else 3e7
         each = self.kernel.groups * self.kernel.size * max(self.kernel.size, self.kernel.inner) * 16.0
         step = max(1, int(limit / each))
-        for start in range(0, grid.shape[0], step):
-            piece = grid[start : start + step]
+        for start in range(0, self.frequencies, step):
+            piece = self.grid[start : start + step]
             check_time()
             yield piece, self.gram(piece)
 

@@ -43,15 +43,13 @@ class Ritz(NamedTuple):
     steps: int
 
 
-def top_eigenpairs(
-    matrices: Tensor, *, steps: int = 48, rtol: float = 1e-6, generator: torch.Generator | None = None
-) -> tuple[Tensor, Tensor]:
+def top_eigenpairs(matrices: Tensor, *, steps: int, rtol: float) -> tuple[Tensor, Tensor]:
     """Return the largest eigenvalue `[b]` and its eigenvector `[b, m]` of Hermitian matrices `[b, m, m]`."""
     count, size, _ = matrices.shape
     if size <= _DIRECT and not matrices.is_cuda:
         values, vectors = torch.linalg.eigh(matrices)
         return values[:, -1], vectors[:, :, -1]
-    generator = generator or torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     start = torch.randn(count, size, dtype=torch.float64, generator=generator).to(matrices)
     ritz = lanczos(lambda x: (matrices @ x[:, :, None])[:, :, 0], start, steps=steps, rtol=rtol)
     return ritz.values, ritz.vectors
@@ -371,14 +369,13 @@ def extreme_eigenpairs(
     room: int = 256,
     project: Operator | None = None,
     generator: torch.Generator | None = None,
-    on_step: Callable[[float], None] | None = None,
 ) -> Ends:
     """Find the largest and the smallest eigenvalues of a symmetric operator.
 
     Each step takes one product, a step of the budget, and one transfer of a few numbers from the device. A value counts
     as converged once its estimated error is at most `rtol` of its size, or the size of rounding errors. At most `room`
     vectors are held; the search then goes on with the best of them. With `project` the operator is searched inside a
-    subspace. `on_step` gets the largest remaining error over its tolerance.
+    subspace.
     """
     size, wanted = start.numel(), top + bottom
     project = project or (lambda vector: vector)
@@ -390,14 +387,17 @@ def extreme_eigenpairs(
     whole, since_fresh = False, 0
     pairs = _WantedValues.none(wanted)
     while budget.spend():
-        extended = space.extend(vector, project(operator(vector)))
+        image = project(operator(vector))
+        if not bool(image.isfinite().all()):
+            break
+        if space.full:  # not before: the values of the last step may stay the last, and need the vectors of its space
+            space.restart(top + SPARE, bottom + SPARE if bottom else 0)
+        extended = space.extend(vector, image)
         if extended is None:
             break
         image, rest = extended
         invariant = rest <= max(EMPTY, 4 * unit) * space.scale
         pairs = _WantedValues.of(space.operator, 0.0 if invariant else rest, top, bottom, rtol, 8 * unit)
-        if on_step is not None:
-            on_step(pairs.open)
         since_fresh += invariant or since_fresh > 0
         whole = space.filled == size
         if invariant and not whole:  # an eigenvector that the start has no part of is not in this space
@@ -408,8 +408,6 @@ def extreme_eigenpairs(
         enough = space.filled >= wanted + BEYOND and (since_fresh == 0 or since_fresh > AFRESH)
         if whole or (pairs.settled and enough):
             break
-        if space.full:
-            space.restart(top + SPARE, bottom + SPARE if bottom else 0)
         vector = image / image.norm()
     return Ends(
         top=pairs.values[:top],
@@ -432,7 +430,6 @@ class _WantedValues:
     errors: tuple[float, ...]
     converged: tuple[bool, ...]
     coordinates: Tensor
-    open: float
     wanted: int
 
     @property
@@ -444,9 +441,7 @@ class _WantedValues:
     def none(cls, wanted: int) -> _WantedValues:
         """Return the state before the first step, in which nothing is known."""
         empty = torch.zeros(0, 0, dtype=torch.float64)
-        return cls(
-            values=(), residuals=(), errors=(), converged=(), coordinates=empty, open=float("inf"), wanted=wanted
-        )
+        return cls(values=(), residuals=(), errors=(), converged=(), coordinates=empty, wanted=wanted)
 
     @classmethod
     def of(cls, small: Tensor, rest: float, top: int, bottom: int, rtol: float, unit: float) -> _WantedValues:
@@ -465,7 +460,6 @@ class _WantedValues:
             errors=tuple(errors[chosen].tolist()),
             converged=tuple((shares <= 1.0).tolist()),
             coordinates=vectors[:, chosen],
-            open=float(shares.max()) if chosen else float("inf"),
             wanted=top + bottom,
         )
 

@@ -15,7 +15,6 @@ from ..core.errors import InputError
 from ..core.log10 import norm as l2
 from ..core.log10 import power10
 from ..core.rounding import ONE, UNIT, ZERO, Upper, gamma, inward, smallest, total
-from .certify import NARROW_RTOL
 from .conv_norm import ConvolutionNorm, bounding_cost, matrix_bound
 from .convolution_map import Convolution
 from .folding import slice_map
@@ -201,6 +200,8 @@ _STEPS = 30
 """Applications of a map and its transpose that a search without a start takes, about."""
 _SETTLED, _ESTIMATED = 20.0, 4.0
 """A search from below stops once it gains less than the tolerance over this: beside an upper side, and alone."""
+_COARSE_RTOL = 5e-3
+"""From this tolerance on a vector within half of it is close enough, and no search follows."""
 BOUNDING = "the search for the norm of a layer"
 """How messages name this search."""
 
@@ -384,7 +385,7 @@ def _lower(
     start = side.start if side.start is not None and bool(side.start.norm() > 0.0) else None
     if start is not None:
         value, witness = attained(linear, start)
-        if value >= side.upper.log10 - math.log10(1.0 + (0.5 * rtol if rtol >= NARROW_RTOL else min(rtol, 1e-6))):
+        if value >= side.upper.log10 - math.log10(1.0 + (0.5 * rtol if rtol >= _COARSE_RTOL else min(rtol, 1e-6))):
             return value, witness, True
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(linear.in_shape, dtype=torch.float64, generator=generator).to(linear.device)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import InputError, visible
-from ..diagnosis.judged import Findings
+from ..diagnosis.verdict import Findings
 from ..report.document import Shown
 from ..report.words import pluralise
 from .log import FILE, Ended, LogReading

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from ..bounds.domain.domain import Domain
 from ..core.errors import InputError
 from ..core.untouched import unwrapped
-from ..diagnosis.judged import Findings
+from ..diagnosis.verdict import Findings
 from ..report.document import Shown
 from ..report.words import pluralise
 from .alarms.setup import Sight

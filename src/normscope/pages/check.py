@@ -13,9 +13,8 @@ from ..diagnosis.audit_result import Audit, Row
 from ..diagnosis.checked import Check
 from ..diagnosis.findings.loose import BECAUSE, loose
 from ..diagnosis.findings.loose import CODE as LOOSE
-from ..diagnosis.judged import Findings
 from ..diagnosis.signal import FLOAT16_LARGEST, INPUT, Signal, SignalRow
-from ..diagnosis.verdict import clause, groups, is_name, place, places, sentence
+from ..diagnosis.verdict import Findings, clause, groups, is_name, place, places, sentence
 from ..graph.ir import HELD
 from ..report.document import (
     Block,

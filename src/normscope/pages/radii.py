@@ -105,12 +105,12 @@ def _kept(radii: Radii) -> str:
     return "right, and provably right" if radii.labelled else "the class provably stays what it is"
 
 
-def compared_radii(radii: Mapping[str, Radii], at: Sequence[float] | None = None) -> Table:
+def compared_radii(radii: Mapping[str, Radii]) -> Table:
     """Return one row per network: its accuracy, what is certified at several radii, and what the attack leaves there.
 
-    Without `at` these are round numbers just below the median of what is certified, and of what attacks find.
+    These are round numbers just below the median of what is certified, and of what attacks find.
     """
-    at = _instructive(radii) if at is None else at
+    at = _instructive(radii)
     columns = [Column("network")]
     labelled = all(one.labelled for one in radii.values())
     if labelled:

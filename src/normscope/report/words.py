@@ -300,7 +300,7 @@ def bracket_table(brackets: Mapping[str, Bracket], *, title: str = "", caption: 
     return tabulate(rungs(brackets), columns, title=title, caption=caption)
 
 
-def bracket_chart(brackets: Mapping[str, Bracket], *, title: str = "", caption: str = "") -> Chart | None:
+def bracket_chart(brackets: Mapping[str, Bracket], *, title: str = "") -> Chart | None:
     """Return brackets as bars from the lower to the upper side, and formulas that are no bound as marks, in log10."""
     shown = rungs(brackets)
     if not shown:
@@ -316,7 +316,6 @@ def bracket_chart(brackets: Mapping[str, Bracket], *, title: str = "", caption: 
     marks = Series(name="a formula that is no bound for this network", style="marks", values=loose)
     return Chart(
         title=title,
-        caption=caption,
         labels=tuple(rung.label for rung in shown),
         series=(spans, marks) if any(value is not None for value in loose) else (spans,),
         axis="log10 of the Lipschitz constant",

@@ -2,9 +2,16 @@
 
 from .activations import ACTIVATIONS, Activation, gelu
 from .initialisation import batch_norm_growth
-from .lemmas import lemma1, lemma2, lemma3, slides_group_norm, slides_layer_norm
 from .losses import LOSSES, Loss, l1
-from .normalizers import batch_norm_eval, layer_norm_jacobian
+from .normalizers import (
+    batch_norm_eval,
+    layer_norm_jacobian,
+    lemma1,
+    lemma2,
+    lemma3,
+    slides_group_norm,
+    slides_layer_norm,
+)
 from .sample_sizes import generalization_slack, sample_size
 from .softmax_norms import softmax_norm
 

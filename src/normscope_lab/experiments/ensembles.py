@@ -21,18 +21,15 @@ def chain(
     normalizer: Normalizer,
     *,
     activation: Callable[[], nn.Module] = nn.ReLU,
-    eps: float = 1e-5,
-    bias: bool = True,
-    last: bool = False,
 ) -> nn.Sequential:
     """Return a chain of linear layers, with a normalizer and an activation behind each but the last."""
     layers: list[nn.Module] = []
     for index, (before, after) in enumerate(itertools.pairwise(widths), start=1):
         end = index == len(widths) - 1
-        normalized = normalizer != "none" and (last or not end)
-        layers.append(nn.utils.skip_init(nn.Linear, before, after, bias=bias and not normalized))
+        normalized = normalizer != "none" and not end
+        layers.append(nn.utils.skip_init(nn.Linear, before, after, bias=not normalized))
         if normalized:
-            layers.append(nn.BatchNorm1d(after, eps=eps) if normalizer == "batch" else nn.LayerNorm(after, eps=eps))
+            layers.append(nn.BatchNorm1d(after) if normalizer == "batch" else nn.LayerNorm(after))
         if not end:
             layers.append(activation())
     return nn.Sequential(*layers).double()

@@ -247,7 +247,7 @@ def population(prediction: Prediction) -> str:
     return text
 
 
-def surest(prediction: Prediction, *, most: int = 4) -> list[str]:
+def surest(prediction: Prediction) -> list[str]:
     """Return sentences on the measures that order the gaps better than chance, and on those that do the reverse."""
     above, below = [], []
     for name, power in prediction.powers.items():
@@ -258,7 +258,7 @@ def surest(prediction: Prediction, *, most: int = 4) -> list[str]:
             below.append(f"`{name}` {mean.value:.2f}")
     sentences = []
     if above:
-        sentences.append(f"Larger figures go with larger gaps: {listed(above, most=most)}.")
+        sentences.append(f"Larger figures go with larger gaps: {listed(above, most=4)}.")
     if below:
-        sentences.append(f"Larger figures go with smaller gaps: {listed(below[::-1], most=most)}.")
+        sentences.append(f"Larger figures go with smaller gaps: {listed(below[::-1], most=4)}.")
     return sentences

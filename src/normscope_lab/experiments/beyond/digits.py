@@ -44,13 +44,13 @@ class TrainedNetwork:
         return accuracy(self.network, images, labels)
 
 
-def trained(network: nn.Module, seed: int, epochs: int, *, rate: float = 2e-3, factor: float = 1.0) -> TrainedNetwork:
-    """Train a network on few digits, whose values are multiplied by a factor, and return it in eval mode."""
+def trained(network: nn.Module, seed: int, epochs: int) -> TrainedNetwork:
+    """Train a network on few digits, and return it in eval mode."""
     split = digits(generator=torch.Generator().manual_seed(seed))
     split = Split(
-        train_images=factor * split.train_images[:SAMPLES],
+        train_images=split.train_images[:SAMPLES],
         train_labels=split.train_labels[:SAMPLES],
-        test_images=factor * split.test_images,
+        test_images=split.test_images,
         test_labels=split.test_labels,
     )
     order = torch.Generator().manual_seed(seed)
@@ -61,7 +61,7 @@ def trained(network: nn.Module, seed: int, epochs: int, *, rate: float = 2e-3, f
         generator=order,
         epochs=epochs,
         batch_size=50,
-        learning_rate=rate,
+        learning_rate=2e-3,
     )
     return TrainedNetwork(network.eval().requires_grad_(False), split)
 
