@@ -73,7 +73,7 @@ def train(rank: int, world: int, how: str, folder: str, begun: int = 0) -> None:
 def train_all(rank: int, folder: str) -> None:
     """Train as one of two processes with DDP, with FSDP2, go on with that; the first then trains alone."""
     torch.set_num_threads(1)
-    watching.TIME_SHARE = None  # as for the other tests: every layer at every measured step
+    watching.watch.__kwdefaults__["overhead"] = None  # as for the other tests: every layer at every step that is due
     train_together(rank, "ddp", folder)
     train_together(rank, "fsdp", folder)
     train_together(rank, "fsdp", folder, STEPS)

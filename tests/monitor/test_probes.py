@@ -16,7 +16,7 @@ from normscope.monitor.norm_tracking import READABLE_DECADES, NormTracker
 from normscope.monitor.probes import normalizer_probe, updates
 from normscope.monitor.probes.updates import HISTOGRAM_BINS, HISTOGRAM_MAX_ENTRIES, HISTOGRAM_SPAN, histogram
 from normscope.monitor.run import Run
-from normscope.monitor.schedule import Tier, TimeShare
+from normscope.monitor.schedule import Tier, TimeBudget
 from normscope.monitor.watching import Watch, watch
 from normscope.theory.normalizers import layer_norm_jacobian
 
@@ -38,12 +38,11 @@ def norm(model: nn.Module, seen: ForwardRecord) -> list[float]:
     known = NormTracker()
     with torch.no_grad():
         for _ in range(12):
-            found = known.measure(
-                [site], lambda _: (weight.geometry, tensor, behind), tier=Tier.ECONOMY, budget=TimeShare(None)
-            )
-    norms, errors = found[site].chunk(2)
-    assert float(errors.max()) <= READABLE_DECADES
-    return norms.tolist()
+            layers = {site: (weight.geometry, tensor)}
+            [(reading, numbers)] = known.measure(layers, lambda _: behind, tier=Tier.ECONOMY, budget=TimeBudget(None))
+    norms, errors = reading.read(numbers.double().numpy())[site]
+    assert max(errors) <= READABLE_DECADES
+    return norms
 
 
 def quantities(seen: ForwardRecord) -> dict[str, float]:

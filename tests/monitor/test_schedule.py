@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
-import time
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -14,42 +13,127 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from normscope.monitor.measuring import EARLY_RECORDS
 from normscope.monitor.norm_tracking import DRIFT_CAUTION, DRIFT_MEMORY, READABLE_DECADES, NormFigure, WeightNorms
-from normscope.monitor.schedule import PATIENCE_RECORDS, TimeShare, Turns
+from normscope.monitor.schedule import STEADY_SHARE, WINDOW_SECONDS, TimeBudget, Turns
 from normscope.monitor.watching import watch
 
-from .training import losses
+from .training import losses, only_at_first
 
 PLACES = [("a", "linear", 0), ("b", "linear", 0), ("c", "linear", 0)]
 
 
-def spend(budget: TimeShare, turns: Turns, seconds: float) -> list[str]:
-    done = []
-    for place in turns.affordable(PLACES, budget):
-        with budget.spending(("norm", place)):
-            time.sleep(seconds)
-        done.append(place[0])
-    return done
+class FakeClock:
+    """A clock that stands still unless it is moved."""
+
+    now = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += round(seconds * 1e9)
 
 
-@pytest.mark.slow
-def test_at_first_everything_is_done_and_then_in_turns() -> None:
-    budget, turns = TimeShare(0.5), Turns("norm")
+def spend(budget: TimeBudget, clock: FakeClock, task: Any, seconds: float) -> None:
+    with budget.watching(task):
+        clock.pass_by(seconds)
+
+
+@pytest.mark.parametrize(("share", "step", "cost"), [(0.02, 0.01, 0.004), (0.02, 0.3, 0.05), (0.1, 0.002, 0.02)])
+def test_the_share_is_kept_over_every_minute_from_the_first_step_on(share: float, step: float, cost: float) -> None:
+    clock = FakeClock()
+    budget = TimeBudget(share, clock=clock)
+    spendings: list[tuple[float, float]] = []
+    while budget.passed < 4 * WINDOW_SECONDS:
+        clock.pass_by(step)
+        for task in ("step", "norms"):
+            if budget.affords(task):
+                spendings.append((budget.passed, cost))
+                spend(budget, clock, task, cost)
+        budget.end_record()
+    for began, _ in spendings:  # a window that begins with any of them
+        spent = sum(seconds for at, seconds in spendings if began <= at < began + WINDOW_SECONDS)
+        assert spent <= share * WINDOW_SECONDS + 2 * cost  # the first time nobody knows what a task costs
+    assert budget.spent == pytest.approx(sum(seconds for _, seconds in spendings))
+    assert 0.9 * STEADY_SHARE * share <= budget.overhead <= share
+
+
+def test_a_task_that_costs_more_than_may_be_held_waits_until_it_is_earned() -> None:
+    clock = FakeClock()
+    budget = TimeBudget(0.01, clock=clock)
     for _ in range(2):
-        assert spend(budget, turns, 0.004) == ["a", "b", "c"]
-    order = []
-    for _ in range(12):
-        time.sleep(0.009)
-        order += spend(budget, turns, 0.004)
-    assert 6 <= len(order) < 36
-    assert order == (["a", "b", "c"] * 12)[: len(order)]
+        spend(budget, clock, "full", 10.0)
+        budget.end_record()
+    assert not budget.affords("full")
+    done = 0
+    for _ in range(4000):
+        clock.pass_by(1.0)
+        if budget.affords("full"):
+            spend(budget, clock, "full", 10.0)
+            budget.end_record()
+            done += 1
+    assert done == 1  # 20 seconds are owed, and 10 more are earned in 4,000
 
 
-def test_without_a_limit_everything_is_done_every_time() -> None:
-    budget, turns = TimeShare(None), Turns("norm")
-    assert list(turns.affordable(PLACES, budget, {PLACES[2]})) == PLACES  # in the same order in every process
-    assert [spend(budget, turns, 0.0) for _ in range(2)] == [["a", "b", "c"]] * 2
+def test_time_inside_of_a_task_is_that_of_the_inner_one_and_counted_once() -> None:
+    clock = FakeClock()
+    budget = TimeBudget(0.1, clock=clock)
+    for _ in range(2):
+        with budget.watching("step"):
+            clock.pass_by(1.0)
+            spend(budget, clock, "norms", 2.0)
+        budget.end_record()
+    assert (budget.expect("step"), budget.expect("norms")) == (1.0, 2.0)
+    assert budget.spent == 6.0
+    budget.skip(3.0)
+    assert budget.passed == 3.0
+    assert not budget.affords("step")
+
+
+class FakeEvent:
+    """An event of a device whose clock is another one, and that has not come there yet."""
+
+    reached = False
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+
+    def record(self, stream: Any) -> None:
+        self.at = self._clock.now
+
+    def query(self) -> bool:
+        return self.reached
+
+    def elapsed_time(self, other: FakeEvent) -> float:
+        return (other.at - self.at) / 1e6
+
+
+def test_time_of_a_device_replaces_that_of_the_host_once_it_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, device_clock = FakeClock(), FakeClock()
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: FakeEvent(device_clock))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(FakeEvent, "reached", False)
+    budget = TimeBudget(0.5, torch.device("cuda"), clock)
+    for _ in range(2):
+        with budget.watching("norms"):
+            clock.pass_by(0.25)
+            device_clock.pass_by(2.0)
+        budget.end_record()
+    clock.pass_by(10.0)
+    budget.affords("norms")
+    assert (budget.spent, budget.expect("norms")) == (0.5, 0.25)
+    monkeypatch.setattr(FakeEvent, "reached", True)
+    budget.affords("norms")
+    assert (budget.spent, budget.expect("norms")) == (4.0, 2.0)
+
+
+def test_places_have_their_turn_one_after_the_other_and_those_that_are_due_first() -> None:
+    turns: Turns[Any] = Turns()
+    for place in PLACES[:2]:
+        turns.serve(place)
+    assert turns.order(PLACES) == [PLACES[2], PLACES[0], PLACES[1]]
+    assert turns.order(PLACES, {PLACES[1]}) == [PLACES[1], PLACES[2], PLACES[0]]
 
 
 def exact_norms(model: nn.Module) -> list[float]:
@@ -58,14 +142,12 @@ def exact_norms(model: nn.Module) -> list[float]:
 
 
 def test_a_layer_that_is_not_in_turn_keeps_its_norms_and_has_no_update(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normscope.monitor.watching.TIME_SHARE", 0.0)
+    only_at_first(monkeypatch, records=3)
     alone, _, _ = losses("mlp", 9, lr=1e-4)
-    watched, model, run = losses("mlp", 9, lr=1e-4, watched=lambda m, o: watch(m, o, every=1))
+    watched, model, run = losses("mlp", 9, lr=1e-4, watched=lambda m, o: watch(m, o, every=1, overhead=0.5))
     assert watched == alone
-    turned = [bool(record.of("weight", "rotation")) for record in run.records]
-    assert turned[0]
-    assert not any(turned[2:])
-    ages = [*[0] * EARLY_RECORDS, 1, 2, 3]
+    assert [bool(record.of("weight", "rotation")) for record in run.records] == [True] * 3 + [False] * 6
+    ages = [0, 0, 0, 1, 2, 3, 4, 5, 6]
     assert [record.of("weight", "norm_age") for record in run.records] == [(float(age),) * 3 for age in ages]
     for now in run.records[2:]:
         norms, errors = now.of("weight", "log10_norm"), now.of("weight", "norm_error")
@@ -80,9 +162,15 @@ def test_norms_are_shown_between_turns_unless_they_may_be_off(
     monkeypatch: pytest.MonkeyPatch, one_each: bool, lr: float, seen: float
 ) -> None:
     """There is time for no layer, or for one in each record."""
-    answers = itertools.cycle([one_each, False])
-    monkeypatch.setattr("normscope.monitor.watching.TIME_SHARE", 0.0)
-    monkeypatch.setattr(TimeShare, "affords", lambda self, task: self.share is None or next(answers))
+    granted: dict[int, Any] = {}
+
+    def affords(self: TimeBudget, *tasks: Any) -> bool:
+        kind, place = ("alarms", None) if tasks[0] == "alarms" else tasks[0]
+        if kind == "step" or self._record < 6:
+            return True
+        return one_each and kind in ("search", "follow") and granted.setdefault(self._record, place) == place
+
+    monkeypatch.setattr(TimeBudget, "affords", affords)
     exact: list[list[float]] = []
 
     def stepping(optimizer: Any, *_: Any) -> None:
@@ -93,7 +181,7 @@ def test_norms_are_shown_between_turns_unless_they_may_be_off(
     def watched(model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
         called.append(model)
         optimizer.register_step_pre_hook(stepping)
-        return watch(model, optimizer, every=2)
+        return watch(model, optimizer, every=2, overhead=0.5)
 
     _, _, run = losses("mlp", 60, lr=lr, watched=watched)
     shown = carried = 0
@@ -102,7 +190,7 @@ def test_norms_are_shown_between_turns_unless_they_may_be_off(
         figures = zip(norms, now.of("weight", "norm_error"), now.of("weight", "norm_age"), exact[now.step], strict=True)
         for norm, error, age, true in figures:
             assert (norm is None) == (error > READABLE_DECADES)
-            assert age <= 2 * PATIENCE_RECORDS
+            assert age <= (2 * 10 if one_each else now.step)
             if norm is not None:
                 assert norm == pytest.approx(true, abs=READABLE_DECADES)
                 shown, carried = shown + 1, carried + (age > 0)
@@ -150,7 +238,7 @@ class Calls(TorchDispatchMode):
 @pytest.mark.slow
 def test_a_record_without_turns_costs_few_calls_however_many_layers_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Alone, and with a record in ten steps: 48 calls for three layers, and at most two more for another."""
-    monkeypatch.setattr("normscope.monitor.watching.TIME_SHARE", 0.0)
+    only_at_first(monkeypatch, records=2)
 
     def calls(depth: int, watched: bool) -> int:
         torch.manual_seed(0)
@@ -177,13 +265,7 @@ def test_a_record_without_turns_costs_few_calls_however_many_layers_there_are(mo
     assert extra[6] - extra[2] <= 4 * 2
 
 
-def test_norms_that_could_not_be_shown_have_their_turn_first() -> None:
-    budget, turns = TimeShare(0.0), Turns("norm")
-    for _ in range(2):
-        spend(budget, turns, 0.001)
-    budget.share, budget._held = 0.0, 0.0015
-    assert next(turns.affordable(PLACES, budget, {PLACES[2]})) == PLACES[2]
-    assert next(turns.affordable(PLACES, budget, {PLACES[2], PLACES[1]})) == PLACES[1]
+def test_norms_that_could_not_be_shown_are_due() -> None:
     figure = NormFigure(log10=0.0, error=0.01, drift=0.001, over=10)
     norms = WeightNorms(bare=figure, folded=replace(figure, drift=0.01), step=100)
     assert [replace(norms, folded=None).is_due(step) for step in (100, 103, 104)] == [False, False, True]
@@ -191,7 +273,7 @@ def test_norms_that_could_not_be_shown_have_their_turn_first() -> None:
 
 
 def test_a_bias_that_grows_is_no_growth_of_the_norm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normscope.monitor.watching.TIME_SHARE", 0.0)
+    only_at_first(monkeypatch, records=2)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
@@ -209,12 +291,82 @@ def test_a_bias_that_grows_is_no_growth_of_the_norm(monkeypatch: pytest.MonkeyPa
     assert "norm-growth" not in {finding.code for finding in run.findings}
 
 
-def test_nobody_waits_for_ever() -> None:
-    assert PATIENCE_RECORDS <= 20
-    budget, turns = TimeShare(0.0), Turns("norm")
-    order = [spend(budget, turns, 0.001) for _ in range(5 * PATIENCE_RECORDS)]
-    for place in "abc":
-        turns_of = [index for index, done in enumerate(order) if place in done]
-        assert len(turns_of) >= 5
-        assert max(later - earlier for earlier, later in itertools.pairwise(turns_of)) <= PATIENCE_RECORDS
-    assert sum(map(len, order)) <= 3 * 7
+def test_layers_that_wait_have_their_turn_before_more_steps_are_measured() -> None:
+    """Steps alone would take all the time there is: some are left out, and no layer waits for ever."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with watch(model, optimizer, every=1, overhead=0.2) as run:
+        run._hooks.budget._held = 0.0
+        for _ in range(800):
+            optimizer.zero_grad()
+            model(torch.randn(8, 6)).square().mean().backward()
+            optimizer.step()
+    ages = [record.of("weight", "norm_age") for record in run.records]
+    assert 5 <= len(run.records) < 400
+    assert sum(age[0] == 0.0 for age in ages if age) >= 3
+    assert sum(age[1] == 0.0 for age in ages if age) >= 3
+
+
+def test_a_step_that_is_not_measured_calls_nothing_but_the_counter(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    x = torch.randn(8, 6)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    with watch(model, optimizer, every=100) as run:
+        for _ in range(2):  # what was measured at the first is sent at the second
+            step()
+        called: list[str] = []
+
+        def note(frame: Any, event: str, argument: Any) -> None:
+            if event == "call" and "normscope" in frame.f_code.co_filename:
+                called.append(frame.f_code.co_name)
+
+        with Calls() as watched:
+            sys.setprofile(note)
+            try:
+                step()
+            finally:
+                sys.setprofile(None)
+        assert not model._forward_hooks
+    with Calls() as alone:
+        step()
+    assert watched.count == alone.count
+    allowed = {"__call__", "forward", "_before_forward", "_decide", "due", "charge", "_before_step", "pass_by",
+               "_after_step", "_after_any_step", "stepped", "_say", "listens", "history", "idle"}  # fmt: skip
+    assert set(called) <= allowed, sorted(set(called) - allowed)
+    assert len(called) <= 22
+    assert run.step == 3
+
+
+@pytest.mark.parametrize("tier", ["economy", "standard"])
+def test_a_measured_step_reads_nothing_from_the_device(monkeypatch: pytest.MonkeyPatch, tier: str) -> None:
+    """On a CPU too: whatever would wait for a GPU raises, and what raises is told."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 6, 3, padding=1), nn.BatchNorm2d(6),
+        nn.ReLU(), nn.Conv2d(6, 6, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.LayerNorm(150), nn.Linear(150, 2),
+    )  # fmt: skip
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    x = torch.randn(8, 3, 5, 5)
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("the host waits for the device")
+
+    with watch(model, optimizer, every=1, tier=tier) as run:
+        for step in range(7):
+            optimizer.zero_grad()
+            with monkeypatch.context() as patched:
+                for name in ("item", "__bool__", "__float__", "__int__", "tolist", "nonzero") if step else ():
+                    patched.setattr(torch.Tensor, name, refuse)
+                patched.setattr("normscope.monitor.recording.Recorder.collect", lambda *_, **__: None)  # on the host
+                loss = model(x).square().mean()
+                loss.backward()
+                optimizer.step()
+    assert [record.step for record in run.records] == list(range(7))
+    assert all(None not in record.of("weight", "log10_norm") for record in run.records)

@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from normscope.monitor.schedule import TimeBudget
 
 
 def network(kind: str = "conv") -> nn.Module:
@@ -92,3 +95,8 @@ def take_step(model: nn.Module, optimizer: Any) -> None:
 def told(caught: list[warnings.WarningMessage]) -> list[str]:
     """What the watcher has warned of."""
     return [str(item.message) for item in caught if str(item.message).startswith("normscope: ")]
+
+
+def only_at_first(monkeypatch: pytest.MonkeyPatch, records: int) -> None:
+    """There is time for every measured step, but for norms and updates of layers only in the first records."""
+    monkeypatch.setattr(TimeBudget, "affords", lambda self, *tasks: self._record < records or tasks[0][0] == "step")

@@ -93,6 +93,11 @@ def lanczos(
 class Krylov:
     """Krylov spaces of a batch of Hermitian operators, with orthonormal bases that grow step by step.
 
+    Args:
+        start: the first vector of each, `[b, n]`.
+        invariant_rtol: a space counts as invariant once a step leaves it by no more than this, relative to its
+            operator: what is left is rounding.
+
     Attributes:
         steps: the number of steps so far.
         size: the order of the operators.
@@ -100,8 +105,9 @@ class Krylov:
         alpha, beta: the diagonals `[b, steps]` of the tridiagonal matrices.
     """
 
-    def __init__(self, start: Tensor) -> None:
+    def __init__(self, start: Tensor, *, invariant_rtol: float = 1e-14) -> None:
         count, self.size = start.shape
+        self._invariant_rtol = invariant_rtol
         self.steps = 0
         self.basis = start.new_zeros(count, 0, self.size)
         real = start.real.dtype if start.is_complex() else start.dtype
@@ -123,7 +129,7 @@ class Krylov:
         image = image - (spanned.mT @ inner)[:, :, 0]
         image = image - (spanned.mT @ (spanned.conj() @ image[:, :, None]))[:, :, 0]
         rest = image.norm(dim=1)
-        self._least = torch.maximum(self._least, 1e-14 * alpha.abs())
+        self._least = torch.maximum(self._least, self._invariant_rtol * alpha.abs())
         ended = rest <= self._least  # the space is invariant, and the next vectors are zero
         self.alpha = torch.cat([self.alpha, alpha[:, None]], dim=1)
         self.beta = torch.cat([self.beta, rest.masked_fill(ended, 0.0)[:, None]], dim=1)
@@ -135,10 +141,7 @@ class Krylov:
         alpha, beta = self.alpha.double().cpu(), self.beta.double().cpu()
         if rows is not None:
             alpha, beta = alpha[rows.cpu()], beta[rows.cpu()]
-        tri = torch.diag_embed(alpha)
-        if alpha.shape[1] > 1:
-            tri = tri + torch.diag_embed(beta[:, :-1], offset=1) + torch.diag_embed(beta[:, :-1], offset=-1)
-        return tri, beta
+        return _tridiagonal(alpha, beta), beta
 
     def ritz(self, missed: float | None, rows: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the largest Ritz values, their coordinates, estimated relative errors and `above`, on the CPU.
@@ -161,6 +164,25 @@ class Krylov:
         other.basis, other.alpha, other.beta = self.basis[rows], self.alpha[rows], self.beta[rows]
         other._vector, other._least = self._vector[rows], self._least[rows]
         return other
+
+
+def _tridiagonal(alpha: Tensor, beta: Tensor) -> Tensor:
+    """Return the operators in the coordinates of their spaces, `[b, steps, steps]`."""
+    beside = torch.diag_embed(beta[:, : alpha.shape[1] - 1], offset=1) if alpha.shape[1] > 1 else 0.0
+    return torch.diag_embed(alpha) + beside + (beside.mT if isinstance(beside, Tensor) else 0.0)
+
+
+def largest_ritz_values(alpha: Tensor, beta: Tensor, size: int, *, missed: float) -> tuple[Tensor, Tensor]:
+    """Return the largest Ritz values of Krylov spaces, and `above`, from their diagonals on the CPU.
+
+    Args:
+        alpha: the diagonals of a `Krylov`, in float64.
+        beta: those beside them.
+        size: the order of the operators.
+        missed: the probability that `above` fails, over random starts.
+    """
+    values = torch.linalg.eigvalsh(_tridiagonal(alpha, beta))
+    return values[:, -1], _above(values, beta, size, missed)
 
 
 def _above(values: Tensor, beta: Tensor, size: int, missed: float) -> Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from ..listening.calls import NormalizerSeen, Site
-from .norm_tracking import READABLE_DECADES, NormFigure, NormTracker, WeightNorms
+from .norm_tracking import READABLE_DECADES, NormFigure, NormReading, NormTracker, WeightNorms
 from .observed import Observed, Transfer, summarise
 from .probes import normalizer_probe, updates
 from .probes.normalizer_probe import BatchNorms
@@ -33,14 +33,12 @@ class LayerMemory:
         norms: the vectors that the next measurement of each norm starts from.
         last: their norms when they were last measured.
         turns: whose update is measured next.
-        count: how many steps measured norms.
         careful: sizes that have left the range of float32 when they were squared, or are zero: measured in float64.
     """
 
     norms: NormTracker = field(default_factory=NormTracker)
     last: dict[Site, WeightNorms] = field(default_factory=dict)
-    turns: Turns = field(default_factory=lambda: Turns("update"))
-    count: int = 0
+    turns: Turns[Site] = field(default_factory=Turns)
     careful: set[tuple[str, str]] = field(default_factory=set)
 
 
@@ -55,6 +53,7 @@ class StepInTransit:
         memory: what earlier steps found of the layers.
         lost: layers whose parameters have been replaced since the first forward.
         ran: weight layers that the forward was seen to run.
+        readings: how the norms that were measured are read.
         lr: the learning rate of every parameter group.
         rates: that of every scale-invariant weight whose update is measured.
         powers: the power of the norm in the effective learning rate of each of them.
@@ -72,6 +71,7 @@ class StepInTransit:
     memory: LayerMemory = field(default_factory=LayerMemory)
     lost: list[str] = field(default_factory=list)
     ran: set[Site] = field(default_factory=set)
+    readings: list[NormReading] = field(default_factory=list)
     lr: list[float | Tensor] = field(default_factory=list)
     rates: dict[Site, float | Tensor] = field(default_factory=dict)
     powers: dict[Site, int | None] = field(default_factory=dict)
@@ -136,30 +136,37 @@ def _weight_norms(
     places = step.subject.places
     rows = zip(places["normalizer"], normalizers, strict=True)
     levels = {site: float(row[0]) for site, row in rows if row is not None}  # means of log10 of their variances
+    measured = {}
+    for index, reading in enumerate(step.readings):
+        read = reading.read(arrived[("norm", index)])
+        measured |= read
+        if not all(error <= READABLE_DECADES for _, errors in read.values() for error in errors):
+            step.memory.norms.doubt(reading)
     norms = []
     for site, names in zip(places["weight"], _followed_parameters(step), strict=True):
         # without the bias, which is no part of the map; and the size of a weight made of others says little
         weight = () if site in step.subject.made else names[:1]
-        norms.append(_norm(step, site, arrived, _log10_joined(sizes.get("size", {}), weight), levels))
+        norms.append(_norm(step, site, measured.get(site), _log10_joined(sizes.get("size", {}), weight), levels))
     return norms
 
 
 def _norm(
-    step: StepInTransit, site: Site, arrived: Arrived, size: float | None, levels: Mapping[Site, float]
+    step: StepInTransit,
+    site: Site,
+    measured: tuple[list[float], list[float]] | None,
+    size: float | None,
+    levels: Mapping[Site, float],
 ) -> WeightNorms | None:
     """Return the norms of a layer with a weight of a given size; those of the last time, carried on, if not in turn."""
     level = levels.get(step.subject.feeds.get(site, site))
     last = step.memory.last.get(site)
     before = None if last is None else last.carried(step.step, size, level)
-    if ("norm", site) not in arrived:
+    if measured is None:
         return before if site in step.ran else None
-    norms, errors = np.split(arrived[("norm", site)], 2)
-    bare, *folded = (NormFigure(log10=n, error=e) for n, e in zip(norms.tolist(), errors.tolist(), strict=True))
+    bare, *folded = (NormFigure(log10=n, error=e) for n, e in zip(*measured, strict=True))
     fold = folded[0] if folded and level is not None else None
     now = WeightNorms(bare=bare, folded=fold, step=step.step, size=size, level=level)
     now = now if before is None else now.corrected(before)
-    if errors.max() > READABLE_DECADES:
-        step.memory.norms.doubt(site)
     step.memory.last[site] = now
     return now
 

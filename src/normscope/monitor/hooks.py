@@ -1,15 +1,16 @@
 """How a training run is intercepted: the hooks around the forwards of a model and the steps of its optimizer.
 
-Each hook looks at a counter alone unless its step is due. Of a step that is due the first forward in train mode is
-listened to, gradients and weights are measured in front of the optimizer's step and the update behind it; what was
-measured is sent to the host when the next step begins. `TrainingHooks` is all of that. Below it stand the hooks that
-torch has not.
+Each hook looks at a counter alone unless its step is measured: it is due, and there is time for it. Of such a step the
+first forward in train mode is listened to, gradients and weights are measured in front of the optimizer's step and the
+update behind it; what was measured is sent to the host when the next step begins. `TrainingHooks` is all of that. Below
+it stand the hooks that torch has not.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Hashable, Mapping
 from types import FrameType
 from typing import Any
 from weakref import WeakMethod, ref
@@ -32,7 +33,7 @@ from .measuring import Measurement
 from .observed import Observed
 from .probes.batches import DomainProbe, SharpnessProbe, measure_spread
 from .recording import Recorder
-from .schedule import Clock, Schedule, Tier, TimeShare
+from .schedule import Schedule, Tier, TimeBudget
 from .watched_layers import Subject, describe_layers, describe_run
 
 Before = Callable[[nn.Module, Any, Any], None]
@@ -48,7 +49,7 @@ class TrainingHooks:
         schedule: which steps are measured.
         role: what this process does.
         recorder: where records go; another one once the run is entered.
-        budget: the budget of operator norms and updates in the economy tier.
+        budget: the time of the run, and what of it watching takes and may take.
         domain: measures where batches stand in a domain, where that is asked for.
         sharpness: measures the largest curvature, where that is asked for.
 
@@ -56,7 +57,6 @@ class TrainingHooks:
         model: the one inside of `outer`.
         step: how many steps the optimizer has taken.
         busy: whether the model is run by the watcher just now, not by the loop.
-        clock: the time of the run and that of the watcher.
         sight: what keeps the watcher from seeing; anew once the run is entered.
     """
 
@@ -68,14 +68,15 @@ class TrainingHooks:
         schedule: Schedule,
         role: ProcessRole,
         recorder: Recorder,
-        budget: TimeShare,
+        budget: TimeBudget,
         domain: DomainProbe | None,
         sharpness: SharpnessProbe | None,
     ) -> None:
         self.optimizer, self.schedule, self.role = optimizer, schedule, role
         self.recorder, self.budget, self.sharpness = recorder, budget, sharpness
-        self.sight, self.clock = Sight(optimizer), Clock()
+        self.sight = Sight(optimizer)
         self.step, self.busy = 0, False
+        self._decided: tuple[int, Tier | None] = -1, None  # a step, and how much of it is measured
         self._domain, self._locator, self._memory = domain, Locator(), LayerMemory()
         self._figures: dict[str, Observed] = {}  # what the loop observed since the last record
         self._subject: Subject | None = None  # None before the first measured forward
@@ -83,12 +84,29 @@ class TrainingHooks:
         self._batch: tuple[Tensor | None, Tensor | None] = None, None  # its place in the domain, and its spread
         self._stepping = 0  # steps of the optimizer that have begun and not ended
         self._forward_hooks: list[Any] = []
+        self._after_hook: Any = None  # behind the forward that was last listened to
         self._step_hooks: list[Any] = []
         self._set_model(outer)
 
     def _set_model(self, outer: nn.Module) -> None:
         self.outer, self.model = outer, unwrapped(outer)
-        self._listener = StepListener(self.outer, self.model)
+        self._listener = StepListener(self.outer, self.model, lambda: self.budget.watching(self._task))
+
+    @property
+    def _task(self) -> Hashable:
+        """What the time of a measured step is spent on, norms and other things that can wait left out."""
+        return "step", self._decided[1]
+
+    def _decide(self) -> Tier | None:
+        """Return how much of the present step is measured: what is due, as far as there is time for it."""
+        if self._decided[0] != self.step:
+            tier = self.schedule.due(self.step)
+            waiting = self._memory.norms.next_task  # records that come first would leave no time for it
+            if tier is not None and not self.budget.affords(("step", tier), waiting):
+                leaner = self.schedule.due(self.step, below=tier)
+                tier = leaner if leaner is not None and self.budget.affords(("step", leaner), waiting) else None
+            self._decided = self.step, tier
+        return self._decided[1]
 
     @property
     def history(self) -> History:
@@ -102,8 +120,12 @@ class TrainingHooks:
 
     def attach_to_model(self) -> None:
         """Hook on to the model."""
-        before, after = WeakHook(self._before_forward, self.outer), WeakHook(self._after_forward, self.outer)
-        self._forward_hooks = around_forward(self.outer, before, after)
+        before = WeakHook(self._before_forward, self.outer)
+        if getattr(self.outer, "_compiled_call_impl", None) is not None:
+            after = WeakHook(self._after_forward, self.outer)
+            self._forward_hooks = [CompiledCallback(self.outer, before, after)]
+        else:  # that behind the forward is there while it is listened to
+            self._forward_hooks = [self.outer.register_forward_pre_hook(before, with_kwargs=True, prepend=True)]
 
     def attach_to_optimizer(self) -> None:
         """Hook on to the optimizer; a process that measures nothing only counts its steps."""
@@ -133,9 +155,15 @@ class TrainingHooks:
         self._listener.close()
 
     def _detach_from_model(self) -> None:
+        self._remove_after_hook()
         for hook in self._forward_hooks:
             hook.remove()
         self._forward_hooks = []
+
+    def _remove_after_hook(self) -> None:
+        if self._after_hook is not None:
+            self._after_hook.remove()
+            self._after_hook = None
 
     def let_go(self) -> None:
         """Keep neither model nor optimizer alive, nor what was found of the layers."""
@@ -147,21 +175,26 @@ class TrainingHooks:
     # ---- forwards
 
     def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if self.busy or torch.compiler.is_compiling():
+        if self.busy:
             return
-        stuck = self.sight.forward(training=self.model.training)
-        if not self.model.training or self._listener.listens:
+        began, training = time.perf_counter_ns(), self.model.training
+        stuck = self.sight.forward(training=training)
+        if not training or self._listener.listens:
             return
         self._locator.batch = (args, kwargs)
         if stuck is not None:
             self.recorder.complain("stuck", stuck)
+        if self._pending is None and self._decide() is None:
+            self.budget.charge(time.perf_counter_ns() - began)
+            return
         self._send_earlier()
-        tier, pending = self.schedule.due(self.step), self._pending
+        tier, pending = self._decide(), self._pending
         heard = pending is not None and pending.forward is not None and not pending.abandoned
         if tier is None or heard:
             return
-        with self.clock.watching():
+        with self.budget.watching(self._task):
             try:
+                self._remove_after_hook()
                 self._listen(tier, args, kwargs)
             except Exception as error:
                 self.recorder.complain("forward", f"this step's forward is not measured: {describe_error(error)}")
@@ -176,6 +209,9 @@ class TrainingHooks:
         forward = self._listener.begin(self.schedule.richest if first else tier, args, kwargs, first=first)
         if forward is not None:
             self._take_forward(forward)
+        elif not isinstance(self._forward_hooks[0], CompiledCallback):
+            after = WeakHook(self._after_forward, self.outer)
+            self._after_hook = self.outer.register_forward_hook(after, always_call=True)
 
     def _place_in_domain(self, args: Any, kwargs: Any) -> Tensor | None:
         """Return where a batch stands in the domain that is followed; None where there is none."""
@@ -190,8 +226,7 @@ class TrainingHooks:
     def _after_forward(self, module: nn.Module, args: Any, made: Any) -> None:
         if not self._listener.listens:
             return
-        forward = None
-        with self.clock.watching():
+        with self.budget.watching(self._task):
             try:
                 forward = self._listener.end()
                 raised = made is None and sys.exc_info()[0] is not None
@@ -199,7 +234,6 @@ class TrainingHooks:
                     self._take_forward(forward)
             except Exception as error:
                 self.recorder.complain("forward", f"this step's forward is not measured: {describe_error(error)}")
-        self.clock.spend(0.0 if forward is None else forward.seconds)
 
     def _take_forward(self, forward: ForwardRecord) -> None:
         """Take what was seen of a forward; the first one says what there is to watch."""
@@ -209,7 +243,7 @@ class TrainingHooks:
             self._listener.learn(forward)
             about = describe_run(self._subject, self.model, self.optimizer, self.schedule, self.step)
             self.recorder.begin(self._subject.layers, about)
-        tier = self.schedule.due(self.step)
+        tier = self._decide()
         forward.domain, forward.spread = self._batch
         if tier is not None:
             pending = self._pending or Measurement(self.step, tier, self._subject, self.optimizer)
@@ -221,7 +255,7 @@ class TrainingHooks:
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         self._stepping = steps_under_way(optimizer) if self._stepping else 1  # one that raised has not ended
-        tier = self.schedule.due(self.step)
+        tier = self._decide()
         self.history.standing.pass_by()
         if tier is None or self._stepping > 1:  # a step that calls that of its base class
             return None
@@ -232,7 +266,7 @@ class TrainingHooks:
 
     def _measure(self, optimizer: Optimizer, tier: Tier) -> None:
         """Measure gradients, weights and curvature in front of a step, and look at who has no gradient."""
-        with self.clock.watching():
+        with self.budget.watching(self._task):
             try:
                 self._send_earlier()
                 if self._pending is None and self._subject is not None:
@@ -240,7 +274,7 @@ class TrainingHooks:
                 if self._pending is None:
                     return
                 parameters = self._listener.parameters()
-                self._pending.before(parameters, self._memory, self.budget if tier is Tier.ECONOMY else TimeShare(None))
+                self._pending.before(parameters, self._memory, self.budget)
                 if tier is Tier.FULL:
                     self._measure_curvature(optimizer)
                 if not self.role.sharded:
@@ -275,8 +309,9 @@ class TrainingHooks:
             return
         self._locator.batch, pending = None, self._pending
         if pending is not None and pending.step == self.step:
-            with self.clock.watching():
+            with self.budget.watching(self._task):
                 try:
+                    self._remove_after_hook()  # not in the hook itself: torch goes through them if the forward raises
                     pending.after()
                 except Exception as error:
                     self.recorder.complain("update", f"this step's update is not measured: {describe_error(error)}")
@@ -296,8 +331,10 @@ class TrainingHooks:
         if self._pending is not None and "loss" in figures:
             self._pending.observe(figures["loss"])
         if self.role.writes and self.attached:
+            began = time.perf_counter_ns()
             self._say(self.sight.observed(self.optimizer, self.step))
             numbers = {name: self._add_figure(name, value) for name, value in figures.items()}
+            self.budget.charge(time.perf_counter_ns() - began)
             if self._locator.is_asked(numbers.get("loss")):
                 self._locate()
 
@@ -319,7 +356,7 @@ class TrainingHooks:
     def _locate(self) -> None:
         """Find where a loss broke that is not finite."""
         self.busy = True
-        with self.clock.watching():
+        with self.budget.watching("locate"):
             try:
                 self.history.broken = self._locator.look(self.model, self.step)
             except Exception as error:
@@ -337,12 +374,12 @@ class TrainingHooks:
         pending, self._pending = self._pending, None
         if pending is None and not wait:
             return
-        with self.clock.watching():
+        with self.budget.watching(("step", None if pending is None else pending.tier)):
             if pending is not None and self.role.writes:
                 observed, self._figures = self._figures, {}
-                self.recorder.send(pending, self.clock.passed, observed)
-            self.recorder.collect(self.clock.overhead, wait=wait)
-        self.clock.settle()
+                self.recorder.send(pending, self.budget.passed, observed)
+            self.recorder.collect(self.budget.overhead, wait=wait)
+        self.budget.end_record()
 
 
 # ---- hooks around forwards, where those of torch are not enough
@@ -413,16 +450,6 @@ class CompiledCallback:
     def remove(self) -> None:
         """Put the module back as it was."""
         self.module._compiled_call_impl = self.compiled
-
-
-def around_forward(module: nn.Module, before: Before, after: After) -> list[Any]:
-    """Return hooks, each with `remove`, around a module's forward."""
-    if getattr(module, "_compiled_call_impl", None) is not None:
-        return [CompiledCallback(module, before, after)]
-    return [
-        module.register_forward_pre_hook(before, with_kwargs=True, prepend=True),
-        module.register_forward_hook(after, always_call=True),
-    ]
 
 
 # ---- steps that call others, or take a closure

@@ -12,18 +12,16 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from ..listening.calls import LayerGeometry, NormalizerSeen, Site
+from ..listening.calls import NormalizerSeen, Site
 from .composing import Key, LayerMemory, StepInTransit
 from .distributed import gather_whole, l2_norms
 from .forward_listening import ForwardRecord
 from .history import Clearing
 from .observed import Observed, StepLosses, Transfer
 from .probes import normalizer_probe, updates
-from .schedule import Tier, TimeShare
+from .schedule import Tier, TimeBudget
 from .watched_layers import Subject, effective_power
 
-EARLY_RECORDS, EARLY_STEPS = 6, 60
-"""How many measured steps, and how many steps, are the start: all norms are measured there, for weights move most."""
 NORMALIZER_TENSORS = ("variance", "gamma", "running_variance")
 """What a normalizer showed that is sent to the host."""
 
@@ -75,7 +73,7 @@ class Measurement:
     # ---- in front of the optimizer's step
 
     @torch.no_grad()
-    def before(self, parameters: Mapping[str, nn.Parameter], memory: LayerMemory, budget: TimeShare) -> None:
+    def before(self, parameters: Mapping[str, nn.Parameter], memory: LayerMemory, budget: TimeBudget) -> None:
         """Measure gradients and weights in front of the optimizer's step.
 
         Args:
@@ -118,8 +116,12 @@ class Measurement:
         """Keep the scale-invariant weights whose turn it is, as far as the budget reaches."""
         rows = self.subject.rows
         places = [site for site, (names, *_) in rows.items() if all(name in parameters for name in names)]
-        for site in self._kept.memory.turns.affordable(places, self._budget):
-            with self._budget.spending(("update", site)):
+        turns, limited = self._kept.memory.turns, self._budget.share is not None
+        for site in turns.order(places) if limited else places:
+            if not self._budget.affords(("update", site)):
+                return
+            turns.serve(site)
+            with self._budget.watching(("update", site)):
                 self._rows[site] = self._rows_of(site, parameters).clone()
 
     def _rows_of(self, site: Site, parameters: Mapping[str, nn.Parameter]) -> Tensor:
@@ -142,18 +144,20 @@ class Measurement:
     def _measure_norms(self, forward: ForwardRecord, parameters: Mapping[str, nn.Parameter]) -> None:
         """Measure operator norms."""
 
-        def layer(site: Site) -> tuple[LayerGeometry, Tensor, NormalizerSeen | None]:
-            weight, behind = forward.weights[site], self.subject.feeds.get(site)
-            tensor = weight.made if weight.made is not None else gather_whole(parameters[weight.parameters[0]])
-            return weight.geometry, tensor, None if behind is None else forward.normalizer(behind)
+        def normalizer(site: Site) -> NormalizerSeen | None:
+            behind = self.subject.feeds.get(site)
+            return None if behind is None else forward.normalizer(behind)
 
-        memory = self._kept.memory
-        places = [site for site in self.subject.places["weight"] if site in forward.weights]  # other layers came later
-        last, early = memory.last, memory.count < EARLY_RECORDS and self.step < EARLY_STEPS
-        due = None if early else {site for site in places if site in last and last[site].is_due(self.step)}
-        norms = memory.norms.measure(places, layer, tier=self.tier, budget=self._budget, due=due)
-        memory.count += 1
-        self._contents |= {("norm", site): value for site, value in norms.items()}
+        memory, layers = self._kept.memory, {}
+        for site in self.subject.places["weight"]:
+            weight = forward.weights.get(site)  # None for layers that did not run this time
+            if weight is not None and (weight.made is not None or weight.parameters[0] in parameters):
+                tensor = weight.made if weight.made is not None else parameters[weight.parameters[0]]
+                layers[site] = weight.geometry, tensor
+        due = {site for site in layers if site in memory.last and memory.last[site].is_due(self.step)}
+        norms = memory.norms.measure(layers, normalizer, tier=self.tier, budget=self._budget, due=due)
+        self._kept.readings = [reading for reading, _ in norms]
+        self._contents |= {("norm", index): numbers for index, (_, numbers) in enumerate(norms)}
         self._kept.ran = set(forward.weights)
         forward.weights = {}  # some weights were made for this forward alone
 
@@ -167,7 +171,7 @@ class Measurement:
             return
         groups = {id(p): group for group in self.optimizer.param_groups for p in group["params"]}
         for site, before in self._rows.items():
-            with self._budget.spending(("update", site), more=True):
+            with self._budget.watching(("update", site)):
                 moved = self._rows_of(site, parameters) - before
                 self._contents[("update", site)] = updates.split_update(before, moved)
             group = groups.get(id(parameters[self.subject.rows[site][0][0]]))
