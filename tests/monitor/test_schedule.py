@@ -66,13 +66,13 @@ def test_a_task_that_costs_more_than_may_be_held_waits_until_it_is_earned() -> N
         budget.end_record()
     assert not budget.affords("full")
     done = 0
-    for _ in range(4000):
+    for _ in range(7000):
         clock.pass_by(1.0)
         if budget.affords("full"):
             spend(budget, clock, "full", 10.0)
             budget.end_record()
             done += 1
-    assert done == 1  # 20 seconds are owed, and 10 more are earned in 4,000
+    assert done == 1  # 20 seconds are owed, and 35 earned
 
 
 def test_time_inside_of_a_task_is_that_of_the_inner_one_and_counted_once() -> None:
@@ -157,7 +157,7 @@ def test_a_layer_that_is_not_in_turn_keeps_its_norms_and_has_no_update(monkeypat
 
 
 @pytest.mark.one_in(1000)
-@pytest.mark.parametrize(("one_each", "lr", "seen"), [(False, 2.0, 0.3), (True, 2.0, 0.4), (True, 0.05, 0.8)])
+@pytest.mark.parametrize(("one_each", "lr", "seen"), [(False, 2.0, 0.2), (True, 2.0, 0.4), (True, 0.05, 0.8)])
 def test_norms_are_shown_between_turns_unless_they_may_be_off(
     monkeypatch: pytest.MonkeyPatch, one_each: bool, lr: float, seen: float
 ) -> None:

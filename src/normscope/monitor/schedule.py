@@ -20,7 +20,7 @@ from ..core.errors import InputError
 
 WINDOW_SECONDS = 60.0
 """The share of the time that watching may take is kept over every window of this length."""
-STEADY_SHARE = 0.75
+STEADY_SHARE = 0.5
 """What of that share is earned as time passes. The rest of a window's may be held, and is there at the start: what is
 spent in a window is at most what is held when it begins and what is earned in it."""
 

@@ -57,7 +57,7 @@ def watch(
         every: measure each so many steps, at most; or an interval for each tier, `{"economy": 10, "full": 500}`.
         tier: what `every` is of, if it is one number: `"economy"`, `"standard"` or `"full"`.
         overhead: the share of the run's time that watching may take: of wall-clock time, on a GPU of what its kernels
-            are held up. A quarter of what a minute allows may be spent at once, at the start say. None for no limit:
+            are held up. Half of what a minute allows may be spent at once, at the start say. None for no limit:
             every step that is due is measured, and all of its layers. Models in shards have none, for their processes
             must agree.
         log: a folder for the log; an existing log is continued. Without it nothing is written.
