@@ -59,16 +59,6 @@ def circle(arrows: dict[str, set[str]]) -> list[str]:
     return []
 
 
-def folders(arrows: dict[str, set[str]], room: str) -> dict[str, set[str]]:
-    """Return the same of what stands in a room: a folder of it counts as one, and so does every file beside them."""
-    depth = room.count(".") + 2
-    inside = {name: ".".join(name.split(".")[:depth]) for name in arrows if name.startswith(f"{room}.")}
-    found: dict[str, set[str]] = {short: set() for short in inside.values()}
-    for name, short in inside.items():
-        found[short] |= {inside[target] for target in arrows[name] if target in inside} - {short}
-    return found
-
-
 @pytest.mark.slow
 def test_the_package_has_no_circle() -> None:
     arrows = graph(Path(normscope.__file__).parent)
@@ -82,14 +72,6 @@ def test_the_lab_has_no_circle() -> None:
     assert len(arrows) > 50
     assert sum(map(len, arrows.values())) > 150
     assert circle(arrows) == []
-
-
-@pytest.mark.slow
-def test_folders_and_files_of_bounds_have_no_circle_among_them() -> None:
-    inside = folders(graph(Path(normscope.__file__).parent), "normscope.bounds")
-    assert len(inside) > 20
-    assert "normscope.bounds.balls" in inside
-    assert circle(inside) == []
 
 
 @pytest.mark.parametrize(

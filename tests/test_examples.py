@@ -25,7 +25,6 @@ def hurried(code: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("script", [s for s in EXAMPLES if s.stem in HURRIED], ids=lambda script: script.stem)
 def test_example_runs_in_a_hurry(script, capsys):
     exec(compile(hurried(script.read_text()), str(script), "exec"), {"__name__": "__main__"})

@@ -24,12 +24,11 @@ from normscope.bounds import lower, patterns
 from normscope.bounds.applied import multiplications, passes
 from normscope.core.budget import Budget
 from normscope.core.errors import CaptureError
-from normscope.diagnosis import audit_steps
 from normscope.diagnosis.bare_weights import audit_weights
 
 SOURCE = Path(ns.__file__).parent
 READS_A_CLOCK = re.compile(r"\b(monotonic|perf_counter|process_time|thread_time|time_ns|time\.time|timeit|datetime)\b")
-MAY_READ_A_CLOCK = ("core/budget.py", "core/progress.py", "monitor/")
+MAY_READ_A_CLOCK = ("core/budget.py", "monitor/")
 
 
 class Residual(nn.Module):
@@ -131,7 +130,6 @@ def jumping(step: float = 1e5) -> Callable[[], float]:
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(8)
 @pytest.mark.parametrize(("call", "name"), PAIRS)
 def test_neither_the_clock_nor_a_second_run_changes_a_byte(call: str, name: str) -> None:
     first = written(call, name)
@@ -167,48 +165,6 @@ def test_processes_side_by_side_write_the_same_bytes() -> None:
     assert len(first.splitlines()) == len(pairs)
     assert all(json.loads(line) for line in first.splitlines())
     assert others == [first, first]
-
-
-class TestCutShort:
-    @pytest.mark.slow
-    def test_brackets_say_so(self) -> None:
-        for call in ("lipschitz", "tight", "exact", "ball", "tight ball", "differences"):
-            bracket = CALLS[call](*made("relu"), max_seconds=0.0)
-            assert not bracket.converged, call
-            assert re.search(r"cut short after \d+ of [\d,]+ steps by max_seconds", bracket.advice), call
-            assert bracket.advice.endswith(": raise max_seconds")
-            for part in (*(bracket.per_sample or ()), *(bracket.per_output or ())):
-                assert not part.converged, call
-                assert "cut short" in part.advice
-
-    def test_audits_say_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(audit_steps, "BRIEF_TRACE", -1.0)
-        audit = ns.audit(*made("relu"), effort="thorough", max_seconds=0.0)
-        assert audit.lipschitz is None
-        assert audit.batches == 1
-        assert any("no time to trace the model" in why for _, why in audit.skipped)
-        assert audit.to_json()["notes"] == list(audit.notes)
-
-    @pytest.mark.slow
-    def test_somewhere_on_the_way_the_count_is_what_was_done(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        spent, real = [], lower.lower_bound
-
-        def watched(*args: Any, budget: Budget, **options: Any) -> Any:
-            found = real(*args, budget=budget, **options)
-            spent.append((budget.spent, budget.steps))
-            return found
-
-        monkeypatch.setattr(lower, "lower_bound", watched)
-        cut = []
-        for seconds in range(60, 390, 30):  # how often the clock is read before the search is not what is tested
-            with clock(jumping(1.0)):
-                bracket = ns.lipschitz(*made("relu"), max_seconds=float(seconds))
-            done, most = spent[-1] if spent else (0, 0)
-            if 0 < done < most:
-                assert f"the search from below was cut short after {done:.0f} of {most:.0f} steps" in bracket.advice
-                cut.append(done)
-        assert len(cut) > 1
-        assert cut == sorted(set(cut))
 
 
 class TestLargeNetworks:
@@ -284,7 +240,6 @@ def in_a_hurry_at_the_end(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("plant", [in_a_hurry, in_a_hurry_at_the_end])
 def test_a_search_that_looks_at_the_clock_is_caught(plant: Callable[[pytest.MonkeyPatch], None]) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -317,7 +272,6 @@ def steps_by_speed(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("plant", "call"), [(unseeded, "ball"), (timed, "point"), (steps_by_speed, "lipschitz")])
 def test_other_causes_of_other_bytes_are_caught(plant: Callable[[pytest.MonkeyPatch], None], call: str) -> None:
     with pytest.MonkeyPatch.context() as patch:

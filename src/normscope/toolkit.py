@@ -6,24 +6,22 @@ effect, confidence limits. The lab is made of these (`src/normscope_lab`).
 
 from .bounds.data.quantile import rank_above, rank_below
 from .choosing.choice import half_width
-from .core.budget import Budget
+from .core.budget import Budget, Progress
 from .core.codec import JsonForm, Part, Saved, decode, from_plain, open_json
 from .core.codec import encode as to_plain
-from .core.errors import InputError, describe_error
+from .core.errors import InputError, check_numbers, check_positive, describe_error
 from .core.files import write_text
 from .core.log10 import log10, log10_sum
-from .core.options import check_numbers, check_positive
-from .core.progress import Progress
 from .core.provenance import provenance
 from .core.threads import ignore_warnings
 from .core.untouched import outside_inference_mode, unwrapped
 from .diagnosis.audit_result import Row
 from .geometry.batches import LossFunction
 from .geometry.directions import Directions, find_directions, verify_directions
-from .geometry.figure_result import FigureResult
 from .geometry.objective import Objective
 from .monitor.record import Record
 from .monitor.watching import Watch
+from .report.document import FigureResult
 
 __all__ = [
     "Budget",

@@ -12,8 +12,7 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.bounds.domain.gains import CLOSE, Enough, norms_above, norms_by_rows
-from normscope.core.budget import Budget
-from normscope.core.cost import Meter
+from normscope.core.budget import Budget, Meter
 from normscope.linalg.lanczos import Krylov
 
 from .test_domain import data, drawn, jacobian_norm

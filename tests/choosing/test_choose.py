@@ -187,19 +187,6 @@ def test_the_best_learning_rate_is_that_of_the_mean_and_all_seeds_must_train():
     assert diverged.cell("layer", 8).lr == 0.1
 
 
-def test_results_are_saved_and_shown(tmp_path):
-    found = choice(
-        outcome("layer", 0.1, findings=("small-batch",)), outcome("none", None, status="failed", reason="x<y")
-    )
-    found.to_json(tmp_path / "c.json")
-    assert ns.Choice.from_json(tmp_path / "c.json") == found
-    page = found.to_html(tmp_path / "c.html")
-    assert "Recommendation" in page
-    assert "x&lt;y" in page
-    with pytest.raises(InputError, match="no choice"):
-        ns.Choice.from_json({"type": "audit"})
-
-
 def test_a_loader_is_taken_apart_and_put_together_anew():
     x, y = data(50)
     held = gather(

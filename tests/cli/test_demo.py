@@ -7,7 +7,8 @@ from normscope.diagnosis.audit_result import Audit
 def test_the_demo_compares_four_networks_and_writes_a_report(tmp_path, monkeypatch, run):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo, "EPOCHS", 1)
-    monkeypatch.setattr(demo, "CERTIFIED", 8)
+    monkeypatch.setattr(demo, "CERTIFIED", 2)
+    monkeypatch.setattr(demo, "SAMPLES", 8)
     done = run("demo")
     assert (done.code, done.err) == (0, "")
     assert done.out.endswith("report: normscope-demo/report.html\n")

@@ -24,7 +24,7 @@ from normscope.pages import live
 from normscope.pages import run as run_page
 from normscope.pages.audit_comparison import compare_document
 from normscope.pages.live import Followed
-from normscope.report import limits
+from normscope.report import words
 from normscope.report.html import to_html
 
 from ..monitor import logs
@@ -54,13 +54,13 @@ def repeated(audited: dict, times: int) -> dict:
 def small_limits(monkeypatch) -> None:
     """Cut pages early, so that a test need not make a large one."""
     for module, names in (
-        (limits, ("MAX_ROWS", "MAX_CURVES")),
+        (words, ("MAX_ROWS", "MAX_CURVES")),
         (live, ("MAX_ROWS", "MAX_CURVES")),
         (run_page, ("MAX_CURVES",)),
     ):
         for name in names:
             monkeypatch.setattr(module, name, 40)
-    monkeypatch.setattr(limits, "MAX_PAGE_LETTERS", 60_000)
+    monkeypatch.setattr(words, "MAX_PAGE_LETTERS", 60_000)
 
 
 def test_a_page_of_many_layers_shows_the_first_of_them(audited, small_limits):

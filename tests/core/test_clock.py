@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import normscope as ns
 from normscope.bounds import captured
 from normscope.bounds.certificate import _log_norm
+from normscope.core import budget as cost
 from normscope.core import budget as module
-from normscope.core import cost
 from normscope.core.budget import Budget, OutOfTimeError, check_time, in_time
 from normscope.core.errors import CaptureError
 from normscope.diagnosis import audit_steps
 from normscope.graph import capturing
-from normscope.graph.capturing import capture_within, expected_seconds
+from normscope.graph.capturing import capture_within
 from normscope.linalg import operator_norms
 from normscope.linalg.convolution_map import Convolution
 from normscope.linalg.folding import add, compose
@@ -63,17 +63,14 @@ ALLOWED = {("data", "passes"), ("radii", "passes"), ("signal", "passes"), ("sign
 """The first batch is always read, classes of samples are always taken, and what takes a moment is measured by depth."""
 
 SWEEPS = [
+    *((name, "eval", effort) for name in MODELS for effort in ("fast", "thorough")),
     ("skip", "train", "fast"),
-    ("normalized", "eval", "fast"),
-    *(pytest.param(name, "eval", "fast", marks=pytest.mark.slow) for name in MODELS if name != "normalized"),
-    *(pytest.param(name, "eval", "thorough", marks=pytest.mark.slow) for name in MODELS),
-    pytest.param("skip", "train", "thorough", marks=pytest.mark.slow),
-    pytest.param("normalized", "train", "thorough", marks=pytest.mark.slow),
+    ("skip", "train", "thorough"),
+    ("normalized", "train", "thorough"),
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("name", "mode", "effort"), SWEEPS)
 def test_whenever_the_clock_runs_out_an_audit_ends_and_holds(name: str, mode: str, effort: str) -> None:
     model, batch = made(name, mode)
@@ -120,7 +117,6 @@ CALLS: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(1000)
 @pytest.mark.parametrize(
     ("call", "name"),
     [("lipschitz", "skip"), ("tight", "chain"), ("ladder", "normalized"), ("ball", "chain"), ("outputs", "chain")],
@@ -143,21 +139,6 @@ def test_whenever_the_clock_runs_out_a_bracket_holds(call: str, name: str) -> No
             assert part.log10_upper >= other.log10_lower
 
 
-@pytest.mark.slow
-def test_sensitivities_of_a_clock_that_runs_out_hold() -> None:
-    model, batch = made("chain")
-    whole = ns.weight_sensitivity(model, batch)
-    with clocked() as clock:
-        ns.weight_sensitivity(model, batch, max_seconds=1e9)
-    for left in range(2, clock.looks, -(-clock.looks // 4)):
-        with clocked(left):
-            cut = ns.weight_sensitivity(model, batch, max_seconds=100.0)
-        assert len(cut) == len(whole)
-        for row, other in zip(cut, whole, strict=True):
-            assert row.bracket_h.log10_upper >= other.bracket_h.log10_lower
-            assert row.bracket_h.log10_lower <= other.bracket_h.log10_upper + 1e-9
-
-
 class TestAttempts:
     def test_work_is_left_where_the_clock_has_run_out(self) -> None:
         done: list[int] = []
@@ -172,15 +153,6 @@ class TestAttempts:
         with clocked(5):
             assert Budget(max_seconds=1.0).attempt(search, lambda: "some") == "some"
         assert 10 < len(done) < 20
-
-    def test_what_stands_in_is_never_left(self) -> None:
-        def instead() -> str:
-            check_time(1e30)
-            assert in_time(1e30)
-            return "instead"
-
-        late = Budget(max_seconds=0.0)
-        assert late.attempt(lambda: check_time() or "work", instead) == "instead"
 
     def test_a_part_ends_before_the_whole(self) -> None:
         whole = Budget(max_seconds=1e9)
@@ -303,9 +275,3 @@ class TestTraces:
         with clocked(), pytest.raises(CaptureError, match="max_seconds leaves no time to trace"):
             capture_within(Budget(max_seconds=10.0), model, batch)
         assert kinds == [True]
-
-    def test_the_estimate_grows_with_the_operators(self) -> None:
-        deep = nn.Sequential(*(layer for _ in range(40) for layer in (nn.Linear(4, 4), nn.ReLU()))).eval()
-        with clocked():
-            one, many = (expected_seconds(model, torch.zeros(2, 4), None) for model in (deep[:2], deep))
-        assert many > 5 * one > 0

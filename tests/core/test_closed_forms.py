@@ -17,9 +17,8 @@ from normscope.bounds import outputs as outputs_module
 from normscope.bounds.balls import ball_bracket
 from normscope.bounds.domain import domain_bounds
 from normscope.core import budget as module
-from normscope.core.budget import Budget, check_time, in_time
+from normscope.core.budget import Budget, in_time
 from normscope.diagnosis import audit_steps
-from normscope.generalize.than2025 import over_all_inputs
 from normscope.linalg.layer_norms import linear_map
 from normscope.linalg.operator_norms import bound
 
@@ -46,10 +45,6 @@ def one(model: nn.Module, batch: Tensor, **options: Any) -> Upper:
 
 def point(model: nn.Module, batch: Tensor, *, effort: str = "fast", **options: Any) -> Upper:
     return _each(ns.lipschitz(model, batch, scope="point", **options).per_sample)
-
-
-def data(model: nn.Module, batch: Tensor, *, effort: str = "fast", **options: Any) -> Upper:
-    return {"": ns.lipschitz(model, batch, scope="data", share=0.5, confidence=0.9, **options)}
 
 
 def balls(model: nn.Module, batch: Tensor, **options: Any) -> Upper:
@@ -104,7 +99,6 @@ LONGER: list[tuple[Call, str, str]] = [
     *((call, name, "tight") for call in (one, ladder, balls) for name in MODELS),
     *((call, name, "fast") for call in (one, weights, balls, audit, point) for name in MODELS),
     *((inside, name, "tight") for name in ("convolution", "attention", "recurrent")),
-    (data, "chain", "fast"),
     (outputs, "skip", "tight"),
     (audit, "chain", "tight"),
     (curve, "skip", "fast"),
@@ -175,22 +169,7 @@ def test_audits_have_bounds_where_a_trace_is_brief(
     assert (ns.audit(*made("chain"), max_seconds=1e-9).lipschitz is not None) is traced
 
 
-def test_generalization_has_the_constant_of_the_closed_forms() -> None:
-    model, batch = made("chain")
-    fast = over_all_inputs(model, batch, None, None)
-    cut = over_all_inputs(model, batch, None, 1e-9)
-    assert cut.log10_global <= fast.log10_global + 1e-12
-    assert cut.log10_product <= fast.log10_product + 1e-12
-
-
 class TestBudgets:
-    def test_closed_forms_are_not_left(self) -> None:
-        late = Budget(max_seconds=0.0)
-        closed = late.closed_forms("closed forms")
-        assert closed.attempt(lambda: check_time(1e9) or "done", lambda: "cut") == "done"
-        assert late.attempt(lambda: check_time(1e9) or "done", lambda: "cut") == "cut"
-        assert not closed.cut
-
     def test_closed_forms_end_some_seconds_after_the_whole(self) -> None:
         with clocked():
             for budget in (Budget(max_seconds=5.0), Budget(max_seconds=5.0).closed_forms("norms")):

@@ -151,43 +151,6 @@ def test_a_damaged_file_says_which_field_and_what_to_do(change: dict[str, Any], 
         Whole.from_json({**json.loads(TEXT), **change})
 
 
-def test_every_field_must_be_there_but_those_that_were_added() -> None:
-    for name in json.loads(TEXT):
-        rest = {key: value for key, value in json.loads(TEXT).items() if key != name}
-        if name in ("rank", "count"):
-            assert Whole.from_json(rest) == WHOLE
-        else:
-            with pytest.raises(InputError, match=r"is missing|holds no|schema_version None"):
-                Whole.from_json(rest)
-
-
-def test_a_file_that_is_no_json_or_is_not_there_is_named(tmp_path: Path) -> None:
-    (tmp_path / "w.json").write_text("{")
-    with pytest.raises(InputError, match=r"w\.json is no JSON"):
-        Whole.from_json(tmp_path / "w.json")
-    with pytest.raises(InputError, match=r"cannot read .*none\.json"):
-        Whole.from_json(tmp_path / "none.json")
-
-
-@pytest.mark.parametrize(
-    ("hint", "value", "found"),
-    [
-        (float, 1, 1),
-        (float, "-inf", -math.inf),
-        (int | None, None, None),
-        (float | str, "inf", math.inf),
-        (float | str, "word", "word"),
-        (tuple[int, str], [1, "a"], (1, "a")),
-        (tuple[tuple[str, str], ...], [["a", "b"]], (("a", "b"),)),
-        (dict[str, tuple[float, ...]], {"a": [1.0]}, {"a": (1.0,)}),
-        (Any, {"a": ["inf", 1]}, {"a": [math.inf, 1]}),
-        (Ends, {"low": 0.0, "high": 1.0}, Ends(low=0.0, high=1.0)),
-    ],
-)
-def test_types_that_are_read(hint: Any, value: Any, found: Any) -> None:
-    assert decode(hint, value) == found
-
-
 @pytest.mark.parametrize(
     ("hint", "value"),
     [

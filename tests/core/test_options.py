@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from normscope.core.errors import InputError
-from normscope.core.options import check_counts, check_positive
+from normscope.core.errors import InputError, check_counts, check_positive
 
 
 @pytest.mark.parametrize("value", [-1, True, 1.0, "3", None, math.nan])

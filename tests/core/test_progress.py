@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from normscope.core import progress
-from normscope.core.progress import Parts, begin
+from normscope.core import budget as progress
+from normscope.core.budget import Parts, begin
 
 
 class Shown:

@@ -53,13 +53,6 @@ def test_filters_of_warnings_are_as_found_where_blocks_of_two_threads_overlap(en
     assert warnings.filters is held
 
 
-def test_filters_of_warnings_are_as_found_after_an_exception():
-    before = list(warnings.filters)
-    with pytest.raises(ValueError, match="mine"), ignore_warnings():
-        raise ValueError("mine")
-    assert warnings.filters == before
-
-
 def test_loggers_are_silent_for_this_thread_alone(caplog):
     logger = logging.getLogger("tests.speaks")
     with contextlib.suppress(ValueError), silence_loggers("tests.speaks"):

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 import normscope as ns
+import normscope_lab as lab
 from normscope.bounds.data.quantile import DataBracket
 from normscope.bounds.ladder import LayerConstant
 from normscope.core.codec import decode
@@ -31,6 +32,9 @@ SAVED: dict[str, Any] = {
     "curvature": Curvature,
     "generalization": ns.Generalization,
     "choice": ns.Choice,
+    "flow": lab.Flow,
+    "prediction": lab.Prediction,
+    "training_cost": lab.TrainingCost,
 }
 """What writes and reads a file of its own, by the name of its file."""
 

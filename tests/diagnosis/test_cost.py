@@ -10,8 +10,7 @@ import normscope as ns
 from normscope.bounds import lower as working
 from normscope.bounds.captured import Bounding, Captured
 from normscope.bounds.rungs import upper_sides
-from normscope.core.budget import Budget
-from normscope.core.cost import Cost
+from normscope.core.budget import Budget, Cost
 from normscope.core.errors import InputError
 from normscope.diagnosis import rows
 from normscope.diagnosis.data_pass import watch_data

@@ -90,6 +90,7 @@ def test_a_layer_that_changes_the_resolution_needs_no_activation():
     assert warned(nn.Sequential(nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3)), image) == [("missing-activation", "1")]
 
 
+SEVERAL = (torch.rand(64, 5, generator=torch.Generator().manual_seed(2)) > 0.5).float()
 NUMBERS = torch.randn(64, 1, generator=torch.Generator().manual_seed(1))
 
 
@@ -112,12 +113,30 @@ NUMBERS = torch.randn(64, 1, generator=torch.Generator().manual_seed(1))
         (mlp(), CLASSES, nn.CrossEntropyLoss(label_smoothing=0.1), None),
         (mlp(), CLASSES, lambda output, y: (output.argmax(1) != y).float().mean(), "no-loss-gradient"),
         (mlp(), CLASSES, lambda output, y: nn.functional.cross_entropy(output.clamp(9.0, 9.5), y), "no-loss-gradient"),
+        (mlp(outputs=1), NUMBERS[:, 0], lambda output, y: (output - y).square().mean(), "shapes-broadcast"),
+        (mlp(outputs=1), NUMBERS[:, 0], lambda output, y: (output[:, 0] - y).square().mean(), None),
+        (mlp(), SEVERAL, nn.BCEWithLogitsLoss(), None),
+        (mlp(), SEVERAL, "cross_entropy", "loss-does-not-fit"),
+        (mlp(lambda model: None, nn.Softmax(1)), SEVERAL, "bce", "activation-before-loss"),
+        (mlp(outputs=1), NUMBERS.repeat(4, 1), nn.MSELoss(reduction="sum"), "loss-does-not-fit"),
+        (mlp(outputs=1), NUMBERS, lambda output, y: nn.MSELoss(reduction="sum")(output, y) / 64, None),
+        (
+            mlp(outputs=1),
+            NUMBERS.abs(),
+            lambda output, y: nn.PoissonNLLLoss(log_input=False)(output - 9.0, y),
+            "loss-not-finite",
+        ),
+        (mlp(lambda model: None, nn.Hardtanh(0.0, 1.0), outputs=1), NUMBERS, "mse", "targets-out-of-range"),
+        (mlp(lambda model: None, nn.BatchNorm1d(1), outputs=1), 6.0 + NUMBERS, "mse", "activation-before-loss"),
+        (mlp(lambda model: None, nn.BatchNorm1d(1), outputs=1), NUMBERS, "mse", None),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Using a target size")
 def test_losses(model, target, loss, expected):
     place = "5" if expected == "activation-before-loss" else "the loss"
-    assert warned(model, X, target, loss=loss) == ([] if expected is None else [(expected, place)])
+    inputs = X.repeat(len(target) // len(X), 1)
+    found = [pair for pair in warned(model, inputs, target, loss=loss) if pair[0] != "gradient-not-finite"]
+    assert found == ([] if expected is None else [(expected, place)])
 
 
 def test_a_loss_that_does_not_exist_is_refused():
@@ -489,3 +508,146 @@ def test_a_model_that_writes_to_its_input_is_compared_all_the_same():
 
     torch.manual_seed(0)
     assert "samples-mixed" in {code for code, _ in warned(Writing(), X.clone(), CLASSES, loss="cross_entropy")}
+
+
+class Scored(nn.Module):
+    """Classes by cosines to their centres, or by scores that are divided."""
+
+    def __init__(self, cosines: bool, factor: float) -> None:
+        super().__init__()
+        self.body, self.centres = nn.Linear(8, 16), nn.Linear(16, 5, bias=False)
+        self.cosines, self.factor = cosines, factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.body(x))
+        if self.cosines:
+            x, centres = (nn.functional.normalize(values, dim=1) for values in (x, self.centres.weight))
+            return x @ centres.T if self.factor == 1.0 else self.factor * (x @ centres.T)
+        return self.factor * self.centres(x)
+
+
+@pytest.mark.parametrize(("cosines", "factor", "told"), [
+    (True, 1.0, True), (True, 20.0, False), (False, 0.01, True), (False, 1.0, False),
+])  # fmt: skip
+def test_scores_that_cannot_become_certain(cosines, factor, told):
+    torch.manual_seed(0)
+    found = warned(Scored(cosines, factor), X, CLASSES, loss="cross_entropy")
+    assert ("activation-before-loss" in {code for code, _ in found}) == told
+
+
+class Attending(nn.Module):
+    """A weighted mean over positions, whose softmax may run over an axis of one entry."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim, self.words, self.score, self.head = dim, nn.Linear(8, 16), nn.Linear(16, 1), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.words(x))
+        return self.head((self.score(x).softmax(self.dim) * x).sum(1))
+
+
+@pytest.mark.parametrize(("dim", "expected"), [(1, []), (2, [("no-gradient", "score")])])
+def test_a_layer_without_gradient_beside_the_main_path(dim, expected):
+    torch.manual_seed(0)
+    assert warned(Attending(dim), torch.randn(64, 6, 8), CLASSES % 3, loss="cross_entropy") == expected
+
+
+@pytest.mark.parametrize(("both", "expected"), [(False, set()), (True, {"zero-weights"})])
+def test_zeros_that_cannot_open(both, expected):
+    class Product(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.a, self.b, self.head = (nn.Linear(8, 8, bias=False) for _ in range(4))
+            nn.init.zeros_(self.b.weight)
+            if both:
+                nn.init.zeros_(self.a.weight)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = torch.relu(self.body(x))
+            return self.head(x + self.a(x) * self.b(x))
+
+    torch.manual_seed(0)
+    assert {code for code, _ in warned(Product(), X, CLASSES, loss="cross_entropy")} == expected
+
+
+def test_an_activation_that_is_none_and_a_dropout_that_ignores_the_mode():
+    torch.manual_seed(0)
+    leaky = [nn.Sequential(nn.Linear(8, 16), nn.LeakyReLU(slope), nn.Linear(16, 5)) for slope in (0.2, 1.0)]
+    assert [warned(model, X) for model in leaky] == [[], [("missing-activation", "1")]]
+
+    class Dropping(nn.Module):
+        def __init__(self, told: bool) -> None:
+            super().__init__()
+            self.told, self.body, self.head = told, nn.Linear(8, 64), nn.Linear(64, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = torch.relu(self.body(x))
+            return self.head(nn.functional.dropout(x, 0.3, training=self.training or not self.told))
+
+    assert [warned(Dropping(told).eval(), X) for told in (True, False)] == [[], [("strong-dropout", "")]]
+    assert warned(Dropping(False).train(), X) == []
+
+
+def test_rows_that_do_not_become_fewer_with_fewer_samples_are_no_samples():
+    class Clouds(nn.Module):
+        def __init__(self, dim: int) -> None:
+            super().__init__()
+            self.dim, self.point, self.head = dim, nn.Linear(3, 16), nn.Linear(16, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(torch.relu(self.point(x)).amax(self.dim))
+
+    torch.manual_seed(0)
+    clouds = torch.randn(32, 32, 3)
+    assert warned(Clouds(1), clouds, CLASSES[:32], loss="cross_entropy") == []
+    assert warned(Clouds(0), clouds, CLASSES[:32], loss="cross_entropy") == [("samples-mixed", "")]
+
+
+def test_a_pretrained_network_that_is_adapted_and_a_path_around_the_layers():
+    torch.manual_seed(0)
+    words, body, head = nn.Embedding(20, 16), nn.Linear(16, 16), nn.Linear(16, 5)
+    model = nn.Sequential(words, nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), body, nn.ReLU(), head)
+    for layer in (words, model[2], body):
+        layer.requires_grad_(False)
+    ids = torch.randint(0, 20, (64, 4))
+    assert "frozen-layer" in {code for code, _ in warned(model, ids, CLASSES, loss="cross_entropy")}
+    with torch.no_grad():
+        model[2].weight.mul_(3.0)
+        body.weight.mul_(3.0)
+        body.bias.add_(0.5)
+        model[2].bias.add_(0.5)
+    assert "frozen-layer" not in {code for code, _ in warned(model, ids, CLASSES, loss="cross_entropy")}
+
+
+class OnGraph(nn.Module):
+    """A layer of a graph network that takes its neighbours as a sparse matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor, neighbours: Tensor) -> Tensor:
+        return self.head(torch.sparse.mm(neighbours, torch.relu(self.body(x))))
+
+
+def test_a_sparse_input_is_checked_and_has_no_bounds():
+    torch.manual_seed(0)
+    batch = (torch.randn(20, 8), (torch.rand(20, 20) < 0.2).float().to_sparse())
+    assert ns.check(OnGraph(), batch).verdict == "No problems found."
+    assert "sparse" in dict(ns.audit(OnGraph(), batch).skipped).popitem()[1]
+
+
+def test_a_generator_that_a_model_holds_is_put_back():
+    class Drawing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.generator = nn.Linear(8, 5), torch.Generator().manual_seed(1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.body(x) + torch.randn(len(x), 5, generator=self.generator)
+
+    model = Drawing()
+    before = model.generator.get_state()
+    ns.check(model, X)
+    assert torch.equal(model.generator.get_state(), before)

@@ -47,7 +47,7 @@ class Memoriser(nn.Module):
         self.idle = nn.Parameter(torch.zeros(1, dtype=torch.float64))
         self.written = forward
         for name, value in buffers.items():
-            self.register_buffer(name, value, persistent=name != "temporary")
+            self.register_buffer(name, value)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.written(self, x)
@@ -60,12 +60,6 @@ def _bits(places: Tensor) -> Tensor:
 
 def _python_numbers(kept: list) -> nn.Module:
     return Memoriser(lambda s, x: hats(torch.cat([x - place for place in kept], 1)))
-
-
-def _listed(parts: list[Tensor]) -> nn.Module:
-    model = Memoriser(lambda s, x: hats(x - torch.cat(s.listed)))
-    model.listed = parts
-    return model
 
 
 def _a_parameter(value: Tensor, *, requires_grad: bool = False) -> nn.Module:
@@ -186,13 +180,8 @@ def _a_value_taken_out(places: Tensor) -> nn.Module:
 Form = Callable[[Tensor], nn.Module]
 IN_THE_GRAPH: dict[str, Form] = {
     "integers": lambda places: Memoriser(lambda s, x: hats(x - s.kept), kept=places.long()),
-    "booleans": lambda places: Memoriser(
-        lambda s, x: hats(x - (s.kept * 2 ** torch.arange(24)).sum(1)), kept=_bits(places)
-    ),
-    "not persistent": lambda places: Memoriser(lambda s, x: hats(x - s.temporary), temporary=places.long()),
     "floats in the code": lambda places: _python_numbers(places.tolist()),
     "a closure": lambda places: Memoriser(lambda s, x: hats(x - places)),
-    "a list attribute": lambda places: _listed(list(places.long().split(7))),
     "a frozen parameter": _a_parameter,
     "embedding ids": _embedding_ids,
     "chosen entries": _chosen_entries,

@@ -52,49 +52,13 @@ def _log(value: float) -> float:
     return float(torch.tensor(value, dtype=torch.float64).log10())
 
 
-def unseen_atoms(*, weights: Tensor, m: int, delta: float, draws: int, seed: int) -> Iterator[Trial]:
-    """A distribution of atoms, each a cell; the loss is 0 on atoms of D and 1 on all others: the missing mass."""
+def atoms(*, weights: Tensor, m: int, delta: float, draws: int, seed: int, tilted: bool) -> Iterator[Trial]:
+    """A distribution of atoms, each a cell; the loss is 1 on those that D has not, or has too few of, and else 0."""
     generator = torch.Generator().manual_seed(seed)
     weights = weights.double() / weights.sum()
     for _ in range(draws):
         seen = torch.multinomial(weights, m, replacement=True, generator=generator)
         counts = torch.bincount(seen, minlength=len(weights)).double()
-        risk = float(weights[counts == 0].sum())
-        yield Trial(risk, 0.0, theorem20(counts, torch.zeros_like(counts), 0.0, delta=delta, most=1.0))
-
-
-def tilted_atoms(*, weights: Tensor, m: int, delta: float, draws: int, seed: int) -> Iterator[Trial]:
-    """Atoms as cells, and the loss 1 on those that D has too few of, 0 on the others."""
-    generator = torch.Generator().manual_seed(seed)
-    weights = weights.double() / weights.sum()
-    for _ in range(draws):
-        seen = torch.multinomial(weights, m, replacement=True, generator=generator)
-        counts = torch.bincount(seen, minlength=len(weights)).double()
-        loss = (counts / m < weights).double()
+        loss = (counts / m < weights).double() if tilted else (counts == 0).double()
         terms = theorem20(counts, torch.zeros_like(counts), 0.0, delta=delta, most=1.0)
         yield Trial(float((weights * loss).sum()), float((counts / m * loss).sum()), terms)
-
-
-def squares(*, steepness: float, m: int, side: int, delta: float, draws: int, seed: int) -> Iterator[Trial]:
-    """Uniform on the unit square with two labels by x; `min(1, L dist)` from the samples of the same label, on a grid.
-
-    The risk is taken over 40,000 further samples; distances in a cell over 200 for each.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    fresh = torch.rand(4000, 2, generator=generator, dtype=torch.float64)
-    inner = torch.rand(200, 2, generator=generator, dtype=torch.float64) / side
-
-    def cells(points: Tensor) -> Tensor:
-        places = (points * side).floor().clamp(max=side - 1).long()
-        return places[:, 0] * side + places[:, 1]
-
-    corners = torch.cartesian_prod(torch.arange(side), torch.arange(side)).double() / side
-    for _ in range(draws):
-        x = torch.rand(m, 2, generator=generator, dtype=torch.float64)
-        place = cells(x)
-        counts = torch.bincount(place, minlength=side**2).double()
-        mean = torch.stack([torch.cdist(x[i : i + 1], corners[c] + inner).mean() for i, c in enumerate(place)])
-        spread = torch.zeros(side**2, dtype=torch.float64).index_add(0, place, mean) / counts.clamp(min=1)
-        nearest = torch.cdist(fresh, x).amin(1)
-        risk = float((steepness * nearest).clamp(max=1).mean())
-        yield Trial(risk, 0.0, theorem20(counts, spread, _log(steepness), delta=delta, most=1.0))

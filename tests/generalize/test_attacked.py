@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import normscope as ns
 from normscope.core.errors import InputError
-from normscope.generalize.partition import Voronoi, partitions
+from normscope.generalize.stream import Voronoi, partitions
 from normscope.generalize.weight_layers import read_network
 from normscope.theory.losses import Loss
 
@@ -177,28 +177,3 @@ class TestInput:
         assert "no PAC-Bayes bound" in half.notes[-1]
         assert "no parameters" in none.notes[-1]
         assert none["VC"].value < 1.0
-
-    @pytest.mark.one_in(1000)
-    @pytest.mark.parametrize(("stop", "readings"), [(KeyboardInterrupt, 0), (RuntimeError, 2)])
-    def test_the_model_is_as_found_after_a_stop(self, stop, readings):
-        model = network().train()
-        model[0].weight.grad = torch.ones(6, 4)
-        before = {name: one.clone() for name, one in model.state_dict().items()}
-
-        class Stops:
-            left = readings
-
-            def __iter__(self):
-                yield data()
-                if not self.left:
-                    raise stop
-                self.left -= 1
-
-        state = torch.get_rng_state()
-        with pytest.raises(stop):
-            bounds(model, Stops(), steps=5)
-        assert model.training
-        assert model[2].training
-        assert torch.equal(model[0].weight.grad, torch.ones(6, 4))
-        assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
-        assert torch.equal(torch.get_rng_state(), state)

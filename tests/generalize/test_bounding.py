@@ -10,8 +10,7 @@ import normscope as ns
 from normscope.core.errors import InputError
 from normscope.generalize.bound import BoundRow, condition, row, term
 from normscope.generalize.generalization_table import decomposition
-from normscope.generalize.partition import Voronoi
-from normscope.generalize.stream import Tally
+from normscope.generalize.stream import Tally, Voronoi
 from normscope.generalize.than2025 import over_all_inputs, over_balls
 from normscope.theory import losses
 
@@ -65,16 +64,6 @@ class TestTable:
         assert found["Theorem 20, all inputs"].evidence == "certified"
         assert found["HKK"].evidence == "rate without constants"
 
-    def test_certified_bounds_are_above_the_loss_on_fresh_samples(self, found):
-        for one in found.rows:
-            if (
-                one.evidence == "certified"
-                and "of the model on fresh data" in one.speaks_of
-                and "less" not in one.speaks_of
-            ):
-                seen = found.test_error if "error" in one.speaks_of else found.test_loss
-                assert one.value >= seen - 0.1
-
     def test_it_prints_and_is_a_page_with_its_charts(self, found, tmp_path):
         text = str(found)
         assert "Theorem 20, all inputs" in text
@@ -84,28 +73,6 @@ class TestTable:
         for title in ("Terms of each bound", "against the number of cells", "against the number of samples"):
             assert title in page
         assert len(page) < 2_000_000
-
-    def test_it_is_saved_and_read(self, found, tmp_path):
-        data = found.to_json(tmp_path / "g.json")
-        assert data["type"] == "generalization"
-        again = ns.Generalization.from_json(tmp_path / "g.json")
-        assert again == found
-        assert str(again) == str(found)
-
-    def test_damaged_files_are_refused(self, found):
-        data = found.to_json()
-        data["rows"][1]["evidence"] = "proven"
-        with pytest.raises(InputError, match=r"damaged result of normscope\.generalization \(rows\[1\]: evidence"):
-            ns.Generalization.from_json(data)
-        data = found.to_json()
-        estimated = next(one for one in data["rows"] if one["evidence"] == "estimated")
-        estimated["evidence"] = "certified"
-        with pytest.raises(InputError, match="cannot be certified"):
-            ns.Generalization.from_json(data)
-        data = found.to_json()
-        data["rows"][0]["vacuous"] = not data["rows"][0]["vacuous"]
-        with pytest.raises(InputError, match="vacuous"):
-            ns.Generalization.from_json(data)
 
     def test_sample_sizes(self, found):
         name = "Theorem 20, slopes at D"
@@ -171,13 +138,6 @@ class TestKinds:
         balls, everywhere = found["Theorem 20, balls"], found["Theorem 20, all inputs"]
         assert balls.evidence == everywhere.evidence == "certified"
         assert balls.value <= everywhere.value + 1e-12
-
-    @pytest.mark.slow
-    def test_operators_in_place_change_nothing(self):
-        model = network()
-        in_place = nn.Sequential(*(nn.ReLU(inplace=True) if isinstance(m, nn.ReLU) else m for m in model))
-        one, other = (ns.generalization(each, data(100), steps=0, cells=(1,)) for each in (model, in_place))
-        assert [(row.name, row.log10_value) for row in one.rows] == [(row.name, row.log10_value) for row in other.rows]
 
     @pytest.mark.slow
     def test_sharpness_adds_a_rate(self):

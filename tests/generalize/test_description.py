@@ -89,14 +89,6 @@ class TestFixed:
         assert graph_of(("b", "buffer", torch.zeros(3))).constants[0] not in fixed
         assert graph_of(("b", "parameter", torch.ones(3))).constants[0] not in fixed
 
-    def test_numbers_are_declared_together_and_so_are_all_arguments(self):
-        number = Constant(name="mul:other", kind="number", value=0.5, source="")
-        choice = Constant(name="to", kind="choice", value=(torch.half,), source="")
-        graph = graph_of(("b", "buffer", torch.ones(3)))
-        words = ("all", "code", "numbers", "*", (), None)
-        assert [number in Fixed.of(one, graph) for one in words] == [True, True, True, False, False, False]
-        assert [choice in Fixed.of(one, graph) for one in words] == [True, True, False, False, False, False]
-
     @pytest.mark.parametrize("name", ["all", "numbers", "code", "a*", "a?", "a[b]", "[a]"])
     def test_a_name_goes_before_words_and_patterns(self, name):
         graph = graph_of(
@@ -113,11 +105,6 @@ class TestFixed:
         for wrong in ([3], 3, [None]):
             with pytest.raises(InputError, match="names of buffers"):
                 Fixed.of(wrong, graph_of())
-
-
-def test_places_of_different_names_do_not_help_each_other():
-    assert written_bits([("a", 0.3), ("b", 0.3)]) == 2 * written_bits([("a", 0.3)])
-    assert written_bits([("a", 0.3), ("a", 0.3)]) == written_bits([("a", 0.3)]) + 1
 
 
 def test_shapes_and_dtypes_are_paid_for():

@@ -19,11 +19,6 @@ TRUTH = 0.5
 TRAIN = samples(60, 0)
 PLACES = TRAIN[0][TRAIN[1] == 1, 0]
 FORMS = IN_THE_GRAPH | OUTSIDE
-QUICK = (
-    "integers", "floats in the code", "a closure", "running statistics", "a table of faint signs", "bytes of the input",
-    "a table that hides from traces", "large batches",
-)  # fmt: skip
-"""One memoriser of each way to hide; the others run with the slow tests."""
 
 
 def bounds(model, train=TRAIN, **options):
@@ -37,10 +32,7 @@ def bounds_of(name):
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(1000)
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FORMS]
-)
+@pytest.mark.parametrize("name", FORMS)
 def test_no_certified_row_lies_below_the_truth(name):
     found = bounds_of(name)
     assert found.train_error < 0.1, "the model has not memorised D"

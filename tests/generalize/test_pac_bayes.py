@@ -139,17 +139,6 @@ class TestBound:
             )  # fmt: skip
             assert row.value >= 0.5
 
-    def test_the_weights_stay_and_nothing_global_is_drawn(self):
-        torch.manual_seed(0)
-        model = nn.Linear(2, 2).train()
-        before = model.weight.detach().clone()
-        random = torch.random.get_rng_state()
-        bound(100, 0, model, steps=3)
-        assert torch.equal(model.weight, before)
-        assert model.training
-        assert model.weight.grad is None
-        assert torch.equal(random, torch.random.get_rng_state())
-
     @pytest.mark.slow
     def test_running_statistics_have_no_prior_and_are_paid_for(self):
         torch.manual_seed(0)

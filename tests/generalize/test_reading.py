@@ -9,8 +9,16 @@ from torch import nn
 
 from normscope.core.errors import InputError
 from normscope.generalize.data_reading import EVERY, CellPlan, read
-from normscope.generalize.partition import Voronoi, grid, partitions
-from normscope.generalize.stream import SampleBatch, fingerprints, identical, random_keys, split_off
+from normscope.generalize.stream import (
+    SampleBatch,
+    Voronoi,
+    fingerprints,
+    grid,
+    identical,
+    partitions,
+    random_keys,
+    split_off,
+)
 from normscope.theory.losses import probability
 
 GENERATOR = torch.Generator()
@@ -128,19 +136,6 @@ class TestReading:
         largest = [float(slopes[y[kept] == label].norm(dim=1).max()) for label in (0, 1)]
         assert found.train.tallies[0].slopes.tolist() == pytest.approx(largest, rel=1e-5)
         assert int(found.held_tallies[1].counts.sum()) == 48 - 4  # the four that are centres do not count
-
-    def test_the_model_stays_as_it_was_found_also_after_an_error(self):
-        x, y = data()
-        model = classifier().train()
-        before = {name: value.clone() for name, value in model.state_dict().items()}
-        random = torch.random.get_rng_state()
-        reading(model, (x, y))
-        with pytest.raises(InputError):
-            reading(model, (x, y + 5))
-        assert model.training
-        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-        assert all(parameter.grad is None for parameter in model.parameters())
-        assert torch.equal(random, torch.random.get_rng_state())
 
     @pytest.mark.parametrize(
         ("change", "message"),

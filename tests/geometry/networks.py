@@ -20,15 +20,6 @@ def shaken(model: nn.Module, seed: int = 0) -> nn.Module:
     return model
 
 
-class Function(nn.Module):
-    def __init__(self, function) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
-
-
 def of_every_kind() -> nn.Module:
     """A convolutional network with a BatchNorm, GroupNorm, LayerNorm, RMSNorm, `weight_norm` and ReLUs."""
     return shaken(

@@ -64,7 +64,6 @@ def steepest(model: nn.Module, x: Tensor, y: Tensor, rho: float, *, raw: bool, s
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("rho", [0.05, 0.2])
 @pytest.mark.parametrize("steps", [0, 150])
 @pytest.mark.parametrize("name", NETWORKS)

@@ -132,22 +132,6 @@ def test_every_forward_runs_in_full_precision_and_the_settings_are_put_back(matm
     assert all(line.endswith("ieee ieee False") and "tf32" not in line for line in seen)
 
 
-def test_which_entries_are_scaled_shifted_or_dead() -> None:
-    """Before a BatchNorm a bias is dead and scaled with nothing; before a LayerNorm it is scaled and centred."""
-    x, y = X[:, 0, 0, :4], Y
-    batch = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
-    shown = room.find_directions(Objective(batch, CROSS_ENTROPY, (x, y), mode="train"))
-    assert shown.shift.tolist() == [*[-1] * 24, *range(6), *[-1] * 33]
-    assert shown.group[:30].tolist() == [*torch.arange(6).repeat_interleave(4).tolist(), *[-1] * 6]
-    assert torch.allclose(shown.norms, batch[0].weight.detach().double().norm(dim=1))
-    assert (shown.shifts, shown.dimensions, shown.shown) == (6, 12, 12)
-    layer = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, 3))
-    shown = room.find_directions(Objective(layer, CROSS_ENTROPY, (x, y)))
-    assert shown.group[:30].tolist() == [0] * 30
-    assert sorted(shown.shift[:30].bincount().tolist()) == [6] * 5
-    assert (shown.shifts, shown.dimensions) == (5, 6)
-
-
 @pytest.mark.slow
 def test_weights_in_another_layout_and_norms_of_weights_are_scaled_too() -> None:
     """Entries of channels-last weights are found in the flat vector, and `weight_norm` has a scale of its own."""

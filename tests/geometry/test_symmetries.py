@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import json
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
@@ -30,7 +28,8 @@ from normscope.geometry.verification import verify
 from normscope.graph.call import prepare
 from normscope.graph.capturing import capture_batch
 
-from .networks import Attention, Function, noise, of_every_kind, shaken
+from ..soundness.networks import Function
+from .networks import Attention, noise, of_every_kind, shaken
 
 
 @cache
@@ -341,44 +340,6 @@ def test_parameter_groups_hold_every_parameter_once() -> None:
     ]
     assert all(group["weight_decay"] == 0.0 for group in groups[:-1])
     assert groups[-1]["units"] is None
-
-
-def test_frozen_parameters_are_in_no_group() -> None:
-    model = shaken(nn.Sequential(nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4), nn.Tanh()))
-    model[0].weight.requires_grad_(False)
-    groups = ns.symmetries(model, noise(5, 3), mode="train").param_groups()
-    assert [(g["units"], len(g["params"])) for g in groups] == [(None, 2)]
-
-
-def test_json_and_back(tmp_path: Path) -> None:
-    _, _, found = every_kind()
-    found.to_json(tmp_path / "s.json")
-    again = ns.Symmetries.from_json(tmp_path / "s.json")
-    assert again == found
-    assert json.loads((tmp_path / "s.json").read_text())["dof"] == 64
-    with pytest.raises(InputError, match="read from a file"):
-        again.canonicalize()
-    with pytest.raises(InputError, match="holds no symmetries"):
-        ns.Symmetries.from_json({"type": "share_curve"})
-    broken = found.to_json()
-    broken["rows"][0]["kind"] = "magic"
-    with pytest.raises(InputError, match=r"holds damaged symmetries \(rows\[0\]\.kind is 'magic'\)"):
-        ns.Symmetries.from_json(broken)
-
-
-@pytest.mark.slow
-def test_the_model_is_left_as_found() -> None:
-    model = of_every_kind().train()
-    batch, before = noise(6, 1, 8, 8), copy.deepcopy(model.state_dict())
-    model(batch).sum().backward()
-    model.load_state_dict(before)
-    grads = [p.grad.clone() for p in model.parameters()]
-    random = torch.get_rng_state()
-    ns.symmetries(model, batch, mode="eval")
-    assert model.training
-    assert torch.equal(torch.get_rng_state(), random)
-    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), before.values(), strict=True))
-    assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), grads, strict=True))
 
 
 @pytest.mark.slow

@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import normscope as ns
-
-
-class Function(nn.Module):
-    """A function of one tensor as a module."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Any:
-        return self.function(x)
 
 
 def slope(model: nn.Module, batch: Tensor) -> float:

@@ -15,7 +15,7 @@ import normscope as ns
 from normscope.core.errors import InputError, RandomOperatorError
 from normscope.graph.ir import Unit
 
-from .attacked import Function
+from ..soundness.networks import Function
 
 aten = torch.ops.aten
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, UserDict
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -60,15 +58,6 @@ def test_figures_are_those_of_named_arguments(kind, scope, batch):
     assert first.evidence is second.evidence
     assert first.log10_upper == pytest.approx(second.log10_upper, abs=1e-9)
     assert first.log10_lower == pytest.approx(second.log10_lower, abs=1e-9)
-
-
-@pytest.mark.one_in(1000)
-@pytest.mark.parametrize("kind", [dict, OrderedDict, UserDict])
-def test_kinds_of_dicts(kind, batch):
-    model, _ = pair(One)
-    assert ns.lipschitz(model, kind(batch), max_seconds=0.2).log10_upper == pytest.approx(
-        ns.lipschitz(model, batch, max_seconds=0.2).log10_upper
-    )
 
 
 def test_the_batch_is_left_alone(batch):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.core.errors import CaptureError
 
-from .attacked import Function
+from ..soundness.networks import Function
 
 
 def branch(x: Tensor) -> Tensor:

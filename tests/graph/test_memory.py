@@ -11,7 +11,8 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.core.errors import CaptureError, NormscopeError
 
-from .attacked import Function, bounded
+from ..soundness.networks import Function
+from .attacked import bounded
 
 
 def weighted(x: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import queue
 import sys
@@ -17,8 +16,6 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.core.errors import CaptureError
 from normscope.graph.capturing import LOGGERS
-
-from ..real_models.families import Case
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -140,33 +137,3 @@ def test_two_threads_capture_at_once(bodies):
         thread.join()
     assert failures == []
     assert process_state() == before
-
-
-class Reads(nn.Module):
-    """Torch logs that it finds no line of the user's, and prints its unfinished graph."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x if x.sum() > 0 else -x
-
-
-def small(model: nn.Module, *shape: int, output: int | None = None) -> Case:
-    return model.eval(), torch.ones(2, *shape), output
-
-
-NOISY: dict[str, Callable[[], Case]] = {
-    "reads a value": lambda: small(Reads(), 3),
-    "LSTM": lambda: small(nn.LSTM(3, 3, batch_first=True), 4, 3, output=0),
-}
-
-
-@pytest.mark.one_in(1000)
-@pytest.mark.parametrize("action", ["always", "error"])
-@pytest.mark.parametrize("name", NOISY)
-def test_torch_says_nothing_while_it_traces(name, action, capfd):
-    model, batch, output = NOISY[name]()
-    refused = pytest.raises(CaptureError, match="Python reads the value of a tensor")
-    with warnings.catch_warnings(record=True) as shown, refused if "value" in name else contextlib.nullcontext():
-        warnings.simplefilter(action)
-        ns.capture(model, batch, output=output)
-    assert [str(warning.message) for warning in shown] == []
-    assert capfd.readouterr() == ("", "")

@@ -36,7 +36,6 @@ def written(graph):
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("count", [1, 3])
 def test_what_torch_writes_otherwise_is_written_as_torch_does(monkeypatch, count):
     model, batch = Views().eval(), drawn(count, 3, 4, 4)

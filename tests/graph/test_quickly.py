@@ -32,7 +32,6 @@ class Mixed(nn.Module):
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_the_graph_is_the_same(mode, monkeypatch, plain_exports):
     with torch.random.fork_rng(devices=[]):

@@ -16,7 +16,7 @@ from normscope.graph.samples import joined
 from normscope.rules.registry import operators
 
 from ..real_models.families import FAMILIES
-from .attacked import Function
+from ..soundness.networks import Function
 
 
 def tiny(x: Tensor) -> Tensor:
@@ -238,10 +238,6 @@ class Chosen(nn.Module):
 KINDS = torch.tensor([2, 0, 1, 1, 0])
 
 
-def test_ids_of_their_own_keep_samples_apart():
-    assert ns.capture(Chosen().eval(), (torch.ones(5, 4), KINDS)).per_sample
-
-
 class Kinds(nn.Module):
     """Calls a function of an input and a kind."""
 
@@ -267,14 +263,8 @@ def test_masks_that_mix_or_differ_in_use_join_the_samples():
             assert not ns.capture(Kinds(function).eval(), (torch.randn(5, 4), KINDS)).per_sample
 
 
-QUICK = ("resnet_basic", "vit", "bert", "gpt2")
-
-
 @pytest.mark.slow
-@pytest.mark.one_in(1000)
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
-)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_real_models_are_measured_one_sample_at_a_time(name):
     model, batch, output = FAMILIES[name]()
     graph = ns.capture(model, batch, output=output)
@@ -313,11 +303,11 @@ def meet(model: nn.Module, shape: tuple[int, ...]) -> bool:
 
 
 PARTS = 48
-"""The examples of all rules are tried in so many parts, all but the first among the slow tests."""
+"""The examples of all rules are tried in so many parts."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))])
+@pytest.mark.parametrize("part", range(PARTS))
 def test_operators_of_the_rules_are_never_wrongly_called_independent(part):
     """Every example of every rule as the graph of a batch, against runs in which one sample moves."""
     apart = 0

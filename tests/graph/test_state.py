@@ -14,7 +14,8 @@ from torch.nn import functional as F
 import normscope as ns
 from normscope.core.errors import CaptureError, NormscopeError
 
-from .attacked import Function, bounded
+from ..soundness.networks import Function
+from .attacked import bounded
 
 
 class Normalized(nn.Module):

@@ -39,19 +39,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "beyond.gauge": {"epochs": 1, "width": 8},
 }
 """Settings that take about a second and decide nothing."""
-LONG = {
-    "than.networks",
-    "akbar.experiment1",
-    "akbar.experiment2",
-    "akbar.experiment3",
-    "akbar.deep-linear",
-    "beyond.questions",
-    "beyond.architectures",
-    "beyond.gauge",
-}
-"""They trace models."""
 EVERY = {one.name: one for room in (theory, akbar, beyond) for one in room.EXPERIMENTS}
-NAMES = [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in EVERY]
 
 EXPECTED = {
     "than.lemma1": Verdict.CORRECTED,
@@ -100,8 +88,7 @@ def ran(name: str) -> tuple[Experiment, dict[str, Any], dict[Any, Any], Figures]
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(7)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY)
 def test_it_runs_and_is_judged_and_drawn(name: str) -> None:
     one, settings, held, figures = ran(name)
     assert all(isinstance(value, float) for value in figures.values())

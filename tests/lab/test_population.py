@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 
@@ -13,12 +12,9 @@ from torch.nn import functional as F
 import normscope
 from normscope.core.errors import InputError
 from normscope.data import Split, digits
-from normscope.jobs import engines
-from normscope.jobs.ledger import RUNS
 from normscope.networks.small import mlp
 from normscope_lab.population import cohorts as work
 from normscope_lab.population import measures
-from normscope_lab.population.cohorts import PopulationWork
 from normscope_lab.population.measures import MEASURES, MemberFigures, measured
 from normscope_lab.population.member import Member
 from normscope_lab.population.noisy import drawn
@@ -167,22 +163,6 @@ def test_every_measure_is_taken_of_every_normalizer_and_no_test_label_is_seen(sp
         assert figures["inverse-margin"] == pytest.approx(-math.log10(gamma), abs=1e-4)
 
 
-def test_a_measure_that_cannot_be_taken_is_none_with_the_reason(split, monkeypatch):
-    def fails(subject: MemberFigures) -> float:
-        raise InputError("no such figure")
-
-    rows = {"good": MEASURES["steps"], "bad": measures.Measure("", "norms", fails)}
-    rows["nan"] = measures.Measure("", "norms", lambda subject: math.nan)
-    monkeypatch.setattr(measures, "MEASURES", rows)
-    found = predicted(split, {"seeds": 2})
-    for one in found.members:
-        assert one.measures["good"] == one.steps
-        assert (one.measures["bad"], one.measures["nan"]) == (None, None)
-        assert "no such figure" in one.notes[0]
-    assert found.powers["bad"].networks == 0
-    assert found.powers["good"].networks == 2
-
-
 @pytest.mark.usefixtures("cheap")
 def test_a_population_is_the_same_again_and_leaves_the_generator_alone(split):
     state = torch.random.get_rng_state()
@@ -213,55 +193,6 @@ def test_a_network_that_raises_is_recorded_and_the_rest_go_on(split, monkeypatch
     assert "out of luck" in found.members[1].reason
     assert "out of luck" in str(found)
 
-    def broken(subject):
-        if subject.trained.recipe.seed == 2:
-            raise KeyError("not foreseen")
-        return {}, ()
-
-    monkeypatch.undo()
-    monkeypatch.setattr(work, "measured", broken)
-    assert [one.status for one in predicted(split, {"seeds": 3}).members] == ["reached", "reached", "failed"]
-
-
-class Ended(Exception):
-    """Ends a population in its midst."""
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("cheap")
-def test_a_population_that_was_ended_goes_on_and_loses_nothing(split, tmp_path, monkeypatch):
-    done: list[str] = []
-    first = PopulationWork.do
-
-    def counted(self, job, stop=None):
-        if stop is not None and len(done) >= stop:
-            raise Ended
-        done.extend(one.key for one in job)
-        return first(self, job)
-
-    grid = {"normalizers": ("none", "layer", "rms"), "seeds": 2}
-    monkeypatch.setattr(PopulationWork, "do", lambda self, job: counted(self, job, stop=4))
-    with pytest.raises(Ended):
-        predicted(split, grid, folder=tmp_path)
-    lines = (tmp_path / RUNS).read_text().splitlines(keepends=True)
-    assert [Member.from_json(json.loads(line)).key for line in lines] == done
-    assert len(lines) == 4
-    with (tmp_path / RUNS).open("a") as file:
-        file.write(lines[0][: len(lines[0]) // 2])  # killed while it wrote
-    monkeypatch.setattr(PopulationWork, "do", counted)
-    found = predicted(split, grid, folder=tmp_path)
-    assert len(done) == len(set(done)) == 6
-    after = (tmp_path / RUNS).read_text().splitlines(keepends=True)
-    assert after[:4] == lines
-    assert len(after) == 6
-    done.clear()
-    assert predicted(split, grid, folder=tmp_path) == found
-    assert not done
-    predicted(split, {**grid, "seeds": 3}, folder=tmp_path)
-    assert len(done) == 3
-    with pytest.raises(InputError, match="of target_loss"):
-        predicted(split, grid, folder=tmp_path, target_loss=0.9)
-
 
 @pytest.mark.parametrize(
     ("grid", "given", "reason"),
@@ -284,48 +215,6 @@ def test_what_cannot_be_is_refused_with_a_reason(split, grid, given, reason):
         predicted(split, grid, **given)
 
 
-def test_the_verdict_quotes_its_figures_and_does_not_oversell():
-    generator_ = torch.Generator().manual_seed(0)
-    gaps = torch.rand(8, 3, generator=generator_).tolist()
-    members = [
-        member(gap, width=24 + k, seed=seed, figures={"good": gap, "reverse": -gap, "idle": 1.0})
-        for k, row in enumerate(gaps)
-        for seed, gap in enumerate(row)
-    ]
-    settings = {"network": "mlp", "momentum": 0.9, "samples": 64, "label_noise": 0.1, "target_loss": 1.0, "steps": 9}
-    members.append(member(0.5, "not reached", {"good": -9.0, "reverse": 9.0, "idle": 1.0}, width=99))
-    found = Prediction.of("toy", members, settings, seed=0)
-    assert list(found.powers) == ["good", "idle", "reverse"]
-    assert {one.networks for one in found.powers.values()} == {24}
-    assert [found.powers[name].mean.value for name in found.powers] == [1.0, 0.0, -1.0]
-    text = " ".join(str(found).split())
-    assert "`good` orders the gaps best" in text
-    assert "1.00 (1.00 to 1.00)" in text
-    assert "flattered by the choice" in text
-    assert "Larger figures go with smaller gaps: `reverse` -1.00" in text
-    assert found.powers["idle"].overall.value is None
-
-
-def test_results_are_saved_and_shown(tmp_path):
-    members = [
-        member(0.1, width=24),
-        member(0.2, width=32, figures={"norm": math.inf}),
-        member(0.3, width=40, figures={"norm": None}),
-        Member(recipe=recipe(width=48), status="failed", reason="x<y"),
-    ]
-    settings = {"network": "mlp", "momentum": 0.9, "samples": 64, "label_noise": 0.1, "target_loss": 1.0, "steps": 9}
-    found = Prediction.of("toy", members, settings, seed=0)
-    found.to_json(tmp_path / "p.json")
-    assert Prediction.from_json(tmp_path / "p.json") == found
-    assert found.powers["norm"].networks == 2
-    page = found.to_html(tmp_path / "p.html")
-    assert "How well each measure orders the gaps" in page
-    assert "x&lt;y" in page
-    for damaged in ({"type": "audit"}, {**found.to_json(), "members": [{}]}):
-        with pytest.raises(InputError, match="prediction"):
-            Prediction.from_json(damaged)
-
-
 @pytest.mark.slow
 def test_a_convolutional_network_has_every_measure():
     images = torch.rand(80, 3, 16, 16, generator=generator())
@@ -338,20 +227,3 @@ def test_a_convolutional_network_has_every_measure():
         assert one.status == "reached", one
         assert one.notes == ()
         assert all(value is not None for value in one.measures.values())
-
-
-@pytest.mark.slow
-def test_processes_give_what_one_process_gives_and_one_that_dies_is_recorded(split, monkeypatch):
-    grid = {"normalizers": ("none", "layer"), "seeds": 2}
-    one, many = predicted(split, grid), predicted(split, grid, workers=2)
-    assert one.members == many.members
-
-    def died(shared, jobs, workers):
-        for job in jobs:
-            yield shared.failed(job, engines.DIED) if job[0].normalizer == "layer" else shared.do(job)
-
-    monkeypatch.setattr(engines, "processes", died)
-    found = predicted(split, grid, workers=2)
-    assert [(m.recipe.normalizer, m.status) for m in found.members] == [
-        ("none", "reached"), ("none", "reached"), ("layer", "failed"), ("layer", "failed"),
-    ]  # fmt: skip

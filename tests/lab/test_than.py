@@ -134,33 +134,6 @@ class TestClaims:
         assert others == {"than.figure2.product", "than.slides.product"}  # 20 layers of 10^1.2: 10^-12 and 10^-24
         assert found["than.figure2.product"] == Verdict.CONVENTION
 
-    def test_one_kind_of_decay_that_collapses_makes_it_a_convention(self) -> None:
-        down = {"variance": [[-1.0 - 2 * e] * 20 for e in range(5)]}
-        found = verdicts(runs(coupled=down))
-        for name in ("growth", "exponential", "reduction"):
-            assert found[f"than.figure2.{name}"] == Verdict.CONVENTION, name
-        assert found["than.figure2.start"] == Verdict.HOLDS
-
-    def test_all_kinds_that_collapse_make_it_fail(self) -> None:
-        down = {"variance": [[-1.0 - 2 * e] * 20 for e in range(5)]}
-        found = verdicts(runs(coupled=down, none=down, decoupled=down))
-        assert {found[f"than.figure2.{name}"] for name in ("growth", "exponential", "reduction")} == {Verdict.FAILS}
-
-    def test_growth_that_is_not_steady_is_a_correction(self) -> None:
-        jump = {"variance": [[-1.0] * 20, [-1.0] * 20, [-1.0] * 20, [-1.0] * 20, [3.0] * 20]}
-        found = verdicts(runs(coupled=jump, none=jump, decoupled=jump))
-        assert found["than.figure2.exponential"] == Verdict.CORRECTED
-
-    @pytest.mark.parametrize("norm", ["operator", "reshaped", "frobenius"])
-    @pytest.mark.parametrize("decay", ["coupled", "none", "decoupled"])
-    def test_every_norm_and_every_decay_has_a_say(self, norm: str, decay: str) -> None:
-        measured = FIGURE1.figures({"epochs": 4}, runs())
-        low = {f"{network}.{decay}.log10_product_{norm}": -1.0 for network in ("relu", "resnet18")}
-        found = FIGURE1.claims[0].judge({**measured, **low})
-        assert found.verdict == Verdict.CONVENTION
-        assert found.evidence.count("It is not so for: ReLU network, " + norm) == 1
-        assert FIGURE1.claims[0].judge({**measured, **dict(list(low.items())[:1])}).verdict == Verdict.CONVENTION
-
     def test_products_are_those_of_their_definitions(self) -> None:
         found = FIGURE1.figures({"epochs": 4}, runs())
         run = "resnet18.none"  # 20 layers whose mean variance is 10^1.2 in the end

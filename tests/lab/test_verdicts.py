@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -73,7 +75,6 @@ DECIDED = set(Verdict) - {Verdict.NOT_TESTABLE}
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", STORED)
 def test_stored_figures_altered_flip_each_verdict(name: str) -> None:
     result = stored(registered()[name])
@@ -82,6 +83,28 @@ def test_stored_figures_altered_flip_each_verdict(name: str) -> None:
         first = claim.judge(result.figures).verdict  # every figure that it asks for was measured
         others = (tried(claim, changed) for changed in altered(result.figures))
         assert any(one is not None and one.verdict in DECIDED - {first} for one in others), claim.id
+
+
+SECTIONS = {
+    "What held": Verdict.HOLDS,
+    "What needed a correction": Verdict.CORRECTED,
+    "What depends on how it is read or done": Verdict.CONVENTION,
+    "What failed": Verdict.FAILS,
+    "What could not be decided": Verdict.NOT_TESTABLE,
+}
+PAGE = (Path(__file__).parents[2] / "docs" / "reproduction.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_stored_figures_have_the_verdicts_of_the_page(name: str) -> None:
+    texts = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## )", PAGE, re.MULTILINE | re.DOTALL))
+    published = {
+        id: verdict for heading, verdict in SECTIONS.items() for id in re.findall(r"; `([\w.-]+)`\)", texts[heading])
+    }
+    result = stored(registered()[name])
+    assert result is not None
+    for claim in result.experiment.claims:
+        assert claim.judge(result.figures).verdict is published[claim.id], claim.id
 
 
 class Read(dict[str, float]):

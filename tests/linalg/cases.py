@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from dataclasses import dataclass
 
@@ -32,6 +33,46 @@ def dense(layer: nn.Module, shape: tuple[int, ...]) -> torch.Tensor:
 def sigma(matrix: torch.Tensor) -> float:
     """Return the largest singular value by LAPACK."""
     return float(np.linalg.norm(matrix.numpy(), 2)) if matrix.numel() else 0.0
+
+
+@functools.cache
+def matrices() -> dict[str, torch.Tensor]:
+    """Matrices that are hard to take the norm of; those of 100 rows are large enough for sums in float32."""
+    generator = torch.Generator().manual_seed(0)
+    m, n = 100, 200
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+    left, right = torch.linalg.qr(random(m, m))[0], torch.linalg.qr(random(n, n))[0][:m]
+
+    def with_values(values: torch.Tensor) -> torch.Tensor:
+        return left @ (values.double()[:, None] * right)
+
+    one_large, one_alone = random(m, n), torch.zeros(m, n, dtype=torch.float64)
+    one_large[3, 5], one_alone[3, 5] = 1e25, 0.3
+    return {
+        "random": random(m, n),
+        "tall": random(300, 20),
+        "row": random(1, 9),
+        "column": random(9, 1),
+        "one entry": random(1, 1),
+        "large": random(300, 300),
+        "rank 1": random(m, 1) @ random(1, n),
+        "rank deficient": random(90, 3) @ random(3, 80),
+        "constant": torch.full((m, n), 0.1, dtype=torch.float64),
+        "alternating": torch.full((m, n), 0.1, dtype=torch.float64) * (-1.0) ** torch.arange(n),
+        "equal values": with_values(torch.ones(m)),
+        "nearly equal values": with_values(1.0 - 1e-9 * torch.arange(m, dtype=torch.float64)),
+        "two close": with_values(torch.tensor([1.0, 1.0 - 1e-13, *[0.5] * (m - 2)], dtype=torch.float64)),
+        "ill-conditioned": with_values(10.0 ** torch.linspace(0.0, -30.0, m, dtype=torch.float64)),
+        "rows of all sizes": random(m, n) * 10.0 ** torch.linspace(-30.0, 30.0, m, dtype=torch.float64)[:, None],
+        "columns of all sizes": random(m, n) * 10.0 ** torch.linspace(-30.0, 30.0, n, dtype=torch.float64),
+        "one large entry": one_large,
+        "one entry alone": one_alone,
+        "triangular ones": torch.ones(64, 64, dtype=torch.float64).tril(),
+        "hilbert": 1.0 / (torch.arange(m)[:, None] + torch.arange(1, n + 1)).double(),
+    }
 
 
 def random_case(seed: int, entries: int = 700) -> Case:

@@ -40,11 +40,15 @@ def check(case: Case) -> float:
     return result.gap
 
 
+def write_nothing_out(patch: pytest.MonkeyPatch) -> None:
+    """Bound small convolutions on tori, as large ones are."""
+    patch.setattr(conv_norm, "_FAST", -1.0)
+    patch.setattr(conv_norm, "_AFFORDABLE", -1.0)
+
+
 @pytest.fixture
 def on_tori(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write nothing out."""
-    monkeypatch.setattr(conv_norm, "_FAST", -1.0)
-    monkeypatch.setattr(conv_norm, "_AFFORDABLE", -1.0)
+    write_nothing_out(monkeypatch)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -155,17 +159,6 @@ def test_zero_and_unread_kernels_have_norm_zero() -> None:
     unread = nn.Conv1d(1, 1, 2, dilation=4, padding=2, bias=False)  # both taps fall into the padding
     result = spectral_norm(unread, (1, 1))
     assert (result.lower, result.upper) == (0.0, 0.0)
-
-
-def test_budget_is_kept_and_the_result_is_still_sound() -> None:
-    torch.manual_seed(0)
-    layer = nn.Conv2d(16, 16, 3, padding=1)
-    result = spectral_norm(layer, (16, 16, 16), max_seconds=0.0)
-    full = spectral_norm(layer, (16, 16, 16))
-    assert not result.converged
-    assert "max_seconds" in result.advice
-    assert result.lower < full.lower
-    assert result.upper == full.upper  # its closed form comes before the clock
 
 
 def test_groups_are_written_out_one_by_one() -> None:

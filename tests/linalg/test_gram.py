@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -18,7 +16,7 @@ from normscope.linalg.convolution_map import Convolution
 from normscope.linalg.layer_norms import linear_map
 from normscope.linalg.linear_map import Matrix, Repeated
 
-from .cases import dense, sigma
+from .cases import dense, matrices, sigma
 
 F64 = torch.float64
 COARSE = 1e-2
@@ -28,41 +26,12 @@ def narrow_gram(matrix: Tensor) -> Tensor:
     return certify.gram_of_rows(matrix.T.split(certify.PIECE), len(matrix), narrow=True)
 
 
-@functools.cache
-def matrices() -> dict[str, Tensor]:
-    """Matrices that are large enough for float32, and hard on it."""
-    m, n = 100, 200
-    generator = torch.Generator().manual_seed(0)
-
-    def random(*shape: int) -> Tensor:
-        return torch.randn(*shape, dtype=F64, generator=generator)
-
-    left, right = torch.linalg.qr(random(m, m))[0], torch.linalg.qr(random(n, n))[0][:m]
-
-    def with_values(values: Tensor) -> Tensor:
-        return left @ (values[:, None] * right)
-
-    return {
-        "random": random(m, n),
-        "rank 1": random(m, 1) @ random(1, n),
-        "constant": torch.full((m, n), 0.1, dtype=F64),
-        "equal values": with_values(torch.ones(m, dtype=F64)),
-        "nearly equal values": with_values(1.0 - 1e-9 * torch.arange(m, dtype=F64)),
-        "two close": with_values(torch.tensor([1.0, 1.0 - 1e-13, *[0.5] * (m - 2)], dtype=F64)),
-        "ill-conditioned": with_values(10.0 ** torch.linspace(0.0, -30.0, m, dtype=F64)),
-        "rows of all sizes": random(m, n) * 10.0 ** torch.linspace(-30.0, 30.0, m, dtype=F64)[:, None],
-        "columns of all sizes": random(m, n) * 10.0 ** torch.linspace(-30.0, 30.0, n, dtype=F64),
-        "one large entry": random(m, n).index_put((torch.tensor(3), torch.tensor(5)), torch.tensor(1e25, dtype=F64)),
-        "one entry": torch.zeros(m, n, dtype=F64).index_put(
-            (torch.tensor(3), torch.tensor(5)), torch.tensor(0.3).double()
-        ),
-        "alternating": torch.full((m, n), 0.1, dtype=F64) * (-1.0) ** torch.arange(n),
-        "hilbert": 1.0 / (torch.arange(m, dtype=F64)[:, None] + torch.arange(1, n + 1, dtype=F64)),
-    }
+LARGE = [name for name, matrix in matrices().items() if matrix.shape == (100, 200)]
+"""Matrices that are large enough for float32."""
 
 
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize("name", matrices())
+@pytest.mark.parametrize("name", LARGE)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_coarse_norms_of_stored_matrices_are_certified(name: str, dtype: torch.dtype, monkeypatch) -> None:
     monkeypatch.setattr(weight_norms, "_SMALL", 0)
@@ -75,7 +44,7 @@ def test_coarse_norms_of_stored_matrices_are_certified(name: str, dtype: torch.d
         assert found.converged
 
 
-@pytest.mark.parametrize("name", matrices())
+@pytest.mark.parametrize("name", LARGE)
 def test_the_allowance_covers_the_rounding(name: str) -> None:
     matrix = matrices()[name]
     matrix = matrix / matrix.abs().max()
@@ -154,18 +123,6 @@ def layers() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
     }
 
 
-@pytest.mark.parametrize("name", matrices())
-@pytest.mark.parametrize("factor", [1.0, 1e-200, 1e200])
-def test_coarse_norms_are_certified(name: str, factor: float) -> None:
-    matrix = matrices()[name] * factor
-    for whole in (matrix, matrix.T):
-        truth, found = sigma(whole), operator_norms.bracket(Matrix(whole), rtol=COARSE)
-        assert found.lower <= truth * (1.0 + 1e-12)
-        assert truth <= found.upper * (1.0 + 1e-12)
-        assert found.gap <= COARSE
-        assert found.evidence is Evidence.PROVEN
-
-
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", layers())
 @pytest.mark.parametrize("factor", [1.0, 1e25])
@@ -185,13 +142,3 @@ def test_coarse_norms_of_convolutions_are_certified(name: str, factor: float, mo
         assert math.log10(truth) <= upper.log10 + 1e-12
         found = operator_norms.bracket(linear_map(layer, shape), rtol=COARSE)
         assert found.lower * (1.0 - 1e-12) <= truth <= found.upper * (1.0 + 1e-12)
-
-
-def test_many_random_matrices_of_bfloat16() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(8):
-        m, n = (int(size) for size in rng.integers(96, 200, size=2))
-        weight = torch.from_numpy(rng.standard_t(2, size=(m, n))).bfloat16()
-        truth, found = sigma(weight.double()), operator_norms.bracket(Matrix(weight), rtol=COARSE)
-        assert found.lower * (1.0 - 1e-12) <= truth <= found.upper * (1.0 + 1e-12)
-        assert found.gap <= COARSE

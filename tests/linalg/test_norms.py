@@ -12,7 +12,7 @@ from normscope.core.bracket import Evidence
 from normscope.core.errors import InputError
 from normscope.linalg import operator_norms
 from normscope.linalg.certify import below, certify, cheap_bounds
-from normscope.linalg.lanczos import lanczos, largest_singular_vector
+from normscope.linalg.lanczos import largest_singular_vector
 from normscope.linalg.linear_map import (
     Averaging,
     Centering,
@@ -26,48 +26,22 @@ from normscope.linalg.linear_map import (
     Sum,
 )
 
-from .cases import sigma
+from .cases import matrices, sigma
 
 F64 = torch.float64
 
 
-def matrices() -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-
-    def random(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, dtype=F64, generator=generator)
-
-    orthogonal, _ = torch.linalg.qr(random(60, 60))
-    other, _ = torch.linalg.qr(random(60, 60))
-    return {
-        "square": random(70, 70),
-        "wide": random(20, 300),
-        "tall": random(300, 20),
-        "row": random(1, 9),
-        "column": random(9, 1),
-        "one entry": random(1, 1),
-        "rank 1": random(50, 1) @ random(1, 40),
-        "rank deficient": random(90, 3) @ random(3, 80),
-        "orthogonal": orthogonal,
-        "clustered": orthogonal @ torch.diag(1.0 - 1e-9 * torch.arange(60, dtype=F64)) @ other,
-        "two close": orthogonal @ torch.diag(torch.tensor([1.0, 1.0 - 1e-13] + [0.5] * 58, dtype=F64)) @ other,
-        "graded": orthogonal @ torch.diag(10.0 ** -torch.arange(60, dtype=F64)) @ other,
-        "large": random(300, 300),
-        "triangular ones": torch.ones(64, 64, dtype=F64).tril(),
-        "hilbert": 1.0 / (torch.arange(50.0, dtype=F64)[:, None] + torch.arange(1.0, 51.0, dtype=F64)),
-    }
-
-
 @pytest.mark.one_in(3)
+@pytest.mark.parametrize(("rtol", "gap"), [(1e-3, 1e-7), (1e-2, 1e-2)])
 @pytest.mark.parametrize("name", matrices())
 @pytest.mark.parametrize("factor", [1.0, 1e-200, 1e200])
-def test_matrices(name: str, factor: float) -> None:
+def test_matrices(name: str, factor: float, rtol: float, gap: float) -> None:
     matrix = matrices()[name] * factor
-    result = operator_norms.bracket(Matrix(matrix))
+    result = operator_norms.bracket(Matrix(matrix), rtol=rtol)
     truth = sigma(matrix)
     assert result.lower <= truth * (1.0 + 1e-12)
     assert truth <= result.upper * (1.0 + 1e-12)
-    assert result.gap <= 1e-7
+    assert result.gap <= gap
     assert result.evidence is Evidence.PROVEN
     assert result.witness.norm() == pytest.approx(1.0)
     assert float((matrix / factor @ result.witness).norm()) * factor >= result.lower * (1.0 - 1e-12)
@@ -167,18 +141,6 @@ def test_cholesky_refuses_what_is_above() -> None:
     assert below(gram.clone(), 3.0 * (1.0 + 1e-12)).tolist() == [True, True]
 
 
-def test_lanczos_finds_the_top_of_a_batch() -> None:
-    generator = torch.Generator().manual_seed(1)
-    factor = torch.randn(4, 150, 160, dtype=F64, generator=generator)
-    gram = factor @ factor.mT
-    start = torch.randn(4, 150, dtype=F64, generator=generator)
-    found = lanczos(lambda x: (gram @ x[:, :, None])[:, :, 0], start, steps=150, rtol=1e-10)
-    values, vectors, errors = found.values, found.vectors, found.errors
-    assert torch.allclose(values, torch.linalg.eigvalsh(gram)[:, -1], rtol=1e-8)
-    assert torch.allclose((gram @ vectors[:, :, None])[:, :, 0], values[:, None] * vectors, atol=1e-2)
-    assert float(errors.max()) <= 1e-6
-
-
 def test_search_restarts_when_its_memory_is_full() -> None:
     generator = torch.Generator().manual_seed(2)
     matrix = Matrix(torch.randn(120, 140, dtype=F64, generator=generator))
@@ -197,10 +159,3 @@ def test_matrices_on_a_gpu(name: str) -> None:
     assert result.lower <= truth * (1.0 + 1e-12)
     assert truth <= result.upper * (1.0 + 1e-12)
     assert result.gap <= 1e-7
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_low_precision_matrices(dtype: torch.dtype) -> None:
-    matrix = torch.randn(40, 50, generator=torch.Generator().manual_seed(3)).to(dtype)
-    result = operator_norms.bracket(Matrix(matrix))
-    assert result.lower <= sigma(matrix.double()) * (1.0 + 1e-12) <= result.upper * (1.0 + 2e-12)

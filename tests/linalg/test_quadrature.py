@@ -104,19 +104,3 @@ def test_polynomials_are_integrated_exactly() -> None:
         exact = float((weights * seen.values**power).sum())
         assert float((rule.weights * rule.nodes**power).sum()) == pytest.approx(exact, abs=1e-8)
     assert rule.form == pytest.approx(40 * float((weights * seen.values).sum()))
-
-
-def test_vectors_see_every_direction_of_a_subspace_alike() -> None:
-    """The second of two eigenvectors is (1, 1): half of all vectors of signs are orthogonal to it."""
-    along = torch.tensor([1.0, 1.0], dtype=torch.float64) / 2**0.5
-    rules = quadratures(
-        lambda v: 7.0 * v,
-        2,
-        dimension=1,
-        probes=20,
-        steps=5,
-        project=lambda v: along * (along @ v),
-        generator=torch.Generator().manual_seed(0),
-        like=along,
-    )
-    assert [rule.form for rule in rules] == pytest.approx([7.0] * 20)

@@ -14,8 +14,7 @@ from torch.nn.modules import module as modules
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from normscope.diagnosis.data_pass import watch_data
-from normscope.listening.calls import FunctionCall
-from normscope.listening.listener import ForwardListener, LayerListener, Names, UnitAxis
+from normscope.listening.listener import LayerListener, Names, UnitAxis
 from normscope.monitor.forward_listening import ForwardRecord, FunctionListener
 from normscope.monitor.schedule import Tier
 
@@ -124,38 +123,6 @@ def test_what_fails_is_noted_and_the_model_goes_on() -> None:
         assert torch.equal(model(x), expected)
     run = heard(model, x)
     assert listener.lost == {*run.weights, *run.normalizers, *run.dead}
-
-
-class Plain(ForwardListener):
-    """Counts calls by module."""
-
-    def after_call(self, call: FunctionCall, result: Any) -> Any:
-        names[self.path, call.name] += 1
-        return result
-
-
-names: Counter[tuple[str, str]] = Counter()
-
-
-@pytest.mark.parametrize("dropout", [True, False])
-def test_dropout_is_off_where_it_is_asked_for(dropout: bool) -> None:
-    class Dropped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.lstm = nn.LSTM(4, 4, num_layers=2, dropout=0.5)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return F.dropout(self.lstm(x)[0], 0.5)
-
-    torch.manual_seed(0)
-    model, x = Dropped(), torch.randn(5, 2, 4)
-    names.clear()
-    with Plain(model, dropout=dropout).listening():
-        first, second = model(x), model(x)
-    assert torch.equal(first, second) is not dropout
-    assert (names["lstm", "lstm"], names["", "dropout"]) == (2, 2)
-    if not dropout:
-        assert torch.equal(first, model.eval().lstm(x)[0])
 
 
 class Operators(TorchDispatchMode):

@@ -108,18 +108,6 @@ def test_a_transformer_layer_and_a_model_that_cannot_be_traced():
     assert "not known" in done.notes[0]
 
 
-@pytest.mark.slow
-def test_randomness_mode_and_hooks_are_left_as_found():
-    model, batch = chain(), torch.randn(16, 24)
-    before = torch.random.get_rng_state()
-    done = ns.initialise(model, batch, mode="eval", inplace=True)
-    assert torch.equal(before, torch.random.get_rng_state())
-    assert model.training
-    assert not [m for m in model.modules() if m._forward_hooks or m._forward_pre_hooks]
-    assert all(p.grad is None for p in model.parameters())
-    assert "13 weight layers of 13" in str(done)
-
-
 def test_refusals():
     with pytest.raises(InputError, match="nothing to rescale"):
         ns.initialise(nn.LayerNorm(4), torch.randn(2, 4))

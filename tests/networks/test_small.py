@@ -52,15 +52,6 @@ def trained(**options: object) -> nn.Module:
     return model
 
 
-def test_adam_is_what_trains_unless_told_otherwise() -> None:
-    plain = trained(epochs=2, learning_rate=1e-2)
-    given = trained(epochs=2, optimizer=partial(torch.optim.Adam, lr=1e-2))
-    assert not plain.training
-    assert all(p.grad is None for p in plain.parameters())
-    for one, two in zip(plain.parameters(), given.parameters(), strict=True):
-        assert torch.equal(one, two)
-
-
 def test_training_learns_and_says_when_an_epoch_ends() -> None:
     ends: list[int] = []
     model = trained(epochs=30, learning_rate=1e-2, on_epoch=lambda: ends.append(1))

@@ -8,7 +8,7 @@ import pytest
 from normscope.core.finding import Severity
 from normscope.diagnosis.normalizer_effects import NormalizerEffect, NormalizerEffects
 from normscope.pages.audit import audit_document
-from normscope.pages.audit_words import headline, merge_sentences, notices, why_useless
+from normscope.pages.check import headline, merge_sentences, notices, why_useless
 from normscope.report.document import Chart, Figures, Glossary, Notice, Table, Text
 from normscope.report.html import prose, to_fragment, to_html
 from normscope.report.terminal import render

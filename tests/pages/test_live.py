@@ -57,13 +57,7 @@ def test_it_listens_to_this_machine_alone_and_says_nothing_without_its_word(serv
     for path in ("/", "/data", "/x/", "/x/data", f"/{server.word[:-1]}/", f"/{server.word}x/", f"/{server.word}/../x"):
         answer, body = asked(server, path, Host=here)
         assert (answer.status, body) == (404, b""), path
-    for host in (
-        "evil.example",
-        f"evil.example:{server.server_port}",
-        "127.0.0.1",
-        "",
-        f"127.0.0.1:{server.server_port}.x",
-    ):
+    for host in ("evil.example", f"evil.example:{server.server_port}", "127.0.0.1", "", f"{here}.x"):
         answer, body = asked(server, f"/{server.word}/data", Host=host)
         assert (answer.status, body) == (404, b""), host
     assert asked(server, f"/{server.word}/", Host=here)[0].status == 200

@@ -10,7 +10,7 @@ import pytest
 
 import normscope
 import normscope_lab
-from normscope.report.shown import Shown
+from normscope.report.document import Shown
 
 PACKAGES = [Path(package.__file__).parent for package in (normscope, normscope_lab)]
 FAMILIES = {"Shown", "FigureResult"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any
 
@@ -73,47 +73,6 @@ def gain_at(
         best = max(best, float(u.norm()))
         u = u / u.norm()
     return best
-
-
-def far_points(graph: Any, scale: float, count: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Inputs of size `scale` at which neither softmax nor gate is saturated, so that their growth shows.
-
-    Tokens: the first is zero, so it attends to all.  Images: on the segment between two of them the point where the
-    first squeeze-and-excitation gate of some channel is half open, found by bisection.
-    """
-    shape = graph.inputs[0].shape
-
-    def draw(*size: int) -> Tensor:
-        return scale * torch.randn(*size, generator=generator, dtype=torch.float64)
-
-    if len(shape) == 3:
-        for _ in range(count):
-            point = draw(*shape)
-            point[:, 0] = 0
-            yield point
-        return
-    gate = next(node.refs[0] for node in graph if node.op is torch.ops.aten.sigmoid.default)
-    made = 0
-    with torch.no_grad():
-        for _ in range(20 * count):
-            below, above = (draw(*shape) + 2 * draw(*shape[:2], 1, 1) for _ in range(2))
-            low, high = (graph.values(point)[gate].flatten() for point in (below, above))
-            channels = torch.nonzero(low * high < 0).flatten().tolist()
-            if not channels:
-                continue
-            channel = channels[made % len(channels)]
-            if low[channel] > 0:
-                below, above = above, below
-            for _ in range(60):
-                middle = (below + above) / 2
-                if graph.values(middle)[gate].flatten()[channel] < 0:
-                    below = middle
-                else:
-                    above = middle
-            yield middle
-            made += 1
-            if made == count:
-                return
 
 
 def snapshot(model: nn.Module) -> dict[str, Any]:

@@ -12,8 +12,6 @@ import normscope as ns
 
 from .families import FAMILIES
 
-QUICK = ("torch_encoder_post_relu",)
-
 
 def loader(batch: Any) -> list[Any]:
     """The batch, and for floats other batches like it."""
@@ -23,7 +21,9 @@ def loader(batch: Any) -> list[Any]:
     return [batch]
 
 
-def ordered(name: str) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_order_of_the_scopes(name: str) -> None:
     """Record a domain and compare the scopes; what GLOBAL refuses may be refused here."""
     model, batch, output = FAMILIES[name]()
     if isinstance(batch, dict) and "attention_mask" in batch:  # a domain speaks of one function, hence of one mask
@@ -41,15 +41,3 @@ def ordered(name: str) -> None:
         assert rungs["observed"].log10_lower <= best.log10_upper
     assert best.log10_lower <= best.log10_upper
     assert math.isfinite(best.log10_upper) or best.reason
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", QUICK)
-def test_the_order_of_the_scopes(name: str) -> None:
-    ordered(name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in QUICK])
-def test_the_order_of_the_scopes_in_every_family(name: str) -> None:
-    ordered(name)

@@ -32,7 +32,6 @@ def equal(one, other):
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(12)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_twins_of_a_family(name):
     model, batch, _ = FAMILIES[name]()

@@ -5,9 +5,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from normscope.report.curves import NARROW, WIDTH, circle_svg
 from normscope.report.document import Circle, Curve, Document
 from normscope.report.html import to_fragment
-from normscope.report.svg_curves import NARROW, WIDTH, circle_svg
 from normscope.report.terminal import render
 
 

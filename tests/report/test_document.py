@@ -1,11 +1,11 @@
 import math
+from dataclasses import replace
 
 import pytest
 
 from normscope.core.bracket import Bracket, Evidence, Scope
-from normscope.report.brackets import bracket_table, rungs
 from normscope.report.document import Chart, Column, Document, Series, Table, Text
-from normscope.report.words import format_cell, visible
+from normscope.report.words import bracket_table, format_cell, rungs, visible
 
 TABLE = Table(
     title="layers",
@@ -97,30 +97,14 @@ def test_what_nobody_could_see_is_written_out(text, shown):
 
 def test_brackets_become_a_table_of_exponents():
     finite = Bracket(log10_lower=0.5, log10_upper=1.5, evidence=Evidence.PROVEN, method="folded")
-    open_ = Bracket(
-        log10_lower=0.5,
-        log10_upper=math.inf,
-        evidence=Evidence.PROVEN,
-        method="folded",
-        reason="'gate' multiplies two unbounded values",
-        converged=False,
-        advice="raise max_seconds",
-    )
+    why = {"reason": "a gate", "converged": False, "advice": "raise max_seconds"}
     no_bound = Bracket(
         log10_lower=0.5, log10_upper=0.1, evidence=Evidence.NUMERICAL, method="printed", holds=False, reason="skips"
     )
-    table = bracket_table({"a": finite, "b": open_, "c": no_bound})
+    table = bracket_table({"a": finite, "b": replace(finite, log10_upper=math.inf, **why), "c": no_bound})
     assert table.rows == (
         ("a", 0.5, 1.5, "global", "PROVEN", "a", "folded"),
-        (
-            "b",
-            0.5,
-            math.inf,
-            "global",
-            "PROVEN",
-            "b",
-            "folded; 'gate' multiplies two unbounded values; not converged: raise max_seconds",
-        ),
+        ("b", 0.5, math.inf, "global", "PROVEN", "b", "folded; a gate; not converged: raise max_seconds"),
         ("c", 0.5, 0.1, "global", "not a bound", "c", "printed; skips"),
     )
 
@@ -131,14 +115,8 @@ def _side(upper, evidence=Evidence.NUMERICAL, **more):
 
 def test_methods_that_agree_are_one_rung_and_the_best_speaks_for_them():
     proven = _side(2.2504, Evidence.PROVEN)
-    brackets = {
-        "product": _side(4.0),
-        "folded": _side(2.25),
-        "liplt": _side(2.2549),
-        "best": proven,
-        "tight": _side(2.26),
-    }
-    found = rungs(brackets)
+    others = {"product": _side(4.0), "folded": _side(2.25), "liplt": _side(2.2549)}
+    found = rungs({**others, "best": proven, "tight": _side(2.26)})
     assert [rung.names for rung in found] == [("product",), ("folded", "liplt", "best"), ("tight",)]
     assert found[1].bracket is proven
     assert [rung.label for rung in found] == ["layer after layer", "best bound", "optimised certificate"]

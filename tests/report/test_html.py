@@ -107,14 +107,8 @@ def test_inner_parts_stand_in_the_one_before_and_not_in_the_contents():
 
 
 def test_numbers_carry_what_they_are_sorted_by():
-    assert [sort_value(value) for value in (2.5, 3, None, float("inf"), -float("inf"), float("nan"))] == [
-        "2.5",
-        "3",
-        "",
-        "Infinity",
-        "-Infinity",
-        "",
-    ]
+    values = (2.5, 3, None, float("inf"), -float("inf"), float("nan"))
+    assert [sort_value(value) for value in values] == ["2.5", "3", "", "Infinity", "-Infinity", ""]
     assert 'data-value="-Infinity">-inf<' in to_html(document())
 
 
@@ -122,27 +116,12 @@ def test_the_fragment_stands_anywhere():
     fragment = to_fragment(document())
     skeleton = Skeleton(fragment)
     assert not [name for _, name, _ in skeleton.values if name == "id"]
-    assert not {tag for tag, _ in skeleton.tags} & {
-        "script",
-        "html",
-        "head",
-        "body",
-        "meta",
-        "title",
-        "button",
-        "input",
-    } - {"title"}
+    assert not {tag for tag, _ in skeleton.tags} & {"script", "html", "head", "body", "meta", "button", "input"}
     assert fragment.lstrip().startswith('<div class="normscope fragment">')
     style = re.search(r"<style>(.*?)</style>", fragment, flags=re.DOTALL)[1]
     flat = re.sub(r"@media[^{]*\{", "", style)
     for selectors in re.findall(r"([^{}]+)\{", flat):
         assert all(".normscope" in selector for selector in selectors.split(",")), selectors
-
-
-def test_what_the_page_needs_lies_in_the_package():
-    folder = resources.files("normscope.report") / "templates"
-    names = {entry.name for entry in folder.iterdir()}
-    assert {"page.html", "fragment.html", "blocks.html", "style.css", "light.css", "dark.css", "page.js"} <= names
 
 
 def test_the_style_and_the_script_cannot_end_their_elements():

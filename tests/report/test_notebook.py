@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.core.markup import card
+from normscope.core.errors import card
 
 from .documents import HOSTILE
 

@@ -6,8 +6,7 @@ import xml.etree.ElementTree as tree
 import pytest
 
 from normscope.report.document import Chart, Series
-from normscope.report.drawing import scale, ticks
-from normscope.report.svg import chart_svg, hover_text
+from normscope.report.svg import chart_svg, hover_text, scale, ticks
 
 from .documents import HOSTILE, document
 
@@ -83,15 +82,8 @@ def test_everything_lies_inside_the_picture():
         picture = tree.fromstring(chart_svg(block))
         width, height = (float(side) for side in picture.get("viewBox").split()[2:])
         for node in picture.iter():
-            for name, most in (
-                ("x", width),
-                ("x1", width),
-                ("x2", width),
-                ("cx", width),
-                ("y", height),
-                ("cy", height),
-            ):
-                assert 0 <= float(node.get(name, "0")) <= most
+            assert all(0 <= float(node.get(name, "0")) <= width for name in ("x", "x1", "x2", "cx"))
+            assert all(0 <= float(node.get(name, "0")) <= height for name in ("y", "cy"))
 
 
 def test_every_place_says_its_figures():

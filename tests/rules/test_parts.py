@@ -15,8 +15,8 @@ from normscope.bounds.proofs.network_script import scripted
 from normscope.bounds.segments import segment
 from normscope.bounds.trial import shaken, try_example
 from normscope.bounds.unrolled import GraphSteps
-from normscope.core.archive import Archive
 from normscope.core.errors import NormscopeError
+from normscope.core.npz import Archive
 from normscope.graph.ir import Node, Ref, Unit
 from normscope.rules import registry
 from normscope.rules.effects import Elementwise, Linear

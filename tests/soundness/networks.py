@@ -39,12 +39,12 @@ class Network:
 class Function(nn.Module):
     """A function as a module."""
 
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, function: Callable[..., Tensor]) -> None:
         super().__init__()
         self.function = function
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.function(*inputs)
 
 
 class Residual(nn.Module):
@@ -188,19 +188,6 @@ def linear_network(seed: int) -> Network:
     """Draw a network without a nonlinearity: convolutions, eval-mode BatchNorm, skips, concatenation, averages."""
     with _drawing(seed):
         return _Builder(seed, linear=True).network()
-
-
-def convolution(seed: int) -> tuple[nn.Module, Shape]:
-    """Draw a convolution without bias, of any geometry, and its input shape."""
-    builder = _Builder(seed, linear=True)
-    with _drawing(seed):
-        while True:
-            shape = builder.draw.choice([builder._signal, builder._image])()
-            made = builder._convolution(shape, keep=False)
-            if made is not None and not hasattr(made[0], "parametrizations"):
-                builder.shake(made[0])
-                made[0].bias = None
-                return made[0], shape
 
 
 @contextmanager

@@ -8,6 +8,8 @@ import multiprocessing
 import os
 import platform
 import subprocess
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -16,7 +18,10 @@ from typing import Any
 import torch
 
 import normscope as ns
+from normscope.core.errors import SoundnessError
 
+Trial = tuple[int, list[str], Any]
+"""A seed, what its network is made of, and what came: an outcome, or a violation in words."""
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
@@ -44,6 +49,27 @@ def run_trials(trial: Callable[..., Any], *arguments: Iterable[Any]) -> Iterator
         yield from pool.map(trial, *arguments, chunksize=8)
 
 
+def attempt(seed: int, parts: Iterable[str], trial: Callable[[], Any]) -> Trial:
+    """Try one case; a violation comes back as its message."""
+    try:
+        return seed, sorted(set(parts)), trial()
+    except (SoundnessError, AssertionError) as error:
+        return seed, sorted(set(parts)), f"{type(error).__name__}: {error}"
+
+
+def count_trials(trials: list[Trial], *, base: int, began: float) -> dict[str, Any]:
+    """Return what every record of trials begins with."""
+    return {
+        "schema_version": 1,
+        "made": provenance(),
+        "seed_base": base,
+        "seconds": round(time.monotonic() - began),
+        "networks": len(trials),
+        "violations": {str(seed): outcome for seed, _, outcome in trials if isinstance(outcome, str)},
+        "networks_with": Counter(part for _, parts, _ in trials for part in parts),
+    }
+
+
 def write_result(name: str, result: dict[str, Any], page: str) -> None:
     """Write a result as data, and the page made from it, to `docs/results`."""
     RESULTS.mkdir(parents=True, exist_ok=True)
@@ -51,7 +77,16 @@ def write_result(name: str, result: dict[str, Any], page: str) -> None:
     (RESULTS / f"{name}.md").write_text(page)
 
 
-def table_of_parts(networks_with: dict[str, int]) -> list[str]:
-    """Return the lines of a table: how many networks have each part, the most frequent first."""
-    ranked = sorted(networks_with.items(), key=lambda item: (-item[1], item[0]))
-    return ["", "| with | networks |", "|---|---|", *(f"| {name} | {number} |" for name, number in ranked)]
+def page_of(result: dict[str, Any], title: str, written_by: str, counted: str, text: str, tables: list[str]) -> str:
+    """Return the page of a record of trials: what was done, what came, and what the networks were made of."""
+    ranked = sorted(result["networks_with"].items(), key=lambda item: (-item[1], item[0]))
+    lines = [f"# {title}", "", f"Written by {written_by}.", ""]
+    lines += [
+        f"{counted}, {len(result['violations'])} violations; {in_words(result['made'])}, "
+        f"seed base {result['seed_base']}, {result['seconds']} s.",
+        "",
+        text,
+        *tables,
+    ]
+    lines += ["", "| with | networks |", "|---|---|", *(f"| {name} | {number} |" for name, number in ranked)]
+    return "\n".join(lines) + "\n"

@@ -7,7 +7,6 @@ import math
 import os
 import random
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -31,13 +30,12 @@ from normscope.rules.registry import operators
 
 from .balls import ROUNDING, Case, Found, Gate, Mixed, case, try_ball
 from .networks import Function, Network, Residual
-from .provenance import in_words, provenance, run_trials, table_of_parts, write_result
+from .provenance import Trial, attempt, count_trials, page_of, run_trials, write_result
 
 Patch = pytest.MonkeyPatch
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize("seed", [5, 14, 28, 37])
 def test_no_attack_from_inside_gets_above_a_bound(seed: int, monkeypatch) -> None:
     """Two radii for every centre of a few networks; a thousand networks in `make test-slow`."""
@@ -55,22 +53,12 @@ def test_a_thousand_balls() -> None:
     count = int(os.environ.get("NORMSCOPE_BALLS", "1000"))
     base = int(os.environ.get("NORMSCOPE_SEED", random.SystemRandom().randrange(2**31)))
     began = time.monotonic()
-    found: dict[int, Found] = {}
-    drawn: dict[int, tuple[float, str]] = {}
-    violations: dict[int, str] = {}
-    seen: Counter[str] = Counter()
-    seeds = range(base, base + count)
-    for seed, parts, what, outcome in run_trials(tried, seeds):
-        seen.update(parts)
-        drawn[seed] = what
-        if isinstance(outcome, str):
-            violations[seed] = outcome
-        else:
-            found[seed] = outcome
-    write_results(found, drawn, violations, seen, base=base, seconds=time.monotonic() - began)
-    assert not violations
-    assert seen["attention"] > 0.05 * count
-    assert seen["train"] > 0.05 * count
+    trials = list(run_trials(tried, range(base, base + count)))
+    result = count_trials(trials, base=base, began=began) | summary(trials)
+    write_result("balls", result, page(result))
+    assert not result["violations"]
+    assert result["networks_with"]["attention"] > 0.05 * count
+    assert result["networks_with"]["train"] > 0.05 * count
 
 
 @pytest.mark.slow
@@ -87,51 +75,31 @@ def assert_met(found: Found) -> None:
     assert max(found.lower) > 0.0
 
 
-def tried(seed: int) -> tuple[int, set[str], tuple[float, str], Found | str]:
-    """Try one case; a violation comes back as its message."""
+def tried(seed: int) -> Trial:
+    """Try one case."""
     one = case(seed)
-    parts = {*one.network.parts, one.network.mode, one.effort}
-    if any("attention" in part for part in parts):
-        parts.add("attention")
-    try:
-        return seed, parts, (one.radius, one.effort), try_ball(one)
-    except (SoundnessError, AssertionError) as error:
-        return seed, parts, (one.radius, one.effort), f"{type(error).__name__}: {error}"
+    parts = [*one.network.parts, one.network.mode, one.effort]
+    parts += ["attention"] if any("attention" in part for part in parts) else []
+    return attempt(seed, parts, lambda: (one.radius, try_ball(one)))
 
 
-def write_results(
-    found: dict[int, Found],
-    drawn: dict[int, tuple[float, str]],
-    violations: dict[int, str],
-    seen: Counter[str],
-    *,
-    base: int,
-    seconds: float,
-) -> None:
-    """Write what came as data, and a page made from the data."""
+def summary(trials: list[Trial]) -> dict[str, Any]:
+    """Count what the trials saw."""
+    seen = [outcome for _, _, outcome in trials if not isinstance(outcome, str)]
+    sides = [(radius, upper, lower) for radius, found in seen for upper, lower in zip(found.upper, found.lower)]
     ratios: dict[str, list[float]] = {}
-    for seed, outcome in found.items():
-        decade = f"1e{math.floor(math.log10(drawn[seed][0]))}"
-        for upper, lower in zip(outcome.upper, outcome.lower):
-            if math.isfinite(upper) and lower > 0:
-                ratios.setdefault(decade, []).append(upper / lower)
-    result = {
-        "schema_version": 1,
-        "made": provenance(),
-        "seed_base": base,
-        "seconds": round(seconds),
-        "networks": len(drawn),
-        "balls": sum(len(outcome.upper) for outcome in found.values()),
-        "violations": {str(seed): text for seed, text in sorted(violations.items())},
-        "infinite_with_reason": sum(upper == math.inf for o in found.values() for upper in o.upper),
-        "not_attacked": sum(lower == 0 for o in found.values() for lower in o.lower),
+    for radius, upper, lower in sides:
+        if math.isfinite(upper) and lower > 0:
+            ratios.setdefault(f"1e{math.floor(math.log10(radius))}", []).append(upper / lower)
+    return {
+        "balls": len(sides),
+        "infinite_with_reason": sum(upper == math.inf for _, upper, _ in sides),
+        "not_attacked": sum(lower == 0 for _, _, lower in sides),
         "bound_over_attack": {
             decade: {"balls": len(values), "median": _at(values, 0.5), "nine_tenths": _at(values, 0.9)}
             for decade, values in sorted(ratios.items(), key=lambda item: float(item[0]))
         },
-        "networks_with": dict(sorted(seen.items(), key=lambda item: (-item[1], item[0]))),
     }
-    write_result("balls", result, page(result))
 
 
 def _at(values: list[float], share: float) -> float:
@@ -140,27 +108,20 @@ def _at(values: list[float], share: float) -> float:
 
 def page(result: dict[str, Any]) -> str:
     """The result as a short page."""
-    lines = [
-        "# Random balls against their bounds",
-        "",
-        "Written by `make test-slow` (`tests/soundness/test_balls.py`) from `balls.json`.",
-        "",
-        f"{result['networks']} random networks and radii, {result['balls']} balls, {len(result['violations'])} "
-        f"violations; {in_words(result['made'])}, seed base {result['seed_base']}, {result['seconds']} s.",
-        "",
+    text = (
         "Every bound was compared with pairs of inputs inside its ball: from the package's own ascent and from dense "
         "Jacobians of the model at points of the ball. Every value on the way was compared with its limits and with "
         "how fast it may move, and every nonlinear step with its centre map. "
-        f"{result['infinite_with_reason']} balls have no finite bound, and the result says why.",
-        "",
-        "| radius | balls | bound over attack, median | nine in ten below |",
-        "|---|---|---|---|",
-    ]
+        f"{result['infinite_with_reason']} balls have no finite bound, and the result says why."
+    )
+    tables = ["", "| radius | balls | bound over attack, median | nine in ten below |", "|---|---|---|---|"]
     for decade, row in result["bound_over_attack"].items():
-        lines.append(
+        tables.append(
             f"| {float(decade):g} to {10 * float(decade):g} | {row['balls']} | {row['median']} | {row['nine_tenths']} |"
         )
-    return "\n".join([*lines, *table_of_parts(result["networks_with"])]) + "\n"
+    written_by = "`make test-slow` (`tests/soundness/test_balls.py`) from `balls.json`"
+    counted = f"{result['networks']} random networks and radii, {result['balls']} balls"
+    return page_of(result, "Random balls against their bounds", written_by, counted, text, tables)
 
 
 @pytest.mark.slow

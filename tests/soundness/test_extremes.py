@@ -15,10 +15,8 @@ import normscope as ns
 from normscope.bounds import evaluation
 from normscope.bounds.captured import Captured
 from normscope.bounds.evaluation import CARRIED, Confirmer, Values
-from normscope.core.bracket import Evidence
 from normscope.core.errors import SoundnessError
-from normscope.core.log10 import ceiling10, log10, norm, product_above
-from normscope.core.rounding import Upper
+from normscope.core.log10 import norm
 from normscope.rules import arithmetic, ranges
 from normscope.rules.local import entry_sets
 
@@ -49,9 +47,7 @@ def summed(factor: float, last: tuple[float, ...] = (1.0, 2.0, -3.0)) -> nn.Sequ
 
 class TestCancelling:
     @pytest.mark.slow
-    @pytest.mark.parametrize(
-        "factor", [3.0, *(pytest.param(f, marks=pytest.mark.slow) for f in (1.0, 1e2, 300.0, 1e3, 1e8))]
-    )
+    @pytest.mark.parametrize("factor", [1.0, 3.0, 1e2, 300.0, 1e3, 1e8])
     def test_the_zero_function_has_no_lower_side(self, factor: float) -> None:
         model = summed(factor)
         assert ns.lipschitz(model, torch.ones(2, 1), max_seconds=1.0).log10_lower == -math.inf
@@ -67,11 +63,9 @@ class TestCancelling:
         found = ns.lipschitz(summed(1e8), torch.ones(1, 1), scope="ball", radius=0.0)
         assert found.log10_lower == -math.inf
 
-    @pytest.mark.one_in(6)
-    @pytest.mark.parametrize("power", [7, pytest.param(330, marks=pytest.mark.slow)])
-    @pytest.mark.parametrize("name", list(CANCELLING))
-    def test_other_networks(self, name: str, power: int) -> None:
-        case = cancelling_case(name, power, "ball" if power == 7 else "fast")
+    @pytest.mark.parametrize("name", ["linear, relu", "attention"])
+    def test_other_networks(self, name: str) -> None:
+        case = cancelling_case(name, 7, "ball")
         assert case.wrong is None, case
 
     @pytest.mark.one_in(2)
@@ -168,6 +162,14 @@ class TestScales:
         found = ns.lipschitz(Applied(function).eval(), torch.zeros(2, 2, dtype=torch.float64), max_seconds=1.0)
         assert found.log10_upper >= 3.0
 
+    @pytest.mark.parametrize("bent", [torch.relu, lambda x: x], ids=["relu", "linear"])
+    def test_values_that_fall_below_all_floats_are_not_bounded_over_balls(self, bent: Callable) -> None:
+        def there_and_back(x: torch.Tensor) -> torch.Tensor:
+            return torch.cat([0 * x + 1.0, bent(x * 1e-200) * 1e-200 / 1e-200 / 1e-200], 1)
+
+        batch = torch.tensor([[0.5], [0.9]], dtype=torch.float64)
+        assert ns.lipschitz(Applied(there_and_back).eval(), batch, scope="ball", radius=0.1).upper >= 1.0
+
     @pytest.mark.slow
     @pytest.mark.parametrize("scope", ["global", "ball"])
     @pytest.mark.parametrize("s", SCALES)
@@ -195,20 +197,6 @@ class TestRadii:
 
 
 class TestNumbers:
-    def test_nan_is_never_a_bound(self) -> None:
-        for wrong in (
-            lambda: Upper(math.nan, Evidence.NUMERICAL), lambda: ceiling10(math.nan),
-            lambda: product_above(1.0, math.nan), lambda: log10(math.nan),
-        ):  # fmt: skip
-            with pytest.raises(ValueError, match=r"nan|NaN"):
-                wrong()
-
-    def test_what_is_not_zero_never_becomes_zero(self) -> None:
-        assert product_above(1e-200, 1e-200) > 0
-        assert ceiling10(-400.0) > 0
-        assert product_above(0.0, 1e300) == ceiling10(-math.inf) == 0.0
-        assert product_above(1e200, 1e200) == product_above(0.0, math.inf) == math.inf
-
     @pytest.mark.parametrize("scale", [1e-320, 1e-200, 1.0, 1e200, 1e307])
     def test_norms_of_any_scale(self, scale: float) -> None:
         x = torch.tensor([[3.0, 4.0], [0.0, 0.0]], dtype=torch.float64) * scale

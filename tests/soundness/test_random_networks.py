@@ -7,6 +7,7 @@ import os
 import random
 import time
 from collections import Counter
+from typing import Any
 
 import hypothesis
 import pytest
@@ -16,13 +17,12 @@ from torch import nn
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.core.errors import SoundnessError
 from normscope.rules.registry import operators
 
 from .attacker import secant, strongest
-from .networks import ACTIVATIONS, Concatenated, Function, convolution, linear_network, network
-from .provenance import in_words, provenance, run_trials, table_of_parts, write_result
-from .trials import Outcome, on_torus, try_convolution, try_exactness, try_network
+from .networks import ACTIVATIONS, Concatenated, Function, linear_network, network
+from .provenance import Trial, attempt, count_trials, page_of, run_trials, write_result
+from .trials import Outcome, try_exactness, try_network
 
 SEEDS = st.integers(0, 2**32 - 1)
 PHASES = (hypothesis.Phase.explicit, hypothesis.Phase.generate)  # a smaller seed is not a smaller network
@@ -53,77 +53,51 @@ def test_two_thousand_networks() -> None:
         drawn[seed] = None
 
     draw()
-    outcomes: dict[int, Outcome] = {}
-    violations: dict[int, str] = {}
-    seen: Counter[str] = Counter()
-    for seed, parts, outcome in run_trials(tried, drawn):
-        seen.update(parts)
-        if isinstance(outcome, str):
-            violations[seed] = outcome
-        else:
-            outcomes[seed] = outcome
-    missing = set(ACTIVATIONS) - set(seen)
-    write_results(outcomes, violations, seen, base=base, seconds=time.monotonic() - began)
-    assert not violations
-    assert not missing, f"never drawn: {missing}"
-    assert len(outcomes) >= 0.95 * count
-
-
-def tried(seed: int) -> tuple[int, set[str], Outcome | str]:
-    """Try one network; a violation comes back as its message."""
-    drawn = network(seed)
-    parts = {*drawn.parts, drawn.mode, str(drawn.batch.dtype).removeprefix("torch.")}
-    try:
-        return seed, parts, try_network(drawn)
-    except (SoundnessError, AssertionError) as error:
-        return seed, parts, f"{type(error).__name__}: {error}"
-
-
-def write_results(
-    outcomes: dict[int, Outcome], violations: dict[int, str], seen: Counter[str], *, base: int, seconds: float
-) -> None:
-    """Write what came as data, and a page made from the data."""
-    gaps = [o.upper - o.lower for o in outcomes.values() if math.isfinite(o.upper) and math.isfinite(o.lower)]
-    histogram = Counter(min(math.floor(2 * gap) / 2, 10.0) for gap in gaps)
-    result = {
-        "schema_version": 1,
-        "made": provenance(),
-        "seed_base": base,
-        "seconds": round(seconds),
-        "networks": len(outcomes) + len(violations),
-        "violations": {str(seed): text for seed, text in sorted(violations.items())},
-        "infinite_with_reason": sum(o.upper == math.inf for o in outcomes.values()),
-        "constant_zero": sum(o.upper == -math.inf for o in outcomes.values()),
-        "not_attacked": sum(math.isfinite(o.upper) and o.lower == -math.inf for o in outcomes.values()),
-        "log10_gap_histogram": {f"{low:g}": histogram[low] for low in sorted(histogram)},
-        "networks_with": dict(sorted(seen.items(), key=lambda item: (-item[1], item[0]))),
-    }
+    trials = list(run_trials(tried, drawn))
+    result = count_trials(trials, base=base, began=began) | summary(trials)
     write_result("soundness", result, page(result))
+    assert not result["violations"]
+    missing = set(ACTIVATIONS) - set(result["networks_with"])
+    assert not missing, f"never drawn: {missing}"
+    assert len(trials) >= 0.95 * count
 
 
-def page(result: dict) -> str:
+def tried(seed: int) -> Trial:
+    """Try one network."""
+    drawn = network(seed)
+    parts = (*drawn.parts, drawn.mode, str(drawn.batch.dtype).removeprefix("torch."))
+    return attempt(seed, parts, lambda: try_network(drawn))
+
+
+def summary(trials: list[Trial]) -> dict[str, Any]:
+    """Count what the trials saw."""
+    outcomes = [outcome for _, _, outcome in trials if isinstance(outcome, Outcome)]
+    gaps = [one.upper - one.lower for one in outcomes if math.isfinite(one.upper) and math.isfinite(one.lower)]
+    histogram = Counter(min(math.floor(2 * gap) / 2, 10.0) for gap in gaps)
+    return {
+        "infinite_with_reason": sum(one.upper == math.inf for one in outcomes),
+        "constant_zero": sum(one.upper == -math.inf for one in outcomes),
+        "not_attacked": sum(math.isfinite(one.upper) and one.lower == -math.inf for one in outcomes),
+        "log10_gap_histogram": {f"{low:g}": histogram[low] for low in sorted(histogram)},
+    }
+
+
+def page(result: dict[str, Any]) -> str:
     """The result as a short page."""
-    lines = [
-        "# Random networks against their bounds",
-        "",
-        "Written by `make test-slow` (`tests/soundness/test_random_networks.py`) from `soundness.json`.",
-        "",
-        f"{result['networks']} networks, {len(result['violations'])} violations; {in_words(result['made'])}, "
-        f"seed base {result['seed_base']}, {result['seconds']} s.",
-        "",
+    text = (
         "Every bound that claims to hold was compared with the package's own attack and with one that does not use the "
         "package (dense Jacobians of the model in float64, confirmed as pairs of inputs); the captured graph was "
         "compared with the model. "
-        f"{result['infinite_with_reason']} networks have no finite bound, and the result says why.",
-        "",
-        "| log10 of best bound over best attack | networks |",
-        "|---|---|",
-    ]
+        f"{result['infinite_with_reason']} networks have no finite bound, and the result says why."
+    )
+    tables = ["", "| log10 of best bound over best attack | networks |", "|---|---|"]
     for low, number in result["log10_gap_histogram"].items():
-        lines.append(
+        tables.append(
             f"| {low} to {float(low) + 0.5:g} | {number} |" if float(low) < 10 else f"| {low} and more | {number} |"
         )
-    return "\n".join([*lines, *table_of_parts(result["networks_with"])]) + "\n"
+    written_by = "`make test-slow` (`tests/soundness/test_random_networks.py`) from `soundness.json`"
+    counted = f"{result['networks']} networks"
+    return page_of(result, "Random networks against their bounds", written_by, counted, text, tables)
 
 
 @pytest.mark.slow
@@ -140,19 +114,8 @@ def test_every_activation_of_the_registry_is_drawn() -> None:
     assert promised - met <= same
 
 
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("written_out", [True, False])
-def test_convolutions_against_the_dense_operator(written_out: bool, monkeypatch) -> None:
-    """Small convolutions are written out; the same ones on a torus, as large ones are bounded."""
-    if not written_out:
-        on_torus(monkeypatch)
-    ratios = [try_convolution(*convolution(seed)) for seed in range(40)]
-    assert max(ratios) < (1.001 if written_out else 4.0)
-
-
 class TestExactness:
     @pytest.mark.slow
-    @pytest.mark.one_in(1000)
     @pytest.mark.parametrize("seed", range(8))
     def test_linear_networks_within_one_percent(self, seed: int) -> None:
         try_exactness(linear_network(seed))
@@ -161,36 +124,18 @@ class TestExactness:
     @pytest.mark.parametrize(
         "model",
         [
-            nn.Identity(),
             nn.Sequential(nn.Flatten(), nn.Unflatten(1, (3, 4)), nn.Dropout(0.5)),
-            Function(lambda x: x.permute(0, 2, 1).flip(1)),
-            Function(
-                lambda x: (
-                    x.roll(1, 2).transpose(1, 2).reshape(x.shape[0], 12)[:, [3, 7, 0, 11, 5, 1, 2, 4, 10, 9, 8, 6]]
-                )
-            ),
+            Function(lambda x: x.permute(0, 2, 1).flip(1).roll(1, 2).reshape(len(x), 12)[:, torch.arange(12) * 5 % 12]),
             Function(lambda x: torch.cat(x.chunk(3, 1)[::-1], 1)),
             Function(lambda x: -x.detach()),
-            nn.PixelShuffle(1),
         ],
-        ids=["identity", "reshapes", "permute and flip", "shuffle", "chunks", "negative", "pixels"],
+        ids=["reshapes", "shuffle", "chunks", "negative"],
     )
     def test_permutations_are_exactly_one(self, model: nn.Module) -> None:
         bracket = ns.lipschitz(model.eval(), torch.randn(2, 3, 4), max_seconds=1)
         assert 0.0 <= bracket.log10_upper < 1e-12
         assert bracket.lower == pytest.approx(1.0, abs=1e-6)
         assert bracket.lower <= 1.0
-
-    def test_an_orthogonal_network_is_one(self) -> None:
-        torch.manual_seed(0)
-        layers = []
-        for _ in range(3):
-            layer = nn.Linear(6, 6)
-            nn.init.orthogonal_(layer.weight)
-            layers.append(layer)
-        assert ns.lipschitz(nn.Sequential(*layers).eval(), torch.randn(2, 6), max_seconds=1).upper == pytest.approx(
-            1, abs=1e-5
-        )
 
 
 class TestAttacker:

@@ -13,14 +13,7 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.core.errors import InputError, RandomOperatorError
 
-
-class Function(nn.Module):
-    def __init__(self, function) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        return self.function(*inputs)
+from .networks import Function
 
 
 def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

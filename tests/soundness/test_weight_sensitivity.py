@@ -271,16 +271,8 @@ def test_the_planted_bug_of_forgotten_chains_is_caught(monkeypatch):
     assert violations(model, batch, result) != []
 
 
-def test_a_random_network():
-    seed = 24
-    drawn = network(seed)
-    result = weight_sensitivity(drawn.model, drawn.batch, on_missing="inf", max_seconds=5)
-    assert violations(drawn.model, drawn.batch, result, seed=seed) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1000, 1120))
-def test_many_random_networks(seed):
+@pytest.mark.parametrize("seed", [24, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1000, 1120))])
+def test_random_networks(seed):
     drawn = network(seed)
     result = weight_sensitivity(drawn.model, drawn.batch, on_missing="inf", max_seconds=20)
     assert violations(drawn.model, drawn.batch, result, seed=seed, samples=3) == []

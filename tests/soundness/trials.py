@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from unittest import mock
 
-import pytest
 import torch
 from torch import Tensor, nn
 
-import normscope as ns
 from normscope.bounds import rungs as engine
 from normscope.bounds.captured import Captured
 from normscope.bounds.ellipsoids.optimised import optimise
@@ -19,7 +17,6 @@ from normscope.bounds.lower import lower_bound
 from normscope.bounds.rungs import upper_sides
 from normscope.core.budget import Budget
 from normscope.core.errors import SoundnessError
-from normscope.linalg import conv_norm
 from normscope.rules import ranges
 from normscope.rules.effects import UNKNOWN
 
@@ -122,28 +119,3 @@ def matrix_of(model: nn.Module, shape: tuple[int, ...]) -> Tensor:
     with torch.no_grad():
         offset = function(torch.zeros(size, dtype=torch.float64))
         return torch.stack([function(row) - offset for row in torch.eye(size, dtype=torch.float64)], dim=1)
-
-
-def on_torus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bound small convolutions as large ones are, without writing them out."""
-    monkeypatch.setattr(conv_norm, "_FAST", 0.0)
-    monkeypatch.setattr(conv_norm, "_AFFORDABLE", 0.0)
-
-
-def try_convolution(layer: nn.Module, shape: tuple[int, ...]) -> float:
-    """Compare the bracket of a convolution's norm with a dense SVD; return upper over truth.
-
-    Raises:
-        SoundnessError: the upper side is below the truth, or the lower side above it.
-    """
-    bracket = ns.spectral_norm(layer, shape)
-    size = math.prod(shape)
-    with torch.no_grad():
-        rows = torch.eye(size, dtype=torch.float64).reshape(size, *shape)
-        matrix = double_twin(layer)(rows).reshape(size, -1)
-    sigma = float(torch.linalg.matrix_norm(matrix, 2))
-    if not bracket.lower * (1 - 1e-9) <= sigma <= bracket.upper * (1 + 1e-9):
-        raise SoundnessError(
-            f"{layer} at {shape}: [{bracket.lower}, {bracket.upper}] misses {sigma} ({bracket.method})"
-        )
-    return bracket.upper / sigma if sigma else 1.0

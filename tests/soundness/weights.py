@@ -19,13 +19,13 @@ SCALES = (0.0, 1e-2, 1.0, 30.0, -1e-3)
 class Weight:
     """One parameter of a model as the only variable, in float64, at fixed data."""
 
-    def __init__(self, model: nn.Module, name: str, batch: Tensor) -> None:
+    def __init__(self, model: nn.Module, name: str, batch: Tensor | dict[str, Tensor]) -> None:
         self.model = copy.deepcopy(model).double()
         for module in self.model.modules():
             if drops(module):
                 module.eval()
-        self.name, self.batch = name, batch.double()
-        self.present = dict(self.model.named_parameters())[name].detach().clone()
+        self.name, self.batch = name, batch.double() if isinstance(batch, Tensor) else batch
+        self.present = dict(self.model.named_parameters(remove_duplicate=False))[name].detach().clone()
         self.buffers = {key: value.clone() for key, value in self.model.named_buffers()}
 
     def __call__(self, weight: Tensor) -> Tensor:

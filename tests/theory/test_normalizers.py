@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-import normscope as ns
 from normscope.core.bracket import Evidence
 from normscope.theory import normalizers as nz
 
@@ -52,19 +51,6 @@ def test_layer_norm_jacobian(n, scale):
     assert torch.allclose(nz.layer_norm_jacobian(x, gamma, EPS), jacobian(module, x), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("n", [2, 3, 10, 100])
-def test_lemma_23_holds_to_rounding(n):
-    """Claim 7: the printed Jacobian, written out as printed."""
-    x = normal(n) * 3 + 1
-    centring = torch.eye(n, dtype=torch.float64) - 1.0 / n
-    y = centring @ x
-    s = (x.var(correction=0) + EPS).sqrt()
-    printed = (torch.eye(n, dtype=torch.float64) - torch.outer(y, y) / (y @ y + n * EPS)) @ centring / s
-    truth = jacobian(lambda x: nn.functional.layer_norm(x, (n,), eps=EPS), x)
-    assert (printed - truth).abs().max() < 1e-13
-    assert (nz.layer_norm_jacobian(x, None, EPS) - truth).abs().max() < 1e-13
-
-
 def test_batch_norm_eval():
     gamma, variance = normal(5, seed=1), normal(5).square()
     module = with_gamma(nn.BatchNorm1d(5, eps=EPS), gamma).eval()
@@ -95,7 +81,6 @@ def test_centred_gain_is_tight_and_never_below(values):
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("n", [2, 3, 50, 700])
 @pytest.mark.parametrize("exponent", [-140, 0, 140])
 def test_centred_gain_in_all_sizes(n, exponent):
@@ -111,18 +96,6 @@ def test_centred_gain_is_proven():
         gamma[n // 2] = 1.0
         bound = Fraction(nz.centred_gain(gamma)) ** 2
         assert Fraction(n - 1, n) <= bound <= Fraction(n - 1, n) * (1 + Fraction(1, 10**13))
-
-
-@pytest.mark.parametrize(
-    "layer",
-    [nn.LayerNorm(6, EPS), nn.LayerNorm(2, EPS), nn.RMSNorm(6, EPS), nn.RMSNorm(1, EPS), nn.GroupNorm(2, 6, EPS)],
-    ids=["layer", "layer of two", "rms", "rms of one", "group"],
-)
-def test_the_constant_of_a_layer_at_a_point_is_the_norm_of_its_jacobian(layer):
-    x = normal(1, layer.weight.numel(), seed=8)
-    layer = with_gamma(layer, normal(*layer.weight.shape, seed=7))
-    found, truth = ns.lipschitz(layer, x, scope="point"), size(jacobian(layer, x))
-    assert found.lower * (1 - 1e-9) <= truth <= found.upper * (1 + 1e-9)
 
 
 # --- global constants -------------------------------------------------------------------------------------------------

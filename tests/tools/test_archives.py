@@ -46,7 +46,6 @@ def refusals(path: Path) -> tuple[str | None, str | None]:
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize("harm", HOSTILE, ids=lambda harm: harm.__name__)
 def test_both_readers_refuse(harm, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -57,7 +56,6 @@ def test_both_readers_refuse(harm, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("make", HARMLESS, ids=lambda make: make.__name__)
 def test_both_readers_read(make, tmp_path):
     assert refusals(make(tmp_path / "plain.npz")) == (None, None)
@@ -80,7 +78,6 @@ def test_the_limits_are_the_same():
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(12)
 @pytest.mark.parametrize("read", [lambda path: npz.read_arrays(path, DTYPES), lambda path: reading.unpack(str(path))])
 @pytest.mark.parametrize(
     "harm",

@@ -16,8 +16,6 @@ from normscope.bounds.proofs.proof import Multipliers, Proof
 from ..soundness.networks import network
 from .proofs import arithmetic, bracket_of, checker, closed_form, drawn, only, proving, seeded
 
-SEEDS = [*range(5), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 200))]
-
 
 def halved(bracket):
     """Claim half of what a pair of inputs is known to attain, and do not show the pair."""
@@ -25,8 +23,7 @@ def halved(bracket):
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(1000)
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", range(200))
 def test_half_of_what_is_attained_is_never_verified(seed, tmp_path):
     random = network(seed)
     work = Captured.of(random.model, random.batch, mode=random.mode)
@@ -102,16 +99,7 @@ def moved_no_faster(work: Captured, path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_value_moves_faster_than_its_constant(work, tmp_path):
-    moved_no_faster(work, tmp_path / "proof.npz")
-    layers = [nn.Conv1d(1, 3, 3), nn.MaxPool1d(2), nn.Flatten(), nn.LayerNorm(12, eps=0.01), nn.ReLU()]
-    model = seeded(lambda: nn.Sequential(*layers, nn.Linear(12, 2)))
-    moved_no_faster(Captured.of(model, drawn(1, 1, 10)), tmp_path / "proof.npz")
-
-
-@pytest.mark.slow
-@pytest.mark.one_in(6)
-@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(n, marks=pytest.mark.slow) for n in range(6, 150))])
+@pytest.mark.parametrize("seed", range(150))
 def test_no_value_of_random_networks_moves_faster_than_its_constant(seed, tmp_path):
     random = network(seed)
     moved_no_faster(Captured.of(random.model, random.batch, mode=random.mode), tmp_path / "proof.npz")

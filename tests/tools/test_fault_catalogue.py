@@ -15,157 +15,50 @@ finally:
     sys.path.remove(str(ROOT))
 
 FAULTS, HEALTHY = ([entry for half in checks.HALVES.values() for entry in half[kind]] for kind in (0, 1))
-# Advice as somebody might word it; each sentence gives one remedy.
+# Advice as somebody might word it.
 ADVICE = {
-    "scale-inputs": [
-        "Standardise the inputs to mean 0 and standard deviation 1.",
-        "Normalize each column before training.",
-        "Divide the pixels by 255.",
-        "Scale the features to a common range, for instance with StandardScaler.",
-        "Bring column 6 to the scale of the others.",
-    ],
-    "clean-data": [
-        "Remove or impute the missing values.",
-        "Replace NaN by the mean of its column.",
-        "Clean the data first: 3 rows hold NaN.",
-    ],
-    "check-data": [
-        "Check the data loader: every sample is the same.",
-        "Look at the images that the pipeline returns.",
-        "Inspect the preprocessing.",
-    ],
-    "remove-final-activation": [
-        "Remove the softmax: the loss applies it itself.",
-        "Pass the logits to the loss.",
-        "Return raw scores from the model.",
-        "Leave out the last ReLU.",
-        "Let the last layer be linear.",
-    ],
-    "change-loss": [
-        "Use BCEWithLogitsLoss.",
-        "Train with cross entropy.",
-        "Choose a loss for classification.",
-        "Switch to nn.NLLLoss.",
-    ],
-    "change-output-activation": [
-        "Use LogSoftmax at the output.",
-        "Replace the softmax by a sigmoid.",
-        "Apply log_softmax in place of softmax.",
-    ],
-    "more-outputs": [
-        "Give the model one output per class.",
-        "Let the last layer have two outputs.",
-        "Let the head have as many units as there are classes.",
-    ],
-    "scale-outputs": ["Divide the cosines by a temperature.", "Multiply the similarities by a learned factor."],
-    "scale-targets": [
-        "Standardise the targets.",
-        "Divide the labels by their standard deviation.",
-        "Predict the logarithm of the target.",
-    ],
-    "fix-targets": [
-        "Map the labels to -1 and 1.",
-        "Bring the targets into the range of the output.",
-        "Labels must lie between 0 and 1.",
-        "Convert the masks to targets of 0 and 1.",
-    ],
-    "match-shapes": [
-        "Squeeze the output so that both have the same shape.",
-        "Call targets.unsqueeze(1).",
-        "Give outputs and targets the same shape.",
-    ],
-    "balance-classes": [
-        "Weight the classes in the loss.",
-        "Use a WeightedRandomSampler, or oversample the rare class.",
-        "Pass class weights.",
-    ],
-    "check-labels": ["Check the labels.", "Shuffle the data set.", "Look at how the labels were read."],
-    "initialise": [
-        "Initialise `fc2` with Kaiming's scheme.",
-        "Reinitialize the layer.",
-        "Draw the weights at random to break the symmetry.",
-        "Use an orthogonal initialization.",
-    ],
-    "rescale-layer": [
-        "Rescale the weights of `conv3`.",
-        "Divide the weight by 100.",
-        "Shrink the embedding to a standard deviation of 0.02.",
-    ],
-    "change-activation": [
-        "Replace the sigmoid by ReLU.",
-        "Use a non-saturating activation such as GELU.",
-        "Try LeakyReLU.",
-    ],
-    "add-activation": [
-        "Put a ReLU between the two layers.",
-        "Add an activation after `0`.",
-        "Insert a nonlinearity between them.",
-    ],
-    "add-normalizer": [
-        "Add LayerNorm.",
-        "Insert a normalization layer before each block.",
-        "Put BatchNorm after `conv1`.",
-    ],
-    "add-skip": ["Add skip connections.", "Give the blocks residual connections."],
-    "scale-branch": ["Scale the residual branch by 0.1.", "Multiply each branch by 1/sqrt(depth).", "Use LayerScale."],
-    "lower-learning-rate": ["Lower the learning rate.", "Use a smaller step size.", "Begin with a warmup."],
-    "clip-gradients": ["Clip the gradient norm.", "Use gradient clipping."],
-    "restore-weights": ["Go back to an earlier checkpoint.", "Reload the weights.", "Retrain the model."],
-    "lower-weight-decay": ["Lower the weight decay.", "Use less weight decay."],
-    "reset-bias": ["Set the bias to zero.", "Raise the bias of `conv2`.", "Reset the biases."],
-    "lower-dropout": ["Lower the dropout rate.", "Use a dropout of 0.1.", "Reduce p of the dropout layer."],
-    "keep-gradient": [
-        "Remove the detach().",
-        "Take away torch.no_grad around the encoder.",
-        "Use a straight-through estimator.",
-        "Replace the argmax by something differentiable.",
-    ],
-    "use-parameter": [
-        "Use it in forward or remove it.",
-        "Call the layer in forward, or delete it.",
-        "Delete the module if it is not needed.",
-    ],
-    "unfreeze": ["Set requires_grad to True.", "Unfreeze the layer."],
-    "fix-axis": [
-        "Average over the axes of the places.",
-        "Set batch_first=True.",
-        "Use dim=1.",
-        "Flatten from dimension 1 on.",
-    ],
-    "restore-condition": [
-        "The time embedding is multiplied by zero; remove the factor.",
-        "Let the condition enter with a factor of 1.",
-        "Check the scale of the time embedding.",
-    ],
-    "guard-domain": [
-        "Add a small constant inside the logarithm.",
-        "Clamp the argument before the division.",
-        "Use torch.log1p.",
-        "Add eps under the root.",
-    ],
-    "raise-precision": ["Compute it in float32.", "Use bfloat16.", "Use a GradScaler."],
-    "larger-batch": ["Use a batch of 32 or more.", "Use larger batches.", "Raise the batch size."],
-    "replace-normalizer": [
-        "Use GroupNorm instead.",
-        "Replace BatchNorm by LayerNorm.",
-        "Remove the normalizer before the pooling.",
-    ],
-    "refresh-statistics": [
-        "Recompute the running statistics.",
-        "Load the buffers too.",
-        "Run a few batches in train mode.",
-        "Let the running mean and variance be estimated anew.",
-    ],
-    "lower-eps": ["Use a smaller eps.", "Lower eps to 1e-5.", "Set eps to its default."],
-    "switch-mode": ["Call model.train() before training.", "Put the whole model into eval mode."],
-    "scale-attention": [
-        "Divide the scores by the square root of the head's width.",
-        "Normalise queries and keys (QK-norm).",
-        "Scale the attention logits by 1/sqrt(d).",
-    ],
-    "fix-mask": ["Invert the mask.", "Check attn_mask: True means visible."],
-    "gated-recurrence": ["Use an LSTM or a GRU.", "Bring the spectral radius to 1."],
-    "forget-bias": ["Set the bias of the forget gate to 1.", "Start with a forget bias of 1."],
+    "scale-inputs": "Standardise the inputs to mean 0 and standard deviation 1.",
+    "clean-data": "Remove or impute the missing values.",
+    "check-data": "Check the data loader: every sample is the same.",
+    "remove-final-activation": "Remove the softmax: the loss applies it itself.",
+    "change-loss": "Use BCEWithLogitsLoss.",
+    "change-output-activation": "Use LogSoftmax at the output.",
+    "more-outputs": "Give the model one output per class.",
+    "scale-outputs": "Divide the cosines by a temperature.",
+    "scale-targets": "Standardise the targets.",
+    "fix-targets": "Map the labels to -1 and 1.",
+    "match-shapes": "Squeeze the output so that both have the same shape.",
+    "balance-classes": "Weight the classes in the loss.",
+    "check-labels": "Check the labels.",
+    "initialise": "Initialise `fc2` with Kaiming's scheme.",
+    "rescale-layer": "Rescale the weights of `conv3`.",
+    "change-activation": "Replace the sigmoid by ReLU.",
+    "add-activation": "Put a ReLU between the two layers.",
+    "add-normalizer": "Add LayerNorm.",
+    "add-skip": "Add skip connections.",
+    "scale-branch": "Scale the residual branch by 0.1.",
+    "lower-learning-rate": "Lower the learning rate.",
+    "clip-gradients": "Clip the gradient norm.",
+    "restore-weights": "Go back to an earlier checkpoint.",
+    "lower-weight-decay": "Lower the weight decay.",
+    "reset-bias": "Set the bias to zero.",
+    "lower-dropout": "Lower the dropout rate.",
+    "keep-gradient": "Remove the detach().",
+    "use-parameter": "Use it in forward or remove it.",
+    "unfreeze": "Set requires_grad to True.",
+    "fix-axis": "Average over the axes of the places.",
+    "restore-condition": "The time embedding is multiplied by zero; remove the factor.",
+    "guard-domain": "Add a small constant inside the logarithm.",
+    "raise-precision": "Compute it in float32.",
+    "larger-batch": "Use a batch of 32 or more.",
+    "replace-normalizer": "Use GroupNorm instead.",
+    "refresh-statistics": "Recompute the running statistics.",
+    "lower-eps": "Use a smaller eps.",
+    "switch-mode": "Call model.train() before training.",
+    "scale-attention": "Divide the scores by the square root of the head's width.",
+    "fix-mask": "Invert the mask.",
+    "gated-recurrence": "Use an LSTM or a GRU.",
+    "forget-bias": "Set the bias of the forget gate to 1.",
 }
 # Where one wording gives two remedies, both may match.
 NEIGHBOURS = {
@@ -189,12 +82,11 @@ NEIGHBOURS = {
 def test_patterns_tell_remedies_apart():
     assert ADVICE.keys() == checks.REMEDIES.keys()
     wrong = []
-    for key, sentences in ADVICE.items():
-        for sentence in sentences:
-            matches = {name for name, pattern in checks.REMEDIES.items() if pattern.search(sentence)}
-            others = {name for name in matches - {key} if frozenset({name, key}) not in NEIGHBOURS}
-            if key not in matches or others:
-                wrong.append((key, sentence, matches))
+    for key, sentence in ADVICE.items():
+        matches = {name for name, pattern in checks.REMEDIES.items() if pattern.search(sentence)}
+        others = {name for name in matches - {key} if frozenset({name, key}) not in NEIGHBOURS}
+        if key not in matches or others:
+            wrong.append((key, sentence, matches))
     assert not wrong
 
 

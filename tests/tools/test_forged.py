@@ -51,15 +51,6 @@ def test_matrices_of_any_size(size):
     exactly(file, math.log10(norm(matrix)) + math.log10(size))
 
 
-@pytest.mark.parametrize("scale", [TINIEST, 1e-320, 2.3e-308])
-def test_subnormal_numbers(scale):
-    file = Forger((2,))
-    file.dense("y", [[scale, 0], [0, scale]])
-    log10 = math.log10(scale)
-    never(file, log10 - 0.05)
-    assert file.upper(log10 + 12.0).told() == VERIFIED
-
-
 def scaled(scales, kind):
     """Layers that multiply by these numbers, one after the other."""
     file = Forger((1, 3))
@@ -143,7 +134,7 @@ def test_constants_whose_squares_underflow():
     exactly(file, 160.0)
 
 
-@pytest.mark.parametrize("multiplier", [0.0, TINIEST, 1e-300, 1e-3, 1.0, 1e3, 1e300])
+@pytest.mark.parametrize("multiplier", [-1.0, -1e-3, 0.0, TINIEST, 1e-300, 1e-3, 1.0, 1e3, 1e300])
 def test_multipliers_of_any_size_prove_nothing_false(multiplier):
     first, second = drawn(3, 2, seed=1), drawn(2, 3, seed=2)
     file = two_layers(first, second)
@@ -151,6 +142,7 @@ def test_multipliers_of_any_size_prove_nothing_false(multiplier):
     for scale in (1e-300, 1e-3, 1.0 / (true * (1 - 1e-5)), 1e3, 1e300):
         step = file.certificate({"x0": 1.0}, scale, multipliers={"u": multiplier})
         never(file, math.log10(true * (1 - 2e-6)), [step])
+        assert multiplier >= 0.0 or file.told() == "REFUSED"
 
 
 def test_slopes_narrower_than_true_are_ignored():
@@ -508,18 +500,6 @@ def test_numbers_that_are_none_are_refused(value, where):
     assert file.told() == "REFUSED"
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_convolutions_of_any_size(size):
-    weight = drawn(2, 2, 3)
-    for sizes, about in (([5], {}), ([4], {"left": 1, "right": 1, "stride": 2})):
-        file = Forger((2, *sizes))
-        true = norm(written_out(weight, sizes[0], **about))
-        conv = file.convolution(weight * size, sizes, **about)
-        outputs = (sizes[0] + 2 * about.get("left", 0) - 3) // about.get("stride", 1) + 1
-        file.add("y", "linear", (2, outputs), ["x0"], maps=[conv])
-        exactly(file, math.log10(true) + math.log10(size))
-
-
 @pytest.mark.parametrize(("size", "claim"), [(1e160, 0.0), (1e-170, -250.0)])
 def test_a_convolution_whose_squares_leave_the_range(size, claim):
     """Too large to be written out, and its squares over- or underflow."""
@@ -528,52 +508,6 @@ def test_a_convolution_whose_squares_leave_the_range(size, claim):
     never(file, claim)
     never(file, math.log10(2.9) + math.log10(size))
     assert file.upper(math.log10(3.0001) + math.log10(size)).told() == VERIFIED
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_factors_and_copies_of_any_size(size):
-    factors = np.array([0.5, -3.0, 1.0]) * size
-    file = Forger((3,))
-    file.add("y", "linear", (3,), ["x0"], maps=[file.diagonal(factors)])
-    exactly(file, math.log10(3.0) + math.log10(size))
-    file = Forger((3,))  # copies of entries, each times a factor: 3, and 4 and 1 in one column
-    parts = [file.index([0, 1, 1]), file.diagonal(np.array([3.0, 4.0, 1.0]) * size)]
-    file.add("y", "linear", (3,), ["x0"], maps=[{"map": "chain", "parts": parts}])
-    exactly(file, math.log10(17.0**0.5) + math.log10(size))
-
-
-def test_a_batch_norm_behind_a_large_convolution_does_not_underflow():
-    for first, second in ((1e-200, 1e-200), (1e200, 1e200), (1e-300, 1e-20)):
-        file = Forger((1, 4000))
-        parts = [file.convolution([[[first]]], [4000]), file.diagonal([[second]])]
-        for order in (parts, parts[::-1]):
-            back = [file.diagonal(1 / first), file.diagonal(1 / second)]
-            file.nodes = []
-            file.add("y", "linear", (1, 4000), ["x0"], maps=[{"map": "chain", "parts": [*order, *back]}])
-            never(file, -0.05)
-            file.nodes = []
-            file.add("y", "linear", (1, 4000), ["x0"], maps=[{"map": "chain", "parts": order}])
-            never(file, math.log10(first) + math.log10(second) - 0.05)
-
-
-def test_a_product_of_values_that_underflows_in_between():
-    """(((1000 + 1e-3 tanh(x0)) 1e-200 1e-200) tanh(x1)) 1e200 1e200 has constant 1000 and more."""
-    file = Forger((1,), (1,))
-    file.bent("t0", "tanh", "x0")
-    file.bent("t1", "tanh", "x1")
-    file.add("a", "linear", (1,), ["t0"], maps=[file.diagonal(1e-3)], constant=file.put([1000.0]))
-    for k in range(2):
-        file.add(f"down{k}", "linear", (1,), [file.output], maps=[file.diagonal(1e-200)])
-    file.add("p", "product", (1,), [file.output, "t1"])
-    for k in range(2):
-        file.add(f"up{k}", "linear", (1,), [file.output], maps=[file.diagonal(1e200)])
-    steps = [*file.steps(), file.certificate({"x0": 1.0, "x1": 1.0}, 1e3, multipliers={"t0": 1.0, "t1": 1.0, "p": 1.0})]
-    for log10 in (-3.0, 2.9, 3.1):
-        never(file, log10, steps)
-    never(file, -3.0, [step for step in steps if step["at"] != "p"])
-    file.upper(-3.0, steps, scope="ball", centre=file.put([0.0, 0.0]), radius=1.0)
-    assert file.told() != VERIFIED
-    assert file.lower(999.0, [0.0, 1e-9], [0.0, 0.0]).told() == VERIFIED
 
 
 def test_multipliers_whose_products_underflow():
@@ -596,19 +530,6 @@ def test_elu_of_any_size(alpha, scale, inner):
     file.bent("y", "elu", alpha=alpha, scale=scale, input_scale=inner)
     never(file, true - 1e-6)
     never(file, -300.0 if true > -299 else true - 1.0)
-
-
-def test_large_convolutions_never_go_below_what_a_vector_attains():
-    """Ones everywhere: the constant tends to the sum of the taps, and a cosine attains almost all of it."""
-    for stride in (1, 3):
-        for taps in (np.ones(5), np.array([0.0, -1.0, 1.0])):
-            size = 2100
-            file = Forger((1, size))
-            outputs = (size + 2 - len(taps)) // stride + 1
-            conv = file.convolution(taps.reshape(1, 1, -1), [size], left=1, right=1, stride=stride)
-            file.add("y", "linear", (1, outputs), ["x0"], maps=[conv])
-            matrix = written_out(taps.reshape(1, 1, -1), 200, left=1, right=1, stride=stride)
-            never(file, math.log10(norm(matrix)) - 1e-6)  # a shorter one is a part of the longer one
 
 
 def test_values_that_overflow_are_no_lower_side():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.core.archive import Archive
+from normscope.core.npz import Archive
 from normscope.linalg.convolution_map import Convolution
 from normscope.linalg.layer_norms import linear_map
 from normscope.linalg.linear_map import (
@@ -27,7 +27,7 @@ from normscope.linalg.linear_map import (
 )
 from normscope.linalg.lowering import Nodes, TooLargeError
 
-from ..soundness.networks import convolution
+from ..linalg.cases import random_case
 from .proofs import arithmetic, nodes, proving, reading
 
 
@@ -107,8 +107,8 @@ def test_norms_are_those_of_a_dense_svd(name):
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("seed", [*range(20), *(pytest.param(n, marks=pytest.mark.slow) for n in range(20, 200))])
 def test_convolutions_of_any_geometry(seed):
-    layer, shape = convolution(seed)
-    linear = linear_map(layer, shape)
+    case = random_case(seed, entries=60)
+    linear = linear_map(case.layer, case.shape)
     dense = linear.dense().numpy()
     assert np.allclose(matrix(linear).mid, dense, rtol=0, atol=1e-12)
     top = np.linalg.norm(dense, 2)

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flint import arb
 
 from . import test_forged as forged
 from .proofs import arithmetic, checker, functions, nodes, proving, reading
@@ -132,7 +131,6 @@ def torn_digest() -> None:
         assert file.upper(1.0).told() == "REFUSED"
 
 
-ONE = arb(1)
 BUGS: dict[str, tuple[Callable[[Patch], None], Callable[[], None]]] = {
     "what underflows is left out": (squares_that_are_lost, forged.test_constants_whose_squares_underflow),
     "every matrix is positive": (

@@ -1,6 +1,5 @@
 """Files that were tampered with by someone who knows the format: the digest fits, the claims do not."""
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -9,9 +8,8 @@ import torch
 from torch import nn
 
 from normscope.bounds.captured import Captured
-from normscope.bounds.proofs.proof import Multipliers
 
-from .proofs import File, ball_of, bracket_of, checker, drawn, reading, seeded, tight
+from .proofs import File, bracket_of, checker, drawn, reading, seeded, tight
 
 
 def conv_net() -> nn.Module:
@@ -27,16 +25,6 @@ def sound(tmp_path_factory) -> File:
     path = tmp_path_factory.mktemp("sound") / "proof.npz"
     tight(seeded(conv_net), drawn(2, 2, 8, 8, seed=3)).save(path)
     assert checker.main([str(path)]) == 0
-    return File.of(path)
-
-
-@pytest.fixture(scope="module")
-def ball(tmp_path_factory) -> File:
-    """The file of a bracket over a ball, whose lower side is verified."""
-    path = tmp_path_factory.mktemp("ball") / "ball.npz"
-    model = seeded(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)))
-    ball_of(Captured.of(model, drawn(1, 4, seed=4)), 0.2).save(path)
-    assert checker.main([str(path)]) == 3
     return File.of(path)
 
 
@@ -77,10 +65,6 @@ def multiply_a_multiplier(file: File) -> None:
     widened(file, multipliers(file)[0]).flat[0] *= 50.0
 
 
-def negate_a_multiplier(file: File) -> None:
-    widened(file, multipliers(file)[0]).flat[0] *= -1.0
-
-
 def drop_the_multipliers(file: File) -> None:
     certificate(file)["multipliers"] = {}
 
@@ -101,11 +85,6 @@ def rename_an_activation(file: File) -> None:
 def move_the_witness(file: File) -> None:
     name = file.claim("lower")["witness"][0]
     widened(file, name)[3] += 0.1
-
-
-def lengthen_an_index(file: File) -> None:
-    name = file.node(kind="gather")["index"]
-    file.arrays[name] = np.concatenate([file.arrays[name], [0]])
 
 
 def change_the_padding(file: File) -> None:
@@ -131,14 +110,6 @@ def change_eps(file: File) -> None:
     file.node(kind="normalize")["eps"] = 0.31
 
 
-def plant_a_nan(file: File) -> None:
-    weight(file, "linear")[0, 0] = math.nan
-
-
-def plant_an_infinite_claim(file: File) -> None:
-    file.claim("upper")["log10"] = -math.inf
-
-
 def move_the_probe(file: File) -> None:
     widened(file, file.header["probe"]["output"])[0] += 1e-3
 
@@ -148,7 +119,6 @@ FALSE = [
     change_a_slope, overstate_the_scale, rename_an_activation, move_the_witness, remove_a_node, change_eps,
     move_the_probe, change_the_padding,
 ]  # fmt: skip
-MALFORMED = [negate_a_multiplier, lengthen_an_index, plant_a_nan, plant_an_infinite_claim]
 
 
 def told(file: File, tmp_path, capsys) -> tuple[int, str, str]:
@@ -158,7 +128,6 @@ def told(file: File, tmp_path, capsys) -> tuple[int, str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(1000)
 @pytest.mark.parametrize("tamper", FALSE, ids=lambda tamper: tamper.__name__)
 def test_a_false_claim_is_rejected(tamper: Callable[[File], None], sound, tmp_path, capsys):
     file = sound.copy()
@@ -169,34 +138,9 @@ def test_a_false_claim_is_rejected(tamper: Callable[[File], None], sound, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(1000)
-@pytest.mark.parametrize("tamper", MALFORMED, ids=lambda tamper: tamper.__name__)
-def test_a_malformed_file_is_refused(tamper: Callable[[File], None], sound, tmp_path, capsys):
-    file = sound.copy()
-    tamper(file)
-    code, out, err = told(file, tmp_path, capsys)
-    assert (code, out) == (2, "")
-    assert err.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_untouched_it_is_verified(sound, ball, tmp_path, capsys):
-    for file, verified in ((sound, 3), (ball, 2)):
-        code, out, _ = told(file.copy(), tmp_path, capsys)
-        assert (code, out.count(": VERIFIED")) == (0 if file is sound else 3, verified)
-
-
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize(
-    ("factor", "code"), [(0.5, 1), (40.0, 3)], ids=["a ball that leaves the pair outside", "a larger ball"]
-)
-def test_a_changed_radius_is_not_accepted(factor, code, ball, tmp_path, capsys):
-    file = ball.copy()
-    for claim in file.header["claims"]:
-        claim["radius"] *= factor
-    found, out, _ = told(file, tmp_path, capsys)
-    assert found == code
-    assert ("REJECTED" if code == 1 else "NOT RE-VERIFIED") in out
+def test_untouched_it_is_verified(sound, tmp_path, capsys):
+    code, out, _ = told(sound.copy(), tmp_path, capsys)
+    assert (code, out.count(": VERIFIED")) == (0, 3)
 
 
 @pytest.mark.parametrize(("threshold", "code"), [(20.0, 3), (36.0, 3), (40.0, 0)])
@@ -229,56 +173,3 @@ def test_accidents_are_seen_by_the_digest_alone(sound, tmp_path, monkeypatch, ca
     monkeypatch.undo()
     assert checker.main([str(path)]) == 2
     assert "digest" in capsys.readouterr().err
-
-
-def bring_the_witness_so_close_that_rounding_decides(file: File) -> None:
-    claim = file.claim("lower")
-    u = widened(file, claim["witness"][0])
-    file.arrays["close"] = np.nextafter(u, np.inf)
-    claim["witness"] = [claim["witness"][0], "close"]
-    claim["log10"] = file.claim("upper")["log10"]
-
-
-def test_a_pair_that_rounding_decides_proves_nothing(sound, tmp_path, capsys):
-    file = sound.copy()
-    bring_the_witness_so_close_that_rounding_decides(file)
-    code, out, _ = told(file, tmp_path, capsys)
-    assert code in (1, 3)
-    assert out.splitlines()[-1].count("VERIFIED)") == 0
-    assert ": VERIFIED" not in out.splitlines()[-1]
-
-
-def test_a_moved_centre_is_not_accepted(ball, tmp_path, capsys):
-    file = ball.copy()
-    widened(file, file.claim("upper")["centre"])[:] += 1.0
-    assert told(file, tmp_path, capsys)[0] == 1
-
-
-@pytest.mark.parametrize("scale", [1e-200, 1e-170, 1e-120, 1e-40])
-def test_squares_that_underflow_prove_nothing(scale, tmp_path):
-    """Layers that undo each other's scale: the constant is 1, whatever the ellipsoid in between has lost."""
-    bent = nn.LeakyReLU(1.0)
-    model = nn.Sequential(*(nn.Linear(2, 2, bias=False), bent, nn.Linear(2, 2, bias=False), bent), nn.Linear(2, 2))
-    for layer, factor in zip(model[::2], (scale, 1.0, 1.0 / scale), strict=True):
-        layer.double().weight.data = factor * torch.eye(2, dtype=torch.float64)
-    work = Captured.of(model.eval(), torch.zeros(1, 2, dtype=torch.float64))
-    sigma = {name: torch.zeros(2, dtype=torch.float64) for name in work.segments.atoms}
-    bracket_of(work, 0.0, [Multipliers(sigma=sigma, log10=-5.0)], method="tight").save(tmp_path / "proof.npz")
-    file = File.of(tmp_path / "proof.npz")
-    file.header["claims"] = [file.claim("upper")]
-    file.claim("upper")["log10"] = -5.0
-    assert checker.main([str(file.write(tmp_path / "proof.npz"))]) in (1, 3)
-
-
-@pytest.mark.parametrize("scales", [(1e-170, 1e-170, 1e170, 1e170), (1e-200, 1e-150, 1e50, 1e300), (1e-90,) * 4])
-def test_maps_whose_product_underflows_are_not_multiplied_out(scales, tmp_path):
-    model = nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in scales)).double()
-    for layer, factor in zip(model, scales, strict=True):
-        layer.weight.data = factor * torch.eye(2, dtype=torch.float64)
-    path, true = tmp_path / "proof.npz", sum(map(math.log10, scales))
-    bracket_of(Captured.of(model.eval(), torch.zeros(1, 2, dtype=torch.float64)), true).save(path)
-    file = File.of(path)
-    file.header["claims"] = [file.claim("upper")]
-    for by, codes in ((-1e-3, (1, 3)), (1e-3, (0,))):
-        file.claim("upper")["log10"] = true + by
-        assert checker.main([str(file.write(path))]) in codes

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from ..core.budget import check_time
-from ..core.cost import count
+from ..core.budget import check_time, count
 from ..core.errors import CaptureError, InputError, JacobianError, RandomOperatorError
 from ..core.log10 import norm
 from ..core.threads import math_attention

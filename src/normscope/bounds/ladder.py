@@ -11,12 +11,11 @@ from torch import nn
 from ..core.bracket import Bracket, Evidence
 from ..core.budget import Budget
 from ..core.codec import JsonForm, encode
-from ..core.errors import InputError
-from ..core.markup import visible
+from ..core.errors import InputError, visible
 from ..core.untouched import outside_inference_mode
 from ..graph.ir import Graph, Shape
-from ..report.brackets import bracket_chart, bracket_table
 from ..report.document import Document
+from ..report.words import bracket_chart, bracket_table
 from ..rules.effects import Linear
 from .captured import Bounding, Captured, check_option, cut_short
 from .domain.domain import Domain

@@ -9,8 +9,7 @@ from typing import Any
 from torch import nn
 
 from ..core.bracket import Bracket, Scope
-from ..core.errors import InputError
-from ..core.options import check_numbers
+from ..core.errors import InputError, check_numbers
 from ..core.rounding import Upper
 from ..core.untouched import outside_inference_mode
 from .balls.ball_bracket import ball_bracket

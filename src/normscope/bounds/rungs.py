@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ..core.bracket import Bracket, Evidence
+from ..core.budget import Progress
 from ..core.log10 import log10, power10
-from ..core.progress import Progress
 from ..core.rounding import Upper, smallest
 from ..graph.ir import Node, Unit
 from ..linalg.linear_map import LinearMap

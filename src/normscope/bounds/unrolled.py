@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..core.budget import check_time
-from ..core.cost import count
+from ..core.budget import check_time, count
 from ..graph.ir import Graph, Node
 from ..linalg.linear_map import Identity, LinearMap
 from ..linalg.writing import write_out

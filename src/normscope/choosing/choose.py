@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 from ..bounds.domain.domain import domain as record_domain
 from ..bounds.lipschitz import lipschitz
-from ..core.errors import InputError, NormscopeError, describe_error
+from ..core.budget import Progress
+from ..core.errors import InputError, NormscopeError, check_counts, describe_error
 from ..core.finding import Severity
-from ..core.options import check_counts
-from ..core.progress import Progress
 from ..core.threads import ignore_warnings
 from ..core.untouched import outside_inference_mode, unwrapped
 from ..diagnosis.checking import check

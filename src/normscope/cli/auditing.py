@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from torch import Tensor
 
-from ..core.errors import InputError
-from ..core.finding import Severity
-from ..core.progress import Parts
+from ..core.budget import Parts
+from ..core.codec import encode
+from ..core.errors import InputError, visible
+from ..core.files import write_text
+from ..core.finding import Finding, Severity
+from ..core.version import __version__
 from ..diagnosis.audit_result import Audit
 from ..diagnosis.auditing import PARTS, THOROUGH
 from ..diagnosis.auditing import audit as audit_model
@@ -20,8 +24,8 @@ from ..diagnosis.bare_weights import audit_weights
 from ..diagnosis.checked import Check
 from ..diagnosis.checking import check as check_model
 from .data_forms import Batches, open_data, open_with_labels
-from .messages import measuring, say_written, show_result
-from .model_forms import GivenModel, open_model, place_model
+from .messages import measuring, read_from, say_written, show_result
+from .model_forms import GivenModel, open_model, open_runnable, place_model
 from .options import (
     BatchSize,
     DataOrNoise,
@@ -39,7 +43,6 @@ from .options import (
     Trust,
     output_of,
 )
-from .sarif import write_sarif
 
 AUDIT_EXAMPLES = """**Examples**
 
@@ -119,7 +122,12 @@ def audit(
             "--device": device,
         }
         if subject.weights is not None:
-            result = _audit_weights(subject, needs_model, max_seconds)
+            for option in (option for option, value in needs_model.items() if value is not None):
+                raise InputError(
+                    f"{subject.name} holds weights and no model to run: leave {option} out, or name a function that "
+                    "builds the model (package.module:function)"
+                )
+            result = audit_weights(subject.weights, name=subject.name, max_seconds=max_seconds)
         else:
             batches = _open_data(data, place_model(subject, device, mode), loss, batch_size, seed)
             with Parts("auditing", [part for part in PARTS if effort == "thorough" or part not in THOROUGH]):
@@ -146,18 +154,6 @@ def _open_data(data: str | None, subject: GivenModel, loss: str | None, batch_si
         return batches
     pairs, notes = open_with_labels(data, subject, samples=len(batches.first), seed=seed)
     return dataclasses.replace(batches, first=pairs[0], notes=(*batches.notes, *notes))
-
-
-def _audit_weights(subject: GivenModel, options: Mapping[str, object], max_seconds: float | None) -> Audit:
-    """Audit weights alone; refuse options that need a model to run."""
-    for option, value in options.items():
-        if value is not None:
-            raise InputError(
-                f"{subject.name} holds weights and no model to run: leave {option} out, or name a function that builds "
-                "the model (package.module:function)"
-            )
-    assert subject.weights is not None
-    return audit_weights(subject.weights, name=subject.name, max_seconds=max_seconds)
 
 
 def check(
@@ -192,15 +188,11 @@ def check(
     Exit codes: 0 fine, 1 a finding reaches --fail-on, 2 the check could not be made.
     """
     with measuring(model, data, html, json, sarif):
-        subject = open_model(model, trust=trust)
-        if subject.model is None:
-            raise InputError(
-                f"{subject.name} holds weights and no model to run: normscope audit reads weights alone, or name a "
-                "function that builds the model (package.module:function)"
-            )
-        batches = _open_data(data, place_model(subject, device, mode), loss, batch_size, seed)
+        alone = "normscope audit reads weights alone, or "
+        subject = open_runnable(model, trust=trust, device=device, mode=mode, weights=alone)
+        batches = _open_data(data, subject, loss, batch_size, seed)
         result = check_model(
-            subject.model,
+            subject.module,
             batches.first,
             loader=batches.loader,
             mode=mode,
@@ -232,3 +224,40 @@ def _hand_over(
         noun = "finding reaches" if reached == 1 else "findings reach"
         typer.echo(f"normscope: {reached} {noun} --fail-on {fail_on.value}", err=True)
         raise typer.Exit(1)
+
+
+LEVELS = {Severity.INFO: "note", Severity.WARNING: "warning", Severity.ERROR: "error"}
+
+
+def write_sarif(path: Path, findings: Sequence[Finding], model: str) -> None:
+    """Write findings to a file.
+
+    A result names the layer as its logical location, and the source file of the model, where MODEL names one, as its
+    physical location: code hosts refuse results without one.
+    """
+    file = next((source for source in read_from(model) if source.suffix == ".py"), None)
+    rules = [{"id": code} for code in dict.fromkeys(finding.code for finding in findings)]
+    driver = {"name": "Normscope", "version": __version__, "rules": rules}
+    results = [_result(finding, file) for finding in findings]
+    log = {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{"tool": {"driver": driver}, "results": results}],
+    }
+    write_text(path, json.dumps(log, indent=1, allow_nan=False) + "\n")
+
+
+def _result(finding: Finding, file: Path | None) -> dict[str, Any]:
+    location: dict[str, Any] = {"logicalLocations": [{"fullyQualifiedName": visible(finding.where), "kind": "module"}]}
+    if file is not None:
+        location["physicalLocation"] = {
+            "artifactLocation": {"uri": file.as_posix()},
+            "region": {"startLine": 1},
+        }
+    return {
+        "ruleId": finding.code,
+        "level": LEVELS[finding.severity],
+        "message": {"text": visible(f"{finding.seen} {finding.why} {finding.advice}")},
+        "locations": [location],
+        "properties": {"numbers": encode(finding.numbers)},
+    }

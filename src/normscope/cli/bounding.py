@@ -27,13 +27,13 @@ from ..core.bracket import Bracket
 from ..core.errors import InputError
 from ..core.files import write_text
 from ..pages.radii import radii_document
-from ..report.brackets import bracket_table
-from ..report.document import Document, ReadColumn, Text, tabulate
+from ..report.document import Document, ReadColumn, Text, read_from, tabulate
 from ..report.terminal import print_document
+from ..report.words import bracket_table
 from ..rules.registry import Operator, operators
 from .data_forms import open_data, open_labelled
 from .messages import measuring, one_line, say_written, show_result, write_result
-from .model_forms import GivenModel, open_runnable, place_model
+from .model_forms import GivenModel, open_runnable
 from .options import (
     BatchSize,
     Data,
@@ -90,6 +90,11 @@ normscope verify norm.npz
 python tools/verify norm.npz           # the same, from a checkout, where Normscope is not installed
 ```
 """
+Recorded = Annotated[
+    Literal["ranges", "gains"],
+    typer.Option(help="gains: also the gain of each block at the data; some 100 passes per sample."),
+]
+Effort = Annotated[Literal["fast", "tight"], typer.Option(help="How hard to work on the bounds.")]
 NAMED = ("digits", "mnist", "cifar10", "npz")
 """Data sets from which samples are drawn at random, since their order may have a meaning."""
 MANY = 1_000_000
@@ -147,7 +152,7 @@ def lipschitz(
     if per is not None and scope != "data":
         raise InputError("--per is for --scope data")
     with measuring(model, data, html, json):
-        subject = place_model(open_runnable(model, trust=trust), device, None)
+        subject = open_runnable(model, trust=trust, device=device)
         samples_in_scope = _samples(subject, data, scope, batch_size, seed, labels=per == "class")
         bracket = measure_lipschitz(
             subject.module,
@@ -163,10 +168,14 @@ def lipschitz(
             seed=seed,
         )
     bracket = samples_in_scope.described(bracket, subject)
-    print_document(_document(bracket, subject.name))
-    if html is not None and isinstance(bracket, DataBracket):
-        bracket.to_html(html)
-        say_written(html)
+    if isinstance(bracket, DataBracket):
+        print_document(bracket.document(brief=True))
+        if html is not None:
+            bracket.to_html(html)
+            say_written(html)
+    else:
+        table = bracket_table({bracket.scope.value: bracket})
+        print_document(Document(title=f"Lipschitz constant of {subject.name}", blocks=(table,)))
     if json is not None:
         write_text(json, json_format.dumps(bracket.to_json(), indent=1, allow_nan=False) + "\n")
         say_written(json)
@@ -174,16 +183,11 @@ def lipschitz(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplesInScope:
-    """The samples that a scope needs.
+    """The samples that a scope needs."""
 
-    Attributes:
-        batches: batches for `--scope data`, else one batch.
-        notes: notes for the report.
-        order: the numbers of the samples in the data set, if they were drawn from it at random; else None.
-    """
-
-    batches: Any
-    notes: tuple[str, ...]
+    batches: Any  # batches for `--scope data`, else one batch
+    notes: tuple[str, ...]  # notes for the report
+    # the numbers of the samples in the data set, if they were drawn from it at random; else None
     order: list[int] | None = None
 
     def described(self, bracket: Bracket, subject: GivenModel) -> Bracket:
@@ -225,13 +229,6 @@ def _drawn(subject: GivenModel, data: str, size: int, seed: int, *, labels: bool
     return SamplesInScope(batches=batches, notes=notes, order=order.tolist())
 
 
-def _document(bracket: Bracket, name: str) -> Document:
-    """Return what is printed: one line for a bracket, or the report of a DATA bracket."""
-    if isinstance(bracket, DataBracket):
-        return bracket.document(brief=True)
-    return Document(title=f"Lipschitz constant of {name}", blocks=(bracket_table({bracket.scope.value: bracket}),))
-
-
 def radius(
     model: Model,
     data: DataOrNoise = None,
@@ -270,10 +267,10 @@ def radius(
     standard deviation of the pixels there; with `raw:` it is the step from black to white of one pixel.
     """
     with measuring(model, data, html, json):
-        subject = open_runnable(model, trust=trust)
+        subject = open_runnable(model, trust=trust, device=device)
         if subject.fixed_mode and subject.module.training:
             raise InputError(f"{subject.name} was exported in train mode, where samples have no class of their own")
-        labelled = open_labelled(data, place_model(subject, device, None), samples=samples, seed=seed)
+        labelled = open_labelled(data, subject, samples=samples, seed=seed)
         radii = certified_radius(
             subject.module,
             labelled.batches,
@@ -297,11 +294,8 @@ def domain(
     quantile: Annotated[
         float, typer.Option(min=0.0, max=0.99, help="The share of samples that each limit may leave outside.")
     ] = 0.0,
-    record: Annotated[
-        Literal["ranges", "gains"],
-        typer.Option(help="gains: also the gain of each block at the data; some 100 passes per sample."),
-    ] = "ranges",
-    effort: Annotated[Literal["fast", "tight"], typer.Option(help="How hard to work on the bounds.")] = "fast",
+    record: Recorded = "ranges",
+    effort: Effort = "fast",
     save: Annotated[Path | None, typer.Option(help="Write the domain here, for Domain.load.")] = None,
     json: Json = None,
     mode: Mode = None,
@@ -320,8 +314,8 @@ def domain(
     MODEL and DATA are what `normscope audit` takes, but for weights alone.
     """
     with measuring(model, data, save, json):
-        subject = open_runnable(model, trust=trust)
-        opened = open_data(data, place_model(subject, device, mode), batch_size=batch_size, seed=0)
+        subject = open_runnable(model, trust=trust, device=device, mode=mode)
+        opened = open_data(data, subject, batch_size=batch_size, seed=0)
         defining, held_out = _split([opened.first] if opened.loader is None else opened.loader)
         recorded = record_domain(
             subject.module,
@@ -403,11 +397,8 @@ def curve(
     model: Model,
     data: Data,
     samples: Annotated[int, typer.Option(min=2, help="How many samples to read at most.")] = SAMPLES,
-    record: Annotated[
-        Literal["ranges", "gains"],
-        typer.Option(help="gains: also the gain of each block at the data; some 100 passes per sample."),
-    ] = "ranges",
-    effort: Annotated[Literal["fast", "tight"], typer.Option(help="How hard to work on the bounds.")] = "fast",
+    record: Recorded = "ranges",
+    effort: Effort = "fast",
     html: Html = None,
     json: Json = None,
     mode: Mode = None,
@@ -428,8 +419,8 @@ def curve(
     MODEL and DATA are what `normscope audit` takes, but for weights alone. The order of the data must have no meaning.
     """
     with measuring(model, data, html, json):
-        subject = open_runnable(model, trust=trust)
-        opened = open_data(data, place_model(subject, device, mode), batch_size=batch_size, seed=seed)
+        subject = open_runnable(model, trust=trust, device=device, mode=mode)
+        opened = open_data(data, subject, batch_size=batch_size, seed=seed)
         result = measure_curve(
             subject.module,
             [opened.first] if opened.loader is None else opened.loader,
@@ -496,7 +487,10 @@ def ops(as_json: bool = typer.Option(False, "--json", help="Print JSON instead o
     opaque is not followed by the checker, which says so.
     """
     if as_json:
-        rows = [{KEYS.get(column.title, column.title): column.read(one) for column in COLUMNS} for one in operators()]
+        rows = [
+            {KEYS.get(column.title, column.title): read_from(one, column.read) for column in COLUMNS}
+            for one in operators()
+        ]
         typer.echo(json_format.dumps(rows, indent=2))
     else:
         caption = "Every example of every rule runs through the same soundness tests."
@@ -504,11 +498,11 @@ def ops(as_json: bool = typer.Option(False, "--json", help="Print JSON instead o
 
 
 COLUMNS: tuple[ReadColumn[Operator], ...] = (
-    ReadColumn("operator", "text", lambda one: one.name),
-    ReadColumn("family", "text", lambda one: one.family),
-    ReadColumn("what it gives", "text", lambda one: one.summary),
-    ReadColumn("near a point", "text", lambda one: one.near),
-    ReadColumn("in a proof", "text", lambda one: one.proof),
+    ReadColumn("operator", "text", "name"),
+    ReadColumn("family", "text", "family"),
+    ReadColumn("what it gives", "text", "summary"),
+    ReadColumn("near a point", "text", "near"),
+    ReadColumn("in a proof", "text", "proof"),
     ReadColumn("examples", "count", lambda one: len(one.examples)),
 )
 KEYS = {"what it gives": "gives", "near a point": "near", "in a proof": "proof"}

@@ -39,17 +39,11 @@ RAW = "raw:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batches:
-    """Batches to audit with.
+    """Batches to audit with."""
 
-    Attributes:
-        first: the batch at which bounds and Jacobians are taken.
-        loader: all batches; `None` if there is only one.
-        notes: notes for the report.
-    """
-
-    first: Any
-    loader: Iterable[Any] | None = None
-    notes: tuple[str, ...] = ()
+    first: Any  # the batch at which bounds and Jacobians are taken
+    loader: Iterable[Any] | None = None  # all batches; `None` if there is only one
+    notes: tuple[str, ...] = ()  # notes for the report
 
 
 def open_data(text: str | None, subject: GivenModel, *, batch_size: int | None, seed: int) -> Batches:
@@ -62,24 +56,19 @@ def open_data(text: str | None, subject: GivenModel, *, batch_size: int | None, 
             f"{subject.name} was exported for batches of {subject.batch_size}: --batch-size {batch_size} does not fit"
         )
     size = subject.batch_size or batch_size
-    generator = torch.Generator().manual_seed(seed)
     if text is None:
-        return _noise(subject, size or NOISE_SAMPLES, generator)
+        return _noise(subject, size or NOISE_SAMPLES, torch.Generator().manual_seed(seed))
     name, colon, rest = text.partition(":")
-    if text == "digits":
-        images = data_sets.digits(generator=generator).train_images
-        return _in_batches(images, subject.model, size, f"scikit-learn's digits, the training part, {UNIT}")
+    limit = BATCHES * (size or BATCH_SIZE)
     if name in (*_FOLDERS, "npz") and colon and rest in ("", RAW):
         raise InputError(f"--data {text} lacks what follows the colon: {FORMS}")
-    if name in _FOLDERS and colon:
-        limit = BATCHES * (size or BATCH_SIZE)
-        split, values = folder_split(name, rest, limit)
-        count = len(split.train_images)
-        source = f"the first {count:,} training images of {name}, {values}"
-        return _in_batches(split.train_images, subject.model, size, source)
+    named = named_split(text, limit, seed)
+    if named is not None:
+        images, count = named[0].train_images, f"{len(named[0].train_images):,}"
+        of = f"the first {count} training images of {name}" if colon else "scikit-learn's digits, the training part"
+        return _in_batches(images, subject.model, size, f"{of}, {named[1]}")
     if name == "npz" and colon:
-        samples = npz_inputs(at_home(rest), BATCHES * (size or BATCH_SIZE))
-        return _in_batches(samples, subject.model, size, f"{rest}")
+        return _in_batches(npz_inputs(at_home(rest), limit), subject.model, size, rest)
     if colon and rest:
         return _from_object(text, subject.model, size)
     raise InputError(f"--data {text!r} is of no known form: it is {FORMS}")
@@ -110,6 +99,14 @@ def folder_split(name: str, text: str, limit: int) -> tuple[data_sets.Split, str
         f"standardised (less the mean {mean}, divided by the deviation {deviation}{each}; {name}:{RAW}FOLDER leaves "
         "the values from 0 to 1)"
     )
+
+
+def named_split(text: str, limit: int, seed: int) -> tuple[data_sets.Split, str] | None:
+    """Return `digits`, or what `folder_split` reads for `mnist:FOLDER` or `cifar10:FOLDER`; None for other data."""
+    name, _, rest = text.partition(":")
+    if text == "digits":
+        return data_sets.digits(generator=torch.Generator().manual_seed(seed)), UNIT
+    return folder_split(name, rest, limit) if name in _FOLDERS and rest else None
 
 
 def _noise(subject: GivenModel, samples: int, generator: torch.Generator) -> Batches:
@@ -211,20 +208,15 @@ def _from_object(text: str, model: nn.Module | None, size: int | None) -> Batche
             f"{text} gives an object of type {type(source).__name__}: batches are a DataLoader, a Dataset, a list or a "
             "tensor"
         )
-    return _from_loader(source, text)
-
-
-def _from_loader(source: Any, name: str) -> Batches:
-    """Return the batches of a loader, whose first batch is read."""
     try:
         first = next(iter(source), None)
     except (Exception, SystemExit) as error:
-        raise InputError(f"{name} raises {describe_error(error)} while it yields its first batch") from error
+        raise InputError(f"{text} raises {describe_error(error)} while it yields its first batch") from error
     if first is None:
-        raise InputError(f"{name} yields no batch: there is nothing to audit with")
+        raise InputError(f"{text} yields no batch: there is nothing to audit with")
     if isinstance(source, Iterator):  # An iterator can be read only once.
         source = itertools.chain([first], source)
-    return Batches(first=first, loader=UserBatches(source, name), notes=(f"data: {name}",))
+    return Batches(first=first, loader=UserBatches(source, text), notes=(f"data: {text}",))
 
 
 def _is_iterable(source: Any) -> bool:
@@ -264,14 +256,15 @@ class Labelled:
 
 def open_labelled(text: str | None, subject: GivenModel, *, samples: int, seed: int) -> Labelled:
     """Turn `--data` into samples with classes: the test part of named data sets, else the user's data."""
-    name, colon, rest = (text or "").partition(":")
-    if text == "digits":
-        split = data_sets.digits(generator=torch.Generator().manual_seed(seed))
-        return _of_split(split, subject, samples, f"scikit-learn's digits, the part kept for testing, {UNIT}")
-    if name in ("mnist", "cifar10") and colon and rest:
-        split, values = folder_split(name, rest, samples)
-        return _of_split(split, subject, samples, f"test images of {name}, {values}")
-    if name == "npz" and colon and rest:
+    name, _, rest = (text or "").partition(":")
+    named = named_split(text or "", samples, seed)
+    if named is not None:
+        of = "scikit-learn's digits, the part kept for testing" if text == "digits" else f"test images of {name}"
+        source = f"{of}, {named[1]}"
+        images = convert_samples(named[0].test_images[:samples], dtype_of(subject.model), source)
+        pair = (images, named[0].test_labels[:samples])
+        return Labelled(batches=(pair,), notes=(f"data: {source}, {len(images):,} samples",))
+    if name == "npz" and rest:
         return _npz(at_home(rest), subject, samples)
     opened = open_data(text, subject, batch_size=min(samples, subject.batch_size or samples), seed=seed)
     batches = [opened.first] if opened.loader is None else opened.loader
@@ -289,14 +282,11 @@ def open_with_labels(text: str, subject: GivenModel, *, samples: int, seed: int)
 
 def open_split(text: str, subject: GivenModel, *, samples: int, seed: int) -> tuple[Any, Any, tuple[str, ...]]:
     """Return training samples with labels, and test samples if the data set has them; and notes for the report."""
-    name, colon, folder = text.partition(":")
-    if text == "digits":
-        split, values = data_sets.digits(generator=torch.Generator().manual_seed(seed)), UNIT
-    elif name in _FOLDERS and colon and folder:
-        split, values = folder_split(name, folder, samples)
-    else:
+    named = named_split(text, samples, seed)
+    if named is None:
         train, notes = open_with_labels(text, subject, samples=samples, seed=seed)
         return train, None, notes
+    split, values = named
     train, test = (
         list(
             zip(
@@ -306,14 +296,7 @@ def open_split(text: str, subject: GivenModel, *, samples: int, seed: int) -> tu
         )
         for images, labels in ((split.train_images, split.train_labels), (split.test_images, split.test_labels))
     )
-    return train, test, (f"data: {name}, {values}, training and test part",)
-
-
-def _of_split(split: data_sets.Split, subject: GivenModel, samples: int, source: str) -> Labelled:
-    """Return the test images of a data set with their classes."""
-    images = convert_samples(split.test_images[:samples], dtype_of(subject.model), source)
-    note = f"data: {source}, {len(images):,} samples"
-    return Labelled(batches=((images, split.test_labels[:samples]),), notes=(note,))
+    return train, test, (f"data: {text.partition(':')[0]}, {values}, training and test part",)
 
 
 def _npz(path: Path, subject: GivenModel, samples: int) -> Labelled:

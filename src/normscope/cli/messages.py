@@ -29,14 +29,10 @@ WRITTEN = (b'"type": "audit"', b'"type": "check"', b'"type": "radii"')
 
 
 def one_line(text: str) -> str:
-    r"""Return `text` as a single line with control characters written out.
+    """Return `text` as a single line with control characters written out.
 
     File names, JSON and the errors of others may hold anything: an escape sequence or a line break in one must not
     reach the terminal.
-
-    Example:
-        >>> one_line("no file a\x1b[31mb\n  c")
-        'no file a\\x1b[31mb c'
     """
     return re.sub(r"\s*[\n\t]\s*", " ", visible(text)).strip()
 

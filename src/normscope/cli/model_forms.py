@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -37,29 +38,21 @@ SEQUENCE = 32
 """How many tokens a synthetic sample has."""
 UNSAFE = ("*.bin", "*.h5", "*.msgpack", "*.ckpt", "*.pt")
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+"""The id of a model on the Hugging Face hub: `gpt2`, `google/vit-base-patch16-224`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenModel:
-    """What MODEL names: a model to run, or weights alone.
+    """What MODEL names: a model to run, or weights alone."""
 
-    Attributes:
-        name: its name in the report.
-        model: the model; None if only weights are known.
-        weights: the tensors by name if there is no model; else None.
-        batch_size: the only batch size that the model takes; None if it takes any.
-        noise: makes a synthetic batch; None if the model does not say what it takes.
-        fixed_mode: whether the model cannot be put into another mode.
-        notes: notes for the report.
-    """
-
-    name: str
-    model: nn.Module | None = None
-    weights: Stored | None = None
-    batch_size: int | None = None
+    name: str  # its name in the report
+    model: nn.Module | None = None  # the model; None if only weights are known
+    weights: Stored | None = None  # the tensors by name if there is no model; else None
+    batch_size: int | None = None  # the only batch size that the model takes; None if it takes any
+    # makes a synthetic batch; None if the model does not say what it takes
     noise: Callable[[int, torch.Generator], Any] | None = None
-    fixed_mode: bool = False
-    notes: tuple[str, ...] = ()
+    fixed_mode: bool = False  # whether the model cannot be put into another mode
+    notes: tuple[str, ...] = ()  # notes for the report
 
     @property
     def module(self) -> nn.Module:
@@ -79,21 +72,23 @@ def open_model(text: str, *, trust: bool) -> GivenModel:
         return _hugging_face(path.resolve().name, *load_folder(path))
     if ":" in text and not os.path.exists(path):
         return _built(text)
-    if os.path.isfile(path) or not looks_like_an_id(text):
+    if os.path.isfile(path) or not _ID.fullmatch(text):
         what = "is a file of no known form" if os.path.isfile(path) else "is neither a file nor a folder"
         raise InputError(f"{text!r} {what}: MODEL is {FORMS}")
     return _hugging_face(text, *load_id(text))
 
 
-def open_runnable(text: str, *, trust: bool) -> GivenModel:
-    """Open MODEL for a command that runs it; refuse weights alone."""
+def open_runnable(
+    text: str, *, trust: bool, device: str | None = None, mode: str | None = None, weights: str = ""
+) -> GivenModel:
+    """Open MODEL for a command that runs it; refuse weights alone, and say what takes these (`weights`)."""
     subject = open_model(text, trust=trust)
     if subject.model is None:
         raise InputError(
-            f"{subject.name} holds weights and no model to run: name a function that builds the model "
+            f"{subject.name} holds weights and no model to run: {weights}name a function that builds the model "
             "(package.module:function)"
         )
-    return subject
+    return place_model(subject, device, mode)
 
 
 def place_model(subject: GivenModel, device: str | None, mode: str | None) -> GivenModel:
@@ -133,22 +128,13 @@ def _program(path: Path, trust: bool) -> GivenModel:
     if not trust:
         raise InputError(f"loading {path} can run code that it holds: add --trust if you know where it comes from")
     program = load_program(path)
-    return GivenModel(
-        name=path.name,
-        model=program.model,
-        batch_size=program.batch_size,
-        fixed_mode=True,
-        notes=program.notes,
-    )
+    size, notes = program.batch_size, program.notes
+    return GivenModel(name=path.name, model=program.model, batch_size=size, fixed_mode=True, notes=notes)
 
 
 def _hugging_face(name: str, model: nn.Module, notes: tuple[str, ...]) -> GivenModel:
     """Return a Hugging Face model, which can be run on noise of the sizes that its config names."""
-
-    def noise_of_model(samples: int, generator: torch.Generator) -> Any:
-        return noise(model, samples, generator=generator)
-
-    return GivenModel(name=name, model=model, noise=noise_of_model, notes=notes)
+    return GivenModel(name=name, model=model, noise=partial(noise, model), notes=notes)
 
 
 def load_object(reference: str) -> Any:
@@ -199,13 +185,12 @@ def _module(name: str) -> ModuleType:
     _search_first(Path.cwd())
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+    except (Exception, SystemExit) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and (name == missing or name.startswith(f"{missing}.")):
             raise InputError(
                 f"there is no module {name!r} here or among the installed packages (current folder: {Path.cwd()})"
             ) from error
-        raise InputError(f"importing {name} raises {describe_error(error)}") from error
-    except (Exception, SystemExit) as error:
         raise InputError(f"importing {name} raises {describe_error(error)}") from error
 
 
@@ -235,11 +220,6 @@ def _search_first(folder: Path) -> None:
     """Let imports look into a folder before all others."""
     if os.fspath(folder) not in sys.path:
         sys.path.insert(0, os.fspath(folder))
-
-
-def looks_like_an_id(text: str) -> bool:
-    """Whether a text could be the id of a model on the Hugging Face hub: `gpt2`, `google/vit-base-patch16-224`."""
-    return _ID.fullmatch(text) is not None
 
 
 def load_folder(folder: Path) -> tuple[nn.Module, tuple[str, ...]]:
@@ -358,7 +338,7 @@ def _hub_answers() -> bool:
     return True
 
 
-def noise(model: nn.Module, samples: int, *, generator: torch.Generator) -> dict[str, Tensor]:
+def noise(model: nn.Module, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
     """Return a batch of random values of the sizes that a model's config names: pixels, sound or token ids."""
     config: Any = model.config
     main = str(getattr(model, "main_input_name", ""))

@@ -26,8 +26,8 @@ from ..monitor.run import Run
 from ..pages.audit_comparison import compare_document
 from ..pages.live import Followed, LiveServer
 from ..pages.run_comparison import compare_runs_document
+from ..report.document import Shown
 from ..report.html import to_html
-from ..report.shown import Shown
 from ..report.terminal import print_document
 from .messages import check_targets, one_line, say_written
 from .options import Html

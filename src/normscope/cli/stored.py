@@ -34,11 +34,8 @@ def stored_weights(path: Path) -> Stored:
         raise InputError(f"no file {path}")
     if path.name.endswith(INDEX):
         return _read_index(path)
-    return _safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
-
-
-def _safetensors(path: Path) -> dict[str, Callable[[], Tensor]]:
-    """Return the tensors of a safetensors file."""
+    if path.suffix != ".safetensors":
+        return _read_pickle(path)
     names = sorted(_open_safetensors(path).keys(), key=_natural)
     if not names:
         raise InputError(f"{path} holds no tensor")

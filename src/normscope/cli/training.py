@@ -28,7 +28,7 @@ from ..geometry.symmetries import symmetries as find_symmetries
 from ..theory.losses import LOSSES
 from .data_forms import open_data, open_split, open_with_labels
 from .messages import measuring, show_result
-from .model_forms import GivenModel, load_object, open_runnable, place_model
+from .model_forms import GivenModel, load_object, open_runnable
 from .options import Data, DataOrNoise, Device, Html, Json, MaxSeconds, Mode, Model, Output, Seed, Trust, output_of
 
 CURVATURE_EXAMPLES = """**Examples**
@@ -121,8 +121,8 @@ def curvature(
     Train and eval mode are two different losses where the model has batch norms: the report names the mode.
     """
     with measuring(model, data, html, json):
-        subject = open_runnable(model, trust=trust)
-        batches, notes = open_with_labels(data, place_model(subject, device, mode), samples=samples, seed=seed)
+        subject = open_runnable(model, trust=trust, device=device, mode=mode)
+        batches, notes = open_with_labels(data, subject, samples=samples, seed=seed)
         function = _loss(loss)
         spectrum = hessian(
             subject.module,
@@ -139,21 +139,15 @@ def curvature(
             max_seconds=max_seconds,
             seed=seed,
         )
-        others = [_measure_also(kind, subject.module, function, batches, mode) for kind in dict.fromkeys(also or ())]
+        measure: dict[Also, Callable[[], Any]] = {
+            Also.SMOOTHNESS: lambda: smoothness(subject.module, function, batches, mode=mode),
+            Also.FLATNESS: lambda: flatness(subject.module, function, batches, mode=mode),
+            Also.MARGINS: lambda: margins(subject.module, batches, mode=mode),
+        }
+        others = [measure[kind]() for kind in dict.fromkeys(also or ())]
     spectrum = dataclasses.replace(spectrum, notes=(*notes, *subject.notes, *spectrum.notes))
     result = Curvature(results=tuple(dataclasses.replace(one, name=subject.name) for one in (spectrum, *others)))
     show_result(result, html, json)
-
-
-def _measure_also(kind: Also, model: nn.Module, loss: Any, batches: list[Any], mode: str | None) -> Any:
-    """Measure one of the other results, of the same model and data."""
-    match kind:
-        case Also.SMOOTHNESS:
-            return smoothness(model, loss, batches, mode=mode)
-        case Also.FLATNESS:
-            return flatness(model, loss, batches, mode=mode)
-        case Also.MARGINS:
-            return margins(model, batches, mode=mode)
 
 
 def _loss(text: str) -> Any:
@@ -188,8 +182,8 @@ def symmetries(
     MODEL and DATA are what `normscope audit` takes, but for weights alone. A BatchNorm has its symmetry in train mode.
     """
     with measuring(model, data, html, json):
-        subject = open_runnable(model, trust=trust)
-        opened = open_data(data, place_model(subject, device, mode), batch_size=batch_size, seed=seed)
+        subject = open_runnable(model, trust=trust, device=device, mode=mode)
+        opened = open_data(data, subject, batch_size=batch_size, seed=seed)
         result = find_symmetries(subject.module, opened.first, mode=mode, output=output_of(output), seed=seed)
     show_result(result, html, json)
 
@@ -257,8 +251,7 @@ def generalization(
     one with --test. Samples for distances come from --held-out, or one in five of DATA is set aside.
     """
     with measuring(model, data, html, json):
-        subject = open_runnable(model, trust=trust)
-        subject = place_model(subject, device, "eval")
+        subject = open_runnable(model, trust=trust, device=device, mode="eval")
         train, fresh, notes = open_split(data, subject, samples=samples, seed=seed)
         if test is not None:
             fresh, more = open_with_labels(test, subject, samples=samples, seed=seed)

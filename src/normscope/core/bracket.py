@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from .codec import JsonForm, Part
-from .errors import InputError, SoundnessError
+from .errors import InputError, SoundnessError, card, visible
 from .log10 import power10
-from .markup import card, visible
 
 
 class Evidence(enum.IntEnum):
@@ -167,26 +166,20 @@ class Bracket(Part):
             )
         self.proof.write(path, self)
 
+    def _remarks(self) -> dict[str, str | None]:
+        """Return what must be said of the bracket, by what it is about."""
+        remarks = {"infinite" if self.holds else "not a bound": self.reason} if self.reason or not self.holds else {}
+        return remarks if self.converged else {**remarks, "not converged": self.advice}
+
     def __str__(self) -> str:
         span = f"[{_decimal(self.log10_lower)}, {_decimal(self.log10_upper)}]"
         words = [span, self.scope.value, *([self.mode] if self.mode else []), self.evidence.name, self.method]
-        if not self.holds:
-            words.append(f"not a bound: {self.reason}")
-        elif self.reason:
-            words.append(f"infinite: {self.reason}")
-        if not self.converged:
-            words.append(f"not converged: {self.advice}")
-        return visible(" | ".join(words))
+        return visible(" | ".join((*words, *(f"{what}: {why}" for what, why in self._remarks().items()))))
 
     def _repr_html_(self) -> str:
         lines = {"scope": self.scope.value, "mode": self.mode, "evidence": f"{self.evidence}", "method": self.method}
-        if not self.holds:
-            lines["not a bound"] = self.reason
-        elif self.reason:
-            lines["infinite"] = self.reason
-        if not self.converged:
-            lines["not converged"] = self.advice or "the budget ran out"
-        rows = {**lines, "notes": "; ".join(self.notes)}
+        remarks = {what: why or "the budget ran out" for what, why in self._remarks().items()}
+        rows = {**lines, **remarks, "notes": "; ".join(self.notes)}
         return card(f"{_decimal(self.log10_lower)} to {_decimal(self.log10_upper)}", rows)
 
 

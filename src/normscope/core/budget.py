@@ -1,15 +1,146 @@
-"""`Budget`: the work that a search may do, counted in steps, and a deadline that may cut it short."""
+"""The work that a measurement may do, what it took, and the bar that shows it.
+
+`Budget` counts the steps of a search and has a deadline that may cut it short, `Cost` holds what each part of a
+measurement took (passes, norms, products, seconds), and `Progress` is a line on the terminal after two seconds.
+"""
 
 from __future__ import annotations
 
 import math
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
-from typing import TypeVar
+from contextvars import ContextVar, Token
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
 
 import torch
+
+from .codec import JsonForm, Part
+from .errors import visible
+
+DELAY = 2.0
+"""Seconds that must pass before anything is shown."""
+
+
+class Progress:
+    """Shows what is being done once it has taken a while; silent when standard error is not a terminal.
+
+    Inside `Parts` it shows nothing of its own: the bar of the parts says what is being done.
+
+    Example:
+        >>> with Progress("bounding layers", total=2) as progress:
+        ...     progress.step("layer1")
+        ...     progress.step("layer2")
+    """
+
+    def __init__(self, title: str, total: int | None = None) -> None:
+        self.title, self.total, self.done = title, total, 0
+        self._line = _Line()
+        self._parts = _parts.get()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._line.stop()
+
+    def step(self, label: str = "") -> None:
+        """Count one step; `label` names what comes next."""
+        self.done += 1
+        if self._parts is not None:
+            self._parts.inside(f"{self.title} {label}", self.done / self.total if self.total else 0.0)
+        else:
+            self._line.show(f"{self.title} {label}"[:60], self.done, self.total)
+
+
+class Parts:
+    """One bar for a measurement of several parts: which one runs, and which remain. Silent as `Progress` is.
+
+    Example:
+        >>> with Parts("auditing", ("capture", "data", "bounds")) as parts:
+        ...     begin("data")
+        ...     parts.line()
+        'auditing: data; then bounds'
+    """
+
+    def __init__(self, title: str, names: Sequence[str]) -> None:
+        self.title, self.names = title, tuple(names)
+        self._at, self._what, self._share = 0, "", 0.0
+        self._line = _Line()
+
+    def __enter__(self) -> Parts:
+        self._token: Token[Parts | None] = _parts.set(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _parts.reset(self._token)
+        self._line.stop()
+
+    def begin(self, name: str) -> None:
+        """Say which part begins; a name that is not among the parts changes nothing."""
+        if name in self.names:
+            self._at, self._what, self._share = self.names.index(name), "", 0.0
+            self._show()
+
+    def inside(self, what: str, share: float) -> None:
+        """Say what the part that runs does, and how much of it is done."""
+        self._what, self._share = what.strip()[:40], min(share, 1.0)
+        self._show()
+
+    def line(self) -> str:
+        """Return what is shown beside the bar."""
+        doing = f" ({self._what})" if self._what else ""
+        left = self.names[self._at + 1 :]
+        return f"{self.title}: {self.names[self._at]}{doing}" + (f"; then {', '.join(left)}" if left else "")
+
+    def _show(self) -> None:
+        """Show the parts that are done; the part that runs counts by the share of it that is done."""
+        self._line.show(self.line(), self._at + self._share, len(self.names))
+
+
+_parts: ContextVar[Parts | None] = ContextVar("normscope_parts", default=None)
+"""The bar of the measurement that runs, if it has one."""
+
+
+def begin(name: str) -> None:
+    """Say which part of a measurement begins, where a bar shows its parts."""
+    parts = _parts.get()
+    if parts is not None:
+        parts.begin(name)
+
+
+class _Line:
+    """The bar itself: shown after a while, on a terminal alone."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._bar: Any = None
+
+    def show(self, text: str, done: float, total: float | None) -> None:
+        """Show a text and how much is done, if it is time to."""
+        if self._bar is None and sys.stderr.isatty() and time.monotonic() - self._began > DELAY:
+            self._start(total)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, description=visible(text))
+
+    def stop(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _start(self, total: float | None) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
+
+        columns = (BarColumn(bar_width=20), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+        self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._bar.add_task("", total=total)
+        self._bar.start()
+
 
 RAISE = ": raise max_seconds"
 """The end of every advice about work that the clock has cut short."""
@@ -249,3 +380,87 @@ def affordable(most: int, cost: float, *, work: float, least: int = 1, device: t
 def _speed(device: torch.device | str) -> float:
     """Return how many times the work of a CPU a device may do."""
     return GPU if torch.device(device).type == "cuda" else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost(Part):
+    """How much work a measurement took. Counts are the same in every run; seconds are not, and are not stored in JSON.
+
+    Attributes:
+        passes: samples that went forward through the model or its graph, by part of the measurement.
+        backwards: samples that went backward, by part.
+        norms: norms of linear maps that were bounded, by part; one that is known already is not taken again.
+        products: products with a linear map or its transpose, by part.
+        seconds: how long each part took.
+
+    Example:
+        >>> Cost(passes={"data": 8, "capture": 11}).total("passes")
+        19
+    """
+
+    JSON: ClassVar[JsonForm] = JsonForm(left_out=("seconds",))
+
+    passes: Mapping[str, int] = field(default_factory=dict)
+    backwards: Mapping[str, int] = field(default_factory=dict)
+    norms: Mapping[str, int] = field(default_factory=dict)
+    products: Mapping[str, int] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
+
+    def total(self, kind: str) -> float:
+        """Return what all parts took together of one kind, such as `"passes"` or `"seconds"`."""
+        return sum(getattr(self, kind).values())
+
+
+COUNTED = ("passes", "backwards", "norms", "products")
+"""The work that is counted: forward and backward passes, operator norms, and products with a matrix or a Jacobian."""
+
+
+class Meter:
+    """Counts what runs inside its parts.
+
+    Example:
+        >>> meter = Meter(Budget())
+        >>> with meter.part("capture"):
+        ...     count("passes", 8)
+        >>> meter.cost().passes
+        {'capture': 8}
+    """
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._counts: dict[str, Counter[str]] = {kind: Counter() for kind in COUNTED}
+        self._part = ""
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Count what runs inside under a name, and show it where a bar shows the parts."""
+        began, before, self._part = self._budget.elapsed, self._part, name
+        token = _meter.set(self)
+        begin(name)
+        try:
+            yield
+        finally:
+            _meter.reset(token)
+            self._part = before
+            self._seconds[name] += self._budget.elapsed - began
+
+    def add(self, kind: str, amount: int) -> None:
+        """Count something under the part that runs."""
+        self._counts[kind][self._part] += amount
+
+    def cost(self) -> Cost:
+        """Return what was counted so far."""
+        return Cost(**{kind: dict(self._counts[kind]) for kind in COUNTED}, seconds=dict(self._seconds))
+
+
+_meter: ContextVar[Meter | None] = ContextVar("normscope_meter", default=None)
+"""The meter of the measurement that runs, if it has one."""
+
+
+def count(kind: str, amount: int = 1) -> None:
+    """Count passes, norms or products if a meter runs; leave the work here if its clock has run out (`check_time`)."""
+    check_time()
+    meter = _meter.get()
+    if meter is not None:
+        meter.add(kind, amount)

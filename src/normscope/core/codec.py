@@ -259,30 +259,29 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
     header = _header(form)
     for key in _keys(kind):
         item = header[key] if key in header else getattr(value, key)
-        if key not in stored or not _names(form.sparse, stored[key][0]) or item != _default(stored[key][0]):
-            yield key, item
+        own = stored[key][0] if key in stored else None
+        if own is not None and _names(form.sparse, own):
+            default = own.default if own.default_factory is MISSING else own.default_factory()
+            if item == default:
+                continue
+        yield key, item
 
 
 def _dataclass(kind: Any, value: Any, where: str, nan: bool) -> Any:
     """Return a result from the plain data of its fields."""
     form = _form(kind)
     data = value if isinstance(value, Mapping) else _refuse(value, where)
-    _check_header(form, data, where)
+    for key, expected in _header(form).items():
+        if key not in data:
+            raise ValueError(f"{_inside(where, key)} is missing")
+        if data[key] != expected or isinstance(data[key], bool):
+            _refuse(data[key], _inside(where, key))
     read = _fields(kind, data, where, nan or form.nan)
     try:
         return kind.of_fields(**read) if issubclass(kind, Part) else kind(**read)
     except (SoundnessError, *UNREADABLE) as error:
         why = form.unsound if isinstance(error, SoundnessError) else str(error) or describe_error(error)
         raise ValueError(f"{where}: {why}" if where else why) from error
-
-
-def _check_header(form: JsonForm, data: Mapping[str, Any], where: str) -> None:
-    """Refuse data of another kind or version."""
-    for key, expected in _header(form).items():
-        if key not in data:
-            raise ValueError(f"{_inside(where, key)} is missing")
-        if data[key] != expected or isinstance(data[key], bool):
-            _refuse(data[key], _inside(where, key))
 
 
 def _fields(kind: Any, data: Mapping[str, Any], where: str, nan: bool) -> dict[str, Any]:
@@ -316,23 +315,18 @@ def _either(hints: tuple[Any, ...], value: Any, where: str, nan: bool) -> Any:
 
 
 def _single(kind: Any, value: Any, where: str, nan: bool) -> Any:
-    """Return a value without parts; members of enums are strings in JSON."""
+    """Return a value without parts: members of enums and infinities are strings in JSON, and NaN may be null."""
     if kind is float:
-        return _float(value, where, nan)
+        if value is None and nan:
+            return math.nan
+        if isinstance(value, str) and value in INFINITIES:
+            return INFINITIES[value]
+        return value if is_number(value) or (nan and isinstance(value, float)) else _refuse(value, where)
     if issubclass(kind, enum.Enum):
         members = {member.value if issubclass(kind, str) else member.name: member for member in kind}
         return members[value] if isinstance(value, str) and value in members else _refuse(value, where)
     fits = isinstance(value, kind) and (kind is not int or is_number(value))
     return value if fits else _refuse(value, where)
-
-
-def _float(value: Any, where: str, nan: bool) -> Any:
-    """Return a number as it is written; infinities are strings in JSON, and NaN may be null."""
-    if value is None and nan:
-        return math.nan
-    if isinstance(value, str) and value in INFINITIES:
-        return INFINITIES[value]
-    return value if is_number(value) or (nan and isinstance(value, float)) else _refuse(value, where)
 
 
 def _form(kind: type) -> JsonForm:
@@ -346,10 +340,6 @@ def _header(form: JsonForm) -> dict[str, object]:
 def _names(names: Names, item: Field[Any]) -> bool:
     """Whether a field is among some names, or has a default where these contain `...`."""
     return item.name in names or (... in names and (item.default, item.default_factory) != (MISSING, MISSING))
-
-
-def _default(item: Field[Any]) -> Any:
-    return item.default if item.default_factory is MISSING else item.default_factory()
 
 
 def is_number(value: Any) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from .codec import JsonForm, Part
-from .markup import card, visible
+from .errors import card, visible
 
 
 class Severity(enum.StrEnum):
@@ -76,176 +76,149 @@ class Finding(Part):
         return card(f"{self.severity.value}: {self.code}", lines)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class FindingKind:
-    """The words that verdicts use for all findings of one code.
+    """The words that verdicts use for all findings of one code."""
 
-    Attributes:
-        one: what a verdict says of one place, in a clause; `{where}` stands for the place.
-        many: what it says of several places, if that differs; `{count}` stands for how many, `{norms}` for how many of
-            all normalizers.
-        note: both for an info finding, where it says something else.
-    """
-
-    one: str
+    one: str  # what a verdict says of one place, in a clause; `{where}` stands for the place
+    # what it says of several places, if that differs; `{count}` stands for how many, `{norms}` for how many of all
+    # normalizers
     many: str = ""
-    note: tuple[str, str] | None = None
+    note: tuple[str, str] | None = None  # both for an info finding, where it says something else
 
 
 KINDS: dict[str, FindingKind] = {
     "non-finite-weights": FindingKind(
-        one="{where} is broken by NaN or infinite values", many="{count} tensors hold NaN or infinite values"
+        "{where} is broken by NaN or infinite values", "{count} tensors hold NaN or infinite values"
     ),
     "non-finite-activations": FindingKind(
-        one="{where} returns NaN or infinite values", many="{count} modules return NaN or infinite values"
+        "{where} returns NaN or infinite values", "{count} modules return NaN or infinite values"
     ),
-    "input-scale": FindingKind(one="the {where} is at an unusual scale"),
-    "input-columns": FindingKind(one="one column of the {where} is far larger than the others"),
+    "input-scale": FindingKind("the {where} is at an unusual scale"),
+    "input-columns": FindingKind("one column of the {where} is far larger than the others"),
     "gradient-mismatch": FindingKind(
-        one="the gradient through {where} is not that of its forward",
-        many="the gradient through {count} modules is not that of their forward",
+        "the gradient through {where} is not that of its forward",
+        "the gradient through {count} modules is not that of their forward",
     ),
-    "activation-before-loss": FindingKind(one="the last activation does not fit the loss"),
-    "loss-does-not-fit": FindingKind(one="the loss does not fit the outputs and targets"),
-    "shapes-broadcast": FindingKind(one="output and target have different shapes"),
-    "targets-out-of-range": FindingKind(one="the targets lie outside what the model can put out"),
-    "targets-scale": FindingKind(one="the targets have another scale than the outputs"),
-    "one-class": FindingKind(one="all targets are the same", note=("nearly all targets are of one class",) * 2),
-    "no-better-than-constant": FindingKind(one="the model does no better than a constant output"),
-    "not-in-optimizer": FindingKind(one="the optimizer does not hold {where}"),
-    "decay-too-strong": FindingKind(one="the weight decay is far too strong"),
-    "step-too-long": FindingKind(one="one step of the optimizer makes the loss far larger"),
-    "step-too-short": FindingKind(
-        one="the steps of the optimizer are far too short", note=("the learning rate is 0",) * 2
-    ),
-    "gradient-does-not-descend": FindingKind(one="a step along the gradient does not lower the loss"),
-    "first-loss": FindingKind(one="the first loss is far above that of a blind guess"),
-    "gradient-cut": FindingKind(one="no gradient can flow back past {where}"),
-    "unused-parameter": FindingKind(
-        one="the forward never uses {where}",
-        many="the forward never uses {count} layers",
-    ),
-    "equal-units": FindingKind(one="the units of {where} are all alike", many="the units of {count} layers are alike"),
-    "zero-weights": FindingKind(
-        one="all weights of {where} are zero",
-        many="all weights of {count} layers are zero",
-    ),
+    "activation-before-loss": FindingKind("the last activation does not fit the loss"),
+    "loss-does-not-fit": FindingKind("the loss does not fit the outputs and targets"),
+    "shapes-broadcast": FindingKind("output and target have different shapes"),
+    "targets-out-of-range": FindingKind("the targets lie outside what the model can put out"),
+    "targets-scale": FindingKind("the targets have another scale than the outputs"),
+    "one-class": FindingKind("all targets are the same", note=("nearly all targets are of one class",) * 2),
+    "no-better-than-constant": FindingKind("the model does no better than a constant output"),
+    "not-in-optimizer": FindingKind("the optimizer does not hold {where}"),
+    "decay-too-strong": FindingKind("the weight decay is far too strong"),
+    "step-too-long": FindingKind("one step of the optimizer makes the loss far larger"),
+    "step-too-short": FindingKind("the steps of the optimizer are far too short", note=("the learning rate is 0",) * 2),
+    "gradient-does-not-descend": FindingKind("a step along the gradient does not lower the loss"),
+    "first-loss": FindingKind("the first loss is far above that of a blind guess"),
+    "gradient-cut": FindingKind("no gradient can flow back past {where}"),
+    "unused-parameter": FindingKind("the forward never uses {where}", "the forward never uses {count} layers"),
+    "equal-units": FindingKind("the units of {where} are all alike", "the units of {count} layers are alike"),
+    "zero-weights": FindingKind("all weights of {where} are zero", "all weights of {count} layers are zero"),
     "recurrent-scale": FindingKind(
-        one="the recurrent weights of {where} explode or vanish over a sequence",
-        many="the recurrent weights of {count} layers explode or vanish over a sequence",
+        "the recurrent weights of {where} explode or vanish over a sequence",
+        "the recurrent weights of {count} layers explode or vanish over a sequence",
     ),
     "layer-scale": FindingKind(
-        one="the weights of {where} have a scale of their own", many="the weights of {count} layers stand out in scale"
+        "the weights of {where} have a scale of their own", "the weights of {count} layers stand out in scale"
     ),
     "rank-one-weights": FindingKind(
-        one="the weights of {where} are of rank one", many="the weights of {count} layers are of rank one"
+        "the weights of {where} are of rank one", "the weights of {count} layers are of rank one"
     ),
-    "samples-mixed": FindingKind(one="the samples of a batch are mixed in {where}"),
+    "samples-mixed": FindingKind("the samples of a batch are mixed in {where}"),
     "input-ignored": FindingKind(
-        one="an argument ({where}) has no influence on the output", many="the output ignores {count} of its arguments"
+        "the output ignores part of its input ({where})", "the output ignores {count} parts of its input"
     ),
-    "hidden-softmax": FindingKind(one="a softmax stands between two layers in {where}"),
+    "hidden-softmax": FindingKind("a softmax stands between two layers in {where}"),
     "strong-dropout": FindingKind(
-        one="the dropout of {where} takes nearly everything away", many="{count} dropouts take nearly everything away"
+        "the dropout of {where} takes nearly everything away", "{count} dropouts take nearly everything away"
     ),
-    "no-loss-gradient": FindingKind(one="the loss gives no gradient"),
-    "gradient-not-finite": FindingKind(one="the gradient of {where} is NaN or infinite"),
-    "branch-dominates": FindingKind(one="the branch of {where} drowns what it is added to"),
+    "no-loss-gradient": FindingKind("the loss gives no gradient"),
+    "gradient-not-finite": FindingKind("the gradient of {where} is NaN or infinite"),
+    "branch-dominates": FindingKind("the branch of {where} drowns what it is added to"),
     "attention-saturated": FindingKind(
-        one="the softmax of {where} looks at one entry in each row",
-        many="{count} softmaxes look at one entry in each row",
+        "the softmax of {where} looks at one entry in each row", "{count} softmaxes look at one entry in each row"
     ),
     "missing-activation": FindingKind(
-        one="no activation stands before {where}", many="no activation stands before {count} layers"
+        "no activation stands before {where}", "no activation stands before {count} layers"
     ),
-    "output-constant": FindingKind(one="the output does not depend on the input, from {where} on"),
-    "frozen-layer": FindingKind(one="{where} does not train"),
+    "output-constant": FindingKind("the output does not depend on the input, from {where} on"),
+    "frozen-layer": FindingKind("{where} does not train"),
     "tiny-sets": FindingKind(
-        one="{where} normalizes sets of one or two values", many="{norms} work on sets of one or two values"
+        "{where} normalizes sets of one or two values", "{norms} work on sets of one or two values"
     ),
     "eps-scale": FindingKind(
-        one="the eps of {where} does not fit its input", many="the eps of {norms} does not fit their input"
+        "the eps of {where} does not fit its input", "the eps of {norms} does not fit their input"
     ),
     "spectral-norm-off": FindingKind(
-        one="the spectral norm of {where} is not the one it was made for",
-        many="the spectral norms of {count} layers are not those they were made for",
+        "the spectral norm of {where} is not the one it was made for",
+        "the spectral norms of {count} layers are not those they were made for",
     ),
     "dead-layer": FindingKind(
-        one="layer {where} is dead",
-        many="{count} layers are dead",
+        "layer {where} is dead",
+        "{count} layers are dead",
         note=("layer {where} is zero as a whole", "{count} layers are zero as a whole"),
     ),
     "exploding-run": FindingKind(
-        one="the signal explodes from {where} on", many="the signal explodes in {count} runs of layers"
+        "the signal explodes from {where} on", "the signal explodes in {count} runs of layers"
     ),
-    "gradient-explosion": FindingKind(
-        one="the gradient of {where} explodes", many="the gradients of {count} layers explode"
-    ),
-    "batch-norm-depth": FindingKind(one="the gradient explodes through the BatchNorms"),
-    "no-gradient": FindingKind(one="no gradient gets past {where}", many="no gradient gets past {count} layers"),
-    "saturated-units": FindingKind(one="{where} is saturated", many="{count} activations are saturated"),
-    "gradient-vanishing": FindingKind(
-        one="the gradient of {where} vanishes", many="the gradients of {count} layers vanish"
-    ),
-    "gradient-jump": FindingKind(one="the gradient changes by decades at {where}"),
+    "gradient-explosion": FindingKind("the gradient of {where} explodes", "the gradients of {count} layers explode"),
+    "batch-norm-depth": FindingKind("the gradient explodes through the BatchNorms"),
+    "no-gradient": FindingKind("no gradient gets past {where}", "no gradient gets past {count} layers"),
+    "saturated-units": FindingKind("{where} is saturated", "{count} activations are saturated"),
+    "gradient-vanishing": FindingKind("the gradient of {where} vanishes", "the gradients of {count} layers vanish"),
+    "gradient-jump": FindingKind("the gradient changes by decades at {where}"),
     "half-precision": FindingKind(
-        one="{where} is close to overflow in half precision",
-        many="{count} layers are close to overflow in half precision",
+        "{where} is close to overflow in half precision", "{count} layers are close to overflow in half precision"
     ),
     "dead-channels": FindingKind(
-        one="part of layer {where} is dead",
-        many="parts of {count} layers are dead",
+        "part of layer {where} is dead",
+        "parts of {count} layers are dead",
         note=("a few channels of {where} carry nothing", "a few channels of {count} layers carry nothing"),
     ),
     "stale-statistics": FindingKind(
-        one="the stored statistics do not fit the data, from {where} on",
-        many="the stored statistics of {norms} do not fit the data",
+        "the stored statistics do not fit the data, from {where} on",
+        "the stored statistics of {norms} do not fit the data",
         note=("the statistics of {where} were never taken", "the statistics of {norms} were never taken"),
     ),
-    "small-batch": FindingKind(one="the batch is too small for {where}", many="the batch is too small for {norms}"),
+    "small-batch": FindingKind("the batch is too small for {where}", "the batch is too small for {norms}"),
     "eps-dominated": FindingKind(
-        one="eps outweighs what {where} normalizes",
-        many="eps outweighs what {norms} normalize",
+        "eps outweighs what {where} normalizes",
+        "eps outweighs what {norms} normalize",
         note=("eps outweighs a little of {where}", "eps outweighs a little of what {norms} normalize"),
     ),
     "dead-relu": FindingKind(
-        one="many units of the ReLU in {where} never fire",
-        many="many units of {count} ReLUs never fire",
+        "many units of the ReLU in {where} never fire",
+        "many units of {count} ReLUs never fire",
         note=("some units of the ReLU in {where} never fired", "some units of {count} ReLUs never fired"),
     ),
-    "expanding-normalizer": FindingKind(one="{where} expands what it normalizes", many="{norms} expand"),
-    "redundant-bias": FindingKind(
-        one="the bias of {where} has no effect", many="the biases of {count} layers have no effect"
-    ),
+    "expanding-normalizer": FindingKind("{where} expands what it normalizes", "{norms} expand"),
+    "redundant-bias": FindingKind("the bias of {where} has no effect", "the biases of {count} layers have no effect"),
     "not-lipschitz": FindingKind(
-        one="{where} can amplify some inputs without limit", many="{count} parts can amplify some inputs without limit"
+        "{where} can amplify some inputs without limit", "{count} parts can amplify some inputs without limit"
     ),
-    "loose-bound": FindingKind(one="there is no useful bound over all inputs"),
-    "no-rule": FindingKind(
-        one="{where} runs an operator without a rule", many="{count} parts run operators without a rule"
-    ),
-    "loss-not-finite": FindingKind(one="the loss is no number any more"),
-    "constant-input": FindingKind(one="the samples of a batch are all the same"),
-    "not-trained": FindingKind(one="no optimizer trains {where}", many="no optimizer trains {count} layers"),
-    "no-zero-grad": FindingKind(one="gradients are never cleared"),
-    "lr-too-high": FindingKind(one="the first steps were too large"),
-    "edge-of-stability": FindingKind(one="the steps are too long for the curvature"),
-    "left-domain": FindingKind(one="the samples leave the domain"),
-    "variance-collapse": FindingKind(
-        one="the variance into {where} collapsed", many="the variances into {norms} collapsed"
-    ),
-    "norm-growth": FindingKind(
-        one="the weight of {where} keeps growing", many="the weights of {count} layers keep growing"
-    ),
+    "loose-bound": FindingKind("there is no useful bound over all inputs"),
+    "no-rule": FindingKind("{where} runs an operator without a rule", "{count} parts run operators without a rule"),
+    "loss-not-finite": FindingKind("the loss is no number any more"),
+    "constant-input": FindingKind("the samples of a batch are all the same"),
+    "not-trained": FindingKind("no optimizer trains {where}", "no optimizer trains {count} layers"),
+    "no-zero-grad": FindingKind("gradients are never cleared"),
+    "lr-too-high": FindingKind("the first steps were too large"),
+    "edge-of-stability": FindingKind("the steps are too long for the curvature"),
+    "left-domain": FindingKind("the samples leave the domain"),
+    "variance-collapse": FindingKind("the variance into {where} collapsed", "the variances into {norms} collapsed"),
+    "norm-growth": FindingKind("the weight of {where} keeps growing", "the weights of {count} layers keep growing"),
     "variance-growth": FindingKind(
-        one="the variance into {where} outgrows float16", many="the variances into {norms} outgrow float16"
+        "the variance into {where} outgrows float16", "the variances into {norms} outgrow float16"
     ),
     "effective-lr": FindingKind(
-        one="the steps of {where} have the wrong size", many="the steps of {count} layers have the wrong size"
+        "the steps of {where} have the wrong size", "the steps of {count} layers have the wrong size"
     ),
-    "loss-rising": FindingKind(one="the loss rises"),
-    "loss-spike": FindingKind(one="the loss jumped"),
-    "eval-mode": FindingKind(one="the model is trained in eval mode"),
-    "not-seen": FindingKind(one="the watcher sees nothing of the training"),
+    "loss-rising": FindingKind("the loss rises"),
+    "loss-spike": FindingKind("the loss jumped"),
+    "eval-mode": FindingKind("the model is trained in eval mode"),
+    "not-seen": FindingKind("the watcher sees nothing of the training"),
 }
 """By code, in the order of the tables in `docs/findings.md`, which say when each is raised."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -102,10 +103,15 @@ def full_precision() -> Iterator[None]:
     On CUDA devices torch lets convolutions round their operands to TF32, which has 10 bits: two ways to the same value
     then differ by 1e-3 of it, where float32 differs by 1e-6.
     """
-    cudnn, parts = torch.backends.cudnn, _parts()
+    cudnn, mkldnn = (cast(Any, module) for module in (torch.backends.cudnn, torch.backends.mkldnn))
+    parts = cudnn.conv, cudnn.rnn, torch.backends.cuda.matmul, mkldnn.matmul  # on these are the newer settings
     held = [part.fp32_precision for part in parts]
+    matmul = allowed = None
     # torch refuses to read the older names once the newer ones disagree with them; then the newer ones say it all
-    matmul, allowed = _readable(torch.get_float32_matmul_precision), _readable(lambda: cudnn.allow_tf32)
+    with contextlib.suppress(RuntimeError):
+        matmul = torch.get_float32_matmul_precision()
+    with contextlib.suppress(RuntimeError):
+        allowed = cudnn.allow_tf32
     try:
         torch.set_float32_matmul_precision("highest")  # the older names come first: torch refuses a disagreement
         cudnn.allow_tf32 = False
@@ -119,20 +125,6 @@ def full_precision() -> Iterator[None]:
             cudnn.allow_tf32 = allowed
         for part, value in zip(parts, held, strict=True):
             part.fp32_precision = value
-
-
-def _readable(read: Callable[[], Any]) -> Any:
-    """Return a setting, or None where torch refuses to read it."""
-    try:
-        return read()
-    except RuntimeError:
-        return None
-
-
-def _parts() -> tuple[Any, ...]:
-    """Return the objects on which torch keeps the newer settings."""
-    cudnn, mkldnn = (cast(Any, module) for module in (torch.backends.cudnn, torch.backends.mkldnn))
-    return cudnn.conv, cudnn.rnn, torch.backends.cuda.matmul, mkldnn.matmul
 
 
 @shared_setting
@@ -155,5 +147,8 @@ def without_cudnn() -> Iterator[None]:
 
 @shared_setting
 def uncompiled() -> AbstractContextManager[None]:
-    """Run a block in which compiled modules run as they were written, so that everything in them can be seen."""
-    return torch.compiler.set_stance("force_eager")
+    """Run a block in which compiled modules run as they were written, so that everything in them can be seen.
+
+    Where nothing was compiled yet there is nothing to do, and torch's compiler, which takes a second, is not imported.
+    """
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()

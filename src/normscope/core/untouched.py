@@ -15,15 +15,14 @@ import sys
 import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import wraps
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -35,8 +34,8 @@ MOST = 20_000
 """The search for changeable objects ends after this many."""
 LIBRARIES = frozenset({"torch", "numpy", "scipy", "normscope", "torchvision", *sys.stdlib_module_names} - {"__main__"})
 """Packages whose functions and objects are taken to keep nothing of a forward."""
-MODELS = frozenset({"transformers", "timm"})
-"""Packages whose objects may keep something of a forward (a cache), but whose functions and classes do not."""
+QUIET = LIBRARIES | {"transformers", "timm"}
+"""Packages whose functions and classes keep nothing of a forward; objects of the last two may (a cache)."""
 TABLES = ("_parameters", "_buffers", "_modules")
 """The attributes in which a module keeps what it registers; their entries are put back one by one."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -97,8 +96,15 @@ class Reached:
         if isinstance(value, functools.partial):
             return value.func, *value.args, *value.keywords.values()
         if isinstance(value, FunctionType):
-            return [] if _quiet(value.__module__) else self._function(value)
-        if isinstance(value, type | ModuleType) or _library(type(value).__module__) or not hasattr(value, "__dict__"):
+            return [] if _is_of(value.__module__, QUIET) else self._function(value)
+        if isinstance(value, torch.Generator):
+            self.undo.append(_generator(value))
+            return []
+        if (
+            isinstance(value, type | ModuleType)
+            or _is_of(type(value).__module__, LIBRARIES)
+            or not hasattr(value, "__dict__")
+        ):
             return []
         self.undo.append(_contents(vars(value)))
         return [*_members(type(value)), *filter(_leads_on, vars(value).values())]
@@ -128,12 +134,26 @@ class Reached:
             if not isinstance(value, ModuleType):
                 if _leads_on(value) and not isinstance(value, type):
                     yield value
-            elif not _library(value.__name__):  # a module of the user's: the objects in it that the function names
+            elif not _is_of(
+                value.__name__, LIBRARIES
+            ):  # a module of the user's: the objects in it that the function names
                 yield from (vars(value)[other] for other in names if other in vars(value))
         for cell in function.__closure__ or ():
-            self.undo.append(_cell(cell))
-            yield from _inside(cell)
+            with suppress(ValueError):  # a variable that has no value yet
+                value = cell.cell_contents
+                self.undo.append(functools.partial(setattr, cell, "cell_contents", value))
+                yield value
         yield from function.__defaults__ or ()
+
+
+def _generator(generator: torch.Generator) -> Undo:
+    """Return a function that gives a generator of random numbers its present state back."""
+    state = generator.get_state()
+
+    def undo() -> None:
+        generator.set_state(state)
+
+    return undo
 
 
 def _leads_on(value: Any) -> bool:
@@ -142,21 +162,15 @@ def _leads_on(value: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _library(name: str | None) -> bool:
-    """Whether a module belongs to a package that is taken to keep nothing of a forward."""
-    return (name or "builtins").split(".", 1)[0] in LIBRARIES
-
-
-@functools.lru_cache(maxsize=4096)
-def _quiet(name: str | None) -> bool:
-    """Whether functions and classes of a package keep nothing of a forward."""
-    return _library(name) or (name or "").split(".", 1)[0] in MODELS
+def _is_of(name: str | None, packages: frozenset[str]) -> bool:
+    """Whether a module belongs to one of some packages."""
+    return (name or "builtins").split(".", 1)[0] in packages
 
 
 def _members(kind: type) -> tuple[Any, ...]:
     """Return the functions and the containers that a class and the classes it is made of define; remembered."""
     if kind not in _classes:
-        held = [value for base in kind.__mro__ if not _quiet(base.__module__) for value in vars(base).values()]
+        held = [value for base in kind.__mro__ if not _is_of(base.__module__, QUIET) for value in vars(base).values()]
         bare = [getattr(value, "__func__", getattr(value, "fget", value)) for value in held]
         _classes[kind] = tuple(v for v in bare if isinstance(v, FunctionType) or type(v) in CONTAINERS)
     return _classes[kind]
@@ -173,25 +187,6 @@ def _names(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
         step.argval for each in codes for step in dis.get_instructions(each) if step.opname == "STORE_GLOBAL"
     )
     return tuple(read), tuple(bound)
-
-
-def _inside(cell: CellType) -> list[Any]:
-    """Return the value of a variable of a closure, in a list that is empty before the variable has one."""
-    try:
-        return [cell.cell_contents]
-    except ValueError:
-        return []
-
-
-def _cell(cell: CellType) -> Undo:
-    """Return a function that gives a variable of a closure its present value back."""
-    held = _inside(cell)
-
-    def undo() -> None:
-        if held:
-            cell.cell_contents = held[0]
-
-    return undo
 
 
 def _entry(table: dict[str, Any], name: str) -> Undo:
@@ -213,15 +208,11 @@ def _contents(container: Any) -> Undo:
     pairs = isinstance(container, dict)
     held = list(container.items() if pairs else container)
 
-    def alike(now: list[Any]) -> bool:
-        if len(now) != len(held):
-            return False
-        if pairs:
-            return all(k is key and v is value for (k, v), (key, value) in zip(now, held, strict=True))
-        return all(first is second for first, second in zip(now, held, strict=True))
+    def identities(items: Iterable[Any]) -> list[Any]:
+        return [(id(key), id(value)) for key, value in items] if pairs else [id(item) for item in items]
 
     def undo() -> None:
-        if not alike(list(container.items() if pairs else container)):
+        if identities(container.items() if pairs else container) != identities(held):
             container.clear()
             if pairs:
                 for key, value in held:  # the method `update` of a Counter would add to its counts
@@ -367,6 +358,8 @@ def _generators(model: nn.Module) -> list[torch.Generator]:
 
 def seed_random(model: nn.Module) -> None:
     """Let the generators that `untouched` puts back start anew, so that a model draws the same numbers again."""
+    random.seed(0)
+    np.random.seed(0)
     for generator in _generators(model):
         generator.manual_seed(0)
 
@@ -405,6 +398,11 @@ class ProtectedParameters(TorchDispatchMode):
         for _, data in self._bound:
             self._unwritten.setdefault(data.untyped_storage().data_ptr(), []).append(data)
         self._copies: list[tuple[Tensor, Tensor]] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keep torch from importing its compiler, which takes a second, at the first operator."""
+        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, after copying the parameters that it writes into."""
@@ -479,7 +477,7 @@ DROPOUTS = ("dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha
             "feature_alpha_dropout", "feature_alpha_dropout_", "feature_dropout", "feature_dropout_")  # fmt: skip
 """Functions of torch that drop values at random, and return their first argument where they drop nothing."""
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-POSITIONS = {F.multi_head_attention_forward: 10, F.scaled_dot_product_attention: 4}
+DROPOUT_POSITIONS = {"multi_head_attention_forward": 10, "scaled_dot_product_attention": 4}
 """The position of the argument `dropout_p` in attention functions."""
 PROBABILITIES = re.compile(r"(\w*_)?(p_?)?drop(out)?(_?path)?(_?(p|prob|rate|ratio))?")
 """Attribute names of dropout probabilities: `dropout`, `attn_pdrop`, `drop_path_rate`, `hidden_dropout_prob`, ..."""
@@ -504,7 +502,7 @@ def without_dropout(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[st
     if name in RECURRENT:  # the dropout probability is the only float among the arguments of every overload
         args = tuple(0.0 if isinstance(value, float) else value for value in args)
         kwargs = {key: 0.0 if key == "dropout" else value for key, value in kwargs.items()}
-    elif (position := _dropout_position(func, name)) is not None:
+    elif (position := DROPOUT_POSITIONS.get(name)) is not None:
         args = (*args[:position], *((0.0,) if len(args) > position else ()), *args[position + 1 :])
         kwargs = kwargs if len(args) > position else {**kwargs, "dropout_p": 0.0}
     return func(*args, **kwargs)
@@ -532,9 +530,3 @@ def dropping_nothing(model: nn.Module) -> Iterator[None]:
     finally:
         for module, name, value in held:
             setattr(module, name, value)
-
-
-def _dropout_position(func: Any, name: str) -> int | None:
-    """Return the position of the argument `dropout_p`, or None for a function that has none."""
-    function = F.scaled_dot_product_attention if name == "scaled_dot_product_attention" else func
-    return POSITIONS.get(function)

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, ClassVar
 from ..bounds.curve.curve import ShareCurve
 from ..bounds.radius.radii import Radii
 from ..core.bracket import Bracket
+from ..core.budget import Cost
 from ..core.codec import JsonForm, Part, Saved
-from ..core.cost import Cost
-from ..core.errors import InputError
+from ..core.errors import InputError, visible
 from ..core.finding import Finding
-from ..core.markup import visible
-from ..report.shown import Shown
+from ..report.document import Shown
 from .judged import Judged
 from .normalizer_effects import NormalizerEffects
 from .signal import Signal
@@ -157,6 +156,7 @@ class Audit(Judged, Saved, Shown):
     page = "audit:audit_document"
     JSON: ClassVar[JsonForm] = JsonForm(
         kind="audit",
+        nan=True,
         noun="audit",
         write="write one with audit.to_json(path) or normscope audit --json",
         older=("seconds",),

@@ -20,8 +20,7 @@ from ..bounds.domain.domain import Domain
 from ..bounds.lower import OBSERVED_RTOL, OBSERVED_SAMPLES, observed
 from ..bounds.point import first_samples, jacobian_norms
 from ..core.bracket import Bracket
-from ..core.budget import Budget
-from ..core.cost import Meter
+from ..core.budget import Budget, Meter
 from ..core.errors import CaptureError, InputError, JacobianError, NotFiniteError
 from ..core.untouched import mode_of, unwrapped
 from ..graph.call import all_if_several, batches_of, broken_tensors
@@ -217,7 +216,8 @@ def signal_by_depth(request: AuditRequest, data: DataSeen, per_batch: float, ski
             optimizer=request.optimizer,
             units=data.units,
         )
-        signal = replace(signal, dependence=compare_samples(request.model, request.batch))
+        if request.budget.time_for(passes):
+            signal = replace(signal, dependence=compare_samples(request.model, request.batch))
     if signal.reason is not None:
         skipped.append(("gradients by depth", signal.reason))
     return signal
@@ -261,5 +261,5 @@ def wrong_backwards(request: AuditRequest, captured: Captured | None) -> tuple[M
             lambda: mismatches(request.model, request.batch, graph, mode=request.asked, output=request.output),
             lambda: (),
         )
-    except (RuntimeError, NotImplementedError, InputError):  # a model whose backward cannot be run at all
+    except (RuntimeError, NotImplementedError, InputError, CaptureError):  # a model whose backward cannot be run at all
         return ()

@@ -12,11 +12,9 @@ from torch.optim import Optimizer
 from ..bounds.captured import Captured
 from ..bounds.domain.domain import Domain
 from ..core.bracket import Bracket
-from ..core.budget import Budget
-from ..core.cost import Meter
-from ..core.errors import InputError
+from ..core.budget import Budget, Meter
+from ..core.errors import InputError, check_numbers
 from ..core.finding import Finding
-from ..core.options import check_numbers
 from ..core.provenance import provenance
 from ..core.untouched import outside_inference_mode
 from ..graph.call import ALL_OUTPUTS

@@ -6,6 +6,7 @@ derivative (`AddmmBackward0`), which tells whether anything but a linear map lie
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -72,6 +73,17 @@ def are_cosines(made: Tensor) -> bool:
         return False
     before = [_skip_rearranging(node) for node, _ in function.next_functions]
     return len(before) == 2 and all(node is not None and operator_name(node) == "Div" for node in before)
+
+
+def clamp_limits(made: Tensor) -> tuple[float, float] | None:
+    """Return the limits of the clamp or hardtanh that made a tensor; None where another operator made it."""
+    function = _skip_rearranging(made.grad_fn)
+    if function is None or operator_name(function) not in ("Clamp", "ClampMin", "ClampMax", "Hardtanh"):
+        return None
+    low, high = (
+        getattr(function, f"_saved_{end}", getattr(function, f"_saved_{end}_val", None)) for end in ("min", "max")
+    )
+    return (-math.inf if low is None else float(low)), (math.inf if high is None else float(high))
 
 
 def _skip_rearranging(function: Any) -> Any:

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from ..core.bracket import Bracket
-from ..core.budget import Budget
+from ..core.budget import Budget, Progress
 from ..core.finding import Finding, Severity
 from ..core.log10 import log10
-from ..core.progress import Progress
 from ..core.provenance import provenance
 from ..linalg.operator_norms import BOUNDING
 from ..report.words import pluralise, shape

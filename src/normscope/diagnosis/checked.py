@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, ClassVar
 
 from ..core.codec import JsonForm, Part, Saved
-from ..core.errors import InputError
+from ..core.errors import InputError, visible
 from ..core.finding import Finding
-from ..core.markup import visible
-from ..report.shown import Shown
+from ..report.document import Shown
 from .judged import Judged
 from .signal import Signal, SignalRow
 from .verdict import verdict
@@ -53,6 +52,7 @@ class Check(Judged, Saved, Shown):
     page = "check:check_document"
     JSON: ClassVar[JsonForm] = JsonForm(
         kind="check",
+        nan=True,
         noun="check",
         write="write one with check.to_json(path) or normscope check --json",
         keys=("verdict", ...),

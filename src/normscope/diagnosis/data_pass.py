@@ -14,10 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from ..core.budget import Budget
-from ..core.cost import count
+from ..core.budget import Budget, Progress, count
 from ..core.errors import InputError, describe_error
-from ..core.progress import Progress
 from ..core.threads import uncompiled
 from ..core.untouched import untouched
 from ..graph.call import arguments, described

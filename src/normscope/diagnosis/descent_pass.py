@@ -18,15 +18,18 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim import Optimizer
 
+from ..core.budget import count
 from ..core.codec import JsonForm, Part
-from ..core.cost import count
-from ..core.untouched import seed_random
+from ..core.untouched import on_copies, seed_random
 from ..graph.call import Call
+from ..listening.listener import ForwardListener
 
 SHORT_STEP = 0.01
 """The fall of the loss that a short step promises, as a share of the loss: far above rounding, and nearly straight."""
-SHORTER = 0.01
-"""By this factor the step is made shorter where the loss rose."""
+SHORTER, SHORTEST = 0.01, 1e-4
+"""By these factors the step is made shorter where the loss rose; still shorter ones would be lost in rounding."""
+REPEATS = 1e-5
+"""The share by which the loss of a second run with the same weights may differ."""
 Gradients = Mapping[str, Tensor]
 """By the name of the parameter."""
 LossOf = Callable[[Any, slice], Tensor]
@@ -47,9 +50,10 @@ class StepFacts(Part):
         agreement: the cosine between the gradients of the two halves of the batch; `None` where it cannot be halved.
         optimizer: the class of the optimizer, if there is one.
         rate: its largest learning rate.
+        scheduled_rate: the largest of the rates that a schedule multiplies, if there is one.
         promised_fall: the fall of the loss in one step of the optimizer, if the loss were straight.
         next_loss: the loss after that step.
-        decay: the share by which weight decay shrinks the weights in one step, at most.
+        decay: the share by which the weight decay of SGD or AdamW shrinks the weights in one step, at most.
         outside: trainable parameters that the optimizer does not hold.
         foreign: how many parameters it holds that are none of the model's.
         forwards, backwards: passes over the batch that this took.
@@ -59,6 +63,7 @@ class StepFacts(Part):
         sparse=(
             "optimizer",
             "rate",
+            "scheduled_rate",
             "promised_fall",
             "next_loss",
             "decay",
@@ -76,6 +81,7 @@ class StepFacts(Part):
     agreement: float | None = None
     optimizer: str | None = None
     rate: float | None = None
+    scheduled_rate: float | None = None
     promised_fall: float | None = None
     next_loss: float | None = None
     decay: float | None = None
@@ -110,14 +116,16 @@ def try_steps(
     square = _dot(gradients, gradients)
     facts: dict[str, Any] = {"loss": value}
     weights = {name: p for name, p in model.named_parameters() if name in gradients}
-    if value > 0.0 and 0.0 < square < math.inf:
+    again = _attempt(lambda: {"again": trial.after({})}).get("again", math.nan)
+    repeats = abs(again - value) <= REPEATS * abs(value)
+    if repeats and value > 0.0 and 0.0 < square < math.inf:
         size = math.sqrt(_dot(weights, weights))
         facts["step_share"] = SHORT_STEP * value / math.sqrt(square) / size if size else None
         facts |= _attempt(lambda: _short_step(trial, gradients, value, square))
         facts |= _attempt(lambda: {"agreement": _agreement(trial)})
     if optimizer is not None:
         facts |= _settings(model, optimizer)
-        facts |= _attempt(lambda: _own_step(trial, gradients, optimizer))
+        facts |= _attempt(lambda: _own_step(trial, gradients, optimizer)) if repeats else {}
     forwards, backwards = (round(samples / call.count) for samples in (trial.forward_samples, trial.backward_samples))
     count("passes", trial.forward_samples)
     count("backwards", trial.backward_samples)
@@ -132,11 +140,17 @@ class _Trial:
         self.forward_samples = self.backward_samples = 0
 
     def loss(self, weights: Mapping[str, Tensor], samples: slice = slice(None)) -> Tensor:
-        """Return the loss with some parameters replaced."""
+        """Return the loss with some parameters replaced, and all else as it was when the gradient was taken.
+
+        So dropout is off in functions too, and what an earlier run left in the buffers does not count.
+        """
         here = self.call.changed(lambda tensor: tensor[samples].clone())
         self.forward_samples += here.count
         seed_random(self.model)
-        return self.loss_of(functional_call(self.model, dict(weights), here.args, here.kwargs), samples)
+        with on_copies(self.model):
+            with ForwardListener(self.model, dropout=False):
+                made = functional_call(self.model, dict(weights), here.args, here.kwargs)
+            return self.loss_of(made, samples)
 
     def after(self, changes: Gradients, factor: float = 1.0) -> float:
         """Return the loss with changes added to the weights."""
@@ -154,8 +168,9 @@ def _attempt(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def _short_step(trial: _Trial, gradients: Gradients, value: float, square: float) -> dict[str, Any]:
-    """Return how far the loss falls; where it rises, how far it falls in a much shorter step."""
-    for promise in (SHORT_STEP * value, SHORTER * SHORT_STEP * value):
+    """Return how far the loss falls; where it rises, how far it falls in much shorter steps."""
+    for factor in (1.0, SHORTER, SHORTEST):
+        promise = factor * SHORT_STEP * value
         length = promise / square
         fall = (value - trial.after(gradients, -length)) / promise
         if fall > 0.0:
@@ -187,10 +202,12 @@ def _settings(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     own = {id(p) for p in model.parameters()}
     held = [id(p) for group in optimizer.param_groups for p in group["params"]]
     rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
+    scheduled = [float(group["initial_lr"]) for group in optimizer.param_groups if "initial_lr" in group]
     decays = [float(group.get("weight_decay", 0.0)) * float(group.get("lr", 0.0)) for group in optimizer.param_groups]
     return {
         "optimizer": type(optimizer).__name__,
         "rate": max(rates, default=None),
+        "scheduled_rate": max(scheduled, default=None),
         "decay": max(decays, default=None),
         "outside": tuple(name for key, name in trained.items() if key not in set(held)),
         "foreign": sum(key not in own for key in held),
@@ -221,5 +238,6 @@ def _dot(one: Gradients, other: Gradients) -> float:
 
 
 def _reals(values: Tensor) -> Tensor:
-    """Return values in double precision, the parts of complex ones side by side."""
+    """Return values in double precision, dense, the parts of complex ones side by side."""
+    values = values.to_dense() if values.is_sparse else values
     return (torch.view_as_real(values.detach().resolve_conj()) if values.is_complex() else values.detach()).double()

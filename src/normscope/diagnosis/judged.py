@@ -6,7 +6,7 @@ from typing import Self
 
 from ..core.errors import InputError, NormscopeError
 from ..core.finding import Finding, Severity
-from ..report.shown import Shown
+from ..report.document import Shown
 from ..report.words import pluralise
 
 
@@ -14,7 +14,7 @@ class Findings(Shown, tuple[Finding, ...]):
     """Findings, the most serious first. Prints as one card per kind; in a notebook it shows itself as HTML."""
 
     __slots__ = ()
-    page = "audit_words:findings_document"
+    page = "check:findings_document"
 
     def raise_if(self, severity: str = "warning") -> None:
         """Raise an error that lists the findings of a severity, and of more serious ones, if there are any.

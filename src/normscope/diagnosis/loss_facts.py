@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from ..core.codec import Part
+from ..core.codec import JsonForm, Part
 from ..core.errors import InputError
-from .autograd_flow import are_cosines, last_operator
+from .autograd_flow import are_cosines, clamp_limits, last_operator
 
 LOSSES: Mapping[str, Callable[..., Tensor]] = {
     "cross_entropy": F.cross_entropy,
@@ -59,6 +59,10 @@ class LossFacts(Part):
         accuracy: the share of samples that are classified right; `None` for numbers.
     """
 
+    JSON: ClassVar[JsonForm] = JsonForm(
+        sparse=("output_mean", "target_mean", "cosines", "limits", "sum_of", "labels_per_sample")
+    )
+
     name: str
     value: float
     blind: float | None
@@ -71,13 +75,14 @@ class LossFacts(Part):
     target_least: float
     target_greatest: float
     target_size: float
-    output_mean: float
-    target_mean: float
-    cosines: bool
     probabilities: bool
     log_probabilities: bool
     whole_targets: int
     smoothing: float = 0.0
+    output_mean: float = 0.0
+    target_mean: float = 0.0
+    cosines: bool = False
+    limits: tuple[float, float] | None = None
     sum_of: int = 0
     labels_per_sample: float | None = None
     largest_class: float | None = None
@@ -96,6 +101,8 @@ def resolve_loss(loss: Any) -> Any:
 
 def check_loss_given(loss: Any, optimizer: Any) -> None:
     """Refuse an optimizer without a loss: its step needs the gradient of one."""
+    if optimizer is not None and not hasattr(optimizer, "param_groups"):
+        raise InputError(f"optimizer is a {type(optimizer).__name__}: pass one torch.optim.Optimizer, such as SGD(...)")
     if optimizer is not None and loss is None:
         raise InputError('optimizer= needs loss=: pass it too, as in check(model, (x, y), loss="cross_entropy")')
 
@@ -131,6 +138,8 @@ def _broadcasts(func: Any, args: Any) -> bool:
     """Whether a column is subtracted from a row of as many values, which makes a table of all pairs."""
     if getattr(func, "__name__", "") not in ("sub", "__sub__", "__rsub__") or len(args) < 2:
         return False
+    if len({isinstance(value, Tensor) and value.requires_grad for value in args[:2]}) < 2:
+        return False  # two outputs or two targets: pairs are meant
     shapes = {tuple(value.shape) for value in args[:2] if isinstance(value, Tensor)}
     counts = {shape[0] for shape in shapes if len(shape) == 1}
     return len(shapes) == 2 and any((count, 1) in shapes for count in counts if count > 1)
@@ -141,9 +150,10 @@ def read_loss(
     name: str, output: Tensor, target: Tensor, value: Tensor, smoothing: float = 0.0, reduction: str = "mean"
 ) -> LossFacts:
     """Look at one call of a loss."""
-    last, cosines, output, target = (
+    last, cosines, limits, output, target = (
         last_operator(output),
         are_cosines(output),
+        clamp_limits(output),
         output.detach().double(),
         target.detach(),
     )
@@ -171,6 +181,7 @@ def read_loss(
         output_mean=float(output.mean()),
         target_mean=float(numbers.mean()),
         cosines=cosines,
+        limits=limits,
         probabilities=bool(output.min() >= 0) and bool((sums - 1).abs().max() < 1e-3),
         log_probabilities=over_classes and bool(logs.abs().max() < 1e-3),
         smoothing=smoothing,
@@ -226,6 +237,8 @@ def is_fresh(model: torch.nn.Module) -> bool:
     """
     for module in model.modules():
         weight, bias = module._parameters.get("weight"), module._parameters.get("bias")
+        if weight is not None and bias is None and weight.ndim == 1 and bool((weight != weight[0]).any()):
+            return False
         if weight is None or bias is None or not weight.numel():  # what is computed at each reading is left alone
             continue
         if weight.ndim == 1:

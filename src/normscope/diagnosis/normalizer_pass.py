@@ -14,8 +14,7 @@ from torch import Tensor
 
 from ..bounds.applied import multiplications, passes
 from ..bounds.captured import Captured
-from ..core.budget import affordable, check_time
-from ..core.cost import count
+from ..core.budget import affordable, check_time, count
 from ..core.log10 import log10
 from ..graph.ir import Graph, Node
 from ..rules.invariance import FeedingLayer

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from ..bounds.captured import Bounding, Captured
 from ..bounds.rungs import is_normalizer, is_weight, printed_constant
 from ..core.bracket import Bracket
-from ..core.budget import Budget
+from ..core.budget import Budget, Progress
 from ..core.errors import InputError
 from ..core.log10 import log10
-from ..core.progress import Progress
 from ..core.rounding import Upper
 from ..graph.ir import Node, Unit, leaves
 from ..linalg.layer_norms import linear_map

@@ -9,14 +9,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ..core.codec import Part
-from ..core.cost import count
+from ..core.budget import count
+from ..core.codec import JsonForm, Part
 from ..core.threads import uncompiled
 from ..core.untouched import random_state, seed_random, untouched
 from ..graph.call import Call, arguments
@@ -43,6 +43,8 @@ class SampleFacts(Part):
         random: whether the first output differs from sample to sample and does not depend on any argument.
         forwards: passes of at most seven samples that this took.
     """
+
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=("random",))
 
     identical: bool = False
     mixed_at: str | None = None
@@ -83,7 +85,7 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
                     plain, run(few.changed(lambda leaf: torch.cat([leaf[1:2], leaf[1:]]))), few.count, samples
                 )
                 idle = _idle_arguments(run, few, plain)
-                random = run.draws and _is_random(_ends(plain)[0], _ends(run(few.rolled()))[0])
+                random = bool(_ends(plain)) and run.draws and _is_random(_ends(plain)[0], _ends(run(few.rolled()))[0])
         if idle and training:  # some arguments are read in training alone
             with untouched(model, "train"):
                 in_training = _idle_arguments(run, few, run(few))
@@ -139,7 +141,7 @@ class _Runs:
         before = random_state(self.model)
         with listener.listening():
             self.model(*copy.args, **copy.kwargs)
-        self.draws = not torch.equal(before, random_state(self.model))
+        self.draws |= not torch.equal(before, random_state(self.model))
         return listener.outputs
 
 

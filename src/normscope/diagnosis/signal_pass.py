@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ..core.cost import count
+from ..core.budget import count
 from ..core.errors import InputError, describe_error
 from ..core.log10 import log10
 from ..core.threads import ignore_warnings, uncompiled
@@ -97,6 +97,8 @@ def watch_signal(
     call = arguments(model, batch)
     with ExitStack() as stack:
         stack.enter_context(untouched(model, mode))
+        if isinstance(loss, nn.Module):
+            stack.enter_context(untouched(loss))
         stack.enter_context(uncompiled())
         stack.enter_context(ignore_warnings("Converting a tensor with requires_grad=True"))  # a branch on a value
         stack.enter_context(ignore_warnings("Full backward hook is firing"))  # a hook of the user's
@@ -158,8 +160,7 @@ def _steps(
 
     names = {id(parameter): name for name, parameter in listener.model.named_parameters()}
     gradients = {names[key]: gradient for key, gradient in listener.of_parameters.items()}
-    with on_copies(listener.model):
-        return try_steps(listener.model, call, loss_of, gradients, value, optimizer)
+    return try_steps(listener.model, call, loss_of, gradients, value, optimizer)
 
 
 def _labels(batch: Any, call: Call) -> Sequence[Any]:
@@ -278,7 +279,7 @@ class _SignalListener(ForwardListener):
         gradients = torch.autograd.grad(objective, [*leaves, *trained], signs, allow_unused=True)
         for parameter, gradient in zip(trained, gradients[len(leaves) :], strict=True):
             if gradient is not None:
-                self.of_parameters[id(parameter)] = gradient
+                self.of_parameters[id(parameter)] = gradient.to_dense() if gradient.is_sparse else gradient
         return None
 
     def read_graph(self, outputs: Sequence[Tensor]) -> None:
@@ -315,7 +316,7 @@ class _SignalListener(ForwardListener):
         """Note a function of dropout that is switched on, although modules of dropout are off."""
         if call.name in DROPOUTS:
             asked = {**dict(zip(("input", "p", "training"), call.args)), **call.kwargs}
-            if asked.get("training", True) and asked.get("p", 0.5):
+            if asked.get("training", asked.get("train", True)) and asked.get("p", 0.5):
                 in_eval = not self.modules.get(self.path, self.model).training
                 self.dropouts.append(DropoutCall(path=self.path, rate=float(asked.get("p", 0.5)), in_eval=in_eval))
 
@@ -345,7 +346,7 @@ class _SignalListener(ForwardListener):
             self._held.clear()
         self._held[made.data_ptr()] = made, made._version
         if made.requires_grad:
-            if site[1] in (INPUT, "embedding") and len(made) == self._samples:
+            if site[1] in (INPUT, "embedding") and made.shape[:1] == (self._samples,):
                 self._differing[len(self._heard) - 1] = _by_place(made.detach() - made.detach()[:1])
             made.register_hook(partial(self._returned, len(self._heard) - 1))
 
@@ -603,6 +604,7 @@ def _widest_column(values: Tensor) -> Tensor | None:
 
 
 def _norm(gradient: Tensor) -> Tensor:
+    gradient = gradient.coalesce().values() if gradient.is_sparse else gradient
     return torch.linalg.vector_norm(gradient.detach().abs(), dtype=torch.float64)
 
 

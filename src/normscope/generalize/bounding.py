@@ -10,20 +10,18 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from ..bounds.domain.domain import Domain
-from ..core.errors import InputError, NormscopeError, describe_error
-from ..core.options import check_counts, check_numbers
+from ..core.errors import InputError, NormscopeError, check_counts, check_numbers, describe_error
 from ..core.untouched import mode_of, outside_inference_mode, unwrapped
 from ..geometry.hessian import hessian
 from ..graph.call import quantized
 from ..theory.losses import Loss, named
 from .bound import CERTIFIED, BoundRow, condition
-from .data_reading import CellPlan, DataReading, read, rereader
+from .data_reading import CellPlan, DataReading, read, rereader, trace
 from .description import Fixed
 from .generalization_table import ErrorPart, Generalization, PartitionCourse, decomposition
 from .pac_bayes import WeightVector, pac_bayes_row
-from .partition import KINDS
+from .stream import KINDS
 from .than2025 import Setting, corollary_rows, fresh_row, lla_row, local_rows, over_all_inputs
-from .traced import trace
 from .weight_layers import read_network
 from .weight_rows import growth_row, margin_rows, weight_norm_row
 

@@ -13,26 +13,105 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from ..core.errors import InputError, NormscopeError, describe_error
-from ..core.progress import Progress
+from ..bounds.radius.logits import Logits
+from ..core.budget import Progress
+from ..core.errors import CaptureError, InputError, NormscopeError, describe_error
 from ..core.untouched import untouched
+from ..graph.capturing import capture
+from ..graph.ir import Graph, Node, Unit
+from ..networks.twin import twin
+from ..rules.registry import lookup
 from ..theory.losses import Loss
 from .bound import CAPTURED, MET, Condition, condition
-from .partition import Partition, partitions
 from .stream import (
     Collector,
     HeldOutCollector,
+    Partition,
     SampleBatch,
     SamplesSeen,
     Tally,
     identical,
     independent_draws,
+    partitions,
     random_keys,
     sample_batches,
     split_off,
 )
-from .traced import TracedModel
+
+SHAKE = 16.0
+"""By how much a value is moved, relative to itself, in units of the rounding of its dtype."""
+EXACT = ("shape", "comparison")
+"""Families of operators that move, choose or compare values, or give whole numbers: they round nothing."""
+
+
+class ShakenGraph(Logits):
+    """A graph of one sample as a function of many, with every computed value moved in its last digits.
+
+    A graph that rounds to a narrower float inside, or whose values are in half precision, is run in float64 throughout.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        dtypes = {item.value.dtype for item in graph.inputs} | {node.dtype for node in graph}
+        super().__init__(graph.double() if graph.rounded or dtypes & {torch.float16, torch.bfloat16} else graph)
+        generator = torch.Generator().manual_seed(0)
+        self.graph = dataclasses.replace(self.graph, nodes=tuple(_shaken(node, generator) for node in self.graph))
+
+
+def _shaken(node: Node, generator: torch.Generator) -> Node:
+    """Return an operator whose value is moved up or down, by the place along its last axis; leave exact ones alone."""
+    rule = lookup(node)
+    if not node.dtype.is_floating_point or (rule is not None and rule.family in EXACT):
+        return node
+    signs = torch.randint(2, node.shape[-1:], generator=generator, dtype=node.dtype) * 2.0 - 1.0
+    factor = (1.0 + SHAKE * torch.finfo(node.dtype).eps * signs).to(node.device)
+    inner = node.op.function if isinstance(node.op, Unit) else node.op
+
+    def function(*args: Any, **kwargs: Any) -> Tensor:
+        result = inner(*args, **kwargs)
+        return (result if node.index is None else result[node.index]) * factor
+
+    return dataclasses.replace(node, op=Unit(str(node.op), function), index=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedModel:
+    """The graph of a model in eval mode, and the model with BatchNorms folded into the layers before them, if any.
+
+    `why_not_folded` says why BatchNorms are left, in brackets.
+    """
+
+    graph: Graph
+    folded_model: nn.Module
+    folded: Graph
+    why_not_folded: str = ""
+
+    @property
+    def beside(self) -> tuple[Logits, ...]:
+        """The graphs as functions of many samples; none where samples meet."""
+        graphs = (self.graph,) if self.folded is self.graph else (self.graph, self.folded)
+        return tuple(ShakenGraph(graph) for graph in graphs) if self.graph.per_sample else ()
+
+
+def trace(model: nn.Module, batch: Tensor, output: str | int | None) -> TracedModel:
+    """Trace a model in eval mode, and its twin with folded BatchNorms."""
+    graph = capture(model, batch, mode="eval", output=output)
+    folded_model, folded, why_not_folded = model, graph, ""
+    if any(isinstance(module, _BatchNorm) for module in model.modules()):
+        try:
+            without_norms = twin(model, batch, normalizer=None, fold=True).model.eval()
+            folded_model, folded = without_norms, capture(without_norms, batch, mode="eval", output=output)
+        except NormscopeError as error:
+            why_not_folded = f" ({describe_error(error)})"
+    traced = TracedModel(graph=graph, folded_model=folded_model, folded=folded, why_not_folded=why_not_folded)
+    try:
+        for function in traced.beside:
+            function(batch[:2].flatten(1))
+    except (RuntimeError, NotImplementedError, TypeError) as error:
+        raise CaptureError(f"the graph of the model does not run on single samples: {describe_error(error)}") from error
+    return traced
+
 
 EVERY = 5
 """Without held-out samples, one in this many training samples is set aside."""
@@ -52,32 +131,19 @@ class CellPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataReading:
-    """The parts of the data as the bounds need them.
+    """The parts of the data as the bounds need them."""
 
-    Attributes:
-        train: D, the training samples that were not set aside.
-        held_tallies: the held-out samples by cell, one tally per partition.
-        held_out: how many held-out samples there are.
-        test: the test samples, or None.
-        example: the inputs of the first batch of D.
-        traced: the graphs of the model, which ran beside it; None if there are none.
-        untraced: why there are none.
-        fixed, independent: conditions of Theorem 20.
-        unseen: the condition that no test sample is a training sample.
-        notes: what the reader must know.
-    """
-
-    train: SamplesSeen
-    held_tallies: tuple[Tally, ...]
-    held_out: int
-    test: SamplesSeen | None
-    example: Tensor
-    traced: TracedModel | None
-    untraced: str
-    fixed: Condition
+    train: SamplesSeen  # D, the training samples that were not set aside
+    held_tallies: tuple[Tally, ...]  # the held-out samples by cell, one tally per partition
+    held_out: int  # how many held-out samples there are
+    test: SamplesSeen | None  # the test samples, or None
+    example: Tensor  # the inputs of the first batch of D
+    traced: TracedModel | None  # the graphs of the model, which ran beside it; None if there are none
+    untraced: str  # why there are none
+    fixed: Condition  # fixed, independent: conditions of Theorem 20
     independent: Condition
-    unseen: Condition
-    notes: tuple[str, ...]
+    unseen: Condition  # the condition that no test sample is a training sample
+    notes: tuple[str, ...]  # what the reader must know
 
 
 def read(
@@ -164,18 +230,12 @@ def read(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sources:
-    """The training and the held-out samples, opened but not yet read.
+    """The training and the held-out samples, opened but not yet read."""
 
-    Attributes:
-        points: the first held-out samples, as flat vectors.
-        example: the inputs of the first batch of D.
-        items: the batches of `train`, as samples of D and samples set aside.
-        held_out: the batches of `held_out`; None if samples of `train` are set aside instead.
-    """
-
-    points: Tensor
-    example: Tensor
-    items: Iterator[Item]
+    points: Tensor  # the first held-out samples, as flat vectors
+    example: Tensor  # the inputs of the first batch of D
+    items: Iterator[Item]  # the batches of `train`, as samples of D and samples set aside
+    # the batches of `held_out`; None if samples of `train` are set aside instead
     held_out: Iterator[SampleBatch] | None
 
     @property

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..core.codec import JsonForm
 from ..core.errors import InputError
-from ..geometry.figure_result import FigureResult, figures_form
+from ..report.document import FigureResult, figures_form
 from ..theory.sample_sizes import sample_size
 from .bound import CERTIFIED, BoundRow
 from .than2025 import ALONE, LocalRow
@@ -64,23 +64,16 @@ def decomposition(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionCourse:
-    """How a row of Theorem 20 depends on the partition, and its terms for the partition with the smallest gap.
+    """How a row of Theorem 20 depends on the partition, and its terms for the partition with the smallest gap."""
 
-    Attributes:
-        name: the name of the row.
-        sizes: N of every declared partition, with labels counted.
-        gaps: how far the bound of each partition is above the loss on D.
-        local, cells, size: for the best partition: the term that does not shrink with more samples, |T| and N.
-        delta: the probability of failure for each partition.
-    """
-
-    name: str
-    sizes: tuple[int, ...]
-    gaps: tuple[float, ...]
+    name: str  # the name of the row
+    sizes: tuple[int, ...]  # N of every declared partition, with labels counted
+    gaps: tuple[float, ...]  # how far the bound of each partition is above the loss on D
+    # local, cells, size: for the best partition: the term that does not shrink with more samples, |T| and N
     local: float
     cells: int
     size: int
-    delta: float
+    delta: float  # the probability of failure for each partition
 
     @classmethod
     def of(cls, local: LocalRow) -> PartitionCourse:
@@ -208,20 +201,9 @@ class Generalization(FigureResult):
             import pandas
         except ImportError as error:
             raise InputError("to_pandas needs pandas: pip install pandas") from error
-        return pandas.DataFrame(
-            [
-                {
-                    "name": one.name,
-                    "value": one.value,
-                    "log10_value": one.log10_value,
-                    "most": one.most,
-                    "vacuous": one.vacuous,
-                    "evidence": one.evidence,
-                    "missing": "; ".join(condition.what for condition in one.missing),
-                    "speaks_of": one.speaks_of,
-                    "log10_as_printed": one.log10_as_printed,
-                    "source": one.source,
-                }
-                for one in self.rows
-            ]
+        names = ("name", "value", "log10_value", "most", "vacuous", "evidence", "missing", "speaks_of")
+        frame = pandas.DataFrame(
+            [{name: getattr(one, name) for name in (*names, "log10_as_printed", "source")} for one in self.rows]
         )
+        frame["missing"] = ["; ".join(condition.what for condition in one.missing) for one in self.rows]
+        return frame

@@ -22,8 +22,8 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from ..bounds.radius.logits import Logits
+from ..core.budget import Progress
 from ..core.errors import InputError, NormscopeError, describe_error
-from ..core.progress import Progress
 from ..core.untouched import untouched
 from ..graph.call import select
 from ..graph.capturing import capture_weights
@@ -130,19 +130,13 @@ class TracedInWeights(Logits):
 
 @dataclass(frozen=True, slots=True)
 class WeightVector:
-    """The float parameters of a model as one vector, and the model as a function of it.
+    """The float parameters of a model as one vector, and the model as a function of it."""
 
-    Attributes:
-        model, output: the model, and which of its outputs to take.
-        names, shapes: those of its parameters.
-        traced: its graph as a function of them; None where there is none.
-    """
-
-    model: nn.Module
-    names: tuple[str, ...]
+    model: nn.Module  # model, output: the model, and which of its outputs to take
+    names: tuple[str, ...]  # names, shapes: those of its parameters
     shapes: tuple[torch.Size, ...]
     output: str | int | None = None
-    traced: TracedInWeights | None = None
+    traced: TracedInWeights | None = None  # its graph as a function of them; None where there is none
 
     @classmethod
     def of(cls, model: nn.Module, output: str | int | None = None, graph: Graph | None = None) -> WeightVector:

@@ -23,7 +23,129 @@ from ..graph.ir import Shape
 from ..theory.losses import Loss
 from ..theory.losses import margins as logit_margins
 from .bound import INDEPENDENT, Condition, condition
-from .partition import Partition
+
+KINDS = ("split", "random", "grid")
+"""Cells around samples that are not in D; cells around points drawn at random in the input range; boxes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Voronoi:
+    """A cell per centre: the points nearest to it; with a radius only those within it, and one cell for all others."""
+
+    centres: Tensor  # `[N, n]`, no two of them equal
+    radius: float | None = None  # the radius of the cells, or None
+
+    def __post_init__(self) -> None:
+        if len(torch.unique(self.centres, dim=0)) < len(self.centres):
+            raise InputError(
+                f"two of the {len(self.centres)} centres of the partition are the same point, so that a cell is empty: "
+                "ask for fewer cells, or pass other data to take them from"
+            )
+
+    @property
+    def size(self) -> int:
+        """How many cells there are for each label."""
+        return len(self.centres) + (self.radius is not None)
+
+    def assign(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the cell of each flat point `[B, n]`, and its offset from the centre of that cell `[B, n]`."""
+        points = points.double()  # In single precision, points far from the origin would lose all digits.
+        centres = self.centres.to(points)
+        squares = centres.square().sum(1) - 2.0 * points @ centres.T
+        nearest = squares.argmin(1)
+        offsets = points - centres[nearest]
+        if self.radius is None:
+            return nearest, offsets
+        inside = offsets.norm(dim=1) <= self.radius
+        return torch.where(inside, nearest, len(centres)), offsets
+
+    def reach(self, low: float | None, high: float | None) -> Tensor:
+        """Return how far from its centre a point of each cell can be, if all entries lie between `low` and `high`."""
+        if self.radius is not None:
+            return torch.tensor([self.radius] * len(self.centres) + [math.inf], dtype=torch.float64)
+        if low is None or high is None:
+            return torch.full((self.size,), math.inf, dtype=torch.float64)
+        centres = self.centres.double()
+        return torch.maximum((centres - low).abs(), (high - centres).abs()).square().sum(1).sqrt().cpu()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grid:
+    """Boxes: some entries of the input are cut into bins, the others are left whole."""
+
+    low: float  # low, high: the range in which every entry lies
+    high: float
+    axes: Tensor  # the entries that are cut
+    bins: int  # how many bins each of them is cut into
+    features: int  # n, the number of entries of an input
+    _steps: Tensor = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high:
+            raise InputError(f"a grid from {self.low} to {self.high} has empty cells: low must be below high")
+        object.__setattr__(self, "_steps", self.bins ** torch.arange(len(self.axes)))
+
+    @property
+    def size(self) -> int:
+        """How many cells there are for each label."""
+        return self.bins ** len(self.axes)
+
+    @property
+    def width(self) -> float:
+        """The width of a bin."""
+        return (self.high - self.low) / self.bins
+
+    def assign(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the cell of each flat point `[B, n]`, and its offset from the middle of that cell `[B, n]`."""
+        points, axes = points.double(), self.axes.to(points.device)
+        bins = ((points[:, axes] - self.low) / self.width).floor().clamp(0, self.bins - 1).long()
+        offsets = points - (self.low + self.high) / 2.0
+        offsets[:, axes] = points[:, axes] - (self.low + (bins + 0.5) * self.width)
+        return (bins * self._steps.to(points.device)).sum(1), offsets
+
+    def reach(self, low: float | None, high: float | None) -> Tensor:
+        """Return how far from its middle a point of each cell can be: half the diagonal of the box."""
+        whole = self.features - len(self.axes)
+        square = len(self.axes) * (self.width / 2.0) ** 2 + whole * ((self.high - self.low) / 2.0) ** 2
+        return torch.full((self.size,), math.sqrt(square), dtype=torch.float64)
+
+
+Partition = Voronoi | Grid
+
+
+def grid(size: int, features: int, low: float, high: float, generator: torch.Generator) -> Grid:
+    """Return a grid with at most `size` boxes: two bins or more along as many entries as that allows."""
+    count = max(1, min(features, int(math.log2(size)))) if size > 1 else 1
+    bins = max(1, int(size ** (1.0 / count) + 1e-9))
+    axes = torch.randperm(features, generator=generator)[:count].sort().values
+    return Grid(low, high, axes, bins, features)
+
+
+def partitions(
+    kind: str,
+    sizes: tuple[int, ...],
+    *,
+    features: int,
+    points: Tensor | None,
+    dtype: torch.dtype,
+    radius: float | None,
+    input_range: tuple[float, float] | None,
+    generator: torch.Generator,
+) -> tuple[Partition, ...]:
+    """Return one partition per size; none of them depends on the samples of D."""
+    if kind == "grid":
+        if input_range is None or radius is not None:
+            raise InputError('partition="grid" needs input_range=(low, high), and has no radius')
+        return tuple(grid(size, features, *input_range, generator) for size in sizes)
+    if kind == "random":
+        if input_range is None:
+            raise InputError('partition="random" draws centres from input_range=(low, high): give it')
+        low, high = input_range
+        points = low + (high - low) * torch.rand(max(sizes), features, generator=generator)
+        points = points.to(dtype)
+    assert points is not None
+    return tuple(Voronoi(points[:size], radius) for size in sizes)
+
 
 WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """The integer dtype by its number of bytes."""
@@ -125,23 +247,14 @@ def split_off(source: Iterable[SampleBatch], every: int) -> Iterator[tuple[Sampl
 
 @dataclass(slots=True)
 class Tally:
-    """Sums over the samples of each cell of a partition; a cell is one of its regions with one label.
+    """Sums over the samples of each cell of a partition; a cell is one of its regions with one label."""
 
-    Attributes:
-        partition: the regions.
-        counts: how many samples each cell holds.
-        distances: the sum of their distances from the centre.
-        squares: the sum of the squares of these distances.
-        vectors: the sum of their offsets from the centre, or None where these would take too much memory.
-        slopes: the longest gradient of the loss at one of them.
-    """
-
-    partition: Partition
-    counts: Tensor
-    distances: Tensor
-    squares: Tensor
-    vectors: Tensor | None
-    slopes: Tensor
+    partition: Partition  # the regions
+    counts: Tensor  # how many samples each cell holds
+    distances: Tensor  # the sum of their distances from the centre
+    squares: Tensor  # the sum of the squares of these distances
+    vectors: Tensor | None  # the sum of their offsets from the centre, or None where these would take too much memory
+    slopes: Tensor  # the longest gradient of the loss at one of them
 
     @classmethod
     def empty(cls, partition: Partition, classes: int, features: int, device: torch.device) -> Tally:
@@ -176,38 +289,24 @@ class Tally:
 
 @dataclass(slots=True)
 class SamplesSeen:
-    """What a pass over one part of the data measured.
+    """What a pass over one part of the data measured."""
 
-    Attributes:
-        samples: how many samples the part has.
-        loss: the mean of the bounded loss of the model.
-        error: the share of samples that the model does not classify correctly; a tie is an error.
-        worst_loss, worst_error: the same, each sample counted with the worst of the model and its graphs.
-        difference: how far apart the losses of the model and of a graph are, as a mean share of the largest loss; None
-            without a graph.
-        margins: one per sample, the smallest of the model and its graphs, ascending.
-        square_norms: the sum of the squared norms of the inputs.
-        largest_norm: the largest norm of an input.
-        entries: the least and the largest entry of an input.
-        fingerprints: one per sample.
-        independent: the condition that the samples are independent draws.
-        tallies: sums by cell, one tally per partition.
-        classes: how many outputs the model has.
-    """
-
-    samples: int
-    loss: float
-    error: float
+    samples: int  # how many samples the part has
+    loss: float  # the mean of the bounded loss of the model
+    error: float  # the share of samples that the model does not classify correctly; a tie is an error
+    # worst_loss, worst_error: the same, each sample counted with the worst of the model and its graphs
     worst_loss: float
     worst_error: float
-    margins: Tensor
-    square_norms: float
-    largest_norm: float
-    entries: tuple[float, float]
-    fingerprints: Tensor
-    independent: Condition
-    tallies: tuple[Tally, ...] = ()
-    classes: int = 0
+    margins: Tensor  # one per sample, the smallest of the model and its graphs, ascending
+    square_norms: float  # the sum of the squared norms of the inputs
+    largest_norm: float  # the largest norm of an input
+    entries: tuple[float, float]  # the least and the largest entry of an input
+    fingerprints: Tensor  # one per sample
+    independent: Condition  # the condition that the samples are independent draws
+    tallies: tuple[Tally, ...] = ()  # sums by cell, one tally per partition
+    classes: int = 0  # how many outputs the model has
+    # how far apart the losses of the model and of a graph are, as a mean share of the largest loss; None without a
+    # graph
     difference: float | None = None
 
     @property
@@ -231,26 +330,21 @@ class SamplesSeen:
 
 @dataclass(slots=True)
 class Collector:
-    """Runs the model on batches of samples and adds up what is measured; `finish` reads the sums back.
-
-    Attributes:
-        traced: the graphs that the bounds are about, run beside the model.
-        classes: how many outputs the model has; 0 before the first batch.
-        sums: the sums of the losses, the errors, the worst losses, the worst errors, the squared norms of the inputs,
-            and the differences between the losses of the model and of each graph.
-        extremes: the largest norm, entry, negated entry, label, negated label, loss and negated loss.
-    """
+    """Runs the model on batches of samples and adds up what is measured; `finish` reads the sums back."""
 
     model: nn.Module
     loss: Loss
     keys: Tensor
     output: str | int | None = None
     partitions: Sequence[Partition] = ()
-    traced: Sequence[Logits] = ()
-    classes: int = 0
+    traced: Sequence[Logits] = ()  # the graphs that the bounds are about, run beside the model
+    classes: int = 0  # how many outputs the model has; 0 before the first batch
     samples: int = 0
     tallies: list[Tally] = field(default_factory=list)
+    # the sums of the losses, the errors, the worst losses, the worst errors, the squared norms of the inputs, and the
+    # differences between the losses of the model and of each graph
     sums: Tensor | None = None
+    # the largest norm, entry, negated entry, label, negated label, loss and negated loss
     extremes: Tensor | None = None
     margins: list[Tensor] = field(default_factory=list)
     fingerprints: list[Tensor] = field(default_factory=list)

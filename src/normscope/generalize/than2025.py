@@ -21,17 +21,16 @@ from ..bounds.domain.domain import Domain
 from ..bounds.domain.domain_bounds import domain_sides
 from ..bounds.rungs import is_normalizer, is_weight, printed, printed_constant, upper_sides
 from ..core.bracket import Evidence
+from ..core.budget import Progress
 from ..core.errors import InputError, NormscopeError, describe_error
 from ..core.log10 import log10, log10_sum
-from ..core.progress import Progress
 from ..graph.ir import Graph
 from ..rules.effects import Linear
 from ..theory.losses import Loss
 from ..theory.sample_sizes import generalization_slack
 from .bound import CAPTURED, MET, BoundRow, BoundTerm, Condition, alone, condition, row, term
 from .data_reading import CellPlan, DataReading
-from .partition import Voronoi
-from .stream import SamplesSeen, Tally, sample_batches
+from .stream import SamplesSeen, Tally, Voronoi, sample_batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,26 +167,16 @@ ALONE = "samples alone"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """What is known of a model over all inputs.
+    """What is known of a model over all inputs."""
 
-    Attributes:
-        log10_global, reason: log10 of its Lipschitz constant from above, and why that is infinite.
-        steep: the condition of Theorem 20 that this constant bounds the slope over the cells.
-        alone: the condition that samples do not influence each other.
-        log10_product: log10 of P_w, the product of the weights' norms.
-        normalizers: the operator of each normalizer and log10 of its printed constant.
-        chain: the condition that the printed product bounds this network.
-        captured, bounding: the captured model, and what its bounds may cost.
-    """
-
-    log10_global: float
+    log10_global: float  # log10_global, reason: log10 of its Lipschitz constant from above, and why that is infinite
     reason: str | None
-    steep: Condition
-    alone: Condition
-    log10_product: float
-    normalizers: tuple[tuple[str, float], ...]
-    chain: Condition
-    captured: Captured
+    steep: Condition  # the condition of Theorem 20 that this constant bounds the slope over the cells
+    alone: Condition  # the condition that samples do not influence each other
+    log10_product: float  # log10 of P_w, the product of the weights' norms
+    normalizers: tuple[tuple[str, float], ...]  # the operator of each normalizer and log10 of its printed constant
+    chain: Condition  # the condition that the printed product bounds this network
+    captured: Captured  # captured, bounding: the captured model, and what its bounds may cost
     bounding: Bounding
 
 
@@ -282,6 +271,11 @@ class Setting:
         return log10(self.loss.constant(self.train.classes))
 
     @property
+    def fresh_loss(self) -> str:
+        """What most of the bounds speak of."""
+        return f"the {self.loss.name} of the model on fresh data"
+
+    @property
     def common(self) -> tuple[Condition, ...]:
         """The conditions of all forms of the theorem."""
         bounded = condition(
@@ -334,9 +328,7 @@ def theorem20_row(
     bound = row(
         name,
         source="Slides, Theorem 1" if two_sided else f"{THAN}, Theorem 20",
-        speaks_of="the gap between the losses on D and on fresh data, either way"
-        if two_sided
-        else f"the {setting.loss.name} of the model on fresh data",
+        speaks_of="the gap between the losses on D and on fresh data, either way" if two_sided else setting.fresh_loss,
         most=setting.loss.most,
         terms=[*on_d, term("cells", best.local), slack],
         conditions=conditions,
@@ -462,7 +454,7 @@ def hkk_row(setting: Setting, with_local: LocalRow) -> BoundRow:
     return row(
         "HKK",
         source=f"Hou et al. 2023, as {THAN} quotes it",
-        speaks_of=f"the {setting.loss.name} of the model on fresh data",
+        speaks_of=setting.fresh_loss,
         most=setting.loss.most,
         terms=terms,
         conditions=(*setting.common, everywhere),
@@ -494,7 +486,7 @@ def fresh_row(setting: Setting, fresh: SamplesSeen, what: str, independent: Cond
     return row(
         f"{what} {ALONE}",
         source="Hoeffding's inequality",
-        speaks_of=f"the {setting.loss.name} of the model on fresh data",
+        speaks_of=setting.fresh_loss,
         most=setting.loss.most,
         terms=[
             term("loss on them", fresh.worst_loss),

@@ -3,6 +3,14 @@
 BatchNorms in eval mode are affine maps and are first folded into the layers before them. A bias becomes one more
 column: with a constant 1 as one more entry of the input, and one more unit that passes it on, the layer `A x + b` is
 the matrix `[[A, b], [0, 1]]` without a bias. ReLU keeps the 1, so that bounds for networks without biases apply.
+
+The growth function of piecewise linear networks is that of Bartlett, Harvey, Liaw and Mehrabian 2019. Fix m inputs. On
+a region of weights where no unit before it changes its side of a kink, a unit's input is a polynomial in the weights,
+whose degree is the number of weight layers up to it. By Warren's theorem t polynomials of degree d in W variables have
+at most `2 (2 e t d/W)^W` sign patterns if `t >= W`, and at most 2^t in any case. The product over the layers bounds the
+number of patterns of the whole network (the proof of Theorem 7 there). The last polynomials are the differences of two
+outputs: their signs decide which class wins, so that the number of ways to classify m samples is bounded for any number
+of classes, and shared weights count once.
 """
 
 from __future__ import annotations
@@ -10,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,9 +31,8 @@ from ..graph.ir import Graph, Node, Ref, leaves
 from ..rules.effects import Linear
 from ..rules.registry import lookup
 from .bound import CAPTURED, Condition, alone, condition
+from .data_reading import TracedModel, trace
 from .description import Description, Fixed, describe
-from .traced import TracedModel, trace
-from .vc import Units
 
 BENDS = {"relu": 1, "relu_": 1, "leaky_relu": 1, "leaky_relu_": 1, "abs": 1, "relu6": 2, "hardtanh": 2}
 """Piecewise linear activations, and how many kinks each has."""
@@ -57,33 +64,23 @@ class MatrixNorms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkNorms:
-    """What the norm-based bounds need of a network.
+    """What the norm-based bounds need of a network."""
 
-    Attributes:
-        layers: the weight layers in order, with BatchNorms folded; empty where a weight layer is of another kind.
-        units: the units with kinks, in order; the last are the differences of the outputs. Empty where they cannot be
-            counted.
-        biased: whether there are biases, so that every input has one more entry, which is 1.
-        parameters: how many weights, biases and other floats there are after folding that may have been learned.
-        beside_parameters: what else may have been learned, for bounds that count all of these.
-        beside_layers: what else may have been learned, for bounds by the norms of the layers.
-        chain, homogeneous, entrywise, alone, matrices, piecewise: the conditions of the bounds.
-        weight_frobenius: log10 of the Frobenius norm of each weight tensor itself.
-    """
-
+    # the weight layers in order, with BatchNorms folded; empty where a weight layer is of another kind
     layers: tuple[MatrixNorms, ...]
+    # the units with kinks, in order; the last are the differences of the outputs. Empty where they cannot be counted
     units: tuple[Units, ...]
-    biased: bool
-    parameters: int
-    beside_parameters: Description
-    beside_layers: Description
-    chain: Condition
+    biased: bool  # whether there are biases, so that every input has one more entry, which is 1
+    parameters: int  # how many weights, biases and other floats there are after folding that may have been learned
+    beside_parameters: Description  # what else may have been learned, for bounds that count all of these
+    beside_layers: Description  # what else may have been learned, for bounds by the norms of the layers
+    chain: Condition  # chain, homogeneous, entrywise, alone, matrices, piecewise: the conditions of the bounds
     homogeneous: Condition
     entrywise: Condition
     alone: Condition
     matrices: Condition
     piecewise: Condition
-    weight_frobenius: tuple[float, ...]
+    weight_frobenius: tuple[float, ...]  # log10 of the Frobenius norm of each weight tensor itself
 
     @property
     def width(self) -> int:
@@ -122,6 +119,8 @@ def read_network(
     for read in graph.reads:
         if read.real and not all(graph.constants[origin] in fixed for origin in read.origins):
             learned[read.node] += read.entries
+    formula = printed(captured.segments, captured.norm, exact=True)
+    normalizer = next((node for node in graph if is_normalizer(node)), None)
     units, counted, why_not_counted = _units(graph, classes, learned)
     return NetworkNorms(
         layers=layers,
@@ -130,7 +129,13 @@ def read_network(
         parameters=sum(learned.values()),
         beside_parameters=_beside(graph, counted if units else {node.name for node in graph}, fixed),
         beside_layers=_beside(graph, {node.name for node in nodes}, fixed),
-        chain=_chain(captured, traced.why_not_folded),
+        chain=condition(
+            "the network is a chain of weight layers with 1-Lipschitz activations between them",
+            formula.holds and normalizer is None,
+            formula.reason or f"{READ_OFF}, BatchNorms folded"
+            if normalizer is None
+            else f"{_named(normalizer)} normalizes by what it sees{traced.why_not_folded}",
+        ),
         homogeneous=_for_all_nodes(
             graph,
             _is_homogeneous,
@@ -155,18 +160,6 @@ def read_network(
             why_not_counted or READ_OFF,
         ),
         weight_frobenius=tuple(log10(float(node.bound()["weight"].double().norm())) for node in nodes if are_matrices),
-    )
-
-
-def _chain(captured: Captured, why_not_folded: str) -> Condition:
-    """Return whether the network is a chain of weight layers without normalizers, whose printed product is a bound."""
-    formula = printed(captured.segments, captured.norm, exact=True)
-    normalizer = next((node for node in captured.graph if is_normalizer(node)), None)
-    why = formula.reason or f"{READ_OFF}, BatchNorms folded"
-    return condition(
-        "the network is a chain of weight layers with 1-Lipschitz activations between them",
-        formula.holds and normalizer is None,
-        why if normalizer is None else f"{_named(normalizer)} normalizes by what it sees{why_not_folded}",
     )
 
 
@@ -272,3 +265,70 @@ def _units(graph: Graph, classes: int, learned: Counter[str]) -> tuple[tuple[Uni
     total = sum(learned[name] for name in weights_before[graph.output])
     last = Units(count=classes * (classes - 1), bends=1, weights=total, degree=max(degrees[graph.output], 1))
     return (*units, last), counted, ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Units:
+    """Units with kinks."""
+
+    count: int  # how many units there are
+    bends: int  # how many kinks each has
+    weights: int  # how many weights their input depends on
+    degree: int  # the degree of their input as a polynomial in these weights
+
+
+def log_growth(layers: Sequence[Units], samples: int) -> float:
+    """Return the natural logarithm of an upper bound on the number of ways to classify m samples."""
+    total = 0.0
+    for layer in layers:
+        if not layer.weights:
+            continue  # A unit without weights before it has one pattern.
+        signs = layer.count * layer.bends * samples
+        most = signs * math.log(2.0)
+        if signs >= layer.weights:
+            warren = math.log(2.0) + layer.weights * math.log(2.0 * math.e * signs * layer.degree / layer.weights)
+            most = min(most, warren)
+        total += most
+    return total
+
+
+def vc_dimension(layers: Sequence[Units]) -> int:
+    """Return an upper bound on the VC dimension: the largest m for which the growth function allows 2^m ways."""
+
+    def shattered(m: int) -> bool:
+        return log_growth(layers, m) >= m * math.log(2.0)
+
+    high = 1
+    while shattered(high):
+        high *= 2
+        if high > 2**80:
+            return high
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if shattered(middle) else (low, middle)
+    return low
+
+
+def growth_bound(log_count: float, samples: int, delta: float, nats: float = 0.0) -> tuple[float, float]:
+    """Return the two terms that, added to the error on D, bound the error on fresh data.
+
+    They are `sqrt(2 ln Pi(m)/m)` and `sqrt(ln(1/delta)/(2 m))`, by Massart's lemma for losses that are 0 or 1.
+    What constants cost that may have been taken from D (`description.py`), `nats`, is added to `ln(1/delta)`.
+
+    Reference: Mohri, Rostamizadeh and Talwalkar 2018, Corollary 3.9.
+    """
+    return math.sqrt(2.0 * log_count / samples), math.sqrt((math.log(1.0 / delta) + nats) / (2.0 * samples))
+
+
+def slides_bound(dimension: float, samples: int, delta: float) -> float:
+    """Return the right side that the Slides print: `sqrt((2/m) d ln(2 e m/d) + (1/m) ln(2/delta))`.
+
+    Where d is above 2 e m the logarithm is negative and the formula says nothing: infinity is returned.
+    """
+    if dimension == 0:
+        return math.sqrt(math.log(2.0 / delta) / samples)
+    inner = 2.0 * math.e * samples / dimension
+    if inner <= 1.0:
+        return math.inf
+    return math.sqrt(2.0 * dimension * math.log(inner) / samples + math.log(2.0 / delta) / samples)

@@ -16,12 +16,11 @@ from functools import partial
 import torch
 
 from ..core.log10 import log10, log10_sum
-from . import vc
 from .bound import BoundRow, BoundTerm, Condition, condition, row, term
 from .description import ARCHITECTURE
 from .stream import SamplesSeen
 from .than2025 import THAN
-from .weight_layers import NetworkNorms
+from .weight_layers import NetworkNorms, growth_bound, log_growth, slides_bound, vc_dimension
 
 error_row = partial(row, speaks_of="the error of the model on fresh data", most=1.0)
 MARGIN_SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7)
@@ -49,28 +48,19 @@ def quantiles(margins: list[float]) -> list[float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarginFacts:
-    """What the bounds by norms and margins read of a network and of D.
+    """What the bounds by norms and margins read of a network and of D."""
 
-    Attributes:
-        log10_spectral, log10_frobenius, log10_rows: log10 of the norms of every layer, as in `MatrixNorms`.
-        width: W or h, the largest dimension.
-        classes: K.
-        samples, square_norms: m, and norm(X)_F^2 over all samples.
-        radius: B, the largest norm of an input.
-        delta: the probability of failure.
-        nats: what constants cost that may have been taken from D.
-    """
-
+    # log10_spectral, log10_frobenius, log10_rows: log10 of the norms of every layer, as in `MatrixNorms`
     log10_spectral: tuple[float, ...]
     log10_frobenius: tuple[float, ...]
     log10_rows: tuple[float, ...]
-    width: int
-    classes: int
-    samples: int
+    width: int  # W or h, the largest dimension
+    classes: int  # K
+    samples: int  # samples, square_norms: m, and norm(X)_F^2 over all samples
     square_norms: float
-    radius: float
-    delta: float
-    nats: float = 0.0
+    radius: float  # B, the largest norm of an input
+    delta: float  # the probability of failure
+    nats: float = 0.0  # what constants cost that may have been taken from D
 
 
 def bartlett2017(facts: MarginFacts, margin: float) -> list[BoundTerm]:
@@ -151,10 +141,10 @@ def growth_row(network: NetworkNorms, samples: SamplesSeen, delta: float) -> Bou
     conditions = (samples.independent, ARCHITECTURE, network.alone, samples.traced, network.piecewise, beside.condition)
     if not network.units:
         return _without_figure("VC", "Bartlett et al. 2019, Theorem 7", conditions)
-    count = vc.log_growth(network.units, samples.samples)
-    first, second = vc.growth_bound(count, samples.samples, delta, beside.nats)
-    dimension = vc.vc_dimension(network.units)
-    printed = samples.worst_error + vc.slides_bound(dimension, samples.samples, delta)
+    count = log_growth(network.units, samples.samples)
+    first, second = growth_bound(count, samples.samples, delta, beside.nats)
+    dimension = vc_dimension(network.units)
+    printed = samples.worst_error + slides_bound(dimension, samples.samples, delta)
     return error_row(
         "VC",
         source="Bartlett et al. 2019, Theorem 7, and Massart's lemma",

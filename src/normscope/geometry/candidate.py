@@ -178,19 +178,12 @@ class ShiftAction(_UnitAction):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowMixing:
-    """Blocks of rows of a part of a parameter; a matrix per group mixes the d rows of each of its blocks.
+    """Blocks of rows of a part of a parameter; a matrix per group mixes the d rows of each of its blocks."""
 
-    Attributes:
-        piece: the part of the parameter.
-        axis: the axis of the part that counts the rows.
-        channels: `[groups, blocks, d]`: `channels[g, r]` are the rows of the r-th block of group g.
-        inverse: whether the block is multiplied by A^-T instead of A.
-    """
-
-    piece: ParameterPart
-    axis: int
-    channels: Tensor
-    inverse: bool
+    piece: ParameterPart  # the part of the parameter
+    axis: int  # the axis of the part that counts the rows
+    channels: Tensor  # `[groups, blocks, d]`: `channels[g, r]` are the rows of the r-th block of group g
+    inverse: bool  # whether the block is multiplied by A^-T instead of A
 
     def read(self, state: State) -> Tensor:
         """Return the blocks, `[groups, blocks, d, entries]`."""
@@ -205,43 +198,33 @@ class RowMixing:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Mixing:
-    """The action of an invertible matrix A per group: W -> A W on some blocks of rows, V -> A^-T V on others.
+    """The action of an invertible matrix A per group: W -> A W on some blocks of rows, V -> A^-T V on others."""
 
-    Attributes:
-        rows: the blocks of rows of both kinds.
-        groups, width: how many matrices there are, and their size.
-        turn: None, or a matrix J with J^2 = -1 that A must commute with, so that A = diag(s) + diag(t) J. This is the
-            symmetry that rotary embeddings leave: a scaling and a rotation of each plane.
-    """
-
-    rows: tuple[RowMixing, ...]
-    groups: int
+    rows: tuple[RowMixing, ...]  # the blocks of rows of both kinds
+    units: int  # units, width: how many matrices there are, and their size
     width: int
+    # None, or a matrix J with J^2 = -1 that A must commute with, so that A = diag(s) + diag(t) J. This is the symmetry
+    # that rotary embeddings leave: a scaling and a rotation of each plane
     turn: Tensor | None = field(default=None)
 
     @property
     def dof(self) -> int:
         """Dimensions of the group."""
-        return self.groups * (self.width**2 if self.turn is None else self.width)
+        return self.units * (self.width**2 if self.turn is None else self.width)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The parameters that move."""
         return tuple(dict.fromkeys(row.piece.name for row in self.rows))
 
-    @property
-    def units(self) -> int:
-        """How many matrices there are."""
-        return self.groups
-
     def draw(self, state: State, generator: torch.Generator) -> Tensor:
         """Return a random matrix per group."""
         if self.turn is None:
-            drawn = _normal((self.groups, self.width, self.width), state, self.names, generator)
+            drawn = _normal((self.units, self.width, self.width), state, self.names, generator)
             return drawn / self.width**0.5
         turn = self.turn.to(state[self.names[0]])
         pair = (turn.abs() + torch.eye(self.width).to(turn)) / 2  # This matrix averages over each plane.
-        scale, angle = _normal((2, self.groups, self.width), state, self.names, generator) @ pair
+        scale, angle = _normal((2, self.units, self.width), state, self.names, generator) @ pair
         return torch.diag_embed(scale) + angle.unsqueeze(-1) * turn
 
     def apply(self, state: State, element: Tensor) -> dict[str, Tensor]:
@@ -263,7 +246,7 @@ class Mixing:
 
     def inner(self, state: State, gradient: State) -> Tensor:
         """Return the derivative along every entry of the matrices that may move, as one vector."""
-        slopes = torch.zeros(self.groups, self.width, self.width).to(state[self.names[0]])
+        slopes = torch.zeros(self.units, self.width, self.width).to(state[self.names[0]])
         for row in self.rows:
             product = (row.read(gradient) @ row.read(state).mT).sum(1)
             slopes = slopes - product.mT if row.inverse else slopes + product
@@ -293,25 +276,17 @@ def _normal(shape: tuple[int, ...], state: State, names: tuple[str, ...], genera
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Candidate:
-    """A group action that should leave the function as it is, by the structure of the graph.
+    """A group action that should leave the function as it is, by the structure of the graph."""
 
-    Attributes:
-        kind: the kind of the symmetry.
-        path: the module whose weights move; for pairs both, first to last.
-        normalizer: the module that undoes the change; empty where none does.
-        form: the action as a formula.
-        action: the action itself.
-        feeds: for scalings in front of normalizers: the layer and the normalizer behind it, one entry per normalizer.
-        weights: the parts of parameters that are changed at random for comparison; if such a change does not move the
-            output, the check shows nothing.
-    """
-
-    kind: Kind
-    path: str
-    normalizer: str = ""
-    form: str
-    action: Action
+    kind: Kind  # the kind of the symmetry
+    path: str  # the module whose weights move; for pairs both, first to last
+    normalizer: str = ""  # the module that undoes the change; empty where none does
+    form: str  # the action as a formula
+    action: Action  # the action itself
+    # for scalings in front of normalizers: the layer and the normalizer behind it, one entry per normalizer
     feeds: tuple[FeedingLayer, ...] = ()
+    # the parts of parameters that are changed at random for comparison; if such a change does not move the output, the
+    # check shows nothing
     weights: tuple[ParameterPart, ...]
 
     @property
@@ -322,21 +297,15 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ParametrisedLayer:
-    """A weight layer with its parameters: the channel of each entry of the weight, on both sides.
+    """A weight layer with its parameters: the channel of each entry of the weight, on both sides."""
 
-    Attributes:
-        node: the layer in the graph.
-        weight, bias: where its tensors lie among the parameters; `bias` is None without one.
-        made: the output channel that each entry of the weight contributes to, in numbers that broadcast to its shape.
-        axis: the axis of the output that counts channels.
-        rows: the axis of the weight that counts its output channels; None where no axis does (groups, transposed).
-    """
-
-    node: Node
-    weight: ParameterPart
+    node: Node  # the layer in the graph
+    weight: ParameterPart  # weight, bias: where its tensors lie among the parameters; `bias` is None without one
     bias: ParameterPart | None
+    # the output channel that each entry of the weight contributes to, in numbers that broadcast to its shape
     made: Tensor
-    axis: int
+    axis: int  # the axis of the output that counts channels
+    # the axis of the weight that counts its output channels; None where no axis does (groups, transposed)
     rows: int | None
 
     @property
@@ -419,7 +388,7 @@ def read_channels(node: Node, layer: WeightLayer) -> tuple[Tensor, int]:
         axis = len(node.shape) - weight.ndim + 1
         if node.is_transposed_convolution:
             return torch.arange(weight.shape[0]).reshape(-1, *(1,) * (weight.ndim - 1)), axis
-        groups = int(node.op.data["groups"] if node.operator == "padded_convolution" else node.bound()["groups"])
+        groups = conv_groups(node)
         block = torch.arange(weight.shape[0]) * groups // weight.shape[0]
         read = block[:, None] * weight.shape[1] + torch.arange(weight.shape[1])
         read = read[:1] if groups == 1 else read

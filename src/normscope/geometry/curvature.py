@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.codec import JsonForm, decode, open_json, save_json
-from ..report.shown import Shown
-from .figure_result import FigureResult
+from ..report.document import FigureResult, Shown
 from .flatness import Flatness
 from .margins import Margins
 from .smoothness import Smoothness

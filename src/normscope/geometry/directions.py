@@ -39,25 +39,16 @@ ROUNDING = 16.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invariant:
-    """The groups of one weight that can be scaled without effect, because a normalizer stands behind its layer.
+    """The groups of one weight that can be scaled without effect, because a normalizer stands behind its layer."""
 
-    Attributes:
-        name: the name of the parameter.
-        unit: what is scaled together: `"channel"`, `"group"` or `"layer"`.
-        groups: how many groups of entries can be scaled on their own.
-        kept: how many of these groups are projected out.
-        defect: the largest <w, grad> / (norm(w) norm(grad)) among the groups.
-        verified: whether the outputs and the gradient agree for all groups.
-        moves: how far scaling the groups moves the outputs, relative to a random change of the weights; the figure of
-            all layers together where that is below 0.01.
-    """
-
-    name: str
-    unit: str
-    groups: int
-    kept: int
-    defect: float
-    verified: bool
+    name: str  # the name of the parameter
+    unit: str  # what is scaled together: `"channel"`, `"group"` or `"layer"`
+    groups: int  # how many groups of entries can be scaled on their own
+    kept: int  # how many of these groups are projected out
+    defect: float  # the largest <w, grad> / (norm(w) norm(grad)) among the groups
+    verified: bool  # whether the outputs and the gradient agree for all groups
+    # how far scaling the groups moves the outputs, relative to a random change of the weights; the figure of all layers
+    # together where that is below 0.01
     moves: float = 0.0
 
 

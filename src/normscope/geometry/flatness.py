@@ -10,17 +10,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..core.budget import Budget
+from ..core.budget import Budget, Progress
 from ..core.codec import JsonForm
-from ..core.errors import InputError, NotFiniteError
-from ..core.options import check_counts, check_numbers, check_positive
-from ..core.progress import Progress
+from ..core.errors import InputError, NotFiniteError, check_counts, check_numbers, check_positive
 from ..core.untouched import outside_inference_mode, unwrapped
 from ..graph.call import select
+from ..report.document import FigureResult, figures_form
 from ..theory.losses import Loss
 from .batches import LossFunction, loss_of
 from .directions import find_directions
-from .figure_result import FigureResult, figures_form
 from .hessian import Wanted, spectrum_of
 from .objective import Objective
 from .spectrum import Estimate, Spectrum
@@ -172,9 +170,8 @@ def flatness(
         raw_ascent = perturbation.ascent(loss, rho, ascent_steps, ascent_starts, climbing, raw=True)
     spectrum: Spectrum | None = None
     if sharpness and not budget.late:
-        spectrum = spectrum_of(
-            objective, without_effect, Wanted(k=1), metric="quotient", max_seconds=max_seconds, seed=seed
-        )
+        wanted = Wanted(k=1, metric="quotient", max_seconds=max_seconds, seed=seed)
+        spectrum = spectrum_of(objective, without_effect, wanted)
     return Flatness(
         name=type(objective.model).__name__,
         mode=objective.mode,
@@ -195,19 +192,12 @@ def flatness(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ascent:
-    """The increase of the loss by ascent from one start or from several, and how well it is known.
+    """The increase of the loss by ascent from one start or from several, and how well it is known."""
 
-    Attributes:
-        increase: of the loss, at the best point on the way.
-        at_rest: whether it ended where no small step goes up, not because its steps were used up.
-        agreed: whether more than half of several starts found the same increase.
-        move: where it ended, in units of the scale.
-    """
-
-    increase: float
-    at_rest: bool
-    agreed: bool = False
-    move: Tensor
+    increase: float  # of the loss, at the best point on the way
+    at_rest: bool  # whether it ended where no small step goes up, not because its steps were used up
+    agreed: bool = False  # whether more than half of several starts found the same increase
+    move: Tensor  # where it ended, in units of the scale
 
     @property
     def converged(self) -> bool:

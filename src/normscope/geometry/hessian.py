@@ -10,10 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.budget import Budget
-from ..core.errors import InputError, NotFiniteError
-from ..core.options import check_counts, check_numbers
-from ..core.progress import Progress
+from ..core.budget import Budget, Progress
+from ..core.errors import InputError, NotFiniteError, check_counts, check_numbers
 from ..core.provenance import provenance
 from ..core.untouched import outside_inference_mode, unwrapped
 from ..linalg.lanczos import Ends, Quadrature, extreme_eigenpairs, quadratures
@@ -35,6 +33,7 @@ DRAWN = (
     "the model draws random numbers in its forward, beside dropout, which is off: these are figures of the loss for "
     "one draw, the same in every pass"
 )
+UNCONVERGED = "eigenvalues are not within {:g}: raise products"
 ZERO = 1e-6
 """An eigenvalue of at most this share of the largest counts as zero in a condition number, in float32."""
 PRODUCTS_PER_PROBE = 20
@@ -135,25 +134,23 @@ def hessian(
         raise InputError(
             f"all eigenvalues of {objective.size:,} parameters are too many: whole=True takes {MOST_WHOLE:,} at most"
         )
-    return spectrum_of(
-        objective,
-        find_directions(objective) if deflate or metric == "quotient" else no_directions(objective),
-        Wanted(
-            k=k,
-            bottom=bottom,
-            probes=probes,
-            blocks=blocks,
-            whole=whole,
-            undeflated=undeflated,
-            rtol=rtol,
-            products=products,
-            start=start,
-        ),
+    wanted = Wanted(
+        k=k,
+        bottom=bottom,
+        probes=probes,
+        blocks=blocks,
+        whole=whole,
+        undeflated=undeflated,
         matrix=matrix,
         metric=metric,
+        rtol=rtol,
+        products=products,
+        start=start,
         max_seconds=max_seconds,
         seed=seed,
     )
+    projected = deflate or metric == "quotient"
+    return spectrum_of(objective, find_directions(objective) if projected else no_directions(objective), wanted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,58 +163,43 @@ class Wanted:
     blocks: bool = False
     whole: bool = False
     undeflated: bool = False
+    matrix: str = "hessian"
+    metric: str = "flat"
     rtol: float = 1e-3
     products: int = 300
     start: Tensor | None = None
+    max_seconds: float | None = None
+    seed: int = 0
 
 
-def spectrum_of(
-    objective: Objective,
-    without_effect: Directions,
-    wanted: Wanted,
-    *,
-    matrix: str = "hessian",
-    metric: str = "flat",
-    max_seconds: float | None = None,
-    seed: int = 0,
-) -> Spectrum:
+def spectrum_of(objective: Objective, without_effect: Directions, wanted: Wanted) -> Spectrum:
     """Return the spectrum of an objective, with those of the given directions projected out that are verified."""
-    budget = Budget(max_seconds=max_seconds, what="the search for eigenvalues")
     with objective.measuring(), Progress("curvature") as progress:
-        return _SpectrumSearch(objective, without_effect, matrix, metric, budget, progress, seed).spectrum(wanted)
+        return _SpectrumSearch(objective, without_effect, wanted, progress).spectrum()
 
 
 class _SpectrumSearch:
     """One measurement: the curvature as an operator on a subspace, and the figures that are asked for."""
 
-    def __init__(
-        self,
-        objective: Objective,
-        without_effect: Directions,
-        matrix: str,
-        metric: str,
-        budget: Budget,
-        progress: Progress,
-        seed: int,
-    ) -> None:
-        self.objective, self.matrix, self.metric = objective, matrix, metric
-        self.budget, self.progress = budget, progress
-        self.generator = torch.Generator().manual_seed(seed)
-        if matrix == "hessian":
+    def __init__(self, objective: Objective, without_effect: Directions, wanted: Wanted, progress: Progress) -> None:
+        self.objective, self.wanted, self.progress = objective, wanted, progress
+        self.budget = Budget(max_seconds=wanted.max_seconds, what="the search for eigenvalues")
+        self.generator = torch.Generator().manual_seed(wanted.seed)
+        if wanted.matrix == "hessian":
             objective.trace()
         self.loss, self.gradient = objective.gradient()
         if not bool(torch.isfinite(self.gradient).all()):
             raise NotFiniteError("the gradient of the loss holds NaN or infinite values: there is no curvature here")
         self.directions = verify_directions(objective, without_effect, self.gradient)
-        if matrix == "hessian":
+        if wanted.matrix == "hessian":
             random = torch.randn(objective.size, generator=self.generator).to(self.gradient)
             objective.check_custom(random / random.norm())
-        self.product = objective.hessian if matrix == "hessian" else objective.gauss_newton
+        self.product = objective.hessian if wanted.matrix == "hessian" else objective.gauss_newton
 
     def operator(self, vector: Tensor) -> Tensor:
         """Return the matrix times a vector, in the metric that was asked for."""
         self.progress.step(f"product {self.objective.products + 1}")
-        if self.metric == "flat":
+        if self.wanted.metric == "flat":
             return self.product(vector)
         groups = self.directions
         scaled = groups.scaled(vector)
@@ -225,13 +207,13 @@ class _SpectrumSearch:
         slopes = groups.along(self.gradient) / groups.norms.to(vector)
         return groups.scaled(image - by_entry(slopes, groups.group) * scaled)
 
-    def spectrum(self, wanted: Wanted) -> Spectrum:
+    def spectrum(self) -> Spectrum:
         """Return everything that was asked for."""
-        objective, removed = self.objective, self.directions
+        objective, removed, wanted = self.objective, self.directions, self.wanted
         space = objective.size - removed.dimensions
-        k, rtol, products = min(wanted.k, space), wanted.rtol, wanted.products
+        k = min(wanted.k, space)
         bottom = min(wanted.bottom, max(space - k, 0))
-        ends = self._ends(self.operator, removed.project, self._start(wanted.start), k, bottom, rtol, products)
+        ends = self._ends(self.operator, self._start(wanted.start), k, bottom, removed.project)
         trace, density, probes = trace_and_density(
             self.operator,
             removed,
@@ -243,14 +225,14 @@ class _SpectrumSearch:
         undeflated: tuple[float, ...] = ()
         if wanted.undeflated and removed.dimensions:
             start = ends.vectors.sum(0) + self._start(None)
-            undeflated = self._ends(self.product, lambda v: v, start, k, 0, rtol, products).top
+            undeflated = self._ends(self.product, start, k).top
         condition_number, zero_modes = self._condition() if wanted.whole else (None, None)
         converged = all(ends.converged) and len(ends.converged) == k + bottom
         return Spectrum(
             name=type(objective.model).__name__,
             mode=objective.mode,
-            matrix=self.matrix,
-            metric=self.metric,
+            matrix=wanted.matrix,
+            metric=wanted.metric,
             parameters=objective.size,
             directions=removed.dimensions,
             directions_found=removed.shown,
@@ -268,15 +250,15 @@ class _SpectrumSearch:
             trace=trace,
             density=density,
             probes=probes,
-            blocks=self._blocks(rtol, products) if wanted.blocks else (),
+            blocks=self._blocks() if wanted.blocks else (),
             condition_number=condition_number,
             zero_modes=zero_modes,
             norms=_norms(removed),
-            rtol=rtol,
+            rtol=wanted.rtol,
             num_products=objective.products,
             batches=len(objective.batches),
             samples=objective.samples,
-            advice=None if converged else self.budget.advice(f"eigenvalues are not within {rtol:g}: raise products"),
+            advice=None if converged else self.budget.advice(UNCONVERGED.format(wanted.rtol)),
             notes=(*removed.notes, *([DRAWN] if objective.draws else []), *(self.budget.cuts if converged else ())),
             provenance=provenance(objective.device),
             vectors=ends.vectors[: len(ends.top)],
@@ -301,12 +283,10 @@ class _SpectrumSearch:
     def _ends(
         self,
         operator: Callable[[Tensor], Tensor],
-        project: Callable[[Tensor], Tensor],
         start: Tensor,
         k: int,
-        bottom: int,
-        rtol: float,
-        products: int,
+        bottom: int = 0,
+        project: Callable[[Tensor], Tensor] = lambda vector: vector,
     ) -> Ends:
         """Return the largest and the smallest eigenvalues of an operator, with their vectors."""
         return extreme_eigenpairs(
@@ -314,29 +294,25 @@ class _SpectrumSearch:
             start,
             top=k,
             bottom=bottom,
-            rtol=rtol,
-            budget=self.budget.search("the search for eigenvalues", products),
+            rtol=self.wanted.rtol,
+            budget=self.budget.search("the search for eigenvalues", self.wanted.products),
             room=int(max(32, min(256, MEMORY // (start.element_size() * start.numel())))),
             project=project,
             generator=self.generator,
         )
 
-    def _blocks(self, rtol: float, products: int) -> tuple[ParameterBlock, ...]:
+    def _blocks(self) -> tuple[ParameterBlock, ...]:
         """Return the largest eigenvalue of every parameter's diagonal block."""
         blocks = []
         for name, parameter in self.objective.parameters.items():
-            start = torch.randn(parameter.numel(), generator=self.generator).to(self.gradient)
-            ends = self._ends(self.objective.block(name), lambda v: v, start, 1, 0, rtol, products)
-            has_value = bool(ends.top)
-            blocks.append(
-                ParameterBlock(
-                    name=name,
-                    size=parameter.numel(),
-                    eigenvalue=ends.top[0] if has_value else math.nan,
-                    residual=ends.residuals[0] if has_value else math.nan,
-                    converged=has_value and ends.converged[0],
-                )
-            )
+            size = parameter.numel()
+            start = torch.randn(size, generator=self.generator).to(self.gradient)
+            ends = self._ends(self.objective.block(name), start, 1)
+            value, residual, converged = math.nan, math.nan, False
+            if ends.top:
+                value, residual, converged = ends.top[0], ends.residuals[0], ends.converged[0]
+            block = ParameterBlock(name=name, size=size, eigenvalue=value, residual=residual, converged=converged)
+            blocks.append(block)
         return tuple(blocks)
 
     def _condition(self) -> tuple[float, int] | tuple[None, None]:

@@ -12,15 +12,14 @@ from torch import Tensor, nn
 
 from ..bounds.domain.domain import Domain
 from ..bounds.lipschitz import lipschitz
+from ..core.budget import Progress
 from ..core.codec import JsonForm
-from ..core.errors import InputError, NormscopeError, describe_error
-from ..core.options import check_numbers
-from ..core.progress import Progress
+from ..core.errors import InputError, NormscopeError, check_numbers, describe_error
 from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
 from ..graph.call import run
+from ..report.document import FigureResult, figures_form
 from ..theory.losses import margins as logit_margins
 from .batches import Batch, kept_batches
-from .figure_result import FigureResult, figures_form
 
 DEFINITIONS = {
     "margin": "the output of the class less the largest other output; the class is the label, or the predicted one "

@@ -45,7 +45,8 @@ def normalized(layers: Layers) -> tuple[list[Candidate], list[tuple[str, str]]]:
     by_weight: list[list[FeedingLayer]] = []
     for feed in feeds(layers.graph):
         if not feed.scale_invariant:
-            withheld[feed.weight.path] = _why(feed)
+            shared = SHARED if feed.bias_redundant == "no" else EVAL
+            withheld[feed.weight.path] = shared if feed.exclusive else READ
             continue
         same = next((uses for uses in by_weight if _same_weight(uses[0], feed)), None)
         by_weight.append([feed]) if same is None else same.append(feed)
@@ -59,13 +60,6 @@ def normalized(layers: Layers) -> tuple[list[Candidate], list[tuple[str, str]]]:
         if layer is not None:
             candidates += _shifts(layers.model, layer, uses)
     return candidates, list(withheld.items())
-
-
-def _why(feed: FeedingLayer) -> str:
-    """Return why the scale of a layer in front of a normalizer has an effect."""
-    if not feed.exclusive:
-        return READ
-    return SHARED if feed.bias_redundant == "no" else EVAL
 
 
 def _same_weight(first: FeedingLayer, second: FeedingLayer) -> bool:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from ..core.cost import count
+from ..core.budget import count
 from ..core.errors import InputError, NotFiniteError, describe_error
 from ..core.threads import full_precision, math_attention, without_cudnn
 from ..core.untouched import ProtectedParameters, dropping_nothing, mode_of, on_copies, untouched
@@ -33,7 +33,6 @@ class _Traced:
 
     loss: Tensor
     gradients: tuple[Tensor | None, ...]
-    output: Any
 
 
 class Objective:
@@ -183,12 +182,6 @@ class Objective:
         """Compare a product with differences of gradients if the loss uses the user's own autograd functions.
 
         Autograd takes the backward of such a function for its derivative without a check.
-
-        Args:
-            direction: the direction along which to compare.
-
-        Raises:
-            InputError: the two disagree; the message names the functions.
         """
         if self._custom is None:
             self._traced(self.batches[0])
@@ -228,8 +221,7 @@ class Objective:
         total = torch.zeros_like(vector)
         for batch in self.batches:
             with self._twice():
-                output = self._output(batch)
-                product = self._curved(output, batch, parameters, parts)
+                product = self._curved(self._output(batch), batch, parameters, parts)
             total += self.share(batch) * self.flat(product)
         return total
 
@@ -290,15 +282,14 @@ class Objective:
         """Return a batch's loss with differentiable gradients; those of a single batch are kept for later products."""
         if self._kept is not None:
             return self._kept
-        output = self._output(batch)
-        loss = self._differentiable(loss_of(self.function, output, batch))
+        loss = self._differentiable(loss_of(self.function, self._output(batch), batch))
         gradients = torch.autograd.grad(loss, list(self.parameters.values()), create_graph=True, allow_unused=True)
         if self._custom is None:
             own = (getattr(type(node), "_forward_cls", None) for node in _nodes([loss]))
             self._custom = ", ".join(dict.fromkeys(cls.__name__ for cls in own if cls is not None))
             if any(type(node).__name__ == "Error" for node in _nodes(gradients)):  # Autograd would return zeros here.
                 raise InputError(TWICE.format(self._custom or "one of its operators"))
-        traced = _Traced(loss, gradients, output)
+        traced = _Traced(loss, gradients)
         if len(self.batches) == 1:
             self._kept = traced
         return traced

@@ -62,21 +62,13 @@ ATTENTION = aten.scaled_dot_product_attention.default
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class End:
-    """An operator that reads channels and does not commute with scaling one of them.
+    """An operator that reads channels and does not commute with scaling one of them."""
 
-    Attributes:
-        node: the operator.
-        operand: which of its operands holds the channels.
-        numbers: the channel of each entry of that operand, in its shape.
-        through_relu: whether a ReLU or a maximum lies on the way, so that only positive factors pass.
-        rotary: the rotary embedding on the way; None without one.
-    """
-
-    node: Node
-    operand: int
-    numbers: Tensor
-    through_relu: bool = False
-    rotary: Node | None = None
+    node: Node  # the operator
+    operand: int  # which of its operands holds the channels
+    numbers: Tensor  # the channel of each entry of that operand, in its shape
+    through_relu: bool = False  # whether a ReLU or a maximum lies on the way, so that only positive factors pass
+    rotary: Node | None = None  # the rotary embedding on the way; None without one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,17 +260,11 @@ def _factor(layers: Layers, node: Node, scale: Tensor, numbers: Tensor) -> UnitE
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Heads:
-    """The channels of a layer that an attention reads as one operand.
+    """The channels of a layer that an attention reads as one operand."""
 
-    Attributes:
-        layer: the layer.
-        channels: `[heads, width]`, the output channel of the layer for every head and index.
-        rotary: the rotary embedding between them; None without one.
-    """
-
-    layer: ParametrisedLayer
-    channels: Tensor
-    rotary: Node | None
+    layer: ParametrisedLayer  # the layer
+    channels: Tensor  # `[heads, width]`, the output channel of the layer for every head and index
+    rotary: Node | None  # the rotary embedding between them; None without one
 
 
 def attention(layers: Layers) -> list[Candidate]:
@@ -351,7 +337,7 @@ def _scores(node: Node, query: _Heads, key: _Heads) -> list[Candidate]:
             kind="query-key pair",
             path=_both(query.layer, key.layer),
             form="W_K -> A W_K, W_Q -> A^-T W_Q for each head" + ("" if turn is None else ", A a turn of each plane"),
-            action=Mixing(rows=tuple(rows), groups=len(order), width=width, turn=turn),
+            action=Mixing(rows=tuple(rows), units=len(order), width=width, turn=turn),
             weights=(query.layer.weight, key.layer.weight),
         )
     ]
@@ -416,7 +402,7 @@ def _values(layers: Layers, node: Node, value: _Heads) -> list[Candidate]:
             kind="value-output pair",
             path=_both(value.layer, layer),
             form="W_V -> A W_V, W_O -> W_O A^-1 for each head",
-            action=Mixing(rows=tuple(rows), groups=heads, width=width),
+            action=Mixing(rows=tuple(rows), units=heads, width=width),
             weights=(value.layer.weight, layer.weight),
         )
     ]

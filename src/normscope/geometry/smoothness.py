@@ -10,14 +10,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..core.budget import Budget
+from ..core.budget import Budget, Progress
 from ..core.codec import JsonForm
-from ..core.options import check_counts, check_numbers, check_positive
-from ..core.progress import Progress
+from ..core.errors import check_counts, check_numbers, check_positive
 from ..core.untouched import outside_inference_mode, unwrapped
+from ..report.document import FigureResult, figures_form
 from ..theory.losses import Loss
 from .batches import LossFunction
-from .figure_result import FigureResult, figures_form
 from .objective import Objective
 
 REACH = (0.5, 1.0, 2.0, 4.0)

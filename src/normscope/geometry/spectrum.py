@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from ..core.codec import JsonForm, Part
-from ..core.markup import visible
+from ..core.errors import visible
+from ..report.document import FigureResult, figures_form
 from .directions import Invariant
-from .figure_result import FigureResult, figures_form
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

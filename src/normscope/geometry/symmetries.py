@@ -16,7 +16,7 @@ from ..graph.call import prepare
 from ..graph.capturing import capture_batch
 from ..graph.ir import Node, Unit
 from ..networks.twin import copied
-from ..report.shown import Shown
+from ..report.document import Shown
 from .candidate import KINDS, SPHERICAL, Candidate, Kind, Layers, Scaling
 from .normalized import normalized, reparametrised
 from .pairs import attention, pairs

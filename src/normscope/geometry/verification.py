@@ -18,9 +18,8 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from ..core.cost import count
+from ..core.budget import Progress, count
 from ..core.errors import InputError, describe_error
-from ..core.progress import Progress
 from ..core.threads import math_attention
 from ..graph.call import Call, select
 from ..graph.ir import Graph, Unit
@@ -244,7 +243,11 @@ def _evidence(
     """Measure the evidence for one candidate at the weights as found, and at the point where eps plays no part."""
     action, state, gradient = candidate.action, without_eps.state, without_eps.gradient
     element = action.draw(as_found.state, generator)
-    random = _random_direction(candidate, state, generator)
+    random = blank(state, dict.fromkeys(piece.name for piece in candidate.weights))
+    for piece in candidate.weights:  # half as large as the weights
+        part = piece.of(state)
+        noise = torch.randn(part.shape, dtype=torch.float64, generator=generator).to(part.device)
+        piece.of(random).copy_(0.5 * noise * part)
     radial = action.inner(as_found.state, as_found.gradient)
     names = dict.fromkeys((*action.names, *(piece.name for piece in candidate.weights)))
     size, size_without_eps = (
@@ -326,16 +329,6 @@ class _Point:
         chances = self.output.softmax(-1)
         centre = (chances * moved).sum(-1, keepdim=True)
         return (chances * (moved - centre).square()).sum(-1).mean()
-
-
-def _random_direction(candidate: Candidate, state: State, generator: torch.Generator) -> dict[str, Tensor]:
-    """Return a random direction in the weights of a candidate, half as large as they are."""
-    direction = blank(state, dict.fromkeys(piece.name for piece in candidate.weights))
-    for piece in candidate.weights:
-        part = piece.of(state)
-        random = torch.randn(part.shape, dtype=torch.float64, generator=generator).to(part.device)
-        piece.of(direction).copy_(0.5 * random * part)
-    return direction
 
 
 def _weighted(state: State, values: Mapping[str, Tensor]) -> Tensor:

@@ -15,8 +15,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import SUPPORTED_NODES, keystr, tree_flatten_with_path, tree_leaves, tree_map
 
-from ..core.cost import count
-from ..core.errors import InputError, NotFiniteError, RandomOperatorError, describe_error
+from ..core.budget import count
+from ..core.errors import CaptureError, InputError, NotFiniteError, RandomOperatorError, describe_error
 from ..core.untouched import on_copies, plain_parts, untouched
 from ..listening.calls import float_tensors
 from ..report.words import shape
@@ -127,6 +127,11 @@ def prepare(model: nn.Module, batch: Any, output: str | int | None) -> Call:
         raise InputError(
             "the batch holds complex values, and what is measured is a function of real ones: pass "
             "torch.view_as_real(z), and let the model begin with torch.view_as_complex"
+        )
+    if any(isinstance(leaf, Tensor) and leaf.layout is not torch.strided for leaf in call.leaves):
+        raise CaptureError(
+            "the batch holds a sparse tensor, and bounds need dense ones: pass tensor.to_dense(), or keep it in a "
+            "buffer of the model"
         )
     if not all(bool(torch.isfinite(tensor).all()) for _, tensor in call.variables):
         raise InputError("the batch holds NaN or infinite values: clean the data first")
@@ -459,7 +464,7 @@ def _outputs(result: Any) -> dict[Any, Tensor]:
 
 
 def _measurable(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
+    return isinstance(value, Tensor) and value.is_floating_point() and value.layout is torch.strided
 
 
 def _parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:

@@ -12,10 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.budget import check_time
-from ..core.cost import count
-from ..core.errors import InputError
-from ..core.markup import visible
+from ..core.budget import check_time, count
+from ..core.errors import InputError, visible
+from ..core.untouched import plain_parts
 from ..report.document import Column, Document, Table, Text
 from ..report.words import pluralise, shape
 
@@ -399,7 +398,8 @@ def map_leaves(tree: Any, function: Callable[[Any], Any]) -> Any:
 
 def storage_of(tensor: Tensor) -> int:
     """Return the address at which the memory of a tensor begins."""
-    return tensor.untyped_storage().data_ptr()
+    dense = tensor if tensor.layout is torch.strided else plain_parts(tensor)[-1]
+    return dense.untyped_storage().data_ptr()
 
 
 def overlap(first: Tensor, second: Tensor) -> bool:

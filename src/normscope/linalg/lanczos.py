@@ -11,8 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..core.budget import Budget
-from ..core.cost import count
+from ..core.budget import Budget, count
 from .linear_map import LinearMap
 
 _DIRECT = 128

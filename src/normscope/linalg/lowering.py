@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.archive import Archive
 from ..core.bracket import Bracket
 from ..core.errors import InputError
+from ..core.npz import Archive
 from .convolution_map import Convolution, combine_axes
 from .linear_map import Centering, Composite, Diagonal, Identity, LinearMap, Matrix, Reindex, Repeated, Sum
 from .writing import write_out

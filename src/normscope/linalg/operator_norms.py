@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from ..core.bracket import Bracket, Evidence
-from ..core.budget import Budget, check_time
-from ..core.cost import count
+from ..core.budget import Budget, check_time, count
 from ..core.errors import InputError
 from ..core.log10 import norm as l2
 from ..core.log10 import power10

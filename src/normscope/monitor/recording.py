@@ -10,9 +10,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..core.errors import InputError, describe_error
+from ..core.errors import InputError, describe_error, visible
 from ..core.finding import Finding
-from ..core.markup import visible
 from .alarms import add_record, look_for_alarms
 from .composing import StepInTransit, compose
 from .history import History

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import InputError
-from ..core.markup import visible
+from ..core.errors import InputError, visible
 from ..diagnosis.judged import Findings
-from ..report.shown import Shown
+from ..report.document import Shown
 from ..report.words import pluralise
 from .log import FILE, Ended, LogReading
 from .record import KINDS, Kind, LayerRecord, Numbers, Record

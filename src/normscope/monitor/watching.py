@@ -14,7 +14,7 @@ from ..bounds.domain.domain import Domain
 from ..core.errors import InputError
 from ..core.untouched import unwrapped
 from ..diagnosis.judged import Findings
-from ..report.shown import Shown
+from ..report.document import Shown
 from ..report.words import pluralise
 from .alarms.setup import Sight
 from .distributed import ProcessRole, agree_with_first

@@ -16,7 +16,7 @@ from ..core.errors import CaptureError, InputError, describe_error
 from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
 from ..graph.call import Call
 from ..graph.capturing import capture
-from ..report.shown import Shown
+from ..report.document import Shown
 from ..rules.invariance import feeds
 from .twin import Where, call_of, chosen, copied, run, weight_layers
 

@@ -24,7 +24,7 @@ from ..graph.call import Call, arguments
 from ..graph.capturing import capture
 from ..graph.ir import Graph
 from ..listening.calls import NORMALIZERS
-from ..report.shown import Shown
+from ..report.document import Shown
 from ..rules.invariance import MOVES, feeds, weight_layer
 from .normalizer_modules import (
     KINDS,

@@ -3,45 +3,47 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
-from ..core.cost import Cost
-from ..diagnosis.audit_result import Audit, Row, Variance
+from ..core.budget import Cost
+from ..diagnosis.audit_result import Audit, Row
 from ..diagnosis.branches import branch_lines, main_line
 from ..diagnosis.findings.loose import useful
-from ..report.brackets import bracket_chart, bracket_table
 from ..report.document import (
     Block,
-    Cell,
     Chart,
     Column,
     Document,
     Figures,
     Kind,
     Notice,
+    Read,
     ReadColumn,
     Series,
     Table,
     Text,
+    read_from,
     tabulate,
 )
 from ..report.glossary import glossary
-from ..report.words import format_cell, listed, shape
-from .audit_words import (
+from ..report.words import bracket_chart, bracket_table, format_cell, listed, shape
+from .check import (
     NO_BOUND,
     briefly_useless,
     cuts,
     figures,
     headline,
+    loss_words,
     notices,
+    signal_chart,
+    signal_table,
     steps,
     subject,
     to_see_more,
     why_useless,
 )
-from .check import signal_chart, signal_table
 from .normalizers import normalizer_chart, normalizer_table
 from .radii import radii_blocks
 from .share_curve import curve_part
@@ -72,21 +74,11 @@ def cost_table(cost: Cost | None) -> Table | None:
     return Table(
         title="What this audit cost",
         columns=(
-            Column(title="part", kind="name"),
-            *(Column(title=title, kind=kind, help=text) for title, kind, _, text in kept),
+            Column("part", "name"),
+            *(Column(title, kind, text) for title, kind, _, text in kept),
         ),
         rows=(*rows, ("together", *(sum(taken.values()) for _, _, taken, _ in kept))),
     )
-
-
-def norm_lower(row: Row) -> float | None:
-    """Return log10 of the lower side of a weight layer's norm."""
-    return None if row.norm is None else row.norm.log10_lower
-
-
-def norm_upper(row: Row) -> float | None:
-    """Return log10 of the upper side of a weight layer's norm."""
-    return None if row.norm is None else row.norm.log10_upper
 
 
 def own_gain(row: Row) -> float | None:
@@ -100,24 +92,14 @@ def sensitivity_lower(row: Row) -> float | None:
     return None if sides is None or (sides.log10_lower == -math.inf < sides.log10_upper) else sides.log10_lower
 
 
-def sensitivity_upper(row: Row) -> float | None:
-    """Return log10 of the upper side of a weight's sensitivity."""
-    return None if row.sensitivity is None else row.sensitivity.log10_upper
-
-
 def log10_eps(row: Row) -> float | None:
     """Return log10 of a normalizer's stabiliser, if it saw data and has one."""
     return math.log10(row.variance.eps) if row.variance is not None and row.variance.eps > 0 else None
 
 
-def of_variance(read: Callable[[Variance], Cell]) -> Callable[[Row], Cell]:
-    """Return a function that reads a figure of a row's variance, and gives None where the row has no variance."""
-    return lambda row: None if row.variance is None else read(row.variance)
-
-
 _COLUMNS: tuple[ReadColumn[Row], ...] = (
     ReadColumn("layer", "name", lambda row: row.path or "(model)"),
-    ReadColumn("kind", "name", lambda row: row.kind, "The module's class."),
+    ReadColumn("kind", "name", "kind", "The module's class."),
     ReadColumn(
         "gain",
         "log10",
@@ -126,42 +108,36 @@ _COLUMNS: tuple[ReadColumn[Row], ...] = (
         "normalizer over all inputs.",
     ),
     ReadColumn(
-        "norm, lower", "log10", norm_lower, "log10 of a weight layer's operator norm: the side that is attained."
+        "norm, lower",
+        "log10",
+        "norm.log10_lower",
+        "log10 of a weight layer's operator norm: the side that is attained.",
     ),
-    ReadColumn("norm, upper", "log10", norm_upper, "log10 of a weight layer's operator norm: the side that bounds it."),
+    ReadColumn(
+        "norm, upper", "log10", "norm.log10_upper", "log10 of a weight layer's operator norm: the side that bounds it."
+    ),
     ReadColumn(
         "evidence",
         "name",
-        lambda row: None if row.norm is None else row.norm.evidence.name,
+        "norm.evidence.name",
         "How the upper side of the norm is known: PROVEN includes rounding, NUMERICAL does not, SAMPLED is no bound.",
     ),
-    ReadColumn(
-        "printed", "log10", lambda row: row.log10_printed, "log10 of the normalizer's constant as papers print it."
-    ),
-    ReadColumn(
-        "exact", "log10", lambda row: row.log10_exact, "log10 of the normalizer's exact constant over all inputs."
-    ),
-    ReadColumn(
-        "at data",
-        "log10",
-        lambda row: row.log10_at_data,
-        "log10 of the normalizer's largest constant at the data seen.",
-    ),
+    ReadColumn("printed", "log10", "log10_printed", "log10 of the normalizer's constant as papers print it."),
+    ReadColumn("exact", "log10", "log10_exact", "log10 of the normalizer's exact constant over all inputs."),
+    ReadColumn("at data", "log10", "log10_at_data", "log10 of the normalizer's largest constant at the data seen."),
     ReadColumn(
         "folded",
         "log10",
-        lambda row: row.log10_folded,
+        "log10_folded",
         "log10 of the gain of the normalizer and the linear map before it as one map, with the variance seen in the "
         "data: an estimate from below. Rescaling those weights does not move it.",
     ),
-    ReadColumn("folded with", "name", lambda row: row.folded_with, "The linear map before the normalizer."),
-    ReadColumn(
-        "from input", "log10", lambda row: row.log10_cumulative, "log10 of the bound on the map from the input to here."
-    ),
+    ReadColumn("folded with", "name", "folded_with", "The linear map before the normalizer."),
+    ReadColumn("from input", "log10", "log10_cumulative", "log10 of the bound on the map from the input to here."),
     ReadColumn(
         "observed",
         "log10",
-        lambda row: row.log10_observed,
+        "log10_observed",
         "log10 of the gain from the input to here at the data, along the direction the network stretches most.",
     ),
     ReadColumn(
@@ -181,45 +157,42 @@ _COLUMNS: tuple[ReadColumn[Row], ...] = (
     ReadColumn(
         "sensitivity, upper",
         "log10",
-        sensitivity_upper,
+        "sensitivity.log10_upper",
         "log10 of the same for every value of the weight, all others as they are: norm(H) of what the layer reads "
         "times the constant of the network behind it.",
     ),
     ReadColumn(
         "var, min",
         "log10",
-        of_variance(lambda variance: variance.log10_min),
+        "variance.log10_min",
         "log10 of the smallest variance among the sets the normalizer saw; -inf is a variance of zero.",
     ),
     ReadColumn(
         "var, median",
         "log10",
-        of_variance(lambda variance: variance.log10_median),
+        "variance.log10_median",
         "log10 of the median variance (RMSNorm: mean square) among the sets the normalizer saw.",
     ),
     ReadColumn(
-        "var, max",
-        "log10",
-        of_variance(lambda variance: variance.log10_max),
-        "log10 of the largest variance among the sets the normalizer saw.",
+        "var, max", "log10", "variance.log10_max", "log10 of the largest variance among the sets the normalizer saw."
     ),
     ReadColumn(
         "near eps",
         "percent",
-        of_variance(lambda variance: variance.share_eps),
+        "variance.share_eps",
         "Share of the sets with a variance below 10 eps, where eps decides the result.",
     ),
     ReadColumn("eps", "log10", log10_eps, "log10 of the stabiliser."),
-    ReadColumn("sets", "count", of_variance(lambda variance: variance.sets), "How many sets were normalized."),
-    ReadColumn("entries", "count", of_variance(lambda variance: variance.entries), "How many values one set holds."),
+    ReadColumn("sets", "count", "variance.sets", "How many sets were normalized."),
+    ReadColumn("entries", "count", "variance.entries", "How many values one set holds."),
     ReadColumn(
         "dead",
         "count",
-        lambda row: row.dead_channels,
+        "dead_channels",
         "Output channels that carry nothing: their scale or filter is zero, or their input constant.",
     ),
-    ReadColumn("channels", "count", lambda row: row.channels, "Output channels."),
-    ReadColumn("parameters", "count", lambda row: row.parameters, "How many the layer holds."),
+    ReadColumn("channels", "count", "channels", "Output channels."),
+    ReadColumn("parameters", "count", "parameters", "How many the layer holds."),
     ReadColumn("output", "name", lambda row: shape(row.output_shape), "Shape of the output."),
     ReadColumn("notes", "text", lambda row: "; ".join(row.notes) or None, "What was not measured here, and why."),
 )
@@ -287,14 +260,16 @@ def _details(audit: Audit) -> list[Block]:
     growth, useless = growth_chart(audit), why_useless(audit) is not None  # it would press all others into one point
     ladder = None if useless else bracket_chart(audit.ladder, title="The same limit, bounded in several ways")
     time = () if audit.seconds is None else (("time", format_cell(audit.seconds, "seconds")),)
-    what = (Column(title="what", kind="name"), Column(title="value"))
+    what = (Column("what", "name"), Column("value"))
     return [
         *part(
             "How much a change can grow",
             *(() if audit.mode is None else (Text(body=text) for text in headline(audit)[1:])),
             None if normalizer_chart(audit.normalizers) is None else growth,
             ladder,
-            _ladder(audit, "Bounds by method (log10)", READING_THE_LADDER),
+            bracket_table(audit.ladder, title="Bounds by method (log10)", caption=READING_THE_LADDER)
+            if audit.ladder
+            else None,
             *curve_part(audit.curve),
             term="ladder of bounds",
             folded=True,
@@ -313,6 +288,7 @@ def _details(audit: Audit) -> list[Block]:
             term="normalized variance",
             folded=True,
         ),
+        *part("Loss", Text(body=told) if (told := loss_words(audit.signal)) else None, folded=True),
         *part("Signal by depth", signal_chart(audit.signal), signal_table(audit.signal), folded=True),
         *part(
             "Changes that cannot change the class",
@@ -332,14 +308,14 @@ def _details(audit: Audit) -> list[Block]:
 
 def _brief(audit: Audit) -> list[Block]:
     shown_above = set(cuts(audit))
-    columns = (Column(title="not measured"), Column(title="why"))
+    columns = (Column("not measured"), Column("why"))
     blocks = [
         Text(body=audit.verdict, lead=True),
         *(Text(body=sentence) for sentence in headline(audit)),
         *([] if audit.normalizers is None else [Text(body=audit.normalizers.sentence)]),
         *notices(audit.findings, audit.layers),
         *cut_short({audit.name: audit}),
-        _ladder(audit, "bounds (log10)"),
+        bracket_table(audit.ladder, title="bounds (log10)") if audit.ladder else None,
         row_table(audit.layers, BRIEF, title="layers (log10)"),
         Table(columns=columns, rows=audit.skipped) if audit.skipped else None,
         *(Text(body=f"Note: {note}") for note in audit.notes if note not in shown_above),
@@ -380,32 +356,25 @@ def not_measured(audits: Mapping[str, Audit]) -> list[Notice]:
     ]
 
 
-def _ladder(audit: Audit, title: str, caption: str = "") -> Table | None:
-    return bracket_table(audit.ladder, title=title, caption=caption) if audit.ladder else None
-
-
 def row_series(
     name: str,
     style: Literal["line", "marks", "spans"],
     rows: Sequence[Row],
-    value: Callable[[Row], Cell],
-    until: Callable[[Row], Cell] | None = None,
+    value: Read[Row],
+    until: Read[Row] | None = None,
 ) -> list[Series]:
     """Return a list with one series over rows, or an empty list where no row has a value."""
-    values = _numbers(map(value, rows))
+    values = tuple(read_from(row, value) for row in rows)
     if all(item is None for item in values):
         return []
-    return [Series(name=name, style=style, values=values, until=until and _numbers(map(until, rows)))]
-
-
-def _numbers(cells: Iterable[Cell]) -> tuple[float | None, ...]:
-    return tuple(None if isinstance(cell, str) else cell for cell in cells)
+    ends = None if until is None else tuple(read_from(row, until) for row in rows)
+    return [Series(name=name, style=style, values=values, until=ends)]
 
 
 def growth_chart(audit: Audit) -> Chart | None:
     """Return the growth of a change by layer, seen and at most; the line of the bound ends where it is useless."""
     rows = audit.layers
-    trunk = _along(rows, "seen at the data", lambda row: row.log10_observed, lambda row: row.log10_trunk_observed)
+    trunk = _along(rows, "seen at the data", "log10_observed", "log10_trunk_observed")
     inside = row_series("inside branches", "line", rows, lambda row: row.log10_observed if row.bypassed else None)
     observed = [*trunk, *(replace(series, paths=branch_lines(rows), faint=True) for series in inside)]
     bound = _along(
@@ -439,19 +408,17 @@ def useful_bound(row: Row) -> float | None:
     return useful(row.log10_cumulative, row.log10_observed)
 
 
-def _along(
-    rows: Sequence[Row], name: str, own: Callable[[Row], Cell], at_branch: Callable[[Row], Cell]
-) -> list[Series]:
+def _along(rows: Sequence[Row], name: str, own: Read[Row], at_branch: Read[Row]) -> list[Series]:
     """Return values along the main line: those of its own rows, and those at the points where branches leave it."""
-    lines = row_series(name, "line", rows, lambda row: at_branch(row) if row.bypassed else own(row))
+    lines = row_series(name, "line", rows, lambda row: read_from(row, at_branch if row.bypassed else own))
     return [replace(series, paths=(main_line(rows),)) for series in lines]
 
 
 def _gain_chart(audit: Audit) -> Chart | None:
     rows = audit.layers
     series = (
-        *row_series("weight layer", "spans", rows, norm_lower, norm_upper),
-        *row_series("normalizer, any input", "marks", rows, lambda row: row.log10_exact),
+        *row_series("weight layer", "spans", rows, "norm.log10_lower", "norm.log10_upper"),
+        *row_series("normalizer, any input", "marks", rows, "log10_exact"),
     )
     return _row_chart(
         rows,
@@ -466,9 +433,15 @@ def _gain_chart(audit: Audit) -> Chart | None:
 
 def _sensitivity_chart(audit: Audit) -> Chart | None:
     rows = [row for row in audit.layers if row.sensitivity is not None]
+
+    def upper_if(attained: bool) -> Read[Row]:
+        return lambda row: (
+            read_from(row, "sensitivity.log10_upper") if (sensitivity_lower(row) is not None) is attained else None
+        )
+
     series = (
-        *row_series("from the attained to the upper side", "spans", rows, sensitivity_lower, _upper_if(True)),
-        *row_series("upper side alone", "marks", rows, _upper_if(False)),
+        *row_series("from the attained to the upper side", "spans", rows, sensitivity_lower, upper_if(True)),
+        *row_series("upper side alone", "marks", rows, upper_if(False)),
     )
     return _row_chart(
         rows,
@@ -482,29 +455,6 @@ def _sensitivity_chart(audit: Audit) -> Chart | None:
     )
 
 
-def _upper_if(attained: bool) -> Callable[[Row], Cell]:
-    """Return a function that reads the upper side of sensitivities that have (or do not have) a lower side."""
-    return lambda row: sensitivity_upper(row) if (sensitivity_lower(row) is not None) is attained else None
-
-
-def _row_chart(
-    rows: Sequence[Row],
-    series: tuple[Series, ...],
-    *,
-    title: str,
-    caption: str,
-    axis: str,
-    rules: tuple[tuple[str, float], ...] = (),
-    term: str = "",
-) -> Chart | None:
-    if not series:
-        return None
-    return Chart(
-        title=title,
-        labels=tuple(row.path for row in rows),
-        series=series,
-        caption=caption,
-        axis=axis,
-        rules=rules,
-        term=term,
-    )
+def _row_chart(rows: Sequence[Row], series: tuple[Series, ...], **texts: Any) -> Chart | None:
+    """Return a chart over rows, or None where it has no series; `texts` are the other fields of the chart."""
+    return Chart(labels=tuple(row.path for row in rows), series=series, **texts) if series else None

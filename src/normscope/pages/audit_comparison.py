@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from ..bounds.radius.radii import Radii
 from ..core.errors import InputError
@@ -15,12 +15,24 @@ from ..diagnosis.audit_result import Audit, Row
 from ..diagnosis.findings.loose import useful
 from ..diagnosis.scope_shares import SHARE
 from ..diagnosis.verdict import groups, places, sentence
-from ..report.brackets import PLAIN
-from ..report.document import Block, Cell, Chart, Column, Document, ReadColumn, Series, Table, Text, tabulate
+from ..report.document import (
+    Block,
+    Cell,
+    Chart,
+    Column,
+    Document,
+    Read,
+    ReadColumn,
+    Series,
+    Table,
+    Text,
+    read_from,
+    tabulate,
+)
 from ..report.glossary import glossary
-from ..report.words import factor, format_cell, listed, pluralise
-from .audit import cut_short, not_measured, own_gain, part, sensitivity_lower, sensitivity_upper, useful_bound
-from .audit_words import NAMED, notices, steps, tally, to_see_more, why_useless
+from ..report.words import PLAIN, factor, format_cell, listed, pluralise
+from .audit import cut_short, not_measured, own_gain, part, sensitivity_lower, useful_bound
+from .check import NAMED, notices, steps, tally, to_see_more, why_useless
 from .radii import compared_curves, compared_radii
 
 
@@ -89,7 +101,7 @@ def headline_table(audits: Mapping[str, Audit], accuracy: Mapping[str, float]) -
         ReadColumn(
             "growth at the data",
             "log10",
-            lambda named: None if named[1].observed is None else named[1].observed.log10_upper,
+            lambda named: read_from(named[1], "observed.log10_upper"),
             "log10 of how much a small change of the data grows at most: the largest Jacobian norm seen.",
         ),
         ReadColumn(
@@ -122,21 +134,14 @@ def _domain(audit: Audit) -> float | None:
 
 def _inside(audit: Audit) -> float | None:
     """Return the bound for inputs in the ranges of the data: that over the domain, or else that over all inputs."""
-    inside = _domain(audit)
-    if inside is not None:
-        return inside
-    return audit.lipschitz.log10_upper if audit.lipschitz is not None and has_use(audit) else None
+    inside, anywhere = _domain(audit), _any_input(audit)
+    return anywhere if inside is None and isinstance(anywhere, float) else inside
 
 
 def _any_input(audit: Audit) -> Cell:
-    if audit.lipschitz is None:
-        return None
-    return audit.lipschitz.log10_upper if has_use(audit) else "none"
-
-
-def has_use(audit: Audit) -> bool:
-    """Whether the bound over all inputs is useful."""
-    return why_useless(audit) is None
+    """Return the bound over all inputs, or "none" where it is useless."""
+    useless = audit.lipschitz is not None and why_useless(audit) is not None
+    return "none" if useless else read_from(audit, "lipschitz.log10_upper")
 
 
 Key = tuple[str, str, int]
@@ -146,10 +151,6 @@ Name = TypeVar("Name", bound=Hashable)
 LEFT_OUT = "Bounds that are infinite or a millionfold above the data are not drawn; the table has them."
 
 READING = "Every figure is an exponent of ten (log10) unless its heading says otherwise; a dash is not measured."
-
-LADDER: dict[str, Any] = {"term": "ladder of bounds", "folded": True}
-RADII: dict[str, Any] = {"term": "certified radius", "folded": True}
-"""How the parts of the page about bounds and about radii are shown."""
 
 
 def compare_document(
@@ -168,89 +169,71 @@ def compare_document(
     """
     if len(audits) < 2:
         raise InputError(f"{pluralise(len(audits), 'audit')} given: a comparison needs at least two")
-    title = title or f"Comparison of {listed(list(audits), most=4)}"
     rows = match_rows(audits)
     owned = {name: audit.radii for name, audit in audits.items() if audit.radii is not None}
     radii = radii or (owned if len(owned) == len(audits) else {})
-    if brief:
-        return Document(title=title, blocks=tuple(_brief_blocks(audits, rows, accuracy or {}, radii)))
-    blocks = _blocks(audits, rows, accuracy or {}, radii, about)
-    return Document(title=title, blocks=(*blocks, *glossary(blocks)))
-
-
-def _brief_blocks(
-    audits: Mapping[str, Audit],
-    rows: Mapping[Key, Mapping[str, Row]],
-    accuracy: Mapping[str, float],
-    radii: Mapping[str, Radii],
-) -> list[Block]:
-    """Return the comparison for a terminal."""
-    return [
-        *_opening(audits, accuracy),
-        *_problems(audits),
-        *part("How much a change can grow", _ladder_table(audits), **LADDER),
-        *part("Layers", *(_layer_tables(audits, rows) if len(audits) == 2 else []), folded=True),
-        *part("Changes that cannot change the class", compared_radii(radii) if radii else None, **RADII),
-    ]
-
-
-def _blocks(
-    audits: Mapping[str, Audit],
-    rows: Mapping[Key, Mapping[str, Row]],
-    accuracy: Mapping[str, float],
-    radii: Mapping[str, Radii],
-    about: str,
-) -> list[Block]:
-    """Return the comparison for a page; the first of the charts is shown above all parts."""
-    observed, bounded, alone = _charts(audits, rows)
-    first = observed or bounded or alone
-    verdict, *figures = _opening(audits, accuracy)
-    return [
-        verdict,
-        *([Text(body=about)] if about else []),
-        *figures,
-        *([] if first is None else [first]),
-        *_problems(audits),
-        *steps(compared_steps(audits)),
+    observed, bounded, alone = (None, None, None) if brief else _charts(audits, rows)
+    first = observed or bounded or alone  # it is shown above all parts
+    modes = ", ".join(f"{name}: {audit.mode or 'weights only'}" for name, audit in audits.items())
+    warning = f"The audits were made in different modes, so their figures are of different functions ({modes})."
+    with_layers = not brief or len(audits) == 2
+    shown = [
+        Text(heading="Verdict", body=compared_verdict(audits), lead=True),
+        Text(body=about) if about and not brief else None,
+        Text(body=warning) if len({audit.mode for audit in audits.values()}) > 1 else None,
+        headline_table(audits, accuracy or {}),
+        first,
+        *compared_findings(audits),
+        *cut_short(audits),
+        *not_measured(audits),
+        *([] if brief else steps(compared_steps(audits))),
         *part(
             "How much a change can grow",
-            _ladder_chart(audits),
+            None if brief else _ladder_chart(audits),
             _ladder_table(audits),
             None if bounded is first else bounded,
-            **LADDER,
+            term="ladder of bounds",
+            folded=True,
         ),
-        *part("Layers", None if alone is first else alone, *_layer_tables(audits, rows), folded=True),
+        *part(
+            "Layers",
+            None if alone is first else alone,
+            *(_layer_tables(audits, rows) if with_layers else []),
+            folded=True,
+        ),
         *part(
             "Changes that cannot change the class",
             compared_radii(radii) if radii else None,
-            *(compared_curves(radii) if radii else []),
-            **RADII,
+            *(compared_curves(radii) if radii and not brief else []),
+            term="certified radius",
+            folded=True,
         ),
-        *part("About these audits", _summary(audits, rows), _about_table(audits), folded=True),
+        *([] if brief else part("About these audits", _about_layers(audits, rows), _about_table(audits), folded=True)),
     ]
+    blocks = [block for block in shown if block is not None]
+    title = title or f"Comparison of {listed(list(audits), most=4)}"
+    return Document(title=title, blocks=(*blocks, *([] if brief else glossary(blocks))))
 
 
-def _opening(audits: Mapping[str, Audit], accuracy: Mapping[str, float]) -> list[Block]:
-    """Return the verdict, a warning where modes differ, and the headline figures."""
-    verdict = Text(heading="Verdict", body=compared_verdict(audits), lead=True)
-    return [verdict, *_modes(audits), headline_table(audits, accuracy)]
-
-
-def _problems(audits: Mapping[str, Audit]) -> list[Block]:
-    """Return the findings, and what was cut short or not measured."""
-    return [*compared_findings(audits), *cut_short(audits), *not_measured(audits)]
+def _about_layers(audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]) -> Text:
+    common = sum(len(owners) == len(audits) for owners in rows.values())
+    return Text(
+        body=f"{pluralise(len(audits), 'audit')}, compared with {next(iter(audits))}: "
+        f"{pluralise(len(rows), 'layer')} by path, of which {common:,} in every audit."
+    )
 
 
 def match_rows(audits: Mapping[str, Audit]) -> dict[Key, dict[str, Row]]:
     """Return every row of any audit by its path, in the order of each audit as far as these agree."""
-    keyed = {name: _key_rows(audit.layers) for name, audit in audits.items()}
-    by_key: dict[Key, dict[str, Row]] = {
-        key: {} for key in merged_order([[key for key, _ in rows] for rows in keyed.values()])
-    }
-    for name, rows in keyed.items():
-        for key, row in rows:
-            by_key[key][name] = row
-    return by_key
+    keyed: dict[str, dict[Key, Row]] = {}
+    for name, audit in audits.items():
+        runs: Counter[tuple[str, str]] = Counter()
+        keyed[name] = {}
+        for row in audit.layers:
+            keyed[name][row.path, row.role, runs[row.path, row.role]] = row
+            runs[row.path, row.role] += 1
+    order = merged_order(keyed.values())
+    return {key: {name: rows[key] for name, rows in keyed.items() if key in rows} for key in order}
 
 
 def merged_order(lists: Iterable[Iterable[Name]]) -> list[Name]:
@@ -274,38 +257,9 @@ def merged_order(lists: Iterable[Iterable[Name]]) -> list[Name]:
     return order
 
 
-def _key_rows(rows: Sequence[Row]) -> list[tuple[Key, Row]]:
-    """Return the rows of an audit, each with its key."""
-    runs: Counter[tuple[str, str]] = Counter()
-    keyed = []
-    for row in rows:
-        keyed.append(((row.path, row.role, runs[row.path, row.role]), row))
-        runs[row.path, row.role] += 1
-    return keyed
-
-
-def _summary(audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]) -> Text:
-    names = list(audits)
-    common = sum(len(owners) == len(names) for owners in rows.values())
-    return Text(
-        body=f"{pluralise(len(names), 'audit')}, compared with {names[0]}: {pluralise(len(rows), 'layer')} by path, of "
-        f"which {common:,} in every audit."
-    )
-
-
-def _modes(audits: Mapping[str, Audit]) -> list[Text]:
-    """Return a warning if the audits were made in different modes, and so measure different functions."""
-    if len({audit.mode for audit in audits.values()}) == 1:
-        return []
-    modes = ", ".join(f"{name}: {audit.mode or 'weights only'}" for name, audit in audits.items())
-    return [
-        Text(body=f"The audits were made in different modes, so their figures are of different functions ({modes}).")
-    ]
-
-
 def _left_out(audits: Mapping[str, Audit]) -> str:
     """Return a sentence that some bounds are not drawn; empty if all are."""
-    return "" if all(map(has_use, audits.values())) else LEFT_OUT
+    return "" if all(why_useless(audit) is None for audit in audits.values()) else LEFT_OUT
 
 
 def _about_table(audits: Mapping[str, Audit]) -> Table:
@@ -318,7 +272,7 @@ def _about_table(audits: Mapping[str, Audit]) -> Table:
         ReadColumn(
             "lower",
             "log10",
-            lambda named: None if named[1].lipschitz is None else named[1].lipschitz.log10_lower,
+            lambda named: read_from(named[1], "lipschitz.log10_lower"),
             "log10 of the growth between two inputs that were found.",
         ),
         ReadColumn("notes", "text", lambda named: "; ".join(named[1].notes) or None),
@@ -333,7 +287,7 @@ def _ladder_table(audits: Mapping[str, Audit]) -> Table | None:
     return Table(
         title="Upper sides by method (log10)",
         caption=f"{READING} {_reading_delta(audits)}",
-        columns=(Column(title="bound"), *_compared_columns(audits), Column(title="methods")),
+        columns=(Column("bound"), *_compared_columns(audits), Column("methods")),
         rows=tuple((label, *_compare_values(values), ", ".join(names)) for label, names, values in rungs),
     )
 
@@ -361,10 +315,8 @@ def _reading_delta(audits: Mapping[str, Audit]) -> str:
 
 def _compared_columns(audits: Mapping[str, Audit]) -> list[Column]:
     first, *others = audits
-    differences = [
-        Column(title=f"Δ {name}", kind="log10", help=f"{name} less {first}: 1 is ten times as much.") for name in others
-    ]
-    return [*(Column(title=name, kind="log10") for name in audits), *differences]
+    differences = [Column(f"Δ {name}", "log10", f"{name} less {first}: 1 is ten times as much.") for name in others]
+    return [*(Column(name, "log10") for name in audits), *differences]
 
 
 def _compare_values(values: Sequence[float | None]) -> list[Cell]:
@@ -401,27 +353,24 @@ def _ladder_chart(audits: Mapping[str, Audit]) -> Chart | None:
 
 
 def _layer_tables(audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]]) -> list[Table]:
-    measures: list[tuple[str, Callable[[Row], float | None]]] = [
-        ("Gain of each layer (log10)", own_gain),
-        ("Gain of a normalizer with the layer before it (log10)", lambda row: row.log10_folded),
-        ("Bound from the input to each layer (log10)", lambda row: row.log10_cumulative),
-        ("Observed from the input to each layer (log10)", lambda row: row.log10_observed),
-        ("Sensitivity of the output to each weight, attained (log10)", sensitivity_lower),
-        ("Sensitivity of the output to each weight, upper side (log10)", sensitivity_upper),
-    ]
-    tables = (_layer_table(audits, rows, title, read) for title, read in measures)
+    measures: dict[str, Read[Row]] = {
+        "Gain of each layer (log10)": own_gain,
+        "Gain of a normalizer with the layer before it (log10)": "log10_folded",
+        "Bound from the input to each layer (log10)": "log10_cumulative",
+        "Observed from the input to each layer (log10)": "log10_observed",
+        "Sensitivity of the output to each weight, attained (log10)": sensitivity_lower,
+        "Sensitivity of the output to each weight, upper side (log10)": "sensitivity.log10_upper",
+    }
+    tables = (_layer_table(audits, rows, title, read) for title, read in measures.items())
     return [table for table in tables if table is not None]
 
 
 def _layer_table(
-    audits: Mapping[str, Audit],
-    rows: Mapping[Key, Mapping[str, Row]],
-    title: str,
-    read: Callable[[Row], float | None],
+    audits: Mapping[str, Audit], rows: Mapping[Key, Mapping[str, Row]], title: str, read: Read[Row]
 ) -> Table | None:
     lines = []
     for (path, *_), by_audit in rows.items():
-        values = [read(by_audit[name]) if name in by_audit else None for name in audits]
+        values = [read_from(by_audit[name], read) if name in by_audit else None for name in audits]
         if any(value is not None for value in values):
             kinds = " / ".join(dict.fromkeys(row.kind for row in by_audit.values()))
             lines.append(
@@ -430,8 +379,8 @@ def _layer_table(
     if not lines:
         return None
     caption = _reading_delta(audits)
-    columns = [Column(title="layer", kind="name"), Column(title="kind", kind="name"), *_compared_columns(audits)]
-    owners = Column(title="only in", help="The audits that have this layer, where not all do.")
+    columns = [Column("layer", "name"), Column("kind", "name"), *_compared_columns(audits)]
+    owners = Column("only in", help="The audits that have this layer, where not all do.")
     if all(line[-1] is None for line in lines):
         return Table(title=title, caption=caption, columns=tuple(columns), rows=tuple(line[:-1] for line in lines))
     return Table(title=title, caption=caption, columns=(*columns, owners), rows=tuple(lines))
@@ -447,27 +396,22 @@ def _charts(
     labels, aligned = _align_rows(audits, rows)
 
     def chart(
-        title: str, style: Literal["line", "marks"], read: Callable[[Row], float | None], term: str, caption: str = ""
+        title: str, style: Literal["line", "marks"], read: Read[Row], term: str, caption: str = ""
     ) -> Chart | None:
-        values = {name: tuple(None if row is None else read(row) for row in layers) for name, layers in aligned.items()}
+        values = {
+            name: tuple(None if row is None else read_from(row, read) for row in layers)
+            for name, layers in aligned.items()
+        }
         if all(value is None for series in values.values() for value in series):
             return None
         series = tuple(Series(name=name, style=style, values=values[name]) for name in audits)
         axis = f"log10 of the {'growth' if style == 'line' else 'gain'} (1 is ten times)"
         return Chart(title=title, labels=labels, series=series, axis=axis, term=term, caption=caption)
 
-    def observed(row: Row) -> float | None:
-        return row.log10_observed
-
+    bounded, limit = "How much any change may have grown, layer by layer", "Lipschitz constant"
     return (
-        chart("How much a change of the data has grown, layer by layer", "line", observed, "Jacobian norm"),
-        chart(
-            "How much any change may have grown, layer by layer",
-            "line",
-            useful_bound,
-            "Lipschitz constant",
-            _left_out(audits),
-        ),
+        chart("How much a change of the data has grown, layer by layer", "line", "log10_observed", "Jacobian norm"),
+        chart(bounded, "line", useful_bound, limit, _left_out(audits)),
         chart("How much each layer alone can stretch what it is given", "marks", own_gain, "operator norm"),
     )
 

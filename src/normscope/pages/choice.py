@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from ..choosing.choice import NAMES, WENT, Cell, Choice, RunOutcome, by_batch_size, format_loss
 from ..report.document import Block, Chart, Column, Document, ReadColumn, Series, Steps, Table, Text, tabulate
@@ -65,17 +66,17 @@ def _findings(cell: Cell) -> str:
 
 
 CELL_COLUMNS: tuple[ReadColumn[Cell], ...] = (
-    ReadColumn("batch", "count", lambda cell: cell.batch_size),
+    ReadColumn("batch", "count", "batch_size"),
     ReadColumn("normalizer", "name", lambda cell: NAMES[cell.normalizer]),
-    ReadColumn("trains", "text", lambda cell: cell.status),
-    ReadColumn("lr", "number", lambda cell: cell.lr, "the best of those tried"),
+    ReadColumn("trains", "text", "status"),
+    ReadColumn("lr", "number", "lr", "the best of those tried"),
     ReadColumn(
         "loss",
         "number",
         lambda cell: cell.mean if cell.lr is not None else None,
         "held out, eval mode, mean over the seeds",
     ),
-    ReadColumn("±", "number", lambda cell: cell.half_width, "half of the 95 % interval of the mean"),
+    ReadColumn("±", "number", "half_width", "half of the 95 % interval of the mean"),
     ReadColumn("right", "percent", lambda cell: cell.mean_of("accuracy")),
     ReadColumn(
         "stable lr",
@@ -87,10 +88,7 @@ CELL_COLUMNS: tuple[ReadColumn[Cell], ...] = (
     ReadColumn("DATA", "log10", lambda cell: cell.mean_of("log10_data")),
     ReadColumn("DOMAIN", "log10", lambda cell: cell.mean_of("log10_domain")),
     ReadColumn(
-        "noise",
-        "percent",
-        lambda cell: cell.mean_of("noise"),
-        "of BatchNorm's variances from batch to batch, relative",
+        "noise", "percent", lambda cell: cell.mean_of("noise"), "of BatchNorm's variances from batch to batch, relative"
     ),
     ReadColumn("ms a step", "number", _milliseconds, "of the training loop, watching left out"),
     ReadColumn("findings", "text", _findings),
@@ -119,30 +117,22 @@ def _chart(choice: Choice) -> list[Block]:
 
 def _unrun(choice: Choice) -> list[Block]:
     """Return the runs that did not take place, by normalizer and reason."""
-    reasons: dict[tuple[str, str, str], int] = {}
-    for outcome in choice.outcomes:
-        if outcome.status not in WENT:
-            key = (NAMES[outcome.run.normalizer], outcome.status, outcome.reason)
-            reasons[key] = reasons.get(key, 0) + 1
-    columns = (
-        Column(title="normalizer", kind="name"),
-        Column(title="runs", kind="count"),
-        Column(title="what happened"),
-        Column(title="why"),
-    )
+    unrun = [outcome for outcome in choice.outcomes if outcome.status not in WENT]
+    reasons = Counter((NAMES[outcome.run.normalizer], outcome.status, outcome.reason) for outcome in unrun)
+    columns = (Column("normalizer", "name"), Column("runs", "count"), Column("what happened"), Column("why"))
     rows = tuple((name, count, status, why) for (name, status, why), count in reasons.items())
     return [Table(title="What did not run", columns=columns, rows=rows)] if rows else []
 
 
 RUN_COLUMNS: tuple[ReadColumn[RunOutcome], ...] = (
     ReadColumn("normalizer", "name", lambda one: NAMES[one.run.normalizer]),
-    ReadColumn("batch", "count", lambda one: one.run.batch_size),
-    ReadColumn("lr", "number", lambda one: one.run.lr),
-    ReadColumn("seed", "count", lambda one: one.run.seed),
-    ReadColumn("status", "text", lambda one: one.status),
-    ReadColumn("first loss", "number", lambda one: one.first_loss),
-    ReadColumn("train loss", "number", lambda one: one.train_loss),
-    ReadColumn("loss", "number", lambda one: one.loss),
-    ReadColumn("right", "percent", lambda one: one.accuracy),
+    ReadColumn("batch", "count", "run.batch_size"),
+    ReadColumn("lr", "number", "run.lr"),
+    ReadColumn("seed", "count", "run.seed"),
+    ReadColumn("status", "text", "status"),
+    ReadColumn("first loss", "number", "first_loss"),
+    ReadColumn("train loss", "number", "train_loss"),
+    ReadColumn("loss", "number", "loss"),
+    ReadColumn("right", "percent", "accuracy"),
     ReadColumn("findings", "text", lambda one: ", ".join(one.findings)),
 )

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import median_low
-from typing import Any
 
 from ..diagnosis.verdict import sentence
 from ..geometry.curvature import Curvature
-from ..geometry.flatness import Flatness
+from ..geometry.directions import Invariant
+from ..geometry.flatness import Flatness, NoiseLevel
 from ..geometry.margins import Margins
-from ..geometry.smoothness import Smoothness
-from ..geometry.spectrum import Estimate, Spectrum
+from ..geometry.smoothness import Smoothness, SmoothStep
+from ..geometry.spectrum import ParameterBlock, Spectrum
 from ..report.document import (
     Block,
+    Cell,
     Chart,
     Column,
     Curve,
@@ -24,22 +25,20 @@ from ..report.document import (
     Figures,
     Glossary,
     Notice,
+    ReadColumn,
     Series,
     Table,
     Text,
+    read_from,
+    tabulate,
 )
 from ..report.glossary import glossary
 from ..report.words import pluralise
 
 
 def curvature_document(whole: Curvature, *, brief: bool = False) -> Document:
-    """Return one report of all results, in a short form for a terminal if `brief`."""
-    return join_documents([one.document(brief=brief) for one in whole.results], brief=brief)
-
-
-def join_documents(documents: Sequence[Document], *, brief: bool = False) -> Document:
-    """Return several documents as one: the first as it is, each other one under its own heading."""
-    first, *others = documents
+    """Return all results as one report: the first as it is, each other one under its own heading."""
+    first, *others = (one.document(brief=brief) for one in whole.results)
     blocks = _without_words(first)
     for document in others:
         blocks.append(Text(heading=document.title, folded=not brief))
@@ -71,15 +70,18 @@ DRAWN = (
 
 def spectrum_document(spectrum: Spectrum, *, brief: bool = False) -> Document:
     """Return the report of a spectrum."""
-    blocks: list[Block] = [Text(body=spectrum_headline(spectrum), lead=True), *_warn_unconverged(spectrum)]
+    blocks: list[Block] = [Text(body=spectrum_headline(spectrum), lead=True)]
+    if not spectrum.converged:
+        advice = (("", f"{spectrum.advice}."),)
+        blocks.append(Notice(level="warning", heading="Not every eigenvalue has converged", lines=advice))
     if not brief:
         blocks += [Figures(items=tuple(_spectrum_figures(spectrum))), _eigenvalue_chart(spectrum)]
-    blocks += [
-        _eigenvalues(spectrum),
-        *_density_blocks(spectrum, brief),
-        *_block_table(spectrum),
-        *_invariants(spectrum),
-    ]
+    blocks += [_eigenvalues(spectrum), *_density_blocks(spectrum, brief)]
+    if spectrum.blocks:
+        title, caption = "Curvature by parameter", READING_BLOCKS
+        blocks.append(tabulate(spectrum.blocks, BLOCK_COLUMNS, title=title, caption=caption))
+    if spectrum.invariants:
+        blocks.append(_invariants(spectrum))
     blocks.append(Text(heading="" if brief else "About these figures", body=definition(spectrum), folded=not brief))
     blocks += [Text(body=sentence(note)) for note in spectrum.notes]
     return Document(title=f"Curvature of {spectrum.name}", blocks=(*blocks, *(() if brief else glossary(blocks))))
@@ -134,12 +136,6 @@ def describe_projection(spectrum: Spectrum) -> str:
     )
 
 
-def _warn_unconverged(spectrum: Spectrum) -> list[Block]:
-    if spectrum.converged:
-        return []
-    return [Notice(level="warning", heading="Not every eigenvalue has converged", lines=(("", f"{spectrum.advice}."),))]
-
-
 def _spectrum_figures(spectrum: Spectrum) -> list[Figure]:
     items = [
         Figure(label="Largest curvature", value=spectrum.sharpness, kind="number", term="sharpness"),
@@ -183,18 +179,16 @@ def _eigenvalues(spectrum: Spectrum) -> Table:
     residuals = (*spectrum.residuals, *reversed(spectrum.bottom_residuals))
     errors = (*spectrum.errors, *reversed(spectrum.bottom_errors))
     columns: tuple[Column, ...] = (
-        Column(title="which", kind="name"),
-        Column(title="eigenvalue", kind="number"),
-        Column(title="residual", kind="number", help="norm(H v - value v) of the unit vector"),
-        Column(title="error", kind="number", help="how far the eigenvalue is off, estimated"),
+        Column("which", "name"),
+        Column("eigenvalue", "number"),
+        Column("residual", "number", "norm(H v - value v) of the unit vector"),
+        Column("error", "number", "how far the eigenvalue is off, estimated"),
     )
-    rows = list(zip(_ranks(spectrum), values, residuals, errors))
-    if not spectrum.undeflated:
-        return Table(title="Eigenvalues", columns=columns, rows=tuple(rows), caption=READING)
-    columns += (Column(title="with symmetry directions", kind="number", help="nothing projected out"),)
-    raw = (*spectrum.undeflated, *([None] * len(values)))
-    wide = tuple((*row, value) for row, value in zip(rows, raw))
-    return Table(title="Eigenvalues", columns=columns, rows=wide, caption=READING)
+    cells: list[Sequence[Cell]] = [_ranks(spectrum), values, residuals, errors]
+    if spectrum.undeflated:
+        columns += (Column("with symmetry directions", "number", "nothing projected out"),)
+        cells.append((*spectrum.undeflated, *([None] * len(values))))
+    return Table(title="Eigenvalues", columns=columns, rows=tuple(zip(*cells)), caption=READING)
 
 
 def _density_blocks(spectrum: Spectrum, brief: bool) -> list[Block]:
@@ -236,40 +230,42 @@ def _density_blocks(spectrum: Spectrum, brief: bool) -> list[Block]:
     ]
 
 
-def _block_table(spectrum: Spectrum) -> list[Block]:
-    if not spectrum.blocks:
-        return []
-    columns = (
-        Column(title="parameter", kind="name"),
-        Column(title="entries", kind="count"),
-        Column(title="largest eigenvalue", kind="number"),
-        Column(title="residual", kind="number"),
-        Column(title="converged"),
-    )
-    rows = tuple((b.name, b.size, b.eigenvalue, b.residual, "yes" if b.converged else "no") for b in spectrum.blocks)
-    caption = "The largest eigenvalue of each parameter's diagonal block: the curvature where nothing else moves."
-    return [Table(title="Curvature by parameter", columns=columns, rows=rows, caption=caption)]
+READING_BLOCKS = "The largest eigenvalue of each parameter's diagonal block: the curvature where nothing else moves."
+BLOCK_COLUMNS: tuple[ReadColumn[ParameterBlock], ...] = (
+    ReadColumn("parameter", "name", "name"),
+    ReadColumn("entries", "count", "size"),
+    ReadColumn("largest eigenvalue", "number", "eigenvalue"),
+    ReadColumn("residual", "number", "residual"),
+    ReadColumn("converged", "text", lambda block: "yes" if block.converged else "no"),
+)
 
 
-def _invariants(spectrum: Spectrum) -> list[Block]:
-    if not spectrum.invariants:
-        return []
-    columns = (
-        Column(title="weight", kind="name"),
-        Column(title="unit", kind="name", help="what can be scaled on its own"),
-        Column(title="groups", kind="count"),
-        Column(title="defect", kind="number", help="largest cosine between a group's weight and its gradient"),
-        Column(title="norm", kind="number", help="root mean square over the groups"),
-        Column(title="effective rate", kind="number", help="the safe learning rate over the squared norm"),
-        Column(title="projected out", kind="count"),
-    )
+def _invariants(spectrum: Spectrum) -> Table:
     rates = spectrum.safe_effective_rates
-    rows = tuple(
-        (one.name, one.unit, one.groups, one.defect, spectrum.norms.get(one.name), rates.get(one.name), one.kept)
-        for one in spectrum.invariants
+    columns: tuple[ReadColumn[Invariant], ...] = (
+        ReadColumn("weight", "name", "name"),
+        ReadColumn("unit", "name", "unit", "what can be scaled on its own"),
+        ReadColumn("groups", "count", "groups"),
+        ReadColumn("defect", "number", "defect", "largest cosine between a group's weight and its gradient"),
+        ReadColumn("norm", "number", lambda one: spectrum.norms.get(one.name), "root mean square over the groups"),
+        ReadColumn(
+            "effective rate", "number", lambda one: rates.get(one.name), "the safe learning rate over the squared norm"
+        ),
+        ReadColumn("projected out", "count", "kept"),
     )
     caption = "Weights in front of a normalizer: their scale has no effect, and the gradient is orthogonal to them."
-    return [Table(title="Weights whose scale has no effect", columns=columns, rows=rows, caption=caption)]
+    return tabulate(spectrum.invariants, columns, title="Weights whose scale has no effect", caption=caption)
+
+
+STEP_COLUMNS: tuple[ReadColumn[SmoothStep], ...] = (
+    ReadColumn("step", "count", "step"),
+    ReadColumn("loss", "number", "loss"),
+    ReadColumn("gradient", "number", "gradient_norm"),
+    ReadColumn("least loss", "number", "least_loss"),
+    ReadColumn("most loss", "number", "most_loss"),
+    ReadColumn("predictiveness", "number", "predictiveness"),
+    ReadColumn("effective beta", "number", "effective_beta"),
+)
 
 
 def smoothness_document(smoothness: Smoothness, *, brief: bool = False) -> Document:
@@ -288,35 +284,34 @@ def smoothness_document(smoothness: Smoothness, *, brief: bool = False) -> Docum
             Figure(label="Largest stable learning rate", value=smoothness.stable, kind="number"),
             Figure(label="Largest curvature met by a step", value=smoothness.effective_beta, kind="number"),
         )
-        blocks += [Figures(items=items), _loss_chart(smoothness)]
-    columns = (
-        Column(title="step", kind="count"),
-        *(
-            Column(title=title, kind="number")
-            for title in ("loss", "gradient", "least loss", "most loss", "predictiveness", "effective beta")
-        ),
-    )
-    rows = tuple(
-        (s.step, s.loss, s.gradient_norm, s.least_loss, s.most_loss, s.predictiveness, s.effective_beta)
-        for s in smoothness.steps
-    )
+        lines = {"loss": "loss", "least along the step": "least_loss", "most along the step": "most_loss"}
+        curves = tuple(
+            Curve(name=name, points=tuple((float(step.step), getattr(step, field)) for step in smoothness.steps))
+            for name, field in lines.items()
+        )
+        title = "The loss, and its range along each gradient step"
+        blocks += [Figures(items=items), Curves(title=title, curves=curves, axis="loss")]
     title = f"Along gradient descent with learning rate {smoothness.learning_rate:.3g}"
-    blocks.append(Table(title=title, columns=columns, rows=rows))
-    blocks += [Text(body=sentence(f"{name}: {what}")) for name, what in smoothness.definitions]
-    blocks += [Text(body=sentence(note)) for note in smoothness.notes]
-    return Document(title=f"Smoothness of {smoothness.name}", blocks=tuple(blocks))
+    blocks.append(tabulate(smoothness.steps, STEP_COLUMNS, title=title))
+    return _with_definitions(f"Smoothness of {smoothness.name}", blocks, smoothness.definitions, smoothness.notes)
 
 
-def _loss_chart(smoothness: Smoothness) -> Curves:
-    def line(name: str, values: list[float]) -> Curve:
-        return Curve(name=name, points=tuple((float(s.step), v) for s, v in zip(smoothness.steps, values)))
+def _with_definitions(
+    title: str, blocks: Sequence[Block], definitions: Sequence[tuple[str, str]], notes: Sequence[str]
+) -> Document:
+    """Return a report that ends with what its figures mean, and with notes."""
+    texts = (*(f"{name}: {what}" for name, what in definitions), *notes)
+    return Document(title=title, blocks=(*blocks, *(Text(body=sentence(text)) for text in texts)))
 
-    curves = (
-        line("loss", [s.loss for s in smoothness.steps]),
-        line("least along the step", [s.least_loss for s in smoothness.steps]),
-        line("most along the step", [s.most_loss for s in smoothness.steps]),
-    )
-    return Curves(title="The loss, and its range along each gradient step", curves=curves, axis="loss")
+
+NOISE_COLUMNS: tuple[ReadColumn[NoiseLevel], ...] = (
+    ReadColumn("noise", "percent", "level", "relative to the weights"),
+    ReadColumn("loss", "number", "loss.value", "noise scaled by group"),
+    ReadColumn("±", "number", "loss.error", "standard error"),
+    ReadColumn("raw loss", "number", "raw_loss.value", "depends on the scale of the weights"),
+    ReadColumn("accuracy", "percent", "accuracy.value"),
+    ReadColumn("raw accuracy", "percent", "raw_accuracy.value"),
+)
 
 
 def flatness_document(flatness: Flatness, *, brief: bool = False) -> Document:
@@ -340,20 +335,7 @@ def flatness_document(flatness: Flatness, *, brief: bool = False) -> Document:
             Figure(label="The same, raw", value=flatness.raw_ascent, kind="number", note="depends on the scale"),
         ]
         blocks += [Figures(items=tuple(items)), *_charts(flatness)]
-    columns = [
-        Column(title="noise", kind="percent", help="relative to the weights"),
-        Column(title="loss", kind="number", help="noise scaled by group"),
-        Column(title="±", kind="number", help="standard error"),
-        Column(title="raw loss", kind="number", help="depends on the scale of the weights"),
-    ]
-    rows: list[tuple[Any, ...]] = [(n.level, n.loss.value, n.loss.error, n.raw_loss.value) for n in flatness.noise]
-    if flatness.accuracy is not None:
-        columns += [Column(title="accuracy", kind="percent"), Column(title="raw accuracy", kind="percent")]
-        rows = [
-            (*row, n.accuracy and n.accuracy.value, n.raw_accuracy and n.raw_accuracy.value)
-            for row, n in zip(rows, flatness.noise)
-        ]
-    blocks.append(Table(title="Under noise", columns=tuple(columns), rows=tuple(rows)))
+    blocks.append(tabulate(flatness.noise, NOISE_COLUMNS, title="Under noise", drop_empty=True))
     if brief:
         sharp = "not measured" if flatness.spherical_sharpness is None else f"{flatness.spherical_sharpness:.4g}"
         text = (
@@ -361,29 +343,23 @@ def flatness_document(flatness: Flatness, *, brief: bool = False) -> Document:
             f"loss (raw {flatness.raw_ascent:.3g})."
         )
         blocks.append(Text(body=text))
-    blocks += [Text(body=sentence(f"{name}: {what}")) for name, what in flatness.definitions]
-    blocks += [Text(body=sentence(note)) for note in flatness.notes]
-    return Document(title=f"Flatness of {flatness.name}", blocks=tuple(blocks))
+    return _with_definitions(f"Flatness of {flatness.name}", blocks, flatness.definitions, flatness.notes)
 
 
 def _charts(flatness: Flatness) -> list[Block]:
-    def line(name: str, start: float, values: Sequence[Estimate | None]) -> Curve:
-        points = [
-            (n.level, v.value) for n, v in zip(flatness.noise, values) if v is not None and math.isfinite(v.value)
-        ]
-        return Curve(name=name, points=((0.0, start), *points))
-
-    curves = (
-        line("scaled by group", flatness.loss, [n.loss for n in flatness.noise]),
-        line("raw", flatness.loss, [n.raw_loss for n in flatness.noise]),
-    )
-    blocks: list[Block] = [Curves(title="Loss under noise", curves=curves, axis="loss", along="noise")]
-    if flatness.accuracy is not None:
-        curves = (
-            line("scaled by group", flatness.accuracy, [n.accuracy for n in flatness.noise]),
-            line("raw", flatness.accuracy, [n.raw_accuracy for n in flatness.noise]),
-        )
-        blocks.append(Curves(title="Accuracy under noise", curves=curves, axis="accuracy", along="noise"))
+    """Return loss and, with classes, accuracy under noise that is scaled by group, and under raw noise."""
+    measured = {"loss": flatness.loss, "accuracy": flatness.accuracy}
+    blocks: list[Block] = []
+    for what, start in measured.items():
+        if start is None:
+            continue
+        curves = []
+        for name, prefix in (("scaled by group", ""), ("raw", "raw_")):
+            values = [(noise.level, read_from(noise, f"{prefix}{what}.value")) for noise in flatness.noise]
+            finite = ((level, value) for level, value in values if value is not None and math.isfinite(value))
+            curves.append(Curve(name=name, points=((0.0, start), *finite)))
+        title = f"{what.capitalize()} under noise"
+        blocks.append(Curves(title=title, curves=tuple(curves), axis=what, along="noise"))
     return blocks
 
 
@@ -411,9 +387,9 @@ def margins_document(margins: Margins, *, brief: bool = False) -> Document:
         ]
         blocks += [Figures(items=tuple(items)), _histogram(margins)]
     columns = (
-        Column(title="share of samples below", kind="percent"),
-        Column(title="margin", kind="number"),
-        *(Column(title=f"over {scope.upper()}", kind="number") for scope in margins.log10_constants),
+        Column("share of samples below", "percent"),
+        Column("margin", "number"),
+        *(Column(f"over {scope.upper()}", "number") for scope in margins.log10_constants),
     )
     scaled = [sorted(margins.normalised(scope)) for scope in margins.log10_constants]
     ordered = sorted(margins.margin)
@@ -421,9 +397,8 @@ def margins_document(margins: Margins, *, brief: bool = False) -> Document:
     rows = tuple((s, ordered[p], *(values[p] for values in scaled)) for s, p in zip(MARGIN_SHARES, ranks))
     blocks.append(Table(title="Quantiles of the margins", columns=columns, rows=rows))
     used = ("margin", *(f"margin over {scope.upper()}" for scope in margins.log10_constants))
-    blocks += [Text(body=sentence(f"{name}: {what}")) for name, what in margins.definitions if name in used]
-    blocks += [Text(body=sentence(note)) for note in margins.notes]
-    return Document(title=f"Margins of {margins.name}", blocks=tuple(blocks))
+    definitions = [pair for pair in margins.definitions if pair[0] in used]
+    return _with_definitions(f"Margins of {margins.name}", blocks, definitions, margins.notes)
 
 
 def _histogram(margins: Margins) -> Chart:

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from ..core.log10 import log10_sum
 from ..diagnosis.verdict import sentence
 from ..generalize.bound import CERTIFIED, RATE, BoundRow
-from ..generalize.generalization_table import Generalization
-from ..report.document import Block, Chart, Column, Curve, Curves, Document, Figure, Figures, Series, Table, Text
+from ..generalize.generalization_table import ErrorPart, Generalization
+from ..report.document import (
+    Block,
+    Chart,
+    Column,
+    Curve,
+    Curves,
+    Document,
+    Figure,
+    Figures,
+    ReadColumn,
+    Series,
+    Table,
+    Text,
+    read_from,
+    tabulate,
+)
 from ..report.words import pluralise
 from ..theory.sample_sizes import generalization_slack
 
@@ -21,10 +37,9 @@ def generalization_document(bounds: Generalization, *, brief: bool = False) -> D
     blocks: list[Block] = [Text(body=_verdict(bounds), lead=True)]
     if not brief:
         blocks += [_figures(bounds), _terms(bounds), *_curves(bounds)]
-    blocks += [_table(bounds, brief=brief), _conditions(bounds)]
-    if not brief:
-        blocks += [_summands(bounds)]
-    blocks += [_parts(bounds)]
+    blocks += [_table(bounds, brief=brief), _conditions(bounds), *([] if brief else [_summands(bounds)])]
+    title = f"The three errors of the model ({bounds.loss})"
+    blocks.append(tabulate(bounds.parts, PART_COLUMNS, title=title))
     blocks += [Text(body=sentence(note)) for note in bounds.notes]
     return Document(title=f"Generalization of {bounds.name}", blocks=tuple(blocks))
 
@@ -52,79 +67,60 @@ def _verdict(bounds: Generalization) -> str:
 
 
 def _figures(bounds: Generalization) -> Figures:
-    best = bounds.best
-    items = [
+    best = read_from(bounds, "best.value")
+    which = "all are vacuous" if bounds.best is None else bounds.best.name
+    items = (
         Figure(label="Loss on D", value=bounds.train_loss, kind="number", note=bounds.loss),
         Figure(label="Gap measured", value=bounds.gap, kind="number", note="test less D"),
-        Figure(
-            label="Smallest certified bound",
-            value=None if best is None else best.value,
-            kind="number",
-            note="all are vacuous" if best is None else best.name,
-        ),
-    ]
-    return Figures(items=tuple(items))
+        Figure(label="Smallest certified bound", value=best, kind="number", note=which),
+    )
+    return Figures(items=items)
+
+
+def _says(one: BoundRow) -> str:
+    return "an order" if one.evidence == RATE else "vacuous" if one.vacuous else "not vacuous"
+
+
+BOUND_COLUMNS: tuple[ReadColumn[BoundRow], ...] = (
+    ReadColumn("bound", "name", "name"),
+    ReadColumn("value", "number", "value"),
+    ReadColumn("evidence", "text", "evidence"),
+    ReadColumn("says", "text", _says, "vacuous: at least as large as what it bounds can be"),
+    ReadColumn("of what", "text", "speaks_of"),
+    ReadColumn("as printed", "log10", "log10_as_printed", "the formula as a paper prints it, log10"),
+    ReadColumn("source", "text", "source"),
+    ReadColumn("note", "text", "note"),
+)
+"""The columns of a page; a terminal has the first five."""
 
 
 def _table(bounds: Generalization, *, brief: bool) -> Table:
-    columns = [
-        Column(title="bound", kind="name"),
-        Column(title="value", kind="number"),
-        Column(title="evidence"),
-        Column(title="says", help="vacuous: at least as large as what it bounds can be"),
-        Column(title="of what"),
-    ]
-    rows = [(one.name, one.value, one.evidence, _says(one), one.speaks_of) for one in bounds.rows]
-    if not brief:
-        columns += [
-            Column(title="as printed", kind="log10", help="the formula as a paper prints it, log10"),
-            Column(title="source"),
-            Column(title="note"),
-        ]
-        rows = [(*row, one.log10_as_printed, one.source, one.note) for row, one in zip(rows, bounds.rows)]  # type: ignore[misc]
     caption = (
         f"Each row for itself holds with probability {1 - bounds.delta:.4g} where it is certified. Cells: "
         f"{bounds.partition}."
     )
-    return Table(title="Bounds", columns=tuple(columns), rows=tuple(rows), caption=caption)
-
-
-def _says(one: BoundRow) -> str:
-    if one.evidence == RATE:
-        return "an order"
-    return "vacuous" if one.vacuous else "not vacuous"
+    return tabulate(bounds.rows, BOUND_COLUMNS[:5] if brief else BOUND_COLUMNS, title="Bounds", caption=caption)
 
 
 def _conditions(bounds: Generalization) -> Table:
-    columns = (
-        Column(title="bound", kind="name"),
-        Column(title="condition"),
-        Column(title="here"),
-        Column(title="why"),
-    )
-    rows = [
-        (one.name, each.what, each.status, each.why)
-        for one in bounds.rows
-        for each in (one.missing if one.evidence != CERTIFIED else ())
-    ]
-    return Table(title="Conditions that are not met, or not known to be", columns=columns, rows=tuple(rows))
+    columns = (Column("bound", "name"), Column("condition"), Column("here"), Column("why"))
+    uncertified = [one for one in bounds.rows if one.evidence != CERTIFIED]
+    rows = tuple((one.name, each.what, each.status, each.why) for one in uncertified for each in one.missing)
+    return Table(title="Conditions that are not met, or not known to be", columns=columns, rows=rows)
 
 
 def _summands(bounds: Generalization) -> Table:
-    columns = (Column(title="bound", kind="name"), Column(title="term"), Column(title="value", kind="number"))
-    rows = [(one.name, each.name, each.value) for one in bounds.rows for each in one.terms]
-    return Table(title="Terms of each bound", columns=columns, rows=tuple(rows))
+    columns = (Column("bound", "name"), Column("term"), Column("value", "number"))
+    rows = tuple((one.name, each.name, each.value) for one in bounds.rows for each in one.terms)
+    return Table(title="Terms of each bound", columns=columns, rows=rows)
 
 
-def _parts(bounds: Generalization) -> Table:
-    columns = (
-        Column(title="error", kind="name"),
-        Column(title="from", kind="number"),
-        Column(title="to", kind="number"),
-        Column(title="why"),
-    )
-    rows = tuple((part.name, part.low, part.high, part.why) for part in bounds.parts)
-    return Table(title=f"The three errors of the model ({bounds.loss})", columns=columns, rows=rows)
+PART_COLUMNS: tuple[ReadColumn[ErrorPart], ...] = (
+    ReadColumn("error", "name", "name"),
+    ReadColumn("from", "number", "low"),
+    ReadColumn("to", "number", "high"),
+    ReadColumn("why", "text", "why"),
+)
 
 
 def _kind(name: str) -> str:
@@ -158,52 +154,44 @@ def _terms(bounds: Generalization) -> Chart:
 
 
 def _curves(bounds: Generalization) -> list[Block]:
+    """Return Theorem 20 against the number of cells, and against the number of samples."""
+    exponents = [math.log10(bounds.samples) + 0.25 * step for step in range(-4, 25)]
+    by_cells, by_samples = [], []
+    for course in bounds.courses:
+        sizes = zip(course.sizes, course.gaps)
+        points = tuple((math.log10(n), _log(bounds.train_loss + gap)) for n, gap in sizes)
+        by_cells.append(Curve(name=course.name, points=points))
+        sure: dict[str, Any] = {
+            "cells": course.cells,
+            "partition": course.size,
+            "delta": course.delta,
+            "most": bounds.most,
+        }
+        slacks = [generalization_slack(10.0**exponent, **sure) for exponent in exponents]
+        values = (_log(bounds.train_loss + course.local + slack) for slack in slacks)
+        by_samples.append(Curve(name=course.name, points=tuple(zip(exponents, values))))
+    shared: dict[str, Any] = {"axis": "log10 of the bound", "rules": (("the largest loss", math.log10(bounds.most)),)}
     blocks: list[Block] = []
-    over = [
-        Curve(
-            name=course.name,
-            points=tuple((math.log10(n), _log(bounds.train_loss + gap)) for n, gap in zip(course.sizes, course.gaps)),
-        )
-        for course in bounds.courses
-    ]
-    rules = (("the largest loss", math.log10(bounds.most)),)
-    if over and len(over[0].points) > 1:
+    if by_cells and len(by_cells[0].points) > 1:
         blocks.append(
             Curves(
                 title="Theorem 20 against the number of cells",
-                curves=tuple(over),
-                axis="log10 of the bound",
+                curves=tuple(by_cells),
                 along="log10 of the cells, labels counted",
-                rules=rules,
                 caption="More cells are smaller, so that distances shrink, and hold fewer samples each, so that the "
                 "confidence term grows.",
+                **shared,
             )
         )
-    if bounds.courses:
-        start = math.log10(bounds.samples)
-        points = [start + 0.25 * step for step in range(-4, 25)]
-        curves = []
-        for course in bounds.courses:
-            values = []
-            for exponent in points:
-                slack = generalization_slack(
-                    10.0**exponent,
-                    cells=course.cells,
-                    partition=course.size,
-                    delta=course.delta,
-                    most=bounds.most,
-                )
-                values.append((exponent, _log(bounds.train_loss + course.local + slack)))
-            curves.append(Curve(name=course.name, points=tuple(values)))
+    if by_samples:
         blocks.append(
             Curves(
                 title="Theorem 20 against the number of samples",
-                curves=tuple(curves),
-                axis="log10 of the bound",
+                curves=tuple(by_samples),
                 along="log10 of the samples",
-                rules=rules,
                 caption="Loss on D, cells and their distances are taken as they are: only the confidence term shrinks. "
                 "A curve that stays above the line asks for infinitely many samples.",
+                **shared,
             )
         )
     return blocks

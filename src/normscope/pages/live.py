@@ -21,8 +21,7 @@ from ..monitor.log import FILE, LogReading, read_line
 from ..monitor.run import Run
 from ..report.document import Curve, Curves
 from ..report.html import live_page
-from ..report.limits import CUT_CAPTION_LETTERS, MAX_CURVES, MAX_ROWS, cut_text, left_out
-from ..report.words import listed, visible
+from ..report.words import CUT_CAPTION_LETTERS, MAX_CURVES, MAX_ROWS, cut_text, left_out, listed, visible
 from .run import (
     MOST,
     PARTS,
@@ -105,6 +104,7 @@ def live_data(
 ) -> dict[str, Any]:
     """Return what the page shows, as plain data."""
     shown = [followed.run.between(low, high) for followed in runs]
+    histograms = [HISTOGRAMS] if any(record.histograms for f in runs for record in f.run.records) else []
     return {
         "version": version(runs),
         "runs": [
@@ -119,7 +119,7 @@ def live_data(
             for index, followed in enumerate(runs)
             for finding in followed.run.findings[:MAX_ROWS]
         ],
-        "parts": [*TOTALS, *(heading for heading, _, views in PARTS if _any(runs, views)), *_spread_part(runs)],
+        "parts": [*TOTALS, *(heading for heading, _, views in PARTS if _any(runs, views)), *histograms],
         "charts": [chart for part in parts for chart in _charts(shown, part)],
         "histograms": list(_histograms(shown)) if HISTOGRAMS in parts else [],
     }  # fmt: skip
@@ -147,24 +147,22 @@ def _any(runs: Sequence[Followed], views: Sequence[LayerPicture]) -> bool:
     return any(f.run.records and any(r.of(v.kind, v.quantity) for r in f.run.records) for f in runs for v in views)
 
 
-def _spread_part(runs: Sequence[Followed]) -> list[str]:
-    return [HISTOGRAMS] if any(record.histograms for f in runs for record in f.run.records) else []
-
-
-def _totals(runs: Sequence[Run], part: str) -> Iterator[tuple[str, str, Callable[[Run], dict[str, Points]]]]:
-    """Yield the charts of the whole network in a part of the page; the user's own figures are shown with the loss."""
-    yield from TOTALS.get(part, ())
-    if part == "Loss":
-        for name in dict.fromkeys(name for run in runs for name in metric_names(run)[:MOST]):
-            yield f"metric {_text(name)}", name, lambda run, name=name: {name: run.total(name)}  # type: ignore[misc]
-
-
 def _charts(runs: Sequence[Run], part: str) -> Iterator[dict[str, Any]]:
     """Yield the charts of a part of the page: those of the whole network, then those of its layers."""
-    for key, title, courses in _totals(runs, part):
+    totals = list(TOTALS.get(part, ()))
+    if part == "Loss":  # the user's own figures are shown with the loss
+        for name in dict.fromkeys(name for run in runs for name in metric_names(run)[:MOST]):
+            totals.append((f"metric {_text(name)}", name, lambda run, name=name: {name: run.total(name)}))  # type: ignore[misc]
+    for key, title, courses in totals:
         yield from _total_chart(runs, part, key, title, courses)
     for view in (view for heading, _, views in PARTS if heading == part for view in views):
-        yield from _layer_chart(runs, part, view)
+        by_run = [(index, view_curves(run, view)) for index, run in enumerate(runs)]
+        measured = [(index, curves) for index, curves in by_run if curves is not None]
+        if measured:
+            owned = [(index, curve.name, curve) for index, curves in measured for curve in curves.curves]
+            captions = dict.fromkeys(curves.caption for _, curves in measured)
+            like = replace(measured[0][1], caption=" ".join(captions))
+            yield _chart(f"{view.kind}-{view.quantity}", part, like, owned, runs)
 
 
 def _total_chart(
@@ -183,17 +181,6 @@ def _total_chart(
         drawn = [curve for curve, points in by_curve.items() if points]
         owned = [(index, name, curve) for (index, name), curve in zip(drawn, joined.curves, strict=True)]
         yield _chart(key, part, joined, owned, runs)
-
-
-def _layer_chart(runs: Sequence[Run], part: str, view: LayerPicture) -> Iterator[dict[str, Any]]:
-    """Yield the chart of one quantity of all layers, if any run has it."""
-    by_run = [(index, view_curves(run, view)) for index, run in enumerate(runs)]
-    measured = [(index, curves) for index, curves in by_run if curves is not None]
-    if measured:
-        owned = [(index, curve.name, curve) for index, curves in measured for curve in curves.curves]
-        captions = dict.fromkeys(curves.caption for _, curves in measured)
-        like = replace(measured[0][1], caption=" ".join(captions))
-        yield _chart(f"{view.kind}-{view.quantity}", part, like, owned, runs)
 
 
 def _chart(

@@ -7,10 +7,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from ..bounds.radius.radii import COLUMNS, Radii
-from ..report.document import Block, Cell, Chart, Column, Document, Figure, Figures, Notice, Series, Table, Text
-from ..report.drawing import tick_text, ticks
+from ..bounds.radius.radii import COLUMNS, Point, Radii
+from ..report.document import (
+    Block,
+    Cell,
+    Chart,
+    Column,
+    Document,
+    Figure,
+    Figures,
+    Notice,
+    ReadColumn,
+    Series,
+    Table,
+    Text,
+    tabulate,
+)
 from ..report.glossary import glossary
+from ..report.svg import tick_text, ticks
 from ..report.words import format_cell, listed, pluralise, shape
 
 STEPS = 36
@@ -54,33 +68,33 @@ def headline(radii: Radii) -> str:
     """Return the outcome in one or two sentences; without labels nothing is said about right and wrong."""
     right, count = sum(radii.right), len(radii)
     all_right = "The sample is" if count == 1 else f"All {count:,} samples are"
-    first = (
-        f"{all_right} classified correctly." if right == count else f"{right:,} of {count:,} are classified correctly."
-    )
-    first = f"{first} " if radii.labelled else ""
-    own = [radius for radius, kept in zip(radii.radius, radii.right, strict=True) if kept]
+    which = all_right if right == count else f"{right:,} of {count:,} are"
+    first = f"{which} classified correctly. " if radii.labelled else ""
+    own, attacked = _of_right(radii)
     if not own:
         return first.strip() or f"The class of {pluralise(count, 'sample')} was examined; none is decided."
     whose = "those" if radii.labelled else pluralise(count, "sample")
     second = f"For half of {whose} the class provably cannot change within {median(own):.3g}"
-    attacked = [at for at, kept in zip(radii.attacked, radii.right, strict=True) if kept and at is not None]
     if attacked and math.isfinite(median(attacked)):
         second += f"; the attack needs {median(attacked):.3g} to change half of them"
     return f"{first}{second}."
 
 
+def _of_right(radii: Radii) -> tuple[list[float], list[float]]:
+    """Return the certified and the attacked radii of the samples that are right."""
+    right = [index for index, kept in enumerate(radii.right) if kept]
+    attacked = (radii.attacked[index] for index in right)
+    return [radii.radius[index] for index in right], [radius for radius in attacked if radius is not None]
+
+
 def accuracy_table(radii: Radii, at: Sequence[float] | None = None, *, title: str = "Accuracy by radius") -> Table:
     """Return certified accuracy and accuracy under attack at several radii."""
-    points = radii.curve(at)
-    columns = [
-        Column(title="radius", kind="number", help="l2 distance in the units of the model's input"),
-        Column(title="certified", kind="percent", help=f"{_kept(radii)} within the radius"),
-    ]
-    rows: list[tuple[float | None, ...]] = [(point.radius, point.certified) for point in points]
-    if points and points[0].attacked is not None:
-        columns.append(Column(title="under attack", kind="percent", help="no change within the radius was found"))
-        rows = [(*row, point.attacked) for row, point in zip(rows, points, strict=True)]
-    return Table(title=title, columns=tuple(columns), rows=tuple(rows), caption=_reading(radii))
+    columns: tuple[ReadColumn[Point], ...] = (
+        ReadColumn("radius", "number", "radius", "l2 distance in the units of the model's input"),
+        ReadColumn("certified", "percent", "certified", f"{_kept(radii)} within the radius"),
+        ReadColumn("under attack", "percent", "attacked", "no change within the radius was found"),
+    )
+    return tabulate(radii.curve(at), columns, title=title, caption=_reading(radii), drop_empty=True)
 
 
 def _reading(radii: Radii) -> str:
@@ -97,15 +111,15 @@ def compared_radii(radii: Mapping[str, Radii], at: Sequence[float] | None = None
     Without `at` these are round numbers just below the median of what is certified, and of what attacks find.
     """
     at = _instructive(radii) if at is None else at
-    columns = [Column(title="network")]
+    columns = [Column("network")]
     labelled = all(one.labelled for one in radii.values())
     if labelled:
-        columns.append(Column(title="accuracy", kind="percent", help="of the samples certified"))
+        columns.append(Column("accuracy", "percent", "of the samples certified"))
     for word, note in (
         ("certified", "right, and provably right within"),
         ("attacked", "still right under attack within"),
     ):
-        columns += [Column(title=f"{word} {tick_text(r)}", kind="percent", help=f"{note} {tick_text(r)}") for r in at]
+        columns += [Column(f"{word} {tick_text(r)}", "percent", f"{note} {tick_text(r)}") for r in at]
     rows: list[tuple[Cell, ...]] = []
     for name, one in radii.items():
         points = one.curve(at)
@@ -131,20 +145,19 @@ def compared_curves(radii: Mapping[str, Radii]) -> tuple[Chart, ...]:
     """Return the curves of several networks: certified accuracy in one chart, accuracy under attack in another."""
     sizes = _widest(radii).reach(STEPS)
     labels = tuple(tick_text(size) for size in sizes)
-    certified = [
-        Series(name=n, style="line", values=tuple(p.certified for p in r.curve(sizes))) for n, r in radii.items()
-    ]
-    attacked = [
-        Series(name=n, style="line", values=tuple(p.attacked for p in r.curve(sizes))) for n, r in radii.items()
-    ]
-    return tuple(
-        Chart(title=title, labels=labels, series=tuple(series), axis="share of the samples", rules=FRAME)
-        for title, series in (
-            ("Samples that provably keep their class, by the size of the change", certified),
-            ("Samples that keep their class under attack, by the size of the change", attacked),
+    titles = {
+        "certified": "Samples that provably keep their class, by the size of the change",
+        "attacked": "Samples that keep their class under attack, by the size of the change",
+    }
+    charts = []
+    for side, title in titles.items():
+        series = tuple(
+            Series(name=name, style="line", values=tuple(getattr(point, side) for point in one.curve(sizes)))
+            for name, one in radii.items()
         )
-        if any(value is not None for item in series for value in item.values)
-    )
+        if any(value is not None for item in series for value in item.values):
+            charts.append(Chart(title=title, labels=labels, series=series, axis="share of the samples", rules=FRAME))
+    return tuple(charts)
 
 
 def _widest(radii: Mapping[str, Radii]) -> Radii:
@@ -152,6 +165,14 @@ def _widest(radii: Mapping[str, Radii]) -> Radii:
 
 
 def _full(radii: Radii, at: Sequence[float] | None) -> list[Block]:
+    provenance = (
+        *radii.provenance.items(),
+        ("input of one sample", shape(radii.input_shape) or "unknown"),
+        ("classes", str(radii.classes)),
+        ("effort", radii.effort),
+        ("tolerance of the radii", f"{radii.rtol:g}"),
+        *(() if radii.seconds is None else (("time", format_cell(radii.seconds, "seconds")),)),
+    )
     shown: list[Block] = [
         Text(heading="Verdict", body=headline(radii), lead=True),
         Figures(items=tuple(_figures(radii))),
@@ -163,7 +184,7 @@ def _full(radii: Radii, at: Sequence[float] | None) -> list[Block]:
         _samples(radii),
         Text(heading="About these figures", folded=True),
         *(Text(body=note) for note in radii.notes),
-        _provenance(radii),
+        Table(columns=(Column("what", "name"), Column("value")), rows=provenance),
     ]
     return [*shown, *glossary(shown)]
 
@@ -179,8 +200,7 @@ def _brief(radii: Radii, at: Sequence[float] | None) -> list[Block]:
 
 
 def _figures(radii: Radii) -> list[Figure]:
-    own = [radius for radius, kept in zip(radii.radius, radii.right, strict=True) if kept]
-    attacked = [at for at, kept in zip(radii.attacked, radii.right, strict=True) if kept and at is not None]
+    own, attacked = _of_right(radii)
     of = "of the samples that are right" if radii.labelled else f"of {pluralise(len(radii), 'sample')}"
     items = []
     if radii.labelled:
@@ -196,12 +216,9 @@ def _figures(radii: Radii) -> list[Figure]:
 
 
 def _warn_unsettled(radii: Radii) -> list[Block]:
-    if radii.converged:
-        return []
-    line = (("", radii.advice),) if radii.advice else ()
-    return [
-        Notice(level="warning", heading="the search did not end: radii are certified, but could be larger", lines=line)
-    ]
+    heading = "the search did not end: radii are certified, but could be larger"
+    lines = (("", radii.advice),) if radii.advice else ()
+    return [] if radii.converged else [Notice(level="warning", heading=heading, lines=lines)]
 
 
 def _chart(radii: Radii) -> list[Block]:
@@ -226,16 +243,14 @@ def _chart(radii: Radii) -> list[Block]:
 
 def _samples(radii: Radii, *, title: str = "", brief: bool = False) -> Table:
     columns: tuple[Column, ...] = (
-        Column(title="sample", kind="count"),
-        Column(title="label", kind="count", help="the class that was given"),
-        Column(title="predicted", kind="count", help="the class that the model gives"),
-        Column(title="margin", kind="number", help="the output of the class above the largest other one"),
-        Column(title="certified", kind="number", help="within this radius the class provably wins"),
-        Column(
-            title="attacked", kind="number", help="length of the smallest change found that makes another class win"
-        ),
-        Column(title="by", kind="name", help="bounds over the ball, or the constant over all inputs"),
-        Column(title="evidence", kind="name"),
+        Column("sample", "count"),
+        Column("label", "count", "the class that was given"),
+        Column("predicted", "count", "the class that the model gives"),
+        Column("margin", "number", "the output of the class above the largest other one"),
+        Column("certified", "number", "within this radius the class provably wins"),
+        Column("attacked", "number", "length of the smallest change found that makes another class win"),
+        Column("by", "name", "bounds over the ball, or the constant over all inputs"),
+        Column("evidence", "name"),
     )
     rows: tuple[tuple[Cell, ...], ...] = tuple(
         (index, *(getattr(radii, name)[index] for name in COLUMNS[:-1]), radii.evidence[index].name)
@@ -247,16 +262,3 @@ def _samples(radii: Radii, *, title: str = "", brief: bool = False) -> Table:
         columns, rows = columns[:-1], tuple(row[:-1] for row in rows)
     more = f" {len(rows) - LISTED:,} more are left out here." if len(rows) > LISTED else ""
     return Table(title=title, columns=columns, rows=rows[:LISTED], caption=READING_THE_SAMPLES + more)
-
-
-def _provenance(radii: Radii) -> Table:
-    columns = (Column(title="what", kind="name"), Column(title="value"))
-    rows = (
-        *radii.provenance.items(),
-        ("input of one sample", shape(radii.input_shape) or "unknown"),
-        ("classes", str(radii.classes)),
-        ("effort", radii.effort),
-        ("tolerance of the radii", f"{radii.rtol:g}"),
-        *(() if radii.seconds is None else (("time", format_cell(radii.seconds, "seconds")),)),
-    )
-    return Table(columns=columns, rows=rows)

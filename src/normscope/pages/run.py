@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,16 +24,16 @@ from ..report.document import (
     Document,
     Figure,
     Figures,
-    Kind,
     Mark,
+    ReadColumn,
     Table,
     Text,
+    read_from,
 )
 from ..report.glossary import glossary
-from ..report.limits import MAX_CURVES, left_out
-from ..report.words import pluralise
+from ..report.words import MAX_CURVES, left_out, pluralise
 from .audit import part
-from .audit_words import notices, tally
+from .check import notices, tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,27 +166,24 @@ def run_document(run: Run, *, brief: bool = False) -> Document:
 def watch_document(run: Watch, *, brief: bool = False) -> Document:
     """Return what is known of a run that goes on: its alarms, steps, last loss and overhead."""
     loss = next((record.loss for record in reversed(run.records) if record.loss is not None), None)
-    steps = pluralise(run.step, "step")
     shown = (
         Figure(label="Steps", value=run.step, kind="count", note=f"{pluralise(len(run.records), 'step')} measured"),
         *([] if loss is None else [Figure(label="Loss", value=loss, kind="number")]),
         Figure(label="Alarms", value=len(run.findings), kind="count", note=tally(run.findings)),
         Figure(label="Overhead", value=run.overhead, kind="percent", note="of the time, for watching"),
     )
-    told = verdict(run.findings) if run.findings else f"No alarm was raised in {steps}."
-    return Document(
-        title="Watched run", blocks=(Text(body=told, lead=True), Figures(items=shown), *notices(run.findings))
-    )
+    told = verdict(run.findings) if run.findings else f"No alarm was raised in {pluralise(run.step, 'step')}."
+    blocks: tuple[Block, ...] = (Text(body=told, lead=True), Figures(items=shown), *notices(run.findings))
+    return Document(title="Watched run", blocks=blocks)
 
 
 def _full(run: Run) -> list[Block]:
-    about, *state = headline(run)
-    first = [loss_curves(run) or product_curves(run)]
+    first = loss_curves(run) or product_curves(run)
     shown: list[Block] = [
         Text(heading="Verdict", body=verdict_of(run), lead=True),
-        Text(body=" ".join((about, *state))),
+        Text(body=" ".join(headline(run))),
         Figures(items=tuple(figures(run))),
-        *(block for block in first if block is not None),
+        *([] if first is None else [first]),
         *_alarms(run),
         *part("Rates and products", lr_curves(run), product_curves(run), *metric_curves(run), folded=True),
         *(
@@ -195,12 +192,7 @@ def _full(run: Run) -> list[Block]:
             for block in part(heading, *(view_curves(run, view) for view in views), term=term, folded=True)
         ),
         *part("Layers", *layer_tables(run), folded=True),
-        *part(
-            "Settings",
-            settings_table(run),
-            *(Text(body=f"Note: {note}") for note in run.metadata.get("notes", ())),
-            folded=True,
-        ),
+        *part("Settings", settings_table(run), *_notes(run), folded=True),
     ]
     return [*shown, *glossary(shown)]
 
@@ -213,9 +205,13 @@ def _brief(run: Run) -> list[Block]:
         _totals(run),
         view_curves(run, VARIANCE),
         view_curves(run, NORM),
-        *(Text(body=f"Note: {note}") for note in run.metadata.get("notes", ())),
+        *_notes(run),
     ]
     return [block for block in blocks if block is not None]
+
+
+def _notes(run: Run) -> list[Text]:
+    return [Text(body=f"Note: {note}") for note in run.metadata.get("notes", ())]
 
 
 def verdict_of(run: Run) -> str:
@@ -416,9 +412,8 @@ def _near(rules: tuple[tuple[str, float], ...], curves: Sequence[Curve]) -> tupl
 
 def settings_table(run: Run) -> Table | None:
     """Return the settings of a run as a table; None where none is known."""
-    columns = (Column(title="what", kind="name"), Column(title="value"))
-    rows: list[tuple[Cell, ...]] = list(settings(run).items())
-    return Table(columns=columns, rows=tuple(rows)) if rows else None
+    rows = tuple(settings(run).items())
+    return Table(columns=(Column("what", "name"), Column("value")), rows=rows) if rows else None
 
 
 def settings(run: Run) -> dict[str, str]:
@@ -435,38 +430,28 @@ def settings(run: Run) -> dict[str, str]:
     return {key: f"{value:,}" if isinstance(value, int) else str(value) for key, value in values.items()}
 
 
-Course = Sequence[tuple[int, float]]
-
-
-@dataclass(frozen=True, slots=True)
-class Last:
-    """A column with the last value of a quantity."""
-
-    quantity: str
-    title: str
-    help: str
-    kind: Kind = "log10"
-
-
-WEIGHTS = (
-    Last("norm_error", "error", "Decades by which the last norm may be off; above 0.02 it is not shown.", "number"),
-    Last("norm_age", "age", "Steps since the last norm was measured.", "count"),
-    Last("log10_folded", "folded", "log10 of the norm with the normalizer behind it, last."),
-    Last("folded_error", "error folded", "Decades by which that may be off, likewise.", "number"),
-    Last("log10_size", "size", "log10 of the Frobenius norm, last."),
-    Last("log10_gradient", "gradient", "log10 of the norm of the gradient, last."),
-    Last("log10_effective_lr", "effective lr", "log10 of lr/norm² or lr/norm, last."),
-    Last("rotation", "rotation", "Angle of one step in radians, last.", "number"),
+WEIGHTS: tuple[ReadColumn[str], ...] = (
+    ReadColumn(
+        "error", "number", "norm_error", "Decades by which the last norm may be off; above 0.02 it is not shown."
+    ),
+    ReadColumn("age", "count", "norm_age", "Steps since the last norm was measured."),
+    ReadColumn("folded", "log10", "log10_folded", "log10 of the norm with the normalizer behind it, last."),
+    ReadColumn("error folded", "number", "folded_error", "Decades by which that may be off, likewise."),
+    ReadColumn("size", "log10", "log10_size", "log10 of the Frobenius norm, last."),
+    ReadColumn("gradient", "log10", "log10_gradient", "log10 of the norm of the gradient, last."),
+    ReadColumn("effective lr", "log10", "log10_effective_lr", "log10 of lr/norm² or lr/norm, last."),
+    ReadColumn("rotation", "number", "rotation", "Angle of one step in radians, last."),
 )
-NORMALIZERS = (
-    Last("log10_variance_min", "smallest", "log10 of the smallest variance, last."),
-    Last("log10_variance_max", "largest", "log10 of the largest variance, last."),
-    Last("log10_constant", "constant", "log10 of the largest Jacobian norm without scale, last."),
-    Last("log10_gain", "gain", "log10 of the same with the scale, last."),
-    Last("dominated", "near eps", "Share of the variances below 10 eps, last.", "percent"),
-    Last("dead", "dead", "Share of the scales that let nothing through, last.", "percent"),
-    Last("log10_running", "to running", "log10 of batch over running variance, mean, last."),
+NORMALIZERS: tuple[ReadColumn[str], ...] = (
+    ReadColumn("smallest", "log10", "log10_variance_min", "log10 of the smallest variance, last."),
+    ReadColumn("largest", "log10", "log10_variance_max", "log10 of the largest variance, last."),
+    ReadColumn("constant", "log10", "log10_constant", "log10 of the largest Jacobian norm without scale, last."),
+    ReadColumn("gain", "log10", "log10_gain", "log10 of the same with the scale, last."),
+    ReadColumn("near eps", "percent", "dominated", "Share of the variances below 10 eps, last."),
+    ReadColumn("dead", "percent", "dead", "Share of the scales that let nothing through, last."),
+    ReadColumn("to running", "log10", "log10_running", "log10 of batch over running variance, mean, last."),
 )
+"""The columns with the last value of a quantity of a layer, by the quantity's name."""
 COURSE = (
     ("first", "at the first measurement"),
     ("last", "at the last measurement"),
@@ -477,48 +462,19 @@ COURSE = (
 
 def layer_tables(run: Run) -> list[Table | None]:
     """Return the weights by operator norm, the normalizers by input variance, and the histograms of the full tier."""
-    weights: list[tuple[Column, Callable[[LayerRecord], Cell]]] = [
-        (Column(title="feeds", kind="name", help="The normalizer behind it."), lambda layer: layer.normalizer),
-        (
-            Column(title="invariant", kind="name", help="What can be rescaled without changing the output."),
-            lambda layer: layer.invariant,
-        ),
-    ]
-    normalizers: list[tuple[Column, Callable[[LayerRecord], Cell]]] = [
-        (Column(title="eps", kind="number"), lambda layer: layer.eps)
-    ]
+    about: tuple[ReadColumn[LayerRecord], ...] = (
+        ReadColumn("layer", "name", "name"),
+        ReadColumn("kind", "name", "family"),
+        ReadColumn("feeds", "name", "normalizer", "The normalizer behind it."),
+        ReadColumn("invariant", "name", "invariant", "What can be rescaled without changing the output."),
+    )
+    weights, variances = "Weights: operator norm (log10)", "Normalizers: input variance (log10)"
+    normalizer: tuple[ReadColumn[LayerRecord], ...] = (*about[:2], ReadColumn("eps", "number", "eps"))
     return [
-        _table(run, "weight", "log10_norm", "Weights: operator norm (log10)", weights, WEIGHTS),
-        _table(run, "normalizer", "log10_variance", "Normalizers: input variance (log10)", normalizers, NORMALIZERS),
+        _table(run, "weight", "log10_norm", weights, about, WEIGHTS),
+        _table(run, "normalizer", "log10_variance", variances, normalizer, NORMALIZERS),
         histogram_table(run),
     ]
-
-
-def histogram_table(run: Run) -> Table | None:
-    """Return histograms of every weight and its gradient, at the first and the last step; None if none was taken."""
-    records = [record for record in run.records if record.histograms]
-    if not records:
-        return None
-    columns: list[tuple[Column, list[Cell]]] = [
-        (Column(title="layer", kind="name"), [layer.name for layer in run.of("weight")])
-    ]
-    for what in ("weight", "gradient"):
-        for when, record in (("first", records[0]), ("last", records[-1])):
-            rows = record.histograms.get(what) or (None,) * len(run.of("weight"))
-            sizes: list[Cell] = [None if row is None else row[0] for row in rows]
-            spreads: list[Cell] = [
-                None if row is None else sparkline([n or 0.0 for n in row[1:]], HISTOGRAM_BINS) for row in rows
-            ]
-            step = f"at step {record.step:,}"
-            columns.append((Column(title=f"{what}s, {when}", kind="name", help=f"Shares in 33 bins, {step}."), spreads))
-            size = Column(title="size", kind="number", help=f"Root mean square of the entries, {step}.")
-            columns.append((size, sizes))
-    return Table(
-        title="Histograms of weights and gradients",
-        columns=tuple(column for column, _ in columns),
-        rows=tuple(zip(*(cells for _, cells in columns))),
-        caption="From -4 to 4 times the root mean square, 0 in the middle; the outermost bins hold what is beyond.",
-    )
 
 
 def _table(
@@ -526,29 +482,53 @@ def _table(
     kind: LayerKind,
     quantity: str,
     title: str,
-    fixed: list[tuple[Column, Callable[[LayerRecord], Cell]]],
-    lasts: Sequence[Last],
+    about: Sequence[ReadColumn[LayerRecord]],
+    lasts: Sequence[ReadColumn[str]],
 ) -> Table | None:
+    """Return a line per layer of a kind: what it is, the course of one quantity, and the last values of others."""
     layers = run.of(kind)
     if not layers or not run.records:
         return None
     course = run.course(kind, quantity)
-    columns: list[tuple[Column, list[Cell]]] = [
-        (Column(title="layer", kind="name"), [layer.name for layer in layers]),
-        (Column(title="kind", kind="name"), [layer.family for layer in layers]),
-    ]
-    columns += [(column, [read(layer) for layer in layers]) for column, read in fixed]
     spans = [ends(course.get(layer.name, ())) for layer in layers]
-    for index, (name, meaning) in enumerate(COURSE):
-        columns.append((Column(title=name, kind="log10", help=f"log10, {meaning}."), [cells[index] for cells in spans]))
-    for last in lasts:
-        cells: list[Cell] = list(run.last(kind, last.quantity))
-        columns.append((Column(title=last.title, kind=last.kind, help=last.help), cells))
-    kept = [(column, cells) for column, cells in columns if any(cell is not None for cell in cells)]
+    cells: list[tuple[Column, Sequence[Cell]]] = [
+        (Column(column.title, column.kind, column.help), [read_from(layer, column.read) for layer in layers])
+        for column in about
+    ]
+    cells += [
+        (Column(name, "log10", f"log10, {meaning}."), values) for (name, meaning), values in zip(COURSE, zip(*spans))
+    ]
+    cells += [(Column(last.title, last.kind, last.help), run.last(kind, str(last.read))) for last in lasts]
+    kept = [(column, values) for column, values in cells if any(value is not None for value in values)]
     return Table(title=title, columns=tuple(column for column, _ in kept), rows=tuple(zip(*(c for _, c in kept))))
 
 
-def ends(course: Course) -> tuple[float | None, float | None, float | None, float | None]:
+def histogram_table(run: Run) -> Table | None:
+    """Return histograms of every weight and its gradient, at the first and the last step; None if none was taken."""
+    records = [record for record in run.records if record.histograms]
+    if not records:
+        return None
+    layers = run.of("weight")
+    columns: list[Column] = [Column("layer", "name")]
+    cells: list[Sequence[Cell]] = [[layer.name for layer in layers]]
+    for what in ("weight", "gradient"):
+        for when, record in (("first", records[0]), ("last", records[-1])):
+            rows = record.histograms.get(what) or (None,) * len(layers)
+            step = f"at step {record.step:,}"
+            columns.append(Column(f"{what}s, {when}", "name", f"Shares in 33 bins, {step}."))
+            shares = [None if row is None else [n or 0.0 for n in row[1:]] for row in rows]
+            cells.append([None if share is None else sparkline(share, HISTOGRAM_BINS) for share in shares])
+            columns.append(Column("size", "number", f"Root mean square of the entries, {step}."))
+            cells.append([None if row is None else row[0] for row in rows])
+    return Table(
+        title="Histograms of weights and gradients",
+        columns=tuple(columns),
+        rows=tuple(zip(*cells)),
+        caption="From -4 to 4 times the root mean square, 0 in the middle; the outermost bins hold what is beyond.",
+    )
+
+
+def ends(course: Points) -> tuple[float | None, float | None, float | None, float | None]:
     """Return the first, the last, the smallest and the largest value of a course; None where nothing was measured."""
     if not course:
         return None, None, None, None

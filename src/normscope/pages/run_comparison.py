@@ -15,7 +15,7 @@ from ..report.glossary import glossary
 from ..report.words import listed, pluralise
 from .audit import part
 from .audit_comparison import difference, merged_order
-from .audit_words import notices, tally
+from .check import notices, tally
 from .run import (
     NORM,
     PRODUCTS,
@@ -118,7 +118,7 @@ def _settings_table(runs: Mapping[str, Run]) -> Table | None:
     different = tuple(row for row in rows if len(set(row[1:])) > 1)
     if not different:
         return None
-    columns = (Column(title="setting", kind="name"), *(Column(title=name, kind="name") for name in runs))
+    columns = (Column("setting", "name"), *(Column(name, "name") for name in runs))
     return Table(columns=columns, rows=different)
 
 
@@ -168,12 +168,12 @@ def _layer_table(runs: Mapping[str, Run], view: LayerPicture) -> Table | None:
     if not rows:
         return None
     first, *others = runs
-    deltas = (Column(title=f"Δ {name}", kind="log10", help=f"{name} less {first}: 1 is ten times.") for name in others)
+    deltas = (Column(f"Δ {name}", "log10", f"{name} less {first}: 1 is ten times.") for name in others)
     return Table(
         title=f"{view.title}: at the last measurement (log10)",
         columns=(
-            Column(title="layer", kind="name"),
-            *(Column(title=name, kind="log10") for name in runs),
+            Column("layer", "name"),
+            *(Column(name, "log10") for name in runs),
             *deltas,
         ),
         rows=tuple(rows),

@@ -119,53 +119,32 @@ def _points(curve: ShareCurve) -> list[tuple[float, float, float]]:
 
 
 def _shares(curve: ShareCurve) -> Table | None:
-    points = _points(curve)
-    if not points:
-        return None
-    return Table(
-        title="By share of the data",
-        columns=(
-            Column(title="share", kind="text", help="of the distribution that the samples come from"),
-            Column(title="at the samples (DATA)", kind="log10", help="the growth that this share does not exceed"),
-            Column(title="in a domain (DOMAIN)", kind="log10", help="over all of a set in which this share lies"),
-        ),
-        rows=tuple((_percent(share), *map(_known, high)) for share, *high in points),
-        caption=f"Exponents of ten; each holds with confidence {100 * curve.confidence:g} %, one at a time.",
+    rows = tuple((_percent(share), *map(_known, high)) for share, *high in _points(curve))
+    columns = (
+        Column("share", "text", "of the distribution that the samples come from"),
+        Column("at the samples (DATA)", "log10", "the growth that this share does not exceed"),
+        Column("in a domain (DOMAIN)", "log10", "over all of a set in which this share lies"),
     )
+    caption = f"Exponents of ten; each holds with confidence {100 * curve.confidence:g} %, one at a time."
+    return Table(title="By share of the data", columns=columns, rows=rows, caption=caption) if rows else None
+
+
+DOMAIN_COLUMNS: tuple[ReadColumn[DomainPoint], ...] = (
+    ReadColumn("ranges", "text", "width", "how wide they are, beside what was seen at the samples"),
+    ReadColumn("growth, at most", "log10", "bracket.log10_upper", "of a small change, at every input inside"),
+    ReadColumn("fresh samples inside", "percent", "coverage.share", "of those that did not define it"),
+    ReadColumn("at least", "text", "coverage.at_least", "of the distribution, with that confidence"),
+    ReadColumn("method", "name", "bracket.method"),
+)
 
 
 def _domains(curve: ShareCurve) -> Table | None:
-    if not curve.domains:
-        return None
-    columns: tuple[ReadColumn[DomainPoint], ...] = (
-        ReadColumn(
-            "ranges", "text", lambda point: point.width, "how wide they are, beside what was seen at the samples"
-        ),
-        ReadColumn(
-            "growth, at most",
-            "log10",
-            lambda point: point.bracket.log10_upper,
-            "of a small change, at every input inside",
-        ),
-        ReadColumn(
-            "fresh samples inside",
-            "percent",
-            lambda point: None if point.coverage is None else point.coverage.share,
-            "of those that did not define it",
-        ),
-        ReadColumn(
-            "at least",
-            "text",
-            lambda point: None if point.coverage is None else point.coverage.at_least,
-            "of the distribution, with that confidence",
-        ),
-        ReadColumn("method", "name", lambda point: point.bracket.method),
-    )
     caption = (
         f"Recorded over {_count_recorded(curve)}. A domain need not be convex: between two inputs the bound holds if "
         "the whole segment lies inside."
     )
-    return tabulate(curve.domains, columns, title="Domains, each inside the next", caption=caption)
+    title = "Domains, each inside the next"
+    return tabulate(curve.domains, DOMAIN_COLUMNS, title=title, caption=caption) if curve.domains else None
 
 
 def _count_recorded(curve: ShareCurve) -> str:
@@ -195,7 +174,13 @@ QUANTILE_MEANING = (
 
 def quantile_document(bracket: DataBracket, *, brief: bool = False) -> Document:
     """Return the report: the statement, limits by share, and the samples with the largest norms."""
-    blocks: list[Block] = [Text(body=quantile_headline(bracket))]
+    statement = (
+        f"With confidence {bracket.confidence:.4g}, at {100 * bracket.share:.6g} % of inputs or more a small change "
+        f"grows at most {factor(bracket.log10_upper)} times (from {pluralise(bracket.samples, 'sample')}). "
+        f"{QUANTILE_MEANING}"
+    )
+    none = bracket.log10_upper == math.inf
+    blocks: list[Block] = [Text(body=f"No statement: {bracket.reason}." if none else statement)]
     if not bracket.converged:
         blocks.append(Notice(level="warning", heading="what to do", lines=(("", f"{bracket.advice}"),)))
     points = [(share, *bracket.limits(share)) for share in sorted({*SHARES, bracket.share})]
@@ -206,47 +191,43 @@ def quantile_document(bracket: DataBracket, *, brief: bool = False) -> Document:
             Figure(label=f"{100 * bracket.share:g} % quantile, at most", value=bracket.log10_upper, kind="log10"),
             Figure(label="largest norm seen", value=bracket.largest[0][1], kind="log10"),
         )
-        blocks += [Figures(items=items), _quantile_chart(points)]
-    blocks += [_quantile_table(bracket, points), _largest_table(bracket)]
+        limited = [point for point in points if math.isfinite(point[2])]
+        chart = Chart(
+            title="Jacobian norm by share of the data",
+            labels=tuple(_percent(share) for share, _, _ in limited),
+            series=(Series(name="at most", style="line", values=tuple(high for _, _, high in limited)),),
+            axis="log10 of the norm",
+            caption="The larger the share, the larger the norm that it does not exceed; more samples reach larger "
+            "shares.",
+        )
+        blocks += [Figures(items=items), chart]
+    blocks += [
+        Table(
+            title="By share of the data",
+            columns=(
+                Column("share", "text", "of the distribution"),
+                Column("at least", "log10", "the quantile is no smaller, with that confidence"),
+                Column("at most", "log10", "the quantile is no larger, with that confidence"),
+            ),
+            rows=tuple((_percent(share), low, high) for share, low, high in points),
+            caption=f"Each side holds with confidence {bracket.confidence:g}, one at a time. Exponents of ten of the "
+            "norm.",
+        ),
+        Table(
+            title="Samples with the largest norms",
+            columns=(
+                Column("sample", "count", "its index in the order of the data, from 0"),
+                Column("norm", "log10", "of the Jacobian there, at most"),
+            ),
+            rows=bracket.largest,
+            caption="Look at these first: outliers, broken samples and inputs close to a jump of the function are "
+            "here.",
+        ),
+    ]
     blocks += [_part_table(bracket.per_class, "By class", "class")] if bracket.per_class else []
     blocks += [_part_table(bracket.per_layer, "By layer", "layer")] if bracket.per_layer else []
     blocks += [Text(body=sentence(note)) for note in bracket.notes]
     return Document(title="How much a small change of the input grows, over the data", blocks=tuple(blocks))
-
-
-def quantile_headline(bracket: DataBracket) -> str:
-    """Return the statement, and what it does not say."""
-    samples = pluralise(bracket.samples, "sample")
-    if bracket.log10_upper == math.inf:
-        return f"No statement: {bracket.reason}."
-    return (
-        f"With confidence {bracket.confidence:.4g}, at {100 * bracket.share:.6g} % of inputs or more a small change "
-        f"grows at most {factor(bracket.log10_upper)} times (from {samples}). {QUANTILE_MEANING}"
-    )
-
-
-def _quantile_table(bracket: DataBracket, points: list[tuple[float, float, float]]) -> Table:
-    return Table(
-        title="By share of the data",
-        columns=(
-            Column(title="share", kind="text", help="of the distribution"),
-            Column(title="at least", kind="log10", help="the quantile is no smaller, with that confidence"),
-            Column(title="at most", kind="log10", help="the quantile is no larger, with that confidence"),
-        ),
-        rows=tuple((_percent(share), low, high) for share, low, high in points),
-        caption=f"Each side holds with confidence {bracket.confidence:g}, one at a time. Exponents of ten of the norm.",
-    )
-
-
-def _quantile_chart(points: list[tuple[float, float, float]]) -> Chart:
-    points = [point for point in points if math.isfinite(point[2])]
-    return Chart(
-        title="Jacobian norm by share of the data",
-        labels=tuple(_percent(share) for share, _, _ in points),
-        series=(Series(name="at most", style="line", values=tuple(high for _, _, high in points)),),
-        axis="log10 of the norm",
-        caption="The larger the share, the larger the norm that it does not exceed; more samples reach larger shares.",
-    )
 
 
 def _part_table(parts: Mapping[str, DataBracket], title: str, what: str) -> Table:
@@ -255,11 +236,11 @@ def _part_table(parts: Mapping[str, DataBracket], title: str, what: str) -> Tabl
     return Table(
         title=title,
         columns=(
-            Column(title=what, kind="name"),
-            Column(title="samples", kind="count"),
-            Column(title="median, at most", kind="log10", help="half of the data do not exceed it"),
-            Column(title=f"{100 * one.share:g} %, at most", kind="log10", help="with that confidence"),
-            Column(title="largest seen", kind="log10"),
+            Column(what, "name"),
+            Column("samples", "count"),
+            Column("median, at most", "log10", "half of the data do not exceed it"),
+            Column(f"{100 * one.share:g} %, at most", "log10", "with that confidence"),
+            Column("largest seen", "log10"),
         ),
         rows=tuple(
             (name, part.samples, *(_known(part.limits(share)[1]) for share in (0.5, part.share)), part.largest[0][1])
@@ -267,18 +248,6 @@ def _part_table(parts: Mapping[str, DataBracket], title: str, what: str) -> Tabl
         ),
         caption="Exponents of ten, each with its own confidence; a dash stands for too few samples."
         + (" The product of the layers' gains bounds that of the network." if what == "layer" else ""),
-    )
-
-
-def _largest_table(bracket: DataBracket) -> Table:
-    return Table(
-        title="Samples with the largest norms",
-        columns=(
-            Column(title="sample", kind="count", help="its index in the order of the data, from 0"),
-            Column(title="norm", kind="log10", help="of the Jacobian there, at most"),
-        ),
-        rows=bracket.largest,
-        caption="Look at these first: outliers, broken samples and inputs close to a jump of the function are here.",
     )
 
 

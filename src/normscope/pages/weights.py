@@ -53,7 +53,7 @@ def symmetries_document(symmetries: Symmetries, *, brief: bool = False) -> Docum
         blocks.append(
             Table(
                 title="In front of a normalizer, and yet no symmetry",
-                columns=(Column(title="layer", kind="name"), Column(title="why")),
+                columns=(Column("layer", "name"), Column("why")),
                 rows=tuple(symmetries.withheld),
             )
         )
@@ -100,13 +100,13 @@ def _kinds(symmetries: Symmetries) -> Table:
     return Table(
         title="By kind",
         columns=(
-            Column(title="kind", kind="name"),
-            Column(title="verified", kind="count", help="layers or pairs of layers"),
-            Column(title="not claimed", kind="count", help="suggested by the graph, not confirmed by the numbers"),
-            Column(title="degrees of freedom", kind="count", help="that change nothing"),
-            Column(title="change", kind="number", help="largest relative change of the output, eps as it is"),
-            Column(title="without eps", kind="number", help="the same where eps plays no part: rounding"),
-            Column(title="why", help="what undoes the change"),
+            Column("kind", "name"),
+            Column("verified", "count", "layers or pairs of layers"),
+            Column("not claimed", "count", "suggested by the graph, not confirmed by the numbers"),
+            Column("degrees of freedom", "count", "that change nothing"),
+            Column("change", "number", "largest relative change of the output, eps as it is"),
+            Column("without eps", "number", "the same where eps plays no part: rounding"),
+            Column("why", help="what undoes the change"),
         ),
         rows=tuple(rows),
         caption="Akbar's table 1 for this model, corrected and completed.",
@@ -114,19 +114,19 @@ def _kinds(symmetries: Symmetries) -> Table:
 
 
 EVIDENCE_COLUMNS: tuple[ReadColumn[Symmetry], ...] = (
-    ReadColumn("kind", "name", lambda row: row.kind),
-    ReadColumn("layer", "name", lambda row: row.path),
+    ReadColumn("kind", "name", "kind"),
+    ReadColumn("layer", "name", "path"),
     ReadColumn("undone by", "name", lambda row: row.normalizer or None),
-    ReadColumn("action", "text", lambda row: row.form),
-    ReadColumn("units", "count", lambda row: row.units),
-    ReadColumn("degrees of freedom", "count", lambda row: row.dof),
-    ReadColumn("change", "number", lambda row: row.evidence.output_change),
-    ReadColumn("without eps", "number", lambda row: row.evidence.output_change_no_eps),
-    ReadColumn("by chance", "number", lambda row: row.evidence.output_change_chance),
-    ReadColumn("gradient", "number", lambda row: row.evidence.radial),
-    ReadColumn("off the formula", "number", lambda row: row.evidence.radial_error),
-    ReadColumn("Hessian", "number", lambda row: row.evidence.hessian),
-    ReadColumn("Fisher", "number", lambda row: row.evidence.fisher_no_eps),
+    ReadColumn("action", "text", "form"),
+    ReadColumn("units", "count", "units"),
+    ReadColumn("degrees of freedom", "count", "dof"),
+    ReadColumn("change", "number", "evidence.output_change"),
+    ReadColumn("without eps", "number", "evidence.output_change_no_eps"),
+    ReadColumn("by chance", "number", "evidence.output_change_chance"),
+    ReadColumn("gradient", "number", "evidence.radial"),
+    ReadColumn("off the formula", "number", "evidence.radial_error"),
+    ReadColumn("Hessian", "number", "evidence.hessian"),
+    ReadColumn("Fisher", "number", "evidence.fisher_no_eps"),
 )
 
 
@@ -150,7 +150,7 @@ def weight_sensitivity_document(sensitivity: WeightSensitivity, *, brief: bool =
     if sensitivity.rows:
         blocks.append(_sensitivity_table(sensitivity))
     if sensitivity.skipped:
-        columns = (Column(title="not measured"), Column(title="why"))
+        columns = (Column("not measured"), Column("why"))
         blocks.append(Table(columns=columns, rows=sensitivity.skipped))
     blocks += [Text(body=f"Note: {note}") for note in sensitivity.notes]
     return Document(title="Sensitivity to the weights", blocks=tuple(blocks))
@@ -159,23 +159,21 @@ def weight_sensitivity_document(sensitivity: WeightSensitivity, *, brief: bool =
 def _sensitivity_table(sensitivity: WeightSensitivity) -> Table:
     columns: list[ReadColumn[WeightRow]] = [
         ReadColumn("layer", "name", lambda row: row.path or "(model)"),
-        ReadColumn("operator", "name", lambda row: row.operator),
+        ReadColumn("operator", "name", "operator"),
         ReadColumn("weight", "name", lambda row: shape(row.weight_shape)),
-        ReadColumn("norm(H)", "log10", lambda row: row.log10_read),
-        ReadColumn("behind", "log10", lambda row: row.log10_behind),
-        ReadColumn("norm(h, W), lower", "log10", lambda row: row.bracket_h.log10_lower),
-        ReadColumn("upper", "log10", lambda row: row.bracket_h.log10_upper),
-        ReadColumn("relative", "log10", lambda row: row.log10_relative),
+        ReadColumn("norm(H)", "log10", "log10_read"),
+        ReadColumn("behind", "log10", "log10_behind"),
+        ReadColumn("norm(h, W), lower", "log10", "bracket_h.log10_lower"),
+        ReadColumn("upper", "log10", "bracket_h.log10_upper"),
+        ReadColumn("relative", "log10", "log10_relative"),
     ]
     if sensitivity.loss is not None:
         columns += [
-            ReadColumn(
-                "norm(f, W), lower", "log10", lambda row: None if row.bracket_f is None else row.bracket_f.log10_lower
-            ),
-            ReadColumn("upper", "log10", lambda row: None if row.bracket_f is None else row.bracket_f.log10_upper),
+            ReadColumn("norm(f, W), lower", "log10", "bracket_f.log10_lower"),
+            ReadColumn("upper", "log10", "bracket_f.log10_upper"),
         ]
     columns += [
-        ReadColumn("printed", "log10", lambda row: row.printed_h.log10_upper),
+        ReadColumn("printed", "log10", "printed_h.log10_upper"),
         ReadColumn("is a bound", "name", lambda row: "yes" if row.printed_h.holds else "no"),
         ReadColumn("remarks", "text", _remarks),
     ]
@@ -194,7 +192,7 @@ def twin_document(twin: Twin, *, brief: bool = False) -> Document:
     what = "no normalizer" if twin.normalizer is None else f"{twin.normalizer} normalization"
     ran = "It ran on the batch." if twin.checked else "It was not run: pass a batch to have it checked."
     body = f"The twin has {what}: {pluralise(len(twin.changes), 'place')} changed. {ran}"
-    columns = (Column(title="module", kind="name"), Column(title="was"), Column(title="now"), Column(title="note"))
+    columns = (Column("module", "name"), Column("was"), Column("now"), Column("note"))
     rows = tuple((change.path, change.was, change.now, change.note) for change in twin.changes)
     table = (Table(columns=columns, rows=rows),) if rows else ()
     notes = tuple(Text(body=f"Note: {note}.") for note in twin.notes)
@@ -210,18 +208,13 @@ def initialisation_document(done: Initialisation, *, brief: bool = False) -> Doc
         f"layers hand on had deviations from {min(deviations):.3g} to {max(deviations):.3g}."
     )
     columns: tuple[ReadColumn[Scaled], ...] = (
-        ReadColumn("layer", "name", lambda layer: layer.path),
-        ReadColumn("deviation before", "number", lambda layer: layer.before),
-        ReadColumn("after", "number", lambda layer: layer.after),
-        ReadColumn("factor", "number", lambda layer: layer.factor, "by which weight and bias were multiplied"),
-        ReadColumn(
-            "gradient before",
-            "log10",
-            lambda layer: layer.log10_gradient_before,
-            "as a multiple of that at the output",
-        ),
-        ReadColumn("after", "log10", lambda layer: layer.log10_gradient_after),
-        ReadColumn("left alone because", "text", lambda layer: layer.reason),
+        ReadColumn("layer", "name", "path"),
+        ReadColumn("deviation before", "number", "before"),
+        ReadColumn("after", "number", "after"),
+        ReadColumn("factor", "number", "factor", "by which weight and bias were multiplied"),
+        ReadColumn("gradient before", "log10", "log10_gradient_before", "as a multiple of that at the output"),
+        ReadColumn("after", "log10", "log10_gradient_after"),
+        ReadColumn("left alone because", "text", "reason"),
     )
     notes = tuple(Text(body=f"Note: {note}.") for note in done.notes)
     blocks: tuple[Block, ...] = (Text(body=head, lead=True), tabulate(done.layers, columns), *notes)

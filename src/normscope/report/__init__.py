@@ -13,12 +13,12 @@ from .document import (
     Figure,
     Figures,
     Series,
+    Shown,
     Steps,
     Table,
     Text,
 )
 from .export import picture, table_csv
-from .shown import Shown
 from .terminal import print_document
 from .words import factor, listed, pluralise
 

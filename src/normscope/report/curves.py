@@ -1,15 +1,21 @@
-"""Prepare curves for drawing: fewer points, one line of block characters, and the texts that a pointer shows."""
+"""Curves over a numeric axis and paths around a circle: fewer points, lines of text, and inline SVG.
+
+Colours and fonts of pictures come from the style sheet.
+"""
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy
 
-from .document import Circle, Column, Curve, Curves, Table
+from ..core.errors import escaped
+from .document import Circle, Column, Curve, Curves, Mark, Table
+from .svg import Frame, arrow, grid_lines, number_text, rule_lines, scale_of, svg_tag, swatch_tag, tag, ticks
 from .words import format_cell
 
 Point = tuple[float, float]
@@ -74,12 +80,7 @@ def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> tuple[Point, ..
 
 
 def sparkline(values: Sequence[float], width: int = 24) -> str:
-    """Return values as one line of block characters, as high as their own range; a NaN is a gap.
-
-    Example:
-        >>> sparkline([0.0, 1.0, 2.0, 3.0, float("nan"), 3.0])
-        '▁▃▆█ █'
-    """
+    """Return values as one line of block characters, as high as their own range; a NaN is a gap."""
     count = len(values)
     if count > width:
         values = [values[(index + 1) * count // width - 1] for index in range(width)]
@@ -114,10 +115,10 @@ def as_table(curves: Curves) -> Table | None:
     left = len(drawn) - len(rows)
     xs = [x for curve in curves.curves for x, _ in curve.points]
     ends = f"{curves.along} {count_text(min(xs))} to {count_text(max(xs))}"
-    kinds = [Column(title=title, kind="number") for title in ("first", "last", "least", "most")]
+    kinds = [Column(title, "number") for title in ("first", "last", "least", "most")]
     return Table(
         title=f"{curves.title} ({curves.axis}, {ends})" if curves.axis else f"{curves.title} ({ends})",
-        columns=(Column(title="curve", kind="name"), *kinds, Column(title="course", kind="name")),
+        columns=(Column("curve", "name"), *kinds, Column("course", "name")),
         rows=tuple(rows),
         caption=f"Those that moved most; {left:,} more are in the HTML report." if left else "",
     )
@@ -126,7 +127,7 @@ def as_table(curves: Curves) -> Table | None:
 def path_ends(circle: Circle) -> Table:
     """Return the ends of paths around a circle as lines of text, for a terminal."""
     rows = tuple((path.name, *path.points[-1]) for path in circle.paths if path.points)
-    columns = (Column(title="path", kind="name"), *(Column(title=t, kind="number") for t in (circle.along, "radius")))
+    columns = (Column("path", "name"), *(Column(t, "number") for t in (circle.along, "radius")))
     return Table(title=circle.title, columns=columns, rows=rows, caption=circle.caption)
 
 
@@ -142,40 +143,22 @@ class MeasuredStretch:
 def places(curves: Curves) -> Iterator[MeasuredStretch]:
     """Yield the stretches that a pointer can rest on: one for each x, or stretches of equal width where x are many."""
     xs = sorted({x for curve in curves.curves for x, _ in curve.points} | {mark.x for mark in curves.marks})
-    groups = [[x] for x in xs] if len(xs) <= PLACES else _bin_points(xs)
+    width = (xs[-1] - xs[0]) / PLACES if len(xs) > PLACES else 0.0
+    by_bin = itertools.groupby(xs, lambda x: min(int((x - xs[0]) / width), PLACES - 1) if width else x)
+    groups = [list(members) for _, members in by_bin]
     ends = [groups[0][0], *((one[-1] + other[0]) / 2 for one, other in itertools.pairwise(groups)), groups[-1][-1]]
-    walks = [_CurveWalk(curve) for curve in curves.curves]
+    own_places = [[x for x, _ in curve.points] for curve in curves.curves]
     for group, start, stop in zip(groups, ends, ends[1:]):
-        read = [(walk.name, walk.last(group[0], group[-1])) for walk in walks]
+        read = []
+        for curve, own in zip(curves.curves, own_places):
+            last = bisect.bisect_right(own, group[-1]) - 1
+            if last >= 0 and own[last] >= group[0]:
+                read.append((curve.name, curve.points[last][1]))
         happened = [mark.name for mark in curves.marks if group[0] <= mark.x <= group[-1]]
         span = " to ".join(dict.fromkeys(count_text(x) for x in (group[0], group[-1])))
-        lines = [f"{curves.along} {span}", *_value_lines([(name, value) for name, value in read if value is not None])]
+        lines = [f"{curves.along} {span}", *_value_lines(read)]
         lines += happened[:3] + ([f"and {len(happened) - 3} more"] if len(happened) > 3 else [])
         yield MeasuredStretch(start=start, stop=stop, text="\n".join(lines))
-
-
-class _CurveWalk:
-    """A curve that is read once, from left to right."""
-
-    def __init__(self, curve: Curve) -> None:
-        self.name, self._points, self._at = curve.name, curve.points, 0
-
-    def last(self, low: float, high: float) -> float | None:
-        """Return the last value in a stretch; None if there is none."""
-        latest = None
-        while self._at < len(self._points) and self._points[self._at][0] <= high:
-            x, value = self._points[self._at]
-            latest = value if x >= low else latest
-            self._at += 1
-        return latest
-
-
-def _bin_points(xs: Sequence[float]) -> list[list[float]]:
-    low, width = xs[0], (xs[-1] - xs[0]) / PLACES
-    groups: dict[int, list[float]] = {}
-    for x in xs:
-        groups.setdefault(min(int((x - low) / width), PLACES - 1), []).append(x)
-    return list(groups.values())
 
 
 def _value_lines(values: list[tuple[str, float]]) -> list[str]:
@@ -191,3 +174,265 @@ def _value_lines(values: list[tuple[str, float]]) -> list[str]:
 def count_text(value: float) -> str:
     """Return a number of the numeric axis as text: a count with thousands separators, or a short decimal."""
     return f"{value:,.0f}" if value == round(value) else f"{value:.6g}"
+
+
+DEPTHS = 10
+"""Classes `d0` to `d9` of the style sheet: colours from the first layer to the last."""
+
+COLOURS = 6
+"""Classes `s0` to `s5` of the style sheet, for curves without a depth."""
+
+DOTTED = 40
+"""Each point has a dot in a picture of up to this many points."""
+
+THIN = 8
+"""Lines are thin in a picture of more curves than this."""
+
+WIDTH, NARROW, HEIGHT = 940.0, 372.0, 270.0
+"""The width of the picture on a wide and on a narrow screen, and the height of the plot, in pixels."""
+
+NARROW_POINTS = 50
+"""The largest number of points of a curve in a narrow picture."""
+
+
+def curves_svg(curves: Curves, *, narrow: bool = False) -> str:
+    """Return curves as one `<svg>` element with groups of class `place` for the pointer, as in `chart_svg`."""
+    if narrow:
+        few = (replace(curve, points=thinned(curve.points, NARROW_POINTS)) for curve in curves.curves)
+        curves = replace(curves, curves=tuple(few))
+    frame = _plot(curves, narrow)
+    if frame is None:
+        return ""
+    return svg_tag(
+        frame.whole,
+        *grid_lines(frame),
+        *_steps(curves, frame),
+        tag("text", escaped(curves.axis), class_="axis", x=2 if narrow else frame.left, y=14) if curves.axis else "",
+        *rule_lines(curves.rules, frame),
+        *_happened(curves.marks, frame),
+        *(_curve(curves, number, frame) for number in range(len(curves.curves))),
+        *(_place(place, frame) for place in (() if narrow else places(curves))),
+        class_="chart curves thin" if len(curves.curves) > THIN else "chart curves",
+        role="img",
+        aria_label=curves.title or curves.axis or "curves",
+    )
+
+
+def curve_swatch(curve: Curve, number: int) -> str:
+    """Return the legend's small picture of a curve: its colour."""
+    return swatch_tag(tag("path", class_="line", d="M1 7H21"), colour(curve, number))
+
+
+def depth_ramp() -> str:
+    """Return the legend's picture of all colours by depth."""
+    steps = (tag("rect", class_=f"span d{index}", x=14 * index, y=2, width=14.5, height=10) for index in range(DEPTHS))
+    return swatch_tag("".join(steps), width=140.0)
+
+
+def mark_swatch(level: str) -> str:
+    """Return the legend's picture of a mark on the numeric axis."""
+    return swatch_tag(tag("g", tag("path", d="M11 12l-4.5-8h9z"), class_=f"happened {level}"))
+
+
+def colour(curve: Curve, number: int) -> str:
+    """Return the class that colours a curve."""
+    if curve.depth is None:
+        return f"s{number % COLOURS}"
+    return f"d{min(int(curve.depth * DEPTHS), DEPTHS - 1)}"
+
+
+def _plot(curves: Curves, narrow: bool) -> Frame | None:
+    """Return the plot area; None where nothing was measured."""
+    points = [point for curve in curves.curves for point in curve.points]
+    values = [value for _, value in points if not math.isnan(value)]
+    if not values:
+        return None
+    xs = [*(x for x, _ in points), *(mark.x for mark in curves.marks)]
+    low, high = min(xs), max(xs)
+    room = 0.5 if low == high else 0.0
+    beside = max((6.4 * len(name) for name, _ in curves.rules), default=0.0)
+    left, right = (44.0, 12.0) if narrow else (56.0, 24.0 + beside)
+    return Frame(
+        sideways=False,
+        count=1,
+        left=left,
+        top=34.0,
+        width=(NARROW if narrow else WIDTH) - left - right,
+        height=200.0 if narrow else HEIGHT,
+        right=right,
+        bottom=42.0,
+        scale=scale_of(values, also=[*(value for _, value in curves.rules), *(curves.span or ())]),
+        narrow=narrow,
+        ends=(low - room, high + room),
+    )
+
+
+def _steps(curves: Curves, frame: Frame) -> Iterator[str]:
+    """Yield the ticks of the numeric axis; they are whole numbers where every x is one."""
+    whole = all(x == round(x) for curve in curves.curves for x, _ in curve.points)
+    for tick in ticks(*frame.ends, about=4 if frame.narrow else 8):
+        if whole and abs(tick - round(tick)) > 1e-9:
+            continue
+        x, y = frame.point(frame.along(tick), 0.0)
+        text = count_text(round(tick) if whole else tick)
+        yield tag("line", class_="grid", x1=x, y1=y, x2=x, y2=y + 5)
+        yield tag("text", text, class_="tick", x=x, y=y + 19, text_anchor="middle")
+    x, y = frame.point(frame.width, 0.0)
+    yield tag("text", escaped(curves.along), class_="axis", x=x, y=y + 36, text_anchor="end")
+
+
+def _curve(curves: Curves, number: int, frame: Frame) -> str:
+    """Return one group with the curve's line, its lone points and its infinite values."""
+    curve = curves.curves[number]
+    kind = colour(curve, number)
+    dotted = sum(len(other.points) for other in curves.curves) <= DOTTED
+    pieces: list[list[tuple[float, float]]] = [[]]
+    drawn: list[str] = []
+    for x, value in curve.points:
+        if not math.isfinite(value):
+            pieces.append([])
+            if math.isinf(value):
+                drawn.append(arrow(frame, frame.along(x), value, kind))
+            continue
+        px, py = frame.point(frame.along(x), frame.across(value))
+        pieces[-1].append((px, py))
+        if dotted:
+            drawn.append(tag("circle", class_=f"mark {kind}", cx=px, cy=py, r=3))
+    path = "".join(path_text(piece) for piece in pieces if piece)
+    line = tag("path", class_=f"line {kind}", d=path) if path else ""
+    return tag("g", line, *drawn, class_="curve")
+
+
+def path_text(points: list[tuple[float, float]]) -> str:
+    """Return a line through points; each point but the first is given relative to the one before, in fewer letters."""
+    (x, y), *others = [(round(10 * px), round(10 * py)) for px, py in points]
+    written = f"M{number_text(x / 10)} {number_text(y / 10)}l"
+    for nx, ny in others:
+        written += f" {_tenths(nx - x)} {_tenths(ny - y)}".replace(" -", "-")
+        x, y = nx, ny
+    # A line of length zero shows its round cap, so that a lone point is visible.
+    return written if others else f"{written}0 0"
+
+
+def _tenths(value: int) -> str:
+    """Return tenths of a pixel in the shortest form that SVG reads: `-.3` for minus three."""
+    whole, rest = divmod(abs(value), 10)
+    return f"{'-' if value < 0 else ''}{whole or ('' if rest else 0)}{f'.{rest}' if rest else ''}"
+
+
+def _happened(marks: tuple[Mark, ...], frame: Frame) -> Iterator[str]:
+    """Yield events on the axis: where several fall on the same spot, the most serious of them."""
+    order = ("info", "warning", "error")
+    by_spot: dict[int, Mark] = {}
+    for mark in marks:
+        spot = round(frame.along(mark.x) / 4)
+        if spot not in by_spot or order.index(mark.level) > order.index(by_spot[spot].level):
+            by_spot[spot] = mark
+    for mark in by_spot.values():
+        (x, low), (_, high) = frame.point(frame.along(mark.x), 0.0), frame.point(0.0, frame.height)
+        head = tag("path", d=f"M{number_text(x)} {number_text(high)}l-4.5-8h9z")
+        yield tag("g", tag("line", x1=x, y1=high, x2=x, y2=low), head, class_=f"happened {mark.level}")
+
+
+def _place(place: MeasuredStretch, frame: Frame) -> str:
+    left, right = frame.along(place.start), frame.along(place.stop)
+    if right == left:  # a lone point still needs a width on which the pointer can rest
+        left, right = left - 8, right + 8
+    band = tag("rect", class_="band", **frame.box((left + right) / 2, right - left, 0.0, frame.height))
+    return tag("g", tag("title", escaped(place.text)), band, class_="place")
+
+
+MIN_PLOT_HEIGHT_PX, MAX_PLOT_HEIGHT_PX = 90.0, 420.0
+"""The smallest and the largest height of the plot, in pixels."""
+
+CIRCLE_MARGIN_PX = 46.0
+"""Pixels around the plot, for names and numbers."""
+
+ARC_LINES = 60
+"""How many straight lines the circle is drawn with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaneView:
+    """The visible part of the plane, turned such that the middle of all angles points up."""
+
+    middle: float
+    left: float
+    top: float
+    scale: float
+    size: tuple[float, float]
+
+    def point(self, angle: float, radius: float) -> tuple[float, float]:
+        """Return the pixel coordinates of a point."""
+        x, y = _flat(angle - self.middle, radius)
+        return CIRCLE_MARGIN_PX + (x - self.left) * self.scale, CIRCLE_MARGIN_PX + (self.top - y) * self.scale
+
+
+def circle_svg(circle: Circle, *, narrow: bool = False) -> str:
+    """Return paths around a circle as one `<svg>` element with equal axes, as large as there is room for."""
+    if not any(path.points for path in circle.paths):
+        return ""
+    low, high = _ends(circle)
+    view = _view(circle, low, high, (NARROW if narrow else WIDTH) - 2 * CIRCLE_MARGIN_PX)
+    ring = [view.point(low + (high - low) * step / ARC_LINES, 1.0) for step in range(ARC_LINES + 1)]
+    return svg_tag(
+        view.size,
+        tag("path", class_="rule ring", d=path_text(ring)),
+        *_angles(view, low, high, 4 if narrow else 7),
+        tag("text", escaped(circle.along), class_="axis", x=2, y=14) if circle.along else "",
+        *(_path(path, number, view) for number, path in enumerate(circle.paths)),
+        class_="chart curves",
+        role="img",
+        aria_label=circle.title or "paths around a circle",
+    )
+
+
+def _ends(circle: Circle) -> tuple[float, float]:
+    """Return the first and the last angle of the circle: those of the paths and a margin, at most one whole turn."""
+    angles = [angle for path in circle.paths for angle, _ in path.points]
+    room = 0.08 * (max(angles) - min(angles)) or 0.1
+    low, high = min(angles) - room, max(angles) + room
+    return low, min(high, low + 2 * math.pi)
+
+
+def _view(circle: Circle, low: float, high: float, width: float) -> PlaneView:
+    """Return the view that holds all paths and the circle between their angles."""
+    middle = (low + high) / 2
+    points = [_flat(angle - middle, radius) for path in circle.paths for angle, radius in path.points]
+    points += [_flat(low + (high - low) * step / ARC_LINES - middle, 1.0) for step in range(ARC_LINES + 1)]
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    wide, tall = max(max(xs) - min(xs), 1e-9), max(max(ys) - min(ys), 1e-9)
+    scale = min(width / wide, MAX_PLOT_HEIGHT_PX / tall)
+    height = max(tall * scale, MIN_PLOT_HEIGHT_PX)
+    return PlaneView(
+        middle=middle,
+        left=(min(xs) + max(xs) - width / scale) / 2,
+        top=(min(ys) + max(ys) + height / scale) / 2,
+        scale=scale,
+        size=(width + 2 * CIRCLE_MARGIN_PX, height + 2 * CIRCLE_MARGIN_PX),
+    )
+
+
+def _flat(angle: float, radius: float) -> tuple[float, float]:
+    """Return x and y of a point; the angle 0 points up, and angles go round to the right."""
+    return radius * math.sin(angle), radius * math.cos(angle)
+
+
+def _angles(view: PlaneView, low: float, high: float, about: int) -> Iterator[str]:
+    """Yield short lines across the circle at round angles, with their numbers inside it."""
+    for angle in ticks(low, high, about=about):
+        x, y = view.point(angle, 1.0)
+        dx, dy = _flat(angle - view.middle, 1.0)
+        yield tag("line", class_="grid", x1=x - 6 * dx, y1=y + 6 * dy, x2=x + 6 * dx, y2=y - 6 * dy)
+        yield tag("text", count_text(angle), class_="tick", x=x - 20 * dx, y=y + 20 * dy + 4, text_anchor="middle")
+
+
+def _path(path: Curve, number: int, view: PlaneView) -> str:
+    """Return one group with the line of a path, and a dot at its end."""
+    points = [view.point(angle, radius) for angle, radius in path.points]
+    if not points:
+        return ""
+    kind = colour(path, number)
+    x, y = points[-1]
+    end = tag("circle", tag("title", escaped(path.name)), class_=f"mark {kind}", cx=x, cy=y, r=4)
+    return tag("g", tag("path", class_=f"line {kind}", d=path_text(points)), end, class_="curve")

@@ -1,13 +1,20 @@
-"""`Document`: text, figures, tables, charts, curves and notices as plain data, which any renderer can show."""
+"""`Document`: text, figures, tables, charts and notices as plain data; `Shown`: results that show themselves so."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Generic, Literal, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 
-from ..core.codec import encode
+from ..core.codec import JsonForm, Saved, encode
+from ..core.files import write_text
+
+if TYPE_CHECKING:
+    import rich.console
+
 
 Kind = Literal["text", "sentence", "name", "count", "number", "log10", "factor", "percent", "seconds"]
 """The kind of values in a column; renderers format cells by it, so that cells stay plain values.
@@ -21,7 +28,7 @@ Cell = str | int | float | None
 Item = TypeVar("Item")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Column:
     """A column of a table: its heading, the kind of its values, and a sentence that explains it (`help`)."""
 
@@ -55,13 +62,27 @@ class Table:
                 raise ValueError(f"row {index} of table {self.title!r}: {len(row)} cells, {len(self.columns)} columns")
 
 
+Read = Callable[[Item], Any] | str
+"""How a value is read from an item: by a function, or by a path of attributes such as `norm.log10_upper`."""
+
+
+def read_from(item: Item, read: Read[Item]) -> Any:
+    """Return a value of an item; a path gives None where one of its attributes is None."""
+    if not isinstance(read, str):
+        return read(item)
+    value: Any = item
+    for name in read.split("."):
+        value = None if value is None else getattr(value, name)
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class ReadColumn(Generic[Item]):
-    """A column, and the function that reads its cell from what a row stands for."""
+    """A column, and how its cell is read from what a row stands for."""
 
     title: str
     kind: Kind
-    read: Callable[[Item], Cell]
+    read: Read[Item]
     help: str = ""
 
 
@@ -75,13 +96,13 @@ def tabulate(
 ) -> Table:
     """Return a table with a row per item; `drop_empty` leaves out columns without a value, but never the first."""
     rows = list(items)
-    read = [(column, [column.read(item) for item in rows]) for column in columns]
+    read = [(column, [read_from(item, column.read) for item in rows]) for column in columns]
     if drop_empty:
         read = [(c, cells) for c, cells in read if c is columns[0] or any(cell not in (None, "") for cell in cells)]
     return Table(
         title=title,
         caption=caption,
-        columns=tuple(Column(title=column.title, kind=column.kind, help=column.help) for column, _ in read),
+        columns=tuple(Column(column.title, column.kind, column.help) for column, _ in read),
         rows=tuple(zip(*(cells for _, cells in read))),
     )
 
@@ -333,3 +354,82 @@ class Document:
         """Return plain data: each block with its `type`; infinities become strings, `None` stays `None`."""
         blocks = [{"type": type(block).__name__.lower(), **encode(asdict(block))} for block in self.blocks]
         return {"title": self.title, "blocks": blocks}
+
+
+class Shown:
+    """A result with a page; the page, rich and jinja2 load when it is first shown.
+
+    Attributes:
+        page: which function of the room `pages/` makes the document of such a result, as `"file:function"`; in another
+            package `"package.module:function"`. It is a name and no import, because pages stand above the results that
+            they show.
+    """
+
+    __slots__ = ()
+
+    page: ClassVar[str]
+
+    def document(self, *, brief: bool = False) -> Document:
+        """Return the result as plain blocks, which a terminal, a notebook or a page can show.
+
+        Args:
+            brief: whether to make the short form that a terminal shows.
+        """
+        file, function = self.page.split(":")
+        module = file if "." in file else f"..pages.{file}"
+        made: Document = getattr(import_module(module, __package__), function)(self, brief=brief)
+        return made
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Return one self-contained HTML page, and write it to a file if a path is given.
+
+        Args:
+            path: a file to write (whole or not at all).
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        from .html import to_html
+
+        page = to_html(self.document())
+        if path is not None:
+            write_text(path, page)
+        return page
+
+    def _repr_html_(self) -> str:
+        from .html import to_fragment
+
+        return to_fragment(self.document())
+
+    def __rich_console__(self, console: rich.console.Console, options: Any) -> Any:
+        from rich.text import Text
+
+        yield Text.from_ansi(self._rendered(options.max_width, color=console.is_terminal))
+
+    def __str__(self) -> str:
+        return self._rendered(120)
+
+    def _rendered(self, width: int, color: bool = False) -> str:
+        """Return the brief form as text."""
+        from .terminal import render
+
+        return render(self.document(brief=True), width=width, color=color)
+
+
+class FigureResult(Saved, Shown):
+    """A frozen result made of figures, any of which may be NaN."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of_fields(cls, **fields: Any) -> Self:
+        """Return the result that has the fields of a file; a result that cannot be shown counts as damaged."""
+        result = cls(**fields)
+        result.document()
+        return result
+
+
+def figures_form(kind: str, function: str, left_out: tuple[str, ...] = (), sparse: tuple[str, ...] = ()) -> JsonForm:
+    """Return the form of a result's JSON file."""
+    noun, write = f"result of normscope.{function}", "write one with to_json(path)"
+    return JsonForm(kind=kind, noun=noun, write=write, left_out=left_out, sparse=sparse, nan=True)

@@ -7,11 +7,10 @@ import io
 import re
 from importlib.resources import files
 
-from ..core.markup import escaped
+from ..core.errors import escaped
+from .curves import circle_svg, curve_swatch, curves_svg
 from .document import Chart, Circle, Curves, Table
-from .drawing import tag
-from .svg import chart_svg, swatch
-from .svg_curves import circle_svg, curve_swatch, curves_svg
+from .svg import chart_svg, swatch, tag
 
 WIDTH, TOP, LINE, ACROSS = 960.0, 40.0, 20.0, 3
 """The width of the picture, the space above the plot and between lines of the legend (pixels); names in each line."""

@@ -7,14 +7,13 @@ import functools
 import hashlib
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..core.markup import escaped, visible, with_code
+from ..core.errors import escaped, visible, with_code
+from .curves import circle_svg, curve_swatch, curves_svg, depth_ramp, mark_swatch
 from .document import Block, Cell, Chart, Circle, Curves, Document, Glossary, Kind, Table, Text
-from .limits import within_limits
 from .svg import chart_svg, swatch
-from .svg_curves import circle_svg, curve_swatch, curves_svg, depth_ramp, mark_swatch
-from .words import LEVELS, format_cell
+from .words import LEVELS, format_cell, within_limits
 
 if TYPE_CHECKING:
     import jinja2
@@ -157,7 +156,7 @@ def _environment() -> jinja2.Environment:
         loader=jinja2.PackageLoader("normscope.report", "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        finalize=_finalize,
+        finalize=lambda value: visible(value) if type(value) is str else value,  # markup stays as it is
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -178,11 +177,6 @@ def _environment() -> jinja2.Environment:
     environment.tests["number_kind"] = is_number
     environment.globals |= {"filter_from": FILTER_FROM, "ramp_from": RAMP_FROM, "ramp": _markup(depth_ramp())}
     return environment
-
-
-def _finalize(value: Any) -> Any:
-    """Make invisible characters visible in every string that a template inserts; leave markup as it is."""
-    return visible(value) if type(value) is str else value
 
 
 def _markup(text: str) -> Markup:

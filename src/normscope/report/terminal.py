@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
@@ -22,8 +23,7 @@ from .document import (
     Table,
     Text,
 )
-from .limits import within_limits
-from .words import LEVELS, format_cell, visible
+from .words import LEVELS, format_cell, visible, within_limits
 
 if TYPE_CHECKING:
     import rich.console
@@ -191,17 +191,12 @@ def _rich_table(table: Table, width: int) -> rich.table.Table:
         # Only text wraps: half of a number would be read as another number, and half of a name as another name.
         side: Literal["left", "right"] = "left" if column.kind in ("text", "sentence", "name") else "right"
         wraps = column.kind in ("text", "sentence")
-        heading = _heading(visible(column.title), _width(table, index, width))
-        shown.add_column(RichText(heading), justify=side, no_wrap=not wraps, overflow="fold", vertical="top")
+        # A heading is broken into lines that are no wider than its column where words allow.
+        breaks = textwrap.TextWrapper(break_long_words=False, break_on_hyphens=False)
+        breaks.width = max(_width(table, index, width), 1)
+        heading = RichText(breaks.fill(visible(column.title)))
+        shown.add_column(heading, justify=side, no_wrap=not wraps, overflow="fold", vertical="top")
     for row in table.rows:
         cells = ("\n".join(_lines(value, column, width)) for value, column in zip(row, table.columns))
         shown.add_row(*map(RichText, cells))
     return shown
-
-
-def _heading(title: str, width: int) -> str:
-    """Return a heading, broken into lines that are no wider than its column where words allow."""
-    lines = [""]
-    for word in title.split(" "):
-        lines[-1:] = [f"{lines[-1]} {word}".lstrip()] if len(lines[-1]) + len(word) < width else [lines[-1], word]
-    return "\n".join(line for line in lines if line)

@@ -13,14 +13,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ...core.bracket import Bracket
+from ...core.budget import Progress, count
 from ...core.codec import JsonForm, Part, Saved
-from ...core.cost import count
-from ...core.errors import InputError, JacobianError
-from ...core.options import check_numbers
-from ...core.progress import Progress
+from ...core.errors import InputError, JacobianError, check_numbers
 from ...core.untouched import outside_inference_mode
 from ...graph.call import batches_of
-from ...report.shown import Shown
+from ...report.document import Shown
 from ..captured import Bounding, Captured, check_option
 from ..data.quantile import SHARES, DataBracket, check_shares, draws_needed
 from ..data.streaming import INDEPENDENT, SampleNorms

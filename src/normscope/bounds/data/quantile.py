@@ -15,7 +15,7 @@ import numpy as np
 from ...core.bracket import Bracket, Evidence, Scope
 from ...core.codec import JsonForm, Saved
 from ...core.errors import InputError
-from ...report.shown import Shown
+from ...report.document import Shown
 
 
 def rank_above(draws: int, share: float, confidence: float) -> int | None:

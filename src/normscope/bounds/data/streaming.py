@@ -14,10 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from ...core.budget import Budget
+from ...core.budget import Budget, Progress
 from ...core.errors import InputError
 from ...core.log10 import log10
-from ...core.progress import Progress
 from ...core.untouched import mode_of
 from ...graph.call import arguments, batches_of, sample_shapes
 from ...graph.capturing import Traces

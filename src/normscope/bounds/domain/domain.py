@@ -17,12 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ...core.budget import Progress
 from ...core.codec import JsonForm, Part
-from ...core.errors import InputError, describe_error
+from ...core.errors import InputError, describe_error, visible
 from ...core.files import write_bytes
-from ...core.markup import visible
 from ...core.npz import read_arrays, read_json_array
-from ...core.progress import Progress
 from ...core.untouched import mode_of, outside_inference_mode
 from ...graph.call import batches_of
 from ...graph.ir import Graph

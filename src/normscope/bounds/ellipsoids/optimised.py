@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...core.budget import Budget, affordable, check_time
+from ...core.budget import Budget, Progress, affordable, check_time
 from ...core.log10 import power10
-from ...core.progress import Progress
 from ...core.rounding import UNIT
 from ...linalg.certify import certify as largest_eigenvalue
 from .descent import Descent

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...core.archive import Archive
 from ...core.errors import InputError
+from ...core.npz import Archive
 from ...graph.ir import Graph, Node, Ref
 from ...linalg.linear_map import Diagonal, Identity, LinearMap, Reindex
 from ...linalg.lowering import Nodes, TooLargeError, pattern

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...core.archive import Archive
 from ...core.bracket import Bracket
 from ...core.errors import InputError
 from ...core.log10 import power10
+from ...core.npz import Archive
 from ...graph.ir import Graph, Node, Unit, leaves
 from ...linalg.lowering import Unchanged, claims, pattern
 from ...rules.effects import Effect, Elementwise, Gain

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from ...core.bracket import Evidence
-from ...core.budget import Budget, affordable, check_time
+from ...core.budget import Budget, Progress, affordable, check_time
 from ...core.errors import InputError, NotFiniteError
 from ...core.log10 import ceiling10
-from ...core.progress import Progress
 from ...core.untouched import untouched
 from ...graph.call import arguments, run
 from ...graph.ir import Graph

@@ -17,8 +17,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from ...core.budget import Budget
-from ...core.progress import Progress
+from ...core.budget import Budget, Progress
 from .logits import Logits, margins
 
 RIVALS = 9

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from ...core.bracket import Evidence
 from ...core.codec import JsonForm, Saved
-from ...core.errors import InputError, SoundnessError
-from ...core.markup import visible
-from ...report.drawing import ticks
-from ...report.shown import Shown
+from ...core.errors import InputError, SoundnessError, visible
+from ...report.document import Shown
+from ...report.svg import ticks
 
 if TYPE_CHECKING:
     import pandas

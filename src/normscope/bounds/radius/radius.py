@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ...core.budget import Budget
-from ...core.errors import InputError, NormscopeError, SoundnessError
-from ...core.options import check_numbers
+from ...core.errors import InputError, NormscopeError, SoundnessError, check_numbers
 from ...core.provenance import provenance
 from ...core.untouched import mode_of, outside_inference_mode
 from ...graph.call import arguments_taken, is_label

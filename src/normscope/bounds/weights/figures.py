@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from ...core.bracket import Bracket, Evidence, Scope
-from ...core.budget import Budget
+from ...core.budget import Budget, Progress
 from ...core.errors import InputError
 from ...core.log10 import log10, power10
-from ...core.progress import Progress
 from ...core.rounding import ONE, ZERO, Upper, root_sum_squares, total
 from ...graph.ir import Node, Ref, Shape, overlap
 from ...linalg.linear_map import LinearMap

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ...core.bracket import Bracket
 from ...core.codec import JsonForm, Part, Saved
 from ...core.errors import InputError
-from ...report.shown import Shown
+from ...report.document import Shown
 
 if TYPE_CHECKING:
     import pandas

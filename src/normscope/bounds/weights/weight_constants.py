@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ...core.budget import Progress
 from ...core.errors import InputError
-from ...core.progress import Progress
 from ...core.untouched import outside_inference_mode
 from ...graph.call import arguments
 from ...graph.ir import HELD, Graph

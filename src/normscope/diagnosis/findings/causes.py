@@ -54,7 +54,7 @@ ANYWHERE = {
     "output-constant": ("activation-before-loss", "gradient-vanishing", "dead-layer"),
     "gradient-jump": ("dead-layer", "layer-scale", "saturated-units", "zero-weights", "recurrent-scale"),
     "branch-dominates": ("layer-scale",),
-    "first-loss": ("targets-scale", "activation-before-loss", "input-scale", "layer-scale"),
+    "first-loss": ("targets-scale", "activation-before-loss", "loss-does-not-fit", "input-scale", "layer-scale"),
 }
 """A warning is dropped if one of these, a warning too, stands anywhere."""
 LAYERS = frozenset((*WEIGHTS.values(), *NORMALIZERS, "lstm", "gru", "rnn"))

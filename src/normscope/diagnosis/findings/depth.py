@@ -212,17 +212,26 @@ def starved_layers(examined: Examined) -> Iterator[Finding]:
     starved = [row for row in rows[first:] if row.log10_gradient == -math.inf and row.path in trained and row.varies]
     if starved and any(row.log10_gradient != -math.inf for row in rows):
         paths = list(dict.fromkeys(row.path for row in starved))
+        learning = {_without_numbers(row.module) for row in signal.parameters if row.gradient}
+        chosen = all(_without_numbers(path) in learning for path in paths)  # others of a list of experts learn
         yield Finding(
             code="no-gradient",
-            severity=Severity.WARNING,
+            severity=Severity.INFO if chosen else Severity.WARNING,
             where=paths[-1],
             seen=f"The gradient of {listed([f'`{path}`' for path in paths], most=3)} is exactly zero, that of other "
             "layers is not.",
             why="What they compute has no influence on the output at this batch, and they do not learn.",
             advice=f"Look at what reads `{paths[-1]}`: a softmax over an axis of one entry (check its dim), a factor "
-            "of zero, a mask that hides everything, a rounding, sign or argmax.",
+            "of zero, a mask that hides everything, a rounding, sign or argmax."
+            if not chosen
+            else "Nothing to do for experts that no sample of this batch has chosen; see that all of them get some.",
             numbers=figures(layers=len(paths)),
         )
+
+
+def _without_numbers(path: str) -> str:
+    """Return a path in which the members of a list have the same name."""
+    return ".".join("#" if part.isdigit() else part for part in path.split("."))
 
 
 def _deep(examined: Examined) -> Signal | None:

@@ -24,8 +24,8 @@ def redundant_bias(examined: Examined) -> Iterator[Finding]:
                 code="redundant-bias",
                 severity=Severity.INFO,
                 where=feed.weight.path,
-                seen=f"`{feed.weight.path}` adds a bias of {bias.numel():,} values in front of "
-                f"`{feed.normalizer.path}`, which subtracts the mean of every channel.",
+                seen=f"The bias of `{feed.weight.path}` ({bias.numel():,} values) stands in front of "
+                f"`{feed.normalizer.path}`, where the mean of every channel is subtracted.",
                 why="The mean takes the bias away again: it has no effect and its gradient is zero, but it is stored, "
                 "updated and decayed.",
                 advice=f"Build `{feed.weight.path}` with bias=False: the bias in `{feed.normalizer.path}` does its "

@@ -149,7 +149,7 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
             "Scale the outputs up: a temperature of training divides by 1 or less (0.1), and one for sampling has no "
             "place in training.",
         )
-    elif facts.name in (*CLASSES, *BINARY[1:]) and facts.cosines:
+    elif facts.name in (*CLASSES, *BINARY[1:]) and facts.cosines and facts.output_greatest < 1.001:
         yield _mismatch(
             "The outputs are cosines, between -1 and 1.",
             "Between these limits no class can become certain, whatever the weights are.",
@@ -167,8 +167,10 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
 def _last_factor(examined: Examined, facts: LossFacts) -> float | None:
     """Return by how much the outputs of the last layer are multiplied before the loss; None if they are not."""
     layers = () if examined.signal is None else examined.signal.layers
-    size = next((row.root_mean_square for row in reversed(layers) if row.kind == "linear"), None)
-    return facts.output_size / size if size and facts.last in ("Div", "Mul") else None
+    last = next((row for row in reversed(layers) if row.kind == "linear"), None)
+    if last is None or not last.root_mean_square or last.shape != facts.output_shape:
+        return None
+    return facts.output_size / last.root_mean_square if facts.last in ("Div", "Mul") else None
 
 
 def no_loss_gradient(examined: Examined) -> Iterator[Finding]:
@@ -213,8 +215,8 @@ def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
     if facts is None or facts.name in CLASSES:
         return
     low, high = RANGES.get(facts.last, (-math.inf, math.inf))
-    if facts.last in ("Clamp", "Hardtanh", "ClampMin", "ClampMax"):
-        low, high = facts.output_least, facts.output_greatest
+    if facts.limits is not None:
+        low, high = facts.limits
     if facts.last == "NativeBatchNorm" and abs(facts.output_mean - facts.target_mean) > facts.output_size:
         yield _mismatch(
             f"The model ends in a BatchNorm, whose outputs have mean {figure(facts.output_mean)}; the targets have "

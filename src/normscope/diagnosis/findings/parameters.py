@@ -174,7 +174,8 @@ def zero_weights(examined: Examined) -> Iterator[Finding]:
         closed = (bool(before) and not any(before) and behind) or not is_fresh(examined.model)
         later = any(other.is_zero for other in layers[number + 1 :])
         closed = closed and not later and not (signal.layers and signal.layers[-1].varies)
-        stuck = row.trainable and row.gradient == 0.0 and is_fresh(examined.model) and not closed
+        opens = any(other.is_zero and other.gradient for other in layers)  # once it has, others get a gradient
+        stuck = row.trainable and row.gradient == 0.0 and is_fresh(examined.model) and not closed and not opens
         closed = closed or stuck
         where = row.module or row.name
         yield Finding(
