@@ -136,7 +136,7 @@ def _weight_norms(
     places = step.subject.places
     rows = zip(places["normalizer"], normalizers, strict=True)
     levels = {site: float(row[0]) for site, row in rows if row is not None}  # means of log10 of their variances
-    measured = {}
+    measured: dict[Site, tuple[list[float], list[float]]] = {}
     for index, reading in enumerate(step.readings):
         read = reading.read(arrived[("norm", index)])
         measured |= read

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from types import FrameType
 from typing import Any
-from weakref import WeakMethod, ref
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -394,15 +394,16 @@ class WeakHook:
     """
 
     def __init__(self, method: Callable[..., Any] | None = None, module: nn.Module | None = None) -> None:
-        self._method = None if method is None else WeakMethod(method)
+        self._held = None if method is None else ref(method.__self__)  # type: ignore[attr-defined]
+        self._function = None if method is None else method.__func__  # type: ignore[attr-defined]
         self._module = None if module is None else ref(module)
 
     def __call__(self, *args: Any) -> Any:
         """Call the method, if there is one left; nothing of it is compiled."""
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or self._held is None or self._function is None:
             return None
-        method = None if self._method is None else self._method()
-        return None if method is None else method(*args)
+        held = self._held()
+        return None if held is None else self._function(held, *args)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return WeakHook, ()

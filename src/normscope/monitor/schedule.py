@@ -238,14 +238,14 @@ class _Timer:
     def __init__(self, task: Hashable, outer: _Timer | None, is_first: bool, record: int) -> None:
         self.task, self.outer, self.is_first, self.record = task, outer, is_first, record
         self.seconds = 0.0
-        self.events: tuple[Any, Any] | tuple[()] = ()
+        self.events: list[Any] = []  # at the beginning and the end
 
     def start(self, clock: Callable[[], int], device: torch.device | None) -> None:
         """Begin; on a device also an event there, unless its kernels are being recorded into a graph."""
         self._began = clock()
         if device is not None and not torch.cuda.is_current_stream_capturing():
             self._stream = torch.cuda.current_stream(device)
-            self.events = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+            self.events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
             self.events[0].record(self._stream)
 
     def stop(self, clock: Callable[[], int]) -> None:
