@@ -181,10 +181,10 @@ def largest_ritz_values(alpha: Tensor, beta: Tensor, size: int, *, missed: float
         missed: the probability that `above` fails, over random starts.
     """
     values = torch.linalg.eigvalsh(_tridiagonal(alpha, beta))
-    return values[:, -1], _above(values, beta, size, missed)
+    return values[:, -1], _above(values, beta, size, missed, bisections=14)  # a bound at any number of them
 
 
-def _above(values: Tensor, beta: Tensor, size: int, missed: float) -> Tensor:
+def _above(values: Tensor, beta: Tensor, size: int, missed: float, bisections: int = 60) -> Tensor:
     """Return an upper bound on the largest eigenvalue that fails with a small probability.
 
     After k steps the next basis vector is p(A) times the start, with p(t) = prod (t - values) / prod beta, and its
@@ -196,7 +196,7 @@ def _above(values: Tensor, beta: Tensor, size: int, missed: float) -> Tensor:
     lengths = beta.clamp(min=1e-300).log().sum(dim=1)
     low = torch.zeros_like(values[:, -1])
     high = ((wanted + lengths) / beta.shape[1]).exp()  # no factor is below t - top
-    for _ in range(60):
+    for _ in range(bisections):
         middle = (low + high) / 2
         grown = (middle[:, None] + (values[:, -1:] - values)).log().sum(dim=1) - lengths
         low, high = torch.where(grown < wanted, middle, low), torch.where(grown < wanted, high, middle)

@@ -161,7 +161,7 @@ def search_norms(layers: LayerStack, generator: torch.Generator, steps: int = SE
         for _ in range(min(max(8, min(steps, affordable)), size)):
             krylov.extend(rows)
         several = layers.followed_shape[1]
-        kept = min(several // norms, krylov.steps)  # one of those that come next may be the largest soon
+        kept = min(several // norms, 3, krylov.steps)  # one of those that come next may be the largest soon
         ritz = _top_coordinates(krylov, kept).mT @ krylov.basis[:, : krylov.steps]
         drawn = _draw_vectors((groups * norms, kept, size), layers.like, generator)
         best = _replace_useless(_unit(ritz), drawn).reshape(groups, norms, kept, size)
