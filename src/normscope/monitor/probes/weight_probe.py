@@ -216,10 +216,10 @@ def read_norms(numbers: np.ndarray, *, layers: int, norms: int, steps: int, size
     logs, coefficients = numbers[:count].reshape(layers, norms), torch.from_numpy(numbers[count:]).double()
     alpha, beta = coefficients.reshape(2, -1, steps)
     finite = torch.isfinite(alpha).all(1) & torch.isfinite(beta).all(1)
-    sent = (diagonal.where(finite[:, None], 0.0) for diagonal in (alpha, beta))
+    alpha, beta = (diagonal.where(finite[:, None], 0.0) for diagonal in (alpha, beta))
     most, above = (
         values.clamp(min=0.0).where(finite, math.nan).reshape(layers, -1, norms).amax(1).numpy()
-        for values in largest_ritz_values(*sent, size, missed=MISSED)
+        for values in largest_ritz_values(alpha, beta, size, missed=MISSED)
     )
     with np.errstate(all="ignore"):
         return np.log10(most) / 2.0 + logs, np.where(most == 0.0, 0.0, np.log10(above / most) / 2.0)
