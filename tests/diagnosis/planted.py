@@ -86,7 +86,7 @@ def bias_far_below_zero(seed: int) -> Case:
     model = after_training(plain_mlp, seed)
     with torch.no_grad():
         model.linear2.bias -= 30.0 * (torch.arange(32) % 8 != 0)
-    return case(model, seed, where="relu2", code="dead-relu")
+    return case(model, seed, where="linear2", code="dead-relu")
 
 
 @planted

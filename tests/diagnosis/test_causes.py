@@ -46,9 +46,9 @@ def test_a_bias_that_holds_a_relu_off_is_named_and_nothing_behind_it(norm, posit
     with torch.no_grad():
         model[position].bias.fill_(-20.0)
     found = audited(model, x)
-    assert list(found) == [("dead-relu", str(position + 1))]
+    assert list(found) == [("dead-relu", str(position))]
     (finding,) = found.values()
-    assert f"The bias of `{position}`, just before it, is -20" in finding.seen
+    assert f"The bias of `{position}` is -20" in finding.seen
     assert f"Set the bias of `{position}` back" in finding.advice
     assert finding.numbers["bias"] == -20.0
 
@@ -59,7 +59,7 @@ def test_a_bias_below_zero_in_part_of_the_channels():
     with torch.no_grad():
         model[1].bias[:20] = -15.0
     (finding,) = (f for (code, _), f in audited(model, torch.randn(256, 16)).items() if code == "dead-relu")
-    assert "The bias of `1`, just before it, is -15" in finding.seen
+    assert "The bias of `1` is -15" in finding.seen
 
 
 def test_a_relu_that_is_off_for_another_reason_names_no_bias():

@@ -53,11 +53,11 @@ def test_passes_through_the_model_are_counted_by_part(audits):
     cost = audits["fast"].cost
     assert cost.passes["capture"] == 3 * 8 + 2 + 4
     assert cost.passes["data"] == 8
-    assert (cost.passes["signal"], cost.backwards["signal"]) == (8, 8)
+    assert (cost.passes["signal"], cost.backwards["signal"]) == (8 + 3 * 7, 8)  # with three runs of seven samples
     assert cost.passes["rows"] == 2
     assert cost.passes["Jacobians"] == 7 * 8
     assert cost.backwards["Jacobians"] <= 8 * (3 + 4)
-    assert cost.total("passes") <= 17 * 8
+    assert cost.total("passes") <= 22 * 8
 
 
 def test_every_sample_of_the_loader_counts_once():

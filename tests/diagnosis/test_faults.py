@@ -651,3 +651,23 @@ def test_a_generator_that_a_model_holds_is_put_back():
     before = model.generator.get_state()
     ns.check(model, X)
     assert torch.equal(model.generator.get_state(), before)
+
+
+def test_cosines_with_their_temperature_inside_and_experts_that_no_sample_chose():
+    class Tempered(Scored):
+        def forward(self, x: Tensor) -> Tensor:
+            x, centres = (nn.functional.normalize(values, dim=1) for values in (self.body(x), self.centres.weight))
+            return (x / 0.05) @ centres.T
+
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.experts, self.head = nn.ModuleList(nn.Linear(8, 8) for _ in range(3)), nn.Linear(8, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            made = torch.stack([expert(x) for expert in self.experts])
+            return self.head(torch.relu(made * torch.tensor([1.0, 0.0, 1.0])[:, None, None]).sum(0))
+
+    torch.manual_seed(0)
+    assert "activation-before-loss" not in {c for c, _ in warned(Tempered(True, 1.0), X, CLASSES, loss="cross_entropy")}
+    assert "no-gradient" not in {code for code, _ in warned(Experts(), X, CLASSES, loss="cross_entropy")}

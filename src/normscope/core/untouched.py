@@ -134,9 +134,8 @@ class Reached:
             if not isinstance(value, ModuleType):
                 if _leads_on(value) and not isinstance(value, type):
                     yield value
-            elif not _is_of(
-                value.__name__, LIBRARIES
-            ):  # a module of the user's: the objects in it that the function names
+            elif not _is_of(value.__name__, LIBRARIES):
+                # a module of the user's: the objects in it that the function names
                 yield from (vars(value)[other] for other in names if other in vars(value))
         for cell in function.__closure__ or ():
             with suppress(ValueError):  # a variable that has no value yet

@@ -26,7 +26,7 @@ from ..core.untouched import mode_of, unwrapped
 from ..graph.call import all_if_several, batches_of, broken_tensors
 from ..graph.capturing import NO_TIME, capture_within, expected_seconds
 from ..graph.ir import Graph, Unit
-from .data_pass import watch_data
+from .data_pass import WRONG_BATCH, watch_data
 from .examined import DataSeen
 from .sample_pass import compare_samples
 from .signal import Signal
@@ -38,8 +38,9 @@ CAPTURE_SHARE, DATA_SHARE, JACOBIAN_SHARE = 0.75, 0.3, 0.3
 """Shares of the time that is left, where it is limited, that the trace, the data and the Jacobians may take."""
 BRIEF_TRACE = 10.0
 """Expected seconds below which a model is traced whatever the clock says, since no bound can be had without a trace."""
-SIGNAL_PASSES, BRIEF = 3, 0.1
-"""Passes over the batch that values and gradients by depth take, and seconds below which they are taken anyway."""
+SIGNAL_PASSES, LOSS_PASSES, BRIEF = 3, 9, 0.1
+"""Passes over the batch that values and gradients by depth take, a backward counted twice; those with a loss, which
+tries steps; and seconds below which they are taken anyway."""
 NOT_REACHED = "max_seconds left no time for it: raise max_seconds"
 
 Skipped = list[tuple[str, str]]
@@ -176,7 +177,7 @@ def pass_over_data(request: AuditRequest, captured: Captured | None, skipped: Sk
         data = watch_data(request.model, batches, mode=request.asked, written=_written_norms(captured), budget=limited)
     if data.error is not None:
         if not request.broken:
-            raise InputError(f"{data.error}. Pass batches the model accepts: model(batch) must work.")
+            raise InputError(f"{data.error}. {WRONG_BATCH}")
         skipped.append(("statistics over the data", data.error))
     if data.not_finite is not None and captured is not None:
         skipped.append(("Jacobians at the batch", f"the data make {data.not_finite[0] or 'the model'} return NaN"))
@@ -202,7 +203,7 @@ def signal_by_depth(request: AuditRequest, data: DataSeen, per_batch: float, ski
     """Return values and gradients by depth, or say why not; `per_batch` has the seconds of one pass."""
     if request.broken:
         return None
-    passes = SIGNAL_PASSES * per_batch
+    passes = (SIGNAL_PASSES if request.loss is None else LOSS_PASSES) * per_batch
     if passes > BRIEF and not request.budget.time_for(passes):
         skipped.append(("values and gradients by depth", NOT_REACHED))
         return None

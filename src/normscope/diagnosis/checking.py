@@ -17,7 +17,7 @@ from ..core.provenance import provenance
 from ..core.untouched import mode_of, outside_inference_mode, unwrapped
 from ..graph.call import batches_of, broken_tensors
 from .checked import Check, Passes
-from .data_pass import watch_data
+from .data_pass import WRONG_BATCH, watch_data
 from .examined import DataSeen, Examined
 from .findings import look
 from .loss_facts import check_loss_given, resolve_loss
@@ -131,7 +131,7 @@ def _passes(
     )
     if data.error is not None:
         if not broken:
-            raise InputError(f"{data.error}. Pass batches the model accepts: model(batch) must work.")
+            raise InputError(f"{data.error}. {WRONG_BATCH}")
         skipped.append(("statistics over the data", data.error))
     if broken:
         where, what = next(iter(broken.items()))

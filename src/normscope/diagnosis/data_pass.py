@@ -24,6 +24,11 @@ from ..listening.listener import LayerListener
 from .examined import DataSeen
 from .tallies import ChannelTally, SetTally, UnitsTally, WeightTally
 
+WRONG_BATCH = (
+    "Pass batches the model accepts: model(batch) must work. Several arguments and labels are a pair of a dict and the "
+    "labels: ({'x': x, 'mask': mask}, labels)."
+)
+
 
 @torch.no_grad()
 def watch_data(
@@ -65,8 +70,16 @@ def watch_data(
                 break
             call = arguments(model, tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch))
             try:
-                with listener.listening():
-                    model(*call.args, **call.kwargs)
+                try:
+                    with listener.listening():
+                        model(*call.args, **call.kwargs)
+                except Exception:
+                    if done:
+                        raise
+                    listener = _DataListener(model, written or {})
+                    stack.enter_context(torch.enable_grad())  # a model may differentiate in its forward
+                    with listener.listening():
+                        model(*call.args, **call.kwargs)
             except Exception as raised:
                 error = f"the model raises {describe_error(raised)}, on batch {done + 1} ({described(call)})"
                 break

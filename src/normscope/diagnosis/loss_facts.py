@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
 from ..core.codec import JsonForm, Part
@@ -30,6 +31,8 @@ LOSSES: Mapping[str, Callable[..., Tensor]] = {
 """Losses by the names that `check` takes."""
 _NAMES = {function.__name__: name for name, function in LOSSES.items()}
 CLASSES, BINARY = ("cross_entropy", "nll"), ("bce", "bce_with_logits")
+NO_CLASS = -100
+"""Torch's own number for targets that do not count."""
 FEW_CLASSES = 100
 """Whole numbers with at most this many values may be the numbers of classes."""
 
@@ -54,13 +57,14 @@ class LossFacts(Part):
         whole_targets: whether all targets are whole numbers from 0, and how many different ones; 0 if they are not.
         smoothing: the share of each label that is spread over all classes.
         sum_of: how many values the loss adds up without a mean; 0 if it takes one.
+        own_targets: whether the loss makes its targets itself: the batch has no labels, or other ones.
         labels_per_sample: the mean of the sum of the targets over the classes, where they are given for each class.
         largest_class: the share of the most frequent target; `None` for numbers.
         accuracy: the share of samples that are classified right; `None` for numbers.
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(
-        sparse=("output_mean", "target_mean", "cosines", "limits", "sum_of", "labels_per_sample")
+        sparse=("output_mean", "target_mean", "cosines", "limits", "sum_of", "own_targets", "labels_per_sample")
     )
 
     name: str
@@ -84,6 +88,7 @@ class LossFacts(Part):
     cosines: bool = False
     limits: tuple[float, float] | None = None
     sum_of: int = 0
+    own_targets: bool = False
     labels_per_sample: float | None = None
     largest_class: float | None = None
     accuracy: float | None = None
@@ -100,11 +105,26 @@ def resolve_loss(loss: Any) -> Any:
 
 
 def check_loss_given(loss: Any, optimizer: Any) -> None:
-    """Refuse an optimizer without a loss: its step needs the gradient of one."""
-    if optimizer is not None and not hasattr(optimizer, "param_groups"):
-        raise InputError(f"optimizer is a {type(optimizer).__name__}: pass one torch.optim.Optimizer, such as SGD(...)")
+    """Refuse what is no optimizer, and one without a loss: its step needs the gradient of one."""
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        raise InputError(
+            f"optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer: pass the one that trains the "
+            "model; of several, one at a time"
+        )
     if optimizer is not None and loss is None:
         raise InputError('optimizer= needs loss=: pass it too, as in check(model, (x, y), loss="cross_entropy")')
+
+
+class _LossCall(NamedTuple):
+    """One call of a loss: which, what it was given, and what it returned."""
+
+    name: str
+    output: Tensor
+    target: Tensor
+    result: Tensor
+    smoothing: float = 0.0
+    reduction: str = "mean"
+    ignored: int = NO_CLASS
 
 
 class LossListener(TorchFunctionMode):
@@ -112,7 +132,7 @@ class LossListener(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[tuple[str, Tensor, Tensor, Tensor, float, str]] = []
+        self.calls: list[_LossCall] = []
         self.in_loss = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -122,16 +142,31 @@ class LossListener(TorchFunctionMode):
         if name is not None and isinstance(result, Tensor):
             given = {**dict(zip(("input", "target"), args)), **(kwargs or {})}
             if isinstance(given.get("input"), Tensor) and isinstance(given.get("target"), Tensor):
-                smoothing = float(given.get("label_smoothing", 0.0))
-                reduction = str(given.get("reduction", "mean"))
-                self.calls.append((name, given["input"], given["target"], result, smoothing, reduction))
+                self.calls.append(
+                    _LossCall(
+                        name,
+                        given["input"],
+                        given["target"],
+                        result,
+                        smoothing=float(given.get("label_smoothing", 0.0)),
+                        reduction=str(given.get("reduction", "mean")),
+                        ignored=given.get("ignore_index", NO_CLASS),
+                    )
+                )
         elif self.in_loss and not self.calls and _broadcasts(func, args):
-            self.calls.append(("the difference", args[0], args[1], result.square().mean(), 0.0, "mean"))
+            self.calls.append(_LossCall("the difference", args[0], args[1], result.square().mean()))
         return result
 
-    def facts(self) -> LossFacts | None:
-        """Return what the last call of a loss shows."""
-        return read_loss(*self.calls[-1]) if self.calls else None
+    def facts(self, labels: Sequence[Any] | None) -> LossFacts | None:
+        """Return what the last call of a loss shows; `labels` are what the user's loss was given, if there is one.
+
+        Targets that are all the same beside labels that are not, or without any, are those of the loss itself, such as
+        the ones that a generator is to reach.
+        """
+        if not self.calls:
+            return None
+        made = labels is not None and not any(_all_alike(label) for label in labels)
+        return replace(read_loss(self.calls[-1]), own_targets=made)
 
 
 def _broadcasts(func: Any, args: Any) -> bool:
@@ -146,30 +181,24 @@ def _broadcasts(func: Any, args: Any) -> bool:
 
 
 @torch.no_grad()
-def read_loss(
-    name: str, output: Tensor, target: Tensor, value: Tensor, smoothing: float = 0.0, reduction: str = "mean"
-) -> LossFacts:
+def read_loss(call: _LossCall) -> LossFacts:
     """Look at one call of a loss."""
-    last, cosines, limits, output, target = (
-        last_operator(output),
-        are_cosines(output),
-        clamp_limits(output),
-        output.detach().double(),
-        target.detach(),
-    )
+    name, output, target = call.name, call.output.detach().double(), call.target.detach()
     numbers = target.double()
     over_classes = output.ndim > 1 and output.shape[1] > 1
     sums = output.sum(1) if over_classes else output.new_zeros(1)
     logs = output.logsumexp(1) if over_classes else output.new_ones(1)
     whole = not numbers.is_complex() and bool((numbers == numbers.round()).all()) and bool((numbers >= 0).all())
-    values, counts = numbers.flatten().unique(return_counts=True)
     indices = name in CLASSES and not target.is_floating_point()
+    counting = target != call.ignored if indices else torch.ones_like(target, dtype=torch.bool)
+    counting = counting if bool(counting.any()) else torch.ones_like(counting)
+    values, counts = numbers[counting].unique(return_counts=True)
     fits = indices and over_classes and target.ndim == output.ndim - 1
     return LossFacts(
         name=name,
-        value=float(value.detach().double().mean()),
-        blind=_blind(name, output, numbers, counts, indices),
-        last=last,
+        value=float(call.result.detach().double().mean()),
+        blind=_blind(call, output, numbers, counts, indices),
+        last=last_operator(call.output),
         output_shape=tuple(output.shape),
         target_shape=tuple(target.shape),
         output_least=float(output.min()),
@@ -180,21 +209,28 @@ def read_loss(
         target_size=float(numbers.square().mean().sqrt()),
         output_mean=float(output.mean()),
         target_mean=float(numbers.mean()),
-        cosines=cosines,
-        limits=limits,
+        cosines=are_cosines(call.output),
+        limits=clamp_limits(call.output),
         probabilities=bool(output.min() >= 0) and bool((sums - 1).abs().max() < 1e-3),
         log_probabilities=over_classes and bool(logs.abs().max() < 1e-3),
-        smoothing=smoothing,
-        sum_of=len(output) if reduction == "sum" else 0,
+        smoothing=call.smoothing,
+        sum_of=len(output) if call.reduction == "sum" else 0,
         labels_per_sample=float(numbers.sum(1).mean()) if over_classes and numbers.shape == output.shape else None,
         whole_targets=len(values) if whole and len(values) <= FEW_CLASSES else 0,
         largest_class=float(counts.max() / counts.sum()) if indices or name in BINARY else None,
-        accuracy=float((output.argmax(1) == target).double().mean()) if fits else None,
+        accuracy=float((output.argmax(1) == target)[counting].double().mean()) if fits else None,
     )
 
 
-def _blind(name: str, output: Tensor, target: Tensor, counts: Tensor, indices: bool) -> float | None:
+def _blind(call: _LossCall, output: Tensor, target: Tensor, counts: Tensor, indices: bool) -> float | None:
     """Return the loss of the best constant output."""
+    mean = _blind_mean(call.name, output, target, counts, indices)
+    terms = int(counts.sum()) if call.name in CLASSES else output.numel()
+    return mean if mean is None or call.reduction != "sum" else mean * terms
+
+
+def _blind_mean(name: str, output: Tensor, target: Tensor, counts: Tensor, indices: bool) -> float | None:
+    """Return the mean loss of the best constant output."""
     if name in CLASSES:
         shares = counts / counts.sum()
         return float(-(shares * shares.log()).sum()) if indices else None
@@ -206,6 +242,11 @@ def _blind(name: str, output: Tensor, target: Tensor, counts: Tensor, indices: b
     if name == "mse":
         return float(target.var(0, correction=0).mean())
     return float((target - target.median(0).values).abs().mean()) if name == "l1" else None
+
+
+def _all_alike(label: Any) -> bool:
+    """Whether labels are all the same; those that are no tensor may be."""
+    return not isinstance(label, Tensor) or bool((label == label.flatten()[:1]).all())
 
 
 def looks_fresh(module: torch.nn.Module) -> bool:

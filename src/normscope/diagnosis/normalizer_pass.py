@@ -22,7 +22,7 @@ from ..rules.registry import sets_of
 from .audit_steps import NOT_REACHED, AuditRequest, Skipped
 from .examined import ExaminedRow, NormalizerOverData
 from .findings.epsilon import MUCH
-from .findings.statistics_sets import FEW_SAMPLES, MEASURED_SPREAD, NOISY_VARIANCE
+from .findings.statistics_sets import is_noisy, is_tiny
 from .normalizer_effects import CLEAR_CHANGE, NormalizerEffect, NormalizerEffects
 from .rows import STEP
 
@@ -210,20 +210,10 @@ def _kind(seen: NormalizerOverData | None, growth: float | None, reaction: float
     """Return what a normalizer does; eps and few values decide as they do in findings."""
     if seen is not None and (seen.share_eps >= MUCH or seen.log10_median < log10(seen.eps)):
         return "eps"
-    if seen is not None and _has_few_values(seen):
+    if seen is not None and (is_tiny(seen) or is_noisy(seen)):
         return "few-values"
     if reaction is not None and reaction < IDLE_REACTION:
         return "idle"
     if growth is None or abs(growth) < CLEAR_CHANGE:
         return "keeps"
     return "shrinks" if growth < 0 else "grows"
-
-
-def _has_few_values(seen: NormalizerOverData) -> bool:
-    """Whether statistics that a normalizer takes come from too few values, as `tiny-sets` and `small-batch` have it."""
-    if seen.uses_running or seen.entries <= 2:
-        return not seen.uses_running and not (seen.kind == "rms" and seen.entries == 2)
-    if seen.kind != "batch":
-        return False
-    noisy = math.sqrt(2.0 / (seen.entries - 1)) > NOISY_VARIANCE or (seen.batch_spread or 0.0) > MEASURED_SPREAD
-    return noisy or seen.samples <= FEW_SAMPLES

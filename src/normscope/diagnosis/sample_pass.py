@@ -7,7 +7,6 @@ other samples move; one argument with its samples moved by a place shows whether
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -19,7 +18,7 @@ from ..core.budget import count
 from ..core.codec import JsonForm, Part
 from ..core.threads import uncompiled
 from ..core.untouched import random_state, seed_random, untouched
-from ..graph.call import Call, arguments
+from ..graph.call import Call, arguments, labels_of
 from ..listening.calls import float_tensors
 from ..listening.listener import ForwardListener
 
@@ -79,13 +78,14 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
     with uncompiled(), torch.no_grad():
         with untouched(model, "eval"):
             plain, again = run(few), run(few)
-            pure = not any(map(_moved, _ends(plain), _ends(again)))  # no state, no random numbers of its own
+            pure = not any(map(have_moved, _ends(plain), _ends(again)))  # no state, no random numbers of its own
             if pure:
                 mixed = _first_mixed(
                     plain, run(few.changed(lambda leaf: torch.cat([leaf[1:2], leaf[1:]]))), few.count, samples
                 )
                 idle = _idle_arguments(run, few, plain)
                 random = bool(_ends(plain)) and run.draws and _is_random(_ends(plain)[0], _ends(run(few.rolled()))[0])
+                random = random and run.computes(few)
         if idle and training:  # some arguments are read in training alone
             with untouched(model, "train"):
                 in_training = _idle_arguments(run, few, run(few))
@@ -112,7 +112,7 @@ def _labels_count_samples(model: nn.Module, call: Call, batch: Any) -> bool:
 
     In recurrent models it may be that of time steps.
     """
-    labels = batch[1] if isinstance(batch, Sequence) and len(call.args) < len(batch) else None
+    labels = next(iter(labels_of(batch, call)), None)
     time_first = any(
         vars(module).get("batch_first", True) is False or isinstance(module, nn.RNNCellBase)
         for module in model.modules()
@@ -144,6 +144,14 @@ class _Runs:
         self.draws |= not torch.equal(before, random_state(self.model))
         return listener.outputs
 
+    def computes(self, call: Call) -> bool:
+        """Whether weights take part in the first output: noise that is handed out beside it is no output."""
+        copy = call.changed(torch.clone)
+        self.forwards += 1
+        with torch.enable_grad():
+            made = float_tensors(self.model(*copy.args, **copy.kwargs))
+        return bool(made) and (made[0].requires_grad or not any(p.requires_grad for p in self.model.parameters()))
+
 
 class _OutputListener(ForwardListener):
     """Keeps what every module of the model returns."""
@@ -163,7 +171,7 @@ def _ends(outputs: Outputs) -> list[Tensor]:
     return [tensor for path, tensor in outputs if not path]
 
 
-def _moved(before: Tensor, after: Tensor) -> bool:
+def have_moved(before: Tensor, after: Tensor) -> bool:
     """Whether values differ by more than rounding."""
     if before.shape != after.shape or not before.numel():
         return False
@@ -180,14 +188,14 @@ def _first_mixed(plain: Outputs, changed: Outputs, samples: int, whole: int) -> 
     moved = [
         path
         for (path, before), (_, after) in zip(plain, changed)
-        if before.shape[:1] == (samples,) and _moved(before[1:], after[1:])
+        if before.shape[:1] == (samples,) and have_moved(before[1:], after[1:])
     ]
     return moved[0] if "" in moved else None
 
 
 def _is_random(plain: Tensor, rolled: Tensor) -> bool:
     """Whether an output differs from sample to sample, and stays as it is when all samples move by a place."""
-    return plain.ndim > 0 and not _moved(plain, rolled) and _moved(plain, plain.roll(1, 0))
+    return plain.ndim > 0 and not have_moved(plain, rolled) and have_moved(plain, plain.roll(1, 0))
 
 
 def _idle_arguments(run: _Runs, call: Call, plain: Outputs) -> dict[str, str]:
@@ -208,7 +216,7 @@ def _idle_arguments(run: _Runs, call: Call, plain: Outputs) -> dict[str, str]:
         changed = run(call.changed(partial(_rolled_if, leaf)))
         distances = _distances(plain, changed)
         if any(whole) and all(own <= NO_INFLUENCE * most for own, most in zip(distances, whole, strict=True)):
-            readers = (path for (path, before), (_, after) in zip(plain, changed) if path and _moved(before, after))
+            readers = (path for (path, before), (_, after) in zip(plain, changed) if path and have_moved(before, after))
             idle[name] = next(readers, "")
     return idle
 

@@ -46,10 +46,11 @@ class SignalRow(Part):
         sample_deviation: how much the values of one sample differ from those of another: the deviation over the
             samples, as a root mean square over all entries; 0 if the layer hands on the same for every sample.
         silent: inputs and embeddings: of the places (columns, positions or pixels) whose values differ from sample to
-            sample, the share whose gradient is exactly zero for every sample.
+            sample, the share whose gradient is exactly zero for every sample, and that have no influence.
+        cut: where such places have one, and the model detaches values: the module that does, and their share.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(sparse=("sample_deviation", "silent"))
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=("sample_deviation", "silent", "cut"))
 
     path: str
     kind: str
@@ -67,6 +68,7 @@ class SignalRow(Part):
     dead: float | None = None
     sample_deviation: float | None = None
     silent: float | None = None
+    cut: tuple[str, float] | None = None
 
     @property
     def largest(self) -> float | None:
@@ -99,6 +101,10 @@ def _room(limit: float, largest: float | None) -> float | None:
     if largest is None:
         return None
     return math.log10(limit) - math.log10(largest) if largest > 0.0 else math.inf
+
+
+MOST_SILENT = 0.5
+"""A share of the places of an input that may go unread: strides and borders leave some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,11 @@ They are taken where the values are, and fetched once when both passes are done:
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -23,17 +23,19 @@ from ..core.errors import InputError, describe_error
 from ..core.log10 import log10
 from ..core.threads import ignore_warnings, uncompiled
 from ..core.untouched import DROPOUTS, on_copies, seed_random, untouched
-from ..graph.call import ALL_OUTPUTS, Call, arguments, select
+from ..graph.call import ALL_OUTPUTS, Call, arguments, labels_of, select
 from ..listening.calls import EMBEDDINGS, NORMALIZERS, RELUS, FunctionCall, Site, float_tensors
 from ..listening.listener import ForwardListener
 from .autograd_flow import Feed, find_feeds, reached_parameters
 from .descent_pass import StepFacts, try_steps
 from .examined import UnitsOverData
 from .loss_facts import LossFacts, LossListener
+from .sample_pass import have_moved
 from .signal import (
     BFLOAT16_NORMAL,
     FLOAT16_NORMAL,
     INPUT,
+    MOST_SILENT,
     NO_GRADIENT,
     RANDOM,
     DropoutCall,
@@ -59,6 +61,8 @@ HIDDEN_BELOW = 1e4
 """A score this far below the largest of its row is that of a hidden position."""
 POWER_STEPS = 4
 """Enough to tell a matrix of rank one: one step finds its direction."""
+FAR = 3.0
+"""How far values are moved towards those of another sample: past them, so that a maximum takes notice."""
 LOSS = "the loss"
 
 Loss = Callable[..., Tensor]
@@ -97,8 +101,7 @@ def watch_signal(
     call = arguments(model, batch)
     with ExitStack() as stack:
         stack.enter_context(untouched(model, mode))
-        if isinstance(loss, nn.Module):
-            stack.enter_context(untouched(loss))
+        stack.enter_context(untouched(_Holder(loss), traced=True))
         stack.enter_context(uncompiled())
         stack.enter_context(ignore_warnings("Converting a tensor with requires_grad=True"))  # a branch on a value
         stack.enter_context(ignore_warnings("Full backward hook is firing"))  # a hook of the user's
@@ -118,8 +121,9 @@ def watch_signal(
         steps = None
         if loss is not None and listener.of_parameters and listener.loss_value is not None:
             steps = _steps(listener, call, batch, output, loss, float(listener.loss_value), optimizer)
+        tried = listener.confirm_silent(call)
     rows = listener.rows({} if units is None else units)
-    forwards, backwards = 1 + failed, int(reason is None)
+    forwards, backwards = 1 + failed + tried, int(reason is None)
     count("passes", forwards * call.count)
     count("backwards", backwards * call.count)
     if steps is not None:
@@ -143,6 +147,14 @@ def watch_signal(
     )
 
 
+class _Holder(nn.Module):
+    """Holds a loss, so that what it keeps from call to call (a running centre, a list) is put back as a model's is."""
+
+    def __init__(self, loss: Loss | None) -> None:
+        super().__init__()
+        self.loss = loss
+
+
 def _steps(
     listener: _SignalListener,
     call: Call,
@@ -155,17 +167,12 @@ def _steps(
     """Try steps along the gradients that the backward has left."""
 
     def loss_of(made: Any, samples: slice) -> Tensor:
-        labels = [v[samples] if isinstance(v, Tensor) and v.ndim else v for v in _labels(batch, call)]
+        labels = [v[samples] if isinstance(v, Tensor) and v.ndim else v for v in labels_of(batch, call)]
         return _loss_of(loss, made, _outputs(made, output), labels)
 
     names = {id(parameter): name for name, parameter in listener.model.named_parameters()}
     gradients = {names[key]: gradient for key, gradient in listener.of_parameters.items()}
     return try_steps(listener.model, call, loss_of, gradients, value, optimizer)
-
-
-def _labels(batch: Any, call: Call) -> Sequence[Any]:
-    """Return the labels in a list, which is empty where the batch is no pair of inputs and labels."""
-    return batch[1:2] if isinstance(batch, Sequence) and len(call.args) < len(batch) else ()
 
 
 def _both_ways(
@@ -178,10 +185,11 @@ def _both_ways(
             made = listener.forward(call)
             outputs = _outputs(made, output)
             listener.outputs = len(outputs)
+            listener.returned = [tensor.detach() for tensor in float_tensors(made)]
             losses.in_loss = True
-            objective = outputs if loss is None else [_loss_of(loss, made, outputs, _labels(batch, call))]
+            objective = outputs if loss is None else [_loss_of(loss, made, outputs, labels_of(batch, call))]
             listener.loss_value = None if loss is None else objective[0].detach()
-        listener.loss = losses.facts()
+        listener.loss = losses.facts(None if loss is None else labels_of(batch, call))
         listener.read_graph(objective if loss is not None else float_tensors(made))
         return listener.backward(objective, outputs, random=loss is None)
 
@@ -235,6 +243,9 @@ class _SignalListener(ForwardListener):
         self.loss: LossFacts | None = None
         self.loss_value: Tensor | None = None
         self.outputs = 1
+        self._detached_at: str | None = None
+        self._cut: dict[int, tuple[str, float]] = {}
+        self.returned: list[Tensor] = []
         self.dropouts: list[DropoutCall] = []
         self._columns: list[Tensor | None] = []
         self._samples = samples
@@ -248,6 +259,7 @@ class _SignalListener(ForwardListener):
         self._end: list[Tensor] = []
         self._differing: dict[int, list[Tensor]] = {}  # places of inputs and embeddings that differ between samples
         self._silent: dict[int, Tensor] = {}
+        self._silent_places: dict[int, list[Tensor]] = {}
         self._held: dict[int, tuple[Tensor, int]] = {}  # by address; autograd holds nearly all of them anyway
 
     def forward(self, call: Call) -> Any:
@@ -313,7 +325,9 @@ class _SignalListener(ForwardListener):
         return result
 
     def before_call(self, call: FunctionCall) -> None:
-        """Note a function of dropout that is switched on, although modules of dropout are off."""
+        """Note a function of dropout that is switched on, although modules of dropout are off; note a detach."""
+        if call.name == "detach" and self._detached_at is None and getattr(call.args[0], "requires_grad", False):
+            self._detached_at = self.path
         if call.name in DROPOUTS:
             asked = {**dict(zip(("input", "p", "training"), call.args)), **call.kwargs}
             if asked.get("training", asked.get("train", True)) and asked.get("p", 0.5):
@@ -348,14 +362,38 @@ class _SignalListener(ForwardListener):
         if made.requires_grad:
             if site[1] in (INPUT, "embedding") and made.shape[:1] == (self._samples,):
                 self._differing[len(self._heard) - 1] = _by_place(made.detach() - made.detach()[:1])
-            made.register_hook(partial(self._returned, len(self._heard) - 1))
+            made.register_hook(functools.partial(self._returned, len(self._heard) - 1))
 
     def _returned(self, index: int, gradient: Tensor) -> None:
         self._gradients[index] = _norm(gradient)
         if index in self._differing:
-            pairs = zip(self._differing[index], _by_place(gradient.detach()), strict=True)
-            shares = [(differs & ~read).sum() / differs.sum().clamp(min=1) for differs, read in pairs]
+            differing = self._differing[index]
+            pairs = zip(differing, _by_place(gradient.detach()), strict=True)
+            places = self._silent_places[index] = [differs & ~read for differs, read in pairs]
+            shares = [p.sum() / differs.sum().clamp(min=1) for p, differs in zip(places, differing, strict=True)]
             self._silent[index] = torch.stack(shares).amax() if shares else gradient.new_zeros(())
+
+    def confirm_silent(self, call: Call) -> int:
+        """Run once more with other values where no gradient came back; return how many forwards that took.
+
+        Places that no gradient comes back to may have an influence all the same. In a model that detaches something
+        the gradient is cut; otherwise a maximum passes these places over, or the loss does not read what they move.
+        """
+        forwards = 0
+        shares = _fetched([share.double().reshape(1) for share in self._silent.values()])
+        for index, (share,) in zip(list(self._silent), shares, strict=True):
+            if share > MOST_SILENT:
+                changer = _PlaceChanger(self.model, self._heard[index][0], self._silent_places[index])
+                try:
+                    forwards += 1
+                    changed = float_tensors(changer.run(call))
+                except Exception:  # a model may refuse such values
+                    continue
+                if any(map(have_moved, self.returned, changed)):
+                    self._silent[index] = torch.zeros_like(self._silent[index])
+                    if self._detached_at is not None:
+                        self._cut[index] = self._detached_at, share
+        return forwards
 
     def columns(self) -> tuple[WidestColumn | None, ...]:
         """Fetch what is to be said of the columns of the inputs."""
@@ -410,9 +448,39 @@ class _SignalListener(ForwardListener):
             replace(
                 _row(site, shape, dtype, fetched[k], _relative(gradients.get(k), end), units.get(site)),
                 silent=silent.get(k),
+                cut=self._cut.get(k),
             )
             for k, (site, shape, dtype, _) in enumerate(self._heard)
         )
+
+
+class _PlaceChanger(ForwardListener):
+    """Runs a model with other values at some places of an input or an embedding."""
+
+    def __init__(self, model: nn.Module, site: Site, places: Sequence[Tensor]) -> None:
+        super().__init__(model, dropout=False)
+        self._site, self._places = site, places
+
+    def run(self, call: Call) -> Any:
+        """Return what the model returns with values moved past those of the next sample."""
+        at = {INPUT if len(call.variables) == 1 else f"{INPUT} {name}": id(leaf) for name, leaf in call.variables}
+        chosen = at.get(self._site[0]) if self._site[1] == INPUT else None
+        here = call.changed(lambda leaf: self._change(leaf) if id(leaf) == chosen else leaf.clone())
+        seed_random(self.model)
+        with torch.no_grad(), on_copies(self.model), self.listening():
+            return self.model(*here.args, **here.kwargs)
+
+    def after_call(self, call: FunctionCall, result: Any) -> Any:
+        """Change what the embedding returns."""
+        if _family(call, result) == "embedding" and self.site("embedding") == self._site:
+            return self._change(result)
+        return result
+
+    def _change(self, values: Tensor) -> Tensor:
+        """Move the values at these places."""
+        wide = [self._places[0][:, None], self._places[1]] if values.ndim == 3 else self._places
+        there = functools.reduce(torch.logical_or, (places.expand(values.shape[1:]) for places in wide))
+        return torch.where(there, values + FAR * (values.roll(1, 0) - values), values)
 
 
 def _family(call: FunctionCall, result: Any) -> str | None:
@@ -448,7 +516,7 @@ def _row(
 ) -> SignalRow:
     mean, variance, least, greatest, below_float16, below_bfloat16, saturated, between = figures
     finite = all(map(math.isfinite, (least, greatest)))
-    measured = {
+    measured: dict[str, Any] = {
         "mean": mean,
         "deviation": math.sqrt(variance) if variance >= 0.0 else variance,
         "least": least,

@@ -97,6 +97,11 @@ def _name(path: Sequence[Any]) -> str:
     return str(getattr(first, "key", getattr(first, "idx", first))) + keystr(tuple(path[2:]))
 
 
+def labels_of(batch: Any, call: Call) -> Sequence[Any]:
+    """Return the labels in a list, which is empty where the batch is no pair of inputs and labels."""
+    return batch[1:2] if isinstance(batch, Sequence) and len(call.args) < len(batch) else ()
+
+
 class Caller(nn.Module):
     """Wraps the user's model, and returns the one output that is measured."""
 

@@ -17,6 +17,9 @@ APPLIED = {"cross_entropy": "softmax", "bce_with_logits": "sigmoid"}
 """The activation that a loss applies itself."""
 NO_BETTER = 0.97
 """A share of the loss of the best constant: a model that has learned anything is below it."""
+MORE_OFTEN_RIGHT = 2.0
+"""A factor between a model's accuracy and the share of the largest class. Where a batch has hardly more samples than
+classes, the best constant fits their frequencies by chance, and a model that knows much has no smaller loss."""
 FAR_WORSE = 3.0
 """A share of that loss that no model has that is merely still in training."""
 STEEP = 5.0
@@ -294,7 +297,8 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
     told = f"The loss is {figure(facts.value)}; the best constant output has {figure(facts.blind)}"
     if facts.accuracy is not None:
         told += f" (accuracy {percent(facts.accuracy)}, the largest class has {percent(facts.largest_class or 0.0)})"
-    if not fresh and share >= NO_BETTER:
+    knows = facts.accuracy is not None and facts.accuracy >= MORE_OFTEN_RIGHT * (facts.largest_class or 1.0)
+    if not fresh and share >= (FAR_WORSE if knows else NO_BETTER):
         yield Finding(
             code="no-better-than-constant",
             severity=Severity.INFO if examined.mode == "train" and share < FAR_WORSE else Severity.WARNING,
@@ -337,6 +341,8 @@ def one_class(examined: Examined) -> Iterator[Finding]:
     if facts is None:
         return
     constant = facts.target_least == facts.target_greatest and math.prod(facts.target_shape) > 1
+    if constant and facts.own_targets:
+        return
     if constant:
         yield _mismatch(
             f"All targets of the batch are {figure(facts.target_least)}.",

@@ -173,9 +173,9 @@ def zero_weights(examined: Examined) -> Iterator[Finding]:
         behind = any(not other.is_zero for other in layers[number + 1 :])
         closed = (bool(before) and not any(before) and behind) or not is_fresh(examined.model)
         later = any(other.is_zero for other in layers[number + 1 :])
+        opening = any(other.is_zero and other.gradient for other in _factors(signal.parameters, after=row))
         closed = closed and not later and not (signal.layers and signal.layers[-1].varies)
-        opens = any(other.is_zero and other.gradient for other in layers)  # once it has, others get a gradient
-        stuck = row.trainable and row.gradient == 0.0 and is_fresh(examined.model) and not closed and not opens
+        stuck = row.trainable and row.gradient == 0.0 and is_fresh(examined.model) and not closed and not opening
         closed = closed or stuck
         where = row.module or row.name
         yield Finding(
@@ -200,6 +200,13 @@ def zero_weights(examined: Examined) -> Iterator[Finding]:
             else "Nothing to do for a fresh model. After training it means that the layer got no gradient.",
             numbers={},
         )
+
+
+def _factors(rows: Sequence[ParameterRow], *, after: ParameterRow) -> Iterator[ParameterRow]:
+    """Yield the parameters behind one that are multiplied with what comes before: all but biases."""
+    return (
+        row for row in rows[rows.index(after) + 1 :] if row.used and row.trainable and not row.name.endswith("bias")
+    )
 
 
 def rank_one(examined: Examined) -> Iterator[Finding]:

@@ -9,11 +9,8 @@ from ...core.finding import Finding, Severity
 from ...report.words import listed, pluralise
 from ..examined import Examined
 from ..sample_pass import SampleFacts
-from ..signal import Signal
-from .finding_words import percent
-
-MOST_SILENT = 0.5
-"""A share of the places of an input that may go unread: strides and borders leave some."""
+from ..signal import MOST_SILENT, Signal
+from .finding_words import figures, percent
 
 
 def constant_input(examined: Examined) -> Iterator[Finding]:
@@ -90,6 +87,20 @@ def _silent_places(signal: Signal) -> Iterator[Finding]:
     """Inputs and embeddings of which the output reads few places, though the others differ from sample to sample."""
     attention = next((row.path for row in signal.layers if row.kind == "attention"), None)
     for row in signal.rows:
+        if row.cut is not None and row.log10_gradient not in (None, -math.inf):
+            path, share = row.cut
+            place = f"`{path}`" if path else "the forward of the model"
+            yield Finding(
+                code="gradient-cut",
+                severity=Severity.WARNING,
+                where=path or row.path,
+                seen=f"No gradient comes back to {percent(share)} of the places of `{row.path}` that differ from "
+                f"sample to sample, though the output depends on them: {place} detaches values.",
+                why="What the network makes of these places is not learned.",
+                advice="Remove the detach (or .data, no_grad) if this is not meant: a state that is detached at each "
+                "step learns nothing over time; detach it between batches alone.",
+                numbers=figures(share=share),
+            )
         if row.silent is not None and row.silent > MOST_SILENT and row.log10_gradient not in (None, -math.inf):
             yield _ignored(
                 attention or row.path,

@@ -27,10 +27,28 @@ ERRORS = 4.0
 """Standard errors that a difference must exceed: beyond 4 chance is no explanation."""
 
 
+def is_tiny(seen: NormalizerOverData) -> bool:
+    """Whether a normalizer takes its statistics from one or two values, which leaves nothing or signs."""
+    return not seen.uses_running and seen.entries <= 2 and not (seen.kind == "rms" and seen.entries == 2)
+
+
+def is_noisy(seen: NormalizerOverData) -> bool:
+    """Whether a BatchNorm takes its statistics from too few values, or too few samples, for a variance."""
+    if seen.kind != "batch" or seen.uses_running or seen.entries < 3:
+        return False
+    spread = seen.batch_spread or 0.0
+    return _noise(seen) > NOISY_VARIANCE or spread > MEASURED_SPREAD or seen.samples <= FEW_SAMPLES
+
+
+def _noise(seen: NormalizerOverData) -> float:
+    """Return the relative standard deviation of a variance of as many normal values."""
+    return math.sqrt(2.0 / (seen.entries - 1))
+
+
 def tiny_sets(examined: Examined) -> Iterator[Finding]:
     """Normalizers over one or two values."""
     for place, seen in examined.normalizers():
-        if seen.uses_running or seen.entries > 2 or (seen.kind == "rms" and seen.entries == 2):
+        if not is_tiny(seen):
             continue
         where, one = place.path, seen.entries == 1
         constant = one and seen.kind != "rms"
@@ -60,19 +78,16 @@ def _larger_sets(seen: NormalizerOverData) -> str:
 def small_batch(examined: Examined) -> Iterator[Finding]:
     """BatchNorm in train mode with too few values, or too few samples, for a variance."""
     for place, seen in examined.normalizers():
-        if seen.kind != "batch" or seen.uses_running or seen.entries < 3:
+        if not is_noisy(seen):
             continue
-        noise = math.sqrt(2.0 / (seen.entries - 1))
-        spread, where = seen.batch_spread, place.path
+        noise, spread, where = _noise(seen), seen.batch_spread, place.path
         shown = f"{pluralise(seen.entries, 'value')} per channel from {pluralise(seen.samples, 'sample')}"
         if noise > NOISY_VARIANCE:
             words = f"estimates each variance from {shown}: the estimate is typically off by {percent(noise)}"
         elif spread is not None and spread > MEASURED_SPREAD:
             words = f"sees variances that move by {percent(spread)} from batch to batch ({shown})"
-        elif seen.samples <= FEW_SAMPLES:
-            words = f"has {shown}: the positions of one sample are alike, so the variance is that of the sample"
         else:
-            continue
+            words = f"has {shown}: the positions of one sample are alike, so the variance is that of the sample"
         yield Finding(
             code="small-batch",
             severity=Severity.WARNING,

@@ -6,19 +6,17 @@ import math
 from collections.abc import Iterator
 
 from ...core.finding import Finding, Severity
+from ...report.words import listed
 from ..descent_pass import SHORTEST, StepFacts
 from ..examined import Examined
 from ..loss_facts import LossFacts, is_fresh
 from .finding_words import figure, figures, percent
+from .loss import NO_BETTER, NOT_FITTED
 
 TOO_LONG = 2.0
 """A step that makes the loss this many times as large is too long."""
 TOO_MANY_STEPS = 1e6
 """Nobody makes as many steps to halve a loss."""
-NOT_FITTED = 1e-3
-"""A loss above this is no perfect fit, nor a difference of two large numbers."""
-LEARNED = 0.97
-"""A share of the loss of the best constant output: a model that has learned anything is below it."""
 STRONG_DECAY = 0.01
 """A share of the weights; a usual decay takes less than a thousandth of them at each step."""
 
@@ -30,7 +28,7 @@ def wrong_parameters(examined: Examined) -> Iterator[Finding]:
         return
     trained = sum(parameter.requires_grad for parameter in examined.model.parameters())
     every = len(steps.outside) == trained
-    named = ", ".join(f"`{name}`" for name in steps.outside[:3]) + (", ..." if len(steps.outside) > 3 else "")
+    named = listed([f"`{name}`" for name in steps.outside], most=3)
     yield Finding(
         code="not-in-optimizer",
         severity=Severity.ERROR if every else Severity.WARNING,
@@ -41,7 +39,8 @@ def wrong_parameters(examined: Examined) -> Iterator[Finding]:
         else f"{len(steps.outside)} of {trained} trainable parameters are not in the optimizer: {named}.",
         why="A parameter that no optimizer holds keeps its first values.",
         advice="Build the optimizer over model.parameters(), after the last layer was replaced or added and after the "
-        "model was copied or loaded. If they are to stay as they are, freeze them with requires_grad_(False).",
+        "model was copied or loaded. If they are to stay as they are, freeze them with requires_grad_(False); if "
+        "another optimizer trains them, there is nothing to do.",
         numbers=figures(outside=len(steps.outside), foreign=steps.foreign),
     )
 
@@ -152,7 +151,7 @@ def loss_rises(examined: Examined) -> Iterator[Finding]:
 def _is_untrained(examined: Examined) -> bool:
     """Whether a model looks fresh, and its loss does not say that it has learned something."""
     loss = None if examined.signal is None else examined.signal.loss
-    learned = loss is not None and loss.blind is not None and loss.value < LEARNED * loss.blind
+    learned = loss is not None and loss.blind is not None and loss.value < NO_BETTER * loss.blind
     return is_fresh(examined.model) and not learned
 
 
