@@ -23,7 +23,7 @@ def test_norms_are_searched_for_and_followed_without_a_wait_for_the_device():
 
     def measure():
         layers = weight_probe.LayerStack(geometry, weights, scales)
-        searched = weight_probe.search_norms(layers, draw)
+        searched = weight_probe.NormSearch(layers, draw).finish()
         return searched, weight_probe.follow_norms(layers, searched.vectors, draw)
 
     measure()  # what is loaded at first

@@ -211,7 +211,7 @@ def read(layers: LayerStack, estimates: NormEstimates) -> tuple[Any, Any]:
 def search(geometry: LayerGeometry, weight: Tensor, draw: torch.Generator) -> tuple[float, float]:
     """Return log10 of the norm of a layer, and its error."""
     layers = LayerStack(geometry, [weight], None)
-    norms, errors = read(layers, weight_probe.search_norms(layers, draw))
+    norms, errors = read(layers, weight_probe.NormSearch(layers, draw).finish())
     return float(norms[0, 0]), float(errors[0, 0])
 
 
@@ -255,13 +255,13 @@ def test_layers_of_one_shape_have_the_same_norms_together_as_each_alone(case: st
     weights = [torch.randn(shape, generator=draw) * 10.0 ** (5 * power) for power in (-1, 0, 2)]
     scales = torch.rand(3, geometry.channels, generator=draw) + 0.1 if scaled else None
     together = LayerStack(geometry, weights, scales)
-    first = weight_probe.search_norms(together, draw)
+    first = weight_probe.NormSearch(together, draw).finish()
     norms, errors = read(together, first)
     assert norms.shape == errors.shape == (3, 2 if scaled else 1)
     again, again_errors = read(together, weight_probe.follow_norms(together, first.vectors, draw))
     for index, weight in enumerate(weights):
         alone = LayerStack(geometry, [weight], None if scales is None else scales[index : index + 1])
-        single, _ = read(alone, weight_probe.search_norms(alone, draw))
+        single, _ = read(alone, weight_probe.NormSearch(alone, draw).finish())
         assert norms[index] == pytest.approx(single[0], abs=0.01)
         eye = torch.eye(math.prod(geometry.shape[1:])).reshape(-1, *geometry.shape[1:])
         images = geometry.image(eye, weight).double()
@@ -274,7 +274,7 @@ def test_layers_of_one_shape_have_the_same_norms_together_as_each_alone(case: st
 
 
 def make_tracker_measure(norms: NormTracker, layers: dict[Any, Any], **options: Any) -> list[NormReading]:
-    settings = {"tier": Tier.ECONOMY, "budget": TimeBudget(None), **options}
+    settings = {"step": 0, "tier": Tier.ECONOMY, "budget": TimeBudget(None), **options}
     return [reading for reading, _ in norms.measure(layers, lambda _: None, **settings)]
 
 
@@ -340,7 +340,7 @@ def test_what_is_followed_is_the_norm_while_the_weight_turns(case: str, seed: in
         other[4:] = torch.randn(2, 2, 3, 3, generator=draw)
     scale = torch.rand(30, generator=draw) + 0.1 if case == "folded" else None
     scales = None if scale is None else scale[None]
-    known = weight_probe.search_norms(LayerStack(geometry, [weight], scales), draw).vectors
+    known = weight_probe.NormSearch(LayerStack(geometry, [weight], scales), draw).finish().vectors
     for step in range(1, 16):
         now = weight + 0.05 * step * other
         layers = LayerStack(geometry, [now], scales)

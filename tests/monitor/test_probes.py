@@ -39,7 +39,8 @@ def norm(model: nn.Module, seen: ForwardRecord) -> list[float]:
     with torch.no_grad():
         for _ in range(12):
             layers = {site: (weight.geometry, tensor)}
-            [(reading, numbers)] = known.measure(layers, lambda _: behind, tier=Tier.ECONOMY, budget=TimeBudget(None))
+            options = {"step": 0, "tier": Tier.ECONOMY, "budget": TimeBudget(None)}
+            [(reading, numbers)] = known.measure(layers, lambda _: behind, **options)
     norms, errors = reading.read(numbers.double().numpy())[site]
     assert max(errors) <= READABLE_DECADES
     return norms

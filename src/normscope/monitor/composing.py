@@ -20,6 +20,8 @@ from .watched_layers import UNCHAINED, Subject
 
 Key = Hashable
 Arrived = Mapping[Key, np.ndarray]
+MeasuredNorm = tuple[int, list[float], list[float]]
+"""The step that norms are of, log10 of them alone and folded, and their errors."""
 OPTIONAL = (*normalizer_probe.OPTIONAL, *updates.OPTIONAL)
 MIN_SQUARED_SIZE = 1e-15
 """A norm below this has squares that leave the range of float32."""
@@ -32,12 +34,15 @@ class LayerMemory:
     Attributes:
         norms: the vectors that the next measurement of each norm starts from.
         last: their norms when they were last measured.
+        begun: log10 of the size of a weight, and the level of the normalizer behind it, when a search for its norm
+            began that goes on.
         turns: whose update is measured next.
         careful: sizes that have left the range of float32 when they were squared, or are zero: measured in float64.
     """
 
     norms: NormTracker = field(default_factory=NormTracker)
     last: dict[Site, WeightNorms] = field(default_factory=dict)
+    begun: dict[Site, tuple[float | None, float | None]] = field(default_factory=dict)
     turns: Turns[Site] = field(default_factory=Turns)
     careful: set[tuple[str, str]] = field(default_factory=set)
 
@@ -54,12 +59,14 @@ class StepInTransit:
         lost: layers whose parameters have been replaced since the first forward.
         ran: weight layers that the forward was seen to run.
         readings: how the norms that were measured are read.
+        begun: layers that a search began for that goes on.
         lr: the learning rate of every parameter group.
         rates: that of every scale-invariant weight whose update is measured.
         powers: the power of the norm in the effective learning rate of each of them.
         names: the names of the parameters, in the order of their sizes, gradients and moves.
         normalizers: what every normalizer showed, without the tensors, which are on their way.
         batch_norms: sites whose running variances were read instead, and their momenta.
+        left_out: steps that were due in front of it and were not measured, for lack of time.
         seconds: since the run began.
         observed: what the loop observed since the last record.
         transfer: brings the figures.
@@ -72,12 +79,14 @@ class StepInTransit:
     lost: list[str] = field(default_factory=list)
     ran: set[Site] = field(default_factory=set)
     readings: list[NormReading] = field(default_factory=list)
+    begun: set[Site] = field(default_factory=set)
     lr: list[float | Tensor] = field(default_factory=list)
     rates: dict[Site, float | Tensor] = field(default_factory=dict)
     powers: dict[Site, int | None] = field(default_factory=dict)
     names: dict[str, list[str]] = field(default_factory=dict)
     normalizers: dict[Site, NormalizerSeen] = field(default_factory=dict)
     batch_norms: tuple[Sequence[Site], BatchNorms, list[float]] | None = None
+    left_out: int = 0
     seconds: float = 0.0
     observed: Mapping[str, Observed] = field(default_factory=dict)
     transfer: Transfer = field(default_factory=lambda: Transfer({}))
@@ -105,6 +114,7 @@ def compose(step: StepInTransit) -> Record:
         **({} if step.tier is Tier.ECONOMY else _block_columns(step, arrived)),
         **({"operator": {"excess": tuple(arrived["domain"][1:].tolist())}} if "domain" in arrived else {}),
     }
+    left_out: dict[str, float | None] = {"left_out": float(step.left_out)} if step.left_out else {}
     return Record(
         step=step.step,
         seconds=step.seconds,
@@ -116,7 +126,7 @@ def compose(step: StepInTransit) -> Record:
             for kind, columns in values.items()
         },
         histograms=_histograms(step, arrived),
-        total=_totals(step, norms, values["normalizer"], sizes) | _measured_totals(arrived),
+        total=_totals(step, norms, values["normalizer"], sizes) | _measured_totals(arrived) | left_out,
         metrics=summarise({name: figures.open() for name, figures in step.observed.items()}),
     )
 
@@ -136,10 +146,10 @@ def _weight_norms(
     places = step.subject.places
     rows = zip(places["normalizer"], normalizers, strict=True)
     levels = {site: float(row[0]) for site, row in rows if row is not None}  # means of log10 of their variances
-    measured: dict[Site, tuple[list[float], list[float]]] = {}
+    measured: dict[Site, MeasuredNorm] = {}
     for index, reading in enumerate(step.readings):
         read = reading.read(arrived[("norm", index)])
-        measured |= read
+        measured |= {site: (reading.step, *norms) for site, norms in read.items()}
         if not all(error <= READABLE_DECADES for _, errors in read.values() for error in errors):
             step.memory.norms.doubt(reading)
     norms = []
@@ -151,24 +161,25 @@ def _weight_norms(
 
 
 def _norm(
-    step: StepInTransit,
-    site: Site,
-    measured: tuple[list[float], list[float]] | None,
-    size: float | None,
-    levels: Mapping[Site, float],
+    step: StepInTransit, site: Site, measured: MeasuredNorm | None, size: float | None, levels: Mapping[Site, float]
 ) -> WeightNorms | None:
-    """Return the norms of a layer with a weight of a given size; those of the last time, carried on, if not in turn."""
+    """Return the norms of a layer with a weight of a given size: those of the last time, carried on to this step."""
     level = levels.get(step.subject.feeds.get(site, site))
-    last = step.memory.last.get(site)
-    before = None if last is None else last.carried(step.step, size, level)
-    if measured is None:
-        return before if site in step.ran else None
-    bare, *folded = (NormFigure(log10=n, error=e) for n, e in zip(*measured, strict=True))
-    fold = folded[0] if folded and level is not None else None
-    now = WeightNorms(bare=bare, folded=fold, step=step.step, size=size, level=level)
-    now = now if before is None else now.corrected(before)
-    step.memory.last[site] = now
-    return now
+    memory = step.memory
+    if site in step.begun:
+        memory.begun[site] = (size, level)
+    last = memory.last.get(site)
+    if measured is not None:
+        at, norms, errors = measured
+        size_then, level_then = (size, level) if at == step.step else memory.begun.pop(site, (None, None))
+        bare, *folded = (NormFigure(log10=n, error=e) for n, e in zip(norms, errors, strict=True))
+        fold = folded[0] if folded and level_then is not None else None
+        now = WeightNorms(bare=bare, folded=fold, step=at, size=size_then, level=level_then)
+        last = now if last is None else now.corrected(last.carried(at, size_then, level_then))
+        memory.last[site] = last
+        if at == step.step:
+            return last
+    return None if last is None or site not in step.ran else last.carried(step.step, size, level)
 
 
 def _weight_columns(

@@ -9,7 +9,6 @@ it stand the hooks that torch has not.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Hashable, Mapping
 from types import FrameType
 from typing import Any
@@ -77,6 +76,8 @@ class TrainingHooks:
         self.sight = Sight(optimizer)
         self.step, self.busy = 0, False
         self._decided: tuple[int, Tier | None] = -1, None  # a step, and how much of it is measured
+        self._next_due = 0  # the next step that is due and not decided on
+        self._owed: Tier | None = None  # one that was due when there was no time for it
         self._domain, self._locator, self._memory = domain, Locator(), LayerMemory()
         self._figures: dict[str, Observed] = {}  # what the loop observed since the last record
         self._subject: Subject | None = None  # None before the first measured forward
@@ -99,14 +100,24 @@ class TrainingHooks:
 
     def _decide(self) -> Tier | None:
         """Return how much of the present step is measured: what is due, as far as there is time for it."""
-        if self._decided[0] != self.step:
-            tier = self.schedule.due(self.step)
-            waiting = self._memory.norms.next_task  # records that come first would leave no time for it
-            if tier is not None and not self.budget.affords(("step", tier), waiting):
-                leaner = self.schedule.due(self.step, below=tier)
-                tier = leaner if leaner is not None and self.budget.affords(("step", leaner), waiting) else None
-            self._decided = self.step, tier
+        if self.step < self._next_due:
+            return self._decided[1] if self._decided[0] == self.step else None
+        self._decided = self.step, self._choose_tier()
+        self._next_due = self.schedule.next_due(self.step + 1)
         return self._decided[1]
+
+    def _choose_tier(self) -> Tier | None:
+        """Return how much of a step that is due is measured; a richer tier may come later, once there is time for it."""
+        due = self.schedule.due(self.step)
+        if due is None:
+            return None
+        wanted = max((due, self._owed or due), key=lambda tier: tier.rank)
+        if wanted is not Tier.ECONOMY and not self.budget.affords(("step", wanted)):
+            self._owed, wanted = wanted, Tier.ECONOMY
+        else:
+            self._owed = None
+        self.budget.save_for(self._owed and ("step", self._owed))
+        return wanted if self.budget.takes_record(("step", wanted)) else None
 
     @property
     def history(self) -> History:
@@ -117,6 +128,10 @@ class TrainingHooks:
     def attached(self) -> bool:
         """Whether steps are counted."""
         return bool(self._step_hooks)
+
+    def count_from(self, step: int) -> None:
+        """Count steps from another one on."""
+        self.step = self._next_due = step
 
     def attach_to_model(self) -> None:
         """Hook on to the model."""
@@ -177,18 +192,17 @@ class TrainingHooks:
     def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self.busy:
             return
-        began, training = time.perf_counter_ns(), self.model.training
+        training = self.model.training
         stuck = self.sight.forward(training=training)
         if not training or self._listener.listens:
             return
         self._locator.batch = (args, kwargs)
         if stuck is not None:
             self.recorder.complain("stuck", stuck)
-        if self._pending is None and self._decide() is None:
-            self.budget.charge(time.perf_counter_ns() - began)
-            return
-        self._send_earlier()
-        tier, pending = self._decide(), self._pending
+        tier = self._decide()
+        if self._pending is not None:
+            self._send_earlier()
+        pending = self._pending
         heard = pending is not None and pending.forward is not None and not pending.abandoned
         if tier is None or heard:
             return
@@ -316,6 +330,7 @@ class TrainingHooks:
                 except Exception as error:
                     self.recorder.complain("update", f"this step's update is not measured: {describe_error(error)}")
         self.step += 1
+        self.budget.pass_step()
         if not self.role.idle:
             self._say(self.sight.stepped(self.step))
 
@@ -331,10 +346,8 @@ class TrainingHooks:
         if self._pending is not None and "loss" in figures:
             self._pending.observe(figures["loss"])
         if self.role.writes and self.attached:
-            began = time.perf_counter_ns()
             self._say(self.sight.observed(self.optimizer, self.step))
             numbers = {name: self._add_figure(name, value) for name, value in figures.items()}
-            self.budget.charge(time.perf_counter_ns() - began)
             if self._locator.is_asked(numbers.get("loss")):
                 self._locate()
 

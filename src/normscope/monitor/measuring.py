@@ -84,6 +84,7 @@ class Measurement:
         if self.clearing is not None:
             self.clearing.close()
         self._kept = StepInTransit(step=self.step, tier=self.tier, subject=self.subject, memory=memory)
+        self._kept.left_out = budget.left_out
         self._parameters, self._budget = parameters, budget
         self._contents, self._rows, self._copies = {}, {}, {}  # a step that raised is taken again
         weights = self.subject.of("weight")
@@ -155,9 +156,12 @@ class Measurement:
                 tensor = weight.made if weight.made is not None else parameters[weight.parameters[0]]
                 layers[site] = weight.geometry, tensor
         due = {site for site in layers if site in memory.last and memory.last[site].is_due(self.step)}
-        norms = memory.norms.measure(layers, normalizer, tier=self.tier, budget=self._budget, due=due)
+        norms = memory.norms.measure(
+            layers, normalizer, step=self.step, tier=self.tier, budget=self._budget, due=due
+        )
         self._kept.readings = [reading for reading, _ in norms]
         self._contents |= {("norm", index): numbers for index, (_, numbers) in enumerate(norms)}
+        self._kept.begun = {site for site, step in memory.norms.begun.items() if step == self.step}
         self._kept.ran = set(forward.weights)
         forward.weights = {}  # some weights were made for this forward alone
 

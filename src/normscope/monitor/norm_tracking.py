@@ -24,16 +24,21 @@ from .probes.weight_probe import (
     MAX_STACKED_BYTES,
     SEARCH_STEPS,
     LayerStack,
+    NormEstimates,
+    NormSearch,
     follow_norms,
     read_norms,
-    search_norms,
 )
-from .schedule import Tier, TimeBudget, Turns
+from .schedule import MAX_LEFT_OUT, Tier, TimeBudget, Turns
 
 Stack = tuple[Site, ...]
 AFRESH_TURNS = 4
 """Turns of layers after which their norms are searched for from the start, where there is time for it: another
 direction may be the largest now, and steps from those that were known are slow to meet it."""
+PART_STEPS = 4
+"""Steps of a search that are taken at once where time is limited."""
+MAX_PARTS = 2
+"""Parts of a record, each some steps of a search or a look at what is followed, once all norms were measured."""
 READABLE_DECADES = 0.02
 """A norm is shown only if it is off by no more than this, in decades."""
 DRIFT_CAUTION = 3.0
@@ -42,16 +47,29 @@ DRIFT_MEMORY = 0.4
 """What is kept of the drift that was known before: a layer that was calm for a turn may move again."""
 
 
+@dataclass(slots=True)
+class _Search:
+    """A search that goes on, over several records perhaps, and the step whose weights it is of."""
+
+    search: NormSearch
+    step: int
+
+
 class NormTracker:
-    """Keeps the warm vectors of all weight layers; those of one shape are measured together."""
+    """Keeps the warm vectors of all weight layers; those of one shape are measured together.
+
+    Where time is limited a search is taken in parts, one measured step after the other, on copies of the weights that
+    it began with: what it finds is of that step.
+    """
 
     def __init__(self) -> None:
         self._warm: dict[Stack, Tensor] = {}
         self._since: dict[Stack, int] = {}  # turns since the last search
         self._steps: dict[Stack, int] = {}  # of the next search
+        self._searches: dict[Stack, _Search] = {}  # one at most where time is limited
         self._turns: Turns[Stack] = Turns()
         self._generators: dict[torch.device, torch.Generator] = {}
-        self.next_task: Hashable = None
+        self._idle_records = 0
 
     def doubt(self, reading: NormReading) -> None:
         """Search for norms from the start the next time, with more steps than a search that was not enough."""
@@ -64,7 +82,8 @@ class NormTracker:
         layers: Mapping[Site, tuple[LayerGeometry, Tensor]],
         normalizer: Callable[[Site], NormalizerSeen | None],
         *,
-        tier: str,
+        step: int,
+        tier: Tier,
         budget: TimeBudget,
         due: AbstractSet[Site] = frozenset(),
     ) -> list[tuple[NormReading, Tensor]]:
@@ -73,6 +92,7 @@ class NormTracker:
         Args:
             layers: how each layer was called, and its weight.
             normalizer: says what the normalizer behind a layer normalized on this batch.
+            step: the present step.
             tier: the full one searches from the start every time.
             budget: layers it does not reach have to wait.
             due: layers whose last norm says little by now.
@@ -82,56 +102,86 @@ class NormTracker:
         """
         stacks = _stack_sites(layers)
         urgent = {stack for stack in stacks if not due.isdisjoint(stack)}
+        limited = budget.share is not None
+        self._searches = {stack: search for stack, search in self._searches.items() if stack in stacks}
         # without a limit all have their turn, in the same order in every process
-        order = stacks if budget.share is None else self._turns.order(stacks, urgent)
+        order = sorted(self._turns.order(stacks, urgent), key=lambda s: s not in self._searches) if limited else stacks
+        known = all(map(self._turns.has_served, stacks))
         measured: list[tuple[NormReading, Tensor]] = []
-        self.next_task = None
+        parts = 0
         for stack in order:
-            task = self._choose_task(stack, tier, budget, stack in urgent)
-            if not budget.affords(task):
-                self.next_task = task
-                break
-            self._turns.serve(stack)
-            with (
-                budget.watching(task),
-                contextlib.suppress(RuntimeError),
-            ):  # one odd layer is left out
-                geometry = layers[stack[0]][0]
-                weights = [_widen(gather_whole(layers[site][1])) for site in stack]
-                measured.append(self._measure(stack, geometry, weights, [normalizer(site) for site in stack], task))
+            finished = False
+            while not finished:
+                task = self._choose_task(stack, tier, budget, stack in urgent)
+                waited = parts == 0 and self._idle_records >= MAX_LEFT_OUT
+                if limited and not (waited or ((parts < MAX_PARTS or not known) and budget.affords(task))):
+                    self._idle_records = 0 if parts else self._idle_records + 1
+                    return measured
+                first_time, parts = budget.expect(task) == 0.0, parts + 1
+                finished = True
+                with budget.watching(task), contextlib.suppress(RuntimeError):  # one odd layer is left out
+                    estimates = self._take_part(stack, layers, normalizer, task, step, limited)
+                    finished = estimates is not None
+                    if estimates is not None:
+                        measured.append(estimates)
+                if finished:
+                    self._searches.pop(stack, None)
+                    self._turns.serve(stack)
+                if limited and first_time:  # nobody knows what the next one costs: never several at once
+                    self._idle_records = 0
+                    return measured
+        self._idle_records = 0
         return measured
 
-    def _choose_task(self, stack: Stack, tier: str, budget: TimeBudget, urgent: bool) -> tuple[str, Stack]:
+    def _choose_task(self, stack: Stack, tier: Tier, budget: TimeBudget, urgent: bool) -> tuple[str, Stack]:
         """Return whether layers are searched for or followed: those that move fast are soon lost by a few steps."""
         search, since = ("search", stack), self._since.get(stack)
-        if since is None or tier == Tier.FULL:
+        if since is None or tier is Tier.FULL or stack in self._searches:
             return search
         if (urgent or since >= AFRESH_TURNS) and budget.affords(search):
             return search
         return "follow", stack
 
-    def _measure(
+    def _take_part(
         self,
         stack: Stack,
-        geometry: LayerGeometry,
-        weights: list[Tensor],
-        behind: list[NormalizerSeen | None],
+        layers: Mapping[Site, tuple[LayerGeometry, Tensor]],
+        normalizer: Callable[[Site], NormalizerSeen | None],
         task: tuple[str, Stack],
+        step: int,
+        limited: bool,
+    ) -> tuple[NormReading, Tensor] | None:
+        """Take a part of a search, or follow norms; return them once they are there."""
+        current = self._searches.get(stack)
+        if current is None:
+            together = _stack_layers(layers, stack, [normalizer(site) for site in stack])
+            draw, warm = self._generator(together.like.device), self._warm.get(stack)
+            if task[0] == "follow" and warm is not None and warm.shape == together.followed_shape:
+                self._since[stack] += 1
+                return self._read(stack, together, follow_norms(together, warm.to(together.like), draw), step)
+            current = _Search(NormSearch(together, draw, self._steps.get(stack, SEARCH_STEPS)), step)
+        search = current.search
+        if limited:
+            search.advance(PART_STEPS)
+        if limited and search.steps_left:
+            if stack not in self._searches:
+                search.layers.keep_weights()
+                self._searches[stack] = current
+            return None
+        self._since[stack] = 1
+        return self._read(stack, search.layers, search.finish(), current.step)
+
+    def _read(
+        self, stack: Stack, layers: LayerStack, estimates: NormEstimates, step: int
     ) -> tuple[NormReading, Tensor]:
-        seen = [one for one in behind if one is not None]
-        scales = [_channel_scales(one, geometry.channels) for one in seen] if len(seen) == len(stack) else None
-        layers = LayerStack(geometry, weights, None if scales is None else torch.stack(scales))
-        draw = self._generator(weights[0].device)
-        warm = self._warm.get(stack)
-        if task[0] == "follow" and warm is not None and warm.shape == layers.followed_shape:
-            estimates = follow_norms(layers, warm.to(layers.like), draw)
-            self._since[stack] += 1
-        else:
-            estimates = search_norms(layers, draw, self._steps.get(stack, SEARCH_STEPS))
-            self._since[stack] = 1
         self._warm[stack] = estimates.vectors.to(torch.bfloat16)  # they only say where the next step starts
-        reading = NormReading(sites=stack, norms=layers.norms, steps=estimates.steps, size=layers.size)
+        reading = NormReading(sites=stack, norms=layers.norms, steps=estimates.steps, size=layers.size, step=step)
         return reading, estimates.numbers
+
+    @property
+    def begun(self) -> dict[Site, int]:
+        """The layers that are searched for, and the step at which that began."""
+        return {site: search.step for stack, search in self._searches.items() for site in stack}
 
     def _generator(self, device: torch.device) -> torch.Generator:
         """Return random numbers of our own: those of the user are left alone."""
@@ -163,6 +213,17 @@ def _stack_sites(layers: Mapping[Site, tuple[LayerGeometry, Tensor]]) -> list[St
     return [tuple(sites) for stacks in alike.values() for sites in stacks]
 
 
+def _stack_layers(
+    layers: Mapping[Site, tuple[LayerGeometry, Tensor]], stack: Stack, behind: list[NormalizerSeen | None]
+) -> LayerStack:
+    """Return layers of one shape, with the normalizers behind them if each has one."""
+    geometry = layers[stack[0]][0]
+    weights = [_widen(gather_whole(layers[site][1])) for site in stack]
+    seen = [one for one in behind if one is not None]
+    scales = [_channel_scales(one, geometry.channels) for one in seen] if len(seen) == len(stack) else None
+    return LayerStack(geometry, weights, None if scales is None else torch.stack(scales))
+
+
 def _widen(weight: Tensor) -> Tensor:
     return weight if weight.dtype in (torch.float32, torch.float64) else weight.float()
 
@@ -184,12 +245,14 @@ class NormReading:
         norms: 2 where they are folded with normalizers.
         steps: the steps of the search; 0 where they were followed.
         size: entries of their vectors.
+        step: the step whose weights were measured.
     """
 
     sites: tuple[Site, ...]
     norms: int
     steps: int
     size: int
+    step: int
 
     def read(self, numbers: np.ndarray) -> dict[Site, tuple[list[float], list[float]]]:
         """Return log10 of the norms of every layer, alone and folded, and their errors in decades."""

@@ -73,8 +73,9 @@ class Record:
         total: sums over the network: `log10_printed`, `log10_constants`, `log10_folded`, `log10_gradient`,
             `log10_weight`; `log10_backward`, of the size of the gradient in front of the first block (behind it, where
             it is the first to see the batch) over that behind the last; `input_spread`, how far the samples of the
-            batch differ; `left_over`, the largest entry of a gradient that was not cleared; and `share_outside`, of the
-            samples outside of the domain that is followed.
+            batch differ; `left_over`, the largest entry of a gradient that was not cleared; `share_outside`, of the
+            samples outside of the domain that is followed; and `left_out`, how many steps were due since the record
+            before and left out for lack of time, if any.
         metrics: what `observe` was given since the record before, by name: `loss_mean`, `loss_least`, `loss_largest`,
             `loss_largest_at` (its step), `loss_count` and `loss_broken` (not finite, and in none of the others; the
             first at `loss_broken_at`) of the losses of all steps; of other figures the mean.

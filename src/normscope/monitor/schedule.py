@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -20,9 +20,16 @@ from ..core.errors import InputError
 
 WINDOW_SECONDS = 60.0
 """The share of the time that watching may take is kept over every window of this length."""
-STEADY_SHARE = 0.5
+STEADY_SHARE = 0.8
 """What of that share is earned as time passes. The rest of a window's may be held, and is there at the start: what is
 spent in a window is at most what is held when it begins and what is earned in it."""
+RECORD_SHARE = 0.6
+"""What of that share records may take that are made while nothing is held: the rest is for what waits its turn."""
+MAX_LEFT_OUT = 8
+"""Of this many steps that are due one is measured, and of this many records one has the norms of some layers searched
+for or followed, whatever that costs."""
+IDLE_STEP_SECONDS = 8e-6
+"""What a step that is not measured is taken to cost: the hooks of torch, and a counter."""
 
 Place = TypeVar("Place", bound=Hashable)
 
@@ -84,12 +91,16 @@ class Schedule:
                 raise InputError(f"every is a number of steps, 1 or more, not {interval!r} (tier {name})")
         return cls({Tier(name): interval for name, interval in intervals.items()})
 
-    def due(self, step: int, below: Tier | None = None) -> Tier | None:
-        """Return the richest tier that is due at a step, or None; only of those that are below one, if it is given."""
-        for tier in RICHEST_FIRST if below is None else RICHEST_FIRST[RICHEST_FIRST.index(below) + 1 :]:
+    def due(self, step: int) -> Tier | None:
+        """Return the richest tier that is due at a step, or None."""
+        for tier in RICHEST_FIRST:
             if tier in self.every and step % self.every[tier] == 0:
                 return tier
         return None
+
+    def next_due(self, step: int) -> int:
+        """Return the first step that is due, from a step on."""
+        return min(-(-step // interval) * interval for interval in self.every.values())
 
     @property
     def richest(self) -> Tier:
@@ -111,6 +122,7 @@ class TimeBudget:
 
     Attributes:
         spent: seconds that the watcher took so far.
+        left_out: how many steps that were due have been left out in front of the last one that was measured.
 
     Example:
         >>> budget = TimeBudget(share=1e-9)
@@ -135,12 +147,15 @@ class TimeBudget:
         self._record = 0
         self._running: list[_Timer] = []
         self._unread: deque[_Timer] = deque()
+        self._free_events: list[Any] = []
+        self._saving_for: Hashable = None
         self.restart()
 
     def restart(self) -> None:
         """Begin anew, with what may be held."""
         self.spent, self._began = 0.0, self._clock()
-        self._held, self._earned_at = self._most_held, self._began
+        self._held, self._earned_at, self._recorded_at = self._most_held, self._began, self._began
+        self.left_out = self._due = 0  # _due: steps that were due since the last record
 
     @property
     def passed(self) -> float:
@@ -155,25 +170,49 @@ class TimeBudget:
 
     def skip(self, seconds: float) -> None:
         """Leave out time in which the loop stood still."""
-        self._began += round(seconds * 1e9)
-        self._earned_at += round(seconds * 1e9)
+        nanoseconds = round(seconds * 1e9)
+        self._began += nanoseconds
+        self._earned_at += nanoseconds
+        self._recorded_at += nanoseconds
 
     def expect(self, task: Hashable) -> float:
         """Return what a task is expected to cost, in seconds."""
         return self._costs.get(task, 0.0)
 
-    def affords(self, *tasks: Hashable) -> bool:
-        """Return whether there is time for some tasks now; one that was never done needs time that is held."""
+    def affords(self, task: Hashable) -> bool:
+        """Return whether there is time for a task now, and for what is saved for; one without a cost needs any time."""
         if self.share is None:
             return True
         self._read_events()
         now = self._clock()
-        expected = sum(map(self.expect, tasks))
+        expected = self.expect(task) + (0.0 if self._saving_for in (None, task) else self.expect(self._saving_for))
         earned = STEADY_SHARE * self.share * (now - self._earned_at) / 1e9
         # a task that costs more than may be held would wait for ever
         self._held = min(self._held + earned, max(self._most_held, expected, self._held))
         self._earned_at = now
         return self._held >= max(expected, 1e-9)
+
+    def save_for(self, task: Hashable) -> None:
+        """Let other tasks wait until there is time for one, too; None for no such task."""
+        self._saving_for = task
+
+    def takes_record(self, task: Hashable) -> bool:
+        """Return whether a step that is due is measured, which is a task.
+
+        It is if there is time for that, or if it costs no more than its share of the time since the last record: what
+        else was spent meanwhile does not count. Of a few steps that are due one is measured in any case.
+        """
+        self._due += 1
+        waited = (self._clock() - self._recorded_at) / 1e9
+        if (
+            self.share is not None
+            and self._due < MAX_LEFT_OUT
+            and not self.affords(task)
+            and self.expect(task) > RECORD_SHARE * self.share * waited
+        ):
+            return False
+        self.left_out, self._due, self._recorded_at = self._due - 1, 0, self._clock()
+        return True
 
     @property
     def _most_held(self) -> float:
@@ -184,20 +223,31 @@ class TimeBudget:
         """Count what happens inside as the watcher's, for a task; that of a task inside of another is its own alone."""
         timer = _Timer(task, self._running[-1] if self._running else None, task not in self._costs, self._record)
         self._running.append(timer)
-        timer.start(self._clock, self._device)
+        stream = None
+        if self._device is not None and not torch.cuda.is_current_stream_capturing():
+            stream = torch.cuda.current_stream(self._device)
+            timer.events = [self._record_event(stream)]
+        began = self._clock()
         try:
             yield
         finally:
             self._running.pop()
-            timer.stop(self._clock)
+            timer.seconds = (self._clock() - began) / 1e9
             self._count(timer, timer.seconds)
-            if timer.events:
+            if stream is not None:
+                timer.events.append(self._record_event(stream))
                 self._unread.append(timer)
 
-    def charge(self, nanoseconds: int) -> None:
-        """Add to the watcher's time what is no task."""
-        self.spent += nanoseconds / 1e9
-        self._held -= nanoseconds / 1e9
+    def _record_event(self, stream: Any) -> Any:
+        """Return an event that the stream will come by."""
+        event = self._free_events.pop() if self._free_events else torch.cuda.Event(enable_timing=True)
+        event.record(stream)
+        return event
+
+    def pass_step(self) -> None:
+        """Count a step of the run that is not measured."""
+        self.spent += IDLE_STEP_SECONDS
+        self._held -= IDLE_STEP_SECONDS
 
     def end_record(self) -> None:
         """Take note that all tasks of a record are done: what they cost is expected of the next."""
@@ -223,36 +273,28 @@ class TimeBudget:
             timer = self._unread.popleft()
             first, last = timer.events
             self._count(timer, first.elapsed_time(last) / 1e3 - timer.seconds)
+            self._free_events += timer.events
 
 
+@dataclass(slots=True)
 class _Timer:
     """One stretch of time in which the watcher works.
 
-    Args:
+    Attributes:
         task: what is done in it.
         outer: the stretch around it, if there is one.
         is_first: whether the task is done for the first time.
         record: the number of the record that it is done for.
+        seconds: what it took by the clock of the host.
+        events: on a device, at the beginning and the end.
     """
 
-    def __init__(self, task: Hashable, outer: _Timer | None, is_first: bool, record: int) -> None:
-        self.task, self.outer, self.is_first, self.record = task, outer, is_first, record
-        self.seconds = 0.0
-        self.events: list[Any] = []  # at the beginning and the end
-
-    def start(self, clock: Callable[[], int], device: torch.device | None) -> None:
-        """Begin; on a device also an event there, unless its kernels are being recorded into a graph."""
-        self._began = clock()
-        if device is not None and not torch.cuda.is_current_stream_capturing():
-            self._stream = torch.cuda.current_stream(device)
-            self.events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-            self.events[0].record(self._stream)
-
-    def stop(self, clock: Callable[[], int]) -> None:
-        """End."""
-        if self.events:
-            self.events[1].record(self._stream)
-        self.seconds = (clock() - self._began) / 1e9
+    task: Hashable
+    outer: _Timer | None
+    is_first: bool
+    record: int
+    seconds: float = 0.0
+    events: list[Any] = field(default_factory=list)
 
 
 class Turns(Generic[Place]):
@@ -270,6 +312,10 @@ class Turns(Generic[Place]):
             due: those that cannot wait as long as others.
         """
         return sorted(places, key=lambda place: (place not in due, self._served.get(place, 0)))
+
+    def has_served(self, place: Place) -> bool:
+        """Return whether a place has had a turn."""
+        return place in self._served
 
     def serve(self, place: Place) -> None:
         """Take note that a place has had its turn."""

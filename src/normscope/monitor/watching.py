@@ -151,7 +151,7 @@ class Watch(Shown):
 
     @step.setter
     def step(self, step: int) -> None:
-        self._hooks.step = step
+        self._hooks.count_from(step)
 
     @property
     def busy(self) -> bool:
@@ -197,7 +197,7 @@ class Watch(Shown):
                 hooks.detach()
                 raise
             step = hooks.history.next_step
-            hooks.step = agree_with_first(step) if role.sharded else step
+            hooks.count_from(agree_with_first(step) if role.sharded else step)
             hooks.sight = Sight(hooks.optimizer)
         hooks.attach_to_optimizer()
         return self

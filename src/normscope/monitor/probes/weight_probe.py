@@ -31,8 +31,8 @@ MAX_STACKED_BYTES = {"cpu": 1 << 18, "cuda": 1 << 26}
 """The weights of layers that are measured together may take this many bytes, by device: they are copied for that."""
 MATRIX_POWER = 32
 """The power of a small matrix that is taken, twice: eigenvalues within a thousandth of the largest count as largest."""
-GRAM_JITTER = 1e-6
-"""What is added to the diagonal of a Gram matrix of unit vectors, so that dependent ones do no harm."""
+MIN_REMAINDER = 1e-3
+"""What others leave of a unit vector counts as nothing new below this length."""
 MIN_DIVISOR = 1e-37
 """Lengths below this are raised to it before anything is divided by them."""
 
@@ -78,6 +78,11 @@ class LayerStack:
             self.weight = torch.cat(list(weights))
         else:
             self.weight = torch.stack(list(weights))
+
+    def keep_weights(self) -> None:
+        """Keep the weights as they are now, whatever becomes of the layers."""
+        if self.count == 1:  # others are copies
+            self.weight = self.weight.clone()
 
     @property
     def like(self) -> Tensor:
@@ -138,37 +143,53 @@ class NormEstimates:
     vectors: Tensor
 
 
-def search_norms(layers: LayerStack, generator: torch.Generator, steps: int = SEARCH_STEPS) -> NormEstimates:
-    """Search for norms from a random start, by a fixed number of Lanczos steps.
+class NormSearch:
+    """A search for norms from a random start, by a fixed number of Lanczos steps that can be taken in several parts.
 
     Args:
-        layers: the layers.
+        layers: the layers; a search that goes on while they are trained needs one of copies of their weights.
         generator: draws the start.
         steps: how many steps, if there is memory for them.
     """
-    groups, norms, size = layers.groups, layers.norms, layers.size
 
-    def rows(vectors: Tensor) -> Tensor:
-        images = layers.image(vectors.reshape(groups, norms, size))
-        if norms == 2:
+    def __init__(self, layers: LayerStack, generator: torch.Generator, steps: int = SEARCH_STEPS) -> None:
+        self.layers, self._generator = layers, generator
+        start = _draw_vectors((layers.groups * layers.norms, layers.size), layers.like, generator)
+        self._krylov = Krylov(start, invariant_rtol=8.0 * torch.finfo(start.dtype).eps)
+        affordable = SEARCH_MEMORY_BYTES // max(start.numel() * start.element_size(), 1)
+        self.steps_left = min(max(8, min(steps, affordable)), layers.size)
+
+    def advance(self, steps: int) -> None:
+        """Take some of the steps that are left."""
+        with torch.no_grad(), torch.autocast(self.layers.like.device.type, enabled=False):
+            for _ in range(min(steps, self.steps_left)):
+                self._krylov.extend(self._apply)
+                self.steps_left -= 1
+
+    def _apply(self, vectors: Tensor) -> Tensor:
+        """Return A^T A v for every norm, A with scales for the second."""
+        layers = self.layers
+        images = layers.image(vectors.reshape(layers.groups, layers.norms, layers.size))
+        if layers.norms == 2:
             images = torch.cat([images[:, :1], layers.scaled(images[:, 1:], power=2)], dim=1)
         return layers.back(images).reshape(vectors.shape)
 
-    with torch.no_grad(), torch.autocast(layers.like.device.type, enabled=False):
-        start = _draw_vectors((groups * norms, size), layers.like, generator)
-        krylov = Krylov(start, invariant_rtol=8.0 * torch.finfo(start.dtype).eps)
-        affordable = SEARCH_MEMORY_BYTES // max(start.numel() * start.element_size(), 1)
-        for _ in range(min(max(8, min(steps, affordable)), size)):
-            krylov.extend(rows)
+    @torch.no_grad()
+    def finish(self) -> NormEstimates:
+        """Take all steps that are left, and return what was found."""
+        self.advance(self.steps_left)
+        layers, krylov, draw = self.layers, self._krylov, self._generator
+        groups, norms, size = layers.groups, layers.norms, layers.size
         several = layers.followed_shape[1]
         kept = min(several // norms, 3, krylov.steps)  # one of those that come next may be the largest soon
-        ritz = _top_coordinates(krylov, kept).mT @ krylov.basis[:, : krylov.steps]
-        drawn = _draw_vectors((groups * norms, kept, size), layers.like, generator)
+        with torch.autocast(layers.like.device.type, enabled=False):
+            ritz = _top_coordinates(krylov, kept).mT @ krylov.basis[:, : krylov.steps]
+        drawn = _draw_vectors((groups * norms, kept, size), layers.like, draw)
         best = _replace_useless(_unit(ritz), drawn).reshape(groups, norms, kept, size)
-        fresh = _draw_vectors((groups, several - kept * norms, size), layers.like, generator)
+        fresh = _draw_vectors((groups, several - kept * norms, size), layers.like, draw)
         vectors = torch.cat([best.transpose(1, 2).reshape(groups, kept * norms, size), fresh], dim=1)
         numbers = torch.cat([layers.log10_sizes.reshape(-1), krylov.alpha.reshape(-1), krylov.beta.reshape(-1)])
-    return NormEstimates(numbers=numbers, steps=krylov.steps, vectors=vectors)
+        return NormEstimates(numbers=numbers, steps=krylov.steps, vectors=vectors)
 
 
 def follow_norms(layers: LayerStack, warm: Tensor, generator: torch.Generator) -> NormEstimates:
@@ -286,12 +307,17 @@ def eigenvectors_by_powers(matrices: Tensor, count: int) -> Tensor:
 
 
 def _orthonormalise(rows: Tensor) -> Tensor:
-    """Return rows that span the same, by a Cholesky factor; rows that add nothing come out short."""
+    """Return rows that span the same, by Gram and Schmidt; rows that add nothing come out short."""
+    # no factorisation of a library: the first one on a GPU takes a second, to load that library
     rows = _unit(rows)
-    gram = rows @ rows.mT
-    torch.diagonal(gram, dim1=1, dim2=2).add_(GRAM_JITTER)
-    factor = torch.linalg.cholesky_ex(gram)[0]
-    return torch.linalg.solve_triangular(factor, rows, upper=False)
+    basis = rows[:, :1]
+    for index in range(1, rows.shape[1]):
+        row = rows[:, index : index + 1]
+        for _ in range(2):
+            row = torch.baddbmm(row, row @ basis.mT, basis, alpha=-1.0)
+        length = torch.linalg.vector_norm(row, dim=-1, keepdim=True)
+        basis = torch.cat([basis, row / length.clamp(min=MIN_REMAINDER)], dim=1)
+    return basis
 
 
 def _unit(rows: Tensor) -> Tensor:
