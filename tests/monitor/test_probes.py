@@ -49,7 +49,7 @@ def norm(model: nn.Module, seen: ForwardRecord) -> list[float]:
 def quantities(seen: ForwardRecord) -> dict[str, float]:
     """Return the figures of the only normalizer: on the device and on the host they are the same."""
     [normalizer] = seen.normalizers.values()
-    there = normalizer_probe.measure(normalizer).tolist()
+    [there] = normalizer_probe.measure([normalizer]).tolist()
     names = [name for name in ("variance", "gamma", "running_variance") if getattr(normalizer, name) is not None]
     sent = dataclasses.replace(normalizer, **{name: getattr(normalizer, name).double().numpy() for name in names})
     here = normalizer_probe.measure_all([sent, sent])[1].tolist()

@@ -16,6 +16,7 @@ from weakref import ref
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -77,6 +78,7 @@ class TrainingHooks:
         self.step, self.busy = 0, False
         self._decided: tuple[int, Tier | None] = -1, None  # a step, and how much of it is measured
         self._next_due = 0  # the next step that is due and not decided on
+        self._charged = 0  # up to which step the time of steps that are not measured is counted
         self._owed: Tier | None = None  # one that was due when there was no time for it
         self._domain, self._locator, self._memory = domain, Locator(), LayerMemory()
         self._figures: dict[str, Observed] = {}  # what the loop observed since the last record
@@ -131,7 +133,7 @@ class TrainingHooks:
 
     def count_from(self, step: int) -> None:
         """Count steps from another one on."""
-        self.step = self._next_due = step
+        self.step = self._next_due = self._charged = step
 
     def attach_to_model(self) -> None:
         """Hook on to the model."""
@@ -144,12 +146,9 @@ class TrainingHooks:
 
     def attach_to_optimizer(self) -> None:
         """Hook on to the optimizer; a process that measures nothing only counts its steps."""
-        self._step_hooks = [self.optimizer.register_step_post_hook(WeakHook(self._after_step))]
+        self._step_hooks = [register_optimizer_step_post_hook(WeakHook(self._after_any_step))]
         if not self.role.idle:
-            self._step_hooks += [
-                self.optimizer.register_step_pre_hook(WeakHook(self._before_step)),
-                register_optimizer_step_post_hook(WeakHook(self._after_any_step)),
-            ]
+            self._step_hooks.append(self.optimizer.register_step_pre_hook(WeakHook(self._before_step)))
 
     def turn_to(self, outer: nn.Module, call: tuple[Any, Any] | None) -> None:
         """Listen to another model instead, unless one was measured; `call` has a forward of it that has begun."""
@@ -317,7 +316,13 @@ class TrainingHooks:
             self._add_figure("sharpness", value)
             self._add_figure("effective_sharpness", rate * value)
 
-    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _after_any_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if optimizer is self.optimizer:
+            self._after_step()
+        elif not self._stepping and not self.role.idle:  # not one that ours is made of
+            self._say(self.sight.stepped_by(optimizer, self.optimizer, self.step))
+
+    def _after_step(self) -> None:
         self._stepping = max(0, self._stepping - 1)
         if self._stepping:
             return
@@ -330,14 +335,8 @@ class TrainingHooks:
                 except Exception as error:
                     self.recorder.complain("update", f"this step's update is not measured: {describe_error(error)}")
         self.step += 1
-        self.budget.pass_step()
         if not self.role.idle:
             self._say(self.sight.stepped(self.step))
-
-    def _after_any_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if optimizer is self.optimizer or self._stepping:  # or one that ours is made of
-            return
-        self._say(self.sight.stepped_by(optimizer, self.optimizer, self.step))
 
     # ---- what the loop says, and what is said to it
 
@@ -387,6 +386,8 @@ class TrainingHooks:
         pending, self._pending = self._pending, None
         if pending is None and not wait:
             return
+        self.budget.pass_steps(self.step - self._charged)
+        self._charged = self.step
         with self.budget.watching(("step", None if pending is None else pending.tier)):
             if pending is not None and self.role.writes:
                 observed, self._figures = self._figures, {}
@@ -407,13 +408,13 @@ class WeakHook:
     """
 
     def __init__(self, method: Callable[..., Any] | None = None, module: nn.Module | None = None) -> None:
-        self._held = None if method is None else ref(method.__self__)  # type: ignore[attr-defined]
-        self._function = None if method is None else method.__func__  # type: ignore[attr-defined]
+        self._held: Callable[[], Any] = (lambda: None) if method is None else ref(method.__self__)  # type: ignore[attr-defined]
+        self._function: Any = None if method is None else method.__func__  # type: ignore[attr-defined]
         self._module = None if module is None else ref(module)
 
     def __call__(self, *args: Any) -> Any:
         """Call the method, if there is one left; nothing of it is compiled."""
-        if torch.compiler.is_compiling() or self._held is None or self._function is None:
+        if is_compiling():
             return None
         held = self._held()
         return None if held is None else self._function(held, *args)

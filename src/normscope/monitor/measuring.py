@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -156,9 +155,7 @@ class Measurement:
                 tensor = weight.made if weight.made is not None else parameters[weight.parameters[0]]
                 layers[site] = weight.geometry, tensor
         due = {site for site in layers if site in memory.last and memory.last[site].is_due(self.step)}
-        norms = memory.norms.measure(
-            layers, normalizer, step=self.step, tier=self.tier, budget=self._budget, due=due
-        )
+        norms = memory.norms.measure(layers, normalizer, step=self.step, tier=self.tier, budget=self._budget, due=due)
         self._kept.readings = [reading for reading, _ in norms]
         self._contents |= {("norm", index): numbers for index, (_, numbers) in enumerate(norms)}
         self._kept.begun = {site for site, step in memory.norms.begun.items() if step == self.step}
@@ -218,17 +215,16 @@ def _normalizer_contents(forward: ForwardRecord) -> dict[Key, Tensor]:
     if forward.batch_norms is not None:
         _, moved = forward.batch_norms
         contents |= {name: getattr(moved, name) for name in ("before", "after", "gamma", "calls")}
+    large: dict[Key, list[Site]] = {}
     for site, normalizer in forward.normalizers.items():
-        if _is_large(normalizer):  # all in the precision of the variances
-            gamma, running = (
-                None if t is None else t.to(normalizer.variance)
-                for t in (normalizer.gamma, normalizer.running_variance)
-            )
-            alike = replace(normalizer, gamma=gamma, running_variance=running)
-            contents[("normalizer", site)] = normalizer_probe.measure(alike)
+        if _is_large(normalizer):
+            large.setdefault(normalizer_probe.likeness(normalizer), []).append(site)
             continue
         values: dict[str, Any] = {name: getattr(normalizer, name) for name in NORMALIZER_TENSORS}
         contents |= {(name, site): value for name, value in values.items() if value is not None}
+    for sites in large.values():
+        rows = normalizer_probe.measure([forward.normalizers[site] for site in sites])
+        contents |= {("normalizer", site): row for site, row in zip(sites, rows.unbind(), strict=True)}
     return contents
 
 

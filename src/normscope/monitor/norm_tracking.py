@@ -35,10 +35,9 @@ Stack = tuple[Site, ...]
 AFRESH_TURNS = 4
 """Turns of layers after which their norms are searched for from the start, where there is time for it: another
 direction may be the largest now, and steps from those that were known are slow to meet it."""
-PART_STEPS = 4
-"""Steps of a search that are taken at once where time is limited."""
-MAX_PARTS = 2
-"""Parts of a record, each some steps of a search or a look at what is followed, once all norms were measured."""
+PART_STEPS = 6
+"""Steps of a search that are taken at once where time is limited. Once all norms were measured a record has one such
+part, or follows the layers of one shape: ages of some records are no harm, and most of the time is left to the run."""
 READABLE_DECADES = 0.02
 """A norm is shown only if it is off by no more than this, in decades."""
 DRIFT_CAUTION = 3.0
@@ -106,7 +105,7 @@ class NormTracker:
         self._searches = {stack: search for stack, search in self._searches.items() if stack in stacks}
         # without a limit all have their turn, in the same order in every process
         order = sorted(self._turns.order(stacks, urgent), key=lambda s: s not in self._searches) if limited else stacks
-        known = all(map(self._turns.has_served, stacks))
+        most = 1 if all(map(self._turns.has_served, stacks)) else math.inf  # parts of this record
         measured: list[tuple[NormReading, Tensor]] = []
         parts = 0
         for stack in order:
@@ -114,22 +113,19 @@ class NormTracker:
             while not finished:
                 task = self._choose_task(stack, tier, budget, stack in urgent)
                 waited = parts == 0 and self._idle_records >= MAX_LEFT_OUT
-                if limited and not (waited or ((parts < MAX_PARTS or not known) and budget.affords(task))):
+                if limited and not waited and (parts >= most or not budget.affords(task)):
                     self._idle_records = 0 if parts else self._idle_records + 1
                     return measured
-                first_time, parts = budget.expect(task) == 0.0, parts + 1
-                finished = True
+                parts, finished = parts + 1, True
+                if budget.expect(task) == 0.0:  # nobody knows what it costs: others of that kind have to wait
+                    most = parts
                 with budget.watching(task), contextlib.suppress(RuntimeError):  # one odd layer is left out
-                    estimates = self._take_part(stack, layers, normalizer, task, step, limited)
-                    finished = estimates is not None
-                    if estimates is not None:
-                        measured.append(estimates)
+                    norms = self._take_part(stack, layers, normalizer, task, step, limited)
+                    finished = norms is not None
+                    measured += [] if norms is None else [norms]
                 if finished:
                     self._searches.pop(stack, None)
                     self._turns.serve(stack)
-                if limited and first_time:  # nobody knows what the next one costs: never several at once
-                    self._idle_records = 0
-                    return measured
         self._idle_records = 0
         return measured
 

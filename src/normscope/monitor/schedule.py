@@ -29,7 +29,7 @@ MAX_LEFT_OUT = 8
 """Of this many steps that are due one is measured, and of this many records one has the norms of some layers searched
 for or followed, whatever that costs."""
 IDLE_STEP_SECONDS = 8e-6
-"""What a step that is not measured is taken to cost: the hooks of torch, and a counter."""
+"""What hooks are taken to cost at every step: those of torch, and a counter."""
 
 Place = TypeVar("Place", bound=Hashable)
 
@@ -244,10 +244,10 @@ class TimeBudget:
         event.record(stream)
         return event
 
-    def pass_step(self) -> None:
-        """Count a step of the run that is not measured."""
-        self.spent += IDLE_STEP_SECONDS
-        self._held -= IDLE_STEP_SECONDS
+    def pass_steps(self, steps: int) -> None:
+        """Count what hooks take at every step, measured or not."""
+        self.spent += steps * IDLE_STEP_SECONDS
+        self._held -= steps * IDLE_STEP_SECONDS
 
     def end_record(self) -> None:
         """Take note that all tasks of a record are done: what they cost is expected of the next."""

@@ -313,10 +313,9 @@ def _orthonormalise(rows: Tensor) -> Tensor:
     basis = rows[:, :1]
     for index in range(1, rows.shape[1]):
         row = rows[:, index : index + 1]
-        for _ in range(2):
-            row = torch.baddbmm(row, row @ basis.mT, basis, alpha=-1.0)
-        length = torch.linalg.vector_norm(row, dim=-1, keepdim=True)
-        basis = torch.cat([basis, row / length.clamp(min=MIN_REMAINDER)], dim=1)
+        row = torch.baddbmm(row, row @ basis.mT, basis, alpha=-1.0)
+        row = row / torch.linalg.vector_norm(row, dim=-1, keepdim=True).clamp(min=MIN_REMAINDER)
+        basis = torch.cat([basis, torch.baddbmm(row, row @ basis.mT, basis, alpha=-1.0)], dim=1)
     return basis
 
 
