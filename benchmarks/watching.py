@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import normscope as ns
 
@@ -302,6 +303,7 @@ def compare(
             )
         for name, loop in loops.items():
             if loop.watch is not None:
+                describe_record(name, loop)
                 records, due = len(loop.watch.records), -(-loop.count // loop.every)
                 ages = loop.watch.records[-1].of("weight", "norm_age")
                 print(
@@ -316,6 +318,61 @@ def compare(
         LOGS.clear()
 
 
+class Calls(TorchDispatchMode):
+    """Counts what torch is asked to compute; views are free."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count a call."""
+        self.count += not func.is_view
+        return func(*args, **(kwargs or {}))
+
+
+def describe_record(name: str, loop: Loop) -> None:
+    """Print what records cost: calls of torch, and milliseconds of the parts as the run itself expects them."""
+    counts: dict[bool, list[int]] = {False: [], True: []}
+    for _ in range(4 * loop.every):
+        due = loop.count % loop.every == 0
+        with Calls() as calls:
+            loop.run(1)
+        counts[due].append(calls.count)
+    usual = statistics.median(counts[False])
+    costs: dict[str, list[float]] = {}
+    for task, seconds in loop.watch._hooks.budget._costs.items():
+        costs.setdefault(task if isinstance(task, str) else task[0], []).append(seconds * 1e3)
+    listed = ", ".join(f"{kind} {statistics.median(all_ms):.2f} (of {len(all_ms)})" for kind, all_ms in costs.items())
+    print(f"  {name}: calls of torch at steps that are due {[c - usual for c in counts[True]]}; milliseconds {listed}")
+
+
+def measure_unmeasured() -> None:
+    """Print what a step costs that is not measured, of a network so small that this shows."""
+    x, times = torch.randn(4, 8), {"alone": [], "watched": [], "watched, with its loss": []}
+    for _ in range(40):
+        for name, measured in times.items():
+            model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+            optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+            with ExitStack() as stack:
+                watch = None
+                if name != "alone":
+                    watch = stack.enter_context(ns.watch(model, optimizer, every=10**9, panel=False))
+                for part in range(6):
+                    began = time.perf_counter()
+                    for _ in range(25):
+                        optimizer.zero_grad()
+                        loss = model(x).square().mean()
+                        loss.backward()
+                        if name.endswith("loss"):
+                            watch.observe(loss=loss)
+                        optimizer.step()
+                    measured += [(time.perf_counter() - began) / 25 * 1e6] if part else []
+    base, *others = ((name, statistics.quantiles(measured)[0]) for name, measured in times.items())
+    added = ", ".join(f"{name} {quartile - base[1]:+.1f}" for name, quartile in others)
+    print(f"\nA step that is not measured, in microseconds (lower quartiles): alone {base[1]:.1f}, {added}")
+
+
 def main() -> None:
     """Read the arguments and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -326,6 +383,7 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", module="wandb")
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    measure_unmeasured()
     if arguments.cuda:
         torch.set_float32_matmul_precision("high")
         only = arguments.only or ("economy",)

@@ -164,11 +164,11 @@ def test_norms_are_shown_between_turns_unless_they_may_be_off(
     """There is time for no layer, or for one in each record."""
     granted: dict[int, Any] = {}
 
-    def affords(self: TimeBudget, *tasks: Any) -> bool:
-        kind, place = ("alarms", None) if tasks[0] == "alarms" else tasks[0]
-        if kind == "step" or self._record < 6:
+    def affords(self: TimeBudget, task: Any) -> bool:
+        kind, place = ("alarms", None) if task == "alarms" else task
+        if kind == "step" or self.records < 6:
             return True
-        return one_each and kind in ("search", "follow") and granted.setdefault(self._record, place) == place
+        return one_each and kind in ("search", "follow") and granted.setdefault(self.records, place) == place
 
     monkeypatch.setattr(TimeBudget, "affords", affords)
     exact: list[list[float]] = []

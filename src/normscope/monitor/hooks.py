@@ -14,7 +14,6 @@ from types import FrameType
 from typing import Any
 from weakref import ref
 
-import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 from torch.optim import Optimizer
@@ -109,7 +108,7 @@ class TrainingHooks:
         return self._decided[1]
 
     def _choose_tier(self) -> Tier | None:
-        """Return how much of a step that is due is measured; a richer tier may come later, once there is time for it."""
+        """Return how much of a step that is due is measured; a richer tier comes once there is time for it."""
         due = self.schedule.due(self.step)
         if due is None:
             return None

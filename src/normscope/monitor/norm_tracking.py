@@ -123,6 +123,7 @@ class NormTracker:
                     norms = self._take_part(stack, layers, normalizer, task, step, limited)
                     finished = norms is not None
                     measured += [] if norms is None else [norms]
+                budget.end_task(task)
                 if finished:
                     self._searches.pop(stack, None)
                     self._turns.serve(stack)

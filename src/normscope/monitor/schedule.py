@@ -25,6 +25,8 @@ STEADY_SHARE = 0.8
 spent in a window is at most what is held when it begins and what is earned in it."""
 RECORD_SHARE = 0.6
 """What of that share records may take that are made while nothing is held: the rest is for what waits its turn."""
+EARLY_RECORDS = 2
+"""Records that are made in any case: the first takes longer than those that follow, and says little of them."""
 MAX_LEFT_OUT = 8
 """Of this many steps that are due one is measured, and of this many records one has the norms of some layers searched
 for or followed, whatever that costs."""
@@ -112,8 +114,7 @@ class TimeBudget:
     """Earns a share of a run's time, and counts what the watcher takes: on a GPU how long it holds up the stream.
 
     What is spent is charged at once by the clock of the host. Two events on the stream around it say later how long the
-    kernels of the run had to wait: that replaces it. A task is expected to cost what it did for the last record that it
-    was done for; the first time is longer than those that follow, and says little.
+    kernels of the run had to wait: that replaces it. A task is expected to cost what it did the last time.
 
     Args:
         share: the share of the time that may be spent; None for no limit.
@@ -122,6 +123,7 @@ class TimeBudget:
 
     Attributes:
         spent: seconds that the watcher took so far.
+        records: how many records were made.
         left_out: how many steps that were due have been left out in front of the last one that was measured.
 
     Example:
@@ -143,8 +145,9 @@ class TimeBudget:
         self.share, self._clock = share, clock
         self._device = device if device is not None and device.type == "cuda" else None
         self._costs: dict[Hashable, float] = {}
-        self._sums: dict[Hashable, float] = {}  # of the record that is being made
-        self._record = 0
+        self._sums: dict[Hashable, float] = {}  # of tasks that are not done
+        self._rounds: dict[Hashable, int] = {}  # how often each was done
+        self.records = 0
         self._running: list[_Timer] = []
         self._unread: deque[_Timer] = deque()
         self._free_events: list[Any] = []
@@ -206,6 +209,7 @@ class TimeBudget:
         waited = (self._clock() - self._recorded_at) / 1e9
         if (
             self.share is not None
+            and self.records >= EARLY_RECORDS
             and self._due < MAX_LEFT_OUT
             and not self.affords(task)
             and self.expect(task) > RECORD_SHARE * self.share * waited
@@ -221,7 +225,7 @@ class TimeBudget:
     @contextmanager
     def watching(self, task: Hashable) -> Iterator[None]:
         """Count what happens inside as the watcher's, for a task; that of a task inside of another is its own alone."""
-        timer = _Timer(task, self._running[-1] if self._running else None, task not in self._costs, self._record)
+        timer = _Timer(task, self._running[-1] if self._running else None, self._rounds.get(task, 0))
         self._running.append(timer)
         stream = None
         if self._device is not None and not torch.cuda.is_current_stream_capturing():
@@ -249,10 +253,17 @@ class TimeBudget:
         self.spent += steps * IDLE_STEP_SECONDS
         self._held -= steps * IDLE_STEP_SECONDS
 
+    def end_task(self, task: Hashable) -> None:
+        """Take note that a task is done: what it cost is expected of the next time."""
+        if task in self._sums:
+            self._costs[task] = max(self._sums.pop(task), 0.0)
+            self._rounds[task] = self._rounds.get(task, 0) + 1
+
     def end_record(self) -> None:
-        """Take note that all tasks of a record are done: what they cost is expected of the next."""
-        self._costs |= {task: cost if task in self._costs else 0.0 for task, cost in self._sums.items()}
-        self._sums, self._record = {}, self._record + 1
+        """Take note that all tasks of a record are done."""
+        for task in list(self._sums):
+            self.end_task(task)
+        self.records += 1
 
     def _count(self, timer: _Timer, seconds: float) -> None:
         """Count seconds for the task of a timer, and not for the one around it; they may be a correction."""
@@ -262,10 +273,10 @@ class TimeBudget:
         for one, signed in ((timer, seconds), (timer.outer, -seconds)):
             if one is None:
                 continue
-            if one.record == self._record:
+            if one.round == self._rounds.get(one.task, 0):
                 self._sums[one.task] = self._sums.get(one.task, 0.0) + signed
-            elif not one.is_first:
-                self._costs[one.task] = max(self._costs.get(one.task, 0.0) + signed, 0.0)
+            elif one.round == self._rounds[one.task] - 1:
+                self._costs[one.task] = max(self._costs[one.task] + signed, 0.0)
 
     def _read_events(self) -> None:
         """Correct what was charged by what the events say that have arrived; nothing is waited for."""
@@ -283,16 +294,14 @@ class _Timer:
     Attributes:
         task: what is done in it.
         outer: the stretch around it, if there is one.
-        is_first: whether the task is done for the first time.
-        record: the number of the record that it is done for.
+        round: how often the task was done before.
         seconds: what it took by the clock of the host.
         events: on a device, at the beginning and the end.
     """
 
     task: Hashable
     outer: _Timer | None
-    is_first: bool
-    record: int
+    round: int
     seconds: float = 0.0
     events: list[Any] = field(default_factory=list)
 
