@@ -99,4 +99,4 @@ def told(caught: list[warnings.WarningMessage]) -> list[str]:
 
 def only_at_first(monkeypatch: pytest.MonkeyPatch, records: int) -> None:
     """There is time for every measured step, but for norms and updates of layers only in the first records."""
-    monkeypatch.setattr(TimeBudget, "affords", lambda self, task: self.records < records or task[0] == "step")
+    monkeypatch.setattr(TimeBudget, "affords", lambda self, task, times=1: self.records < records or task[0] == "step")

@@ -100,11 +100,9 @@ def compose(step: StepInTransit) -> Record:
     """Return what was measured in a step, as numbers; waits for those that have not arrived."""
     arrived = step.transfer.open()
     sizes = {what: dict(zip(names, arrived[what].tolist(), strict=True)) for what, names in step.names.items()}
+    extreme = {what: (arrived[what] == math.inf) | (arrived[what] < MIN_SQUARED_SIZE) for what in step.names}
     step.memory.careful = {
-        (what, name)
-        for what, by_name in sizes.items()
-        for name, size in by_name.items()
-        if size == math.inf or size < MIN_SQUARED_SIZE
+        (what, step.names[what][index]) for what, flags in extreme.items() for index in np.flatnonzero(flags)
     }
     normalizers = _measure_normalizers(step, arrived)
     norms = _weight_norms(step, arrived, sizes, normalizers)

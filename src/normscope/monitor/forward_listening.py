@@ -136,7 +136,7 @@ class StepListener:
         self._blocks: tuple[str, ...] = ()
         self._cheap: ModuleListener | None = None
         self._shapes: list[tuple[int, ...]] = []
-        self._apart = False
+        self._apart = self._delicate = False
         self._stack: ExitStack | None = None
         self._hearing: ForwardRecord | None = None
 
@@ -148,7 +148,7 @@ class StepListener:
     @property
     def apart(self) -> bool:
         """Whether to listen inside of a forward would change it, or hear nothing: it is run once more, aside."""
-        return self._apart or is_delicate(self._outer)
+        return self._apart or self._delicate
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return the parameters that the model has now; each keeps the name that it had at the first forward."""
@@ -163,6 +163,7 @@ class StepListener:
             kwargs: the named arguments of the forward.
             first: whether it says what there is to watch.
         """
+        self._delicate = is_delicate(self._outer)
         shapes = [tuple(leaf.shape) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         cheap = self._cheap if tier is Tier.ECONOMY and shapes and shapes == self._shapes else None
         cheap = cheap if cheap is not None and cheap.ready() else None

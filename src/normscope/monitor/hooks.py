@@ -197,10 +197,9 @@ class TrainingHooks:
         self._locator.batch = (args, kwargs)
         if stuck is not None:
             self.recorder.complain("stuck", stuck)
-        tier = self._decide()
         if self._pending is not None:
             self._send_earlier()
-        pending = self._pending
+        tier, pending = self._decide(), self._pending
         heard = pending is not None and pending.forward is not None and not pending.abandoned
         if tier is None or heard:
             return

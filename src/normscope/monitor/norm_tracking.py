@@ -35,9 +35,13 @@ Stack = tuple[Site, ...]
 AFRESH_TURNS = 4
 """Turns of layers after which their norms are searched for from the start, where there is time for it: another
 direction may be the largest now, and steps from those that were known are slow to meet it."""
+EARLY_TURNS = 6
+"""Turns of every layer that are taken as soon as there is time for them, to see how fast norms move at the start."""
 PART_STEPS = 6
-"""Steps of a search that are taken at once where time is limited. Once all norms were measured a record has one such
-part, or follows the layers of one shape: ages of some records are no harm, and most of the time is left to the run."""
+"""Steps of a search that are taken at once where time is limited."""
+CAUTIOUS_TIMES = 20
+"""Behind a part of unknown cost another one is taken if there is time for this many of its kind: the first ones on a
+device load what they need, and never all at once."""
 READABLE_DECADES = 0.02
 """A norm is shown only if it is off by no more than this, in decades."""
 DRIFT_CAUTION = 3.0
@@ -58,7 +62,8 @@ class NormTracker:
     """Keeps the warm vectors of all weight layers; those of one shape are measured together.
 
     Where time is limited a search is taken in parts, one measured step after the other, on copies of the weights that
-    it began with: what it finds is of that step.
+    it began with: what it finds is of that step. Once it is known how fast norms move, layers of one shape have their
+    turn in a record: ages of some records are no harm, and most of the time is left to the run.
     """
 
     def __init__(self) -> None:
@@ -104,21 +109,19 @@ class NormTracker:
         limited = budget.share is not None
         self._searches = {stack: search for stack, search in self._searches.items() if stack in stacks}
         # without a limit all have their turn, in the same order in every process
-        order = sorted(self._turns.order(stacks, urgent), key=lambda s: s not in self._searches) if limited else stacks
-        most = 1 if all(map(self._turns.has_served, stacks)) else math.inf  # parts of this record
+        order = self._order(stacks, urgent) if limited else stacks
+        if limited and all(self._turns.of(stack) >= EARLY_TURNS for stack in stacks):
+            order = order[:1]
         measured: list[tuple[NormReading, Tensor]] = []
-        parts = 0
+        waited, self._idle_records = self._idle_records >= MAX_LEFT_OUT - 1, self._idle_records + 1
         for stack in order:
             finished = False
             while not finished:
                 task = self._choose_task(stack, tier, budget, stack in urgent)
-                waited = parts == 0 and self._idle_records >= MAX_LEFT_OUT
-                if limited and not waited and (parts >= most or not budget.affords(task)):
-                    self._idle_records = 0 if parts else self._idle_records + 1
+                if limited and not waited and not budget.affords(task):
                     return measured
-                parts, finished = parts + 1, True
-                if budget.expect(task) == 0.0:  # nobody knows what it costs: others of that kind have to wait
-                    most = parts
+                waited, self._idle_records = False, 0
+                is_new, finished = budget.expect(task) == 0.0, True
                 with budget.watching(task), contextlib.suppress(RuntimeError):  # one odd layer is left out
                     norms = self._take_part(stack, layers, normalizer, task, step, limited)
                     finished = norms is not None
@@ -127,15 +130,23 @@ class NormTracker:
                 if finished:
                     self._searches.pop(stack, None)
                     self._turns.serve(stack)
-        self._idle_records = 0
+                if is_new and not budget.affords(task, CAUTIOUS_TIMES):
+                    return measured
         return measured
+
+    def _order(self, stacks: list[Stack], urgent: AbstractSet[Stack]) -> list[Stack]:
+        """Return whose turn it is: a search that goes on, who was never measured, who cannot wait, who waited longest."""
+        turns = self._turns.order(stacks, urgent)
+        return sorted(turns, key=lambda stack: (stack not in self._searches, self._turns.of(stack) > 0))
 
     def _choose_task(self, stack: Stack, tier: Tier, budget: TimeBudget, urgent: bool) -> tuple[str, Stack]:
         """Return whether layers are searched for or followed: those that move fast are soon lost by a few steps."""
         search, since = ("search", stack), self._since.get(stack)
         if since is None or tier is Tier.FULL or stack in self._searches:
             return search
-        if (urgent or since >= AFRESH_TURNS) and budget.affords(search):
+        # norms that move fast are of little use if they are those of a while ago
+        parts = -(-self._steps.get(stack, SEARCH_STEPS) // PART_STEPS)
+        if (urgent and budget.affords(search, parts)) or (since >= AFRESH_TURNS and budget.affords(search)):
             return search
         return "follow", stack
 

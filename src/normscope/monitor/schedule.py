@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -182,13 +182,18 @@ class TimeBudget:
         """Return what a task is expected to cost, in seconds."""
         return self._costs.get(task, 0.0)
 
-    def affords(self, task: Hashable) -> bool:
-        """Return whether there is time for a task now, and for what is saved for; one without a cost needs any time."""
+    def affords(self, task: Hashable, times: int = 1) -> bool:
+        """Return whether there is time for a task now, or for doing it several times, and for what is saved for.
+
+        One whose cost is not known needs any time.
+        """
         if self.share is None:
             return True
         self._read_events()
         now = self._clock()
-        expected = self.expect(task) + (0.0 if self._saving_for in (None, task) else self.expect(self._saving_for))
+        expected = times * self.expect(task) + (
+            0.0 if self._saving_for in (None, task) else self.expect(self._saving_for)
+        )
         earned = STEADY_SHARE * self.share * (now - self._earned_at) / 1e9
         # a task that costs more than may be held would wait for ever
         self._held = min(self._held + earned, max(self._most_held, expected, self._held))
@@ -227,7 +232,7 @@ class TimeBudget:
         """Count what happens inside as the watcher's, for a task; that of a task inside of another is its own alone."""
         timer = _Timer(task, self._running[-1] if self._running else None, self._rounds.get(task, 0))
         self._running.append(timer)
-        stream = None
+        stream: Any = None
         if self._device is not None and not torch.cuda.is_current_stream_capturing():
             stream = torch.cuda.current_stream(self._device)
             timer.events = [self._record_event(stream)]
@@ -238,7 +243,7 @@ class TimeBudget:
             self._running.pop()
             timer.seconds = (self._clock() - began) / 1e9
             self._count(timer, timer.seconds)
-            if stream is not None:
+            if timer.events:
                 timer.events.append(self._record_event(stream))
                 self._unread.append(timer)
 
@@ -310,7 +315,8 @@ class Turns(Generic[Place]):
     """Goes round a list of places: those that are due first, then who has waited longest."""
 
     def __init__(self) -> None:
-        self._served: dict[Place, int] = {}
+        self._served: dict[Place, int] = {}  # when each place last had its turn
+        self._turns: Counter[Place] = Counter()
         self._count = 0
 
     def order(self, places: Iterable[Place], due: Collection[Place] = ()) -> list[Place]:
@@ -322,11 +328,12 @@ class Turns(Generic[Place]):
         """
         return sorted(places, key=lambda place: (place not in due, self._served.get(place, 0)))
 
-    def has_served(self, place: Place) -> bool:
-        """Return whether a place has had a turn."""
-        return place in self._served
+    def of(self, place: Place) -> int:
+        """Return how many turns a place has had."""
+        return self._turns[place]
 
     def serve(self, place: Place) -> None:
         """Take note that a place has had its turn."""
         self._count += 1
         self._served[place] = self._count
+        self._turns[place] += 1
