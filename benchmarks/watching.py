@@ -303,7 +303,6 @@ def compare(
             )
         for name, loop in loops.items():
             if loop.watch is not None:
-                describe_record(name, loop)
                 records, due = len(loop.watch.records), -(-loop.count // loop.every)
                 ages = loop.watch.records[-1].of("weight", "norm_age")
                 print(
@@ -311,6 +310,7 @@ def compare(
                     f" % in the turns and {says[name]:.2f} s before; {records} of {due} steps that were due are "
                     f"measured; norms are {max((a for a in ages if a is not None), default=0):.0f} steps old at most"
                 )
+                describe_record(name, loop)
         stack.close()
         for log, (run, _, name) in LOGS.items():
             size = (log / "log.jsonl").stat().st_size
@@ -333,6 +333,10 @@ class Calls(TorchDispatchMode):
 
 def describe_record(name: str, loop: Loop) -> None:
     """Print what records cost: calls of torch, and milliseconds of the parts as the run itself expects them."""
+    costs: dict[str, list[float]] = {}
+    for task, seconds in loop.watch._hooks.budget._costs.items():
+        costs.setdefault(task if isinstance(task, str) else task[0], []).append(seconds * 1e3)
+    listed = ", ".join(f"{kind} {statistics.median(all_ms):.2f} (of {len(all_ms)})" for kind, all_ms in costs.items())
     counts: dict[bool, list[int]] = {False: [], True: []}
     for _ in range(4 * loop.every):
         due = loop.count % loop.every == 0
@@ -340,10 +344,6 @@ def describe_record(name: str, loop: Loop) -> None:
             loop.run(1)
         counts[due].append(calls.count)
     usual = statistics.median(counts[False])
-    costs: dict[str, list[float]] = {}
-    for task, seconds in loop.watch._hooks.budget._costs.items():
-        costs.setdefault(task if isinstance(task, str) else task[0], []).append(seconds * 1e3)
-    listed = ", ".join(f"{kind} {statistics.median(all_ms):.2f} (of {len(all_ms)})" for kind, all_ms in costs.items())
     print(f"  {name}: calls of torch at steps that are due {[c - usual for c in counts[True]]}; milliseconds {listed}")
 
 

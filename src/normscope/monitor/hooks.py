@@ -74,7 +74,7 @@ class TrainingHooks:
         self.optimizer, self.schedule, self.role = optimizer, schedule, role
         self.recorder, self.budget, self.sharpness = recorder, budget, sharpness
         self.sight = Sight(optimizer)
-        self.step, self.busy = 0, False
+        self.step, self.busy, self._idle = 0, False, role.idle
         self._decided: tuple[int, Tier | None] = -1, None  # a step, and how much of it is measured
         self._next_due = 0  # the next step that is due and not decided on
         self._charged = 0  # up to which step the time of steps that are not measured is counted
@@ -199,6 +199,8 @@ class TrainingHooks:
             self.recorder.complain("stuck", stuck)
         if self._pending is not None:
             self._send_earlier()
+        elif self.step < self._next_due and self._decided[0] != self.step:  # most steps: not due
+            return
         tier, pending = self._decide(), self._pending
         heard = pending is not None and pending.forward is not None and not pending.abandoned
         if tier is None or heard:
@@ -317,7 +319,7 @@ class TrainingHooks:
     def _after_any_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if optimizer is self.optimizer:
             self._after_step()
-        elif not self._stepping and not self.role.idle:  # not one that ours is made of
+        elif not self._stepping and not self._idle:  # not one that ours is made of
             self._say(self.sight.stepped_by(optimizer, self.optimizer, self.step))
 
     def _after_step(self) -> None:
@@ -333,8 +335,9 @@ class TrainingHooks:
                 except Exception as error:
                     self.recorder.complain("update", f"this step's update is not measured: {describe_error(error)}")
         self.step += 1
-        if not self.role.idle:
-            self._say(self.sight.stepped(self.step))
+        blind = None if self._idle else self.sight.stepped(self.step)
+        if blind is not None:
+            self._say(blind)
 
     # ---- what the loop says, and what is said to it
 

@@ -116,12 +116,12 @@ class Measurement:
         """Keep the scale-invariant weights whose turn it is, as far as the budget reaches."""
         rows = self.subject.rows
         places = [site for site, (names, *_) in rows.items() if all(name in parameters for name in names)]
-        turns, limited = self._kept.memory.turns, self._budget.share is not None
-        for site in turns.order(places) if limited else places:
-            if not self._budget.affords(("update", site)):
-                return
-            turns.serve(site)
-            with self._budget.watching(("update", site)):
+        turns, count = self._kept.memory.turns, len(places)
+        while count and not self._budget.affords("update", count):
+            count //= 2
+        with self._budget.watching("update"):
+            for site in turns.order(places)[:count] if count < len(places) else places:
+                turns.serve(site)
                 self._rows[site] = self._rows_of(site, parameters).clone()
 
     def _rows_of(self, site: Site, parameters: Mapping[str, nn.Parameter]) -> Tensor:
@@ -171,10 +171,12 @@ class Measurement:
         if parameters is None:
             return
         groups = {id(p): group for group in self.optimizer.param_groups for p in group["params"]}
-        for site, before in self._rows.items():
-            with self._budget.watching(("update", site)):
+        with self._budget.watching("update"):
+            for site, before in self._rows.items():
                 moved = self._rows_of(site, parameters) - before
                 self._contents[("update", site)] = updates.split_update(before, moved)
+        self._budget.end_task("update", len(self._rows))
+        for site in self._rows:
             group = groups.get(id(parameters[self.subject.rows[site][0][0]]))
             self._kept.rates[site] = math.nan if group is None else _rate_of(group)
             self._kept.powers[site] = None if group is None else effective_power(self.optimizer, group)

@@ -135,7 +135,7 @@ class NormTracker:
         return measured
 
     def _order(self, stacks: list[Stack], urgent: AbstractSet[Stack]) -> list[Stack]:
-        """Return whose turn it is: a search that goes on, who was never measured, who cannot wait, who waited longest."""
+        """Return whose turn it is: searches that go on, who was never measured, cannot wait, or has waited longest."""
         turns = self._turns.order(stacks, urgent)
         return sorted(turns, key=lambda stack: (stack not in self._searches, self._turns.of(stack) > 0))
 

@@ -20,17 +20,17 @@ from ..core.errors import InputError
 
 WINDOW_SECONDS = 60.0
 """The share of the time that watching may take is kept over every window of this length."""
-STEADY_SHARE = 0.8
+STEADY_SHARE = 0.9
 """What of that share is earned as time passes. The rest of a window's may be held, and is there at the start: what is
 spent in a window is at most what is held when it begins and what is earned in it."""
-RECORD_SHARE = 0.6
+RECORD_SHARE = 0.75
 """What of that share records may take that are made while nothing is held: the rest is for what waits its turn."""
 EARLY_RECORDS = 2
 """Records that are made in any case: the first takes longer than those that follow, and says little of them."""
 MAX_LEFT_OUT = 8
 """Of this many steps that are due one is measured, and of this many records one has the norms of some layers searched
 for or followed, whatever that costs."""
-IDLE_STEP_SECONDS = 8e-6
+IDLE_STEP_SECONDS = 1e-5
 """What hooks are taken to cost at every step: those of torch, and a counter."""
 
 Place = TypeVar("Place", bound=Hashable)
@@ -147,6 +147,7 @@ class TimeBudget:
         self._costs: dict[Hashable, float] = {}
         self._sums: dict[Hashable, float] = {}  # of tasks that are not done
         self._rounds: dict[Hashable, int] = {}  # how often each was done
+        self._times: dict[Hashable, int] = {}  # and how many times in the last round
         self.records = 0
         self._running: list[_Timer] = []
         self._unread: deque[_Timer] = deque()
@@ -258,10 +259,11 @@ class TimeBudget:
         self.spent += steps * IDLE_STEP_SECONDS
         self._held -= steps * IDLE_STEP_SECONDS
 
-    def end_task(self, task: Hashable) -> None:
-        """Take note that a task is done: what it cost is expected of the next time."""
-        if task in self._sums:
-            self._costs[task] = max(self._sums.pop(task), 0.0)
+    def end_task(self, task: Hashable, times: int = 1) -> None:
+        """Take note that a task is done, several times perhaps: what it cost is expected of the next time."""
+        seconds = self._sums.pop(task, None)
+        if seconds is not None and times:
+            self._costs[task], self._times[task] = max(seconds / times, 0.0), times
             self._rounds[task] = self._rounds.get(task, 0) + 1
 
     def end_record(self) -> None:
@@ -281,7 +283,7 @@ class TimeBudget:
             if one.round == self._rounds.get(one.task, 0):
                 self._sums[one.task] = self._sums.get(one.task, 0.0) + signed
             elif one.round == self._rounds[one.task] - 1:
-                self._costs[one.task] = max(self._costs[one.task] + signed, 0.0)
+                self._costs[one.task] = max(self._costs[one.task] + signed / self._times[one.task], 0.0)
 
     def _read_events(self) -> None:
         """Correct what was charged by what the events say that have arrived; nothing is waited for."""
