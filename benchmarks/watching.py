@@ -334,8 +334,9 @@ class Calls(TorchDispatchMode):
 def describe_record(name: str, loop: Loop) -> None:
     """Print what records cost: calls of torch, and milliseconds of the parts as the run itself expects them."""
     costs: dict[str, list[float]] = {}
-    for task, seconds in loop.watch._hooks.budget._costs.items():
-        costs.setdefault(task if isinstance(task, str) else task[0], []).append(seconds * 1e3)
+    budget = loop.watch._hooks.budget
+    for task in budget._costs:
+        costs.setdefault(task if isinstance(task, str) else task[0], []).append(budget.expect(task) * 1e3)
     listed = ", ".join(f"{kind} {statistics.median(all_ms):.2f} (of {len(all_ms)})" for kind, all_ms in costs.items())
     counts: dict[bool, list[int]] = {False: [], True: []}
     for _ in range(4 * loop.every):

@@ -114,7 +114,8 @@ class TimeBudget:
     """Earns a share of a run's time, and counts what the watcher takes: on a GPU how long it holds up the stream.
 
     What is spent is charged at once by the clock of the host. Two events on the stream around it say later how long the
-    kernels of the run had to wait: that replaces it. A task is expected to cost what it did the last time.
+    kernels of the run had to wait: that replaces it. A task is expected to cost what it did at the cheaper of the last
+    two times: one that took long while the machine was busy says little.
 
     Args:
         share: the share of the time that may be spent; None for no limit.
@@ -144,7 +145,7 @@ class TimeBudget:
     ) -> None:
         self.share, self._clock = share, clock
         self._device = device if device is not None and device.type == "cuda" else None
-        self._costs: dict[Hashable, float] = {}
+        self._costs: dict[Hashable, deque[float]] = {}  # of the last two times
         self._sums: dict[Hashable, float] = {}  # of tasks that are not done
         self._rounds: dict[Hashable, int] = {}  # how often each was done
         self._times: dict[Hashable, int] = {}  # and how many times in the last round
@@ -180,8 +181,8 @@ class TimeBudget:
         self._recorded_at += nanoseconds
 
     def expect(self, task: Hashable) -> float:
-        """Return what a task is expected to cost, in seconds."""
-        return self._costs.get(task, 0.0)
+        """Return what a task is expected to cost, in seconds; 0 if nobody knows."""
+        return min(self._costs.get(task, (0.0,)))
 
     def affords(self, task: Hashable, times: int = 1) -> bool:
         """Return whether there is time for a task now, or for doing it several times, and for what is saved for.
@@ -263,7 +264,8 @@ class TimeBudget:
         """Take note that a task is done, several times perhaps: what it cost is expected of the next time."""
         seconds = self._sums.pop(task, None)
         if seconds is not None and times:
-            self._costs[task], self._times[task] = max(seconds / times, 0.0), times
+            self._costs.setdefault(task, deque(maxlen=2)).append(max(seconds / times, 0.0))
+            self._times[task] = times
             self._rounds[task] = self._rounds.get(task, 0) + 1
 
     def end_record(self) -> None:
@@ -280,10 +282,11 @@ class TimeBudget:
         for one, signed in ((timer, seconds), (timer.outer, -seconds)):
             if one is None:
                 continue
-            if one.round == self._rounds.get(one.task, 0):
+            ago = self._rounds.get(one.task, 0) - one.round
+            if ago == 0:
                 self._sums[one.task] = self._sums.get(one.task, 0.0) + signed
-            elif one.round == self._rounds[one.task] - 1:
-                self._costs[one.task] = max(self._costs[one.task] + signed / self._times[one.task], 0.0)
+            elif ago <= len(costs := self._costs[one.task]):
+                costs[-ago] = max(costs[-ago] + signed / self._times[one.task], 0.0)
 
     def _read_events(self) -> None:
         """Correct what was charged by what the events say that have arrived; nothing is waited for."""
