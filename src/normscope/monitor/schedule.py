@@ -20,10 +20,10 @@ from ..core.errors import InputError
 
 WINDOW_SECONDS = 60.0
 """The share of the time that watching may take is kept over every window of this length."""
-STEADY_SHARE = 0.9
+STEADY_SHARE = 0.75
 """What of that share is earned as time passes. The rest of a window's may be held, and is there at the start: what is
 spent in a window is at most what is held when it begins and what is earned in it."""
-RECORD_SHARE = 0.75
+RECORD_SHARE = 0.65
 """What of that share records may take that are made while nothing is held: the rest is for what waits its turn."""
 EARLY_RECORDS = 2
 """Records that are made in any case: the first takes longer than those that follow, and says little of them."""

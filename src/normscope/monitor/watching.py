@@ -47,9 +47,11 @@ def watch(
     taken before the optimizer's step and the update after it; other steps cost a counter. Nothing waits for the device:
     figures are read once they have arrived, at a later step.
 
-    Watching takes at most `overhead` of the time, over every minute. Operator norms and updates of layers for which
-    there is no time at a measured step have to wait (`norm_age` says for how long), and where there is no time for a
-    step itself, the next that is due is measured.
+    Watching takes `overhead` of the time, over every minute. Losses, gradients, sizes of weights and normalizers are
+    measured at every step that is due. Operator norms and updates of layers wait for their turn (`norm_age` says how
+    old a norm is), and a richer tier comes once there is time for it. Where that share is not enough for the records
+    themselves, of small networks with steps of a millisecond, up to seven of eight steps that are due are left out; the
+    records say how many (`left_out`).
 
     Args:
         model: as it is called in the loop: compiled, or wrapped for several processes, or plain.
@@ -57,7 +59,7 @@ def watch(
         every: measure each so many steps, at most; or an interval for each tier, `{"economy": 10, "full": 500}`.
         tier: what `every` is of, if it is one number: `"economy"`, `"standard"` or `"full"`.
         overhead: the share of the run's time that watching may take: of wall-clock time, on a GPU of what its kernels
-            are held up. Half of what a minute allows may be spent at once, at the start say. None for no limit:
+            are held up. A quarter of what a minute allows may be spent at once, at the start say. None for no limit:
             every step that is due is measured, and all of its layers. Models in shards have none, for their processes
             must agree.
         log: a folder for the log; an existing log is continued. Without it nothing is written.
