@@ -167,9 +167,9 @@ def _norm(
     if site in step.begun:
         memory.begun[site] = (size, level)
     last = memory.last.get(site)
-    if measured is not None:
-        at, norms, errors = measured
-        size_then, level_then = (size, level) if at == step.step else memory.begun.pop(site, (None, None))
+    then = (size, level) if measured is None or measured[0] == step.step else memory.begun.pop(site, None)
+    if measured is not None and then is not None:  # else the record of the step that it is of was lost
+        (at, norms, errors), (size_then, level_then) = measured, then
         bare, *folded = (NormFigure(log10=n, error=e) for n, e in zip(norms, errors, strict=True))
         fold = folded[0] if folded and level_then is not None else None
         now = WeightNorms(bare=bare, folded=fold, step=at, size=size_then, level=level_then)
