@@ -119,6 +119,8 @@ class Measurement:
         turns, count = self._kept.memory.turns, len(places)
         while count and not self._budget.affords("update", count):
             count //= 2
+        if not count:
+            return
         with self._budget.watching("update"):
             for site in turns.order(places)[:count] if count < len(places) else places:
                 turns.serve(site)
@@ -171,11 +173,12 @@ class Measurement:
         if parameters is None:
             return
         groups = {id(p): group for group in self.optimizer.param_groups for p in group["params"]}
-        with self._budget.watching("update"):
-            for site, before in self._rows.items():
-                moved = self._rows_of(site, parameters) - before
-                self._contents[("update", site)] = updates.split_update(before, moved)
-        self._budget.end_task("update", len(self._rows))
+        if self._rows:
+            with self._budget.watching("update"):
+                for site, before in self._rows.items():
+                    moved = self._rows_of(site, parameters) - before
+                    self._contents[("update", site)] = updates.split_update(before, moved)
+            self._budget.end_task("update", len(self._rows))
         for site in self._rows:
             group = groups.get(id(parameters[self.subject.rows[site][0][0]]))
             self._kept.rates[site] = math.nan if group is None else _rate_of(group)

@@ -263,7 +263,7 @@ class TimeBudget:
     def end_task(self, task: Hashable, times: int = 1) -> None:
         """Take note that a task is done, several times perhaps: what it cost is expected of the next time."""
         seconds = self._sums.pop(task, None)
-        if seconds is not None and times:
+        if seconds is not None:
             self._costs.setdefault(task, deque(maxlen=2)).append(max(seconds / times, 0.0))
             self._times[task] = times
             self._rounds[task] = self._rounds.get(task, 0) + 1

@@ -31,7 +31,7 @@ MAX_STACKED_BYTES = {"cpu": 1 << 18, "cuda": 1 << 26}
 """The weights of layers that are measured together may take this many bytes, by device: they are copied for that."""
 MATRIX_POWER = 32
 """The power of a small matrix that is taken, twice: eigenvalues within a thousandth of the largest count as largest."""
-MIN_REMAINDER = 1e-3
+MIN_REMAINDER = 1e-5
 """What others leave of a unit vector counts as nothing new below this length."""
 MIN_DIVISOR = 1e-37
 """Lengths below this are raised to it before anything is divided by them."""
