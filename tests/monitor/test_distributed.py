@@ -110,7 +110,7 @@ def test_norms_are_those_of_one_process(how: str, trained: Path) -> None:
             for a, b in zip(one[quantity], two[quantity], strict=True) if quantity in {*one, *two} else ():
                 assert (a is None) == (b is None), (step, quantity)
                 assert a is None or 10**a == pytest.approx(10**b, rel=1e-6), (step, quantity)
-        # a search shares its vectors with the normalizer behind, which sees half a batch: norms have errors of their own
+        # a search shares vectors with the normalizer behind, which sees half a batch: norms have errors of their own
         norms = zip(*(run[name] for run in (one, two) for name in ("log10_norm", "norm_error")), strict=True)
         for norm, error, alone_norm, alone_error in norms:
             assert abs(norm - alone_norm) <= max(error, alone_error, 1e-6), step
