@@ -1,11 +1,12 @@
 """What watching costs: a training step alone and watched, side by side in one run.
 
-    python benchmarks/watching.py                       a 3-block convolutional network with BatchNorm, and an MLP
-    python benchmarks/watching.py --cuda                ResNet18 on 32x32 images at batch 128, on one GPU
+    python benchmarks/watching.py               a convolutional network with BatchNorm, an MLP and a small GPT
+    python benchmarks/watching.py --cuda        ResNet18 at batch 128 and a GPT of 12 blocks of width 768, on one GPU
 
 Variants take turns, a few steps each, on models that start from the same weights; a figure is the median over the
 turns of the time of a turn over that of the same turn without watching, beside it the fastest turn over the fastest
-turn without watching, which a busy machine disturbs less. `foreach` takes the norms of all parameters
+turn without watching, which a busy machine disturbs less. Turns begin once what may be spent at the start is spent;
+what that was, and what the run says of itself, stands below. `foreach` takes the norms of all parameters
 and gradients at every step; `wandb` is wandb.watch(log="all") in a run that is never sent, `tensorboard` a histogram of
 every parameter and gradient, both at their interval. Those that are not installed are left out.
 """
@@ -20,12 +21,14 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import normscope as ns
 
@@ -78,6 +81,42 @@ def mlp() -> nn.Module:
     )  # fmt: skip
 
 
+class GPT(nn.Module):
+    """A causal language model with LayerNorm in front of each branch."""
+
+    def __init__(self, blocks: int, width: int, vocabulary: int = 4096, length: int = 512) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(GPTBlock(width) for _ in range(blocks))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits of the next token at every place, as classes of one long batch."""
+        x = self.tokens(x) + self.places(torch.arange(x.shape[1], device=x.device))
+        for block in self.blocks:
+            x = block(x)
+        made: Tensor = self.head(self.norm(x)).flatten(0, 1)
+        return made
+
+
+class GPTBlock(nn.Module):
+    """Attention and a multilayer perceptron, each beside a skip."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.heads = max(width // 64, 1)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add both branches."""
+        parts = self.attention(self.norm1(x)).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(*parts.unbind(0), is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
 class Loop:
     """A training loop that can be run a few steps at a time.
 
@@ -92,11 +131,26 @@ class Loop:
         torch.manual_seed(0)
         self.model = build().to(device)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
-        self.data = torch.randn(4, batch, 3, 32, 32, device=device)
-        self.labels = torch.randint(10, (4, batch), device=device)
+        if isinstance(self.model, GPT):
+            text = torch.randint(len(self.model.tokens.weight), (4, batch, len(self.model.places.weight) + 1))
+            self.data, self.labels = text[..., :-1].to(device), text[..., 1:].flatten(1).to(device)
+        else:
+            self.data = torch.randn(4, batch, 3, 32, 32, device=device)
+            self.labels = torch.randint(10, (4, batch), device=device)
         self.stack = ExitStack()
         self.each: Callable[[Tensor], None] | None = attach(self.model, self.optimizer, self.stack)
         self.count, self.device, self.left = 0, device, time.perf_counter()
+        self.total = self.spent = 0.0  # seconds, and what of them the watched run says that it took
+
+    @property
+    def watch(self) -> Any:
+        """The watched run, if there is one."""
+        return next((run for run, model, _ in LOGS.values() if model is self.model), None)
+
+    @property
+    def every(self) -> int:
+        """The interval at which it is measured at most."""
+        return next(int(name.rpartition(" ")[2]) for _, model, name in LOGS.values() if model is self.model)
 
     def run(self, steps: int) -> float:
         """Return the seconds of so many steps."""
@@ -118,6 +172,8 @@ class Loop:
         if self.device != "cpu":
             torch.cuda.synchronize()
         self.left = time.perf_counter()
+        self.total += self.left - began
+        self.spent = 0.0 if self.watch is None else self.watch.overhead * self.total
         return self.left - began
 
 
@@ -203,7 +259,13 @@ def variants(folder: Path) -> Iterator[tuple[str, Any]]:
 
 
 def compare(
-    title: str, build: Callable[[], nn.Module], batch: int, device: str, turns: int, only: Sequence[str]
+    title: str,
+    build: Callable[[], nn.Module],
+    batch: int,
+    device: str,
+    turns: int,
+    only: Sequence[str],
+    start_steps: int = 500,
 ) -> None:
     """Print one table."""
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
@@ -217,8 +279,9 @@ def compare(
             except ImportError as error:
                 print(f"{name}: left out, {error}")
         first = {name: loop.run(2) for name, loop in loops.items()}
-        for loop in loops.values():
-            loop.run(48)  # every interval comes round at the same steps
+        start = {name: first[name] + loop.run(start_steps - 2) for name, loop in loops.items()}
+        says = {name: loop.spent for name, loop in loops.items()}
+        totals = {name: loop.total for name, loop in loops.items()}
         times: dict[str, list[float]] = {name: [] for name in loops}
         names = list(loops)
         for turn in range(turns):
@@ -235,32 +298,109 @@ def compare(
                 f"  {name:34s} {100 * (statistics.median(ratios) - 1):+7.2f} %   "
                 f"(quartiles {100 * (statistics.quantiles(ratios)[0] - 1):+.2f} to "
                 f"{100 * (statistics.quantiles(ratios)[2] - 1):+.2f}), fastest "
-                f"{100 * (min(seconds) / min(times['alone']) - 1):+.2f} %   first two steps {first[name]:.2f} s"
+                f"{100 * (min(seconds) / min(times['alone']) - 1):+.2f} %   "
+                f"first two steps {first[name]:.2f} s, first {start_steps} {start[name]:.2f} s"
             )
+        for name, loop in loops.items():
+            if loop.watch is not None:
+                records, due = len(loop.watch.records), -(-loop.count // loop.every)
+                ages = loop.watch.records[-1].of("weight", "norm_age")
+                print(
+                    f"  {name}: the run itself says {100 * (loop.spent - says[name]) / (loop.total - totals[name]):.2f}"
+                    f" % in the turns and {says[name]:.2f} s before; {records} of {due} steps that were due are "
+                    f"measured; norms are {max((a for a in ages if a is not None), default=0):.0f} steps old at most"
+                )
+                describe_record(name, loop)
         stack.close()
         for log, (run, _, name) in LOGS.items():
             size = (log / "log.jsonl").stat().st_size
-            print(
-                f"  {name}: {1000 * size / run.step / 1024:.0f} KiB of log per 1,000 steps; "
-                f"the run itself says {100 * run.overhead:.2f} %"
-            )
+            print(f"  {name}: {1000 * size / run.step / 1024:.0f} KiB of log per 1,000 steps")
         LOGS.clear()
+
+
+class Calls(TorchDispatchMode):
+    """Counts what torch is asked to compute; views are free."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count a call."""
+        self.count += not func.is_view
+        return func(*args, **(kwargs or {}))
+
+
+def describe_record(name: str, loop: Loop) -> None:
+    """Print what records cost: calls of torch, and milliseconds of the parts as the run itself expects them."""
+    costs: dict[str, list[float]] = {}
+    budget = loop.watch._hooks.budget
+    for task in budget._costs:
+        costs.setdefault(task if isinstance(task, str) else task[0], []).append(budget.expect(task) * 1e3)
+    listed = ", ".join(f"{kind} {statistics.median(all_ms):.2f} (of {len(all_ms)})" for kind, all_ms in costs.items())
+    counts: dict[bool, list[int]] = {False: [], True: []}
+    for _ in range(4 * loop.every):
+        due = loop.count % loop.every == 0
+        with Calls() as calls:
+            loop.run(1)
+        counts[due].append(calls.count)
+    usual = statistics.median(counts[False])
+    print(f"  {name}: calls of torch at steps that are due {[c - usual for c in counts[True]]}; milliseconds {listed}")
+
+
+def measure_unmeasured() -> None:
+    """Print what a step costs that is not measured, of a network so small that this shows."""
+    x, times = torch.randn(4, 8), {"alone": [], "watched": [], "watched, with its loss": []}
+    for _ in range(40):
+        for name, measured in times.items():
+            model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+            optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+            with ExitStack() as stack:
+                watch = None
+                if name != "alone":
+                    watch = stack.enter_context(ns.watch(model, optimizer, every=10**9, panel=False))
+                for part in range(6):
+                    began = time.perf_counter()
+                    for _ in range(25):
+                        optimizer.zero_grad()
+                        loss = model(x).square().mean()
+                        loss.backward()
+                        if name.endswith("loss"):
+                            watch.observe(loss=loss)
+                        optimizer.step()
+                    measured += [(time.perf_counter() - began) / 25 * 1e6] if part else []
+    base, *others = ((name, statistics.quantiles(measured)[0]) for name, measured in times.items())
+    added = ", ".join(f"{name} {quartile - base[1]:+.1f}" for name, quartile in others)
+    print(f"\nA step that is not measured, in microseconds (lower quartiles): alone {base[1]:.1f}, {added}")
 
 
 def main() -> None:
     """Read the arguments and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cuda", action="store_true", help="ResNet18 on a GPU instead")
+    parser.add_argument("--cuda", action="store_true", help="ResNet18 and a large GPT on a GPU instead")
+    parser.add_argument("--start", type=int, default=500, help="steps of every variant before the turns")
     parser.add_argument("--turns", type=int, default=16, help="of 50 steps for every variant")
     parser.add_argument("--only", nargs="*", default=(), help="words of the variants to compare; all without it")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", module="wandb")
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    measure_unmeasured()
     if arguments.cuda:
-        compare(f"ResNet18, {torch.cuda.get_device_name()}", resnet18, 128, "cuda", arguments.turns, arguments.only)
+        torch.set_float32_matmul_precision("high")
+        only = arguments.only or ("economy",)
+        compare(
+            f"ResNet18, {torch.cuda.get_device_name()}", resnet18, 128, "cuda", arguments.turns, only, arguments.start
+        )
+        compare(
+            "GPT of 12 blocks of width 768", partial(GPT, 12, 768), 8, "cuda", arguments.turns, only, arguments.start
+        )
         return
-    compare("3-block convolutions with BatchNorm", convolutions, 64, "cpu", arguments.turns, arguments.only)
-    compare("MLP", mlp, 128, "cpu", arguments.turns, arguments.only)
+    compare(
+        "3-block convolutions with BatchNorm", convolutions, 64, "cpu", arguments.turns, arguments.only, arguments.start
+    )
+    compare("MLP", mlp, 128, "cpu", arguments.turns, arguments.only, arguments.start)
+    gpt = partial(GPT, 4, 128, vocabulary=256, length=64)
+    compare("GPT of 4 blocks of width 128", gpt, 4, "cpu", arguments.turns, arguments.only, arguments.start)
 
 
 if __name__ == "__main__":

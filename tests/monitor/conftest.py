@@ -5,11 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from normscope.monitor.watching import watch
+
 
 @pytest.fixture(autouse=True)
 def _no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs of a few milliseconds have no time to share out: every layer is measured at every measured step."""
-    monkeypatch.setattr("normscope.monitor.watching.TIME_SHARE", None)
+    """Runs of a few milliseconds have no time to share out: every layer is measured at every step that is due."""
+    monkeypatch.setitem(watch.__kwdefaults__, "overhead", None)
 
 
 @pytest.fixture(autouse=True)

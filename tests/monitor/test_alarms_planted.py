@@ -15,6 +15,7 @@ from normscope.monitor.alarms.normalizers import FALL_COUPLED_DECADES
 from normscope.monitor.watching import watch
 
 from .alarm_runs import convolutional, data, mlp, residual, sgd, train, warned
+from .training import only_at_first
 
 
 def named(run, code):
@@ -217,7 +218,7 @@ def test_a_loss_that_training_makes_worse():
 @pytest.mark.parametrize("end", ["exit", "flush"])
 def test_alarms_are_looked_for_in_time_and_at_the_end(end, monkeypatch):
     """Without any time for alarms: at the latest after ten records, and whatever is left at a flush or at the end."""
-    monkeypatch.setattr("normscope.monitor.watching.TIME_SHARE", 0.0)
+    only_at_first(monkeypatch, records=2)
     told = []
 
     @torch.no_grad()

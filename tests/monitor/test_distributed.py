@@ -27,7 +27,7 @@ from .training import batches, network
 
 ROOT = Path(__file__).parents[2]
 STEPS, KIND = 4, "layers"
-CLOSE = ("log10_size", "log10_gradient", "log10_norm", "log10_group", "rotation", "tangential", "log10_moved")
+CLOSE = ("log10_size", "log10_gradient", "log10_group", "rotation", "tangential", "log10_moved")
 
 
 def train_together(rank: int, how: str, folder: str, begun: int = 0) -> None:
@@ -73,7 +73,7 @@ def train(rank: int, world: int, how: str, folder: str, begun: int = 0) -> None:
 def train_all(rank: int, folder: str) -> None:
     """Train as one of two processes with DDP, with FSDP2, go on with that; the first then trains alone."""
     torch.set_num_threads(1)
-    watching.TIME_SHARE = None  # as for the other tests: every layer at every measured step
+    watching.watch.__kwdefaults__["overhead"] = None  # as for the other tests: every layer at every step that is due
     train_together(rank, "ddp", folder)
     train_together(rank, "fsdp", folder)
     train_together(rank, "fsdp", folder, STEPS)
@@ -110,5 +110,9 @@ def test_norms_are_those_of_one_process(how: str, trained: Path) -> None:
             for a, b in zip(one[quantity], two[quantity], strict=True) if quantity in {*one, *two} else ():
                 assert (a is None) == (b is None), (step, quantity)
                 assert a is None or 10**a == pytest.approx(10**b, rel=1e-6), (step, quantity)
+        # a search shares vectors with the normalizer behind, which sees half a batch: norms have errors of their own
+        norms = zip(*(run[name] for run in (one, two) for name in ("log10_norm", "norm_error")), strict=True)
+        for norm, error, alone_norm, alone_error in norms:
+            assert abs(norm - alone_norm) <= max(error, alone_error, 1e-6), step
     assert {quantity for record in alone for quantity in record} >= set(CLOSE)
     assert alone[0]["rotation"][:2].count(None) == 0

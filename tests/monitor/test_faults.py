@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from normscope.monitor.watching import Watch, watch
 
 from .alarm_runs import data, warned
+from .training import only_at_first
 
 
 class Net(nn.Module):
@@ -155,7 +156,7 @@ def trained(fault: Fault, *, ill: bool) -> Watch:
 
 @pytest.fixture(autouse=True)
 def _no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normscope.monitor.watching.TIME_SHARE", 0.0)
+    only_at_first(monkeypatch, records=2)
 
 
 @pytest.mark.one_in(16)

@@ -207,7 +207,7 @@ def test_copies_carry_no_hooks_of_ours_and_all_of_the_users(how: str) -> None:
         }[how]()
         before = [value.clone() for value in made.state_dict().values()]
         assert all(torch.equal(*pair) for pair in zip(before, model.state_dict().values(), strict=True))
-        assert hooks(model) == watching == 1 + 4
+        assert hooks(model) == watching == 1 + 2
         assert hooks(made) == 1
         assert "__setstate__" not in made.__dict__
         calls.clear()

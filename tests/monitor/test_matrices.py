@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from normscope.listening.calls import LayerGeometry
-from normscope.monitor import norm_tracking as norms_module
-from normscope.monitor.norm_tracking import AFRESH_TURNS, LATEST_TURNS, READABLE_DECADES, NormTracker
-from normscope.monitor.probes.weight_probe import eigenvectors_by_powers, follow_norms, search_norms
-from normscope.monitor.schedule import Tier, TimeShare
+from normscope.monitor.norm_tracking import AFRESH_TURNS, READABLE_DECADES, NormReading, NormTracker
+from normscope.monitor.probes import weight_probe
+from normscope.monitor.probes.weight_probe import LayerStack, NormEstimates, eigenvectors_by_powers
+from normscope.monitor.schedule import Tier, TimeBudget
 from normscope.monitor.watching import Watch, watch
 
 
@@ -200,6 +200,21 @@ def test_a_weight_that_was_zero_is_followed_once_it_is_not() -> None:
     assert norms[3:] == pytest.approx([math.log10(math.sqrt(12.0))] * 2, abs=1e-3)
 
 
+def read(layers: LayerStack, estimates: NormEstimates) -> tuple[Any, Any]:
+    """Return log10 of the norms and their errors, as the host reads them."""
+    numbers = estimates.numbers.double().numpy()
+    return weight_probe.read_norms(
+        numbers, layers=layers.count, norms=layers.norms, steps=estimates.steps, size=layers.size
+    )
+
+
+def search(geometry: LayerGeometry, weight: Tensor, draw: torch.Generator) -> tuple[float, float]:
+    """Return log10 of the norm of a layer, and its error."""
+    layers = LayerStack(geometry, [weight], None)
+    norms, errors = read(layers, weight_probe.NormSearch(layers, draw).finish())
+    return float(norms[0, 0]), float(errors[0, 0])
+
+
 def test_a_search_is_not_taken_in_by_values_that_lie_close_together() -> None:
     """All singular values but one lie close together: residuals are small long before the largest is met."""
     geometry = LayerGeometry(kind="linear", shape=(1, 400), channels=400)
@@ -207,10 +222,9 @@ def test_a_search_is_not_taken_in_by_values_that_lie_close_together() -> None:
         draw = torch.Generator().manual_seed(seed)
         turn = torch.linalg.qr(torch.randn(400, 400, generator=draw))[0]
         weight = turn * torch.tensor([1.06, *(1.0 - 0.1 * i / 399 for i in range(399))])
-        norms, errors, _ = search_norms(geometry, weight.mT.contiguous(), None, None, draw)
-        below = math.log10(1.06) - math.log10(float(norms[0]))
-        assert -1e-5 <= below <= float(errors[0]) + 1e-5
-        assert float(errors[0]) <= READABLE_DECADES
+        norm, error = search(geometry, weight.mT.contiguous(), draw)
+        assert -1e-5 <= math.log10(1.06) - norm <= error + 1e-5
+        assert error <= READABLE_DECADES
 
 
 def test_a_search_begins_where_no_weight_can_hide() -> None:
@@ -219,40 +233,77 @@ def test_a_search_begins_where_no_weight_can_hide() -> None:
     weight = torch.eye(8) + 2.0 * across[:, None] * across
     geometry = LayerGeometry(kind="linear", shape=(1, 8), channels=8)
     for seed in range(3):
-        found = search_norms(geometry, weight, None, None, torch.Generator().manual_seed(seed))
-        assert float(found.norms[0]) == pytest.approx(3.0, rel=1e-3)
+        norm, _ = search(geometry, weight, torch.Generator().manual_seed(seed))
+        assert 10**norm == pytest.approx(3.0, rel=1e-3)
+
+
+CONVOLUTION = LayerGeometry(
+    kind="convolution", shape=(1, 6, 5, 5), channels=6, settings=([1, 1], [1, 1], [1, 1], False, [0, 0], 3)
+)
+ALIKE = {
+    "linear": (LayerGeometry(kind="linear", shape=(1, 40), channels=30), (30, 40)),
+    "matrix": (LayerGeometry(kind="matrix", shape=(1, 40), channels=30), (40, 30)),
+    "grouped convolution": (CONVOLUTION, (6, 2, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("case", ALIKE)
+def test_layers_of_one_shape_have_the_same_norms_together_as_each_alone(case: str, scaled: bool) -> None:
+    geometry, shape = ALIKE[case]
+    draw = torch.Generator().manual_seed(0)
+    weights = [torch.randn(shape, generator=draw) * 10.0 ** (5 * power) for power in (-1, 0, 2)]
+    scales = torch.rand(3, geometry.channels, generator=draw) + 0.1 if scaled else None
+    together = LayerStack(geometry, weights, scales)
+    first = weight_probe.NormSearch(together, draw).finish()
+    norms, errors = read(together, first)
+    assert norms.shape == errors.shape == (3, 2 if scaled else 1)
+    again, again_errors = read(together, weight_probe.follow_norms(together, first.vectors, draw))
+    for index, weight in enumerate(weights):
+        alone = LayerStack(geometry, [weight], None if scales is None else scales[index : index + 1])
+        single, _ = read(alone, weight_probe.NormSearch(alone, draw).finish())
+        assert norms[index] == pytest.approx(single[0], abs=0.01)
+        eye = torch.eye(math.prod(geometry.shape[1:])).reshape(-1, *geometry.shape[1:])
+        images = geometry.image(eye, weight).double()
+        factors = [torch.ones(1)] if scales is None else [torch.ones(1), scales[index]]
+        for norm, column in enumerate(factors):
+            dense_images = images * column.reshape(1, -1, *(1,) * (images.ndim - 2))
+            exact = math.log10(float(torch.linalg.matrix_norm(dense_images.flatten(1), 2)))
+            for values, off in ((norms, errors), (again, again_errors)):
+                assert -1e-5 <= exact - values[index, norm] <= off[index, norm] + 1e-5
+
+
+def make_tracker_measure(norms: NormTracker, layers: dict[Any, Any], **options: Any) -> list[NormReading]:
+    settings = {"step": 0, "tier": Tier.ECONOMY, "budget": TimeBudget(None), **options}
+    return [reading for reading, _ in norms.measure(layers, lambda _: None, **settings)]
 
 
 @pytest.mark.parametrize(("doubted", "searches"), [(False, [0, AFRESH_TURNS]), (True, [0, 2, AFRESH_TURNS + 2])])
-def test_a_search_is_made_again_after_some_turns_or_where_there_is_doubt(
-    doubted: bool, searches: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[int] = []
+def test_a_search_is_made_again_after_some_turns_or_where_there_is_doubt(doubted: bool, searches: list[int]) -> None:
     norms, site = NormTracker(), ("a", "linear", 0)
-    geometry, weight = LayerGeometry(kind="linear", shape=(1, 9), channels=5), torch.randn(5, 9)
-    monkeypatch.setattr(norms_module, "search_norms", lambda *args: made.append(turn) or search_norms(*args))
+    layers = {site: (LayerGeometry(kind="linear", shape=(1, 90), channels=50), torch.randn(50, 90))}
+    readings: list[NormReading] = []
     for turn in range(AFRESH_TURNS + 3):
         if doubted and turn == 2:
-            norms.doubt(site)
-        norms.measure([site], lambda _: (geometry, weight, None), tier=Tier.ECONOMY, budget=TimeShare(None))
-    assert made == searches
-    made.clear()
-    for _ in range(3):
-        norms.measure([site], lambda _: (geometry, weight, None), tier=Tier.FULL, budget=TimeShare(None))
-    assert len(made) == 3
+            norms.doubt(readings[-1])
+        readings += make_tracker_measure(norms, layers)
+    assert [turn for turn, reading in enumerate(readings) if reading.steps] == searches
+    norms.doubt(readings[0])  # a search that was not enough
+    assert make_tracker_measure(norms, layers)[0].steps == 2 * readings[0].steps
+    assert [make_tracker_measure(norms, layers, tier=Tier.FULL)[0].steps > 0 for _ in range(3)] == [True] * 3
 
 
-def test_a_search_that_there_is_no_time_for_waits_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
-    turns: list[int] = []
-    norms, site = NormTracker(), ("a", "linear", 0)
-    geometry, weight = LayerGeometry(kind="linear", shape=(1, 9), channels=5), torch.randn(5, 9)
-    monkeypatch.setattr(norms_module, "search_norms", lambda *args: made.append(turns[-1]) or search_norms(*args))
-    monkeypatch.setattr(TimeShare, "affords", lambda self, task: task[0] != "search")
-    for turn in range(LATEST_TURNS + 2):
-        turns.append(turn)
-        norms.measure([site], lambda _: (geometry, weight, None), tier=Tier.ECONOMY, budget=TimeShare(0.1))
-    assert made == [0, LATEST_TURNS]
+def test_layers_of_one_shape_are_measured_together_while_their_weights_are_small(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    geometry = LayerGeometry(kind="linear", shape=(1, 9), channels=5)
+    layers = {(name, "linear", 0): (geometry, torch.randn(5, 9)) for name in "abc"}
+    layers[("d", "linear", 0)] = (LayerGeometry(kind="linear", shape=(1, 5), channels=9), torch.randn(9, 5))
+    stacks = [tuple(site[0] for site in one.sites) for one in make_tracker_measure(NormTracker(), layers)]
+    assert stacks == [("a", "b", "c"), ("d",)]
+    monkeypatch.setitem(weight_probe.MAX_STACKED_BYTES, "cpu", 2 * 5 * 9 * 4)
+    stacks = [tuple(site[0] for site in one.sites) for one in make_tracker_measure(NormTracker(), layers)]
+    assert stacks == [("a", "b"), ("c",), ("d",)]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -288,19 +339,21 @@ def test_what_is_followed_is_the_norm_while_the_weight_turns(case: str, seed: in
         weight, other = torch.randn(6, 2, 3, 3, generator=draw), torch.zeros(6, 2, 3, 3)
         other[4:] = torch.randn(2, 2, 3, 3, generator=draw)
     scale = torch.rand(30, generator=draw) + 0.1 if case == "folded" else None
-    known = search_norms(geometry, weight, None, scale, draw).vectors
+    scales = None if scale is None else scale[None]
+    known = weight_probe.NormSearch(LayerStack(geometry, [weight], scales), draw).finish().vectors
     for step in range(1, 16):
         now = weight + 0.05 * step * other
-        found = follow_norms(geometry, now, known, scale, draw)
-        known = found.vectors.bfloat16().float()
+        layers = LayerStack(geometry, [now], scales)
+        estimates = weight_probe.follow_norms(layers, known, draw)
+        known = estimates.vectors.bfloat16().float()
         eye = torch.eye(math.prod(geometry.shape[1:])).reshape(-1, *geometry.shape[1:])
         images = geometry.image(eye, now)
         exact = [images] if scale is None else [images, images * scale]
-        for norm, error, dense_images in zip(found.norms, found.errors, exact, strict=True):
-            below = math.log10(float(torch.linalg.matrix_norm(dense_images.flatten(1), 2) / norm))
-            assert -1e-5 <= below <= max(float(error), 1e-5)
-            assert float(error) <= READABLE_DECADES
-        assert found.vectors.shape == known.shape
+        norms, errors = read(layers, estimates)
+        for norm, error, dense_images in zip(norms[0], errors[0], exact, strict=True):
+            below = math.log10(float(torch.linalg.matrix_norm(dense_images.flatten(1), 2))) - norm
+            assert -1e-5 <= below <= max(error, 1e-5)
+        assert estimates.vectors.shape == layers.followed_shape
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

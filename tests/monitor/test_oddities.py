@@ -18,6 +18,8 @@ from normscope.monitor.alarms import add_record
 from normscope.monitor.forward_listening import compiled_functions
 from normscope.monitor.watching import watch
 
+from .training import only_at_first
+
 
 def fit(
     model: nn.Module,
@@ -263,7 +265,7 @@ def test_a_loop_whose_steps_are_not_seen_is_told(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_end_of_a_run_looks_for_alarms_whatever_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normscope.monitor.watching.TIME_SHARE", 0.0)
+    only_at_first(monkeypatch, records=2)
     looked: list[bool] = []
     monkeypatch.setattr(
         "normscope.monitor.recording.add_record",

@@ -16,7 +16,7 @@ from normscope.monitor.norm_tracking import READABLE_DECADES, NormTracker
 from normscope.monitor.probes import normalizer_probe, updates
 from normscope.monitor.probes.updates import HISTOGRAM_BINS, HISTOGRAM_MAX_ENTRIES, HISTOGRAM_SPAN, histogram
 from normscope.monitor.run import Run
-from normscope.monitor.schedule import Tier, TimeShare
+from normscope.monitor.schedule import Tier, TimeBudget
 from normscope.monitor.watching import Watch, watch
 from normscope.theory.normalizers import layer_norm_jacobian
 
@@ -38,18 +38,18 @@ def norm(model: nn.Module, seen: ForwardRecord) -> list[float]:
     known = NormTracker()
     with torch.no_grad():
         for _ in range(12):
-            found = known.measure(
-                [site], lambda _: (weight.geometry, tensor, behind), tier=Tier.ECONOMY, budget=TimeShare(None)
-            )
-    norms, errors = found[site].chunk(2)
-    assert float(errors.max()) <= READABLE_DECADES
-    return norms.tolist()
+            layers = {site: (weight.geometry, tensor)}
+            options = {"step": 0, "tier": Tier.ECONOMY, "budget": TimeBudget(None)}
+            [(reading, numbers)] = known.measure(layers, lambda _: behind, **options)
+    norms, errors = reading.read(numbers.double().numpy())[site]
+    assert max(errors) <= READABLE_DECADES
+    return norms
 
 
 def quantities(seen: ForwardRecord) -> dict[str, float]:
     """Return the figures of the only normalizer: on the device and on the host they are the same."""
     [normalizer] = seen.normalizers.values()
-    there = normalizer_probe.measure(normalizer).tolist()
+    [there] = normalizer_probe.measure([normalizer]).tolist()
     names = [name for name in ("variance", "gamma", "running_variance") if getattr(normalizer, name) is not None]
     sent = dataclasses.replace(normalizer, **{name: getattr(normalizer, name).double().numpy() for name in names})
     here = normalizer_probe.measure_all([sent, sent])[1].tolist()

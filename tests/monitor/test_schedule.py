@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
-import time
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -14,42 +13,135 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from normscope.monitor.measuring import EARLY_RECORDS
-from normscope.monitor.norm_tracking import DRIFT_CAUTION, DRIFT_MEMORY, READABLE_DECADES, NormFigure, WeightNorms
-from normscope.monitor.schedule import PATIENCE_RECORDS, TimeShare, Turns
+from normscope.monitor.norm_tracking import (
+    DRIFT_CAUTION,
+    DRIFT_MEMORY,
+    PART_STEPS,
+    READABLE_DECADES,
+    NormFigure,
+    WeightNorms,
+)
+from normscope.monitor.probes.weight_probe import SEARCH_STEPS
+from normscope.monitor.schedule import MAX_LEFT_OUT, STEADY_SHARE, WINDOW_SECONDS, Tier, TimeBudget, Turns
 from normscope.monitor.watching import watch
 
-from .training import losses
+from .training import losses, only_at_first
 
 PLACES = [("a", "linear", 0), ("b", "linear", 0), ("c", "linear", 0)]
 
 
-def spend(budget: TimeShare, turns: Turns, seconds: float) -> list[str]:
-    done = []
-    for place in turns.affordable(PLACES, budget):
-        with budget.spending(("norm", place)):
-            time.sleep(seconds)
-        done.append(place[0])
-    return done
+class FakeClock:
+    """A clock that stands still unless it is moved."""
+
+    now = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += round(seconds * 1e9)
 
 
-@pytest.mark.slow
-def test_at_first_everything_is_done_and_then_in_turns() -> None:
-    budget, turns = TimeShare(0.5), Turns("norm")
+def spend(budget: TimeBudget, clock: FakeClock, task: Any, seconds: float) -> None:
+    with budget.watching(task):
+        clock.pass_by(seconds)
+
+
+@pytest.mark.parametrize(("share", "step", "cost"), [(0.02, 0.01, 0.004), (0.02, 0.3, 0.05), (0.1, 0.002, 0.02)])
+def test_the_share_is_kept_over_every_minute_from_the_first_step_on(share: float, step: float, cost: float) -> None:
+    clock = FakeClock()
+    budget = TimeBudget(share, clock=clock)
+    spendings: list[tuple[float, float]] = []
+    while budget.passed < 4 * WINDOW_SECONDS:
+        clock.pass_by(step)
+        for task in ("step", "norms"):
+            if budget.affords(task):
+                spendings.append((budget.passed, cost))
+                spend(budget, clock, task, cost)
+        budget.end_record()
+    for began, _ in spendings:  # a window that begins with any of them
+        spent = sum(seconds for at, seconds in spendings if began <= at < began + WINDOW_SECONDS)
+        assert spent <= share * WINDOW_SECONDS + 2 * cost  # the first time nobody knows what a task costs
+    assert budget.spent == pytest.approx(sum(seconds for _, seconds in spendings))
+    assert 0.9 * STEADY_SHARE * share <= budget.overhead <= share
+
+
+def test_a_task_that_costs_more_than_may_be_held_waits_until_it_is_earned() -> None:
+    clock = FakeClock()
+    budget = TimeBudget(0.01, clock=clock)
     for _ in range(2):
-        assert spend(budget, turns, 0.004) == ["a", "b", "c"]
-    order = []
-    for _ in range(12):
-        time.sleep(0.009)
-        order += spend(budget, turns, 0.004)
-    assert 6 <= len(order) < 36
-    assert order == (["a", "b", "c"] * 12)[: len(order)]
+        spend(budget, clock, "full", 10.0)
+        budget.end_record()
+    assert not budget.affords("full")
+    done = 0
+    for _ in range(7000):
+        clock.pass_by(1.0)
+        if budget.affords("full"):
+            spend(budget, clock, "full", 10.0)
+            budget.end_record()
+            done += 1
+    assert done == 3  # 20 seconds are owed, and 52 earned
 
 
-def test_without_a_limit_everything_is_done_every_time() -> None:
-    budget, turns = TimeShare(None), Turns("norm")
-    assert list(turns.affordable(PLACES, budget, {PLACES[2]})) == PLACES  # in the same order in every process
-    assert [spend(budget, turns, 0.0) for _ in range(2)] == [["a", "b", "c"]] * 2
+def test_time_inside_of_a_task_is_that_of_the_inner_one_and_counted_once() -> None:
+    clock = FakeClock()
+    budget = TimeBudget(0.1, clock=clock)
+    for _ in range(2):
+        with budget.watching("step"):
+            clock.pass_by(1.0)
+            spend(budget, clock, "norms", 2.0)
+        budget.end_record()
+    assert (budget.expect("step"), budget.expect("norms")) == (1.0, 2.0)
+    assert budget.spent == 6.0
+    budget.skip(3.0)
+    assert budget.passed == 3.0
+    assert not budget.affords("step")
+
+
+class FakeEvent:
+    """An event of a device whose clock is another one, and that has not come there yet."""
+
+    reached = False
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+
+    def record(self, stream: Any) -> None:
+        self.at = self._clock.now
+
+    def query(self) -> bool:
+        return self.reached
+
+    def elapsed_time(self, other: FakeEvent) -> float:
+        return (other.at - self.at) / 1e6
+
+
+def test_time_of_a_device_replaces_that_of_the_host_once_it_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, device_clock = FakeClock(), FakeClock()
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: FakeEvent(device_clock))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(FakeEvent, "reached", False)
+    budget = TimeBudget(0.5, torch.device("cuda"), clock)
+    for _ in range(2):
+        with budget.watching("norms"):
+            clock.pass_by(0.25)
+            device_clock.pass_by(2.0)
+        budget.end_record()
+    clock.pass_by(10.0)
+    budget.affords("norms")
+    assert (budget.spent, budget.expect("norms")) == (0.5, 0.25)
+    monkeypatch.setattr(FakeEvent, "reached", True)
+    budget.affords("norms")
+    assert (budget.spent, budget.expect("norms")) == (4.0, 2.0)
+
+
+def test_places_have_their_turn_one_after_the_other_and_those_that_are_due_first() -> None:
+    turns: Turns[Any] = Turns()
+    for place in PLACES[:2]:
+        turns.serve(place)
+    assert turns.order(PLACES) == [PLACES[2], PLACES[0], PLACES[1]]
+    assert turns.order(PLACES, {PLACES[1]}) == [PLACES[1], PLACES[2], PLACES[0]]
 
 
 def exact_norms(model: nn.Module) -> list[float]:
@@ -58,14 +150,12 @@ def exact_norms(model: nn.Module) -> list[float]:
 
 
 def test_a_layer_that_is_not_in_turn_keeps_its_norms_and_has_no_update(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normscope.monitor.watching.TIME_SHARE", 0.0)
+    only_at_first(monkeypatch, records=3)
     alone, _, _ = losses("mlp", 9, lr=1e-4)
-    watched, model, run = losses("mlp", 9, lr=1e-4, watched=lambda m, o: watch(m, o, every=1))
+    watched, model, run = losses("mlp", 9, lr=1e-4, watched=lambda m, o: watch(m, o, every=1, overhead=0.5))
     assert watched == alone
-    turned = [bool(record.of("weight", "rotation")) for record in run.records]
-    assert turned[0]
-    assert not any(turned[2:])
-    ages = [*[0] * EARLY_RECORDS, 1, 2, 3]
+    assert [bool(record.of("weight", "rotation")) for record in run.records] == [True] * 3 + [False] * 6
+    ages = [0, 0, 0, 1, 2, 3, 4, 5, 6]
     assert [record.of("weight", "norm_age") for record in run.records] == [(float(age),) * 3 for age in ages]
     for now in run.records[2:]:
         norms, errors = now.of("weight", "log10_norm"), now.of("weight", "norm_error")
@@ -75,14 +165,20 @@ def test_a_layer_that_is_not_in_turn_keeps_its_norms_and_has_no_update(monkeypat
 
 
 @pytest.mark.one_in(1000)
-@pytest.mark.parametrize(("one_each", "lr", "seen"), [(False, 2.0, 0.3), (True, 2.0, 0.4), (True, 0.05, 0.8)])
+@pytest.mark.parametrize(("one_each", "lr", "seen"), [(False, 2.0, 0.25), (True, 2.0, 0.4), (True, 0.05, 0.8)])
 def test_norms_are_shown_between_turns_unless_they_may_be_off(
     monkeypatch: pytest.MonkeyPatch, one_each: bool, lr: float, seen: float
 ) -> None:
     """There is time for no layer, or for one in each record."""
-    answers = itertools.cycle([one_each, False])
-    monkeypatch.setattr("normscope.monitor.watching.TIME_SHARE", 0.0)
-    monkeypatch.setattr(TimeShare, "affords", lambda self, task: self.share is None or next(answers))
+    granted: dict[int, Any] = {}
+
+    def affords(self: TimeBudget, task: Any, times: int = 1) -> bool:
+        kind, place = (task, None) if isinstance(task, str) else task
+        if kind == "step" or self.records < 6:
+            return True
+        return one_each and kind in ("search", "follow") and granted.setdefault(self.records, place) == place
+
+    monkeypatch.setattr(TimeBudget, "affords", affords)
     exact: list[list[float]] = []
 
     def stepping(optimizer: Any, *_: Any) -> None:
@@ -93,7 +189,7 @@ def test_norms_are_shown_between_turns_unless_they_may_be_off(
     def watched(model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
         called.append(model)
         optimizer.register_step_pre_hook(stepping)
-        return watch(model, optimizer, every=2)
+        return watch(model, optimizer, every=2, overhead=0.5)
 
     _, _, run = losses("mlp", 60, lr=lr, watched=watched)
     shown = carried = 0
@@ -102,7 +198,7 @@ def test_norms_are_shown_between_turns_unless_they_may_be_off(
         figures = zip(norms, now.of("weight", "norm_error"), now.of("weight", "norm_age"), exact[now.step], strict=True)
         for norm, error, age, true in figures:
             assert (norm is None) == (error > READABLE_DECADES)
-            assert age <= 2 * PATIENCE_RECORDS
+            assert age <= 2 * 3 * MAX_LEFT_OUT
             if norm is not None:
                 assert norm == pytest.approx(true, abs=READABLE_DECADES)
                 shown, carried = shown + 1, carried + (age > 0)
@@ -150,7 +246,7 @@ class Calls(TorchDispatchMode):
 @pytest.mark.slow
 def test_a_record_without_turns_costs_few_calls_however_many_layers_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Alone, and with a record in ten steps: 48 calls for three layers, and at most two more for another."""
-    monkeypatch.setattr("normscope.monitor.watching.TIME_SHARE", 0.0)
+    only_at_first(monkeypatch, records=2)
 
     def calls(depth: int, watched: bool) -> int:
         torch.manual_seed(0)
@@ -177,13 +273,7 @@ def test_a_record_without_turns_costs_few_calls_however_many_layers_there_are(mo
     assert extra[6] - extra[2] <= 4 * 2
 
 
-def test_norms_that_could_not_be_shown_have_their_turn_first() -> None:
-    budget, turns = TimeShare(0.0), Turns("norm")
-    for _ in range(2):
-        spend(budget, turns, 0.001)
-    budget.share, budget._held = 0.0, 0.0015
-    assert next(turns.affordable(PLACES, budget, {PLACES[2]})) == PLACES[2]
-    assert next(turns.affordable(PLACES, budget, {PLACES[2], PLACES[1]})) == PLACES[1]
+def test_norms_that_could_not_be_shown_are_due() -> None:
     figure = NormFigure(log10=0.0, error=0.01, drift=0.001, over=10)
     norms = WeightNorms(bare=figure, folded=replace(figure, drift=0.01), step=100)
     assert [replace(norms, folded=None).is_due(step) for step in (100, 103, 104)] == [False, False, True]
@@ -191,7 +281,7 @@ def test_norms_that_could_not_be_shown_have_their_turn_first() -> None:
 
 
 def test_a_bias_that_grows_is_no_growth_of_the_norm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normscope.monitor.watching.TIME_SHARE", 0.0)
+    only_at_first(monkeypatch, records=2)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
@@ -209,12 +299,135 @@ def test_a_bias_that_grows_is_no_growth_of_the_norm(monkeypatch: pytest.MonkeyPa
     assert "norm-growth" not in {finding.code for finding in run.findings}
 
 
-def test_nobody_waits_for_ever() -> None:
-    assert PATIENCE_RECORDS <= 20
-    budget, turns = TimeShare(0.0), Turns("norm")
-    order = [spend(budget, turns, 0.001) for _ in range(5 * PATIENCE_RECORDS)]
-    for place in "abc":
-        turns_of = [index for index, done in enumerate(order) if place in done]
-        assert len(turns_of) >= 5
-        assert max(later - earlier for earlier, later in itertools.pairwise(turns_of)) <= PATIENCE_RECORDS
-    assert sum(map(len, order)) <= 3 * 7
+@pytest.mark.parametrize(
+    ("cost", "kept", "left_out"),
+    [(0.001, 1, 0), (0.012, 1, 0), (0.014, 2, 1), (0.06, 5, 4), (10.0, MAX_LEFT_OUT, MAX_LEFT_OUT - 1)],
+)
+def test_records_take_their_share_whatever_else_was_spent_and_one_of_eight_is_made(
+    cost: float, kept: int, left_out: int
+) -> None:
+    """A step is due every second, of which records may take 13 milliseconds."""
+    clock = FakeClock()
+    budget = TimeBudget(0.02, clock=clock)
+    spend(budget, clock, "set-up", 1000.0)
+    taken = []
+    for due in range(100):
+        clock.pass_by(1.0)
+        if budget.takes_record("step"):
+            taken.append(due)
+            assert budget.left_out == (0 if due < 2 else left_out)
+            clock.pass_by(-cost)  # as if the time between were that of the run alone
+            spend(budget, clock, "step", cost)
+            budget.end_record()
+    assert taken[:2] == [0, 1]
+    assert set(map(int.__sub__, taken[2:], taken[1:])) == {kept}
+
+
+def test_a_richer_tier_that_is_due_is_measured_once_there_is_time_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def affords(self: TimeBudget, task: Any, times: int = 1) -> bool:
+        return task != ("step", Tier.STANDARD) or self.records != 3
+
+    monkeypatch.setattr(TimeBudget, "affords", affords)
+    _, _, run = losses("mlp", 7, watched=lambda m, o: watch(m, o, every={"economy": 1, "standard": 3}, overhead=0.5))
+    assert "".join(record.tier[0] for record in run.records) == "seeeses"
+    _, _, run = losses("mlp", 5, watched=lambda m, o: watch(m, o, every=1, tier="standard", overhead=0.5))
+    assert "".join(record.tier[0] for record in run.records) == "ssses"
+
+
+def test_a_search_in_parts_has_the_norm_of_the_step_that_it_began_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is time for one part of a search in each record, and for nothing else."""
+    parts: set[int] = set()
+
+    def affords(self: TimeBudget, task: Any, times: int = 1) -> bool:
+        if task[0] != "search" or times > 1 or self.records in parts:
+            return task[0] == "step"
+        parts.add(self.records)
+        return True
+
+    monkeypatch.setattr(TimeBudget, "affords", affords)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(60, 50), nn.Tanh(), nn.Linear(50, 40))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    exact = []
+    with watch(model, optimizer, every=1, overhead=0.5) as run:
+        hooks = run._hooks
+        for _ in range(2 * (needed := -(-SEARCH_STEPS // PART_STEPS))):
+            optimizer.zero_grad()
+            (model(torch.randn(8, 60)) - 9.0).square().sum().backward()
+            exact.append(exact_norms(model))
+            optimizer.step()
+        run.flush()
+        layers = list(hooks._memory.last.values())
+    assert [layer.step for layer in layers] == [0, needed]
+    for index, layer in enumerate(layers):
+        assert -1e-5 <= exact[layer.step][index] - layer.bare.log10 <= layer.bare.error
+        assert abs(exact[layer.step + needed - 1][index] - layer.bare.log10) > 0.1  # where it ended
+    ages = [record.of("weight", "norm_age") for record in run.records]
+    assert ages == [()] * (needed - 1) + [(float(needed - 1 + later), None) for later in range(needed)] + [
+        (float(2 * needed - 1), float(needed - 1))
+    ]
+    assert all(record.of("weight", "log10_norm") == () for record in run.records)  # nobody knows how fast they move
+
+
+def test_a_step_that_is_not_measured_calls_nothing_but_the_counter(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    x = torch.randn(8, 6)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    with watch(model, optimizer, every=100) as run:
+        for _ in range(2):  # what was measured at the first is sent at the second
+            step()
+        called: list[str] = []
+
+        def note(frame: Any, event: str, argument: Any) -> None:
+            if event == "call" and "normscope" in frame.f_code.co_filename:
+                called.append(frame.f_code.co_name)
+
+        with Calls() as watched:
+            sys.setprofile(note)
+            try:
+                step()
+            finally:
+                sys.setprofile(None)
+        assert not model._forward_hooks
+    with Calls() as alone:
+        step()
+    assert watched.count == alone.count
+    allowed = {"__call__", "forward", "_before_forward", "_decide", "due", "charge", "_before_step", "pass_by",
+               "_after_step", "_after_any_step", "stepped", "_say", "listens", "history", "idle"}  # fmt: skip
+    assert set(called) <= allowed, sorted(set(called) - allowed)
+    assert len(called) <= 22
+    assert run.step == 3
+
+
+@pytest.mark.parametrize("tier", ["economy", "standard"])
+def test_a_measured_step_reads_nothing_from_the_device(monkeypatch: pytest.MonkeyPatch, tier: str) -> None:
+    """On a CPU too: whatever would wait for a GPU raises, and what raises is told."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 6, 3, padding=1), nn.BatchNorm2d(6),
+        nn.ReLU(), nn.Conv2d(6, 6, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.LayerNorm(150), nn.Linear(150, 2),
+    )  # fmt: skip
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    x = torch.randn(8, 3, 5, 5)
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("the host waits for the device")
+
+    with watch(model, optimizer, every=1, tier=tier) as run:
+        for step in range(7):
+            optimizer.zero_grad()
+            with monkeypatch.context() as patched:
+                for name in ("item", "__bool__", "__float__", "__int__", "tolist", "nonzero") if step else ():
+                    patched.setattr(torch.Tensor, name, refuse)
+                patched.setattr("normscope.monitor.recording.Recorder.collect", lambda *_, **__: None)  # on the host
+                loss = model(x).square().mean()
+                loss.backward()
+                optimizer.step()
+    assert [record.step for record in run.records] == list(range(7))
+    assert all(None not in record.of("weight", "log10_norm") for record in run.records)

@@ -7,9 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from normscope.monitor.schedule import TimeBudget
+from normscope.monitor.watching import watch
 
 
 def network(kind: str = "conv") -> nn.Module:
@@ -92,3 +96,13 @@ def take_step(model: nn.Module, optimizer: Any) -> None:
 def told(caught: list[warnings.WarningMessage]) -> list[str]:
     """What the watcher has warned of."""
     return [str(item.message) for item in caught if str(item.message).startswith("normscope: ")]
+
+
+def only_at_first(monkeypatch: pytest.MonkeyPatch, records: int) -> None:
+    """There is time for every measured step, but for norms and updates of layers only in the first records."""
+    monkeypatch.setitem(watch.__kwdefaults__, "overhead", 0.5)
+
+    def affords(self: TimeBudget, task: Any, times: int = 1) -> bool:
+        return self.records < records or task[0] == "step"
+
+    monkeypatch.setattr(TimeBudget, "affords", affords)

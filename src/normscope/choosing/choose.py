@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -26,7 +27,6 @@ from ..geometry.smoothness import smoothness
 from ..graph.call import select
 from ..jobs.engines import runner
 from ..jobs.ledger import Ledger
-from ..monitor.schedule import Clock
 from ..monitor.watching import watch
 from ..networks.twin import twin
 from ..theory.losses import Loss
@@ -273,10 +273,8 @@ def _train(task: TrainingTask, run: TrainingRun, model: nn.Module, function: Los
     optimizer = torch.optim.SGD(model.parameters(), lr=run.lr, momentum=task.momentum)
     model.train()
     losses: list[Tensor] = []
-    clock = Clock()
-    clock.settle()
-    with watch(model, optimizer, every=max(task.steps // WATCHED, 1), panel=False) as watched:
-        clock.restart()
+    with watch(model, optimizer, every=max(task.steps // WATCHED, 1), overhead=None, panel=False) as watched:
+        began = time.perf_counter()
         for batch in task.samples.steps(run.batch_size, task.steps, run.seed):
             optimizer.zero_grad()
             loss = loss_of(function, model(*batch.call.args, **batch.call.kwargs), batch)
@@ -286,7 +284,7 @@ def _train(task: TrainingTask, run: TrainingRun, model: nn.Module, function: Los
             losses.append(loss.detach())
             if len(losses) % 50 == 0 and not math.isfinite(float(losses[-1])):
                 break
-        seconds = clock.passed * (1.0 - min(watched.overhead, 1.0)) / len(losses)
+        seconds = (time.perf_counter() - began) * (1.0 - min(watched.overhead, 1.0)) / len(losses)
     last = [float(value) for value in losses[-max(1, len(losses) // 10) :]]
     return _TrainingFigures(
         steps=len(losses),

@@ -90,6 +90,11 @@ def lanczos(
 class Krylov:
     """Krylov spaces of a batch of Hermitian operators, with orthonormal bases that grow step by step.
 
+    Args:
+        start: the first vector of each, `[b, n]`.
+        invariant_rtol: a space counts as invariant once a step leaves it by no more than this, relative to its
+            operator: what is left is rounding.
+
     Attributes:
         steps: the number of steps so far.
         size: the order of the operators.
@@ -97,8 +102,9 @@ class Krylov:
         alpha, beta: the diagonals `[b, steps]` of the tridiagonal matrices.
     """
 
-    def __init__(self, start: Tensor) -> None:
+    def __init__(self, start: Tensor, *, invariant_rtol: float = 1e-14) -> None:
         count, self.size = start.shape
+        self._invariant_rtol = invariant_rtol
         self.steps = 0
         self.basis = start.new_zeros(count, 0, self.size)
         real = start.real.dtype if start.is_complex() else start.dtype
@@ -120,7 +126,7 @@ class Krylov:
         image = image - (spanned.mT @ inner)[:, :, 0]
         image = image - (spanned.mT @ (spanned.conj() @ image[:, :, None]))[:, :, 0]
         rest = image.norm(dim=1)
-        self._least = torch.maximum(self._least, 1e-14 * alpha.abs())
+        self._least = torch.maximum(self._least, self._invariant_rtol * alpha.abs())
         ended = rest <= self._least  # the space is invariant, and the next vectors are zero
         self.alpha = torch.cat([self.alpha, alpha[:, None]], dim=1)
         self.beta = torch.cat([self.beta, rest.masked_fill(ended, 0.0)[:, None]], dim=1)
@@ -132,10 +138,7 @@ class Krylov:
         alpha, beta = self.alpha.double().cpu(), self.beta.double().cpu()
         if rows is not None:
             alpha, beta = alpha[rows.cpu()], beta[rows.cpu()]
-        tri = torch.diag_embed(alpha)
-        if alpha.shape[1] > 1:
-            tri = tri + torch.diag_embed(beta[:, :-1], offset=1) + torch.diag_embed(beta[:, :-1], offset=-1)
-        return tri, beta
+        return _tridiagonal(alpha, beta), beta
 
     def ritz(self, missed: float | None, rows: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the largest Ritz values, their coordinates, estimated relative errors and `above`, on the CPU.
@@ -160,7 +163,26 @@ class Krylov:
         return other
 
 
-def _above(values: Tensor, beta: Tensor, size: int, missed: float) -> Tensor:
+def _tridiagonal(alpha: Tensor, beta: Tensor) -> Tensor:
+    """Return the operators in the coordinates of their spaces, `[b, steps, steps]`."""
+    beside = torch.diag_embed(beta[:, : alpha.shape[1] - 1], offset=1) if alpha.shape[1] > 1 else 0.0
+    return torch.diag_embed(alpha) + beside + (beside.mT if isinstance(beside, Tensor) else 0.0)
+
+
+def largest_ritz_values(alpha: Tensor, beta: Tensor, size: int, *, missed: float) -> tuple[Tensor, Tensor]:
+    """Return the largest Ritz values of Krylov spaces, and `above`, from their diagonals on the CPU.
+
+    Args:
+        alpha: the diagonals of a `Krylov`, in float64.
+        beta: those beside them.
+        size: the order of the operators.
+        missed: the probability that `above` fails, over random starts.
+    """
+    values = torch.linalg.eigvalsh(_tridiagonal(alpha, beta))
+    return values[:, -1], _above(values, beta, size, missed, bisections=14)  # a bound at any number of them
+
+
+def _above(values: Tensor, beta: Tensor, size: int, missed: float, bisections: int = 60) -> Tensor:
     """Return an upper bound on the largest eigenvalue that fails with a small probability.
 
     After k steps the next basis vector is p(A) times the start, with p(t) = prod (t - values) / prod beta, and its
@@ -172,7 +194,7 @@ def _above(values: Tensor, beta: Tensor, size: int, missed: float) -> Tensor:
     lengths = beta.clamp(min=1e-300).log().sum(dim=1)
     low = torch.zeros_like(values[:, -1])
     high = ((wanted + lengths) / beta.shape[1]).exp()  # no factor is below t - top
-    for _ in range(60):
+    for _ in range(bisections):
         middle = (low + high) / 2
         grown = (middle[:, None] + (values[:, -1:] - values)).log().sum(dim=1) - lengths
         low, high = torch.where(grown < wanted, middle, low), torch.where(grown < wanted, high, middle)

@@ -207,16 +207,21 @@ class Names:
     def __init__(self, model: nn.Module) -> None:
         self._first = WeakKeyDictionary({module: path for path, module in model.named_modules()})
         self._taken = frozenset(self._first.values())
+        self._walked: dict[str, nn.Module] = {}
+        self._tree: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []  # modules inside of each, now and then
 
     def modules(self, model: nn.Module) -> dict[str, nn.Module]:
-        """Return all modules that a model has now, by name."""
-        return {self._name(path, module): module for path, module in model.named_modules()}
+        """Return all modules that a model has now, by name; a tree that has not changed is not walked again."""
+        same = self._walked.get("") is model and all(now == then for now, then in self._tree)
+        if not same:
+            self._walked = {self._name(path, module): module for path, module in model.named_modules()}
+            self._tree = [(module._modules, dict(module._modules)) for module in self._walked.values()]
+        return self._walked
 
     def parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
         """Return all parameters that a model has now, by name."""
         by_identity: dict[int, tuple[str, nn.Parameter]] = {}
-        for path, module in model.named_modules():
-            name = self._name(path, module)
+        for name, module in self.modules(model).items():
             for inner, parameter in module._parameters.items():
                 if parameter is not None:  # tied ones have the first of their names
                     by_identity.setdefault(id(parameter), (f"{name}.{inner}" if name else inner, parameter))

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from ..listening.calls import NormalizerSeen, Site
-from .norm_tracking import READABLE_DECADES, NormFigure, NormTracker, WeightNorms
+from .norm_tracking import READABLE_DECADES, NormFigure, NormReading, NormTracker, WeightNorms
 from .observed import Observed, Transfer, summarise
 from .probes import normalizer_probe, updates
 from .probes.loss_probe import FIGURES
@@ -22,6 +22,8 @@ from .watched_layers import UNCHAINED, Subject
 
 Key = Hashable
 Arrived = Mapping[Key, np.ndarray]
+MeasuredNorm = tuple[int, list[float], list[float]]
+"""The step that norms are of, log10 of them alone and folded, and their errors."""
 OPTIONAL = (*normalizer_probe.OPTIONAL, *updates.OPTIONAL)
 MIN_SQUARED_SIZE = 1e-15
 """A norm below this has squares that leave the range of float32."""
@@ -34,8 +36,9 @@ class LayerMemory:
     Attributes:
         norms: the vectors that the next measurement of each norm starts from.
         last: their norms when they were last measured.
+        begun: log10 of the size of a weight, and the level of the normalizer behind it, when a search for its norm
+            began that goes on.
         turns: whose update is measured next.
-        count: how many steps measured norms.
         careful: sizes that have left the range of float32 when they were squared, or are zero: measured in float64.
         sample: some entries of the weights, as they were at the last record.
         readings: how many losses were read.
@@ -43,9 +46,9 @@ class LayerMemory:
 
     norms: NormTracker = field(default_factory=NormTracker)
     last: dict[Site, WeightNorms] = field(default_factory=dict)
-    turns: Turns = field(default_factory=lambda: Turns("update"))
+    begun: dict[Site, tuple[float | None, float | None]] = field(default_factory=dict)
+    turns: Turns[Site] = field(default_factory=Turns)
     sample: WeightSample = field(default_factory=WeightSample)
-    count: int = 0
     readings: int = 0
     careful: set[tuple[str, str]] = field(default_factory=set)
 
@@ -61,12 +64,15 @@ class StepInTransit:
         memory: what earlier steps found of the layers.
         lost: layers whose parameters have been replaced since the first forward.
         ran: weight layers that the forward was seen to run.
+        readings: how the norms that were measured are read.
+        begun: layers that a search began for that goes on.
         lr: the learning rate of every parameter group.
         rates: that of every scale-invariant weight whose update is measured.
         powers: the power of the norm in the effective learning rate of each of them.
         names: the names of the parameters, in the order of their sizes, gradients and moves.
         normalizers: what every normalizer showed, without the tensors, which are on their way.
         batch_norms: sites whose running variances were read instead, and their momenta.
+        left_out: steps that were due in front of it and were not measured, for lack of time.
         seconds: since the run began.
         observed: what the loop observed since the last record.
         transfer: brings the figures.
@@ -78,12 +84,15 @@ class StepInTransit:
     memory: LayerMemory = field(default_factory=LayerMemory)
     lost: list[str] = field(default_factory=list)
     ran: set[Site] = field(default_factory=set)
+    readings: list[NormReading] = field(default_factory=list)
+    begun: set[Site] = field(default_factory=set)
     lr: list[float | Tensor] = field(default_factory=list)
     rates: dict[Site, float | Tensor] = field(default_factory=dict)
     powers: dict[Site, int | None] = field(default_factory=dict)
     names: dict[str, list[str]] = field(default_factory=dict)
     normalizers: dict[Site, NormalizerSeen] = field(default_factory=dict)
     batch_norms: tuple[Sequence[Site], BatchNorms, list[float]] | None = None
+    left_out: int = 0
     seconds: float = 0.0
     observed: Mapping[str, Observed] = field(default_factory=dict)
     transfer: Transfer = field(default_factory=lambda: Transfer({}))
@@ -97,11 +106,9 @@ def compose(step: StepInTransit) -> Record:
     """Return what was measured in a step, as numbers; waits for those that have not arrived."""
     arrived = step.transfer.open()
     sizes = {what: dict(zip(names, arrived[what].tolist(), strict=True)) for what, names in step.names.items()}
+    extreme = {what: (arrived[what] == math.inf) | (arrived[what] < MIN_SQUARED_SIZE) for what in step.names}
     step.memory.careful = {
-        (what, name)
-        for what, by_name in sizes.items()
-        for name, size in by_name.items()
-        if size == math.inf or size < MIN_SQUARED_SIZE
+        (what, step.names[what][index]) for what, flags in extreme.items() for index in np.flatnonzero(flags)
     }
     normalizers = _measure_normalizers(step, arrived)
     norms = _weight_norms(step, arrived, sizes, normalizers)
@@ -111,6 +118,7 @@ def compose(step: StepInTransit) -> Record:
         **({} if step.tier is Tier.ECONOMY else _block_columns(step, arrived)),
         **({"operator": {"excess": tuple(arrived["domain"][1:].tolist())}} if "domain" in arrived else {}),
     }
+    left_out: dict[str, float | None] = {"left_out": float(step.left_out)} if step.left_out else {}
     return Record(
         step=step.step,
         seconds=step.seconds,
@@ -122,7 +130,7 @@ def compose(step: StepInTransit) -> Record:
             for kind, columns in values.items()
         },
         histograms=_histograms(step, arrived),
-        total=_totals(step, norms, values["normalizer"], sizes) | _measured_totals(arrived),
+        total=_totals(step, norms, values["normalizer"], sizes) | _measured_totals(arrived) | left_out,
         metrics=summarise({name: figures.open() for name, figures in step.observed.items()}),
     )
 
@@ -142,32 +150,40 @@ def _weight_norms(
     places = step.subject.places
     rows = zip(places["normalizer"], normalizers, strict=True)
     levels = {site: float(row[0]) for site, row in rows if row is not None}  # means of log10 of their variances
+    measured: dict[Site, MeasuredNorm] = {}
+    for index, reading in enumerate(step.readings):
+        read = reading.read(arrived[("norm", index)])
+        measured |= {site: (reading.step, *norms) for site, norms in read.items()}
+        if not all(error <= READABLE_DECADES for _, errors in read.values() for error in errors):
+            step.memory.norms.doubt(reading)
     norms = []
     for site, names in zip(places["weight"], _followed_parameters(step), strict=True):
         # without the bias, which is no part of the map; and the size of a weight made of others says little
         weight = () if site in step.subject.made else names[:1]
-        norms.append(_norm(step, site, arrived, _log10_joined(sizes.get("size", {}), weight), levels))
+        norms.append(_norm(step, site, measured.get(site), _log10_joined(sizes.get("size", {}), weight), levels))
     return norms
 
 
 def _norm(
-    step: StepInTransit, site: Site, arrived: Arrived, size: float | None, levels: Mapping[Site, float]
+    step: StepInTransit, site: Site, measured: MeasuredNorm | None, size: float | None, levels: Mapping[Site, float]
 ) -> WeightNorms | None:
-    """Return the norms of a layer with a weight of a given size; those of the last time, carried on, if not in turn."""
+    """Return the norms of a layer with a weight of a given size: those of the last time, carried on to this step."""
     level = levels.get(step.subject.feeds.get(site, site))
-    last = step.memory.last.get(site)
-    before = None if last is None else last.carried(step.step, size, level)
-    if ("norm", site) not in arrived:
-        return before if site in step.ran else None
-    norms, errors = np.split(arrived[("norm", site)], 2)
-    bare, *folded = (NormFigure(log10=n, error=e) for n, e in zip(norms.tolist(), errors.tolist(), strict=True))
-    fold = folded[0] if folded and level is not None else None
-    now = WeightNorms(bare=bare, folded=fold, step=step.step, size=size, level=level)
-    now = now if before is None else now.corrected(before)
-    if errors.max() > READABLE_DECADES:
-        step.memory.norms.doubt(site)
-    step.memory.last[site] = now
-    return now
+    memory = step.memory
+    if site in step.begun:
+        memory.begun[site] = (size, level)
+    last = memory.last.get(site)
+    then = (size, level) if measured is None or measured[0] == step.step else memory.begun.pop(site, None)
+    if measured is not None and then is not None:  # else the record of the step that it is of was lost
+        (at, norms, errors), (size_then, level_then) = measured, then
+        bare, *folded = (NormFigure(log10=n, error=e) for n, e in zip(norms, errors, strict=True))
+        fold = folded[0] if folded and level_then is not None else None
+        now = WeightNorms(bare=bare, folded=fold, step=at, size=size_then, level=level_then)
+        last = now if last is None else now.corrected(last.carried(at, size_then, level_then))
+        memory.last[site] = last
+        if at == step.step:
+            return last
+    return None if last is None or site not in step.ran else last.carried(step.step, size, level)
 
 
 def _weight_columns(

@@ -105,10 +105,12 @@ def l2_norms(tensors: Mapping[Name, Tensor], careful: Collection[Name] = ()) -> 
 def _local_norms(tensors: list[Tensor]) -> list[Tensor]:
     """Return the norms of tensors on this process; those in half precision are summed in float32."""
     if all(tensor.dtype == torch.float32 for tensor in tensors):
-        squares = {index: _square(tensor) for index, tensor in enumerate(tensors) if _is_large(tensor)}
-        rest = [tensor for index, tensor in enumerate(tensors) if index not in squares]
+        large = [_is_large(tensor) for tensor in tensors]
+        squares = [_square(tensor) for tensor, is_large in zip(tensors, large, strict=True) if is_large]
+        rest = [tensor for tensor, is_large in zip(tensors, large, strict=True) if not is_large]
+        roots = iter(torch.stack(squares).sqrt().unbind() if squares else ())
         norms = iter(torch._foreach_norm(rest) if rest else ())
-        return [squares[index].sqrt() if index in squares else next(norms) for index in range(len(tensors))]
+        return [next(roots) if is_large else next(norms) for is_large in large]
     half = (torch.float16, torch.bfloat16)
     wide = [torch.float32 if tensor.dtype in half else None for tensor in tensors]
     return [torch.linalg.vector_norm(t, dtype=dtype).float() for t, dtype in zip(tensors, wide, strict=True)]

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import time
+import sys
 import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any
@@ -46,6 +46,7 @@ from .distributed import is_sharded
 from .probes.normalizer_probe import MIN_MOMENTUM, BatchNorms, Moved
 from .schedule import Tier
 
+Timing = Callable[[], AbstractContextManager[Any]]
 ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 PROJECTIONS = {"in_proj": "in_proj_weight", "q_proj": "q_proj_weight", "k_proj": "k_proj_weight",
                "v_proj": "v_proj_weight", "out_proj": "out_proj_weight"}  # fmt: skip
@@ -95,7 +96,6 @@ class ForwardRecord:
         lost: sites that could not be measured.
         domain: where the samples stand in the domain that is followed, as `DomainProbe.measure` has it.
         spread: how far the samples of the batch differ.
-        seconds: spent on listening inside the forward.
     """
 
     normalizers: dict[Site, NormalizerSeen] = field(default_factory=dict)
@@ -109,7 +109,6 @@ class ForwardRecord:
     lost: set[Site] = field(default_factory=set)
     domain: Tensor | None = None
     spread: Tensor | None = None
-    seconds: float = 0.0
 
     def normalizer(self, site: Site) -> NormalizerSeen | None:
         """Return what a normalizer showed, on the device; None if it was not seen."""
@@ -128,15 +127,16 @@ class StepListener:
     Args:
         outer: the model as it is called in the loop.
         model: the one inside.
+        timing: makes contexts in which the time inside the forward that listening takes is counted.
     """
 
-    def __init__(self, outer: nn.Module, model: nn.Module) -> None:
-        self._outer, self._model = outer, model
+    def __init__(self, outer: nn.Module, model: nn.Module, timing: Timing = nullcontext) -> None:
+        self._outer, self._model, self._timing = outer, model, timing
         self._names: Names | None = None
         self._blocks: tuple[str, ...] = ()
         self._cheap: ModuleListener | None = None
         self._shapes: list[tuple[int, ...]] = []
-        self._apart = False
+        self._apart = self._delicate = False
         self._stack: ExitStack | None = None
         self._hearing: ForwardRecord | None = None
 
@@ -148,7 +148,7 @@ class StepListener:
     @property
     def apart(self) -> bool:
         """Whether to listen inside of a forward would change it, or hear nothing: it is run once more, aside."""
-        return self._apart or is_delicate(self._outer)
+        return self._apart or self._delicate
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return the parameters that the model has now; each keeps the name that it had at the first forward."""
@@ -163,6 +163,7 @@ class StepListener:
             kwargs: the named arguments of the forward.
             first: whether it says what there is to watch.
         """
+        self._delicate = is_delicate(self._outer)
         shapes = [tuple(leaf.shape) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         cheap = self._cheap if tier is Tier.ECONOMY and shapes and shapes == self._shapes else None
         cheap = cheap if cheap is not None and cheap.ready() else None
@@ -170,7 +171,9 @@ class StepListener:
             self._shapes, self._apart, self._blocks = shapes, compiled_functions(), find_blocks(self._model)
             self._names = Names(self._model)
         if cheap is None:  # to modules as they are now
-            listening = FunctionListener(self._model, self._blocks, self._names).recording(tier, readers=first)
+            listening = FunctionListener(self._model, self._blocks, self._names, self._timing).recording(
+                tier, readers=first
+            )
         else:
             listening = cheap.recording()
         if (cheap is None or cheap.hooked) and self.apart:
@@ -191,7 +194,8 @@ class StepListener:
 
     def learn(self, forward: ForwardRecord) -> None:
         """Listen to later forwards as cheaply as the first one allows."""
-        self._cheap = ModuleListener(self._model, forward) if ModuleListener.fits(self._model, forward) else None
+        fits = ModuleListener.fits(self._model, forward)
+        self._cheap = ModuleListener(self._model, forward, self._timing) if fits else None
 
     def close(self) -> None:
         """Stop listening, and keep no model alive."""
@@ -227,6 +231,10 @@ def is_delicate(model: nn.Module) -> bool:
 
 def compiled_functions() -> bool:
     """Whether this process has functions that torch.compile has made: a model may call them."""
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    backends = getattr(frames, "cached_backends", None)
+    if frames is None or (backends is not None and not any(map(callable, backends.values()))):
+        return False  # nothing was compiled: to look at every object takes long
     return any(
         type(held) is FunctionType
         and "_torchdynamo_orig_callable" in held.__dict__
@@ -275,9 +283,11 @@ class ModuleListener:
     Args:
         model: the model whose modules are hooked.
         first: what its first forward showed.
+        timing: as in `StepListener`.
     """
 
-    def __init__(self, model: nn.Module, first: ForwardRecord) -> None:
+    def __init__(self, model: nn.Module, first: ForwardRecord, timing: Timing = nullcontext) -> None:
+        self._timing = timing
         self._modules = dict(model.named_modules())
         self._tree = [(m._modules, name, child) for m in self._modules.values() for name, child in m._modules.items()]
         self._held = [(m._parameters, name) for m in self._modules.values() for name in m._parameters]
@@ -327,20 +337,18 @@ class ModuleListener:
             with torch.no_grad():
                 forward.batch_norms = (self._sites, self._norms.moved(before))
 
-    @staticmethod
-    def _hook(forward: ForwardRecord, site: Site, first: NormalizerSeen) -> Any:
+    def _hook(self, forward: ForwardRecord, site: Site, first: NormalizerSeen) -> Any:
         """Return a hook that measures what enters a normalizer of single samples."""
 
         def before(module: Any, args: Any, kwargs: Any) -> None:
-            began = time.perf_counter()
-            with contextlib.suppress(Exception), torch.no_grad():  # what cannot be measured never stops the model
+            # what cannot be measured never stops the model
+            with self._timing(), contextlib.suppress(Exception), torch.no_grad():
                 x = (args[0] if args else kwargs["input"]).detach()
                 sets = x.numel() // first.entries
                 variance = row_variance(x, sets=sets, groups=first.groups, centred=first.centred)
                 eps = rms_epsilon(module.eps, x.dtype) if first.family == "rms_norm" else first.eps
                 gamma = None if module.weight is None else module.weight.detach().clone()
                 forward.normalizers[site] = replace(first, variance=variance, samples=len(x), eps=eps, gamma=gamma)
-            forward.seconds += time.perf_counter() - began
 
         return before
 
@@ -370,10 +378,17 @@ class FunctionListener(LayerListener):
         model: whose modules give the paths.
         blocks: modules whose gains are measured in the tiers above economy.
         names: the names of the modules; those that they have now if not given.
+        timing: as in `StepListener`.
     """
 
-    def __init__(self, model: nn.Module, blocks: tuple[str, ...] = (), names: Names | None = None) -> None:
-        names = names or Names(model)
+    def __init__(
+        self,
+        model: nn.Module,
+        blocks: tuple[str, ...] = (),
+        names: Names | None = None,
+        timing: Timing = nullcontext,
+    ) -> None:
+        self._timing, names = timing, names or Names(model)
         super().__init__(model, names.modules(model))
         self._parameters = {id(parameter): name for name, parameter in names.parameters(model).items()}
         self._blocks = frozenset(blocks)
@@ -398,43 +413,39 @@ class FunctionListener(LayerListener):
 
     def before_call(self, call: FunctionCall) -> None:
         """Measure a normalizer, and the time that this takes."""
-        began = time.perf_counter()
-        super().before_call(call)
-        self._forward.seconds += time.perf_counter() - began
+        with self._timing():
+            super().before_call(call)
 
     def after_call(self, call: FunctionCall, result: Any) -> Any:
         """Measure any other layer, and the time that this takes."""
-        began = time.perf_counter()
-        if self._readers is not None and call.name not in NORMALIZERS:
-            self._readers.follow(call, result)
-        super().after_call(call, result)
-        if call.name == "multi_head_attention_forward":
-            with contextlib.suppress(Exception):  # never stops the model
-                self._keep_projections(call.named(), result[0])
-        elif call.name in EMBEDDINGS:
-            with contextlib.suppress(Exception):
-                tensors = _float_tensors_in((*call.args, *call.kwargs.values()))
-                table = next(tensor for tensor in tensors if tensor.ndim == 2)
-                self._keep_matrix("embedding", self.path, table, tensors)
-        self._forward.seconds += time.perf_counter() - began
+        with self._timing():
+            if self._readers is not None and call.name not in NORMALIZERS:
+                self._readers.follow(call, result)
+            super().after_call(call, result)
+            if call.name == "multi_head_attention_forward":
+                with contextlib.suppress(Exception):  # never stops the model
+                    self._keep_projections(call.named(), result[0])
+            elif call.name in EMBEDDINGS:
+                with contextlib.suppress(Exception):
+                    tensors = _float_tensors_in((*call.args, *call.kwargs.values()))
+                    table = next(tensor for tensor in tensors if tensor.ndim == 2)
+                    self._keep_matrix("embedding", self.path, table, tensors)
         return result
 
     def entered(self, path: str | None, args: Any) -> None:
         """Measure the input of a block."""
-        began = time.perf_counter()
         if self._gains is not None:
-            self._gains.entered(path, args)
-        self._forward.seconds += time.perf_counter() - began
+            with self._timing():
+                self._gains.entered(path, args)
 
     def left(self, module: nn.Module, path: str, made: Any) -> None:
         """Measure the output of a block."""
-        began = time.perf_counter()
-        if self._readers is not None and module is self.model:
-            with contextlib.suppress(Exception):
-                self._readers.returned(made)
-        if self._gains is not None:
-            self._gains.left(path, made)
-        self._forward.seconds += time.perf_counter() - began
+        with self._timing():
+            if self._readers is not None and module is self.model:
+                with contextlib.suppress(Exception):
+                    self._readers.returned(made)
+            if self._gains is not None:
+                self._gains.left(path, made)
 
     def normalizer(self, site: Site, call: FunctionCall) -> None:
         """Note what a normalizer is about to do, and that it reads its input; scales that it reads keep their size."""

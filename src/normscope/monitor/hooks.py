@@ -1,22 +1,22 @@
 """How a training run is intercepted: the hooks around the forwards of a model and the steps of its optimizer.
 
-Each hook looks at a counter alone unless its step is due. Of a step that is due the first forward in train mode is
-listened to, gradients and weights are measured in front of the optimizer's step and the update behind it; what was
-measured is sent to the host when the next step begins. `TrainingHooks` is all of that. Below it stand the hooks that
-torch has not.
+Each hook looks at a counter alone unless its step is measured: it is due, and there is time for it. Of such a step the
+first forward in train mode is listened to, gradients and weights are measured in front of the optimizer's step and the
+update behind it; what was measured is sent to the host when the next step begins. `TrainingHooks` is all of that. Below
+it stand the hooks that torch has not.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import nullcontext
 from types import FrameType
 from typing import Any
-from weakref import WeakMethod, ref
+from weakref import ref
 
-import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -33,7 +33,7 @@ from .measuring import Measurement
 from .observed import Observed
 from .probes.batches import DomainProbe, SharpnessProbe, measure_batch
 from .recording import Recorder
-from .schedule import Clock, Schedule, Tier, TimeShare
+from .schedule import Schedule, Tier, TimeBudget
 from .watched_layers import Subject, describe_layers, describe_run
 
 Before = Callable[[nn.Module, Any, Any], None]
@@ -49,7 +49,7 @@ class TrainingHooks:
         schedule: which steps are measured.
         role: what this process does.
         recorder: where records go; another one once the run is entered.
-        budget: the budget of operator norms and updates in the economy tier.
+        budget: the time of the run, and what of it watching takes and may take.
         domain: measures where batches stand in a domain, where that is asked for.
         sharpness: measures the largest curvature, where that is asked for.
 
@@ -57,7 +57,6 @@ class TrainingHooks:
         model: the one inside of `outer`.
         step: how many steps the optimizer has taken.
         busy: whether the model is run by the watcher just now, not by the loop.
-        clock: the time of the run and that of the watcher.
         sight: what keeps the watcher from seeing; anew once the run is entered.
     """
 
@@ -69,14 +68,18 @@ class TrainingHooks:
         schedule: Schedule,
         role: ProcessRole,
         recorder: Recorder,
-        budget: TimeShare,
+        budget: TimeBudget,
         domain: DomainProbe | None,
         sharpness: SharpnessProbe | None,
     ) -> None:
         self.optimizer, self.schedule, self.role = optimizer, schedule, role
         self.recorder, self.budget, self.sharpness = recorder, budget, sharpness
-        self.sight, self.clock = Sight(optimizer), Clock()
-        self.step, self.busy = 0, False
+        self.sight = Sight(optimizer)
+        self.step, self.busy, self._idle = 0, False, role.idle
+        self._decided: tuple[int, Tier | None] = -1, None  # a step, and how much of it is measured
+        self._next_due = 0  # the next step that is due and not decided on
+        self._charged = 0  # up to which step the time of steps that are not measured is counted
+        self._owed: Tier | None = None  # one that was due when there was no time for it
         self._domain, self._locator, self._memory = domain, Locator(), LayerMemory()
         self._figures: dict[str, Observed] = {}  # what the loop observed since the last record
         self._subject: Subject | None = None  # None before the first measured forward
@@ -84,12 +87,39 @@ class TrainingHooks:
         self._batch: tuple[Tensor | None, Tensor | None] = None, None  # its place in the domain, and its spread
         self._stepping = 0  # steps of the optimizer that have begun and not ended
         self._forward_hooks: list[Any] = []
+        self._after_hook: Any = None  # behind the forward that was last listened to
         self._step_hooks: list[Any] = []
         self._set_model(outer)
 
     def _set_model(self, outer: nn.Module) -> None:
         self.outer, self.model = outer, unwrapped(outer)
-        self._listener = StepListener(self.outer, self.model)
+        self._listener = StepListener(self.outer, self.model, lambda: self.budget.watching(self._task))
+
+    @property
+    def _task(self) -> Hashable:
+        """What the time of a measured step is spent on, norms and other things that can wait left out."""
+        return "step", self._decided[1]
+
+    def _decide(self) -> Tier | None:
+        """Return how much of the present step is measured: what is due, as far as there is time for it."""
+        if self.step < self._next_due:
+            return self._decided[1] if self._decided[0] == self.step else None
+        self._decided = self.step, self._choose_tier()
+        self._next_due = self.schedule.next_due(self.step + 1)
+        return self._decided[1]
+
+    def _choose_tier(self) -> Tier | None:
+        """Return how much of a step that is due is measured; a richer tier comes once there is time for it."""
+        due = self.schedule.due(self.step)
+        if due is None:
+            return None
+        wanted = max((due, self._owed or due), key=lambda tier: tier.rank)
+        if wanted is not Tier.ECONOMY and not self.budget.affords(("step", wanted)):
+            self._owed, wanted = wanted, Tier.ECONOMY
+        else:
+            self._owed = None
+        self.budget.save_for(self._owed and ("step", self._owed))
+        return wanted if self.budget.takes_record(("step", wanted)) else None
 
     @property
     def history(self) -> History:
@@ -101,19 +131,24 @@ class TrainingHooks:
         """Whether steps are counted."""
         return bool(self._step_hooks)
 
+    def count_from(self, step: int) -> None:
+        """Count steps from another one on."""
+        self.step = self._next_due = self._charged = step
+
     def attach_to_model(self) -> None:
         """Hook on to the model."""
-        before, after = WeakHook(self._before_forward, self.outer), WeakHook(self._after_forward, self.outer)
-        self._forward_hooks = around_forward(self.outer, before, after)
+        before = WeakHook(self._before_forward, self.outer)
+        if getattr(self.outer, "_compiled_call_impl", None) is not None:
+            after = WeakHook(self._after_forward, self.outer)
+            self._forward_hooks = [CompiledCallback(self.outer, before, after)]
+        else:  # that behind the forward is there while it is listened to
+            self._forward_hooks = [self.outer.register_forward_pre_hook(before, with_kwargs=True, prepend=True)]
 
     def attach_to_optimizer(self) -> None:
         """Hook on to the optimizer; a process that measures nothing only counts its steps."""
-        self._step_hooks = [self.optimizer.register_step_post_hook(WeakHook(self._after_step))]
+        self._step_hooks = [register_optimizer_step_post_hook(WeakHook(self._after_any_step))]
         if not self.role.idle:
-            self._step_hooks += [
-                self.optimizer.register_step_pre_hook(WeakHook(self._before_step)),
-                register_optimizer_step_post_hook(WeakHook(self._after_any_step)),
-            ]
+            self._step_hooks.append(self.optimizer.register_step_pre_hook(WeakHook(self._before_step)))
 
     def turn_to(self, outer: nn.Module, call: tuple[Any, Any] | None) -> None:
         """Listen to another model instead, unless one was measured; `call` has a forward of it that has begun."""
@@ -135,9 +170,15 @@ class TrainingHooks:
         self._listener.close()
 
     def _detach_from_model(self) -> None:
+        self._remove_after_hook()
         for hook in self._forward_hooks:
             hook.remove()
         self._forward_hooks = []
+
+    def _remove_after_hook(self) -> None:
+        if self._after_hook is not None:
+            self._after_hook.remove()
+            self._after_hook = None
 
     def let_go(self) -> None:
         """Keep neither model nor optimizer alive, nor what was found of the layers."""
@@ -149,19 +190,26 @@ class TrainingHooks:
     # ---- forwards
 
     def _before_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if self.busy or torch.compiler.is_compiling():
+        if self.busy:
             return
-        self._say(self.sight.forward(self.step, training=self.model.training))
-        if not self.model.training or self._listener.listens:
+        training = self.model.training
+        blind = self.sight.forward(self.step, training=training)
+        if blind is not None:
+            self._say(blind)
+        if not training or self._listener.listens:
             return
         self._locator.batch = (args, kwargs)
-        self._send_earlier()
-        tier, pending = self.schedule.due(self.step), self._pending
+        if self._pending is not None:
+            self._send_earlier()
+        elif self.step < self._next_due and self._decided[0] != self.step:  # most steps: not due
+            return
+        tier, pending = self._decide(), self._pending
         heard = pending is not None and pending.forward is not None and not pending.abandoned
         if tier is None or heard:
             return
-        with self.clock.watching():
+        with self.budget.watching(self._task):
             try:
+                self._remove_after_hook()
                 self._listen(tier, args, kwargs)
             except Exception as error:
                 self.recorder.complain("forward", f"this step's forward is not measured: {describe_error(error)}")
@@ -176,6 +224,9 @@ class TrainingHooks:
         forward = self._listener.begin(self.schedule.richest if first else tier, args, kwargs, first=first)
         if forward is not None:
             self._take_forward(forward)
+        elif not isinstance(self._forward_hooks[0], CompiledCallback):
+            after = WeakHook(self._after_forward, self.outer)
+            self._after_hook = self.outer.register_forward_hook(after, always_call=True)
 
     def _place_in_domain(self, args: Any, kwargs: Any) -> Tensor | None:
         """Return where a batch stands in the domain that is followed; None where there is none."""
@@ -192,8 +243,7 @@ class TrainingHooks:
             if self._pending is not None:
                 self._pending.take_outputs(made)
             return
-        forward = None
-        with self.clock.watching():
+        with self.budget.watching(self._task):
             try:
                 forward = self._listener.end()
                 raised = made is None and sys.exc_info()[0] is not None
@@ -203,7 +253,6 @@ class TrainingHooks:
                         self._pending.take_outputs(made)
             except Exception as error:
                 self.recorder.complain("forward", f"this step's forward is not measured: {describe_error(error)}")
-        self.clock.spend(0.0 if forward is None else forward.seconds)
 
     def _take_forward(self, forward: ForwardRecord) -> None:
         """Take what was seen of a forward; the first one says what there is to watch."""
@@ -213,7 +262,7 @@ class TrainingHooks:
             self._listener.learn(forward)
             about = describe_run(self._subject, self.model, self.optimizer, self.schedule, self.step)
             self.recorder.begin(self._subject.layers, about)
-        tier = self.schedule.due(self.step)
+        tier = self._decide()
         forward.domain, forward.spread = self._batch
         if not self.role.sharded:
             self.history.standing.look_at_modules(self.model, self.optimizer, self.step)
@@ -227,7 +276,7 @@ class TrainingHooks:
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         self._stepping = steps_under_way(optimizer) if self._stepping else 1  # one that raised has not ended
-        tier = self.schedule.due(self.step)
+        tier = self._decide()
         self.history.standing.pass_by()
         if tier is None or self._stepping > 1:  # a step that calls that of its base class
             return None
@@ -238,7 +287,7 @@ class TrainingHooks:
 
     def _measure(self, optimizer: Optimizer, tier: Tier) -> None:
         """Measure gradients, weights and curvature in front of a step, and look at who has no gradient."""
-        with self.clock.watching():
+        with self.budget.watching(self._task):
             try:
                 self._send_earlier()
                 if self._pending is None and self._subject is not None:
@@ -246,7 +295,7 @@ class TrainingHooks:
                 if self._pending is None:
                     return
                 parameters = self._listener.parameters()
-                self._pending.before(parameters, self._memory, self.budget if tier is Tier.ECONOMY else TimeShare(None))
+                self._pending.before(parameters, self._memory, self.budget)
                 if tier is Tier.FULL:
                     self._measure_curvature(optimizer)
                 if not self.role.sharded:
@@ -275,26 +324,29 @@ class TrainingHooks:
             self._add_figure("sharpness", value)
             self._add_figure("effective_sharpness", rate * value)
 
-    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _after_any_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if optimizer is self.optimizer:
+            self._after_step()
+        elif not self._stepping and not self._idle:  # not one that ours is made of
+            self.history.standing.others += 1
+            self._say(self.sight.stepped_by(optimizer, self.optimizer, self.step))
+
+    def _after_step(self) -> None:
         self._stepping = max(0, self._stepping - 1)
         if self._stepping:
             return
         self._locator.batch, pending = None, self._pending
         if pending is not None and pending.step == self.step:
-            with self.clock.watching():
+            with self.budget.watching(self._task):
                 try:
+                    self._remove_after_hook()  # not in the hook itself: torch goes through them if the forward raises
                     pending.after()
                 except Exception as error:
                     self.recorder.complain("update", f"this step's update is not measured: {describe_error(error)}")
         self.step += 1
-        if not self.role.idle:
-            self._say(self.sight.stepped(self.step, self.model))
-
-    def _after_any_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if optimizer is self.optimizer or self._stepping:  # or one that ours is made of
-            return
-        self.history.standing.others += 1
-        self._say(self.sight.stepped_by(optimizer, self.optimizer, self.step))
+        blind = None if self._idle else self.sight.stepped(self.step, self.model)
+        if blind is not None:
+            self._say(blind)
 
     # ---- what the loop says, and what is said to it
 
@@ -327,7 +379,7 @@ class TrainingHooks:
     def _locate(self) -> None:
         """Find where a loss broke that is not finite."""
         self.busy = True
-        with self.clock.watching():
+        with self.budget.watching("locate"):
             try:
                 self.history.broken = self._locator.look(self.model, self.step)
             except Exception as error:
@@ -345,12 +397,14 @@ class TrainingHooks:
         pending, self._pending = self._pending, None
         if pending is None and not wait:
             return
-        with self.clock.watching():
+        self.budget.pass_steps(self.step - self._charged)
+        self._charged = self.step
+        with self.budget.watching(("step", None if pending is None else pending.tier)):
             if pending is not None and self.role.writes:
                 observed, self._figures = self._figures, {}
-                self.recorder.send(pending, self.clock.passed, observed)
-            self.recorder.collect(self.clock.overhead, wait=wait)
-        self.clock.settle()
+                self.recorder.send(pending, self.budget.passed, observed)
+            self.recorder.collect(self.budget.overhead, wait=wait)
+        self.budget.end_record()
 
 
 # ---- hooks around forwards, where those of torch are not enough
@@ -365,15 +419,16 @@ class WeakHook:
     """
 
     def __init__(self, method: Callable[..., Any] | None = None, module: nn.Module | None = None) -> None:
-        self._method = None if method is None else WeakMethod(method)
+        self._held: Callable[[], Any] = (lambda: None) if method is None else ref(method.__self__)  # type: ignore[attr-defined]
+        self._function: Any = None if method is None else method.__func__  # type: ignore[attr-defined]
         self._module = None if module is None else ref(module)
 
     def __call__(self, *args: Any) -> Any:
         """Call the method, if there is one left; nothing of it is compiled."""
-        if torch.compiler.is_compiling():
+        if is_compiling():
             return None
-        method = None if self._method is None else self._method()
-        return None if method is None else method(*args)
+        held = self._held()
+        return None if held is None else self._function(held, *args)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # a saved model is loaded where there is no Normscope too: a callable of Python's own that does nothing
@@ -422,16 +477,6 @@ class CompiledCallback:
     def remove(self) -> None:
         """Put the module back as it was."""
         self.module._compiled_call_impl = self.compiled
-
-
-def around_forward(module: nn.Module, before: Before, after: After) -> list[Any]:
-    """Return hooks, each with `remove`, around a module's forward."""
-    if getattr(module, "_compiled_call_impl", None) is not None:
-        return [CompiledCallback(module, before, after)]
-    return [
-        module.register_forward_pre_hook(before, with_kwargs=True, prepend=True),
-        module.register_forward_hook(after, always_call=True),
-    ]
 
 
 # ---- steps that call others, or take a closure

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from ..listening.calls import LayerGeometry, NormalizerSeen, Site
+from ..listening.calls import NormalizerSeen, Site
 from .composing import Key, LayerMemory, StepInTransit
 from .distributed import gather_whole, is_sharded, l2_norms
 from .forward_listening import ForwardRecord
@@ -22,13 +21,11 @@ from .observed import Observed, StepLosses, Transfer
 from .probes import normalizer_probe, updates
 from .probes.batches import measure_outputs
 from .probes.loss_probe import LossReading, read_loss
-from .schedule import Tier, TimeShare
+from .schedule import Tier, TimeBudget
 from .watched_layers import Subject, effective_power
 
-EARLY_RECORDS, EARLY_STEPS = 6, 60
-"""How many measured steps, and how many steps, are the start: all norms are measured there, for weights move most."""
-ACTIVATION_TURNS = 5
-"""Behind the start, the activations on the way to a loss are looked at in one of so many records."""
+EARLY_RECORDS, ACTIVATION_TURNS = 6, 5
+"""Behind the first records, the activations on the way to a loss are looked at in one of so many records."""
 NORMALIZER_TENSORS = ("variance", "gamma", "running_variance")
 """What a normalizer showed that is sent to the host."""
 
@@ -95,7 +92,7 @@ class Measurement:
     # ---- in front of the optimizer's step
 
     @torch.no_grad()
-    def before(self, parameters: Mapping[str, nn.Parameter], memory: LayerMemory, budget: TimeShare) -> None:
+    def before(self, parameters: Mapping[str, nn.Parameter], memory: LayerMemory, budget: TimeBudget) -> None:
         """Measure gradients and weights in front of the optimizer's step.
 
         Args:
@@ -106,6 +103,7 @@ class Measurement:
         if self.clearing is not None:
             self.clearing.close()
         self._kept = StepInTransit(step=self.step, tier=self.tier, subject=self.subject, memory=memory)
+        self._kept.left_out = budget.left_out
         self._parameters, self._budget = parameters, budget
         self._contents, self._rows, self._copies = {}, {}, {}  # a step that raised is taken again
         weights = self.subject.of("weight")
@@ -147,8 +145,14 @@ class Measurement:
         """Keep the scale-invariant weights whose turn it is, as far as the budget reaches."""
         rows = self.subject.rows
         places = [site for site, (names, *_) in rows.items() if all(name in parameters for name in names)]
-        for site in self._kept.memory.turns.affordable(places, self._budget):
-            with self._budget.spending(("update", site)):
+        turns, count = self._kept.memory.turns, len(places)
+        while count and not self._budget.affords("update", count):
+            count //= 2
+        if not count:
+            return
+        with self._budget.watching("update"):
+            for site in turns.order(places)[:count] if count < len(places) else places:
+                turns.serve(site)
                 self._rows[site] = self._rows_of(site, parameters).clone()
 
     def _rows_of(self, site: Site, parameters: Mapping[str, nn.Parameter]) -> Tensor:
@@ -171,18 +175,21 @@ class Measurement:
     def _measure_norms(self, forward: ForwardRecord, parameters: Mapping[str, nn.Parameter]) -> None:
         """Measure operator norms."""
 
-        def layer(site: Site) -> tuple[LayerGeometry, Tensor, NormalizerSeen | None]:
-            weight, behind = forward.weights[site], self.subject.feeds.get(site)
-            tensor = weight.made if weight.made is not None else gather_whole(parameters[weight.parameters[0]])
-            return weight.geometry, tensor, None if behind is None else forward.normalizer(behind)
+        def normalizer(site: Site) -> NormalizerSeen | None:
+            behind = self.subject.feeds.get(site)
+            return None if behind is None else forward.normalizer(behind)
 
-        memory = self._kept.memory
-        places = [site for site in self.subject.places["weight"] if site in forward.weights]  # other layers came later
-        last, early = memory.last, memory.count < EARLY_RECORDS and self.step < EARLY_STEPS
-        due = None if early else {site for site in places if site in last and last[site].is_due(self.step)}
-        norms = memory.norms.measure(places, layer, tier=self.tier, budget=self._budget, due=due)
-        memory.count += 1
-        self._contents |= {("norm", site): value for site, value in norms.items()}
+        memory, layers = self._kept.memory, {}
+        for site in self.subject.places["weight"]:
+            weight = forward.weights.get(site)  # None for layers that did not run this time
+            if weight is not None and (weight.made is not None or weight.parameters[0] in parameters):
+                tensor = weight.made if weight.made is not None else parameters[weight.parameters[0]]
+                layers[site] = weight.geometry, tensor
+        due = {site for site in layers if site in memory.last and memory.last[site].is_due(self.step)}
+        norms = memory.norms.measure(layers, normalizer, step=self.step, tier=self.tier, budget=self._budget, due=due)
+        self._kept.readings = [reading for reading, _ in norms]
+        self._contents |= {("norm", index): numbers for index, (_, numbers) in enumerate(norms)}
+        self._kept.begun = {site for site, step in memory.norms.begun.items() if step == self.step}
         self._kept.ran = set(forward.weights)
         forward.weights = {}  # some weights were made for this forward alone
 
@@ -197,10 +204,13 @@ class Measurement:
         sampled = self._kept.memory.sample.after(self._trained({n: p for n, p in parameters.items() if not is_lazy(p)}))
         self._contents |= {} if sampled is None else {"step": sampled}
         groups = {id(p): group for group in self.optimizer.param_groups for p in group["params"]}
-        for site, before in self._rows.items():
-            with self._budget.spending(("update", site), more=True):
-                moved = self._rows_of(site, parameters) - before
-                self._contents[("update", site)] = updates.split_update(before, moved)
+        if self._rows:
+            with self._budget.watching("update"):
+                for site, before in self._rows.items():
+                    moved = self._rows_of(site, parameters) - before
+                    self._contents[("update", site)] = updates.split_update(before, moved)
+            self._budget.end_task("update", len(self._rows))
+        for site in self._rows:
             group = groups.get(id(parameters[self.subject.rows[site][0][0]]))
             self._kept.rates[site] = math.nan if group is None else _rate_of(group)
             self._kept.powers[site] = None if group is None else effective_power(self.optimizer, group)
@@ -247,17 +257,16 @@ def _normalizer_contents(forward: ForwardRecord) -> dict[Key, Tensor]:
     if forward.batch_norms is not None:
         _, moved = forward.batch_norms
         contents |= {name: getattr(moved, name) for name in ("before", "after", "gamma", "calls")}
+    large: dict[Key, list[Site]] = {}
     for site, normalizer in forward.normalizers.items():
-        if _is_large(normalizer):  # all in the precision of the variances
-            gamma, running = (
-                None if t is None else t.to(normalizer.variance)
-                for t in (normalizer.gamma, normalizer.running_variance)
-            )
-            alike = replace(normalizer, gamma=gamma, running_variance=running)
-            contents[("normalizer", site)] = normalizer_probe.measure(alike)
+        if _is_large(normalizer):
+            large.setdefault(normalizer_probe.likeness(normalizer), []).append(site)
             continue
         values: dict[str, Any] = {name: getattr(normalizer, name) for name in NORMALIZER_TENSORS}
         contents |= {(name, site): value for name, value in values.items() if value is not None}
+    for sites in large.values():
+        rows = normalizer_probe.measure([forward.normalizers[site] for site in sites])
+        contents |= {("normalizer", site): row for site, row in zip(sites, rows.unbind(), strict=True)}
     return contents
 
 

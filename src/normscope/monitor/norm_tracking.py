@@ -8,20 +8,40 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..listening.calls import LayerGeometry, NormalizerSeen, Site
+from .distributed import gather_whole
 from .probes import normalizer_probe
-from .probes.weight_probe import MIN_DIVISOR, follow_norms, search_norms
-from .schedule import Tier, TimeShare, Turns
+from .probes.weight_probe import (
+    MAX_SEARCH_STEPS,
+    MAX_STACKED_BYTES,
+    SEARCH_STEPS,
+    LayerStack,
+    NormEstimates,
+    NormSearch,
+    follow_norms,
+    read_norms,
+)
+from .schedule import MAX_LEFT_OUT, Tier, TimeBudget, Turns
 
-AFRESH_TURNS, LATEST_TURNS = 4, 20
-"""Turns of a layer after which its norm is searched for from the start, where there is time for it, and at the latest:
-another direction may be the largest now, and steps from those that were known are slow to meet it."""
+Stack = tuple[Site, ...]
+AFRESH_TURNS = 4
+"""Turns of layers after which their norms are searched for from the start, where there is time for it: another
+direction may be the largest now, and steps from those that were known are slow to meet it."""
+EARLY_TURNS = 6
+"""Turns of every layer that are taken as soon as there is time for them, to see how fast norms move at the start."""
+PART_STEPS = 6
+"""Steps of a search that are taken at once where time is limited."""
+CAUTIOUS_TIMES = 20
+"""Behind a part of unknown cost another one is taken if there is time for this many of its kind: the first ones on a
+device load what they need, and never all at once."""
 READABLE_DECADES = 0.02
 """A norm is shown only if it is off by no more than this, in decades."""
 DRIFT_CAUTION = 3.0
@@ -30,93 +50,146 @@ DRIFT_MEMORY = 0.4
 """What is kept of the drift that was known before: a layer that was calm for a turn may move again."""
 
 
+@dataclass(slots=True)
+class _Search:
+    """A search that goes on, over several records perhaps, and the step whose weights it is of."""
+
+    search: NormSearch
+    step: int
+
+
 class NormTracker:
-    """Keeps the warm vectors of every weight layer."""
+    """Keeps the warm vectors of all weight layers; those of one shape are measured together.
+
+    Where time is limited a search is taken in parts, one measured step after the other, on copies of the weights that
+    it began with: what it finds is of that step. Once it is known how fast norms move, layers of one shape have their
+    turn in a record: ages of some records are no harm, and most of the time is left to the run.
+    """
 
     def __init__(self) -> None:
-        self._warm: dict[Site, Tensor] = {}
-        self._shapes: dict[Site, tuple[int, tuple[int, ...]]] = {}
-        self._since: dict[Site, int] = {}
-        self._turns = Turns("norm")
+        self._warm: dict[Stack, Tensor] = {}
+        self._since: dict[Stack, int] = {}  # turns since the last search
+        self._steps: dict[Stack, int] = {}  # of the next search
+        self._searches: dict[Stack, _Search] = {}  # one at most where time is limited
+        self._turns: Turns[Stack] = Turns()
         self._generators: dict[torch.device, torch.Generator] = {}
+        self._idle_records = 0
 
-    def doubt(self, site: Site) -> None:
-        """Search for the norm of a layer from the start the next time: what was found says that it is not good."""
-        self._since.pop(site, None)
+    def doubt(self, reading: NormReading) -> None:
+        """Search for norms from the start the next time, with more steps than a search that was not enough."""
+        self._since.pop(reading.sites, None)
+        if reading.steps:
+            self._steps[reading.sites] = min(2 * reading.steps, MAX_SEARCH_STEPS)
 
     def measure(
         self,
-        sites: Iterable[Site],
-        layer: Callable[[Site], tuple[LayerGeometry, Tensor, NormalizerSeen | None]],
+        layers: Mapping[Site, tuple[LayerGeometry, Tensor]],
+        normalizer: Callable[[Site], NormalizerSeen | None],
         *,
-        tier: str,
-        budget: TimeShare,
-        due: Collection[Site] | None = (),
-    ) -> dict[Site, Tensor]:
-        """Return log10 of the norm of the layers in turn, and folded with the normalizer behind if there is one.
-
-        Behind the norms stand their errors, in decades.
+        step: int,
+        tier: Tier,
+        budget: TimeBudget,
+        due: AbstractSet[Site] = frozenset(),
+    ) -> list[tuple[NormReading, Tensor]]:
+        """Measure the norms of layers in turn, alone and folded with the normalizer behind if there is one.
 
         Args:
-            sites: the sites of all layers.
-            layer: says how one was called, its weight, and what the normalizer behind it normalized on this batch.
+            layers: how each layer was called, and its weight.
+            normalizer: says what the normalizer behind a layer normalized on this batch.
+            step: the present step.
             tier: the full one searches from the start every time.
             budget: layers it does not reach have to wait.
-            due: layers whose last norm says little by now; None for all layers, whatever they cost.
+            due: layers whose last norm says little by now.
+
+        Returns:
+            What says how the norms of some layers are read, and the numbers that they are read from.
         """
-        norms = {}
-        allowed = TimeShare(None) if due is None else budget
-        for site in self._turns.affordable(sites, allowed, due or ()):
-            warm = self._is_warm(site, allowed) and tier != Tier.FULL
-            task = ("norm" if warm else "search", site)
-            with (
-                budget.spending(task, free=due is None),
-                contextlib.suppress(RuntimeError),
-            ):  # one odd layer is left out
-                norms[site] = self._measure(site, *layer(site), warm)
-        return norms
+        stacks = _stack_sites(layers)
+        urgent = {stack for stack in stacks if not due.isdisjoint(stack)}
+        limited = budget.share is not None
+        self._searches = {stack: search for stack, search in self._searches.items() if stack in stacks}
+        # without a limit all have their turn, in the same order in every process
+        order = self._order(stacks, urgent) if limited else stacks
+        if limited and all(self._turns.of(stack) >= EARLY_TURNS for stack in stacks):
+            order = order[:1]
+        measured: list[tuple[NormReading, Tensor]] = []
+        waited, self._idle_records = self._idle_records >= MAX_LEFT_OUT - 1, self._idle_records + 1
+        for stack in order:
+            finished = False
+            while not finished:
+                task = self._choose_task(stack, tier, budget, stack in urgent)
+                if limited and not waited and not budget.affords(task):
+                    return measured
+                waited, self._idle_records = False, 0
+                is_new, finished = budget.expect(task) == 0.0, True
+                with budget.watching(task), contextlib.suppress(RuntimeError):  # one odd layer is left out
+                    norms = self._take_part(stack, layers, normalizer, task, step, limited)
+                    finished = norms is not None
+                    measured += [] if norms is None else [norms]
+                budget.end_task(task)
+                if finished:
+                    self._searches.pop(stack, None)
+                    self._turns.serve(stack)
+                if is_new and not budget.affords(task, CAUTIOUS_TIMES):
+                    return measured
+        return measured
 
-    def _is_warm(self, site: Site, budget: TimeShare) -> bool:
-        """Whether a layer is followed: it was searched for a few turns ago, or there is no time to do it again."""
-        since = self._since.get(site, LATEST_TURNS)
-        return since < AFRESH_TURNS or (since < LATEST_TURNS and not budget.affords(("search", site)))
+    def _order(self, stacks: list[Stack], urgent: AbstractSet[Stack]) -> list[Stack]:
+        """Return whose turn it is: searches that go on, who was never measured, cannot wait, or has waited longest."""
+        turns = self._turns.order(stacks, urgent)
+        return sorted(turns, key=lambda stack: (stack not in self._searches, self._turns.of(stack) > 0))
 
-    def _measure(
-        self, site: Site, geometry: LayerGeometry, weight: Tensor, behind: NormalizerSeen | None, warm: bool
-    ) -> Tensor:
-        wide = weight if weight.dtype in (torch.float32, torch.float64) else weight.float()
-        scale = None
-        if behind is not None:
-            gains = normalizer_probe.jacobian_norm(behind.divisor, behind.free, behind.eps).amax(0)
-            largest = normalizer_probe.group_scales(behind)
-            gains = gains if largest is None else gains * largest
-            scale = gains if gains.numel() == geometry.channels else gains.amax()
-        sizes = (
-            wide.abs().amax().clamp(min=MIN_DIVISOR)[None]
-        )  # squares of extreme weights would leave the range of float32
-        wide = wide / sizes
-        if scale is not None:
-            most = scale.amax().clamp(min=MIN_DIVISOR)
-            scale, sizes = scale / most, torch.stack([sizes[0], most.to(sizes)])
-        norms = len(sizes)
-        vectors = None if site not in self._warm else self._warm[site].to(wide)
-        draw = self._generator(wide.device)
-        try:
-            if warm and vectors is not None and self._shapes[site] == (norms, geometry.shape):
-                estimate = follow_norms(geometry, wide, vectors, scale, draw)
-                self._since[site] += 1
-            else:
-                estimate = search_norms(geometry, wide, vectors, scale, draw)
-                self._since[site] = 1
-        except torch.linalg.LinAlgError:  # values that are not finite
-            nothing = sizes.new_full((1,), float("nan"))
-            if behind is None:
-                return torch.cat([nothing, nothing])
-            bare, error = self._measure(site, geometry, weight, None, warm).split(1)  # the weight itself may be
-            return torch.cat([bare, nothing, error, nothing])
-        self._warm[site] = estimate.vectors.to(torch.bfloat16)  # they only say where the next search starts
-        self._shapes[site] = (norms, geometry.shape)
-        return torch.cat([estimate.norms.log10() + sizes.log10().cumsum(0), estimate.errors])
+    def _choose_task(self, stack: Stack, tier: Tier, budget: TimeBudget, urgent: bool) -> tuple[str, Stack]:
+        """Return whether layers are searched for or followed: those that move fast are soon lost by a few steps."""
+        search, since = ("search", stack), self._since.get(stack)
+        if since is None or tier is Tier.FULL or stack in self._searches:
+            return search
+        # norms that move fast are of little use if they are those of a while ago
+        parts = -(-self._steps.get(stack, SEARCH_STEPS) // PART_STEPS)
+        if (urgent and budget.affords(search, parts)) or (since >= AFRESH_TURNS and budget.affords(search)):
+            return search
+        return "follow", stack
+
+    def _take_part(
+        self,
+        stack: Stack,
+        layers: Mapping[Site, tuple[LayerGeometry, Tensor]],
+        normalizer: Callable[[Site], NormalizerSeen | None],
+        task: tuple[str, Stack],
+        step: int,
+        limited: bool,
+    ) -> tuple[NormReading, Tensor] | None:
+        """Take a part of a search, or follow norms; return them once they are there."""
+        current = self._searches.get(stack)
+        if current is None:
+            together = _stack_layers(layers, stack, [normalizer(site) for site in stack])
+            draw, warm = self._generator(together.like.device), self._warm.get(stack)
+            if task[0] == "follow" and warm is not None and warm.shape == together.followed_shape:
+                self._since[stack] += 1
+                return self._read(stack, together, follow_norms(together, warm.to(together.like), draw), step)
+            current = _Search(NormSearch(together, draw, self._steps.get(stack, SEARCH_STEPS)), step)
+        search = current.search
+        if limited:
+            search.advance(PART_STEPS)
+        if limited and search.steps_left:
+            if stack not in self._searches:
+                search.layers.keep_weights()
+                self._searches[stack] = current
+            return None
+        self._since[stack] = 1
+        return self._read(stack, search.layers, search.finish(), current.step)
+
+    def _read(
+        self, stack: Stack, layers: LayerStack, estimates: NormEstimates, step: int
+    ) -> tuple[NormReading, Tensor]:
+        self._warm[stack] = estimates.vectors.to(torch.bfloat16)  # they only say where the next step starts
+        reading = NormReading(sites=stack, norms=layers.norms, steps=estimates.steps, size=layers.size, step=step)
+        return reading, estimates.numbers
+
+    @property
+    def begun(self) -> dict[Site, int]:
+        """The layers that are searched for, and the step at which that began."""
+        return {site: search.step for stack, search in self._searches.items() for site in stack}
 
     def _generator(self, device: torch.device) -> torch.Generator:
         """Return random numbers of our own: those of the user are left alone."""
@@ -124,6 +197,75 @@ class NormTracker:
         if place not in self._generators:
             self._generators[place] = torch.Generator(place).manual_seed(0)
         return self._generators[place]
+
+
+def _stack_sites(layers: Mapping[Site, tuple[LayerGeometry, Tensor]]) -> list[Stack]:
+    """Return which layers are measured together: those of one shape, as far as copies of their weights are small."""
+    alike: dict[Hashable, list[list[Site]]] = {}
+    for site, (geometry, weight) in layers.items():
+        single = site if geometry.kind == "other" else None
+        key = (
+            single,
+            geometry.kind,
+            geometry.shape,
+            repr(geometry.settings),
+            weight.shape,
+            weight.dtype,
+            weight.device,
+        )
+        stacks = alike.setdefault(key, [[]])
+        most = MAX_STACKED_BYTES.get(weight.device.type, 0) // max(weight.numel() * weight.element_size(), 1)
+        if len(stacks[-1]) >= max(most, 1):
+            stacks.append([])
+        stacks[-1].append(site)
+    return [tuple(sites) for stacks in alike.values() for sites in stacks]
+
+
+def _stack_layers(
+    layers: Mapping[Site, tuple[LayerGeometry, Tensor]], stack: Stack, behind: list[NormalizerSeen | None]
+) -> LayerStack:
+    """Return layers of one shape, with the normalizers behind them if each has one."""
+    geometry = layers[stack[0]][0]
+    weights = [_widen(gather_whole(layers[site][1])) for site in stack]
+    seen = [one for one in behind if one is not None]
+    scales = [_channel_scales(one, geometry.channels) for one in seen] if len(seen) == len(stack) else None
+    return LayerStack(geometry, weights, None if scales is None else torch.stack(scales))
+
+
+def _widen(weight: Tensor) -> Tensor:
+    return weight if weight.dtype in (torch.float32, torch.float64) else weight.float()
+
+
+def _channel_scales(behind: NormalizerSeen, channels: int) -> Tensor:
+    """Return by how much a normalizer stretches each of the channels that enter it, at most."""
+    gains = normalizer_probe.jacobian_norm(behind.divisor, behind.free, behind.eps).amax(0)
+    largest = normalizer_probe.group_scales(behind)
+    gains = gains if largest is None else gains * largest
+    return gains.reshape(-1) if gains.numel() == channels else gains.amax().expand(channels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormReading:
+    """How the norms of some layers are read from the numbers that arrive.
+
+    Attributes:
+        sites: the layers.
+        norms: 2 where they are folded with normalizers.
+        steps: the steps of the search; 0 where they were followed.
+        size: entries of their vectors.
+        step: the step whose weights were measured.
+    """
+
+    sites: tuple[Site, ...]
+    norms: int
+    steps: int
+    size: int
+    step: int
+
+    def read(self, numbers: np.ndarray) -> dict[Site, tuple[list[float], list[float]]]:
+        """Return log10 of the norms of every layer, alone and folded, and their errors in decades."""
+        norms, errors = read_norms(numbers, layers=len(self.sites), norms=self.norms, steps=self.steps, size=self.size)
+        return dict(zip(self.sites, zip(norms.tolist(), errors.tolist(), strict=True), strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,6 @@ from ..report.curves import sparkline
 from ..report.words import format_cell, pluralise, visible
 from .history import History
 from .record import Kind, Record
-from .schedule import PATIENCE_RECORDS
 
 if TYPE_CHECKING:
     import rich.console
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 MAX_DRAWS_PER_SECOND = 4.0
 """The panel is drawn at most this many times a second."""
 
+RECENT_RECORDS = 20
+"""Records that a figure is looked for in: layers may take turns."""
 DRAWING_TIME_SHARE = 0.005
 """The share of the time that drawing may take: on a slow machine the panel is drawn less often."""
 
@@ -212,7 +213,7 @@ def _show_course(name: str, values: Sequence[float | None]) -> Iterator[tuple[st
 
 def _show_worst(history: History, kind: Kind, quantity: str, most: bool, name: str) -> Iterator[tuple[str, str]]:
     latest: dict[str, float] = {}
-    for record in history.having(kind, quantity)[-PATIENCE_RECORDS:]:  # layers may take turns
+    for record in history.having(kind, quantity)[-RECENT_RECORDS:]:  # layers may take turns
         latest |= {layer.name: v for layer, v in zip(history.of(kind), record.of(kind, quantity)) if v is not None}
     numbers = [(value, name) for name, value in latest.items() if not math.isnan(value)]
     if numbers:

@@ -77,8 +77,9 @@ class Record:
             `log10_drift`, of how far a step, and all since the record before, moved the weights over their size;
             `output_spread`, how far the directions of the model's outputs differ over the samples; `outputs_*`,
             what outputs and targets show (`monitor/probes/loss_probe.py`); `left_over`, the largest
-            entry of a gradient that was not cleared; and `share_outside`, of the samples outside of the domain that is
-            followed.
+            entry of a gradient that was not cleared; `share_outside`, of the samples outside of the domain that is
+            followed; and `left_out`, how many steps were due since the record before and left out for lack of time, if
+            any.
         metrics: what `observe` was given since the record before, by name: `loss_mean`, `loss_least`, `loss_largest`,
             `loss_largest_at` (its step), `loss_count` and `loss_broken` (not finite, and in none of the others; the
             first at `loss_broken_at`) of the losses of all steps; of other figures the mean.

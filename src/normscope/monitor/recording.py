@@ -20,7 +20,7 @@ from .measuring import Measurement
 from .observed import Observed
 from .panel import Panel
 from .record import LayerRecord, Record
-from .schedule import TimeShare
+from .schedule import TimeBudget
 
 Sink = Callable[[Record, Sequence[Finding]], None]
 LOOK_RECORDS = 10
@@ -33,7 +33,7 @@ class Recorder:
     Nothing here stops a training run: what fails is told once and left out from then on.
 
     Args:
-        budget: the budget of the alarms.
+        budget: the time that watching may take.
         folder: the folder of the log; None for none. A log that is there goes on.
         sinks: called with every record and its findings.
         panel: whether to show a live panel.
@@ -41,7 +41,7 @@ class Recorder:
 
     def __init__(
         self,
-        budget: TimeShare,
+        budget: TimeBudget,
         folder: str | os.PathLike[str] | None = None,
         sinks: Sequence[Sink] = (),
         *,
@@ -133,7 +133,7 @@ class Recorder:
         if not last and self._waited < LOOK_RECORDS and not self.budget.affords("alarms"):
             return add_record(self.history, record, thorough=False)
         self._waited = 0
-        with self.budget.spending("alarms"):
+        with self.budget.watching("alarms"):
             return add_record(self.history, record)
 
     def close(self, end: Mapping[str, Any]) -> None:

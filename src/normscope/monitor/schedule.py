@@ -1,22 +1,39 @@
 """When a step is measured and how much of it, and what time there is for that.
 
-`Schedule` says which steps are due, `Clock` how much of a run's time the watcher took, `TimeShare` is a share of that
-time for work that can wait, and `Turns` shares it out among layers.
+`Schedule` says which steps are due, `TimeBudget` how much of a run's time the watcher took and may take, and `Turns`
+whose turn it is where there is no time for all.
 """
 
 from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import torch
 
 from ..core.errors import InputError
-from ..listening.calls import Site
 
-PATIENCE_RECORDS = 20
-"""After this many measured steps a layer is measured again, whatever it costs."""
+WINDOW_SECONDS = 60.0
+"""The share of the time that watching may take is kept over every window of this length."""
+STEADY_SHARE = 0.75
+"""What of that share is earned as time passes. The rest of a window's may be held, and is there at the start: what is
+spent in a window is at most what is held when it begins and what is earned in it."""
+RECORD_SHARE = 0.65
+"""What of that share records may take that are made while nothing is held: the rest is for what waits its turn."""
+EARLY_RECORDS = 2
+"""Records that are made in any case: the first takes longer than those that follow, and says little of them."""
+MAX_LEFT_OUT = 8
+"""Of this many steps that are due one is measured, and of this many records one has the norms of some layers searched
+for or followed, whatever that costs."""
+IDLE_STEP_SECONDS = 1e-5
+"""What hooks are taken to cost at every step: those of torch, and a counter."""
+
+Place = TypeVar("Place", bound=Hashable)
 
 
 class Tier(enum.StrEnum):
@@ -33,6 +50,9 @@ class Tier(enum.StrEnum):
     def rank(self) -> int:
         """0, 1, 2 for economy, standard, full."""
         return list(Tier).index(self)
+
+
+RICHEST_FIRST = tuple(reversed(Tier))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +95,14 @@ class Schedule:
 
     def due(self, step: int) -> Tier | None:
         """Return the richest tier that is due at a step, or None."""
-        tiers = [tier for tier, interval in self.every.items() if step % interval == 0]
-        return max(tiers, key=lambda tier: tier.rank, default=None)
+        for tier in RICHEST_FIRST:
+            if tier in self.every and step % self.every[tier] == 0:
+                return tier
+        return None
+
+    def next_due(self, step: int) -> int:
+        """Return the first step that is due, from a step on."""
+        return min(-(-step // interval) * interval for interval in self.every.values())
 
     @property
     def richest(self) -> Tier:
@@ -84,137 +110,235 @@ class Schedule:
         return max(self.every, key=lambda tier: tier.rank)
 
 
-class Clock:
-    """Tells the time of a run from that of the watcher; its first measurement, which finds the layers, stands apart.
+class TimeBudget:
+    """Earns a share of a run's time, and counts what the watcher takes: on a GPU how long it holds up the stream.
 
-    Attributes:
-        own: seconds that the watcher took after its first measurement.
-        first: seconds that the first measurement took.
-    """
-
-    def __init__(self) -> None:
-        self.own = self.first = 0.0
-        self._began, self._inside, self._settled = time.perf_counter(), False, False
-
-    @property
-    def passed(self) -> float:
-        """Seconds since the run began."""
-        return time.perf_counter() - self._began
-
-    @property
-    def overhead(self) -> float:
-        """The watcher's share, the first measurement left out."""
-        passed = self.passed - self.first
-        return self.own / passed if passed > 0 else 0.0
-
-    def restart(self) -> None:
-        """Begin anew."""
-        self._began = time.perf_counter()
-
-    def skip(self, seconds: float) -> None:
-        """Leave out time in which the loop stood still."""
-        self._began += seconds
-
-    def settle(self) -> None:
-        """Take note that the first measurement is over."""
-        self._settled = True
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Count what happens inside as the watcher's; once where this is nested."""
-        if self._inside:
-            yield
-            return
-        self._inside, began = True, time.perf_counter()
-        try:
-            yield
-        finally:
-            self._inside = False
-            self.spend(time.perf_counter() - began)
-
-    def spend(self, seconds: float) -> None:
-        """Add to the watcher's time."""
-        if self._settled:
-            self.own += seconds
-        else:
-            self.first += seconds
-
-
-class TimeShare:
-    """Earns a share of the time that passes and spends it on tasks, each expected to cost what it did last time.
+    What is spent is charged at once by the clock of the host. Two events on the stream around it say later how long the
+    kernels of the run had to wait: that replaces it. A task is expected to cost what it did at the cheaper of the last
+    two times: one that took long while the machine was busy says little.
 
     Args:
-        share: the share of the time; None for no limit.
+        share: the share of the time that may be spent; None for no limit.
+        device: where the model lies.
+        clock: returns nanoseconds.
+
+    Attributes:
+        spent: seconds that the watcher took so far.
+        records: how many records were made.
+        left_out: how many steps that were due have been left out in front of the last one that was measured.
 
     Example:
-        >>> budget = TimeShare(share=0.0)
-        >>> for _ in range(2):  # what was never done is free, and says little of what it will cost
-        ...     with budget.spending("norms"):
+        >>> budget = TimeBudget(share=1e-9)
+        >>> for _ in range(2):
+        ...     with budget.watching("norms"):
         ...         total = sum(range(10000))
+        ...     budget.end_record()
         >>> budget.affords("norms")
         False
     """
 
-    def __init__(self, share: float | None) -> None:
-        self.share = share
-        self._held, self._since = 0.0, time.perf_counter()
-        self._costs: dict[Hashable, float] = {}
+    def __init__(
+        self,
+        share: float | None,
+        device: torch.device | None = None,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self.share, self._clock = share, clock
+        self._device = device if device is not None and device.type == "cuda" else None
+        self._costs: dict[Hashable, deque[float]] = {}  # of the last two times
+        self._sums: dict[Hashable, float] = {}  # of tasks that are not done
+        self._rounds: dict[Hashable, int] = {}  # how often each was done
+        self._times: dict[Hashable, int] = {}  # and how many times in the last round
+        self.records = 0
+        self._running: list[_Timer] = []
+        self._unread: deque[_Timer] = deque()
+        self._free_events: list[Any] = []
+        self._saving_for: Hashable = None
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin anew, with what may be held."""
+        self.spent, self._began = 0.0, self._clock()
+        self._held, self._earned_at, self._recorded_at = self._most_held, self._began, self._began
+        self.left_out = self._due = 0  # _due: steps that were due since the last record
+
+    @property
+    def passed(self) -> float:
+        """Seconds since the run began."""
+        return (self._clock() - self._began) / 1e9
+
+    @property
+    def overhead(self) -> float:
+        """The share of the time that the watcher took."""
+        passed = self.passed
+        return self.spent / passed if passed > 0 else 0.0
 
     def skip(self, seconds: float) -> None:
-        """Leave out time that passed."""
-        self._since += seconds
+        """Leave out time in which the loop stood still."""
+        nanoseconds = round(seconds * 1e9)
+        self._began += nanoseconds
+        self._earned_at += nanoseconds
+        self._recorded_at += nanoseconds
 
-    def affords(self, task: Hashable) -> bool:
-        """Return whether there is time for a task now."""
-        if self.share is None or task not in self._costs:
+    def expect(self, task: Hashable) -> float:
+        """Return what a task is expected to cost, in seconds; 0 if nobody knows."""
+        return min(self._costs.get(task, (0.0,)))
+
+    def affords(self, task: Hashable, times: int = 1) -> bool:
+        """Return whether there is time for a task now, or for doing it several times, and for what is saved for.
+
+        One whose cost is not known needs any time.
+        """
+        if self.share is None:
             return True
-        now = time.perf_counter()
-        self._held, self._since = self._held + self.share * (now - self._since), now
-        return self._held >= self._costs[task]
+        self._read_events()
+        now = self._clock()
+        expected = times * self.expect(task) + (
+            0.0 if self._saving_for in (None, task) else self.expect(self._saving_for)
+        )
+        earned = STEADY_SHARE * self.share * (now - self._earned_at) / 1e9
+        # a task that costs more than may be held would wait for ever
+        self._held = min(self._held + earned, max(self._most_held, expected, self._held))
+        self._earned_at = now
+        return self._held >= max(expected, 1e-9)
+
+    def save_for(self, task: Hashable) -> None:
+        """Let other tasks wait until there is time for one, too; None for no such task."""
+        self._saving_for = task
+
+    def takes_record(self, task: Hashable) -> bool:
+        """Return whether a step that is due is measured, which is a task.
+
+        It is if there is time for that, or if it costs no more than its share of the time since the last record: what
+        else was spent meanwhile does not count. Of a few steps that are due one is measured in any case.
+        """
+        self._due += 1
+        waited = (self._clock() - self._recorded_at) / 1e9
+        if (
+            self.share is not None
+            and self.records >= EARLY_RECORDS
+            and self._due < MAX_LEFT_OUT
+            and not self.affords(task)
+            and self.expect(task) > RECORD_SHARE * self.share * waited
+        ):
+            return False
+        self.left_out, self._due, self._recorded_at = self._due - 1, 0, self._clock()
+        return True
+
+    @property
+    def _most_held(self) -> float:
+        return (1.0 - STEADY_SHARE) * (self.share or 0.0) * WINDOW_SECONDS
 
     @contextmanager
-    def spending(self, task: Hashable, *, more: bool = False, free: bool = False) -> Iterator[None]:
-        """Do a task: `more` of one that has begun already, or a `free` one, whose cost is noted but not charged."""
-        began = time.perf_counter()
+    def watching(self, task: Hashable) -> Iterator[None]:
+        """Count what happens inside as the watcher's, for a task; that of a task inside of another is its own alone."""
+        timer = _Timer(task, self._running[-1] if self._running else None, self._rounds.get(task, 0))
+        self._running.append(timer)
+        stream: Any = None
+        if self._device is not None and not torch.cuda.is_current_stream_capturing():
+            stream = torch.cuda.current_stream(self._device)
+            timer.events = [self._record_event(stream)]
+        began = self._clock()
         try:
             yield
         finally:
-            spent = time.perf_counter() - began
-            if task not in self._costs:  # the first time is longer than those that follow
-                self._costs[task] = 0.0
-            else:
-                self._costs[task] = spent + (self._costs[task] if more else 0.0)
-                self._held -= 0.0 if free else spent
+            self._running.pop()
+            timer.seconds = (self._clock() - began) / 1e9
+            self._count(timer, timer.seconds)
+            if timer.events:
+                timer.events.append(self._record_event(stream))
+                self._unread.append(timer)
+
+    def _record_event(self, stream: Any) -> Any:
+        """Return an event that the stream will come by."""
+        event = self._free_events.pop() if self._free_events else torch.cuda.Event(enable_timing=True)
+        event.record(stream)
+        return event
+
+    def pass_steps(self, steps: int) -> None:
+        """Count what hooks take at every step, measured or not."""
+        self.spent += steps * IDLE_STEP_SECONDS
+        self._held -= steps * IDLE_STEP_SECONDS
+
+    def end_task(self, task: Hashable, times: int = 1) -> None:
+        """Take note that a task is done, several times perhaps: what it cost is expected of the next time."""
+        seconds = self._sums.pop(task, None)
+        if seconds is not None:
+            self._costs.setdefault(task, deque(maxlen=2)).append(max(seconds / times, 0.0))
+            self._times[task] = times
+            self._rounds[task] = self._rounds.get(task, 0) + 1
+
+    def end_record(self) -> None:
+        """Take note that all tasks of a record are done."""
+        for task in list(self._sums):
+            self.end_task(task)
+        self.records += 1
+
+    def _count(self, timer: _Timer, seconds: float) -> None:
+        """Count seconds for the task of a timer, and not for the one around it; they may be a correction."""
+        if timer.outer is None:
+            self.spent += seconds
+            self._held -= seconds
+        for one, signed in ((timer, seconds), (timer.outer, -seconds)):
+            if one is None:
+                continue
+            ago = self._rounds.get(one.task, 0) - one.round
+            if ago == 0:
+                self._sums[one.task] = self._sums.get(one.task, 0.0) + signed
+            elif ago <= len(costs := self._costs[one.task]):
+                costs[-ago] = max(costs[-ago] + signed / self._times[one.task], 0.0)
+
+    def _read_events(self) -> None:
+        """Correct what was charged by what the events say that have arrived; nothing is waited for."""
+        while self._unread and self._unread[0].events[1].query():
+            timer = self._unread.popleft()
+            first, last = timer.events
+            self._count(timer, first.elapsed_time(last) / 1e3 - timer.seconds)
+            self._free_events += timer.events
 
 
-class Turns:
-    """Goes round a list of places as far as the budget reaches: those that are due first, then who has waited longest.
+@dataclass(slots=True)
+class _Timer:
+    """One stretch of time in which the watcher works.
 
-    Args:
-        task: what is done at each.
+    Attributes:
+        task: what is done in it.
+        outer: the stretch around it, if there is one.
+        round: how often the task was done before.
+        seconds: what it took by the clock of the host.
+        events: on a device, at the beginning and the end.
     """
 
-    def __init__(self, task: str) -> None:
-        self._task = task
-        self._waited: dict[Site, int] = {}
-        self._served: dict[Site, int] = {}
+    task: Hashable
+    outer: _Timer | None
+    round: int
+    seconds: float = 0.0
+    events: list[Any] = field(default_factory=list)
 
-    def affordable(self, places: Iterable[Site], budget: TimeShare, due: Collection[Site] = ()) -> Iterator[Site]:
-        """Return places one by one while there is time for the next, or it has waited for long; each at most once.
+
+class Turns(Generic[Place]):
+    """Goes round a list of places: those that are due first, then who has waited longest."""
+
+    def __init__(self) -> None:
+        self._served: dict[Place, int] = {}  # when each place last had its turn
+        self._turns: Counter[Place] = Counter()
+        self._count = 0
+
+    def order(self, places: Iterable[Place], due: Collection[Place] = ()) -> list[Place]:
+        """Return places in the order in which they have their turn.
 
         Args:
             places: all there are.
-            budget: the budget of the task.
             due: those that cannot wait as long as others.
         """
-        order = list(places)
-        self._waited = {site: self._waited.get(site, 0) + 1 for site in order}
-        if budget.share is not None:  # otherwise all have their turn, in the same order in every process
-            order.sort(
-                key=lambda site: (self._waited[site] < PATIENCE_RECORDS, site not in due, self._served.get(site, 0))
-            )
-        for site in order:
-            if self._waited[site] < PATIENCE_RECORDS and not budget.affords((self._task, site)):
-                return
-            self._waited[site], self._served[site] = 0, max(self._served.values(), default=0) + 1
-            yield site
+        return sorted(places, key=lambda place: (place not in due, self._served.get(place, 0)))
+
+    def of(self, place: Place) -> int:
+        """Return how many turns a place has had."""
+        return self._turns[place]
+
+    def serve(self, place: Place) -> None:
+        """Take note that a place has had its turn."""
+        self._count += 1
+        self._served[place] = self._count
+        self._turns[place] += 1

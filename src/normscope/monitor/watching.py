@@ -26,15 +26,13 @@ from .observed import check_figure
 from .probes.batches import DomainProbe, SharpnessProbe
 from .record import Record
 from .recording import Recorder, Sink, check_destination
-from .schedule import Schedule, Tier, TimeShare
+from .schedule import Schedule, Tier, TimeBudget
 from .watched_layers import innermost_optimizer
 
 NOT_ENTERED = (
     "normscope: the optimizer steps, but the run that ns.watch returned was not entered, and nothing is recorded: "
     "write `with ns.watch(model, optimizer) as run:` around the loop"
 )
-TIME_SHARE = 0.0025
-"""The share of the run's time for operator norms and updates in the economy tier, and for alarms; others wait."""
 
 
 def watch(
@@ -43,6 +41,7 @@ def watch(
     *,
     every: int | Mapping[str, int] = 50,
     tier: str = "economy",
+    overhead: float | None = 0.02,
     log: str | os.PathLike[str] | None = None,
     sinks: Sequence[Sink] = (),
     panel: bool | None = None,
@@ -55,11 +54,21 @@ def watch(
     taken before the optimizer's step and the update after it; other steps cost a counter. Nothing waits for the device:
     figures are read once they have arrived, at a later step.
 
+    Watching takes `overhead` of the time, over every minute. Losses, gradients, sizes of weights and normalizers are
+    measured at every step that is due. Operator norms and updates of layers wait for their turn (`norm_age` says how
+    old a norm is), and a richer tier comes once there is time for it. Where that share is not enough for the records
+    themselves, of small networks with steps of a millisecond, up to seven of eight steps that are due are left out; the
+    records say how many (`left_out`).
+
     Args:
         model: as it is called in the loop: compiled, or wrapped for several processes, or plain.
         optimizer: the optimizer that trains it.
-        every: measure each so many steps; or an interval for each tier, `{"economy": 10, "full": 500}`.
+        every: measure each so many steps, at most; or an interval for each tier, `{"economy": 10, "full": 500}`.
         tier: what `every` is of, if it is one number: `"economy"`, `"standard"` or `"full"`.
+        overhead: the share of the run's time that watching may take: of wall-clock time, on a GPU of what its kernels
+            are held up. A quarter of what a minute allows may be spent at once, at the start say. None for no limit:
+            every step that is due is measured, and all of its layers. Models in shards have none, for their processes
+            must agree.
         log: a folder for the log; an existing log is continued. Without it nothing is written.
         sinks: called with every `Record` and its findings: `normscope.monitor.sinks` has those for TensorBoard and W&B.
         panel: show a live panel in the terminal; None shows it where standard error is a terminal and there is a log.
@@ -74,7 +83,8 @@ def watch(
         validation down, `run.findings` are the alarms so far.
 
     Raises:
-        InputError: the model is none, the optimizer trains none of its parameters, an interval or the folder is wrong.
+        InputError: the model is none, the optimizer trains none of its parameters, an interval, the overhead or the
+            folder is wrong.
 
     Example:
         >>> import torch, normscope as ns
@@ -93,6 +103,8 @@ def watch(
     schedule = Schedule.of(every, tier)
     trained = innermost_optimizer(model, optimizer)
     check_destination(log, sinks)
+    if overhead is not None and (isinstance(overhead, bool) or not 0.0 < overhead <= 1.0):
+        raise InputError(f"overhead is a share of the time, above 0 and at most 1, or None; it is {overhead!r}")
     role = ProcessRole.of(unwrapped(model))
     followed = None if domain is None else DomainProbe(domain)
     curvature = None if sharpness is None else SharpnessProbe(sharpness)
@@ -100,13 +112,15 @@ def watch(
         raise InputError(
             'sharpness= is measured at steps of the full tier, of models in one piece: every={"full": 500, ...}'
         )
+    device = next((p.device for p in model.parameters()), None)
+    budget = TimeBudget(None if role.sharded else overhead, device)  # all processes have to measure the same layers
     hooks = TrainingHooks(
         model,
         trained,
         schedule=schedule,
         role=role,
-        recorder=Recorder(TimeShare(TIME_SHARE)),
-        budget=TimeShare(None if role.sharded else TIME_SHARE),  # all processes have to measure the same layers
+        recorder=Recorder(budget),
+        budget=budget,
         domain=followed,
         sharpness=curvature,
     )
@@ -122,7 +136,7 @@ class Watch(Shown):
         records: what was measured so far and has arrived; of more than 1,000 the first, the latest and a selection of
             those between (the log has all).
         findings: the alarms so far, in the order they were raised.
-        overhead: the share of the run's time that watching took, without the first measured step.
+        overhead: the share of the run's time that watching took so far.
         busy: whether the model is run by the watcher just now, not by the loop.
     """
 
@@ -151,7 +165,7 @@ class Watch(Shown):
 
     @step.setter
     def step(self, step: int) -> None:
-        self._hooks.step = step
+        self._hooks.count_from(step)
 
     @property
     def busy(self) -> bool:
@@ -175,8 +189,8 @@ class Watch(Shown):
 
     @property
     def overhead(self) -> float:
-        """The share of the run's time that watching took; the first measured step, which finds the layers, left out."""
-        return self._hooks.clock.overhead
+        """The share of the run's time that watching took so far."""
+        return self._hooks.budget.overhead
 
     def __repr__(self) -> str:
         measured = f"{self.step:,} steps, {pluralise(len(self.history.records), 'record')}"
@@ -188,17 +202,17 @@ class Watch(Shown):
         self._entered = True
         self._reminder.remove()
         hooks, role = self._hooks, self._hooks.role
-        hooks.clock.restart()
+        hooks.budget.restart()
         if not role.idle:
             hooks.attach_to_model()
             try:
                 if role.writes:
-                    hooks.recorder = Recorder(TimeShare(TIME_SHARE), self._log, self._sinks, panel=self._panel)
+                    hooks.recorder = Recorder(hooks.budget, self._log, self._sinks, panel=self._panel)
             except BaseException:
                 hooks.detach()
                 raise
             step = hooks.history.next_step
-            hooks.step = agree_with_first(step) if role.sharded else step
+            hooks.count_from(agree_with_first(step) if role.sharded else step)
             hooks.sight = Sight(hooks.optimizer)
         hooks.attach_to_optimizer()
         return self
@@ -212,7 +226,7 @@ class Watch(Shown):
         hooks.detach()
         self.flush()
         ended = "finished" if kind is None else f"stopped by {kind.__name__}"
-        seconds = round(hooks.clock.passed, 3)
+        seconds = round(hooks.budget.passed, 3)
         hooks.recorder.close({"step": self.step, "how": ended, "seconds": seconds, "overhead": self.overhead})
         hooks.let_go()  # the run may be kept for its findings
 
@@ -274,8 +288,7 @@ class Watch(Shown):
 
     def skip(self, seconds: float) -> None:
         """Leave out time in which the loop stood still (an evaluation, another run)."""
-        for timer in (self._hooks.clock, self._hooks.budget, self._hooks.recorder.budget):
-            timer.skip(seconds)
+        self._hooks.budget.skip(seconds)
 
     def flush(self) -> None:
         """Wait for everything that was measured, write it down and look for alarms."""

@@ -9,7 +9,7 @@ are.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,31 +51,45 @@ OPTIONAL = ("dead", "log10_running", "running_spread")
 """Quantities that not every normalizer has: NaN there says so."""
 
 
-def measure(normalizer: NormalizerSeen) -> Tensor:
-    """Return `QUANTITIES` as one vector, on the device."""
-    variance, eps = normalizer.variance, normalizer.eps
-    logs = torch.log10(variance)
-    constants = jacobian_norm(normalizer.divisor, normalizer.free, eps)
-    scale = group_scales(normalizer)
-    gains = constants if scale is None else constants * scale
+def measure(many: Sequence[NormalizerSeen]) -> Tensor:
+    """Return `QUANTITIES` of normalizers that are alike (`likeness`) on the device, one row each, in few kernels."""
+    first, eps = many[0], many[0].eps
+    variance = torch.stack([normalizer.variance for normalizer in many])
+    running = _stack_like(variance, [normalizer.running_variance for normalizer in many])
+    sets, logs = variance.flatten(1), torch.log10(variance).flatten(1)
+    constants = jacobian_norm(running[:, None] if first.stored and running is not None else variance, first.free, eps)
+    gamma = _stack_like(variance, [normalizer.gamma for normalizer in many])
+    gains = constants
+    dead = ratio = spread = sets[:, 0] * float("nan")
+    if gamma is not None:
+        size = gamma.abs().flatten(1)
+        gains = constants * size.reshape(len(many), 1, variance.shape[-1], -1).amax(3)
+        dead = _share(size <= DEAD_SCALE_SHARE * size.amax(1, keepdim=True))
+    if running is not None:
+        relative = torch.log10((variance + eps) / (running[:, None] + eps)).flatten(1)
+        ratio, spread = relative.mean(1), relative.std(1, correction=0)
     columns = [
-        logs.mean(),
-        logs.min(),
-        logs.max(),
-        torch.log10(constants.max()),
-        torch.log10(gains.max()),
-        _share(variance < DOMINATED_EPS * eps),
-        _share(variance <= CONSTANT_EPS_SHARE * eps),
+        logs.mean(1),
+        *torch.aminmax(logs, dim=1),
+        torch.log10(constants.flatten(1).amax(1)),
+        torch.log10(gains.flatten(1).amax(1)),
+        _share(sets < DOMINATED_EPS * eps),
+        _share(sets <= CONSTANT_EPS_SHARE * eps),
     ]
-    nothing = variance.max() * float("nan")
-    dead = ratio = spread = nothing
-    if normalizer.gamma is not None:
-        size = abs(normalizer.gamma)
-        dead = _share(size <= DEAD_SCALE_SHARE * size.max())
-    if normalizer.running_variance is not None:
-        relative = torch.log10((variance + eps) / (normalizer.running_variance + eps)).reshape(-1)
-        ratio, spread = relative.mean(), relative.std(correction=0)
-    return torch.stack([*columns, dead, ratio, spread])
+    return torch.stack([*columns, dead, ratio, spread], dim=1)
+
+
+def likeness(normalizer: NormalizerSeen) -> Hashable:
+    """Return what normalizers must share that are measured together."""
+    tensors = (normalizer.variance, normalizer.gamma, normalizer.running_variance)
+    shapes = tuple(None if tensor is None else (tensor.shape, tensor.device) for tensor in tensors)
+    return shapes, normalizer.variance.dtype, normalizer.eps, normalizer.free, normalizer.stored
+
+
+def _stack_like(variance: Tensor, tensors: Sequence[Tensor | None]) -> Tensor | None:
+    """Return tensors as one, in the precision of the variances; None where there are none."""
+    present = [tensor for tensor in tensors if tensor is not None]
+    return torch.stack(present).to(variance) if present else None
 
 
 def group_scales(normalizer: NormalizerSeen) -> Any:
@@ -95,11 +109,11 @@ def jacobian_norm(variance: Any, free: int, eps: float) -> Any:
 
 
 def _share(flags: Tensor) -> Tensor:
-    return flags.float().mean()
+    return flags.float().mean(1)
 
 
 def measure_all(many: Sequence[NormalizerSeen]) -> np.ndarray:
-    """Return `QUANTITIES` of several normalizers on the host, one row each: `measure`, in few calls."""
+    """Return `QUANTITIES` of several normalizers on the host, one row each: as `measure`."""
     if not many:
         return np.zeros((0, len(QUANTITIES)))
     flat = [np.asarray(normalizer.variance) for normalizer in many]

@@ -81,7 +81,7 @@ def train_watched(
 ) -> tuple[Record, ...]:
     """Train with cross entropy and return what `ns.watch` measured at the first step and at the last."""
     model.train()
-    with watch(model, optimizer, every={"full": max(1, steps - 1)}, panel=False) as run:
+    with watch(model, optimizer, every={"full": max(1, steps - 1)}, overhead=None, panel=False) as run:
         for images, labels in batches(split.train_images, split.train_labels, size, steps, generator):
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(images), labels)

@@ -215,7 +215,8 @@ class _Training:
             self._probe(0)
         schedule = {"economy": max(1, round(self.steps * every)), "full": self.steps * self.settings["search_every"]}
         quickest = torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False)
-        with quickest, watch(self.model, self.optimizer, every=schedule, log=self.folder / LOG, panel=False) as run:
+        folder = self.folder / LOG
+        with quickest, watch(self.model, self.optimizer, every=schedule, overhead=None, log=folder, panel=False) as run:
             run.step = self.epoch * self.steps
             while self.epoch < total:
                 self._one_epoch(run)
