@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from normscope.monitor import schedule
 from normscope.monitor.norm_tracking import (
     DRIFT_CAUTION,
     DRIFT_MEMORY,
@@ -304,9 +305,10 @@ def test_a_bias_that_grows_is_no_growth_of_the_norm(monkeypatch: pytest.MonkeyPa
     [(0.001, 1, 0), (0.012, 1, 0), (0.014, 2, 1), (0.06, 5, 4), (10.0, MAX_LEFT_OUT, MAX_LEFT_OUT - 1)],
 )
 def test_records_take_their_share_whatever_else_was_spent_and_one_of_eight_is_made(
-    cost: float, kept: int, left_out: int
+    cost: float, kept: int, left_out: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step is due every second, of which records may take 13 milliseconds."""
+    monkeypatch.setattr(schedule, "START_SECONDS", 0.0)
     clock = FakeClock()
     budget = TimeBudget(0.02, clock=clock)
     spend(budget, clock, "set-up", 1000.0)
@@ -321,6 +323,21 @@ def test_records_take_their_share_whatever_else_was_spent_and_one_of_eight_is_ma
             budget.end_record()
     assert taken[:2] == [0, 1]
     assert set(map(int.__sub__, taken[2:], taken[1:])) == {kept}
+
+
+def test_at_the_start_every_step_that_is_due_is_measured() -> None:
+    clock = FakeClock()
+    budget = TimeBudget(0.02, clock=clock)
+    spend(budget, clock, "set-up", 1000.0)
+    taken = 0
+    for _ in range(30):
+        clock.pass_by(0.01)
+        if budget.takes_record("step"):
+            taken += 1
+            spend(budget, clock, "step", 0.05)
+            budget.end_record()
+    records = 1 + round(schedule.START_SECONDS / 0.05)  # nobody knows what the first takes
+    assert taken == records + (30 - records) // MAX_LEFT_OUT
 
 
 def test_a_richer_tier_that_is_due_is_measured_once_there_is_time_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,7 +416,7 @@ def test_a_step_that_is_not_measured_calls_nothing_but_the_counter(monkeypatch: 
         step()
     assert watched.count == alone.count
     allowed = {"__call__", "forward", "_before_forward", "_decide", "due", "charge", "_before_step", "pass_by",
-               "_after_step", "_after_any_step", "stepped", "_say", "listens", "history", "idle"}  # fmt: skip
+               "_after_step", "_after_any_step", "stepped", "close", "_say", "listens", "history", "idle"}  # fmt: skip
     assert set(called) <= allowed, sorted(set(called) - allowed)
     assert len(called) <= 22
     assert run.step == 3

@@ -198,7 +198,7 @@ class TrainingHooks:
             self._say(blind)
         if not training or self._listener.listens:
             return
-        self._locator.batch = (args, kwargs)
+        self._locator.batch, self._locator.stepped = (args, kwargs), False
         if self._pending is not None:
             self._send_earlier()
         elif self.step < self._next_due and self._decided[0] != self.step:  # most steps: not due
@@ -335,7 +335,7 @@ class TrainingHooks:
         self._stepping = max(0, self._stepping - 1)
         if self._stepping:
             return
-        self._locator.batch, pending = None, self._pending
+        self._locator.stepped, pending = True, self._pending
         if pending is not None and pending.step == self.step:
             with self.budget.watching(self._task):
                 try:

@@ -22,6 +22,13 @@ MAX_SECOND_FORWARDS = 3
 """How many losses that are not finite, each after finite ones, have their forward run again."""
 
 
+BATCH_BROKEN = "The batch itself holds NaN or infinite entries."
+OBSERVED_LATE = (
+    "The batch is finite. Which layer was the first is not known, for the loss was observed behind the step: call "
+    "run.observe between the forward and optimizer.step()."
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broken:
     """Where numbers that are not finite began.
@@ -46,8 +53,8 @@ def locate(model: nn.Module, args: Any, kwargs: Any, step: int) -> Broken:
         kwargs: the named arguments of the call.
         step: the step of the optimizer.
     """
-    if any(_grade(leaf) and not _only_masked(leaf) for leaf in tree_leaves((args, kwargs))):
-        return Broken(step=step, where="", words="The batch itself holds NaN or infinite entries.")
+    if _is_broken((args, kwargs)):
+        return Broken(step=step, where="", words=BATCH_BROKEN)
     held = model.named_parameters()  # buffers may have been broken by the forward itself
     names = list(
         dict.fromkeys(name.rpartition(".")[0] for name, tensor in held if _grade(tensor) and not _only_masked(tensor))
@@ -86,6 +93,11 @@ def _grade(value: Any) -> int:
     if value.layout != torch.strided or bool(value.isfinite().all()):
         return 0
     return NAN if bool(value.isnan().any()) else INFINITE
+
+
+def _is_broken(call: tuple[Any, Any]) -> bool:
+    """Whether what a forward was called with holds NaN or infinite entries, masks left out."""
+    return any(_grade(leaf) and not _only_masked(leaf) for leaf in tree_leaves(call))
 
 
 def _only_masked(value: Tensor) -> bool:
@@ -151,11 +163,13 @@ class Locator:
     """Keeps the batch of the present step, and runs its forward again where its loss is not finite.
 
     Attributes:
-        batch: arguments of the last forward; None between two steps.
+        batch: arguments of the last forward.
+        stepped: whether the optimizer has made its step since then: the weights are others, but the batch is not.
     """
 
     def __init__(self) -> None:
         self.batch: tuple[Any, Any] | None = None
+        self.stepped = False
         self._sound, self._times = True, 0
 
     def is_asked(self, loss: float | None) -> bool:
@@ -171,4 +185,6 @@ class Locator:
         """Return where the forward of the present step breaks."""
         assert self.batch is not None, "asked for without a batch"
         self._sound, self._times = False, self._times + 1
+        if self.stepped:
+            return Broken(step=step - 1, where="", words=BATCH_BROKEN if _is_broken(self.batch) else OBSERVED_LATE)
         return locate(model, *self.batch, step)

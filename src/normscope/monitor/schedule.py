@@ -23,6 +23,9 @@ WINDOW_SECONDS = 60.0
 STEADY_SHARE = 0.75
 """What of that share is earned as time passes. The rest of a window's may be held, and is there at the start: what is
 spent in a window is at most what is held when it begins and what is earned in it."""
+START_SECONDS = 0.5
+"""Records are made as often as asked until they have taken this long: short runs, and the first steps of long ones, say
+most. What else is measured pays for it."""
 RECORD_SHARE = 0.65
 """What of that share records may take that are made while nothing is held: the rest is for what waits its turn."""
 EARLY_RECORDS = 2
@@ -160,6 +163,7 @@ class TimeBudget:
         """Begin anew, with what may be held."""
         self.spent, self._began = 0.0, self._clock()
         self._held, self._earned_at, self._recorded_at = self._most_held, self._began, self._began
+        self._on_records = 0.0  # seconds that records are expected to have taken
         self.left_out = self._due = 0  # _due: steps that were due since the last record
 
     @property
@@ -209,20 +213,23 @@ class TimeBudget:
     def takes_record(self, task: Hashable) -> bool:
         """Return whether a step that is due is measured, which is a task.
 
-        It is if there is time for that, or if it costs no more than its share of the time since the last record: what
-        else was spent meanwhile does not count. Of a few steps that are due one is measured in any case.
+        It is at the start, or if there is time for that, or if it costs no more than its share of the time since the
+        last record: what else was spent meanwhile does not count. Of a few steps that are due one is measured in any
+        case.
         """
         self._due += 1
         waited = (self._clock() - self._recorded_at) / 1e9
         if (
             self.share is not None
             and self.records >= EARLY_RECORDS
+            and self._on_records >= START_SECONDS
             and self._due < MAX_LEFT_OUT
             and not self.affords(task)
             and self.expect(task) > RECORD_SHARE * self.share * waited
         ):
             return False
         self.left_out, self._due, self._recorded_at = self._due - 1, 0, self._clock()
+        self._on_records += self.expect(task)
         return True
 
     @property
