@@ -13,6 +13,7 @@ from ...report.words import pluralise
 from ..examined import Examined
 from ..loss_facts import is_fresh
 from ..signal import Signal, SignalRow
+from ..signal_pass import ACTIVATIONS
 from .depth import WEIGHTS
 from .finding_words import figure, figures
 
@@ -36,8 +37,8 @@ def missing_activation(examined: Examined) -> Iterator[Finding]:
             before = signal.rows[through[-1]]
             if before.kind not in WEIGHTS or _is_factorization(examined, before, row):
                 continue
-            if any(readers[place] > 1 for place in through):
-                continue  # a skip, a gate or heads read it too
+            if any(readers[place] > 1 for place in through) or _ends_pre_activation(examined, signal, through[-1], row):
+                continue  # a skip, a gate or heads read it too, or activations stand before the convolutions
             yield Finding(
                 code="missing-activation",
                 severity=Severity.WARNING,
@@ -108,6 +109,14 @@ def _is_factorization(examined: Examined, first: SignalRow, second: SignalRow) -
         return True
     width, ends = before.shape[0], (before.shape[1], after.shape[0])
     return width < min(ends)
+
+
+def _ends_pre_activation(examined: Examined, signal: Signal, before: int, row: SignalRow) -> bool:
+    """Whether a layer is the last of convolutions that have their activations before them, and sees neighbours."""
+    last = [other for other in signal.rows if other.kind in WEIGHTS][-1]
+    kernel = getattr(dict(examined.model.named_modules()).get(row.path), "kernel_size", ())
+    activated = any(signal.rows[feed].kind in ("relu", *ACTIVATIONS) for feed in signal.linear_feeds[before])
+    return row is last and activated and isinstance(kernel, tuple) and max(kernel, default=1) > 1
 
 
 def _is_one_sided(module: nn.Module | None) -> bool:
