@@ -365,7 +365,9 @@ def seed_random(model: nn.Module) -> None:
 
 def random_state(model: nn.Module) -> Tensor:
     """Return the state of these generators: it changes when a number is drawn."""
-    return torch.cat([generator.get_state() for generator in _generators(model)])
+    python, arrays = random.getstate(), np.random.get_state(legacy=True)
+    others = torch.tensor([*python[1], *map(int, arrays[1]), int(arrays[2])])
+    return torch.cat([others, *(generator.get_state().long() for generator in _generators(model))])
 
 
 @contextmanager

@@ -37,9 +37,10 @@ class SampleFacts(Part):
     Attributes:
         identical: whether all samples of the batch are the same.
         mixed_at: the first module whose output for one sample moves with another sample; `None` if there is none.
-        certain: whether labels show that the first dimension counts samples.
+        certain: whether labels show that the first dimension counts samples, or the model knows no order in it.
         idle: the arguments that the output does not depend on, by name, each with the first module that reads it.
-        random: whether the first output differs from sample to sample and does not depend on any argument.
+        random: where the first output differs from sample to sample and does not depend on any argument: the last
+            module that does.
         forwards: passes of at most seven samples that this took.
     """
 
@@ -49,7 +50,7 @@ class SampleFacts(Part):
     mixed_at: str | None = None
     certain: bool = False
     idle: tuple[tuple[str, str], ...] = ()
-    random: bool = False
+    random: str | None = None
     forwards: int = 0
 
 
@@ -74,18 +75,27 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
     if all(bool((leaf == leaf[:1]).all()) for leaf in tensors):
         return SampleFacts(identical=True)
     few, training, run = call.first(min(samples, FEW_SAMPLES)), model.training, _Runs(model)
-    mixed, idle, random = None, dict[str, str](), False
+    mixed, idle, random, certain = None, dict[str, str](), None, _labels_count_samples(model, call, batch)
     with uncompiled(), torch.no_grad():
         with untouched(model, "eval"):
-            plain, again = run(few), run(few)
+            try:
+                plain = run(few)
+            except Exception:  # where samples are exchanged with something else, their number must be the same
+                few = call
+                plain = run(few)
+            again = run(few)
             pure = not any(map(have_moved, _ends(plain), _ends(again)))  # no state, no random numbers of its own
             if pure:
                 mixed = _first_mixed(
                     plain, run(few.changed(lambda leaf: torch.cat([leaf[1:2], leaf[1:]]))), few.count, samples
                 )
-                idle = _idle_arguments(run, few, plain)
-                random = bool(_ends(plain)) and run.draws and _is_random(_ends(plain)[0], _ends(run(few.rolled()))[0])
-                random = random and run.computes(few)
+                idle = {} if few is call else _idle_arguments(run, few, plain)
+                if mixed is not None and not certain:
+                    certain = _is_order_free(plain, run(few.rolled()))
+                if _ends(plain) and run.draws:
+                    rolled = run(few.rolled())
+                    if _is_random(_ends(plain)[0], _ends(rolled)[0]) and run.computes(few):
+                        random = _last_moved(plain, rolled)
         if idle and training:  # some arguments are read in training alone
             with untouched(model, "train"):
                 in_training = _idle_arguments(run, few, run(few))
@@ -95,7 +105,7 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
         mixed = None  # one without running statistics, which is meant to see the batch
     return SampleFacts(
         mixed_at=mixed,
-        certain=_labels_count_samples(model, call, batch),
+        certain=certain,
         idle=tuple(idle.items()),
         random=random,
         forwards=run.forwards,
@@ -185,12 +195,29 @@ def _first_mixed(plain: Outputs, changed: Outputs, samples: int, whole: int) -> 
         return ""  # as many rows as before for fewer samples
     if not ends or any(end.shape[:1] != (samples,) or end.shape[1:2] == (samples,) for end in ends):
         return None  # rows that are no samples, or a table of all pairs
-    moved = [
-        path
-        for (path, before), (_, after) in zip(plain, changed)
-        if before.shape[:1] == (samples,) and have_moved(before[1:], after[1:])
-    ]
-    return moved[0] if "" in moved else None
+    counted = [(path, before, after) for (path, before), (_, after) in zip(plain, changed)]
+    moved = [before.shape[:1] == (samples,) and have_moved(before[1:], after[1:]) for _, before, after in counted]
+    if not any(itself for (path, *_), itself in zip(counted, moved, strict=True) if not path):
+        return None
+    place = moved.index(True)
+    while place and counted[place - 1][0] and counted[place - 1][1].shape[:1] != (samples,):
+        place -= 1  # what counts something else by its first dimension has taken the samples for it
+    if samples == whole > FEW_SAMPLES and samples not in counted[place][1].shape[1:]:
+        return None  # a graph, whose nodes are meant to meet
+    return counted[place][0]
+
+
+def _is_order_free(plain: Outputs, rolled: Outputs) -> bool:
+    """Whether outputs move along with the samples: the rows are no steps of time, whose order counts."""
+    pairs = list(zip(_ends(plain), _ends(rolled), strict=True))
+    return any(have_moved(before, after) for before, after in pairs) and not any(
+        have_moved(before.roll(1, 0), after) for before, after in pairs
+    )
+
+
+def _last_moved(plain: Outputs, rolled: Outputs) -> str:
+    """Return the last module whose output depends on the samples."""
+    return next((path for (path, a), (_, b) in zip(plain[::-1], rolled[::-1]) if path and have_moved(a, b)), "")
 
 
 def _is_random(plain: Tensor, rolled: Tensor) -> bool:

@@ -51,6 +51,10 @@ L2 = (
     "A common cause is Adam with coupled L2 on weights before a normalizer: their scale has no effect, so nothing "
     "holds it up."
 )
+LIVELIER = (
+    "Initialise the layers before it larger (torch.nn.init.kaiming_normal_), look for a small factor before it and for "
+    "a skip connection that is missing, or lower its eps."
+)
 DECOUPLE = (
     "Use torch.optim.AdamW, or put these weights into a group with weight_decay=0, and start from a live checkpoint."
 )
@@ -101,7 +105,9 @@ def _dead_normalizer(
         if norm == -math.inf:
             return  # the zero layer before it is the finding
         small = norm is not None and norm < typical + log10(RELATIVE_NORM)
-        yield _collapsed_variance(place, seen, passing, norm, before.path if before and small else None)
+        yield _collapsed_variance(
+            place, seen, passing, norm, before.path if before and small else None, fresh=is_fresh(examined.model)
+        )
     yield from _negligible_scale(place, seen, flow)
 
 
@@ -112,7 +118,7 @@ def _passing(seen: NormalizerOverData) -> float:
 
 
 def _collapsed_variance(
-    place: ExaminedRow, seen: NormalizerOverData, passing: float, norm: float | None, small: str | None
+    place: ExaminedRow, seen: NormalizerOverData, passing: float, norm: float | None, small: str | None, *, fresh: bool
 ) -> Finding:
     """A normalizer whose input varies far less than eps; `small`: weights before it that are the reason."""
     variance = _log10_loudest(seen)
@@ -122,6 +128,7 @@ def _collapsed_variance(
         f"The {'largest' if seen.kind == 'batch' else 'typical'} variance into `{place.path}` is {power(variance)}, "
         f"far below eps = {figure(seen.eps)}: {percent(passing)} of the normalized variance is left.{weights}",
         figures(log10_variance=variance, eps=seen.eps, passing=passing, log10_norm=norm),
+        fresh=fresh,
     )
 
 
@@ -142,14 +149,16 @@ def _log10_loudest(seen: NormalizerOverData) -> float:
     return log10(float(seen.channel_variance.max()))
 
 
-def _dead(where: str, seen: str, numbers: dict[str, float | int | None]) -> Finding:
+def _dead(where: str, seen: str, numbers: dict[str, float | int | None], *, fresh: bool = False) -> Finding:
     return Finding(
         code="dead-layer",
         severity=Severity.WARNING,
         where=where,
         seen=seen,
-        why=f"Nothing of the input passes this layer any more. {L2}",
-        advice=DECOUPLE,
+        why="Nothing of the input passes this layer."
+        if fresh
+        else f"Nothing of the input passes this layer any more. {L2}",
+        advice=LIVELIER if fresh else DECOUPLE,
         numbers=numbers,
     )
 

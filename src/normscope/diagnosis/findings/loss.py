@@ -174,7 +174,7 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
             "Scale the outputs up: a temperature of training divides by 1 or less (0.1), and one for sampling has no "
             "place in training.",
         )
-    elif facts.name in (*CLASSES, *BINARY[1:]) and abs(facts.cosines or math.inf) < SMALL_LIMIT:
+    elif facts.name in (*CLASSES, *BINARY[1:]) and facts.cosines is not None and _is_narrow(facts, facts.cosines):
         yield _mismatch(
             f"The outputs are cosines times {facts.cosines:g}.",
             "Between these limits no class can become certain, whatever the weights are.",
@@ -189,6 +189,11 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
         )
 
 
+def _is_narrow(facts: LossFacts, factor: float) -> bool:
+    """Whether cosines times a factor stay within small limits; a temperature inside of them shows in larger values."""
+    return abs(factor) < SMALL_LIMIT and facts.output_greatest < 1.001 * max(abs(factor), 1.0)
+
+
 def _last_factor(examined: Examined, facts: LossFacts) -> float | None:
     """Return by how much the outputs of the last layer are multiplied before the loss; None if they are not."""
     layers = () if examined.signal is None else examined.signal.layers
@@ -196,6 +201,45 @@ def _last_factor(examined: Examined, facts: LossFacts) -> float | None:
     if last is None or not last.root_mean_square or math.prod(last.shape) != math.prod(facts.output_shape):
         return None
     return facts.output_size / last.root_mean_square if facts.last in ("Div", "Mul") else None
+
+
+def equal_outputs(examined: Examined) -> Iterator[Finding]:
+    """Outputs that are the same for every class."""
+    facts = _facts(examined)
+    if facts is None or not facts.alike or facts.output_least == facts.output_greatest:
+        return
+    where = (
+        next((row.path for row in reversed(examined.signal.layers) if row.kind == "linear"), "")
+        if examined.signal
+        else ""
+    )
+    yield Finding(
+        code="equal-units",
+        severity=Severity.WARNING,
+        where=where or "the loss",
+        seen=f"In every sample the outputs for all {facts.output_shape[1]} classes are the same.",
+        why="Outputs that are copies of each other get the same gradient: no class is ever preferred.",
+        advice="Give every output weights of its own, drawn at random: nn.ModuleList([head] * n) holds one layer n "
+        "times; initialise n of them, or use one layer with n outputs.",
+        numbers=figures(classes=facts.output_shape[1]),
+    )
+
+
+def idle_label(examined: Examined) -> Iterator[Finding]:
+    """A loss that gives no gradient to any sample of one label, in a model that has learned nothing yet."""
+    signal = examined.signal
+    if signal is None or signal.idle_label is None or signal.loss is not None or not is_fresh(examined.model):
+        return  # torch's own losses have a gradient for every label; outputs that are certain may round it to zero
+    yield Finding(
+        code="no-loss-gradient",
+        severity=Severity.WARNING,
+        where="the loss",
+        seen=f"No sample with the label {signal.idle_label:g} gets a gradient from the loss, all others do.",
+        why="Nothing is learned from samples without a gradient.",
+        advice="Change the targets to what the loss takes: a hinge loss takes -1 and 1, and a label of 0 makes it "
+        "constant; or use a loss for labels of 0 and 1 (bce_with_logits).",
+        numbers=figures(label=signal.idle_label),
+    )
 
 
 def no_loss_gradient(examined: Examined) -> Iterator[Finding]:

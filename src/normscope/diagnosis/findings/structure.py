@@ -148,6 +148,20 @@ def constant_output(examined: Examined) -> Iterator[Finding]:
     culprit = _first_constant(signal)
     if culprit is None:
         return
+    centred = _mean_of_centred(signal, culprit)
+    if centred is not None:
+        yield Finding(
+            code="output-constant",
+            severity=Severity.WARNING,
+            where=centred.path,
+            seen=f"What `{culprit.path}` reads of `{centred.path}` ({centred.kind}) is the same for all "
+            f"{pluralise(signal.samples, 'sample')}.",
+            why="The normalizer makes the mean of every sample zero, and a mean over the same entries, which comes "
+            "after it, takes just that.",
+            advice=f"Put an activation between `{centred.path}` and the mean, or use BatchNorm in its place.",
+            numbers=figures(samples=signal.samples),
+        )
+        return
     zeros = {row.module for row in signal.parameters if len(row.shape) > 1 and row.is_zero}
     zero_head = culprit is last and last.path in zeros and is_fresh(examined.model)
     yield Finding(
@@ -165,6 +179,15 @@ def constant_output(examined: Examined) -> Iterator[Finding]:
         "decay), a saturated activation, a multiplication by zero, data that are overwritten.",
         numbers=figures(samples=signal.samples),
     )
+
+
+def _mean_of_centred(signal: Signal, culprit: SignalRow) -> SignalRow | None:
+    """Return the normalizer of single samples whose values, computed with on the way, no longer vary in a layer."""
+    number = next(number for number, row in enumerate(signal.rows) if row is culprit)
+    feeds = signal.feeds[number] if number < len(signal.feeds) else ()
+    before = signal.rows[feeds[0]] if len(feeds) == 1 else None
+    centres = before is not None and before.kind in ("instance_norm", "group_norm", "layer_norm")
+    return before if centres and culprit.kind in WEIGHTS and feeds[0] not in signal.linear_feeds[number] else None
 
 
 def _first_constant(signal: Signal) -> SignalRow | None:
