@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..core.budget import count
 from ..core.codec import JsonForm, Part
+from ..core.errors import describe_error
 from ..core.threads import uncompiled
 from ..core.untouched import random_state, seed_random, untouched
 from ..graph.call import Call, arguments, labels_of
@@ -42,9 +43,10 @@ class SampleFacts(Part):
         random: where the first output differs from sample to sample and does not depend on any argument: the last
             module that does.
         forwards: passes of at most seven samples that this took.
+        reason: why samples were not compared, where the model raised.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(sparse=("random",))
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=("random", "reason"))
 
     identical: bool = False
     mixed_at: str | None = None
@@ -52,9 +54,10 @@ class SampleFacts(Part):
     idle: tuple[tuple[str, str], ...] = ()
     random: str | None = None
     forwards: int = 0
+    reason: str | None = None
 
 
-def compare_samples(model: nn.Module, batch: Any) -> SampleFacts | None:
+def compare_samples(model: nn.Module, batch: Any) -> SampleFacts:
     """Run a few samples with and without a change, in eval mode and with the same random numbers; leave all as found.
 
     Nothing is said of models whose arguments do not all count samples by their first dimension, such as graphs, nor of
@@ -62,8 +65,8 @@ def compare_samples(model: nn.Module, batch: Any) -> SampleFacts | None:
     """
     try:
         return _compare(model, batch)
-    except Exception:  # what the model raises on fewer samples is no fault of it
-        return None
+    except Exception as error:  # what the model raises on fewer samples is no fault of it
+        return SampleFacts(reason=describe_error(error))
 
 
 def _compare(model: nn.Module, batch: Any) -> SampleFacts:

@@ -236,6 +236,14 @@ class Signal(Part):
     idle_label: float | None = None
 
     @property
+    def skipped(self) -> list[tuple[str, str]]:
+        """What was not looked at, and why."""
+        skipped = [] if self.reason is None else [("gradients by depth", self.reason)]
+        if self.dependence is not None and self.dependence.reason is not None:
+            skipped.append(("one sample beside others", self.dependence.reason))
+        return skipped if self.steps is None else [*skipped, *self.steps.skipped]
+
+    @property
     def inputs(self) -> tuple[SignalRow, ...]:
         """The rows of the inputs."""
         return tuple(row for row in self.rows if row.kind == INPUT)

@@ -260,7 +260,7 @@ class _SignalListener(ForwardListener):
         self._unread: dict[int, tuple[Tensor, str]] = {}  # what a module returned and no function has read since
         self._moves: list[Tensor] = []  # by output: which samples a gradient comes back to
         self._by_step: dict[int, Tensor] = {}
-        self._held_names: dict[int, tuple[str, bool]] = {}  # of parameters and buffers, and whether they map states
+        self._held_names: dict[int, tuple[bool, str]] = {}  # of parameters and buffers: do they map states, name
         self._reads = Counter[int]()
         self._leaks: dict[int, Tensor | None] = {}
         self._cut: dict[int, tuple[str, float]] = {}
@@ -291,7 +291,9 @@ class _SignalListener(ForwardListener):
         self._held.clear()
         args, kwargs = tree_map(lambda leaf: fed.get(id(leaf), leaf), (call.args, call.kwargs))
         held = [*self.model.named_parameters(), *self.model.named_buffers()]
-        self._held_names = {id(value): (name, len(set(value.shape)) == 1) for name, value in held}
+        self._held_names = {
+            id(value): (len(set(value.shape)) == 1 and not name.endswith("bias"), name) for name, value in held
+        }
         before = random_state(self.model)
         with self.listening():
             made = self.model(*args, **kwargs)
@@ -323,7 +325,7 @@ class _SignalListener(ForwardListener):
         """Note the size of the gradient at an output, and which samples have one."""
         self._end.append(_norm(gradient))
         if gradient.shape[:1] == (self._samples,):
-            self._moves.append((gradient.detach() != 0).flatten(1).any(1))
+            self._moves.append((gradient.detach() != 0).reshape(self._samples, -1).any(1))
 
     def find_idle_label(self, labels: Sequence[Any]) -> float | None:
         """Return the label whose samples get no gradient at the output, all of them, while all others do."""
@@ -523,14 +525,9 @@ class _SignalListener(ForwardListener):
             return None
         middle = ratios[len(ratios) // 2]
         steady = sum(abs(ratio - middle) < math.log(STEADY_FACTOR) for ratio in ratios)
-        repeated = [
-            (square, reads, self._held_names[key][0])
-            for key, reads in self._reads.items()
-            if reads >= len(sizes) - 1
-            for square in [self._held_names[key][1]]
-        ]
+        repeated = [self._held_names[key] for key, reads in self._reads.items() if reads >= len(sizes) - 1]
         paths = [site[0] for site, *_ in self._heard if site[1] in OTHERS.values() and site[1] != "attention"]
-        name = next(iter(paths), None) or max(repeated, default=(False, 0, ""))[2]
+        name = next(iter(paths), None) or max(repeated, default=(False, ""))[1]
         return (name, math.exp(middle)) if name and steady >= STEADY_SHARE * len(ratios) else None
 
 

@@ -269,6 +269,7 @@ def dead_relu(examined: Examined) -> Iterator[Finding]:
             cause = _bias_below(examined, before, off) if many or off.double().mean() > BIASED_OFF else None
             many = many or cause is not None or passing < LITTLE_PASSES
             where = examined.name_place(path, before) if cause is None else cause.path
+            where = next(iter(before)) if many and len(before) == 1 else where  # its weights are what stops learning
             yield _dead_relu(where, units.dead, data.samples, many, cause, passing)
 
 
@@ -288,7 +289,7 @@ def _dead_relu(where: str, dead: Tensor, samples: int, many: bool, cause: _Bias 
         severity=Severity.WARNING if many else Severity.INFO,
         where=where,
         seen=f"{pluralise(count, 'channel')} of {size:,} ({percent(count / size)}) of the ReLU "
-        f"{'after' if cause else 'in'} {f'`{where}`' if where else 'the model'} "
+        f"{'after' if many else 'in'} {f'`{where}`' if where else 'the model'} "
         f"{'was' if count == 1 else 'were'} positive for none of {samples:,} samples."
         + (f" It hands on {percent(passing)} of the size of what reaches it." if passing < LITTLE_PASSES else "")
         + ("" if cause is None else f" {cause.said}"),

@@ -208,15 +208,10 @@ def equal_outputs(examined: Examined) -> Iterator[Finding]:
     facts = _facts(examined)
     if facts is None or not facts.alike or facts.output_least == facts.output_greatest:
         return
-    where = (
-        next((row.path for row in reversed(examined.signal.layers) if row.kind == "linear"), "")
-        if examined.signal
-        else ""
-    )
     yield Finding(
         code="equal-units",
         severity=Severity.WARNING,
-        where=where or "the loss",
+        where=_last_linear(examined) or "the loss",
         seen=f"In every sample the outputs for all {facts.output_shape[1]} classes are the same.",
         why="Outputs that are copies of each other get the same gradient: no class is ever preferred.",
         advice="Give every output weights of its own, drawn at random: nn.ModuleList([head] * n) holds one layer n "
@@ -365,12 +360,7 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
     facts = _facts(examined)
     if facts is None or facts.blind is None or not math.isfinite(facts.value) or facts.blind <= 1e-9:
         return
-    last = (
-        next((row.path for row in reversed(examined.signal.layers) if row.kind == "linear"), "")
-        if examined.signal
-        else ""
-    )
-    head = dict(examined.model.named_modules()).get(last)
+    head = dict(examined.model.named_modules()).get(_last_linear(examined))
     fresh = is_fresh(examined.model) or (head is not None and looks_fresh(head))
     share = facts.value / facts.blind
     told = f"The loss is {figure(facts.value)}; the best constant output has {figure(facts.blind)}"
@@ -441,7 +431,7 @@ def one_class(examined: Examined) -> Iterator[Finding]:
         yield Finding(
             code="one-class",
             severity=Severity.WARNING
-            if examined.signal and examined.signal.samples >= ENOUGH_LABELS
+            if examined.signal is not None and examined.signal.samples >= ENOUGH_LABELS
             else Severity.INFO,
             where="the targets",
             seen=f"{percent(facts.largest_class)} of the targets are of one class.",
@@ -453,6 +443,12 @@ def one_class(examined: Examined) -> Iterator[Finding]:
 
 def _facts(examined: Examined) -> LossFacts | None:
     return None if examined.signal is None else examined.signal.loss
+
+
+def _last_linear(examined: Examined) -> str:
+    """Return the module of the last linear layer; empty if there is none."""
+    layers = () if examined.signal is None else examined.signal.layers
+    return next((row.path for row in reversed(layers) if row.kind == "linear"), "")
 
 
 def _last_module(examined: Examined) -> str:

@@ -243,12 +243,17 @@ def _factors(rows: Sequence[ParameterRow], *, after: ParameterRow) -> Iterator[P
 
 
 def decayed_weights(examined: Examined) -> Iterator[Finding]:
-    """Weights of a trained network that are next to nothing, though no normalizer undoes their scale."""
+    """Weights of a trained network that are next to nothing, though no normalizer undoes their scale.
+
+    A fresh network has biases of zero, or of the size of torch's default: tiny ones are those of a trained one.
+    """
     signal = examined.signal
-    if signal is None or is_fresh(examined.model):
+    if signal is None:
         return
     normalized = _normalized(signal)
-    ran = {row.path for row in signal.layers if row.kind in WEIGHTS}
+    biases = {row.module: row.root_mean_square for row in signal.parameters if row.name.endswith(".bias")}
+    trained = not is_fresh(examined.model) or any(0.0 < size < DECAYED for size in biases.values())
+    ran = {row.path for row in signal.layers if row.kind in WEIGHTS and trained}
     sizes = {
         row.name: (row.module, row.root_mean_square * math.sqrt(math.prod(row.shape[1:])))
         for row in signal.parameters

@@ -72,7 +72,7 @@ def next_step(examined: Examined) -> Iterator[Finding]:
             advice="Nothing to do if a schedule raises it; otherwise set the rate.",
             numbers=figures(rate=0.0),
         )
-    elif _rises_far(steps, examined.signal.loss if examined.signal else None):
+    elif _rises_far(steps, examined.signal.loss if examined.signal is not None else None):
         limit = steps.stable_rate if steps.optimizer == "SGD" else None
         yield Finding(
             code="step-too-long",

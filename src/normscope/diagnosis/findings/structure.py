@@ -99,7 +99,11 @@ def hidden_softmax(examined: Examined) -> Iterator[Finding]:
 
 def _is_factorization(examined: Examined, first: SignalRow, second: SignalRow) -> bool:
     """Whether two layers in a row are a product on purpose: through fewer channels, or channel by channel."""
-    weights = {row.module: row for row in examined.signal.parameters if len(row.shape) > 1} if examined.signal else {}
+    weights = (
+        {row.module: row for row in examined.signal.parameters if len(row.shape) > 1}
+        if examined.signal is not None
+        else {}
+    )
     before, after = weights.get(first.path), weights.get(second.path)
     if before is None or after is None or before.name == after.name:
         return True  # weights that are no parameters of these modules: nobody knows
@@ -185,9 +189,12 @@ def _mean_of_centred(signal: Signal, culprit: SignalRow) -> SignalRow | None:
     """Return the normalizer of single samples whose values, computed with on the way, no longer vary in a layer."""
     number = next(number for number, row in enumerate(signal.rows) if row is culprit)
     feeds = signal.feeds[number] if number < len(signal.feeds) else ()
+    computed = len(feeds) == 1 and feeds[0] not in signal.linear_feeds[number]
+    while len(feeds) == 1 and signal.rows[feeds[0]].kind[:1].isupper():  # a module without weights, such as a pooling
+        feeds, computed = signal.feeds[feeds[0]], True
     before = signal.rows[feeds[0]] if len(feeds) == 1 else None
     centres = before is not None and before.kind in ("instance_norm", "group_norm", "layer_norm")
-    return before if centres and culprit.kind in WEIGHTS and feeds[0] not in signal.linear_feeds[number] else None
+    return before if centres and computed and culprit.kind in WEIGHTS else None
 
 
 def _first_constant(signal: Signal) -> SignalRow | None:
