@@ -363,11 +363,11 @@ def seed_random(model: nn.Module) -> None:
         generator.manual_seed(0)
 
 
-def random_state(model: nn.Module) -> Tensor:
+def random_state(model: nn.Module) -> tuple[Any, ...]:
     """Return the state of these generators: it changes when a number is drawn."""
-    python, arrays = random.getstate(), np.random.get_state(legacy=True)
-    others = torch.tensor([*python[1], *map(int, arrays[1]), int(arrays[2])])
-    return torch.cat([others, *(generator.get_state().long() for generator in _generators(model))])
+    arrays = np.random.get_state(legacy=True)
+    states = (generator.get_state().numpy().tobytes() for generator in _generators(model))
+    return random.getstate(), arrays[1].tobytes(), arrays[2], *states
 
 
 @contextmanager

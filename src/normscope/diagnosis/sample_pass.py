@@ -93,7 +93,7 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
                     plain, run(few.changed(lambda leaf: torch.cat([leaf[1:2], leaf[1:]]))), few.count, samples
                 )
                 idle = {} if few is call else _idle_arguments(run, few, plain)
-                if mixed is not None and not certain:
+                if mixed is not None and not certain and _has_labels(call, batch):
                     certain = _is_order_free(plain, run(few.rolled()))
                 if _ends(plain) and run.draws:
                     rolled = run(few.rolled())
@@ -120,6 +120,12 @@ def _has_table_of(model: nn.Module, samples: int) -> bool:
     return any(buffer.shape[-2:] == (samples, samples) for buffer in model.buffers())
 
 
+def _has_labels(call: Call, batch: Any) -> bool:
+    """Whether there are labels that count what the inputs count by their first dimension."""
+    labels = next(iter(labels_of(batch, call)), None)
+    return isinstance(labels, Tensor) and labels.shape[:1] == (call.count,)
+
+
 def _labels_count_samples(model: nn.Module, call: Call, batch: Any) -> bool:
     """Whether the first dimension counts samples for sure: it is that of images, or there are as many labels.
 
@@ -132,9 +138,7 @@ def _labels_count_samples(model: nn.Module, call: Call, batch: Any) -> bool:
     )
     if labels is None:
         return all(tensor.ndim > 3 for _, tensor in call.variables) and bool(call.variables)  # images
-    if not isinstance(labels, Tensor) or labels.shape[:1] != (call.count,):
-        return False
-    return not time_first or labels.numel() == call.count
+    return _has_labels(call, batch) and (not time_first or labels.numel() == call.count)
 
 
 Outputs = list[tuple[str, Tensor]]
@@ -154,7 +158,7 @@ class _Runs:
         before = random_state(self.model)
         with listener.listening():
             self.model(*copy.args, **copy.kwargs)
-        self.draws |= not torch.equal(before, random_state(self.model))
+        self.draws |= before != random_state(self.model)
         return listener.outputs
 
     def computes(self, call: Call) -> bool:

@@ -297,7 +297,7 @@ class _SignalListener(ForwardListener):
         before = random_state(self.model)
         with self.listening():
             made = self.model(*args, **kwargs)
-        self.draws = not torch.equal(before, random_state(self.model))
+        self.draws = before != random_state(self.model)
         for leaf in tree_leaves(made):
             self._unread.pop(id(leaf), None)
         self.complete = True
