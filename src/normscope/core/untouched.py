@@ -365,9 +365,9 @@ def seed_random(model: nn.Module) -> None:
 
 def random_state(model: nn.Module) -> tuple[Any, ...]:
     """Return the state of these generators: it changes when a number is drawn."""
-    arrays = np.random.get_state(legacy=True)
+    _, words, place, *_ = np.random.get_state()
     states = (generator.get_state().numpy().tobytes() for generator in _generators(model))
-    return random.getstate(), arrays[1].tobytes(), arrays[2], *states
+    return random.getstate(), np.asarray(words).tobytes(), place, *states
 
 
 @contextmanager

@@ -246,7 +246,7 @@ def _own_step(trial: _Trial, gradients: Gradients, optimizer: Optimizer) -> dict
 @contextmanager
 def _no_global_hooks() -> Iterator[None]:
     """Run a block without the hooks on the steps of all optimizers; a copy of one has none of its own."""
-    hooks = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
+    hooks: tuple[dict[int, Any], ...] = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
     held = [dict(own) for own in hooks]
     try:
         for own in hooks:

@@ -320,16 +320,13 @@ def is_fresh(model: torch.nn.Module) -> bool:
     """Whether a model looks as if it had never been trained.
 
     A trained one has a normalizer whose scale is not 1, or a bias beside weights beyond the range of torch's default.
-    Normalizers that learn and are all as they were born decide it: one step moves them.
+    Normalizers that are all as they were born decide it where everything learns: one step moves them.
     """
-    norms = [
-        (m.weight, m.bias)
-        for m in model.modules()
-        if {"weight", "bias"} <= m._parameters.keys() and m.weight is not None and m.bias is not None
-        if m.weight.ndim == 1 and m.weight.requires_grad
-    ]
-    if norms:
-        return all(bool((weight == 1).all()) and not bool(bias.any()) for weight, bias in norms)
+    pairs = [(module._parameters.get("weight"), module._parameters.get("bias")) for module in model.modules()]
+    norms = [(weight, bias) for weight, bias in pairs if weight is not None and bias is not None and weight.ndim == 1]
+    born = all(bool((weight == weight[:1]).all()) and not bool(bias.any()) for weight, bias in norms)
+    if norms and (not born or all(parameter.requires_grad for parameter in model.parameters())):
+        return born
     for module in model.modules():
         weight, bias = module._parameters.get("weight"), module._parameters.get("bias")
         if weight is not None and bias is None and weight.ndim == 1 and bool((weight != weight[0]).any()):
