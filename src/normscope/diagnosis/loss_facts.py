@@ -54,6 +54,7 @@ class LossFacts(Part):
         alike: whether the outputs for all classes are the same in every sample.
         log_axis: the axis other than that of the classes over which the exponentials of the outputs add up to 1.
         integer_labels: whether the labels of the batch, of which the targets were made, are integers.
+        floor: the least loss that any output has, where targets are probabilities between 0 and 1.
         padding: the share of the targets that lie in runs of one value at the ends of the rows of the labels.
         target_least, target_greatest, target_size: the range of the targets, and their root mean square.
         output_size: the root mean square of the outputs.
@@ -81,6 +82,7 @@ class LossFacts(Part):
             "log_axis",
             "integer_labels",
             "padding",
+            "floor",
         )
     )
 
@@ -113,6 +115,12 @@ class LossFacts(Part):
     log_axis: int | None = None
     integer_labels: bool = False
     padding: float = 0.0
+    floor: float = 0.0
+
+    @property
+    def share_of_blind(self) -> float | None:
+        """The loss as a share of that of the best constant output, both above the least loss that there is."""
+        return None if self.blind is None else (self.value - self.floor) / max(self.blind - self.floor, 1e-12)
 
 
 def resolve_loss(loss: Any) -> Any:
@@ -259,12 +267,25 @@ def read_loss(call: _LossCall) -> LossFacts:
         labels_per_sample=float(numbers.sum(1).mean()) if over_classes and numbers.shape == output.shape else None,
         whole_targets=len(values) if whole and len(values) <= FEW_CLASSES else 0,
         largest_class=float(counts.max() / counts.sum()) if indices or name in BINARY else None,
+        floor=_floor(call, numbers),
         alike=over_classes and bool((output == output[:, :1]).all()),
         log_axis=next(
             (axis for axis in range(2, output.ndim) if bool(output.logsumexp(axis).abs().max() < 1e-3)), None
         ),
         accuracy=float((output.argmax(1) == target)[counting].double().mean()) if fits else None,
     )
+
+
+def _floor(call: _LossCall, target: Tensor) -> float:
+    """Return the mean loss of outputs that are equal to the targets, where these are probabilities."""
+    if (
+        call.name not in BINARY
+        or call.reduction != "mean"
+        or call.weighted
+        or not bool(((target >= 0) & (target <= 1)).all())
+    ):
+        return 0.0
+    return float(-(torch.xlogy(target, target) + torch.xlogy(1 - target, 1 - target)).mean())
 
 
 def _blind(call: _LossCall, output: Tensor, target: Tensor, counts: Tensor, indices: bool) -> float | None:

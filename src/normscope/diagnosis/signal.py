@@ -260,26 +260,14 @@ class Signal(Part):
         feeds = {feed for number in own if number < len(self.feeds) for feed in self.feeds[number]}
         return frozenset(self.rows[feed].path for feed in feeds)
 
-    def _read_by(self, path: str, kind: str, call: int) -> tuple[SignalRow, SignalRow] | None:
-        """Return the row of one call of a layer and the only row that it reads; None where there is no such one."""
-        own = [number for number, row in enumerate(self.rows) if (row.path, row.kind) == (path, kind)][call : call + 1]
-        feeds = self.feeds[own[0]] if own and own[0] < len(self.feeds) else ()
-        return (self.rows[own[0]], self.rows[feeds[0]]) if len(feeds) == 1 else None
-
     def passing(self, path: str, kind: str, call: int) -> float:
         """Return the size of what one call of a layer hands on over that of what it reads; 1 where nobody can tell."""
-        row, before = self._read_by(path, kind, call) or (None, None)
-        after = None if row is None else row.root_mean_square
-        return (
-            1.0 if after is None or before is None or not before.root_mean_square else after / before.root_mean_square
-        )
-
-    def variation(self, path: str, kind: str, call: int) -> float:
-        """Return how much what one call reads differs between samples, beside its size; 1 where nobody can tell."""
-        _, before = self._read_by(path, kind, call) or (None, None)
-        if before is None or before.sample_deviation is None or not before.root_mean_square:
+        own = [number for number, row in enumerate(self.rows) if (row.path, row.kind) == (path, kind)][call : call + 1]
+        feeds = self.feeds[own[0]] if own and own[0] < len(self.feeds) else ()
+        if len(feeds) != 1:
             return 1.0
-        return before.sample_deviation / before.root_mean_square
+        after, before = self.rows[own[0]].root_mean_square, self.rows[feeds[0]].root_mean_square
+        return after / before if after is not None and before else 1.0
 
     def __iter__(self) -> Iterator[SignalRow]:
         return iter(self.rows)

@@ -72,6 +72,8 @@ STEADY_SHARE, STEADY_FACTOR = 0.8, 3.0
 LEAST_STEP = 1e-30
 """A share of the largest gradient of a step; less is lost in rounding."""
 FEW_LABELS, FEWEST_OF_A_LABEL = 10, 8
+NO_LOSS = 1e-3
+"""Samples with a smaller loss need no gradient."""
 LOSS = "the loss"
 
 Loss = Callable[..., Tensor]
@@ -155,7 +157,7 @@ def watch_signal(
         steps=steps,
         draws=listener.draws,
         unread=listener.unread(),
-        idle_label=listener.find_idle_label(labels_of(batch, call)),
+        idle_label=None if loss is None else listener.find_idle_label(labels_of(batch, call), loss),
     )
 
 
@@ -327,8 +329,8 @@ class _SignalListener(ForwardListener):
         if gradient.shape[:1] == (self._samples,):
             self._moves.append((gradient.detach() != 0).reshape(self._samples, -1).any(1))
 
-    def find_idle_label(self, labels: Sequence[Any]) -> float | None:
-        """Return the label whose samples get no gradient at the output, all of them, while all others do."""
+    def find_idle_label(self, labels: Sequence[Any], loss: Loss) -> float | None:
+        """Return the label whose samples get no gradient at the output, all of them, though their loss is not zero."""
         kinds = [v for v in labels if isinstance(v, Tensor) and v.numel() == self._samples and not v.is_complex()]
         if len(self._moves) != 1 or self.outputs != 1 or not kinds:
             return None
@@ -337,7 +339,15 @@ class _SignalListener(ForwardListener):
         if not 2 <= len(values) <= FEW_LABELS:
             return None
         idle = [float(v) for v in values if not moves[kind == v].any() and (kind == v).sum() >= FEWEST_OF_A_LABEL]
-        return idle[0] if len(idle) == 1 and bool(moves[kind != idle[0]].any()) else None
+        if len(idle) != 1 or not bool(moves.any()) or len(self.returned) != 1:
+            return None
+        rows = (kind == idle[0]).nonzero().flatten().to(self.returned[0].device)
+        chosen = [v[rows] if isinstance(v, Tensor) and len(v) == self._samples else v for v in labels]
+        try:
+            left = float(loss(self.returned[0][rows], *chosen))
+        except Exception:  # a loss may need samples of every label
+            return None
+        return idle[0] if left > NO_LOSS else None
 
     def unread(self) -> tuple[str, ...]:
         """Return the modules whose output was thrown away."""

@@ -40,10 +40,9 @@ BIASED_OFF = 0.3
 """A share that is off by a bias is no chance."""
 LITTLE_PASSES = 0.03
 """The size of what a ReLU hands on beside what it reads: half of a centred signal is 0.7."""
-ALIKE = 0.25
-"""The deviation between samples beside the size of what a ReLU reads, below which it treats all samples alike."""
-ALIKE_OFF = 0.8
-"""Training moves units that treat all samples alike to one side together: more than half of them may be off."""
+ENOUGH_PASSES, LIVELY_OFF = 0.4, 0.8
+"""Where samples are much alike, as raw pixels are, training moves units to one side together: as long as a ReLU hands on
+this share of the size of what it reads, more than half of its units may be off."""
 CENTRED_OFF = 0.3
 """After BatchNorm every channel is centred over the data, and a random layer has no dead units at all."""
 
@@ -262,8 +261,7 @@ def dead_relu(examined: Examined) -> Iterator[Finding]:
             before = frozenset() if examined.signal is None else examined.signal.paths_before(path, "relu", call)
             chance = (2.0 if fresh else 1.0) * math.sqrt(0.25 / size)
             limit = CENTRED_OFF if before and before <= centred else HALF_OFF + chance
-            if not fresh and examined.signal is not None and examined.signal.variation(path, "relu", call) < ALIKE:
-                limit = max(limit, ALIKE_OFF)
+            limit = max(limit, LIVELY_OFF) if passing >= ENOUGH_PASSES and limit > HALF_OFF else limit
             many = count == size or count / size > limit
             off = units.dead if passing >= LITTLE_PASSES else torch.ones_like(units.dead)
             cause = _bias_below(examined, before, off) if many or off.double().mean() > BIASED_OFF else None

@@ -54,8 +54,8 @@ def gradient_vanishing(examined: Examined) -> Iterator[Finding]:
         return
     first, count = _first(signal), pluralise(len(signal.layers), "layer")
     left = -back if first.log10_gradient in (None, -math.inf) else first.log10_gradient
-    if left > ENOUGH_LEFT:
-        return  # a path around the layers brings it back
+    if max(left, *(row.log10_gradient or left for row in signal.layers if row.path == first.path)) > ENOUGH_LEFT:
+        return  # a path around the layers brings it back, or the layer runs once more near the output
     step = figure(10.0 ** (-back / (len(_gradients(signal)) - 1)))
     squashing = next((row.kind for row in signal.layers if row.kind in ("sigmoid", "tanh")), None)
     mend = (

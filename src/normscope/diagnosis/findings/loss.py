@@ -362,7 +362,7 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
         return
     head = dict(examined.model.named_modules()).get(_last_linear(examined))
     fresh = is_fresh(examined.model) or (head is not None and looks_fresh(head))
-    share = facts.value / facts.blind
+    share = facts.share_of_blind or 0.0
     told = f"The loss is {figure(facts.value)}; the best constant output has {figure(facts.blind)}"
     if facts.accuracy is not None:
         told += f" (accuracy {percent(facts.accuracy)}, the largest class has {percent(facts.largest_class or 0.0)})"

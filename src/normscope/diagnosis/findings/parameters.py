@@ -75,7 +75,7 @@ def cut_gradient(examined: Examined) -> Iterator[Finding]:
     for path in sorted(unread):
         yield Finding(
             code="unused-parameter",
-            severity=Severity.WARNING,
+            severity=Severity.WARNING if examined.mode == "train" else Severity.INFO,  # it may be read in training
             where=path,
             seen=f"`{path}` runs, and nothing reads what it returns.",
             why="What it computes is lost, and it never learns: the forward goes on with something else.",

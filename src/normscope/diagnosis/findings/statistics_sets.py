@@ -122,7 +122,7 @@ def stale_statistics(examined: Examined) -> Iterator[Finding]:
         where, variance, mean = stale[0]
         later = len(stale) - 1
         loss = None if examined.signal is None else examined.signal.loss
-        harmless = loss is not None and loss.blind is not None and loss.value < LITTLE_LOSS * loss.blind
+        harmless = loss is not None and loss.share_of_blind is not None and loss.share_of_blind < LITTLE_LOSS
         also = f" {pluralise(later, 'later normalizer')} disagree{'s' if later == 1 else ''} as well." if later else ""
         yield Finding(
             code="stale-statistics",

@@ -151,7 +151,7 @@ def loss_rises(examined: Examined) -> Iterator[Finding]:
 def _is_untrained(examined: Examined) -> bool:
     """Whether a model looks fresh, and its loss does not say that it has learned something."""
     loss = None if examined.signal is None else examined.signal.loss
-    learned = loss is not None and loss.blind is not None and loss.value < NO_BETTER * loss.blind
+    learned = loss is not None and loss.share_of_blind is not None and loss.share_of_blind < NO_BETTER
     return is_fresh(examined.model) and not learned
 
 
