@@ -287,6 +287,74 @@ def test_a_hinge_with_zeros(low: float, told: bool) -> None:
     assert ("no-loss-gradient" in found) == told
 
 
+def test_pairs_beyond_a_margin_need_no_gradient() -> None:
+    """They have none, as a hinge with zeros has; but their loss is zero."""
+    torch.manual_seed(0)
+    alike = (torch.arange(64) % 2).float()
+
+    def contrastive(distance: Tensor, alike: Tensor) -> Tensor:
+        return (alike * distance.square() + (1 - alike) * F.relu(0.1 - distance).square()).mean()
+
+    model = nn.Sequential(nn.Linear(8, 1), nn.Softplus(), nn.Flatten(0))
+    assert "no-loss-gradient" not in warned(model, (torch.randn(64, 8), alike), loss=contrastive)
+
+
+def test_a_layer_that_runs_again_near_the_output_learns_there() -> None:
+    class Tanh(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.enter, self.turn, self.leave = nn.Linear(4, 32), nn.Linear(32, 32), nn.Linear(32, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            state = x.new_zeros(len(x), 32)
+            for step in x.unbind(1):
+                state = torch.tanh(self.enter(step) + self.turn(state))
+            return self.leave(state)
+
+    assert "gradient-vanishing" not in warned(Tanh(), series(steps=40), loss="cross_entropy")
+
+
+def test_a_loss_of_soft_targets_is_compared_above_its_least_value() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(64, 4)
+    target = torch.sigmoid(0.3 * x)
+    model = nn.Linear(4, 4)
+    with torch.no_grad():
+        model.weight.copy_(0.3 * torch.eye(4) + 2.0 * torch.eye(4).roll(1, 0) * 1e-3)
+        model.bias.fill_(1e-3)
+    facts = ns.check(model, (x, target), loss="bce_with_logits").signal.loss
+    assert facts.value / facts.blind > 0.97
+    assert facts.share_of_blind < 0.01
+
+
+@pytest.mark.parametrize(("off", "told"), [(70, False), (95, True)])
+def test_a_lively_relu_may_have_more_than_half_of_its_units_off(off: int, told: bool) -> None:
+    """On pixels all units with negative weights are off; what is on hands on most of the size, or little of it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 100), nn.ReLU(), nn.Linear(100, 3))
+    with torch.no_grad():
+        model[0].weight.copy_(model[0].weight.abs() * torch.where(torch.arange(100) < off, -1.0, 1.0)[:, None])
+        model[0].bias.zero_()
+    batch = (torch.rand(128, 8) + 0.5, torch.arange(128) % 3)
+    result = ns.check(model, batch, loss="cross_entropy")
+    severities = [finding.severity for finding in result.findings if finding.code == "dead-relu"]
+    assert severities == [ns.Severity.WARNING if told else ns.Severity.INFO]
+
+
+def test_statistics_that_do_no_harm_are_a_note() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(96, 6)
+    model = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 2, bias=False)).eval()
+    y = (x[:, 0] > 0).long()
+    with torch.no_grad():
+        model[0].running_mean += 0.9 * torch.tensor([0.0, 1, 1, 1, 1, 1])
+        model[1].weight.zero_()
+        model[1].weight[:, 0] = torch.tensor([-20.0, 20.0])
+    found = ns.check(model, (x, y), loss="cross_entropy").findings
+    assert [finding.severity for finding in found if finding.code == "stale-statistics"] == [ns.Severity.INFO]
+    assert "stale-statistics" in warned(model, (x, 1 - y), loss="cross_entropy")
+
+
 def test_one_head_several_times() -> None:
     class Heads(nn.Module):
         def __init__(self) -> None:

@@ -41,8 +41,8 @@ BIASED_OFF = 0.3
 LITTLE_PASSES = 0.03
 """The size of what a ReLU hands on beside what it reads: half of a centred signal is 0.7."""
 ENOUGH_PASSES, LIVELY_OFF = 0.4, 0.8
-"""Where samples are much alike, as raw pixels are, training moves units to one side together: as long as a ReLU hands on
-this share of the size of what it reads, more than half of its units may be off."""
+"""Where samples are much alike, as raw pixels are, training moves units to one side together: more than half of them
+may be off as long as a ReLU hands on this share of the size of what it reads."""
 CENTRED_OFF = 0.3
 """After BatchNorm every channel is centred over the data, and a random layer has no dead units at all."""
 
