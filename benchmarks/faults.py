@@ -69,6 +69,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "attention-saturated": ("attention-saturated", "saturated-units"),
     "samples-mixed": ("samples-mixed", "normalizer-wrong-axis"),
     "input-ignored": ("condition-switched-off", "attention-mask-wrong", "output-constant"),
+    "mask-leaks": ("attention-mask-wrong",),
     "dead-relu": ("dead-units", "bias-holds-units-off"),
     "stale-statistics": ("running-statistics-wrong",),
     "small-batch": ("normalizer-too-few-samples",),

@@ -9,6 +9,7 @@ from . import (
     open_more_sequences,
     open_more_tables,
     open_normalizers,
+    open_rarer_healthy,
     open_sequences,
     open_signal,
     open_structure,
@@ -27,4 +28,4 @@ FAULTS = [
     *open_more_tables.FAULTS,
     *open_more_layers.FAULTS,
 ]
-HEALTHY = [*open_healthy.HEALTHY, *open_more_healthy.HEALTHY]
+HEALTHY = [*open_healthy.HEALTHY, *open_more_healthy.HEALTHY, *open_rarer_healthy.HEALTHY]

@@ -67,7 +67,7 @@ def test_a_relu_that_is_off_for_another_reason_names_no_bias():
     with torch.no_grad():
         model[0].weight.copy_(-model[0].weight.abs())
     found = audited(model, torch.rand(256, 16) + 1.0)
-    finding = found["dead-relu", "1"]
+    finding = found["dead-relu", "0"]  # the layer whose weights stop learning
     assert "The bias of" not in finding.seen
     assert finding.numbers["bias"] is None
 

@@ -459,7 +459,7 @@ def test_an_output_that_is_drawn_at_random(blind):
             return self.decoder(noise if blind else mean + noise), mean
 
     torch.manual_seed(0)
-    assert (("input-ignored", "input") in warned(Drawing(), X)) == blind
+    assert (("input-ignored", "encoder") in warned(Drawing(), X)) == blind
 
 
 @pytest.mark.parametrize(("factor", "expected"), [(1.0, []), (1.5, [("recurrent-scale", "rnn")])])

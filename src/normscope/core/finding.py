@@ -136,6 +136,7 @@ KINDS: dict[str, FindingKind] = {
     "input-ignored": FindingKind(
         "the output ignores part of its input ({where})", "the output ignores {count} parts of its input"
     ),
+    "mask-leaks": FindingKind("the mask of {where} does not hide"),
     "hidden-softmax": FindingKind("a softmax stands between two layers in {where}"),
     "strong-dropout": FindingKind(
         "the dropout of {where} takes nearly everything away", "{count} dropouts take nearly everything away"

@@ -363,9 +363,11 @@ def seed_random(model: nn.Module) -> None:
         generator.manual_seed(0)
 
 
-def random_state(model: nn.Module) -> Tensor:
+def random_state(model: nn.Module) -> tuple[Any, ...]:
     """Return the state of these generators: it changes when a number is drawn."""
-    return torch.cat([generator.get_state() for generator in _generators(model)])
+    _, words, place, *_ = np.random.get_state()
+    states = (generator.get_state().numpy().tobytes() for generator in _generators(model))
+    return random.getstate(), np.asarray(words).tobytes(), place, *states
 
 
 @contextmanager

@@ -219,8 +219,7 @@ def signal_by_depth(request: AuditRequest, data: DataSeen, per_batch: float, ski
         )
         if request.budget.time_for(passes):
             signal = replace(signal, dependence=compare_samples(request.model, request.batch))
-    if signal.reason is not None:
-        skipped.append(("gradients by depth", signal.reason))
+    skipped += signal.skipped
     return signal
 
 

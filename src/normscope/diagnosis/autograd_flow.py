@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 REARRANGING = frozenset({
@@ -17,6 +18,8 @@ REARRANGING = frozenset({
     "Slice", "Select", "Alias", "ToCopy", "Unbind",
 })  # fmt: skip
 """Derivatives of operators that move entries: between two weight layers they are no activation."""
+RANGES = {"Softmax": (0.0, 1.0), "Sigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0), "Relu": (0.0, math.inf)}
+"""What comes out of an activation."""
 
 
 class Feed(NamedTuple):
@@ -66,24 +69,54 @@ def last_operator(made: Tensor) -> str:
     return "" if function is None else operator_name(function)
 
 
-def are_cosines(made: Tensor) -> bool:
-    """Whether a tensor is the product of two that were both divided by something last, as normalized vectors are."""
-    function = _skip_rearranging(made.grad_fn)
-    if function is None or operator_name(function) not in ("Mm", "Bmm"):
-        return False
-    before = [_skip_rearranging(node) for node, _ in function.next_functions]
-    return len(before) == 2 and all(node is not None and operator_name(node) == "Div" for node in before)
+def cosine_factor(made: Tensor) -> float | None:
+    """Return what cosines (products of two tensors that were both divided by something last) were multiplied by.
 
-
-def clamp_limits(made: Tensor) -> tuple[float, float] | None:
-    """Return the limits of the clamp or hardtanh that made a tensor; None where another operator made it."""
-    function = _skip_rearranging(made.grad_fn)
-    if function is None or operator_name(function) not in ("Clamp", "ClampMin", "ClampMax", "Hardtanh"):
+    A bias may have been added to them. None for a tensor that is made in another way.
+    """
+    function, factor = _skip_factors(made.grad_fn)
+    if function is not None and operator_name(function) == "Add":
+        summands = [node for node, _ in function.next_functions if node is not None and node.next_functions]
+        function, inner = _skip_factors(summands[0]) if len(summands) == 1 else (None, 1.0)
+        factor *= inner
+    if function is not None and operator_name(function) == "Sum":  # cosine_similarity
+        function = function.next_functions[0][0]
+    if function is None or operator_name(function) not in ("Mm", "Bmm", "Mul"):
         return None
-    low, high = (
-        getattr(function, f"_saved_{end}", getattr(function, f"_saved_{end}_val", None)) for end in ("min", "max")
-    )
-    return (-math.inf if low is None else float(low)), (math.inf if high is None else float(high))
+    before = [_skip_rearranging(node) for node, _ in function.next_functions]
+    divided = len(before) == 2 and all(node is not None and operator_name(node) == "Div" for node in before)
+    return factor if divided else None
+
+
+def output_limits(made: Tensor) -> tuple[float, float] | None:
+    """Return the limits between which a last activation or clamp, times constant factors, holds a tensor."""
+    function, factor = _skip_factors(made.grad_fn)
+    name = "" if function is None else operator_name(function)
+    if name in ("Clamp", "ClampMin", "ClampMax", "Hardtanh"):
+        low, high = (
+            getattr(function, f"_saved_{end}", getattr(function, f"_saved_{end}_val", None)) for end in ("min", "max")
+        )
+        ends = (-math.inf if low is None else float(low)), (math.inf if high is None else float(high))
+    elif name in RANGES:
+        ends = RANGES[name]
+    else:
+        return None
+    low, high = sorted(end * factor for end in ends)
+    return low, high
+
+
+def _skip_factors(function: Any) -> tuple[Any, float]:
+    """Return the first node before a tensor that does more than move its entries and multiply them by one number."""
+    factor = 1.0
+    function = _skip_rearranging(function)
+    while function is not None and operator_name(function) in ("Mul", "Div"):
+        other, multiplied = getattr(function, "_saved_other", None), function.next_functions
+        if not isinstance(other, Tensor) or other.numel() != 1 or other.requires_grad or other.is_complex():
+            break
+        number = float(torch.ones((), dtype=torch.float64) * other)  # a plain number is no tensor to read from
+        factor *= number if operator_name(function) == "Mul" else 1.0 / number if number else math.inf
+        function = _skip_rearranging(multiplied[0][0])
+    return function, factor
 
 
 def _skip_rearranging(function: Any) -> Any:

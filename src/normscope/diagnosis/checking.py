@@ -138,5 +138,4 @@ def _passes(
         return data, None, [*skipped, ("values and gradients by depth", f"{where} {what}")]
     signal = watch_signal(model, batch, mode=mode, output=output, loss=loss, optimizer=optimizer, units=data.units)
     signal = replace(signal, dependence=compare_samples(model, batch))
-    skipped += [] if signal.reason is None else [("gradients by depth", signal.reason)]
-    return data, signal, skipped
+    return data, signal, skipped + signal.skipped

@@ -8,8 +8,10 @@ the batch show how much of it is noise. A copy of the optimizer makes the user's
 from __future__ import annotations
 
 import copy
+import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,9 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim import Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ..core.budget import count
 from ..core.codec import JsonForm, Part
+from ..core.errors import describe_error
 from ..core.untouched import on_copies, seed_random
 from ..graph.call import Call
 from ..listening.listener import ForwardListener
@@ -57,6 +61,7 @@ class StepFacts(Part):
         outside: trainable parameters that the optimizer does not hold.
         foreign: how many parameters it holds that are none of the model's.
         forwards, backwards: passes over the batch that this took.
+        skipped: what could not be tried, and why.
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(
@@ -71,6 +76,7 @@ class StepFacts(Part):
             "foreign",
             "forwards",
             "backwards",
+            "skipped",
         )
     )
 
@@ -89,6 +95,7 @@ class StepFacts(Part):
     foreign: int = 0
     forwards: int = 0
     backwards: int = 0
+    skipped: tuple[tuple[str, str], ...] = ()
 
     @property
     def stable_rate(self) -> float | None:
@@ -112,24 +119,27 @@ def try_steps(
     Returns:
         The facts; those that cannot be taken, because the model or the optimizer raises, are left out.
     """
-    trial = _Trial(model, call, loss_of)
+    trial, skipped = _Trial(model, call, loss_of), list[tuple[str, str]]()
     square = _dot(gradients, gradients)
     facts: dict[str, Any] = {"loss": value}
     weights = {name: p for name, p in model.named_parameters() if name in gradients}
-    again = _attempt(lambda: {"again": trial.after({})}).get("again", math.nan)
+    again = _attempt("steps", lambda: {"again": trial.after({})}, skipped).get("again", math.nan)
     repeats = abs(again - value) <= REPEATS * abs(value)
     if repeats and value > 0.0 and 0.0 < square < math.inf:
         size = math.sqrt(_dot(weights, weights))
         facts["step_share"] = SHORT_STEP * value / math.sqrt(square) / size if size else None
-        facts |= _attempt(lambda: _short_step(trial, gradients, value, square))
-        facts |= _attempt(lambda: {"agreement": _agreement(trial)})
+        facts |= _attempt("a short step", lambda: _short_step(trial, gradients, value, square), skipped)
+        facts |= _attempt("the two halves of the batch", lambda: {"agreement": _agreement(trial)}, skipped)
+    elif not math.isnan(again) and not repeats:
+        skipped.append(("steps", f"a second run with the same weights has another loss, {again:.6g} after {value:.6g}"))
     if optimizer is not None:
         facts |= _settings(model, optimizer)
-        facts |= _attempt(lambda: _own_step(trial, gradients, optimizer)) if repeats else {}
+        own_step = functools.partial(_own_step, trial, gradients, optimizer)
+        facts |= _attempt("a step of the optimizer", own_step, skipped) if repeats else {}
     forwards, backwards = (round(samples / call.count) for samples in (trial.forward_samples, trial.backward_samples))
     count("passes", trial.forward_samples)
     count("backwards", trial.backward_samples)
-    return StepFacts(**facts, forwards=forwards, backwards=backwards)
+    return StepFacts(**facts, forwards=forwards, backwards=backwards, skipped=tuple(skipped))
 
 
 class _Trial:
@@ -159,11 +169,12 @@ class _Trial:
             return float(self.loss({name: held[name] + factor * change for name, change in changes.items()}))
 
 
-def _attempt(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return what can be measured: a model or an optimizer may refuse, which is no fault of it."""
+def _attempt(what: str, measure: Callable[[], dict[str, Any]], skipped: list[tuple[str, str]]) -> dict[str, Any]:
+    """Return what can be measured; a model or an optimizer may refuse, which is no fault of it, and is noted."""
     try:
         return measure()
-    except Exception:
+    except Exception as error:
+        skipped.append((what, describe_error(error)))
         return {}
 
 
@@ -226,9 +237,24 @@ def _own_step(trial: _Trial, gradients: Gradients, optimizer: Optimizer) -> dict
             weight.grad = None if gradient is None else gradient.clone()
             if name is not None:
                 changes[name] = weight, parameter
-    twin.step()
+    with _no_global_hooks():
+        twin.step()
     moved = {name: (weight - parameter).detach() for name, (weight, parameter) in changes.items()}
     return {"promised_fall": -_dot(gradients, moved), "next_loss": trial.after(moved)}
+
+
+@contextmanager
+def _no_global_hooks() -> Iterator[None]:
+    """Run a block without the hooks on the steps of all optimizers; a copy of one has none of its own."""
+    hooks: tuple[dict[int, Any], ...] = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
+    held = [dict(own) for own in hooks]
+    try:
+        for own in hooks:
+            own.clear()
+        yield
+    finally:
+        for own, before in zip(hooks, held, strict=True):
+            own.update(before)
 
 
 def _dot(one: Gradients, other: Gradients) -> float:

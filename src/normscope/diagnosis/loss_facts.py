@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..core.codec import JsonForm, Part
 from ..core.errors import InputError
-from .autograd_flow import are_cosines, clamp_limits, last_operator
+from .autograd_flow import cosine_factor, last_operator, output_limits
 
 LOSSES: Mapping[str, Callable[..., Tensor]] = {
     "cross_entropy": F.cross_entropy,
@@ -49,7 +49,13 @@ class LossFacts(Part):
         output_shape, target_shape: the two shapes.
         output_least, output_greatest: the range of the outputs.
         output_mean, target_mean: the means.
-        cosines: whether the outputs are products of vectors that were both normalized.
+        cosines: what the outputs were multiplied by, where they are cosines: products of normalized vectors.
+        limits: between which a last activation or a clamp, times constant factors, holds the outputs.
+        alike: whether the outputs for all classes are the same in every sample.
+        log_axis: the axis other than that of the classes over which the exponentials of the outputs add up to 1.
+        integer_labels: whether the labels of the batch, of which the targets were made, are integers.
+        floor: the least loss that any output has, where targets are probabilities between 0 and 1.
+        padding: the share of the targets that lie in runs of one value at the ends of the rows of the labels.
         target_least, target_greatest, target_size: the range of the targets, and their root mean square.
         output_size: the root mean square of the outputs.
         probabilities: whether the outputs are positive and add up to 1 over the classes.
@@ -64,7 +70,20 @@ class LossFacts(Part):
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(
-        sparse=("output_mean", "target_mean", "cosines", "limits", "sum_of", "own_targets", "labels_per_sample")
+        sparse=(
+            "output_mean",
+            "target_mean",
+            "cosines",
+            "limits",
+            "sum_of",
+            "own_targets",
+            "labels_per_sample",
+            "alike",
+            "log_axis",
+            "integer_labels",
+            "padding",
+            "floor",
+        )
     )
 
     name: str
@@ -85,13 +104,23 @@ class LossFacts(Part):
     smoothing: float = 0.0
     output_mean: float = 0.0
     target_mean: float = 0.0
-    cosines: bool = False
+    cosines: float | None = None
     limits: tuple[float, float] | None = None
     sum_of: int = 0
     own_targets: bool = False
     labels_per_sample: float | None = None
     largest_class: float | None = None
     accuracy: float | None = None
+    alike: bool = False
+    log_axis: int | None = None
+    integer_labels: bool = False
+    padding: float = 0.0
+    floor: float = 0.0
+
+    @property
+    def share_of_blind(self) -> float | None:
+        """The loss as a share of that of the best constant output, both above the least loss that there is."""
+        return None if self.blind is None else (self.value - self.floor) / max(self.blind - self.floor, 1e-12)
 
 
 def resolve_loss(loss: Any) -> Any:
@@ -125,6 +154,7 @@ class _LossCall(NamedTuple):
     smoothing: float = 0.0
     reduction: str = "mean"
     ignored: int = NO_CLASS
+    weighted: bool = False
 
 
 class LossListener(TorchFunctionMode):
@@ -151,6 +181,7 @@ class LossListener(TorchFunctionMode):
                         smoothing=float(given.get("label_smoothing", 0.0)),
                         reduction=str(given.get("reduction", "mean")),
                         ignored=given.get("ignore_index", NO_CLASS),
+                        weighted=given.get("weight") is not None,
                     )
                 )
         elif self.in_loss and not self.calls and _broadcasts(func, args):
@@ -166,7 +197,25 @@ class LossListener(TorchFunctionMode):
         if not self.calls:
             return None
         made = labels is not None and not any(_all_alike(label) for label in labels)
-        return replace(read_loss(self.calls[-1]), own_targets=made)
+        call = self.calls[-1]
+        same = [label for label in labels or () if isinstance(label, Tensor) and label.numel() == call.target.numel()]
+        return replace(
+            read_loss(call),
+            own_targets=made,
+            integer_labels=bool(same) and not same[0].is_floating_point() and same[0].dtype != torch.bool,
+            padding=_padding(same[0], call) if same and call.reduction == "mean" and not call.weighted else 0.0,
+        )
+
+
+def _padding(labels: Tensor, call: _LossCall) -> float:
+    """Return the share of the labels of rows that are filled up with one value at their ends, and that count."""
+    if labels.ndim != 2 or labels.is_floating_point() or labels.shape[1] < 2:
+        return 0.0
+    filler = labels[:, -1].mode().values
+    if int(filler) == call.ignored:
+        return 0.0
+    filled = (labels == filler).flip(1).long().cumprod(1).bool()  # without a gap up to the end of the row
+    return float(filled.double().mean()) if bool((filled.sum(1) > 1).any()) else 0.0
 
 
 def _broadcasts(func: Any, args: Any) -> bool:
@@ -209,8 +258,8 @@ def read_loss(call: _LossCall) -> LossFacts:
         target_size=float(numbers.square().mean().sqrt()),
         output_mean=float(output.mean()),
         target_mean=float(numbers.mean()),
-        cosines=are_cosines(call.output),
-        limits=clamp_limits(call.output),
+        cosines=cosine_factor(call.output),
+        limits=output_limits(call.output),
         probabilities=bool(output.min() >= 0) and bool((sums - 1).abs().max() < 1e-3),
         log_probabilities=over_classes and bool(logs.abs().max() < 1e-3),
         smoothing=call.smoothing,
@@ -218,8 +267,25 @@ def read_loss(call: _LossCall) -> LossFacts:
         labels_per_sample=float(numbers.sum(1).mean()) if over_classes and numbers.shape == output.shape else None,
         whole_targets=len(values) if whole and len(values) <= FEW_CLASSES else 0,
         largest_class=float(counts.max() / counts.sum()) if indices or name in BINARY else None,
+        floor=_floor(call, numbers),
+        alike=over_classes and bool((output == output[:, :1]).all()),
+        log_axis=next(
+            (axis for axis in range(2, output.ndim) if bool(output.logsumexp(axis).abs().max() < 1e-3)), None
+        ),
         accuracy=float((output.argmax(1) == target)[counting].double().mean()) if fits else None,
     )
+
+
+def _floor(call: _LossCall, target: Tensor) -> float:
+    """Return the mean loss of outputs that are equal to the targets, where these are probabilities."""
+    if (
+        call.name not in BINARY
+        or call.reduction != "mean"
+        or call.weighted
+        or not bool(((target >= 0) & (target <= 1)).all())
+    ):
+        return 0.0
+    return float(-(torch.xlogy(target, target) + torch.xlogy(1 - target, 1 - target)).mean())
 
 
 def _blind(call: _LossCall, output: Tensor, target: Tensor, counts: Tensor, indices: bool) -> float | None:
@@ -275,7 +341,13 @@ def is_fresh(model: torch.nn.Module) -> bool:
     """Whether a model looks as if it had never been trained.
 
     A trained one has a normalizer whose scale is not 1, or a bias beside weights beyond the range of torch's default.
+    Normalizers that are all as they were born decide it where everything learns: one step moves them.
     """
+    pairs = [(module._parameters.get("weight"), module._parameters.get("bias")) for module in model.modules()]
+    norms = [(weight, bias) for weight, bias in pairs if weight is not None and bias is not None and weight.ndim == 1]
+    born = all(bool((weight == weight[:1]).all()) and not bool(bias.any()) for weight, bias in norms)
+    if norms and (not born or all(parameter.requires_grad for parameter in model.parameters())):
+        return born
     for module in model.modules():
         weight, bias = module._parameters.get("weight"), module._parameters.get("bias")
         if weight is not None and bias is None and weight.ndim == 1 and bool((weight != weight[0]).any()):

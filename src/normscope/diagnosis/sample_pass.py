@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..core.budget import count
 from ..core.codec import JsonForm, Part
+from ..core.errors import describe_error
 from ..core.threads import uncompiled
 from ..core.untouched import random_state, seed_random, untouched
 from ..graph.call import Call, arguments, labels_of
@@ -37,23 +38,26 @@ class SampleFacts(Part):
     Attributes:
         identical: whether all samples of the batch are the same.
         mixed_at: the first module whose output for one sample moves with another sample; `None` if there is none.
-        certain: whether labels show that the first dimension counts samples.
+        certain: whether labels show that the first dimension counts samples, or the model knows no order in it.
         idle: the arguments that the output does not depend on, by name, each with the first module that reads it.
-        random: whether the first output differs from sample to sample and does not depend on any argument.
+        random: where the first output differs from sample to sample and does not depend on any argument: the last
+            module that does.
         forwards: passes of at most seven samples that this took.
+        reason: why samples were not compared, where the model raised.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(sparse=("random",))
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=("random", "reason"))
 
     identical: bool = False
     mixed_at: str | None = None
     certain: bool = False
     idle: tuple[tuple[str, str], ...] = ()
-    random: bool = False
+    random: str | None = None
     forwards: int = 0
+    reason: str | None = None
 
 
-def compare_samples(model: nn.Module, batch: Any) -> SampleFacts | None:
+def compare_samples(model: nn.Module, batch: Any) -> SampleFacts:
     """Run a few samples with and without a change, in eval mode and with the same random numbers; leave all as found.
 
     Nothing is said of models whose arguments do not all count samples by their first dimension, such as graphs, nor of
@@ -61,8 +65,8 @@ def compare_samples(model: nn.Module, batch: Any) -> SampleFacts | None:
     """
     try:
         return _compare(model, batch)
-    except Exception:  # what the model raises on fewer samples is no fault of it
-        return None
+    except Exception as error:  # what the model raises on fewer samples is no fault of it
+        return SampleFacts(reason=describe_error(error))
 
 
 def _compare(model: nn.Module, batch: Any) -> SampleFacts:
@@ -74,18 +78,27 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
     if all(bool((leaf == leaf[:1]).all()) for leaf in tensors):
         return SampleFacts(identical=True)
     few, training, run = call.first(min(samples, FEW_SAMPLES)), model.training, _Runs(model)
-    mixed, idle, random = None, dict[str, str](), False
+    mixed, idle, random, certain = None, dict[str, str](), None, _labels_count_samples(model, call, batch)
     with uncompiled(), torch.no_grad():
         with untouched(model, "eval"):
-            plain, again = run(few), run(few)
+            try:
+                plain = run(few)
+            except Exception:  # where samples are exchanged with something else, their number must be the same
+                few = call
+                plain = run(few)
+            again = run(few)
             pure = not any(map(have_moved, _ends(plain), _ends(again)))  # no state, no random numbers of its own
             if pure:
                 mixed = _first_mixed(
                     plain, run(few.changed(lambda leaf: torch.cat([leaf[1:2], leaf[1:]]))), few.count, samples
                 )
-                idle = _idle_arguments(run, few, plain)
-                random = bool(_ends(plain)) and run.draws and _is_random(_ends(plain)[0], _ends(run(few.rolled()))[0])
-                random = random and run.computes(few)
+                idle = {} if few is call else _idle_arguments(run, few, plain)
+                if mixed is not None and not certain and _has_labels(call, batch):
+                    certain = _is_order_free(plain, run(few.rolled()))
+                if _ends(plain) and run.draws:
+                    rolled = run(few.rolled())
+                    if _is_random(_ends(plain)[0], _ends(rolled)[0]) and run.computes(few):
+                        random = _last_moved(plain, rolled)
         if idle and training:  # some arguments are read in training alone
             with untouched(model, "train"):
                 in_training = _idle_arguments(run, few, run(few))
@@ -95,7 +108,7 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
         mixed = None  # one without running statistics, which is meant to see the batch
     return SampleFacts(
         mixed_at=mixed,
-        certain=_labels_count_samples(model, call, batch),
+        certain=certain,
         idle=tuple(idle.items()),
         random=random,
         forwards=run.forwards,
@@ -105,6 +118,12 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
 def _has_table_of(model: nn.Module, samples: int) -> bool:
     """Whether the model holds a table between all samples of the batch, such as the adjacency matrix of a graph."""
     return any(buffer.shape[-2:] == (samples, samples) for buffer in model.buffers())
+
+
+def _has_labels(call: Call, batch: Any) -> bool:
+    """Whether there are labels that count what the inputs count by their first dimension."""
+    labels = next(iter(labels_of(batch, call)), None)
+    return isinstance(labels, Tensor) and labels.shape[:1] == (call.count,)
 
 
 def _labels_count_samples(model: nn.Module, call: Call, batch: Any) -> bool:
@@ -119,9 +138,7 @@ def _labels_count_samples(model: nn.Module, call: Call, batch: Any) -> bool:
     )
     if labels is None:
         return all(tensor.ndim > 3 for _, tensor in call.variables) and bool(call.variables)  # images
-    if not isinstance(labels, Tensor) or labels.shape[:1] != (call.count,):
-        return False
-    return not time_first or labels.numel() == call.count
+    return _has_labels(call, batch) and (not time_first or labels.numel() == call.count)
 
 
 Outputs = list[tuple[str, Tensor]]
@@ -141,7 +158,7 @@ class _Runs:
         before = random_state(self.model)
         with listener.listening():
             self.model(*copy.args, **copy.kwargs)
-        self.draws |= not torch.equal(before, random_state(self.model))
+        self.draws |= before != random_state(self.model)
         return listener.outputs
 
     def computes(self, call: Call) -> bool:
@@ -185,12 +202,29 @@ def _first_mixed(plain: Outputs, changed: Outputs, samples: int, whole: int) -> 
         return ""  # as many rows as before for fewer samples
     if not ends or any(end.shape[:1] != (samples,) or end.shape[1:2] == (samples,) for end in ends):
         return None  # rows that are no samples, or a table of all pairs
-    moved = [
-        path
-        for (path, before), (_, after) in zip(plain, changed)
-        if before.shape[:1] == (samples,) and have_moved(before[1:], after[1:])
-    ]
-    return moved[0] if "" in moved else None
+    counted = [(path, before, after) for (path, before), (_, after) in zip(plain, changed)]
+    moved = [before.shape[:1] == (samples,) and have_moved(before[1:], after[1:]) for _, before, after in counted]
+    if not any(itself for (path, *_), itself in zip(counted, moved, strict=True) if not path):
+        return None
+    place = moved.index(True)
+    while place and counted[place - 1][0] and counted[place - 1][1].shape[:1] != (samples,):
+        place -= 1  # what counts something else by its first dimension has taken the samples for it
+    if samples == whole > FEW_SAMPLES and samples not in counted[place][1].shape[1:]:
+        return None  # a graph, whose nodes are meant to meet
+    return counted[place][0]
+
+
+def _is_order_free(plain: Outputs, rolled: Outputs) -> bool:
+    """Whether outputs move along with the samples: the rows are no steps of time, whose order counts."""
+    pairs = list(zip(_ends(plain), _ends(rolled), strict=True))
+    return any(have_moved(before, after) for before, after in pairs) and not any(
+        have_moved(before.roll(1, 0), after) for before, after in pairs
+    )
+
+
+def _last_moved(plain: Outputs, rolled: Outputs) -> str:
+    """Return the last module whose output depends on the samples."""
+    return next((path for (path, a), (_, b) in zip(plain[::-1], rolled[::-1]) if path and have_moved(a, b)), "")
 
 
 def _is_random(plain: Tensor, rolled: Tensor) -> bool:

@@ -47,10 +47,14 @@ class SignalRow(Part):
             samples, as a root mean square over all entries; 0 if the layer hands on the same for every sample.
         silent: inputs and embeddings: of the places (columns, positions or pixels) whose values differ from sample to
             sample, the share whose gradient is exactly zero for every sample, and that have no influence.
+        recurrence: inputs and embeddings that are sequences: what the model reads anew at each step (a module, a
+            parameter), and the factor by which the gradient changes from a step to the one before; `None` unless it is
+            about the same at every step.
+        leak: softmax: the share that goes to entries which `masked_fill` was to hide.
         cut: where such places have one, and the model detaches values: the module that does, and their share.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(sparse=("sample_deviation", "silent", "cut"))
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=("sample_deviation", "silent", "cut", "recurrence", "leak"))
 
     path: str
     kind: str
@@ -69,6 +73,8 @@ class SignalRow(Part):
     sample_deviation: float | None = None
     silent: float | None = None
     cut: tuple[str, float] | None = None
+    recurrence: tuple[str, float] | None = None
+    leak: float | None = None
 
     @property
     def largest(self) -> float | None:
@@ -186,6 +192,9 @@ class Signal(Part):
         outputs: how many outputs were differentiated together.
         dropouts: the calls of functions of dropout that drop values, apart from those of torch's modules.
         steps: what a step along the gradient of the loss does, where there is a loss.
+        draws: whether the forward draws random numbers, dropout apart.
+        unread: modules that ran and whose output nothing read.
+        idle_label: the label of which no sample gets a gradient at the output, while others do.
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(
@@ -200,6 +209,9 @@ class Signal(Part):
             "outputs",
             "dropouts",
             "steps",
+            "draws",
+            "unread",
+            "idle_label",
         )
     )
 
@@ -219,6 +231,17 @@ class Signal(Part):
     outputs: int = 1
     dropouts: tuple[DropoutCall, ...] = ()
     steps: StepFacts | None = None
+    draws: bool = False
+    unread: tuple[str, ...] = ()
+    idle_label: float | None = None
+
+    @property
+    def skipped(self) -> list[tuple[str, str]]:
+        """What was not looked at, and why."""
+        skipped = [] if self.reason is None else [("gradients by depth", self.reason)]
+        if self.dependence is not None and self.dependence.reason is not None:
+            skipped.append(("one sample beside others", self.dependence.reason))
+        return skipped if self.steps is None else [*skipped, *self.steps.skipped]
 
     @property
     def inputs(self) -> tuple[SignalRow, ...]:

@@ -6,7 +6,9 @@ They are taken where the values are, and fetched once when both passes are done:
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -22,11 +24,11 @@ from ..core.budget import count
 from ..core.errors import InputError, describe_error
 from ..core.log10 import log10
 from ..core.threads import ignore_warnings, uncompiled
-from ..core.untouched import DROPOUTS, on_copies, seed_random, untouched
+from ..core.untouched import DROPOUTS, on_copies, random_state, seed_random, untouched
 from ..graph.call import ALL_OUTPUTS, Call, arguments, labels_of, select
 from ..listening.calls import EMBEDDINGS, NORMALIZERS, RELUS, FunctionCall, Site, float_tensors
 from ..listening.listener import ForwardListener
-from .autograd_flow import Feed, find_feeds, reached_parameters
+from .autograd_flow import Feed, find_feeds, operator_name, reached_parameters
 from .descent_pass import StepFacts, try_steps
 from .examined import UnitsOverData
 from .loss_facts import LossFacts, LossListener
@@ -48,9 +50,9 @@ from .signal import (
 FLAT = 0.01
 """Nearer to an end of its range than this share of the range, a sigmoid or tanh has less than a twentieth of its
 steepest slope."""
-SATURATING = ("sigmoid", "tanh", "softmax", "hardsigmoid")
+SATURATING = ("sigmoid", "tanh", "softmax", "hardsigmoid", "hardtanh")
 ACTIVATIONS = (*SATURATING, "gelu", "silu", "mish", "elu", "selu", "celu", "leaky_relu", "prelu", "rrelu", "softplus",
-               "hardtanh", "hardswish", "glu", "log_softmax", "log_sigmoid", "softsign")  # fmt: skip
+               "hardswish", "glu", "log_softmax", "log_sigmoid", "softsign")  # fmt: skip
 OTHERS = {
     "scaled_dot_product_attention": "attention", "multi_head_attention_forward": "attention", "lstm": "lstm",
     "gru": "gru", "rnn_tanh": "rnn", "rnn_relu": "rnn",
@@ -63,6 +65,15 @@ POWER_STEPS = 4
 """Enough to tell a matrix of rank one: one step finds its direction."""
 FAR = 3.0
 """How far values are moved towards those of another sample: past them, so that a maximum takes notice."""
+FEWEST_STEPS, MOST_STEPS = 6, 2048
+"""Positions of a sequence over which gradients are compared: fewer show no trend."""
+STEADY_SHARE, STEADY_FACTOR = 0.8, 3.0
+"""A recurrence changes the gradient at nearly every step by about the same factor."""
+LEAST_STEP = 1e-30
+"""A share of the largest gradient of a step; less is lost in rounding."""
+FEW_LABELS, FEWEST_OF_A_LABEL = 10, 8
+NO_LOSS = 1e-3
+"""Samples with a smaller loss need no gradient."""
 LOSS = "the loss"
 
 Loss = Callable[..., Tensor]
@@ -144,6 +155,9 @@ def watch_signal(
         outputs=listener.outputs,
         dropouts=tuple(listener.dropouts),
         steps=steps,
+        draws=listener.draws,
+        unread=listener.unread(),
+        idle_label=None if loss is None else listener.find_idle_label(labels_of(batch, call), loss),
     )
 
 
@@ -243,7 +257,14 @@ class _SignalListener(ForwardListener):
         self.loss: LossFacts | None = None
         self.loss_value: Tensor | None = None
         self.outputs = 1
+        self.draws = False
         self._detached_at: str | None = None
+        self._unread: dict[int, tuple[Tensor, str]] = {}  # what a module returned and no function has read since
+        self._moves: list[Tensor] = []  # by output: which samples a gradient comes back to
+        self._by_step: dict[int, Tensor] = {}
+        self._held_names: dict[int, tuple[bool, str]] = {}  # of parameters and buffers: do they map states, name
+        self._reads = Counter[int]()
+        self._leaks: dict[int, Tensor | None] = {}
         self._cut: dict[int, tuple[str, float]] = {}
         self.returned: list[Tensor] = []
         self.dropouts: list[DropoutCall] = []
@@ -271,8 +292,16 @@ class _SignalListener(ForwardListener):
         self._columns = [_widest_column(tensor) for _, tensor in variables]
         self._held.clear()
         args, kwargs = tree_map(lambda leaf: fed.get(id(leaf), leaf), (call.args, call.kwargs))
+        held = [*self.model.named_parameters(), *self.model.named_buffers()]
+        self._held_names = {
+            id(value): (len(set(value.shape)) == 1 and not name.endswith("bias"), name) for name, value in held
+        }
+        before = random_state(self.model)
         with self.listening():
             made = self.model(*args, **kwargs)
+        self.draws = before != random_state(self.model)
+        for leaf in tree_leaves(made):
+            self._unread.pop(id(leaf), None)
         self.complete = True
         self._held.clear()
         return made
@@ -285,7 +314,7 @@ class _SignalListener(ForwardListener):
             return NO_GRADIENT
         for tensor in outputs:
             if tensor.requires_grad:
-                tensor.register_hook(lambda gradient: self._end.append(_norm(gradient)))
+                tensor.register_hook(self._ended)
         signs = [_signs(value) if random else torch.ones_like(value) for value in objective]
         trained = [p for p in self.model.parameters() if p.requires_grad]
         gradients = torch.autograd.grad(objective, [*leaves, *trained], signs, allow_unused=True)
@@ -293,6 +322,36 @@ class _SignalListener(ForwardListener):
             if gradient is not None:
                 self.of_parameters[id(parameter)] = gradient.to_dense() if gradient.is_sparse else gradient
         return None
+
+    def _ended(self, gradient: Tensor) -> None:
+        """Note the size of the gradient at an output, and which samples have one."""
+        self._end.append(_norm(gradient))
+        if gradient.shape[:1] == (self._samples,):
+            self._moves.append((gradient.detach() != 0).reshape(self._samples, -1).any(1))
+
+    def find_idle_label(self, labels: Sequence[Any], loss: Loss) -> float | None:
+        """Return the label whose samples get no gradient at the output, all of them, though their loss is not zero."""
+        kinds = [v for v in labels if isinstance(v, Tensor) and v.numel() == self._samples and not v.is_complex()]
+        if len(self._moves) != 1 or self.outputs != 1 or not kinds:
+            return None
+        moves, kind = self._moves[0].cpu(), kinds[0].detach().flatten().cpu()
+        values = kind.unique()
+        if not 2 <= len(values) <= FEW_LABELS:
+            return None
+        idle = [float(v) for v in values if not moves[kind == v].any() and (kind == v).sum() >= FEWEST_OF_A_LABEL]
+        if len(idle) != 1 or not bool(moves.any()) or len(self.returned) != 1:
+            return None
+        rows = (kind == idle[0]).nonzero().flatten().to(self.returned[0].device)
+        chosen = [v[rows] if isinstance(v, Tensor) and len(v) == self._samples else v for v in labels]
+        try:
+            left = float(loss(self.returned[0][rows], *chosen))
+        except Exception:  # a loss may need samples of every label
+            return None
+        return idle[0] if left > NO_LOSS else None
+
+    def unread(self) -> tuple[str, ...]:
+        """Return the modules whose output was thrown away."""
+        return tuple(dict.fromkeys(path for _, path in self._unread.values() if path))
 
     def read_graph(self, outputs: Sequence[Tensor]) -> None:
         """Note which rows read which, and what gradients of these outputs can reach."""
@@ -314,7 +373,7 @@ class _SignalListener(ForwardListener):
             result = self._leaf(result)
         made = result[0] if isinstance(result, tuple) else result
         dim = call.kwargs.get("dim", call.args[1] if len(call.args) > 1 else -1)
-        flat = _saturated(family, made.detach(), dim) if family in SATURATING else None
+        flat = _saturated(family, made.detach(), dim, call) if family in SATURATING else None
         if call.name == "scaled_dot_product_attention":
             flat = _one_hot_attention(call)
         elif call.name == "multi_head_attention_forward":
@@ -322,12 +381,18 @@ class _SignalListener(ForwardListener):
         elif call.name in ("lstm", "gru", "rnn_tanh"):
             flat = _saturated_gates(call, made.detach())
         self._hear(self.site(family), made, flat)
+        if family == "softmax":
+            self._leaks[len(self._heard) - 1] = _leak(call, made.detach(), dim)
         return result
 
     def before_call(self, call: FunctionCall) -> None:
         """Note a function of dropout that is switched on, although modules of dropout are off; note a detach."""
+        for leaf in tree_leaves((call.args, call.kwargs)):
+            self._unread.pop(id(leaf), None)
+            if id(leaf) in self._held_names:
+                self._reads[id(leaf)] += 1
         if call.name == "detach" and self._detached_at is None and getattr(call.args[0], "requires_grad", False):
-            self._detached_at = self.path
+            self._detached_at = self.path or self._heard[-1][0][0]
         if call.name in DROPOUTS:
             asked = {**dict(zip(("input", "p", "training"), call.args)), **call.kwargs}
             if asked.get("training", asked.get("train", True)) and asked.get("p", 0.5):
@@ -337,6 +402,8 @@ class _SignalListener(ForwardListener):
     def left(self, module: nn.Module, path: str, made: Any) -> None:
         """Hear what a module returns, unless a layer that was heard returned it."""
         floats = float_tensors(made)
+        if floats:
+            self._unread[id(floats[0])] = floats[0], path
         if floats and not self._is_held(floats[0]):
             self._hear(self.site(type(self.modules[path]).__name__, path), floats[0])
 
@@ -366,6 +433,8 @@ class _SignalListener(ForwardListener):
 
     def _returned(self, index: int, gradient: Tensor) -> None:
         self._gradients[index] = _norm(gradient)
+        if index in self._differing and gradient.ndim == 3 and FEWEST_STEPS < gradient.shape[1] <= MOST_STEPS:
+            self._by_step[index] = gradient.detach().double().square().sum((0, 2)).sqrt()
         if index in self._differing:
             differing = self._differing[index]
             pairs = zip(differing, _by_place(gradient.detach()), strict=True)
@@ -444,14 +513,32 @@ class _SignalListener(ForwardListener):
         gradients = {index: norm for index, (norm,) in zip(indices, fetched[count:])}
         shares = _fetched([share.double().reshape(1) for share in self._silent.values()])
         silent = {index: share for index, (share,) in zip(self._silent, shares, strict=True)}
+        steps = dict(zip(self._by_step, _fetched(list(self._by_step.values())), strict=True))
+        leaks = {index: leak.reshape(1) for index, leak in self._leaks.items() if leak is not None}
+        leaking = dict(zip(leaks, _fetched(list(leaks.values())), strict=True))
         return tuple(
             replace(
                 _row(site, shape, dtype, fetched[k], _relative(gradients.get(k), end), units.get(site)),
                 silent=silent.get(k),
                 cut=self._cut.get(k),
+                recurrence=self._recurrence(steps[k]) if k in steps else None,
+                leak=leaking[k][0] if k in leaking else None,
             )
             for k, (site, shape, dtype, _) in enumerate(self._heard)
         )
+
+    def _recurrence(self, sizes: Sequence[float]) -> tuple[str, float] | None:
+        """Return what is read at each step of a sequence, and the factor by which each step changes the gradient."""
+        least = LEAST_STEP * max(sizes)
+        ratios = sorted(math.log(early / late) for early, late in itertools.pairwise(sizes) if min(early, late) > least)
+        if len(ratios) < FEWEST_STEPS:
+            return None
+        middle = ratios[len(ratios) // 2]
+        steady = sum(abs(ratio - middle) < math.log(STEADY_FACTOR) for ratio in ratios)
+        repeated = [self._held_names[key] for key, reads in self._reads.items() if reads >= len(sizes) - 1]
+        paths = [site[0] for site, *_ in self._heard if site[1] in OTHERS.values() and site[1] != "attention"]
+        name = next(iter(paths), None) or max(repeated, default=(False, ""))[1]
+        return (name, math.exp(middle)) if name and steady >= STEADY_SHARE * len(ratios) else None
 
 
 class _PlaceChanger(ForwardListener):
@@ -557,14 +644,28 @@ def _statistics(values: Tensor, saturated: Tensor | None, samples: int) -> Tenso
 
 
 @torch.no_grad()
-def _saturated(family: str, made: Tensor, dim: Any) -> Tensor | None:
+def _saturated(family: str, made: Tensor, dim: Any, call: FunctionCall) -> Tensor | None:
     """Return the share of values in the flat parts of a sigmoid or tanh, or of one-hot rows of a softmax."""
+    if family == "hardtanh":
+        limits = {**dict(zip(("input", "min_val", "max_val"), call.args)), **call.kwargs}
+        return ((made <= limits.get("min_val", -1.0)) | (made >= limits.get("max_val", 1.0))).double().mean()
     if family == "softmax":
         dim = dim if isinstance(dim, int) else -1
         return None if made.shape[dim] == 1 else (made.amax(dim) > 1.0 - FLAT).double().mean()
     low, high = (-1.0, 1.0) if family == "tanh" else (0.0, 1.0)
     edge = FLAT * (high - low)
     return ((made < low + edge) | (made > high - edge)).double().mean()
+
+
+@torch.no_grad()
+def _leak(call: FunctionCall, made: Tensor, dim: Any) -> Tensor | None:
+    """Return the share that a softmax gives to entries which a mask was to hide, in rows with others."""
+    filled = getattr(call.input, "grad_fn", None)
+    if filled is None or operator_name(filled) != "MaskedFill" or not isinstance(dim, int):
+        return None
+    hidden = filled._saved_mask.expand(made.shape)
+    rows = hidden.any(dim) & ~hidden.all(dim)
+    return ((made * hidden).sum(dim) * rows).double().sum() / rows.sum().clamp(min=1)
 
 
 def _one_hot_attention(call: FunctionCall) -> Tensor | None:

@@ -29,6 +29,8 @@ from .growth import exploding_run
 from .loose import loose_bound
 from .loss import (
     activation_before_loss,
+    equal_outputs,
+    idle_label,
     loss_not_finite,
     no_better_than_constant,
     no_loss_gradient,
@@ -38,6 +40,7 @@ from .loss import (
 from .parameters import (
     branch_dominates,
     cut_gradient,
+    decayed_weights,
     embedding_scale,
     equal_units,
     frozen_layer,
@@ -49,7 +52,7 @@ from .parameters import (
     unused_parameters,
     zero_weights,
 )
-from .samples import constant_input, input_ignored, samples_mixed
+from .samples import constant_input, input_ignored, mask_leaks, samples_mixed
 from .saturated import saturated_units
 from .scale import half_precision, input_scale, one_column
 from .spectral import spectral_norm_off
@@ -64,19 +67,23 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     activation_before_loss,
     targets_do_not_fit,
     one_class,
+    equal_outputs,
     no_loss_gradient,
+    idle_label,
     gradient_not_finite,
     input_scale,
     one_column,
     constant_input,
     samples_mixed,
     input_ignored,
+    mask_leaks,
     gradient_mismatch,
     wrong_parameters,
     cut_gradient,
     unused_parameters,
     equal_units,
     zero_weights,
+    decayed_weights,
     recurrent_scale,
     scale_stands_out,
     embedding_scale,

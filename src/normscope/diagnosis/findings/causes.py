@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from ...core.finding import Finding, Severity
 from ...listening.calls import NORMALIZERS, WEIGHTS
 from ..examined import Examined
+from ..loss_facts import is_fresh
 
 SAME = {
     "eps-dominated": ("tiny-sets", "eps-scale", "dead-layer", "dead-channels"),
@@ -50,6 +51,7 @@ BEYOND = {
 ANYWHERE = {
     "gradient-mismatch": ("gradient-cut",),
     "no-gradient": ("dead-relu", "dead-layer", "zero-weights"),
+    "no-loss-gradient": ("zero-weights", "equal-units"),
     "stale-statistics": ("input-scale",),
     "output-constant": ("activation-before-loss", "gradient-vanishing", "dead-layer"),
     "gradient-jump": ("dead-layer", "layer-scale", "saturated-units", "zero-weights", "recurrent-scale"),
@@ -128,8 +130,10 @@ class GraphOrder:
 
 def unexplained(found: Sequence[Finding], examined: Examined) -> list[Finding]:
     """Return the findings that are no mere consequence of another."""
-    flow = GraphOrder(examined)
-    return [finding for finding in found if not any(_explains(cause, finding, flow) for cause in found)]
+    flow, fresh = GraphOrder(examined), is_fresh(examined.model)
+    # where units died in training, so did the scale of the weights: neither is how the network began
+    causes = [cause for cause in found if fresh or cause.code != "layer-scale"]
+    return [finding for finding in found if not any(_explains(cause, finding, flow) for cause in causes)]
 
 
 def _explains(cause: Finding, finding: Finding, flow: GraphOrder) -> bool:

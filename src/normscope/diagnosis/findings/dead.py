@@ -40,12 +40,19 @@ BIASED_OFF = 0.3
 """A share that is off by a bias is no chance."""
 LITTLE_PASSES = 0.03
 """The size of what a ReLU hands on beside what it reads: half of a centred signal is 0.7."""
+ENOUGH_PASSES, LIVELY_OFF = 0.4, 0.8
+"""Where samples are much alike, as raw pixels are, training moves units to one side together: more than half of them
+may be off as long as a ReLU hands on this share of the size of what it reads."""
 CENTRED_OFF = 0.3
 """After BatchNorm every channel is centred over the data, and a random layer has no dead units at all."""
 
 L2 = (
     "A common cause is Adam with coupled L2 on weights before a normalizer: their scale has no effect, so nothing "
     "holds it up."
+)
+LIVELIER = (
+    "Initialise the layers before it larger (torch.nn.init.kaiming_normal_), look for a small factor before it and for "
+    "a skip connection that is missing, or lower its eps."
 )
 DECOUPLE = (
     "Use torch.optim.AdamW, or put these weights into a group with weight_decay=0, and start from a live checkpoint."
@@ -97,7 +104,9 @@ def _dead_normalizer(
         if norm == -math.inf:
             return  # the zero layer before it is the finding
         small = norm is not None and norm < typical + log10(RELATIVE_NORM)
-        yield _collapsed_variance(place, seen, passing, norm, before.path if before and small else None)
+        yield _collapsed_variance(
+            place, seen, passing, norm, before.path if before and small else None, fresh=is_fresh(examined.model)
+        )
     yield from _negligible_scale(place, seen, flow)
 
 
@@ -108,7 +117,7 @@ def _passing(seen: NormalizerOverData) -> float:
 
 
 def _collapsed_variance(
-    place: ExaminedRow, seen: NormalizerOverData, passing: float, norm: float | None, small: str | None
+    place: ExaminedRow, seen: NormalizerOverData, passing: float, norm: float | None, small: str | None, *, fresh: bool
 ) -> Finding:
     """A normalizer whose input varies far less than eps; `small`: weights before it that are the reason."""
     variance = _log10_loudest(seen)
@@ -118,6 +127,7 @@ def _collapsed_variance(
         f"The {'largest' if seen.kind == 'batch' else 'typical'} variance into `{place.path}` is {power(variance)}, "
         f"far below eps = {figure(seen.eps)}: {percent(passing)} of the normalized variance is left.{weights}",
         figures(log10_variance=variance, eps=seen.eps, passing=passing, log10_norm=norm),
+        fresh=fresh,
     )
 
 
@@ -138,14 +148,16 @@ def _log10_loudest(seen: NormalizerOverData) -> float:
     return log10(float(seen.channel_variance.max()))
 
 
-def _dead(where: str, seen: str, numbers: dict[str, float | int | None]) -> Finding:
+def _dead(where: str, seen: str, numbers: dict[str, float | int | None], *, fresh: bool = False) -> Finding:
     return Finding(
         code="dead-layer",
         severity=Severity.WARNING,
         where=where,
         seen=seen,
-        why=f"Nothing of the input passes this layer any more. {L2}",
-        advice=DECOUPLE,
+        why="Nothing of the input passes this layer."
+        if fresh
+        else f"Nothing of the input passes this layer any more. {L2}",
+        advice=LIVELIER if fresh else DECOUPLE,
         numbers=numbers,
     )
 
@@ -249,11 +261,13 @@ def dead_relu(examined: Examined) -> Iterator[Finding]:
             before = frozenset() if examined.signal is None else examined.signal.paths_before(path, "relu", call)
             chance = (2.0 if fresh else 1.0) * math.sqrt(0.25 / size)
             limit = CENTRED_OFF if before and before <= centred else HALF_OFF + chance
+            limit = max(limit, LIVELY_OFF) if passing >= ENOUGH_PASSES and limit > HALF_OFF else limit
             many = count == size or count / size > limit
             off = units.dead if passing >= LITTLE_PASSES else torch.ones_like(units.dead)
             cause = _bias_below(examined, before, off) if many or off.double().mean() > BIASED_OFF else None
             many = many or cause is not None or passing < LITTLE_PASSES
             where = examined.name_place(path, before) if cause is None else cause.path
+            where = next(iter(before)) if many and len(before) == 1 else where  # its weights are what stops learning
             yield _dead_relu(where, units.dead, data.samples, many, cause, passing)
 
 
@@ -273,7 +287,7 @@ def _dead_relu(where: str, dead: Tensor, samples: int, many: bool, cause: _Bias 
         severity=Severity.WARNING if many else Severity.INFO,
         where=where,
         seen=f"{pluralise(count, 'channel')} of {size:,} ({percent(count / size)}) of the ReLU "
-        f"{'after' if cause else 'in'} {f'`{where}`' if where else 'the model'} "
+        f"{'after' if many else 'in'} {f'`{where}`' if where else 'the model'} "
         f"{'was' if count == 1 else 'were'} positive for none of {samples:,} samples."
         + (f" It hands on {percent(passing)} of the size of what reaches it." if passing < LITTLE_PASSES else "")
         + ("" if cause is None else f" {cause.said}"),

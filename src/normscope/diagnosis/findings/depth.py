@@ -54,8 +54,8 @@ def gradient_vanishing(examined: Examined) -> Iterator[Finding]:
         return
     first, count = _first(signal), pluralise(len(signal.layers), "layer")
     left = -back if first.log10_gradient in (None, -math.inf) else first.log10_gradient
-    if left > ENOUGH_LEFT:
-        return  # a path around the layers brings it back
+    if max(left, *(row.log10_gradient or left for row in signal.layers if row.path == first.path)) > ENOUGH_LEFT:
+        return  # a path around the layers brings it back, or the layer runs once more near the output
     step = figure(10.0 ** (-back / (len(_gradients(signal)) - 1)))
     squashing = next((row.kind for row in signal.layers if row.kind in ("sigmoid", "tanh")), None)
     mend = (
@@ -86,7 +86,8 @@ def gradient_explosion(examined: Examined) -> Iterator[Finding]:
         return
     if any(batch_norm_depth(examined)):
         return  # which says why, and advises otherwise
-    first = _first(signal)
+    repeated, runs = Counter(row.path for row in signal.layers if row.kind in WEIGHTS).most_common(1)[0]
+    first = _first(signal) if runs < FEW else next(row for row in signal.layers if row.path == repeated)
     grown = [f"values grow {power(forth)} times"] if forth >= BOTH else []
     grown += [f"the gradient grows {power(back)} times on its way back"] if back >= BOTH else []
     yield Finding(
@@ -212,8 +213,8 @@ def starved_layers(examined: Examined) -> Iterator[Finding]:
     starved = [row for row in rows[first:] if row.log10_gradient == -math.inf and row.path in trained and row.varies]
     if starved and any(row.log10_gradient != -math.inf for row in rows):
         paths = list(dict.fromkeys(row.path for row in starved))
-        learning = {_without_numbers(row.module) for row in signal.parameters if row.gradient}
-        chosen = all(_without_numbers(path) in learning for path in paths)  # others of a list of experts learn
+        learning = {without_numbers(row.module) for row in signal.parameters if row.gradient}
+        chosen = all(without_numbers(path) in learning for path in paths)  # others of a list of experts learn
         yield Finding(
             code="no-gradient",
             severity=Severity.INFO if chosen else Severity.WARNING,
@@ -221,7 +222,8 @@ def starved_layers(examined: Examined) -> Iterator[Finding]:
             seen=f"The gradient of {listed([f'`{path}`' for path in paths], most=3)} is exactly zero, that of other "
             "layers is not.",
             why="What they compute has no influence on the output at this batch, and they do not learn.",
-            advice=f"Look at what reads `{paths[-1]}`: a softmax over an axis of one entry (check its dim), a factor "
+            advice=_zero_buffers(examined)
+            + f"Look at what reads `{paths[-1]}`: a softmax over an axis of one entry (check its dim), a factor "
             "of zero, a mask that hides everything, a rounding, sign or argmax."
             if not chosen
             else "Nothing to do for experts that no sample of this batch has chosen; see that all of them get some.",
@@ -229,9 +231,18 @@ def starved_layers(examined: Examined) -> Iterator[Finding]:
         )
 
 
-def _without_numbers(path: str) -> str:
+def without_numbers(path: str) -> str:
     """Return a path in which the members of a list have the same name."""
     return ".".join("#" if part.isdigit() else part for part in path.split("."))
+
+
+def _zero_buffers(examined: Examined) -> str:
+    """Return what to do about buffers of zeros, which no training moves."""
+    zeros = [
+        f"`{name}`" for name, b in examined.model.named_buffers() if b.is_floating_point() and b.numel() and not b.any()
+    ]
+    zeros = [name for name in zeros if "running_mean" not in name]
+    return f"{listed(zeros, most=3)} is a buffer of zeros: make it an nn.Parameter, or initialise it. " if zeros else ""
 
 
 def _deep(examined: Examined) -> Signal | None:

@@ -30,7 +30,7 @@ def exploding_run(examined: Examined) -> Iterator[Finding]:
     if signal is None or len(signal.feeds) != len(signal.rows):
         return
     paths = [row.path for row in signal.rows]
-    sizes = _weights_by_row(signal, examined.data)
+    sizes = rows_of_weights(signal, examined.data)
     ends = _branch_ends(signal, sizes)
     for chain, log_growth in _runs(signal, sizes):
         first, last, total = paths[chain[0]], paths[chain[-1]], log_growth / math.log(10.0)
@@ -71,7 +71,7 @@ def _scaled_branches(branches: Sequence[str]) -> str:
     )
 
 
-def _weights_by_row(signal: Signal, data: DataSeen) -> dict[int, WeightOverData]:
+def rows_of_weights(signal: Signal, data: DataSeen) -> dict[int, WeightOverData]:
     """Return the weight layers over the data by the number of their row in the signal."""
     runs = Counter[tuple[str, str]]()
     sizes: dict[int, WeightOverData] = {}

@@ -6,13 +6,12 @@ import math
 from collections.abc import Iterator
 
 from ...core.finding import Finding, Severity
+from ..autograd_flow import RANGES
 from ..examined import Examined
 from ..loss_facts import BINARY, CLASSES, LossFacts, is_fresh, looks_fresh
 from ..signal import INPUT, NO_GRADIENT, RANDOM
 from .finding_words import figure, figures, percent
 
-RANGES = {"Softmax": (0.0, 1.0), "Sigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0), "Relu": (0.0, math.inf)}
-"""What comes out of a last activation."""
 APPLIED = {"cross_entropy": "softmax", "bce_with_logits": "sigmoid"}
 """The activation that a loss applies itself."""
 NO_BETTER = 0.97
@@ -33,10 +32,15 @@ SMALL_TARGETS = 1e-3
 MOST_SMOOTHING = 0.5
 NOT_FITTED = 1e-3
 """A loss above this is no perfect fit."""
+LARGEST_EXPONENT = 88.0
+"""Beyond it the exponential overflows in float32."""
 LARGE_SUM = 256
 """Samples from which a sum instead of a mean makes steps far too long."""
 SMALL_FACTOR = 0.2
 """Scores that are made smaller than this share hardly tell the classes apart."""
+SMALL_LIMIT = 3.0
+"""Scores between its two signs leave a class at least a twentieth beside the other."""
+MOSTLY_PADDING = 0.5
 ENOUGH_LABELS = 48
 """Samples from which a share of 95 % is no chance."""
 ONE_SIDED = 0.95
@@ -51,13 +55,22 @@ def loss_not_finite(examined: Examined) -> Iterator[Finding]:
         return
     name = f" ({facts.name})" if facts is not None else ""
     limits = f"; the outputs run from {figure(facts.output_least)} to {figure(facts.output_greatest)}" if facts else ""
+    last = examined.signal.layers[-1] if examined.signal is not None and examined.signal.layers else None
+    overflows = last is not None and last.largest is not None and last.largest > LARGEST_EXPONENT
+    if overflows and last is not None and not limits:
+        limits = f"; the last layer hands on values up to {figure(last.largest or 0.0)}"
     yield Finding(
         code="loss-not-finite",
         severity=Severity.ERROR,
         where="the loss",
         seen=f"The loss{name} is {value}{limits}.",
         why="Its gradient is no number either: one step makes every weight NaN.",
-        advice="If the outputs are finite, look at the loss: the logarithm of a zero, targets outside the classes, a "
+        advice=(
+            "The exponential of such outputs overflows: standardise the inputs, and use logsumexp or log_softmax. "
+            if overflows
+            else ""
+        )
+        + "If the outputs are finite, look at the loss: the logarithm of a zero, targets outside the classes, a "
         "rate or a variance below zero (use softplus or exp), a division by an empty mask. "
         "Losses that take logits (cross_entropy, bce_with_logits) avoid the logarithm.",
         numbers={},
@@ -103,6 +116,15 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
             "The probability of a class cannot leave a small range, gradients are small, and the loss cannot fall far.",
             f"Remove the {facts.last.lower()} at the end of the model, or use the loss bce on probabilities.",
             where=place,
+        )
+    elif facts.name == "nll" and not facts.log_probabilities and facts.log_axis is not None:
+        yield _mismatch(
+            f"The exponentials of the outputs add up to 1 over axis {facts.log_axis}, and nll_loss looks for the "
+            "classes in axis 1.",
+            "What all places of that axis share is taken away, and the classes of one place are not compared.",
+            "Apply log_softmax with dim=1 at the end of the model.",
+            code="loss-does-not-fit",
+            where=_last_module(examined),
         )
     elif facts.name == "nll" and not facts.log_probabilities:
         yield _mismatch(
@@ -152,9 +174,9 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
             "Scale the outputs up: a temperature of training divides by 1 or less (0.1), and one for sampling has no "
             "place in training.",
         )
-    elif facts.name in (*CLASSES, *BINARY[1:]) and facts.cosines and facts.output_greatest < 1.001:
+    elif facts.name in (*CLASSES, *BINARY[1:]) and facts.cosines is not None and _is_narrow(facts, facts.cosines):
         yield _mismatch(
-            "The outputs are cosines, between -1 and 1.",
+            f"The outputs are cosines times {facts.cosines:g}.",
             "Between these limits no class can become certain, whatever the weights are.",
             "Scale the outputs: multiply the cosines by 10 to 30 (divide by a temperature of 0.03 to 0.1).",
         )
@@ -167,13 +189,52 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
         )
 
 
+def _is_narrow(facts: LossFacts, factor: float) -> bool:
+    """Whether cosines times a factor stay within small limits; a temperature inside of them shows in larger values."""
+    return abs(factor) < SMALL_LIMIT and facts.output_greatest < 1.001 * max(abs(factor), 1.0)
+
+
 def _last_factor(examined: Examined, facts: LossFacts) -> float | None:
     """Return by how much the outputs of the last layer are multiplied before the loss; None if they are not."""
     layers = () if examined.signal is None else examined.signal.layers
     last = next((row for row in reversed(layers) if row.kind == "linear"), None)
-    if last is None or not last.root_mean_square or last.shape != facts.output_shape:
+    if last is None or not last.root_mean_square or math.prod(last.shape) != math.prod(facts.output_shape):
         return None
     return facts.output_size / last.root_mean_square if facts.last in ("Div", "Mul") else None
+
+
+def equal_outputs(examined: Examined) -> Iterator[Finding]:
+    """Outputs that are the same for every class."""
+    facts = _facts(examined)
+    if facts is None or not facts.alike or facts.output_least == facts.output_greatest:
+        return
+    yield Finding(
+        code="equal-units",
+        severity=Severity.WARNING,
+        where=_last_linear(examined) or "the loss",
+        seen=f"In every sample the outputs for all {facts.output_shape[1]} classes are the same.",
+        why="Outputs that are copies of each other get the same gradient: no class is ever preferred.",
+        advice="Give every output weights of its own, drawn at random: nn.ModuleList([head] * n) holds one layer n "
+        "times; initialise n of them, or use one layer with n outputs.",
+        numbers=figures(classes=facts.output_shape[1]),
+    )
+
+
+def idle_label(examined: Examined) -> Iterator[Finding]:
+    """A loss that gives no gradient to any sample of one label, in a model that has learned nothing yet."""
+    signal = examined.signal
+    if signal is None or signal.idle_label is None or signal.loss is not None or not is_fresh(examined.model):
+        return  # torch's own losses have a gradient for every label; outputs that are certain may round it to zero
+    yield Finding(
+        code="no-loss-gradient",
+        severity=Severity.WARNING,
+        where="the loss",
+        seen=f"No sample with the label {signal.idle_label:g} gets a gradient from the loss, all others do.",
+        why="Nothing is learned from samples without a gradient.",
+        advice="Change the targets to what the loss takes: a hinge loss takes -1 and 1, and a label of 0 makes it "
+        "constant; or use a loss for labels of 0 and 1 (bce_with_logits).",
+        numbers=figures(label=signal.idle_label),
+    )
 
 
 def no_loss_gradient(examined: Examined) -> Iterator[Finding]:
@@ -185,7 +246,9 @@ def no_loss_gradient(examined: Examined) -> Iterator[Finding]:
     if not trained or any(row.gradient for row in trained) or signal.reason not in (None, NO_GRADIENT):
         return
     cut = all(row.gradient is None for row in trained)
-    if not cut and (signal.loss_value is None or not signal.loss_value > NOT_FITTED):
+    inner = 0.0 if signal.loss is None else signal.loss.value
+    masked = not cut and signal.loss_value == 0.0 and inner > NOT_FITTED
+    if not cut and not masked and (signal.loss_value is None or not signal.loss_value > NOT_FITTED):
         return  # a loss at its minimum has no gradient either
     yield Finding(
         code="no-loss-gradient",
@@ -193,13 +256,18 @@ def no_loss_gradient(examined: Examined) -> Iterator[Finding]:
         where="the loss",
         seen="No gradient of the loss reaches any parameter: it is not differentiable, or autograd's graph is cut."
         if cut
-        else "The gradient of the loss is exactly zero for every parameter.",
+        else "The gradient of the loss is exactly zero for every parameter."
+        + (f" The loss is 0, and {signal.loss.name} gave {figure(inner)}." if masked and signal.loss else ""),
         why="No step changes anything, however long the training is.",
         advice="Train on a loss that is differentiable in the outputs: use cross_entropy or mse in place of a rate of "
         "errors, and avoid argmax, rounding, comparisons, .item() and detach() on its way."
         if cut
+        else "Look at the factor that makes the loss zero: a mask that is empty or the wrong way around (invert the "
+        "mask), or weights of zero."
+        if masked
         else "Look at what stands between the last layer and the loss: a clamp that holds every output, a softmax over "
-        "one output, a ReLU that is never positive. Remove it, and let the last layer be linear.",
+        "one output, a ReLU that is never positive, a rounding or a sign. Remove it, let the last layer be linear, and "
+        "use a loss that is differentiable in the outputs.",
         numbers=figures(parameters=len(trained)),
     )
 
@@ -229,6 +297,7 @@ def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
             where=_last_module(examined),
         )
     span = facts.target_greatest - facts.target_least
+    limited = f"the {facts.last.lower()}" if facts.last in RANGES else "the last activation"
     if facts.output_shape != facts.target_shape:
         yield _mismatch(
             f"The output has shape {_shape(facts.output_shape)} and the target {_shape(facts.target_shape)}: "
@@ -239,10 +308,11 @@ def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
         )
     elif facts.target_least < low - 0.01 * span or facts.target_greatest > high + 0.01 * span:
         yield _mismatch(
-            f"The targets run from {figure(facts.target_least)} to {figure(facts.target_greatest)}, and the last "
-            f"activation ({facts.last.lower()}) gives values between {low:g} and {high:g}.",
+            f"The targets run from {figure(facts.target_least)} to {figure(facts.target_greatest)}, and "
+            f"{limited} holds the outputs between {low:g} and {high:g}.",
             "Outputs cannot reach targets outside the range of the last activation.",
-            f"Remove the {facts.last.lower()} at the end, or scale the targets into its range.",
+            f"Remove {limited} at the end, multiply the outputs by the range of the targets, or scale the targets "
+            "into theirs.",
             code="targets-out-of-range",
         )
     elif facts.name in BINARY:
@@ -254,7 +324,11 @@ def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
                 "Use targets 0 and 1, or another loss.",
                 code="targets-out-of-range",
             )
-    elif facts.whole_targets > 2 and facts.output_shape[-1:] == (1,) and facts.target_greatest < facts.whole_targets:
+    elif (
+        facts.whole_targets > 2
+        and (facts.output_shape[-1:] == (1,) or facts.integer_labels)
+        and facts.target_greatest < facts.whole_targets
+    ):
         yield _mismatch(
             f"The targets are the whole numbers from 0 to {facts.target_greatest:.0f}, as numbers of classes are, "
             f"and the loss is {facts.name}.",
@@ -286,14 +360,9 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
     facts = _facts(examined)
     if facts is None or facts.blind is None or not math.isfinite(facts.value) or facts.blind <= 1e-9:
         return
-    last = (
-        next((row.path for row in reversed(examined.signal.layers) if row.kind == "linear"), "")
-        if examined.signal
-        else ""
-    )
-    head = dict(examined.model.named_modules()).get(last)
+    head = dict(examined.model.named_modules()).get(_last_linear(examined))
     fresh = is_fresh(examined.model) or (head is not None and looks_fresh(head))
-    share = facts.value / facts.blind
+    share = facts.share_of_blind or 0.0
     told = f"The loss is {figure(facts.value)}; the best constant output has {figure(facts.blind)}"
     if facts.accuracy is not None:
         told += f" (accuracy {percent(facts.accuracy)}, the largest class has {percent(facts.largest_class or 0.0)})"
@@ -350,11 +419,19 @@ def one_class(examined: Examined) -> Iterator[Finding]:
             "Look at how labels are read, and shuffle the data: batches that are sorted by class look like this.",
             code="one-class",
         )
+    elif facts.padding > MOSTLY_PADDING:
+        yield _mismatch(
+            f"{percent(facts.padding)} of the targets fill up the ends of the rows with one value, and the loss "
+            "counts them.",
+            "Nearly all of the gradient teaches the model to repeat the padding.",
+            "Use the loss with ignore_index set to the value of the padding, or change these targets to -100.",
+            code="one-class",
+        )
     elif facts.largest_class is not None and facts.largest_class > ONE_SIDED:
         yield Finding(
             code="one-class",
             severity=Severity.WARNING
-            if examined.signal and examined.signal.samples >= ENOUGH_LABELS
+            if examined.signal is not None and examined.signal.samples >= ENOUGH_LABELS
             else Severity.INFO,
             where="the targets",
             seen=f"{percent(facts.largest_class)} of the targets are of one class.",
@@ -366,6 +443,12 @@ def one_class(examined: Examined) -> Iterator[Finding]:
 
 def _facts(examined: Examined) -> LossFacts | None:
     return None if examined.signal is None else examined.signal.loss
+
+
+def _last_linear(examined: Examined) -> str:
+    """Return the module of the last linear layer; empty if there is none."""
+    layers = () if examined.signal is None else examined.signal.layers
+    return next((row.path for row in reversed(layers) if row.kind == "linear"), "")
 
 
 def _last_module(examined: Examined) -> str:

@@ -15,8 +15,8 @@ from ...listening.calls import NORMALIZERS
 from ...report.words import listed, pluralise
 from ..examined import Examined
 from ..loss_facts import is_fresh, looks_fresh
-from ..signal import ParameterRow
-from .depth import WEIGHTS
+from ..signal import ParameterRow, Signal
+from .depth import WEIGHTS, without_numbers
 from .finding_words import figure, figures, percent
 
 STANDS_OUT = 30.0
@@ -27,8 +27,12 @@ RECURRENT = ("lstm", "gru", "rnn")
 MOST_GAIN = {"lstm": 4.0, "gru": 4.0, "rnn": 2.0}
 LEAST_GAIN = 0.05
 """Root mean square times root of the width: torch's default gives 0.58, an orthogonal matrix 1; gates allow more."""
+LEAST_STEP_FACTOR = 0.2
+"""Of the gradient from a step to the one before: gates at their start keep half."""
 MOST_GROWTH = 1e4
 """Of the state of ReLUs over a whole sequence."""
+DECAYED = 1e-3
+"""The same figure; no training but a weight decay makes a layer so small."""
 LARGE_EMBEDDING = 30.0
 """Root mean square: torch starts at 1, transformers at 0.02."""
 BRANCH = 50.0
@@ -43,9 +47,11 @@ def unused_parameters(examined: Examined) -> Iterator[Finding]:
     """Trainable parameters that the forward never reads."""
     parameters = _parameters(examined)
     used = {row.module for row in parameters if row.used}
+    siblings = {without_numbers(path) for path in used}
     for module, rows in _by_module([row for row in parameters if row.trainable and not row.used]):
         whole = module not in used and any(_is_matrix(row) for row in rows)
-        chosen = "expert" in module  # one of several that the samples of a batch choose from
+        drawn = examined.signal is not None and examined.signal.draws and without_numbers(module) in siblings
+        chosen = "expert" in module or drawn  # one of several that the samples, or random numbers, choose from
         yield Finding(
             code="unused-parameter",
             severity=Severity.WARNING if whole and not chosen else Severity.INFO,
@@ -65,6 +71,18 @@ def cut_gradient(examined: Examined) -> Iterator[Finding]:
     if signal is None or not signal.backwards:
         return
     cut = [row for row in signal.parameters if row.trainable and row.used and not row.reached]
+    unread = {path for path in signal.unread if any(_is_inside(row.module, path) for row in cut)}
+    for path in sorted(unread):
+        yield Finding(
+            code="unused-parameter",
+            severity=Severity.WARNING if examined.mode == "train" else Severity.INFO,  # it may be read in training
+            where=path,
+            seen=f"`{path}` runs, and nothing reads what it returns.",
+            why="What it computes is lost, and it never learns: the forward goes on with something else.",
+            advice=f"Use the result of `{path}` in `forward`, or remove it.",
+            numbers={},
+        )
+    cut = [row for row in cut if not any(_is_inside(row.module, path) for path in unread)]
     if not cut:
         return
     modules = list(dict.fromkeys(row.module or row.name for row in cut))
@@ -165,7 +183,8 @@ def zero_weights(examined: Examined) -> Iterator[Finding]:
     signal = examined.signal
     if signal is None:
         return
-    layers = [row for row in signal.parameters if len(row.shape) > 1 and row.used]
+    ranks = _ranks(signal)
+    layers = sorted((row for row in signal.parameters if len(row.shape) > 1 and row.used), key=lambda r: ranks[r.name])
     for number, row in enumerate(layers):
         if not row.is_zero:
             continue
@@ -175,7 +194,9 @@ def zero_weights(examined: Examined) -> Iterator[Finding]:
         later = any(other.is_zero for other in layers[number + 1 :])
         opening = any(other.is_zero and other.gradient for other in _factors(signal.parameters, after=row))
         closed = closed and not later and not (signal.layers and signal.layers[-1].varies)
-        stuck = row.trainable and row.gradient == 0.0 and is_fresh(examined.model) and not closed and not opening
+        other = any(own.is_zero and own is not row and own.module == row.module for own in layers)
+        stuck = row.trainable and row.gradient == 0.0 and (other or is_fresh(examined.model)) and not closed
+        stuck = stuck and not opening
         closed = closed or stuck
         where = row.module or row.name
         yield Finding(
@@ -202,11 +223,66 @@ def zero_weights(examined: Examined) -> Iterator[Finding]:
         )
 
 
+def _ranks(signal: Signal) -> dict[str, int]:
+    """Return when each parameter is used first: by the rows of its module, or else after the one declared before."""
+    first: dict[str, int] = {}
+    for number, row in enumerate(signal.rows):
+        first.setdefault(row.path, number)
+    ranks: dict[str, int] = {}
+    last = 0
+    for parameter in signal.parameters:
+        last = ranks[parameter.name] = first.get(parameter.module, last)
+    return ranks
+
+
 def _factors(rows: Sequence[ParameterRow], *, after: ParameterRow) -> Iterator[ParameterRow]:
     """Yield the parameters behind one that are multiplied with what comes before: all but biases."""
     return (
         row for row in rows[rows.index(after) + 1 :] if row.used and row.trainable and not row.name.endswith("bias")
     )
+
+
+def decayed_weights(examined: Examined) -> Iterator[Finding]:
+    """Weights of a trained network that are next to nothing, though no normalizer undoes their scale.
+
+    A fresh network has biases of zero, or of the size of torch's default: tiny ones are those of a trained one.
+    """
+    signal = examined.signal
+    if signal is None:
+        return
+    normalized = _normalized(signal)
+    biases = {row.module: row.root_mean_square for row in signal.parameters if row.name.endswith(".bias")}
+    trained = not is_fresh(examined.model) or any(0.0 < size < DECAYED for size in biases.values())
+    ran = {row.path for row in signal.layers if row.kind in WEIGHTS and trained}
+    sizes = {
+        row.name: (row.module, row.root_mean_square * math.sqrt(math.prod(row.shape[1:])))
+        for row in signal.parameters
+        if _is_matrix(row) and row.used and row.module in ran and row.module not in normalized and not row.is_zero
+    }
+    small = [(size, module) for module, size in sizes.values() if size < DECAYED]
+    if small:
+        size, where = min(small)
+        yield Finding(
+            code="zero-weights",
+            severity=Severity.WARNING,
+            where=where,
+            seen=f"The weights of {listed([f'`{module}`' for _, module in small], most=3)} are next to nothing: those "
+            f"of `{where}` multiply values by about {figure(size)}.",
+            why="What they hand on hardly depends on the input, and the layers before get no gradient.",
+            advice="Lower the weight decay, which most likely took them away, and restore the weights of an earlier "
+            "checkpoint or initialise them again.",
+            numbers=figures(gain=size),
+        )
+
+
+def _normalized(signal: Signal) -> set[str]:
+    """Return the layers that a normalizer reads, which undoes their scale."""
+    return {
+        signal.rows[feed].path
+        for row, feeds in zip(signal.rows, signal.feeds, strict=False)
+        for feed in feeds
+        if row.kind in NORMALIZERS
+    }
 
 
 def rank_one(examined: Examined) -> Iterator[Finding]:
@@ -240,12 +316,7 @@ def scale_stands_out(examined: Examined) -> Iterator[Finding]:
         return
     last, usual = layers[-1].name, median(sizes.values()) if len(sizes) > 2 else 1.0
     fresh = is_fresh(examined.model)
-    normalized = {
-        signal.rows[feed].path
-        for row, feeds in zip(signal.rows, signal.feeds, strict=False)
-        for feed in feeds
-        if row.kind in NORMALIZERS
-    }
+    normalized = _normalized(signal)
     for row in layers:
         if not sizes[row.name] or not usual:
             continue
@@ -423,6 +494,7 @@ def recurrent_scale(examined: Examined) -> Iterator[Finding]:
     if signal is None:
         return
     rows = {row.path: row for row in signal.layers if row.kind in RECURRENT}
+    yield from _steps_of_sequences(signal, set(rows))
     for row in signal.parameters:
         layer = rows.get(row.module)
         if layer is None or "weight_hh" not in row.name:
@@ -445,6 +517,34 @@ def recurrent_scale(examined: Examined) -> Iterator[Finding]:
             advice="Initialise the recurrent weights orthogonally, torch.nn.init.orthogonal_(weight_hh), "
             + ("clip gradients, and use LSTM or GRU for long sequences." if grows else "with gain 1."),
             numbers=figures(gain=gain),
+        )
+
+
+def _is_inside(module: str, path: str) -> bool:
+    """Whether a module is the one at a path, or a part of it."""
+    return module == path or module.startswith(f"{path}.")
+
+
+def _steps_of_sequences(signal: Signal, layers: set[str]) -> Iterator[Finding]:
+    """Loops over the steps of a sequence through which gradients grow or fade, as the gradients of the steps show."""
+    for row in signal.rows:
+        name, factor = row.recurrence or ("", 1.0)
+        steps = row.shape[1] if len(row.shape) > 1 else 0
+        grows = factor > 1.0
+        if name in layers or not (factor < LEAST_STEP_FACTOR or steps * math.log(factor) > math.log(MOST_GROWTH)):
+            continue
+        yield Finding(
+            code="recurrent-scale",
+            severity=Severity.WARNING,
+            where=name,
+            seen=f"At each step that it goes back through the {steps:,} steps of `{row.path}`, the gradient is "
+            f"multiplied by about {figure(factor)}; `{name}` is used at each of them.",
+            why="Over a sequence that is a power: values and gradients explode, or saturate the units."
+            if grows
+            else "Over a sequence that is a power: the state forgets within a step or two, and gradients vanish.",
+            advice="Initialise what multiplies the state so that a step keeps its size (a spectral radius of 1, a "
+            "decay of 0.9 to 0.999), " + ("clip gradients, or use LSTM or GRU." if grows else "or use LSTM or GRU."),
+            numbers=figures(gain=factor),
         )
 
 

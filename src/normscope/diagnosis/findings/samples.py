@@ -12,6 +12,9 @@ from ..sample_pass import SampleFacts
 from ..signal import MOST_SILENT, Signal
 from .finding_words import figures, percent
 
+MOST_LEAK = 0.01
+"""A share of a softmax; what is hidden gets none."""
+
 
 def constant_input(examined: Examined) -> Iterator[Finding]:
     """A batch whose samples are all the same."""
@@ -60,11 +63,13 @@ def input_ignored(examined: Examined) -> Iterator[Finding]:
     yield from _silent_places(signal)
     if facts is None:
         return
-    if facts.random:
+    if facts.random is not None:
         yield _ignored(
-            "input",
-            "The output differs from sample to sample, and it is the same with other inputs: it is drawn at random.",
-            "Look where the random numbers are drawn: the values that the network computed must go in (mean plus "
+            facts.random or "input",
+            "The output differs from sample to sample, and it is the same with other inputs: it is drawn at random."
+            + (f" `{facts.random}` is the last module that depends on the input." if facts.random else ""),
+            "What was computed has no influence on the output. Look where the "
+            "random numbers are drawn: the values that the network computed must go in (mean plus "
             "deviation times noise).",
         )
     zeros = [row.name for row in signal.parameters if row.used and row.is_zero and not row.name.endswith("bias")]
@@ -83,6 +88,23 @@ def input_ignored(examined: Examined) -> Iterator[Finding]:
         )
 
 
+def mask_leaks(examined: Examined) -> Iterator[Finding]:
+    """A softmax whose hidden entries get a share all the same."""
+    for row in () if examined.signal is None else examined.signal.rows:
+        if row.leak is not None and row.leak > MOST_LEAK:
+            where = f"the softmax of `{row.path}`" if row.path else "a softmax of the model"
+            yield Finding(
+                code="mask-leaks",
+                severity=Severity.WARNING,
+                where=row.path or "the model",
+                seen=f"Entries that masked_fill was to hide get {percent(row.leak)} of {where}.",
+                why="What is hidden takes part all the same, and what is not is drowned by it.",
+                advice="Check the value of the mask: fill with -inf or -1e9 (not 1e-9, 0 or -1) before the softmax, so "
+                "that hidden entries get nothing.",
+                numbers=figures(share=row.leak),
+            )
+
+
 def _silent_places(signal: Signal) -> Iterator[Finding]:
     """Inputs and embeddings of which the output reads few places, though the others differ from sample to sample."""
     attention = next((row.path for row in signal.layers if row.kind == "attention"), None)
@@ -95,7 +117,7 @@ def _silent_places(signal: Signal) -> Iterator[Finding]:
                 severity=Severity.WARNING,
                 where=path or row.path,
                 seen=f"No gradient comes back to {percent(share)} of the places of `{row.path}` that differ from "
-                f"sample to sample, though the output depends on them: {place} detaches values.",
+                f"sample to sample, though the output depends on them: values are detached in or behind {place}.",
                 why="What the network makes of these places is not learned.",
                 advice="Remove the detach (or .data, no_grad) if this is not meant: a state that is detached at each "
                 "step learns nothing over time; detach it between batches alone.",

@@ -13,7 +13,7 @@ from .depth import WEIGHTS
 from .finding_words import figures, percent
 
 MOST = {"sigmoid": 0.5, "tanh": 0.5, "hardsigmoid": 0.5, "softmax": 0.75, "attention": 0.75, "lstm": 0.9, "gru": 0.9,
-        "rnn": 0.9}  # fmt: skip
+        "rnn": 0.9, "hardtanh": 0.9}  # fmt: skip
 """Shares: half of all gates wide open or shut is common after training, and a few attention heads that look at one
 token too; beyond that hardly any gradient is left."""
 
@@ -22,6 +22,8 @@ GATES = (
     "Reset the biases of the gates (zero, and 1 for the forget gate of an LSTM) and initialise the recurrent weights "
     "orthogonally; scale the inputs to size 1."
 )
+HALF = 0.5
+"""Of the rows of a softmax: in a fresh network most of them spread over several entries."""
 NEARLY_ALL = 0.9
 """A share beyond which it is a fault: networks that train well have up to nine in ten in a first layer."""
 
@@ -30,14 +32,16 @@ def saturated_units(examined: Examined) -> Iterator[Finding]:
     """Sigmoid, tanh and softmax inside the network of which most lie in their flat parts."""
     signal, runs = examined.signal, Counter[tuple[str, str]]()
     layers = () if signal is None else signal.layers
-    fresh_outputs = layers[_last_weight(layers) :] if signal and signal.parameters and is_fresh(examined.model) else ()
+    fresh = signal is not None and bool(signal.parameters) and is_fresh(examined.model)
+    fresh_outputs = layers[_last_weight(layers) :] if fresh else ()
     for row in (*layers[: _last_weight(layers)], *(r for r in fresh_outputs if r.kind in ("sigmoid", "tanh"))):
         call = runs[row.path, row.kind]
         runs[row.path, row.kind] += 1
-        if row.saturated is None or not row.saturated > MOST[row.kind]:
+        if row.saturated is None or not row.saturated > (HALF if fresh and row.kind == "softmax" else MOST[row.kind]):
             continue
         before = frozenset() if signal is None else signal.paths_before(row.path, row.kind, call)
-        path = row.path if row.kind in ("softmax", "attention") else examined.name_place(row.path, before)
+        own = row.kind in ("softmax", "attention") and row.path
+        path = row.path if own else examined.name_place(row.path, before)
         where = f"`{path}`" if path else "the model"
         if row.kind in ("softmax", "attention"):
             yield _one_place(row, path, where)

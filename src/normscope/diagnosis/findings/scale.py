@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 from ...core.finding import Finding, Severity
 from ...listening.calls import NORMALIZERS
-from ..examined import Examined
-from ..signal import BFLOAT16_LARGEST, FLOAT16_LARGEST, FLOAT16_NORMAL, SignalRow
+from ..examined import Examined, WeightOverData
+from ..signal import BFLOAT16_LARGEST, FLOAT16_LARGEST, FLOAT16_NORMAL, INPUT, SignalRow
 from .depth import WEIGHTS
 from .finding_words import figure, figures, percent
+from .growth import rows_of_weights
 from .statistics_sets import stale_statistics
 
 LARGE_INPUT, SMALL_INPUT = 30.0, 1e-3
@@ -64,30 +65,46 @@ def one_column(examined: Examined) -> Iterator[Finding]:
     for number, column in enumerate(signal.columns):
         if column is None or not column.size >= OTHER_SCALE * column.usual:
             continue
-        readers = [row.kind for row, feeds in zip(signal.rows, signal.feeds, strict=False) if number in feeds]
-        if readers and all(kind in NORMALIZERS for kind in readers):
+        table, weights = signal.rows[number], rows_of_weights(signal, examined.data)
+        readers = [reader for reader, feeds in enumerate(signal.feeds) if number in feeds]
+        raw = [signal.rows[k] for k in readers if not _scales_columns(table, signal.rows[k], weights.get(k))]
+        if readers and not raw:
             continue
-        name = signal.rows[number].path
+        name = table.path
+        normalizer = next((row.path for row in raw if row.kind in NORMALIZERS), None)
         yield Finding(
             code="input-columns",
             severity=Severity.WARNING,
-            where=name,
+            where=normalizer or name,
             seen=f"Column {column.index} of the {name} has values of size {figure(column.size)}, a usual column of "
-            f"size {figure(column.usual)}.",
+            f"size {figure(column.usual)}."
+            + (f" `{normalizer}` normalizes the columns together, not each by itself." if normalizer else ""),
             why="One large column decides what every unit of the first layer computes: the others are as good as "
             "absent, and the learning rate that suits them is far too high for it.",
             advice="Standardise every column of the data (subtract its mean, divide by its deviation); for amounts "
-            "over several decades take the logarithm first.",
+            "over several decades take the logarithm first."
+            + (" A BatchNorm that is to do it needs the columns on axis 1 (transpose)." if normalizer else ""),
             numbers=figures(column=column.index, size=column.size, usual=column.usual),
         )
 
 
+def _scales_columns(table: SignalRow, reader: SignalRow, weight: WeightOverData | None) -> bool:
+    """Whether a layer that reads a table reads its columns scaled, or scales each of them itself."""
+    if weight is not None:
+        size = table.root_mean_square or 0.0
+        return not size / SAME_SCALE <= weight.rms_input <= size * SAME_SCALE
+    return reader.kind == "batch_norm" and len(table.shape) == 2
+
+
 def _first_read(examined: Examined) -> float | None:
-    """Return the root mean square of what the first layer reads, if it is a weight layer."""
-    if examined.signal is None or not examined.data.order:
+    """Return the root mean square of what the first weight layer reads, unless another layer hands it that."""
+    signal, data = examined.signal, examined.data
+    first = next((site for site in data.order if site in data.weights), None)
+    if signal is None or first is None:
         return None
-    first = examined.data.weights.get(examined.data.order[0])
-    return None if first is None else first.rms_input
+    number = next((k for k, weight in rows_of_weights(signal, data).items() if weight.site == first), None)
+    feeds = signal.feeds[number] if number is not None and number < len(signal.feeds) else ()
+    return data.weights[first].rms_input if all(signal.rows[feed].kind == INPUT for feed in feeds) else None
 
 
 def _statistics_agree(examined: Examined) -> bool:

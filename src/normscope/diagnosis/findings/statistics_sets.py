@@ -23,6 +23,8 @@ STALE_VARIANCE = 1.0
 """The median over channels of abs(log2(variance of the data/stored variance)): one of them is twice the other."""
 STALE_MEAN = 0.5
 """The median over channels of the distance between the means, in stored standard deviations."""
+LITTLE_LOSS = 0.25
+"""A share of the loss of a blind guess: a model that is this good in eval mode is not harmed by its statistics."""
 ERRORS = 4.0
 """Standard errors that a difference must exceed: beyond 4 chance is no explanation."""
 
@@ -119,10 +121,12 @@ def stale_statistics(examined: Examined) -> Iterator[Finding]:
     if stale:
         where, variance, mean = stale[0]
         later = len(stale) - 1
+        loss = None if examined.signal is None else examined.signal.loss
+        harmless = loss is not None and loss.share_of_blind is not None and loss.share_of_blind < LITTLE_LOSS
         also = f" {pluralise(later, 'later normalizer')} disagree{'s' if later == 1 else ''} as well." if later else ""
         yield Finding(
             code="stale-statistics",
-            severity=Severity.WARNING,
+            severity=Severity.INFO if harmless else Severity.WARNING,
             where=where,
             seen=f"Over {pluralise(examined.data.samples, 'sample')} a typical channel of `{where}` differs from "
             "what it "

@@ -72,7 +72,7 @@ def next_step(examined: Examined) -> Iterator[Finding]:
             advice="Nothing to do if a schedule raises it; otherwise set the rate.",
             numbers=figures(rate=0.0),
         )
-    elif _rises_far(steps, examined.signal.loss if examined.signal else None):
+    elif _rises_far(steps, examined.signal.loss if examined.signal is not None else None):
         limit = steps.stable_rate if steps.optimizer == "SGD" else None
         yield Finding(
             code="step-too-long",
@@ -151,7 +151,7 @@ def loss_rises(examined: Examined) -> Iterator[Finding]:
 def _is_untrained(examined: Examined) -> bool:
     """Whether a model looks fresh, and its loss does not say that it has learned something."""
     loss = None if examined.signal is None else examined.signal.loss
-    learned = loss is not None and loss.blind is not None and loss.value < NO_BETTER * loss.blind
+    learned = loss is not None and loss.share_of_blind is not None and loss.share_of_blind < NO_BETTER
     return is_fresh(examined.model) and not learned
 
 

@@ -13,6 +13,7 @@ from ...report.words import pluralise
 from ..examined import Examined
 from ..loss_facts import is_fresh
 from ..signal import Signal, SignalRow
+from ..signal_pass import ACTIVATIONS
 from .depth import WEIGHTS
 from .finding_words import figure, figures
 
@@ -36,8 +37,8 @@ def missing_activation(examined: Examined) -> Iterator[Finding]:
             before = signal.rows[through[-1]]
             if before.kind not in WEIGHTS or _is_factorization(examined, before, row):
                 continue
-            if any(readers[place] > 1 for place in through):
-                continue  # a skip, a gate or heads read it too
+            if any(readers[place] > 1 for place in through) or _ends_pre_activation(examined, signal, through[-1], row):
+                continue  # a skip, a gate or heads read it too, or activations stand before the convolutions
             yield Finding(
                 code="missing-activation",
                 severity=Severity.WARNING,
@@ -98,7 +99,11 @@ def hidden_softmax(examined: Examined) -> Iterator[Finding]:
 
 def _is_factorization(examined: Examined, first: SignalRow, second: SignalRow) -> bool:
     """Whether two layers in a row are a product on purpose: through fewer channels, or channel by channel."""
-    weights = {row.module: row for row in examined.signal.parameters if len(row.shape) > 1} if examined.signal else {}
+    weights = (
+        {row.module: row for row in examined.signal.parameters if len(row.shape) > 1}
+        if examined.signal is not None
+        else {}
+    )
     before, after = weights.get(first.path), weights.get(second.path)
     if before is None or after is None or before.name == after.name:
         return True  # weights that are no parameters of these modules: nobody knows
@@ -108,6 +113,14 @@ def _is_factorization(examined: Examined, first: SignalRow, second: SignalRow) -
         return True
     width, ends = before.shape[0], (before.shape[1], after.shape[0])
     return width < min(ends)
+
+
+def _ends_pre_activation(examined: Examined, signal: Signal, before: int, row: SignalRow) -> bool:
+    """Whether a layer is the last of convolutions that have their activations before them, and sees neighbours."""
+    last = [other for other in signal.rows if other.kind in WEIGHTS][-1]
+    kernel = getattr(dict(examined.model.named_modules()).get(row.path), "kernel_size", ())
+    activated = any(signal.rows[feed].kind in ("relu", *ACTIVATIONS) for feed in signal.linear_feeds[before])
+    return row is last and activated and isinstance(kernel, tuple) and max(kernel, default=1) > 1
 
 
 def _is_one_sided(module: nn.Module | None) -> bool:
@@ -139,6 +152,20 @@ def constant_output(examined: Examined) -> Iterator[Finding]:
     culprit = _first_constant(signal)
     if culprit is None:
         return
+    centred = _mean_of_centred(signal, culprit)
+    if centred is not None:
+        yield Finding(
+            code="output-constant",
+            severity=Severity.WARNING,
+            where=centred.path,
+            seen=f"What `{culprit.path}` reads of `{centred.path}` ({centred.kind}) is the same for all "
+            f"{pluralise(signal.samples, 'sample')}.",
+            why="The normalizer makes the mean of every sample zero, and a mean over the same entries, which comes "
+            "after it, takes just that.",
+            advice=f"Put an activation between `{centred.path}` and the mean, or use BatchNorm in its place.",
+            numbers=figures(samples=signal.samples),
+        )
+        return
     zeros = {row.module for row in signal.parameters if len(row.shape) > 1 and row.is_zero}
     zero_head = culprit is last and last.path in zeros and is_fresh(examined.model)
     yield Finding(
@@ -156,6 +183,18 @@ def constant_output(examined: Examined) -> Iterator[Finding]:
         "decay), a saturated activation, a multiplication by zero, data that are overwritten.",
         numbers=figures(samples=signal.samples),
     )
+
+
+def _mean_of_centred(signal: Signal, culprit: SignalRow) -> SignalRow | None:
+    """Return the normalizer of single samples whose values, computed with on the way, no longer vary in a layer."""
+    number = next(number for number, row in enumerate(signal.rows) if row is culprit)
+    feeds = signal.feeds[number] if number < len(signal.feeds) else ()
+    computed = len(feeds) == 1 and feeds[0] not in signal.linear_feeds[number]
+    while len(feeds) == 1 and signal.rows[feeds[0]].kind[:1].isupper():  # a module without weights, such as a pooling
+        feeds, computed = signal.feeds[feeds[0]], True
+    before = signal.rows[feeds[0]] if len(feeds) == 1 else None
+    centres = before is not None and before.kind in ("instance_norm", "group_norm", "layer_norm")
+    return before if centres and computed and culprit.kind in WEIGHTS else None
 
 
 def _first_constant(signal: Signal) -> SignalRow | None:
