@@ -272,7 +272,7 @@ FALSE = {
             RowMixing(piece=p[0], axis=0, channels=torch.arange(4).reshape(1, 1, 4), inverse=False),
             RowMixing(piece=p[2], axis=1, channels=torch.arange(4).reshape(1, 1, 4), inverse=True),
         ),
-        groups=1,
+        units=1,
         width=4,
     ),
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -274,7 +273,6 @@ def _train(task: TrainingTask, run: TrainingRun, model: nn.Module, function: Los
     model.train()
     losses: list[Tensor] = []
     with watch(model, optimizer, every=max(task.steps // WATCHED, 1), overhead=None, panel=False) as watched:
-        began = time.perf_counter()
         for batch in task.samples.steps(run.batch_size, task.steps, run.seed):
             optimizer.zero_grad()
             loss = loss_of(function, model(*batch.call.args, **batch.call.kwargs), batch)
@@ -284,7 +282,7 @@ def _train(task: TrainingTask, run: TrainingRun, model: nn.Module, function: Los
             losses.append(loss.detach())
             if len(losses) % 50 == 0 and not math.isfinite(float(losses[-1])):
                 break
-        seconds = (time.perf_counter() - began) * (1.0 - min(watched.overhead, 1.0)) / len(losses)
+        seconds = watched.seconds * (1.0 - min(watched.overhead, 1.0)) / len(losses)
     last = [float(value) for value in losses[-max(1, len(losses) // 10) :]]
     return _TrainingFigures(
         steps=len(losses),

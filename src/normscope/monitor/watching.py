@@ -188,6 +188,11 @@ class Watch(Shown):
         return Findings(self.history.findings)
 
     @property
+    def seconds(self) -> float:
+        """How long the run has lasted so far, in seconds."""
+        return self._hooks.budget.passed
+
+    @property
     def overhead(self) -> float:
         """The share of the run's time that watching took so far."""
         return self._hooks.budget.overhead
