@@ -295,6 +295,7 @@ class Sight:
         self._hook: Any = None
         self._held: tuple[Any, int] | None = None  # the gradient after the last backward, and its version
         self._cleared = self._standing = 0
+        self._told = False  # that steps never happen
 
     def forward(self, step: int, *, training: bool) -> Finding | None:
         """Count a forward; return what is wrong if so many have passed that a step should have been seen."""
@@ -311,8 +312,11 @@ class Sight:
     def never_stepped(self, step: int) -> Finding | None:
         """Return what is wrong if backwards have run and gradients were cleared without a step in between."""
         optimizer = self._optimizer()
-        if self._cleared < LISTENED_FORWARDS or optimizer is None or _sum_versions(optimizer) != self._standing:
+        if self._told or self._cleared < LISTENED_FORWARDS or optimizer is None:
             return None
+        if _sum_versions(optimizer) != self._standing:
+            return None
+        self._told = True
         scalers = [held for held in gc.get_objects() if type(held).__name__ == "GradScaler" and held.is_enabled()]
         scaler = " A GradScaler is in use: it skips steps whose gradients are not finite." if scalers else ""
         return NO_STEP.at(step, words={"step": step, "count": self._waiting - 1, "scaler": scaler})
