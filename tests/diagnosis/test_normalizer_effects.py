@@ -94,6 +94,7 @@ def effects_of_trained(mode):
     return effects(trained(mode), batch())
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("rescaling", "mode"), [*((name, "train") for name in RESCALINGS), ("channels", "eval"), ("hidden", "eval")]
 )

@@ -132,6 +132,7 @@ def test_a_batch_that_is_all_the_data_is_no_alarm(count):
     assert [(finding.code, finding.severity) for finding in run.findings] == expected
 
 
+@pytest.mark.slow
 def test_a_rare_class_that_is_missing_in_some_batches_is_no_alarm():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
@@ -139,6 +140,7 @@ def test_a_rare_class_that_is_missing_in_some_batches_is_no_alarm():
     assert not train(model, optimizer, steps=300, batch=lambda s, x, y: (x, (x[:, 0] > 1.9).long())).findings
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_flat_for_a_reason_is_no_alarm():
     """A plateau at the start of a deep network, a rate that is low but not too low, a text that is almost random."""
     torch.manual_seed(0)
@@ -347,6 +349,7 @@ def test_eval_mode_is_told_of_the_part_that_it_is_of(part):
     assert ("`1`" in finding.seen) == part
 
 
+@pytest.mark.slow
 def test_outputs_that_collapse_under_a_loss_without_targets_are_told():
     for keeps_apart in (True, False):
         torch.manual_seed(0)
@@ -375,6 +378,7 @@ def test_a_frozen_copy_that_follows_a_trained_one_is_no_alarm():
     assert not train(model, torch.optim.Adam(model.net.parameters(), lr=1e-3)).findings
 
 
+@pytest.mark.slow
 def test_a_rate_that_falls_when_the_loss_has_stopped_falling_is_no_alarm():
     model = network()
     optimizer = sgd(model)

@@ -104,7 +104,7 @@ def test_names_are_unique():
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("entry", [*FAULTS, *HEALTHY], ids=lambda entry: entry.name)
 def test_loop_runs(entry):
     with warnings.catch_warnings():
