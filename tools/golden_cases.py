@@ -318,7 +318,7 @@ def logged(
     """Train under `ns.watch` and return what the log says."""
     with tempfile.TemporaryDirectory() as folder, steady_clock():
         place = Path(folder) / "run"
-        with ns.watch(model, optimizer, every=every, tier=tier, log=place, panel=False) as run:
+        with ns.watch(model, optimizer, every=every, tier=tier, overhead=None, log=place, panel=False) as run:
             for step in range(steps):
                 if clear:
                     optimizer.zero_grad()

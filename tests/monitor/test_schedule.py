@@ -416,7 +416,7 @@ def test_a_step_that_is_not_measured_calls_nothing_but_the_counter(monkeypatch: 
         step()
     assert watched.count == alone.count
     allowed = {"__call__", "forward", "_before_forward", "_decide", "due", "charge", "_before_step", "pass_by",
-               "_after_step", "_after_any_step", "stepped", "close", "_say", "listens", "history", "idle"}  # fmt: skip
+               "_after_step", "_after_any_step", "stepped", "_say", "listens", "history", "idle"}  # fmt: skip
     assert set(called) <= allowed, sorted(set(called) - allowed)
     assert len(called) <= 22
     assert run.step == 3

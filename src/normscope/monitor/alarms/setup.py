@@ -349,7 +349,8 @@ class Sight:
     def stepped(self, step: int, model: nn.Module) -> Finding | None:
         """Count a step of the optimizer; return what is wrong if no forward is seen between them."""
         self._seen, self._waiting, self._others, self._unseen = True, 0, 0, self._unseen + 1
-        self.close()
+        if self._hook is not None:
+            self.close()
         if self._unseen != BLIND_STEPS:
             return None
         if self._evaluated:
