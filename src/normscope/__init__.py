@@ -152,4 +152,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "optim"})
+    return sorted({*__all__, "optim"})

@@ -485,3 +485,24 @@ def test_a_small_loss_that_grows_by_less_than_a_blind_guess_has_not_risen_far() 
         model=nn.Identity(), mode="train", places=(), data=DataSeen(samples=8, batches=1), signal=signal
     )
     assert not list(next_step(examined))
+
+
+def test_nan_in_the_input_is_the_inputs():
+    model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+    x = torch.linspace(-1, 1, 160).reshape(32, 5)
+    x[3, 2] = torch.nan
+    finding = ns.check(model, (x, torch.arange(32) % 3), loss="cross_entropy").findings[0]
+    assert (finding.code, finding.where) == ("non-finite-activations", "input")
+    assert finding.advice.startswith("Look at the data")
+
+
+@pytest.mark.parametrize("loss", [lambda o, y: nn.functional.cross_entropy(o["logits"], y), nn.CrossEntropyLoss()])
+def test_a_loss_gets_the_one_output_or_what_the_model_returns(loss):
+    class Dictionary(nn.Linear):
+        def forward(self, x):
+            return {"logits": super().forward(x)}
+
+    x = torch.linspace(-1, 1, 160).reshape(32, 5)
+    check = ns.check(Dictionary(5, 3), (x, torch.arange(32) % 3), loss=loss)
+    assert "loss-not-finite" not in [finding.code for finding in check.findings]
+    assert check.signal.loss.value == pytest.approx(1.1, abs=0.3)

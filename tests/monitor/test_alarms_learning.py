@@ -402,3 +402,20 @@ def test_a_validation_loss_that_rises_while_the_accuracy_holds_is_a_note_while_i
                 optimizer.step()
                 run.log_metrics(val_loss=1.0 if step < 10 else rise, val_accuracy=0.5)
         assert {f.severity for f in run.findings if f.code in ("overfitting", "validation-worse")} == {severity}
+
+
+def test_a_loss_that_rose_by_decades_before_it_broke_is_the_steps():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 5))
+    optimizer = torch.optim.SGD(model.parameters(), lr=5.0)
+    x, y = torch.randn(400, 20), 3 * torch.randn(400, 5)
+    with ns.watch(model, optimizer, every=10) as run:
+        for _ in range(40):
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(x), y)
+            run.observe(loss)
+            loss.backward()
+            optimizer.step()
+    broken = next(finding for finding in run.findings if finding.code == "loss-not-finite")
+    assert "steps are too large" in broken.seen
+    assert "learning rate of a tenth (5 now)" in broken.advice

@@ -233,9 +233,14 @@ def _outputs(made: Any, output: str | int | None) -> list[Tensor]:
 
 
 def _loss_of(loss: Loss, made: Any, outputs: Sequence[Tensor], labels: Sequence[Any]) -> Tensor:
-    """Return the loss of the user's function."""
+    """Return the loss of the user's function: of the one output, or else of all that the model returns (`o.loss`)."""
     try:
-        value = loss(outputs[0] if len(outputs) == 1 else made, *labels)
+        try:
+            value = loss(outputs[0] if len(outputs) == 1 else made, *labels)
+        except Exception:
+            if isinstance(made, Tensor) or len(outputs) != 1:
+                raise
+            value = loss(made, *labels)
     except Exception as error:
         raise InputError(
             f"the loss raises {describe_error(error)}: it is called with the model's output, and with the labels "

@@ -52,6 +52,20 @@ def non_finite_activations(examined: Examined) -> Iterator[Finding]:
     own = f"{where}." if where else ""
     if any(name.removeprefix(own).count(".") == 0 and name.startswith(own) for name in broken_tensors(examined.model)):
         return
+    spoiled = next((row.path for row in examined.signal.inputs if not row.finite), None) if examined.signal else None
+    if spoiled is not None:
+        yield Finding(
+            code="non-finite-activations",
+            severity=Severity.ERROR,
+            where=spoiled,
+            seen=f"The {spoiled} itself holds NaN or infinite values; {f'`{where}`' if where else 'the model'} is the "
+            "first module that returns some.",
+            why="What is computed from such a sample is lost: the loss, its gradient and, after a step, all weights.",
+            advice="Look at the data: find these samples with torch.isfinite, and drop or fill them; look for missing "
+            "values in a table, a division by a deviation of zero, or a logarithm of zero.",
+            numbers={},
+        )
+        return
     yield Finding(
         code="non-finite-activations",
         severity=Severity.ERROR,

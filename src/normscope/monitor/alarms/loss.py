@@ -37,6 +37,12 @@ FIRST_UNKNOWN = (
     "Which layer was the first is not known. To have the forward looked at that breaks, give run.observe the loss of "
     "every step, as a number (loss.item()) where it lies on a GPU."
 )
+LOWER_RATE = (
+    "Begin again with a learning rate of a tenth{rate} or less, warm it up, or clip gradients "
+    "(torch.nn.utils.clip_grad_norm_)."
+)
+RISEN_LOSS = 1e4
+"""By what factor a finite loss has risen before it broke where its steps were too large, and not its data."""
 EVIDENCE: tuple[tuple[Kind, str, str], ...] = (
     ("normalizer", "log10_variance_max", "the input of `{name}` is the first of a normalizer that is not."),
     ("block", "log10_activation", "`{name}` is the first block whose input or output is not."),
@@ -56,19 +62,32 @@ def loss_not_finite(history: History) -> Iterator[Finding]:
     since = "in the first record" if before is None else f"after step {before.step:,}, the last record before it"
     since = since if at is None else f"at step {at:,.0f}"
     where, cause = _find_cause(history, record, weights, before)
+    remedy = _choose_remedy(history, cause)
+    risen = _find_rise(history)
+    if risen is not None and remedy is not CLEAN_DATA:
+        told = f"Before that the loss rose from {figure(risen[0])} to {figure(risen[1])}: steps are too large."
+        cause = f"{cause} {told}" if where else told
+        remedy = LOWER_RATE.format(rate=f" ({figure(record.lr[0])} now)" if record.lr else "")
     what = "Weights are not finite"
     if record.loss is not None and not math.isfinite(record.loss):
         what = f"The loss is {'NaN' if math.isnan(record.loss) else 'infinite'}"
     yield LOSS_NOT_FINITE.at(
         record.step,
         where,
-        {"what": what, "since": since, "cause": cause, "remedy": _choose_remedy(history, cause)},
+        {"what": what, "since": since, "cause": cause, "remedy": remedy},
         broken_weights=len(weights),
         weights=len(history.of("weight")),
         last_finite_step=None if before is None else before.step,
         last_loss=None if before is None else before.loss,
         at=at,
     )
+
+
+def _find_rise(history: History) -> tuple[float, float] | None:
+    """Return the first loss and the largest finite one, if that is larger by decades."""
+    largest = [value for r in history.records if (value := r.metrics.get("loss_largest", r.loss)) is not None]
+    first, peak = history.first_loss, max((value for value in largest if math.isfinite(value)), default=0.0)
+    return (first, peak) if first is not None and first > 0.0 and peak > RISEN_LOSS * first else None
 
 
 def _choose_remedy(history: History, cause: str) -> str:
