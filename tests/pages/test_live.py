@@ -223,7 +223,7 @@ def test_smoothing_runs_layers_and_zoom(page):
     assert page.evaluate(POINTS) != before
     page.click("#runs li:nth-child(2) input")
     assert [run for run, _ in page.evaluate(POINTS)] == ["0"]
-    page.click("details[data-part=Weights] summary")
+    page.evaluate("document.querySelector('details[data-part=Weights] summary').click()")
     page.until("document.querySelectorAll('figure[data-chart=weight-log10_norm] .curve').length == 3")
     page.click("#layers")
     page.write("blocks.1")
