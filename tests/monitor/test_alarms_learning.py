@@ -419,3 +419,19 @@ def test_a_loss_that_rose_by_decades_before_it_broke_is_the_steps():
     broken = next(finding for finding in run.findings if finding.code == "loss-not-finite")
     assert "steps are too large" in broken.seen
     assert "learning rate of a tenth (5 now)" in broken.advice
+
+
+def test_a_batch_with_nan_is_named_where_its_loss_is_observed_behind_the_step():
+    model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x, y = torch.randn(16, 5), torch.arange(16) % 3
+    with ns.watch(model, optimizer, every=5) as run:
+        for step in range(16):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x if step != 7 else torch.full_like(x, torch.nan)), y)
+            loss.backward()
+            optimizer.step()
+            run.observe(loss)
+    broken = next(finding for finding in run.findings if finding.code == "loss-not-finite")
+    assert "The batch itself holds NaN" in broken.seen
+    assert broken.advice.startswith("Look at the data")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.core.finding import Severity
-from normscope.monitor.locating import locate
+from normscope.monitor.locating import Locator, locate
 from normscope.monitor.watching import watch
 
 NAN = float("nan")
@@ -200,3 +201,13 @@ def test_a_batch_that_is_left_out_raises_nothing_and_the_model_is_left_as_found(
     (alone, _), (seen, codes) = trained(False), trained(True)
     assert all(torch.equal(one, two) for one, two in zip(alone, seen, strict=True))
     assert codes == []
+
+
+def test_behind_the_step_weights_are_no_evidence():
+    model = nn.Linear(3, 2)
+    nn.init.constant_(model.weight, math.nan)  # by the step that the loss led to
+    locator = Locator()
+    locator.batch, locator.stepped = ((torch.ones(4, 3),), {}), True
+    broken = locator.look(model, 8)
+    assert (broken.step, broken.where) == (7, "")
+    assert "call run.observe between the forward and optimizer.step()" in broken.words
