@@ -94,7 +94,7 @@ def measure(name: str, model: nn.Module, data: Split, at: Sequence[float], argum
         certified, seconds = global_accuracy(model, x, y, at, effort)
         print(row(f"global, {effort}", certified, f"{seconds:.1f} s"))
         began = time.perf_counter()
-        found = certified_radius(model, x, y, effort=effort, attack=effort == arguments.efforts[-1])
+        found = certified_radius(model, x, labels=y, effort=effort, attack=effort == arguments.efforts[-1])
         note = f"{time.perf_counter() - began:.1f} s" + (" with the attack" if effort == arguments.efforts[-1] else "")
         print(row(f"certified, {effort}", [found.certified_accuracy(radius) for radius in at], note))
     assert found is not None

@@ -45,7 +45,7 @@ def main() -> None:
         for mode in ("eval", "train"):
             for metric in ("flat", "quotient"):
                 began = time.monotonic()
-                found = ns.hessian(model, nn.CrossEntropyLoss(), batches, mode=mode, metric=metric, bottom=1)
+                found = ns.hessian(model, batches, loss=nn.CrossEntropyLoss(), mode=mode, metric=metric, bottom=1)
                 seconds = time.monotonic() - began
                 values = ", ".join(f"{value:.4g}" for value in found.eigenvalues)
                 print(

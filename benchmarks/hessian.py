@@ -110,7 +110,7 @@ def fewest(model: nn.Module, x: Tensor, y: Tensor, mode: str, expected: np.ndarr
 
 def normscope_way(model: nn.Module, x: Tensor, y: Tensor, mode: str) -> tuple[np.ndarray, int]:
     """Return eigenvalues and products of `ns.hessian`."""
-    found = ns.hessian(model, LOSS, (x, y), k=K, mode=mode, deflate=False, rtol=RTOL)
+    found = ns.hessian(model, (x, y), loss=LOSS, k=K, mode=mode, deflate=False, rtol=RTOL)
     return np.array(found.eigenvalues), found.num_products
 
 

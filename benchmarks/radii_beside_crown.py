@@ -130,7 +130,7 @@ def in_time(run: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor, secon
 
 def own_radii(model: nn.Module, x: Tensor, y: Tensor, effort: str) -> Tensor:
     """Return the radii that Normscope certifies."""
-    return torch.tensor(certified_radius(model, x, y, effort=effort, attack=False).radius, dtype=torch.float64)
+    return torch.tensor(certified_radius(model, x, labels=y, effort=effort, attack=False).radius, dtype=torch.float64)
 
 
 def report(
@@ -178,7 +178,7 @@ def main() -> None:
         x, y = x[right], y[right]
         clean = accuracy(model, data.test_images, data.test_labels)
         print(f"{name}: test accuracy {100 * clean:.1f} %, {len(x)} samples", flush=True)
-        certified_radius(model, x[:1], y[:1], attack=False)  # what is loaded on the first call is not timed
+        certified_radius(model, x[:1], labels=y[:1], attack=False)  # what is loaded on the first call is not timed
         report(model, x, y, arguments.efforts, arguments.peers, arguments.seconds)
     if BoundedModule is None:
         print("auto_LiRPA is not installed: its rows are left out")

@@ -147,15 +147,15 @@ EVERY: dict[str, Call] = {
 """What is computed for every small network."""
 
 CLASSIFIERS: dict[str, Call] = {
-    "radius": lambda c: shown(ns.certified_radius(c.model, *(part[:3] for part in labelled(c)))),
+    "radius": lambda c: shown(ns.certified_radius(c.model, tuple(part[:3] for part in labelled(c)))),
     "margins": lambda c: ns.margins(c.model, [labelled(c)]),
     "weights": lambda c: ns.weight_sensitivity(c.model, c.batch, loss="cross_entropy"),
     "hessian": lambda c: ns.hessian(
-        c.model, "cross_entropy", labelled(c), bottom=2, probes=2, blocks=True, mode="train"
+        c.model, labelled(c), loss="cross_entropy", bottom=2, probes=2, blocks=True, mode="train"
     ),
-    "smoothness": lambda c: ns.smoothness(c.model, "cross_entropy", labelled(c), mode="train"),
-    "flow": lambda c: lab.flow(c.model, "cross_entropy", labelled(c), time=0.2, mode="train"),
-    "flatness": lambda c: ns.flatness(c.model, "cross_entropy", labelled(c), draws=3),
+    "smoothness": lambda c: ns.smoothness(c.model, labelled(c), loss="cross_entropy", mode="train"),
+    "flow": lambda c: lab.flow(c.model, labelled(c), loss="cross_entropy", time=0.2, mode="train"),
+    "flatness": lambda c: ns.flatness(c.model, labelled(c), loss="cross_entropy", draws=3),
 }
 """What is computed for small networks that have classes."""
 
@@ -165,12 +165,12 @@ TINY: dict[str, Call] = {
     "lipschitz per difference": lambda c: ns.lipschitz(c.model, c.batch, per="difference", effort="tight"),
     "lipschitz ball tight": lambda c: ns.lipschitz(c.model, c.batch, scope="ball", radius=0.1, effort="tight"),
     "lipschitz domain tight": lambda c: inside(c, effort="tight"),
-    "radius tight": lambda c: ns.certified_radius(c.model, *labelled(c), effort="tight"),
+    "radius tight": lambda c: ns.certified_radius(c.model, labelled(c), effort="tight"),
     "audit thorough": lambda c: shown(ns.audit(c.model, c.batch, effort="thorough", name="model")),
     "curve": lambda c: shown(ns.curve(c.model, loader(c), margins=(0.0, 0.1), samples=60)),
     "saved": saved,
-    "gauss-newton": lambda c: ns.hessian(c.model, "cross_entropy", labelled(c), matrix="gauss-newton"),
-    "quotient": lambda c: ns.hessian(c.model, "cross_entropy", labelled(c), metric="quotient"),
+    "gauss-newton": lambda c: ns.hessian(c.model, labelled(c), loss="cross_entropy", matrix="gauss-newton"),
+    "quotient": lambda c: ns.hessian(c.model, labelled(c), loss="cross_entropy", metric="quotient"),
 }
 """What is computed for the smallest network alone."""
 
@@ -237,7 +237,7 @@ def chosen() -> Any:
     classes = (inputs[:, 0] > 0).long() + (inputs[:, 1] > 0).long()
     with steady_clock():
         choice = ns.choose(
-            build, (inputs, classes), normalizers=("none", "batch", "layer"), batch_sizes=(4, 32),
+            build, (inputs, classes), loss="cross_entropy", normalizers=("none", "batch", "layer"), batch_sizes=(4, 32),
             learning_rates=(0.1,), seeds=1, steps=20, workers=0, name="model",
         )  # fmt: skip
     return {"choice": choice, "recommendation": str(choice.recommendation), "printed": page(choice)}

@@ -22,7 +22,7 @@ for _ in range(200):
     optimizer.step()
 model.eval()
 
-radii = ns.certified_radius(model, points[:16], labels[:16], effort="tight")
+radii = ns.certified_radius(model, points[:16], labels=labels[:16], effort="tight")
 print(radii)
 
 # %%

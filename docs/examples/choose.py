@@ -22,6 +22,7 @@ classes = (inputs[:, 0] > 0).long() + (inputs[:, 1] > 0).long()
 choice = ns.choose(
     build,
     (inputs, classes),
+    loss="cross_entropy",
     normalizers=("none", "batch", "layer"),
     batch_sizes=(2, 64),
     learning_rates=(0.1,),

@@ -17,7 +17,7 @@ data = digits(generator=torch.Generator().manual_seed(0))
 x, y = data.train_images[:128].flatten(1), data.train_labels[:128]
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(64, 16, bias=False), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 10))
-spectrum = ns.hessian(model, "cross_entropy", (x, y), k=3, bottom=1, mode="train", probes=4)
+spectrum = ns.hessian(model, (x, y), loss="cross_entropy", k=3, bottom=1, mode="train", probes=4)
 print(spectrum)
 print(spectrum.safe_learning_rate, spectrum.converged)
 

@@ -113,9 +113,10 @@ class Flow(FigureResult):
 @outside_inference_mode
 def flow(
     model: nn.Module,
-    loss_fn: LossFunction | str | Loss | None,
-    loader: Any,
+    data: Any,
     *,
+    labels: Any = None,
+    loss: LossFunction | str | Loss | None = None,
     time: float = 1.0,
     lr: float = 0.1,
     rtol: float = 1e-5,
@@ -130,13 +131,14 @@ def flow(
 
     Args:
         model: any `torch.nn.Module`.
-        loss_fn: as in `normscope.hessian`.
-        loader: as in `normscope.hessian`.
+        data: as in `normscope.hessian`.
+        labels: as in `normscope.hessian`.
+        loss: as in `normscope.hessian`.
         time: how far to follow the flow; descent takes time/lr steps.
         lr: the learning rate of gradient descent.
         rtol: the error of a step of the flow, relative to the norm of all weights.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
-        batches: read at most this many batches of the loader; None for all.
+        batches: read at most this many batches of the data; None for all.
         evaluations: how many gradients the flow may compute; a step takes about six.
         max_seconds: cuts short what takes longer, and `notes` say so.
 
@@ -150,14 +152,14 @@ def flow(
         >>> import math, torch, normscope_lab as lab
         >>> model = torch.nn.Linear(1, 1, bias=False).double()
         >>> one = torch.ones(1, 1, dtype=torch.float64)
-        >>> found = lab.flow(model, torch.nn.functional.mse_loss, (one, 0 * one), rtol=1e-8)
+        >>> found = lab.flow(model, (one, 0 * one), loss="mse", rtol=1e-8)
         >>> ratio = found.flow[-1].loss / found.flow[0].loss  # w falls as exp(-2 t)
         >>> abs(ratio - math.exp(-4.0)) < 1e-6
         True
     """
     check_numbers(rtol=rtol, max_seconds=max_seconds)
     check_positive(time=time, lr=lr, rtol=rtol)
-    objective = Objective(unwrapped(model), loss_fn, loader, mode=mode, batches=batches)
+    objective = Objective(unwrapped(model), data, labels=labels, loss=loss, mode=mode, batches=batches)
     budget = Budget(evaluations, max_seconds=max_seconds, what="the flow")
     without_effect = find_directions(objective)
     with objective.measuring(), Progress("gradient flow") as progress:

@@ -190,7 +190,7 @@ class TestStreaming:
             ns.lipschitz(Mean().eval(), torch.randn(4, 6), scope="data")
         with pytest.raises(InputError, match="yields no batch"):
             ns.lipschitz(Mean().eval(), iter([]), scope="data")
-        with pytest.raises(InputError, match="gives no batches"):
+        with pytest.raises(InputError, match="data is a int: pass a batch"):
             ns.lipschitz(Mean().eval(), 3, scope="data")
 
     def test_the_model_is_left_as_found(self) -> None:

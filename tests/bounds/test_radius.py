@@ -48,7 +48,7 @@ def test_a_linear_classifier_has_its_exact_radii_from_both_sides(effort):
     layer, x = made(lambda: nn.Linear(6, 4)), drawn(12, 6)
     y = layer(x).argmax(1)
     y[3] = (y[3] + 1) % 4  # one that is wrong
-    radii = certified_radius(layer, x, y, effort=effort)
+    radii = certified_radius(layer, x, labels=y, effort=effort)
     exact = distances(layer, x, y)
     assert exact[3] == 0 == radii.radius[3] == radii.attacked[3]
     for radius, attacked, true in zip(radii.radius, radii.attacked, exact.tolist()):
@@ -164,7 +164,7 @@ def test_on_trained_digits_the_attack_is_stronger_than_plain_pgd_and_the_curves_
     model = mlp(generator=torch.Generator().manual_seed(0), width=32, depth=3)
     train(model, data.train_images, data.train_labels, generator=torch.Generator().manual_seed(0), epochs=4)
     x, y = data.test_images[:24], data.test_labels[:24]
-    radii = certified_radius(model, x, y)
+    radii = certified_radius(model, x, labels=y)
     flat, attacked = x.flatten(1), torch.tensor(radii.attacked)
     body = nn.Sequential(*list(model)[1:])
     right = torch.tensor(radii.right)

@@ -63,7 +63,7 @@ def test_arguments_and_labels_cannot_be_mistaken():
         (((X, mask), predicted), None),
     ]
     ways += [([((X, mask), predicted)], None), ([(X, mask)], None)]
-    first, *others = [certified_radius(model, data, labels, attack=False) for data, labels in ways]
+    first, *others = [certified_radius(model, data, labels=labels, attack=False) for data, labels in ways]
     assert all(other.radius == first.radius and other.label == first.label for other in others)
     kinds = torch.tensor([0, 1, 2, 3])
     several = certified_radius(Optional().eval(), (X, kinds), labels=X.argmax(1), attack=False)
@@ -109,7 +109,7 @@ REFUSED = {
 def test_what_cannot_be_certified_is_refused_in_a_sentence(case):
     model, x, y, options, message = REFUSED[case]
     with pytest.raises(InputError, match=message) as caught:
-        certified_radius(model, x, y, **options)
+        certified_radius(model, x, labels=y, **options)
     assert "\n" not in str(caught.value)
 
 

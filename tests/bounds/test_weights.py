@@ -42,7 +42,7 @@ def gradients(model: nn.Module, loss, batch: Tensor, targets: Tensor) -> dict[st
 @pytest.fixture(scope="module")
 def plain():
     model, batch = seeded(mlp, 2, 4)
-    return model, batch, weight_sensitivity(model, batch, loss="l1", targets=torch.full((2, 3), -100.0))
+    return model, batch, weight_sensitivity(model, batch, loss="l1", labels=torch.full((2, 3), -100.0))
 
 
 def test_every_sample_has_its_bracket_and_the_largest_stands_for_the_batch(plain):
@@ -127,7 +127,7 @@ def test_formulas_say_where_they_are_no_bounds():
 def test_the_lower_side_of_a_loss_is_its_gradient_at_the_targets(name, call):
     model, batch = seeded(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)), 2, 4)
     targets = torch.tensor([2, 0])
-    result = weight_sensitivity(model, batch, loss=name, targets=targets)
+    result = weight_sensitivity(model, batch, loss=name, labels=targets)
     assert result.log10_loss == pytest.approx(log10(named(name).constant(3)))
     for index in range(2):
         expected = gradients(model, call, batch[index : index + 1], targets[index : index + 1])
@@ -152,7 +152,7 @@ def test_without_targets_the_steepest_class_is_taken():
 
 def test_the_squared_error_has_no_constant():
     model, batch = seeded(mlp, 1, 4)
-    row = weight_sensitivity(model, batch, loss="mse", targets=torch.zeros(1, 3)).rows[0]
+    row = weight_sensitivity(model, batch, loss="mse", labels=torch.zeros(1, 3)).rows[0]
     assert row.bracket_f.log10_upper == math.inf
     assert "bounded sets only" in row.bracket_f.reason
     assert row.bracket_f.log10_lower > -math.inf
@@ -161,7 +161,7 @@ def test_the_squared_error_has_no_constant():
 
 def test_a_loss_of_many_rows_is_their_mean():
     model, batch = seeded(lambda: nn.Linear(3, 4), 1, 5, 3)
-    [row] = weight_sensitivity(model, batch, loss="cross_entropy", targets=torch.zeros(1, 5, dtype=torch.long))
+    [row] = weight_sensitivity(model, batch, loss="cross_entropy", labels=torch.zeros(1, 5, dtype=torch.long))
     assert row.bracket_f.log10_upper == pytest.approx(row.bracket_h.log10_upper + log10(math.sqrt(2 / 5)), abs=1e-9)
     assert (LossRows((1, 5, 4)).classes, LossRows((1, 5, 4)).count) == (4, 5)
     assert (LossRows((2, 7, 3, 3)).classes, LossRows((2, 7, 3, 3)).count) == (7, 18)

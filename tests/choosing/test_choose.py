@@ -26,6 +26,7 @@ from normscope.jobs.ledger import RUNS
 from .networks import build, data
 
 QUICK = {"batch_sizes": (8,), "learning_rates": (0.05,), "seeds": 1, "steps": 4, "workers": 0, "capacity": False}
+LOSS = {"loss": "cross_entropy"}
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def hurried(monkeypatch):
 
 
 def quick(model=build, loader=None, **given):
-    return ns.choose(model, loader or data(), **{**QUICK, **given})
+    return ns.choose(model, loader or data(), **{**QUICK, **LOSS, **given})
 
 
 def outcome(normalizer, loss, *, seed=0, size=8, lr=0.1, status="trained", **figures):
@@ -258,7 +259,7 @@ def test_a_job_whose_process_dies_twice_is_a_failure_and_the_others_are_done(mon
 def test_a_script_without_a_guard_has_its_processes(tmp_path):
     (tmp_path / "net.py").write_text(Path(__file__).with_name("networks.py").read_text())
     script = tmp_path / "script.py"
-    given = {**QUICK, "normalizers": ("none", "layer"), "workers": 2}
+    given = {**QUICK, **LOSS, "normalizers": ("none", "layer"), "workers": 2}
     script.write_text(f"import net, normscope as ns\nprint(ns.choose(net.build, net.data(), **{given!r}).notes)\n")
     ran = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert ran.stdout.count("()") == 1, ran.stderr

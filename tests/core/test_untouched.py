@@ -64,14 +64,14 @@ CALLS = {
     "audit": lambda model, batch: ns.audit(model, batch, loader=[batch, batch]),
     "check": lambda model, batch: ns.check(model, batch),
     "spectral norm": lambda model, batch: ns.spectral_norm(model.second),
-    "hessian": lambda model, batch: ns.hessian(model, LOSS, (batch, LABELS), k=1, probes=1, blocks=True),
-    "smoothness": lambda model, batch: ns.smoothness(model, LOSS, (batch, LABELS), steps=1, trial_steps=1),
-    "flatness": lambda model, batch: ns.flatness(model, LOSS, (batch, LABELS), levels=(0.1,), draws=1),
+    "hessian": lambda model, batch: ns.hessian(model, (batch, LABELS), loss=LOSS, k=1, probes=1, blocks=True),
+    "smoothness": lambda model, batch: ns.smoothness(model, (batch, LABELS), loss=LOSS, steps=1, trial_steps=1),
+    "flatness": lambda model, batch: ns.flatness(model, (batch, LABELS), loss=LOSS, levels=(0.1,), draws=1),
     "symmetries": lambda model, batch: ns.symmetries(model, batch),
     "generalization": lambda model, batch: ns.generalization(model, (batch, LABELS), steps=2, cells=(1,)),
     "initialise": lambda model, batch: ns.initialise(model, batch),
     "twin": lambda model, batch: ns.twin(model, batch, normalizer="layer"),
-    "flow": lambda model, batch: lab.flow(model, LOSS, (batch, LABELS), time=0.1),
+    "flow": lambda model, batch: lab.flow(model, (batch, LABELS), loss=LOSS, time=0.1),
 }
 TROUBLES = ("random", "rule", "branch", "shape", "interrupt")
 MOVING = ("hessian", "smoothness", "flatness", "generalization", "flow")

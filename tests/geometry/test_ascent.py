@@ -71,7 +71,7 @@ def test_ascent_finds_what_many_starts_find_or_says_that_it_has_not_converged(
     name: str, steps: int, rho: float
 ) -> None:
     model, x, y = trained(name, steps)
-    found = ns.flatness(model, CROSS_ENTROPY, (x, y), rho=rho, levels=(0.1,), draws=1, sharpness=False)
+    found = ns.flatness(model, (x, y), loss=CROSS_ENTROPY, rho=rho, levels=(0.1,), draws=1, sharpness=False)
     for raw, increase, converged in (
         (False, found.ascent, found.ascent_converged),
         (True, found.raw_ascent, found.raw_ascent_converged),
@@ -97,14 +97,14 @@ def test_ascent_in_a_bowl_ends_at_its_highest_point(curvatures: tuple[float, ...
         low, high = (middle, high) if float((c / (middle - c)).norm()) > rho else (low, middle)
     move = c / (high - c)
     truth = float((0.5 * c * ((1 + move) ** 2 - 1)).sum())
-    found = ns.flatness(model, SQUARE, batch, rho=rho, levels=(0.1,), draws=1, sharpness=False)
+    found = ns.flatness(model, batch, loss=SQUARE, rho=rho, levels=(0.1,), draws=1, sharpness=False)
     assert 0.98 * truth <= found.raw_ascent <= truth * (1 + 1e-9)
 
 
 def test_ascent_leaves_a_minimum_where_the_gradient_is_zero() -> None:
     model, batch = bowl(4.0, 1.0)
     nn.init.zeros_(model.weight)
-    found = ns.flatness(model, SQUARE, batch, rho=0.5, levels=(0.1,), draws=1, sharpness=False)
+    found = ns.flatness(model, batch, loss=SQUARE, rho=0.5, levels=(0.1,), draws=1, sharpness=False)
     assert found.raw_ascent == pytest.approx(0.5 * 4.0 * 0.5**2, rel=0.01)
     assert found.ascent == 0.0  # the norm of the group is zero
 
@@ -115,7 +115,7 @@ def test_ascent_leaves_a_minimum_where_the_gradient_is_zero() -> None:
 )
 def test_too_few_steps_or_starts_are_said(options: dict[str, int], advice: str) -> None:
     model, x, y = trained("relu", 30)
-    found = ns.flatness(model, CROSS_ENTROPY, (x, y), rho=0.2, levels=(0.1,), draws=1, sharpness=False, **options)
+    found = ns.flatness(model, (x, y), loss=CROSS_ENTROPY, rho=0.2, levels=(0.1,), draws=1, sharpness=False, **options)
     assert not found.ascent_converged
     assert any(note.startswith("the ascent has not converged") and note.endswith(advice) for note in found.notes)
     page = " ".join(str(found).split())
@@ -133,5 +133,7 @@ def test_a_loss_without_a_bound_is_infinite() -> None:
             return -torch.log(self.weight) + 0 * x
 
     x = torch.ones(1, 1, dtype=torch.float64)
-    found = ns.flatness(Log(), lambda out, _: out.mean(), (x, x), rho=1.5, levels=(0.01,), draws=1, sharpness=False)
+    found = ns.flatness(
+        Log(), (x, x), loss=lambda out, _: out.mean(), rho=1.5, levels=(0.01,), draws=1, sharpness=False
+    )
     assert found.raw_ascent == math.inf

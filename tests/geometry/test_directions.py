@@ -49,7 +49,7 @@ def trained() -> nn.Module:
 
 @pytest.mark.slow
 def test_every_channel_scale_of_a_trained_residual_network_is_projected_out(trained: nn.Module) -> None:
-    found = ns.hessian(trained, CROSS_ENTROPY, [(X[:12], Y[:12]), (X[12:], Y[12:])], k=1, mode="train", products=1)
+    found = ns.hessian(trained, [(X[:12], Y[:12]), (X[12:], Y[12:])], loss=CROSS_ENTROPY, k=1, mode="train", products=1)
     assert found.loss < 0.1
     assert found.directions == found.directions_found == 24
     assert [(one.name, one.kept, one.verified) for one in found.invariants] == [
@@ -72,7 +72,7 @@ def test_false_scales_are_refused_with_the_reason(
 ) -> None:
     monkeypatch.setattr(room, "SLACK", slack)  # 1: the gradient does not object
     claiming(monkeypatch, scale_invariant=True)  # running statistics do not take a scale back
-    found = ns.hessian(trained, CROSS_ENTROPY, (X, Y), k=1, mode="eval", products=1)
+    found = ns.hessian(trained, (X, Y), loss=CROSS_ENTROPY, k=1, mode="eval", products=1)
     assert (found.directions, found.directions_found) == (0, 24)
     assert sum(reason in note for note in found.notes) == 3
     assert not any(one.verified or one.kept for one in found.invariants)
@@ -89,7 +89,7 @@ def test_one_false_layer_does_not_cost_the_others(trained: nn.Module, monkeypatc
         return [*found, dataclasses.replace(found[0], weight=head, sets=(0, 1, 2))]
 
     monkeypatch.setattr(normalized, "feeds", planted)
-    found = ns.hessian(trained, CROSS_ENTROPY, (X, Y), k=1, mode="train", products=1)
+    found = ns.hessian(trained, (X, Y), loss=CROSS_ENTROPY, k=1, mode="train", products=1)
     assert (found.directions, found.directions_found) == (24, 24 + 3 + 3)
     assert [one.name for one in found.invariants if not one.verified] == ["head.weight"]
 
@@ -97,7 +97,7 @@ def test_one_false_layer_does_not_cost_the_others(trained: nn.Module, monkeypatc
 def test_false_shifts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Sequential(nn.Linear(4, 6), nn.RMSNorm(6), nn.Linear(6, 3))
     claiming(monkeypatch, bias_redundant="common", pointwise=True)
-    found = ns.hessian(model, CROSS_ENTROPY, (X[:, 0, 0, :4], Y), k=1, products=1)
+    found = ns.hessian(model, (X[:, 0, 0, :4], Y), loss=CROSS_ENTROPY, k=1, products=1)
     assert found.directions_found == 1 + 5
     assert found.directions <= 1  # the scale alone
     assert "5 shifts" in found.notes[-1]
@@ -120,10 +120,10 @@ def test_every_forward_runs_in_full_precision_and_the_settings_are_put_back(matm
     try:
         torch.set_float32_matmul_precision(matmul)
         before = precisions(), torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
-        ns.hessian(Looking(4, 3), CROSS_ENTROPY, (X[:, 0, 0, :4], Y), k=1)
+        ns.hessian(Looking(4, 3), (X[:, 0, 0, :4], Y), loss=CROSS_ENTROPY, k=1)
         assert before == (precisions(), torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision())
         with pytest.raises(ns.NormscopeError):
-            ns.hessian(Looking(4, 3), lambda out, y: out, (X[:, 0, 0, :4], Y), k=1)
+            ns.hessian(Looking(4, 3), (X[:, 0, 0, :4], Y), loss=lambda out, y: out, k=1)
         assert before == (precisions(), torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision())
     finally:
         torch.set_float32_matmul_precision(held)
@@ -137,9 +137,11 @@ def test_weights_in_another_layout_and_norms_of_weights_are_scaled_too() -> None
     """Entries of channels-last weights are found in the flat vector, and `weight_norm` has a scale of its own."""
     plain, other = Residual(), Residual().to(memory_format=torch.channels_last)
     other.load_state_dict(plain.state_dict())
-    groups = [room.find_directions(Objective(m, CROSS_ENTROPY, (X, Y), mode="train")).group for m in (plain, other)]
+    groups = [
+        room.find_directions(Objective(m, (X, Y), loss=CROSS_ENTROPY, mode="train")).group for m in (plain, other)
+    ]
     assert torch.equal(*groups)
     normed = nn.utils.parametrizations.weight_norm(nn.Linear(4, 6))
     model = nn.Sequential(normed, nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, 3))
-    found = ns.hessian(model, CROSS_ENTROPY, (X[:, 0, 0, :4], Y), k=1, products=1)
+    found = ns.hessian(model, (X[:, 0, 0, :4], Y), loss=CROSS_ENTROPY, k=1, products=1)
     assert [(one.name, one.verified) for one in found.invariants] == [("0.parametrizations.weight.original0", True)]

@@ -73,10 +73,10 @@ def test_the_curvature_is_that_without_dropout(build) -> None:
     held = [dict(vars(module)) for module in dropping.modules()]
     x, y = torch.randn(6, 5, 4, dtype=torch.float64), torch.randint(3, (6,))
     options = {"k": 1, "mode": "train", "rtol": 1e-9, "deflate": False}
-    truth = ns.hessian(plain, CROSS_ENTROPY, (x, y), **options)
+    truth = ns.hessian(plain, (x, y), loss=CROSS_ENTROPY, **options)
     for _ in range(2):
         torch.rand(1)  # another state of the generator, and so other masks
-        found = ns.hessian(dropping, CROSS_ENTROPY, (x, y), **options)
+        found = ns.hessian(dropping, (x, y), loss=CROSS_ENTROPY, **options)
         assert found.loss == pytest.approx(truth.loss, rel=1e-12)
         assert found.sharpness == pytest.approx(truth.sharpness, rel=1e-7)
         assert found.notes == ()
@@ -89,7 +89,7 @@ def test_the_curvature_is_that_without_dropout(build) -> None:
 def test_dropout_is_back_after_an_error() -> None:
     model = Attending(0.5)
     with pytest.raises(ns.NormscopeError):
-        ns.hessian(model, lambda out, y: out, (torch.randn(6, 5, 4), torch.zeros(6)), mode="train", deflate=False)
+        ns.hessian(model, (torch.randn(6, 5, 4), torch.zeros(6)), loss=lambda out, y: out, mode="train", deflate=False)
     assert model.inner.dropout == 0.5
     assert float(F.dropout(torch.ones(1000), 0.5).mean()) != 1.0
 
@@ -105,7 +105,7 @@ def test_a_number_that_is_no_share_to_drop_stays() -> None:
 
     model, (x, y) = Threshold(), (torch.randn(6, 4), torch.randint(3, (6,)))
     loss = CROSS_ENTROPY(model(x), y).detach()
-    assert ns.hessian(model, CROSS_ENTROPY, (x, y), k=1, mode="train").loss == pytest.approx(float(loss), rel=1e-6)
+    assert ns.hessian(model, (x, y), loss=CROSS_ENTROPY, k=1, mode="train").loss == pytest.approx(float(loss), rel=1e-6)
 
 
 def test_other_random_numbers_are_the_same_in_every_pass_and_said() -> None:
@@ -113,6 +113,6 @@ def test_other_random_numbers_are_the_same_in_every_pass_and_said() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x * torch.rand_like(x))
 
-    found = ns.hessian(Noisy(4, 3), CROSS_ENTROPY, (torch.randn(6, 4), torch.randint(3, (6,))), k=1, deflate=False)
+    found = ns.hessian(Noisy(4, 3), (torch.randn(6, 4), torch.randint(3, (6,))), loss=CROSS_ENTROPY, k=1, deflate=False)
     assert found.converged
     assert "one draw" in found.notes[-1]

@@ -25,7 +25,7 @@ def projected(dense: torch.Tensor, *directions: torch.Tensor) -> torch.Tensor:
 def test_both_ends_of_the_spectrum_are_those_of_the_dense_hessian(name: str, mode: str) -> None:
     model, x, y = made(name)
     truth = torch.linalg.eigvalsh(written_out(model, [(x, y)], mode))
-    found = ns.hessian(model, CROSS_ENTROPY, (x, y), k=5, bottom=3, mode=mode, deflate=False, rtol=1e-9)
+    found = ns.hessian(model, (x, y), loss=CROSS_ENTROPY, k=5, bottom=3, mode=mode, deflate=False, rtol=1e-9)
     assert found.converged
     assert found.mode == mode
     assert found.eigenvalues == pytest.approx(truth.flip(0)[:5].tolist(), rel=1e-6)
@@ -35,7 +35,7 @@ def test_both_ends_of_the_spectrum_are_those_of_the_dense_hessian(name: str, mod
 def test_residuals_are_those_of_the_vectors() -> None:
     model, x, y = made("batch")
     dense = written_out(model, [(x, y)], "train")
-    found = ns.hessian(model, CROSS_ENTROPY, (x, y), deflate=False, rtol=1e-2)
+    found = ns.hessian(model, (x, y), loss=CROSS_ENTROPY, deflate=False, rtol=1e-2)
     for value, residual, vector in zip(found.eigenvalues, found.residuals, found.vectors, strict=True):
         assert float(vector.norm()) == pytest.approx(1.0)
         assert float((dense @ vector - value * vector).norm()) == pytest.approx(residual, rel=1e-6, abs=1e-12)
@@ -46,11 +46,11 @@ def test_several_batches_are_the_mean_over_samples() -> None:
     model, x, y = made("batch", samples=30)
     batches = [(x[:20], y[:20]), (x[20:], y[20:])]
     truth = torch.linalg.eigvalsh(written_out(model, batches, "train")).flip(0)
-    found = ns.hessian(model, CROSS_ENTROPY, iter(batches), deflate=False, rtol=1e-9)
+    found = ns.hessian(model, iter(batches), loss=CROSS_ENTROPY, deflate=False, rtol=1e-9)
     assert found.eigenvalues == pytest.approx(truth[:5].tolist(), rel=1e-6)
     assert (found.batches, found.samples) == (2, 30)
-    first = ns.hessian(model, CROSS_ENTROPY, batches, deflate=False, rtol=1e-9, batches=1)
-    assert first.eigenvalues == ns.hessian(model, CROSS_ENTROPY, batches[0], deflate=False, rtol=1e-9).eigenvalues
+    first = ns.hessian(model, batches, loss=CROSS_ENTROPY, deflate=False, rtol=1e-9, batches=1)
+    assert first.eigenvalues == ns.hessian(model, batches[0], loss=CROSS_ENTROPY, deflate=False, rtol=1e-9).eigenvalues
 
 
 def test_every_forward_begins_from_the_buffers_as_found() -> None:
@@ -73,7 +73,7 @@ def test_every_forward_begins_from_the_buffers_as_found() -> None:
     truth = torch.linalg.eigvalsh(
         4 * written_out(still, batches, "train", lambda out, y: CROSS_ENTROPY(2 * out, y) / 4)
     )
-    found = ns.hessian(model, CROSS_ENTROPY, batches, k=3, deflate=False, rtol=1e-9)
+    found = ns.hessian(model, batches, loss=CROSS_ENTROPY, k=3, deflate=False, rtol=1e-9)
     assert found.eigenvalues == pytest.approx(truth.flip(0)[:3].tolist(), rel=1e-6)
     assert float(model.scale) == 1.0
 
@@ -90,13 +90,13 @@ class TestDirections:
             rows[row][4 * row : 4 * row + 4] = model[0].weight.detach()[row]
             rows[6 + row][24 + row] = 1.0
         truth = torch.linalg.eigvalsh(projected(dense, *rows)).flip(0)
-        found = ns.hessian(model, CROSS_ENTROPY, (x, y), rtol=1e-9)
+        found = ns.hessian(model, (x, y), loss=CROSS_ENTROPY, rtol=1e-9)
         assert found.directions == 12
         assert found.eigenvalues == pytest.approx(truth[:5].tolist(), rel=1e-6)
         [layer] = found.invariants
         assert (layer.name, layer.unit, layer.groups, layer.verified) == ("0.weight", "channel", 6, True)
         raw = torch.linalg.eigvalsh(dense).flip(0)
-        both = ns.hessian(model, CROSS_ENTROPY, (x, y), rtol=1e-9, undeflated=True)
+        both = ns.hessian(model, (x, y), loss=CROSS_ENTROPY, rtol=1e-9, undeflated=True)
         assert both.undeflated == pytest.approx(raw[:5].tolist(), rel=1e-6)
         assert both.undeflated[0] > 1.001 * both.eigenvalues[0]
 
@@ -111,7 +111,7 @@ class TestDirections:
         rows[5][24:30] = 1.0
         assert all(float((dense @ row).norm()) < 1e-12 for row in rows[1:])  # a shift has no curvature at all
         truth = torch.linalg.eigvalsh(projected(dense, *rows)).flip(0)
-        found = ns.hessian(model, CROSS_ENTROPY, (x, y), mode="eval", rtol=1e-9)
+        found = ns.hessian(model, (x, y), loss=CROSS_ENTROPY, mode="eval", rtol=1e-9)
         assert found.directions == 6
         assert found.eigenvalues == pytest.approx(truth[:5].tolist(), rel=1e-6)
 
@@ -119,7 +119,7 @@ class TestDirections:
     def test_a_scale_that_eps_gives_an_effect_is_left_in_and_said(self) -> None:
         model, x, y = made("batch")
         model[1].eps = 10.0
-        found = ns.hessian(model, CROSS_ENTROPY, (x, y), k=1)
+        found = ns.hessian(model, (x, y), loss=CROSS_ENTROPY, k=1)
         assert not found.invariants[0].verified
         assert "not orthogonal" in found.notes[0]
         assert found.directions < found.directions_found == 12
@@ -150,7 +150,7 @@ class TestDirections:
             matrix = left @ (scale[:, None] * (dense - sign * torch.diag(bent)) * scale) @ left
             return torch.linalg.eigvalsh(matrix).flip(0)[:5].tolist()
 
-        found = ns.hessian(model, CROSS_ENTROPY, (x, y), metric="quotient", rtol=1e-9)
+        found = ns.hessian(model, (x, y), loss=CROSS_ENTROPY, metric="quotient", rtol=1e-9)
         assert found.directions == 12
         assert found.eigenvalues == pytest.approx(largest(1.0), rel=1e-6)
         assert largest(1.0) != pytest.approx(largest(-1.0), rel=1e-5)
@@ -165,7 +165,7 @@ class TestDirections:
                 return self.layer(x) if float(x.sum()) > -1e9 else x
 
         _, x, y = made("plain")
-        found = ns.hessian(Branching(), CROSS_ENTROPY, (x, y), k=1)
+        found = ns.hessian(Branching(), (x, y), loss=CROSS_ENTROPY, k=1)
         assert found.directions == 0
         assert "not traced" in found.notes[0]
 
@@ -179,14 +179,14 @@ class TestMore:
         rows = torch.cat([row.reshape(60, -1) for row in rows], 1)
         inner = torch.autograd.functional.hessian(lambda z: CROSS_ENTROPY(z, y), model(x).detach()).reshape(60, 60)
         truth = torch.linalg.eigvalsh(rows.T @ inner @ rows).flip(0)
-        found = ns.hessian(model, CROSS_ENTROPY, (x, y), matrix="gauss-newton", rtol=1e-9, deflate=False)
+        found = ns.hessian(model, (x, y), loss=CROSS_ENTROPY, matrix="gauss-newton", rtol=1e-9, deflate=False)
         assert found.eigenvalues == pytest.approx(truth[:5].tolist(), rel=1e-6)
 
     @pytest.mark.slow
     def test_trace_and_density_lie_within_their_errors(self) -> None:
         model, x, y = made("plain")
         dense = written_out(model, [(x, y)], "train")
-        found = ns.hessian(model, CROSS_ENTROPY, (x, y), probes=12, deflate=False)
+        found = ns.hessian(model, (x, y), loss=CROSS_ENTROPY, probes=12, deflate=False)
         assert abs(found.trace.value - float(dense.trace())) < 4 * found.trace.error
         assert found.trace.error < 0.3 * float(dense.trace())
         step = found.density.places[1] - found.density.places[0]
@@ -201,7 +201,9 @@ class TestMore:
         """One large eigenvalue and eleven equal ones: with the large one taken out random vectors agree exactly."""
         x = torch.diag(torch.tensor([100.0, *(1.0,) * 11], dtype=torch.float64))
         model = nn.Linear(12, 1, bias=False).double()
-        found = ns.hessian(model, nn.functional.mse_loss, (x, torch.zeros(12, 1).double()), k=1, probes=3, rtol=1e-9)
+        found = ns.hessian(
+            model, (x, torch.zeros(12, 1).double()), loss=nn.functional.mse_loss, k=1, probes=3, rtol=1e-9
+        )
         assert found.trace.value == pytest.approx(2 / 12 * (1e4 + 11), rel=1e-9)
         assert found.trace.error < 1e-6
         step = found.density.places[1] - found.density.places[0]
@@ -217,7 +219,7 @@ class TestMore:
         model, x = nn.Linear(300, 1, bias=False).double(), torch.randn(300, 300, generator=generator).double()
         x[:, :zeros] = 0.0
         batch = x @ torch.linalg.qr(torch.randn(300, 300, generator=generator).double()).Q, torch.zeros(300, 1).double()
-        found = ns.hessian(model, nn.functional.mse_loss, batch, probes=4, k=4, rtol=rtol, deflate=False)
+        found = ns.hessian(model, batch, loss=nn.functional.mse_loss, probes=4, k=4, rtol=rtol, deflate=False)
         values = torch.linalg.eigvalsh(2 * x.T @ x / 300)
         small, near = float((values <= 1e-3 * values[-1]).double().mean()), found.density.near_zero
         assert near.lower - 4 * near.error <= small <= near.upper + 4 * near.error
@@ -231,7 +233,7 @@ class TestMore:
         x = torch.tensor([[3.0, -3.0], [1.0, 1.0]], dtype=torch.float64)
         for seed in range(6):
             found = ns.hessian(
-                model, nn.functional.mse_loss, (x, torch.zeros(2, 1).double()), k=1, probes=3, rtol=1e-9, seed=seed
+                model, (x, torch.zeros(2, 1).double()), loss=nn.functional.mse_loss, k=1, probes=3, rtol=1e-9, seed=seed
             )
             assert found.eigenvalues == pytest.approx([18.0])
             assert found.trace.value == pytest.approx(20.0)
@@ -244,13 +246,15 @@ class TestMore:
         matrix = torch.tensor([[100.0, 0.0, 0.0], [0.0, 9.0, side], [0.0, side, 9.0]], dtype=torch.float64)
         x, model = torch.linalg.cholesky(1.5 * matrix).T, nn.Linear(3, 1, bias=False).double()
         for seed in range(8):
-            found = ns.hessian(model, nn.functional.mse_loss, (x, torch.zeros(3, 1).double()), k=1, probes=3, seed=seed)
+            found = ns.hessian(
+                model, (x, torch.zeros(3, 1).double()), loss=nn.functional.mse_loss, k=1, probes=3, seed=seed
+            )
             assert abs(found.trace.value - 118.0) < 200 * found.trace.error
 
     def test_blocks_are_those_of_the_dense_hessian(self) -> None:
         model, x, y = made("plain")
         dense = written_out(model, [(x, y)], "train")
-        found = ns.hessian(model, CROSS_ENTROPY, (x, y), blocks=True, rtol=1e-8, deflate=False)
+        found = ns.hessian(model, (x, y), loss=CROSS_ENTROPY, blocks=True, rtol=1e-8, deflate=False)
         start = 0
         for block, parameter in zip(found.blocks, model.parameters(), strict=True):
             own = dense[start : start + parameter.numel(), start : start + parameter.numel()]
@@ -260,7 +264,7 @@ class TestMore:
     def test_the_condition_number_leaves_zeros_out(self) -> None:
         x = torch.diag(torch.tensor([3.0, 1.0, 0.0], dtype=torch.float64))
         model = nn.Linear(3, 1, bias=False).double()
-        found = ns.hessian(model, nn.functional.mse_loss, (x, torch.zeros(3, 1, dtype=torch.float64)), whole=True)
+        found = ns.hessian(model, (x, torch.zeros(3, 1, dtype=torch.float64)), loss=nn.functional.mse_loss, whole=True)
         assert found.condition_number == pytest.approx(9.0)
         assert found.zero_modes == 1
         assert found.eigenvalues == pytest.approx((6.0, 2 / 3, 0.0), abs=1e-12)
@@ -268,11 +272,11 @@ class TestMore:
 
     def test_a_warm_start_takes_few_products(self) -> None:
         model, x, y = made("convolution", samples=40)
-        cold = ns.hessian(model, CROSS_ENTROPY, (x, y), k=1, deflate=False)
+        cold = ns.hessian(model, (x, y), loss=CROSS_ENTROPY, k=1, deflate=False)
         with torch.no_grad():
             model[0].weight.add_(1e-4)
-        warm = ns.hessian(model, CROSS_ENTROPY, (x, y), k=1, start=cold.vectors, deflate=False)
-        again = ns.hessian(model, CROSS_ENTROPY, (x, y), k=1, deflate=False)
+        warm = ns.hessian(model, (x, y), loss=CROSS_ENTROPY, k=1, start=cold.vectors, deflate=False)
+        again = ns.hessian(model, (x, y), loss=CROSS_ENTROPY, k=1, deflate=False)
         assert warm.num_products <= 4 < again.num_products
         assert warm.sharpness == pytest.approx(again.sharpness, rel=2e-3)
 
@@ -288,10 +292,10 @@ class TestMore:
         _, x, y = made("plain")
         model = Twice().double()
         truth = torch.linalg.eigvalsh(written_out(model, [(x, y)], "train"))[-1]
-        assert ns.hessian(model, CROSS_ENTROPY, (x, y), k=1, rtol=1e-9, deflate=False).sharpness == pytest.approx(
+        assert ns.hessian(model, (x, y), loss=CROSS_ENTROPY, k=1, rtol=1e-9, deflate=False).sharpness == pytest.approx(
             float(truth)
         )
-        rough = ns.hessian(model.bfloat16(), CROSS_ENTROPY, (x.bfloat16(), y), k=1, rtol=1e-2, products=12)
+        rough = ns.hessian(model.bfloat16(), (x.bfloat16(), y), loss=CROSS_ENTROPY, k=1, rtol=1e-2, products=12)
         assert rough.sharpness == pytest.approx(float(truth), rel=0.1)
 
 
@@ -354,13 +358,13 @@ REFUSED = {
 def test_what_cannot_be_measured_is_one_sentence(case: str) -> None:
     build, loss, loader, message = REFUSED[case]
     with pytest.raises(InputError, match=message) as raised:
-        ns.hessian(build(), loss, loader, **({"k": 0} if case == "k" else {}))
+        ns.hessian(build(), loader, loss=loss, **({"k": 0} if case == "k" else {}))
     assert "\n" not in str(raised.value)
 
 
 def test_a_function_of_ones_own_with_a_right_backward_is_measured() -> None:
     model, plain = Own(4, 3), nn.Linear(4, 3)
     plain.load_state_dict(model.state_dict())
-    found = ns.hessian(model, lambda out, y: out.square().mean(), (X, Y), k=1)
-    truth = ns.hessian(plain, lambda out, y: out.pow(4).mean(), (X, Y), k=1)
+    found = ns.hessian(model, (X, Y), loss=lambda out, y: out.square().mean(), k=1)
+    truth = ns.hessian(plain, (X, Y), loss=lambda out, y: out.pow(4).mean(), k=1)
     assert found.sharpness == pytest.approx(truth.sharpness, rel=1e-3)

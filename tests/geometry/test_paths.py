@@ -33,13 +33,13 @@ class TestSmoothness:
     def test_the_largest_stable_learning_rate_of_a_bowl_is_two_over_its_curvature(self) -> None:
         model, batch = bowl(4.0, 0.5)
         for first in (1e-3, 0.3, 50.0):
-            found = ns.smoothness(model, SQUARE, batch, lr=first, steps=0, trial_steps=30)
+            found = ns.smoothness(model, batch, loss=SQUARE, lr=first, steps=0, trial_steps=30)
             assert found.stable <= 0.52
             assert 0.49 <= found.unstable <= 1.1 * found.stable + 1e-12
 
     def test_beta_range_and_predictiveness_of_a_bowl(self) -> None:
         model, batch = bowl(3.0)
-        found = ns.smoothness(model, SQUARE, batch, lr=0.1, steps=3, trial_steps=0)
+        found = ns.smoothness(model, batch, loss=SQUARE, lr=0.1, steps=3, trial_steps=0)
         first = found.steps[0]
         assert first.loss == pytest.approx(1.5)
         assert first.effective_beta == pytest.approx(3.0)
@@ -52,7 +52,7 @@ class TestSmoothness:
 
     def test_beta_is_at_most_the_curvature_and_a_loss_that_breaks_is_not_stable(self) -> None:
         model, batch = bowl(4.0, 0.5)
-        found = ns.smoothness(model, lambda out, y: (out.square().mean() - 1.0).exp(), batch, lr=40.0, steps=1)
+        found = ns.smoothness(model, batch, loss=lambda out, y: (out.square().mean() - 1.0).exp(), lr=40.0, steps=1)
         assert found.steps[0].most_loss == math.inf
         assert 0 < found.stable < 40.0
 
@@ -67,7 +67,7 @@ class TestFlatness:
             other[0].weight.mul_(torch.tensor([0.3, 4.0, 1.0, 2.0, 0.5, 7.0], dtype=torch.float64)[:, None])
             other[0].bias.mul_(0.0)
             model[0].bias.mul_(0.0)
-        first, second = (ns.flatness(m, CROSS_ENTROPY, (x, y), levels=(0.3,), draws=4) for m in (model, other))
+        first, second = (ns.flatness(m, (x, y), loss=CROSS_ENTROPY, levels=(0.3,), draws=4) for m in (model, other))
         assert first.noise[0].loss.value == pytest.approx(second.noise[0].loss.value, rel=1e-9)
         assert first.spherical_sharpness == pytest.approx(second.spherical_sharpness, rel=1e-3)
         assert first.ascent == pytest.approx(second.ascent, rel=1e-6)
@@ -76,7 +76,7 @@ class TestFlatness:
 
     def test_the_mean_under_noise_is_half_the_trace_of_a_bowl(self) -> None:
         model, batch = bowl(4.0, 2.0)
-        found = ns.flatness(model, SQUARE, batch, levels=(0.5,), draws=300, sharpness=False)
+        found = ns.flatness(model, batch, loss=SQUARE, levels=(0.5,), draws=300, sharpness=False)
         expected = 3.0 + 0.5 * 0.5**2 * (4.0 + 2.0)  # one group of two entries of 1: a deviation of the level each
         assert abs(found.noise[0].loss.value - expected) < 4 * found.noise[0].loss.error
         assert found.noise[0].raw_loss.value == pytest.approx(found.noise[0].loss.value)
@@ -86,7 +86,7 @@ class TestFlatness:
     def test_more_noise_hurts_and_the_model_is_left_as_found(self) -> None:
         model, x, _ = made("layer")
         state, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
-        found = ns.flatness(model, CROSS_ENTROPY, (x, model(x).argmax(1)), levels=(1e-6, 3.0), draws=4)
+        found = ns.flatness(model, (x, model(x).argmax(1)), loss=CROSS_ENTROPY, levels=(1e-6, 3.0), draws=4)
         assert unchanged(model, state)
         assert torch.equal(torch.get_rng_state(), random)
         assert (found.accuracy, found.noise[0].accuracy.value) == (1.0, 1.0)
@@ -99,7 +99,7 @@ class TestFlatness:
     def test_bad_options_are_refused(self, bad) -> None:
         model, batch = bowl(1.0)
         with pytest.raises(InputError, match=next(iter(bad))):
-            ns.flatness(model, SQUARE, batch, **bad)
+            ns.flatness(model, batch, loss=SQUARE, **bad)
 
 
 class TestMargins:
@@ -153,5 +153,5 @@ BATCH = (torch.ones(4, 3), torch.zeros(4, dtype=torch.long))
 
 def test_flatness_names_what_cannot_be_differentiated_twice_and_first_derivatives_do_without() -> None:
     with pytest.raises(InputError, match="differentiated twice: Once"):
-        ns.flatness(Custom(3, 2), "cross_entropy", BATCH, levels=(0.1,), draws=1)
-    assert ns.flatness(Custom(3, 2), "cross_entropy", BATCH, levels=(0.1,), draws=1, sharpness=False).ascent >= 0
+        ns.flatness(Custom(3, 2), BATCH, loss="cross_entropy", levels=(0.1,), draws=1)
+    assert ns.flatness(Custom(3, 2), BATCH, loss="cross_entropy", levels=(0.1,), draws=1, sharpness=False).ascent >= 0

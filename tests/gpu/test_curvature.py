@@ -28,10 +28,10 @@ def test_the_eigenvalues_are_those_of_the_cpu(mode: str) -> None:
     model = network().double()
     x, y = torch.randn(12, 2, 6, 6, dtype=torch.float64), torch.randint(3, (12,))
     options = {"mode": mode, "rtol": 1e-8, "bottom": 1, "probes": 2, "blocks": True}
-    here = ns.hessian(model, "cross_entropy", (x, y), **options)
+    here = ns.hessian(model, (x, y), loss="cross_entropy", **options)
     there = copy.deepcopy(model).cuda()
     state = copy.deepcopy(there.state_dict())
-    found = ns.hessian(there, "cross_entropy", (x, y), **options)
+    found = ns.hessian(there, (x, y), loss="cross_entropy", **options)
     assert found.eigenvalues == pytest.approx(here.eigenvalues, rel=1e-6)
     assert found.bottom_eigenvalues == pytest.approx(here.bottom_eigenvalues, rel=1e-6)
     assert found.trace.value == pytest.approx(here.trace.value, rel=1e-6)
@@ -49,11 +49,11 @@ def test_channel_scales_are_projected_out_whatever_the_user_allows_convolutions_
     model = nn.Sequential(nn.Conv2d(3, 8, 3), *block, nn.Flatten(), nn.Linear(512, 3))
     x, y = torch.randn(16, 3, 10, 10), torch.randint(3, (16,))
     options = {"k": 1, "mode": "train", "products": 1}
-    here = ns.hessian(model, "cross_entropy", (x, y), **options)
+    here = ns.hessian(model, (x, y), loss="cross_entropy", **options)
     held = torch.backends.cudnn.allow_tf32
     try:
         torch.backends.cudnn.allow_tf32 = True
-        there = ns.hessian(model.cuda(), "cross_entropy", (x, y), **options)
+        there = ns.hessian(model.cuda(), (x, y), loss="cross_entropy", **options)
         assert torch.backends.cudnn.allow_tf32
     finally:
         torch.backends.cudnn.allow_tf32 = held
@@ -71,12 +71,12 @@ def test_recurrent_layers_are_differentiated_twice() -> None:
             return self.inner(x)[0][:, -1]
 
     x, y = torch.randn(5, 6, 3), torch.randint(4, (5,))
-    assert ns.hessian(Recurrent().cuda(), "cross_entropy", (x, y), k=1).converged
+    assert ns.hessian(Recurrent().cuda(), (x, y), loss="cross_entropy", k=1).converged
 
 
 def test_the_paths_run_where_the_model_is() -> None:
     model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3)).cuda()
     x, y = torch.randn(20, 4), torch.randint(3, (20,))
-    assert ns.flatness(model, "cross_entropy", (x, y), levels=(0.1,), draws=2).ascent > 0
-    assert ns.smoothness(model, "cross_entropy", (x, y), steps=1, trial_steps=2).stable > 0
+    assert ns.flatness(model, (x, y), loss="cross_entropy", levels=(0.1,), draws=2).ascent > 0
+    assert ns.smoothness(model, (x, y), loss="cross_entropy", steps=1, trial_steps=2).stable > 0
     assert len(ns.margins(model, (x, y))) == 20

@@ -131,7 +131,7 @@ def test_a_radius_stops_before_a_spike() -> None:
             y = x * torch.sigmoid(x) - 3e-14 / ((x - 11.0037) ** 2 + 1e-12)
             return torch.cat([y, torch.full_like(y, 10.98)], 1)
 
-    radii = ns.certified_radius(Spiked().eval(), torch.tensor([[11.0]], dtype=torch.float64), torch.tensor([0]))
+    radii = ns.certified_radius(Spiked().eval(), torch.tensor([[11.0]], dtype=torch.float64), labels=torch.tensor([0]))
     assert radii.radius[0] < 0.0037
 
 

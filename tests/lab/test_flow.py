@@ -26,7 +26,7 @@ def test_the_integrator_holds_its_error() -> None:
 @pytest.mark.slow
 def test_a_bowl_falls_as_an_exponential() -> None:
     model, batch = bowl(3.0, 1.0)
-    found = lab.flow(model, SQUARE, batch, time=1.0, lr=0.1, rtol=1e-9)
+    found = lab.flow(model, batch, loss=SQUARE, time=1.0, lr=0.1, rtol=1e-9)
     assert found.flow[-1].loss == pytest.approx(1.5 * math.exp(-6.0) + 0.5 * math.exp(-2.0), rel=1e-6)
     assert found.descent[-1].loss == pytest.approx(1.5 * 0.7**20 + 0.5 * 0.9**20, rel=1e-9)
     assert (len(found.descent), found.conserved, found.growth_defect) == (11, 0, None)
@@ -37,7 +37,7 @@ def test_flow_conserves_the_norms_that_descent_lets_grow() -> None:
     model, x, y = made("batch", samples=40)
     model[1].eps = 1e-12
     state = copy.deepcopy(model.state_dict())
-    found = lab.flow(model, CROSS_ENTROPY, (x, y), time=2.0, lr=0.5, rtol=1e-8)
+    found = lab.flow(model, (x, y), loss=CROSS_ENTROPY, time=2.0, lr=0.5, rtol=1e-8)
     assert unchanged(model, state)
     assert found.conserved == 6
     assert found.flow[-1].drift < 1e-6
@@ -52,14 +52,14 @@ def test_flow_conserves_the_norms_that_descent_lets_grow() -> None:
 
 def test_too_few_evaluations_are_said() -> None:
     model, batch = bowl(100.0)
-    found = lab.flow(model, SQUARE, batch, time=100.0, evaluations=30, lr=50.0)
+    found = lab.flow(model, batch, loss=SQUARE, time=100.0, evaluations=30, lr=50.0)
     assert not found.finished
     assert "raise evaluations" in found.notes[-1]
 
 
 def test_the_trajectory_on_the_circle_is_that_of_the_points() -> None:
     model, x, y = made("batch")
-    found = lab.flow(model, CROSS_ENTROPY, (x, y), time=0.5, mode="train", rtol=1e-3)
+    found = lab.flow(model, (x, y), loss=CROSS_ENTROPY, time=0.5, mode="train", rtol=1e-3)
     [circle] = [block for block in found.document().blocks if hasattr(block, "paths")]
     for path, points in zip(circle.paths, (found.flow, found.descent), strict=True):
         assert path.points[0] == (points[0].angle, points[0].radius)
@@ -76,4 +76,4 @@ def test_the_trajectory_on_the_circle_is_that_of_the_points() -> None:
 def test_the_path_runs_where_the_model_is() -> None:
     model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3)).cuda()
     x, y = torch.randn(20, 4), torch.randint(3, (20,))
-    assert lab.flow(model, "cross_entropy", (x, y), time=0.2).conserved == 6
+    assert lab.flow(model, (x, y), loss="cross_entropy", time=0.2).conserved == 6

@@ -49,8 +49,8 @@ def test_results_write_control_characters_out(tmp_path: Path) -> None:
     assert_harmless(str(ns.capture(model, x)))
     assert_harmless(repr(ns.check(model, x)))
     assert_harmless(repr(ns.audit(model, x)))
-    assert_harmless(repr(ns.certified_radius(model, x, labels)))
-    assert_harmless(repr(ns.hessian(model, nn.functional.cross_entropy, [(x, labels)], k=1)))
+    assert_harmless(repr(ns.certified_radius(model, x, labels=labels)))
+    assert_harmless(repr(ns.hessian(model, [(x, labels)], loss=nn.functional.cross_entropy, k=1)))
     assert_harmless(repr(ns.Run(tmp_path / NAME)))
 
 

@@ -191,7 +191,7 @@ class TestRadii:
             second.weight.copy_(torch.tensor([[1.0, -1.0], [0.0, 0.0]])), second.bias.zero_()
         model = nn.Sequential(first, nn.ReLU(), second).eval()
         x = torch.tensor([[value]], dtype=torch.float64)
-        found = ns.certified_radius(model, x, torch.tensor([0]), attack=False)
+        found = ns.certified_radius(model, x, labels=torch.tensor([0]), attack=False)
         assert found.radius[0] <= value
         assert any("exact" in note for note in found.notes)
 

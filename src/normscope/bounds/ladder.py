@@ -13,6 +13,7 @@ from ..core.budget import Budget
 from ..core.codec import JsonForm, encode
 from ..core.errors import InputError, visible
 from ..core.untouched import outside_inference_mode
+from ..graph.data_reader import Batches
 from ..graph.ir import Graph, Shape
 from ..report.document import Document
 from ..report.words import bracket_chart, bracket_table
@@ -83,8 +84,9 @@ class Ladder(Mapping[str, Bracket]):
 @outside_inference_mode
 def ladder(
     model: nn.Module,
-    batch: Any,
+    data: Any,
     *,
+    labels: Any = None,
     domain: Domain | None = None,
     effort: str = "fast",
     sides: Literal["both", "upper"] = "both",
@@ -102,7 +104,8 @@ def ladder(
 
     Args:
         model: any `torch.nn.Module`.
-        batch: as for `lipschitz`, and so are all options that are not explained here.
+        data: as for `lipschitz`, and so are all options that are not explained here; the first batch is measured.
+        labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
         domain: what `normscope.domain` recorded: every rung then speaks of the inputs inside, and `global` of all.
         effort: `"fast"`, `"tight"` adds the rung of the optimised certificate, `"exact"` that of branch and bound.
         sides: `"both"`, or `"upper"` to save the search from below: the lower sides are then 0, and there is no rung
@@ -135,7 +138,8 @@ def ladder(
     if (sides, effort) == ("upper", "exact"):
         raise InputError('effort="exact" closes both sides: leave out sides="upper"')
     bounding = Bounding.within(max_seconds, rtol=rtol)
-    captured = Captured.of(model, batch, bounding, mode=mode, output=output, on_missing=on_missing, known=known)
+    batches = Batches(model, data, labels=labels)
+    captured = Captured.of(model, batches.first, bounding, mode=mode, output=output, on_missing=on_missing, known=known)
     if sides == "upper" and domain is None:
         rungs = upper_sides(captured, bounding, effort)
     elif domain is None:
@@ -147,7 +151,7 @@ def ladder(
         inside = domain_sides(captured, domain, bounding, effort)
         best = with_steepest(captured, domain, bounding, inside["best"], seed)
         rungs = shared(inside, best, bounding.budget, observed)
-    return Ladder(rungs=dict(rungs), layers=layer_constants(captured), graph=captured.graph)
+    return Ladder(rungs=dict(rungs), layers=layer_constants(captured), graph=batches.noted(captured.graph))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

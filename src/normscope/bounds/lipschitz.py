@@ -12,6 +12,7 @@ from ..core.bracket import Bracket, Scope
 from ..core.errors import InputError, check_numbers
 from ..core.rounding import Upper
 from ..core.untouched import outside_inference_mode
+from ..graph.data_reader import Batches
 from .balls.ball_bracket import ball_bracket
 from .captured import Bounding, Captured, check_option
 from .data.streaming import data_quantile
@@ -28,8 +29,9 @@ from .rungs import upper_sides
 @outside_inference_mode
 def lipschitz(
     model: nn.Module,
-    batch: Any,
+    data: Any,
     *,
+    labels: Any = None,
     scope: str | Scope = Scope.GLOBAL,
     radius: float | None = None,
     domain: Domain | None = None,
@@ -60,18 +62,20 @@ def lipschitz(
 
     Args:
         model: any `torch.nn.Module`.
-        batch: a tensor, a tuple of arguments or a dict of them; token models start at their embeddings. For DATA also a
-            loader: whatever yields such batches.
+        data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
+            `DataLoader`, or a data set; token models start at their embeddings. The first batch is
+            measured; for DATA as many as it takes.
+        labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
         scope: `"global"`, `"domain"`, `"point"`, `"ball"` or `"data"`.
         radius: of the balls, in the units of the model's input.
-        domain: what `normscope.domain(model, loader)` recorded, for `scope="domain"`.
+        domain: what `normscope.domain(model, data)` recorded, for `scope="domain"`.
         effort: `"fast"`: norms and closed forms; `"tight"`: also the optimised certificate, until it settles or has
             taken its steps; `"exact"`: then branch and bound over activation patterns, for small networks of ReLUs,
             leaky ReLUs and absolute values (GLOBAL). Over balls `"tight"` relaxes every unit.
         per: `"output"` or `"difference"`: also one bracket for every output, or for every difference of two outputs
             (logits i < j in the order of `itertools.combinations`), in `per_output`, for GLOBAL. For DATA `"class"`:
-            also the quantiles of the samples of each class, for which the loader yields pairs (inputs, labels) and is
-            read to its end (`per_class`); or `"layer"`: also those of the gains of each layer (`per_layer`), at some
+            also the quantiles of the samples of each class, for which the data have labels and are read to
+            their end (`per_class`); or `"layer"`: also those of the gains of each layer (`per_layer`), at some
             150 passes a sample.
         mode: `"train"`, `"eval"`, or None for the mode the model is in. Train mode is a map of the whole batch.
         output: which output to measure, for models with several.
@@ -118,7 +122,8 @@ def lipschitz(
     if scope is Scope.DATA:
         return data_quantile(
             model,
-            batch,
+            data,
+            labels=labels,
             share=share,
             confidence=confidence,
             samples=samples,
@@ -130,16 +135,19 @@ def lipschitz(
             per=per,
         )
     bounding = Bounding.within(max_seconds, rtol=rtol)
+    batches = Batches(model, data, labels=labels)
+    batch = batches.first
     if scope is Scope.POINT:
         budget = bounding.closed_forms
-        return jacobian_norms(model, batch, mode=mode, output=output, rtol=rtol, seed=seed, budget=budget)
+        norms = jacobian_norms(model, batch, mode=mode, output=output, rtol=rtol, seed=seed, budget=budget)
+        return batches.noted(norms)
     captured = Captured.of(model, batch, bounding, mode=mode, output=output, on_missing=on_missing, known=known)
     if radius is not None:
-        return _over_balls(captured, bounding, radius, effort, seed)
+        return batches.noted(_over_balls(captured, bounding, radius, effort, seed))
     if domain is not None:
         inside = domain_sides(captured, domain, bounding, effort)["best"]
-        return with_steepest(captured, domain, bounding, inside, seed)
-    return _over_all_inputs(captured, bounding, effort, per, seed)
+        return batches.noted(with_steepest(captured, domain, bounding, inside, seed))
+    return batches.noted(_over_all_inputs(captured, bounding, effort, per, seed))
 
 
 def _check_scope(scope: Scope, *, radius: float | None, domain: Domain | None, effort: str, per: str | None) -> None:
@@ -149,7 +157,7 @@ def _check_scope(scope: Scope, *, radius: float | None, domain: Domain | None, e
     if (radius is None) == (scope is Scope.BALL):
         raise InputError('scope="ball" needs radius=, and the other scopes have none')
     if (domain is None) == (scope is Scope.DOMAIN):
-        raise InputError('scope="domain" needs domain=normscope.domain(model, loader), and the other scopes have none')
+        raise InputError('scope="domain" needs domain=normscope.domain(model, data), and the other scopes have none')
     if scope in (Scope.BALL, Scope.DOMAIN) and effort == "exact":
         raise InputError('effort="exact" is for scope="global": balls and domains take "fast" or "tight"')
 

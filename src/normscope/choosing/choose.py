@@ -39,9 +39,10 @@ LEARNING_RATES = (0.001, 0.01, 0.1)
 @outside_inference_mode
 def choose(
     model: nn.Module | Callable[[], nn.Module],
-    loader: Any,
-    loss_fn: LossFunction | str | Loss | None = "cross_entropy",
+    data: Any,
     *,
+    labels: Any = None,
+    loss: LossFunction | str | Loss | None = None,
     normalizers: Sequence[str] = tuple(NAMES),
     batch_sizes: Sequence[int] = BATCH_SIZES,
     learning_rates: Sequence[float] = LEARNING_RATES,
@@ -59,15 +60,18 @@ def choose(
     """Train short runs of a model's twins and recommend a normalizer, a batch size and a learning rate.
 
     Every twin (`normscope.twin`) is trained with every batch size, learning rate and seed, with SGD, on samples of the
-    loader, and watched (`normscope.watch`). A fifth of the samples is held out: the runs are compared by their loss on
+    data, and watched (`normscope.watch`). A fifth of the samples is held out: the runs are compared by their loss on
     these after the last step, in eval mode. A run that raises, or a twin that cannot be built, is recorded with the
     reason, and the others go on. The model and torch's generators are left as they are.
 
     Args:
         model: a `torch.nn.Module`, or a function that builds one, which is then called for each seed. A module is the
             same for all seeds, so that only the order of the samples differs.
-        loader: batches `(inputs, targets)` or dicts with `labels`; their samples are put into batches of other sizes.
-        loss_fn: a function of outputs and targets, the name of a loss, or None for the loss that the model returns.
+        data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
+            `DataLoader`, or a data set, with
+            labels. Samples are put into batches of other sizes (see `samples`).
+        labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
+        loss: a function of outputs and targets, the name of a loss, or None for the loss that the model returns.
         normalizers: some of `"none"`, `"batch"`, `"layer"`, `"group"`, `"instance"`, `"rms"`.
         batch_sizes: how many samples a step takes.
         learning_rates: the learning rates to try; the best one of each twin and batch size counts.
@@ -75,7 +79,7 @@ def choose(
         steps: how many steps every run takes.
         momentum: the momentum of SGD.
         groups: the number of groups of GroupNorms, as in `normscope.twin`.
-        samples: how many samples to read from the loader; None for 4,096.
+        samples: how many samples to read from the data; None for 4,096.
         capacity: whether to measure how much trained models amplify a change of the input (first seed).
         folder: where to write one line of JSON per finished run. With the same arguments, a choice that was killed
             continues from there, and one with more runs adds to it.
@@ -89,14 +93,14 @@ def choose(
         and has `.to_html(path)`, `.to_json(path)`.
 
     Raises:
-        InputError: an option has no valid value, or the loader gives too few samples.
+        InputError: an option has no valid value, or the data give too few samples.
 
     Example:
         >>> import torch, normscope as ns
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
         >>> x = torch.randn(200, 4)
         >>> kinds = {"normalizers": ("none", "layer"), "batch_sizes": (8,), "learning_rates": (0.1,)}
-        >>> choice = ns.choose(model, (x, (x[:, 0] > 0).long()), **kinds, steps=40, workers=0, capacity=False)
+        >>> choice = ns.choose(model, (x, (x[:, 0] > 0).long()), **kinds, loss="cross_entropy", steps=40, workers=0)
         >>> len(choice.outcomes), sorted(cell.normalizer for cell in choice.cells)
         (4, ['layer', 'none'])
     """
@@ -104,20 +108,20 @@ def choose(
     check_counts(least=1, steps=steps)
     if not 0.0 <= momentum < 1.0:
         raise InputError(f"momentum is a number from 0 to below 1, not {momentum!r}")
-    loss_function(loss_fn)  # This refuses anything that is no loss.
+    loss_function(loss)  # This refuses anything that is no loss.
     source = unwrapped(model) if isinstance(model, nn.Module) else model
     built = build_seeded_model(source, 0)
-    held = gather(built, loader, own_loss=loss_fn is None, samples=samples)
+    held = gather(built, data, labels=labels, own_loss=loss is None, samples=samples)
     training = held.count - held.held_out
     if training < max(batch_sizes):
         raise InputError(
             f"there are {training} samples to train on, too few for batches of {max(batch_sizes)}: "
-            "pass a loader with more, or smaller batch_sizes"
+            "pass more data, or smaller batch_sizes"
         )
     task = TrainingTask(
         model=source,
         samples=held,
-        loss=loss_fn,
+        loss=loss,
         steps=steps,
         momentum=momentum,
         groups=groups,
@@ -321,7 +325,7 @@ def _stable(task: TrainingTask, run: TrainingRun, model: nn.Module, notes: list[
     samples = (_inputs(batch), batch.targets) if task.loss is not None else _inputs(batch)
 
     def measured() -> float:
-        descent = smoothness(model, task.loss, [samples], steps=0, trial_steps=TRIAL_STEPS, mode="train")
+        descent = smoothness(model, [samples], loss=task.loss, steps=0, trial_steps=TRIAL_STEPS, mode="train")
         return descent.stable if descent.unstable < math.inf else math.inf  # Every learning rate was stable.
 
     return _attempt("the largest stable learning rate", measured, notes)

@@ -20,7 +20,7 @@ from ..theory.losses import Loss
 HELD_OUT = 0.2
 """The share of the samples on which the runs are compared, and not trained."""
 MOST_SAMPLES = 4096
-"""How many samples are read from a loader: enough for short runs."""
+"""How many samples are read from data: enough for short runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,18 +131,16 @@ def build_seeded_model(source: nn.Module | Callable[[], nn.Module], seed: int) -
     return unwrapped(model)
 
 
-def gather(model: nn.Module, loader: Any, *, own_loss: bool, samples: int | None = None) -> Samples:
-    """Read a loader's samples, so that they can be put into batches of other sizes."""
+def gather(model: nn.Module, data: Any, *, own_loss: bool, labels: Any = None, samples: int | None = None) -> Samples:
+    """Read the samples of data, so that they can be put into batches of other sizes."""
     limit = samples or MOST_SAMPLES
     kept: list[Batch] = []
     count = 0
-    for batch in placed_batches(model, loader, own_loss=own_loss):
+    for batch in placed_batches(model, data, own_loss=own_loss, labels=labels):
         kept.append(batch)
         count += batch.samples
         if count >= limit:
             break
-    if not kept:
-        raise InputError("the loader yields no batch: there is nothing to train on")
     parts = [(batch.call.args, batch.call.kwargs, batch.targets) for batch in kept]
 
     def joined(*values: Any) -> Any:
@@ -154,7 +152,7 @@ def gather(model: nn.Module, loader: Any, *, own_loss: bool, samples: int | None
     try:
         args, kwargs, targets = tree_map(joined, *parts)
     except (RuntimeError, ValueError) as error:
-        raise InputError(f"the loader's batches cannot be put together ({describe_error(error)})") from error
+        raise InputError(f"the batches cannot be put together ({describe_error(error)})") from error
     count = min(count, limit)
     call = Call(args=args, kwargs=kwargs, output=None)
     return Samples(call=call, targets=targets, count=count, held_out=max(1, round(HELD_OUT * count)))

@@ -38,10 +38,10 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     epilog="From Python: import normscope as ns; ns.check(model, batch), ns.audit(model, batch, loader=loader), "
     "ns.lipschitz(model, batch), ns.ladder(model, batch), ns.domain(model, loader), ns.curve(model, loader), "
-    "ns.certified_radius(model, x, y), ns.symmetries(model, batch), ns.hessian(model, loss_fn, loader), "
+    "ns.certified_radius(model, (x, y)), ns.symmetries(model, batch), ns.hessian(model, data, loss=...), "
     "ns.generalization(model, train, test), "
     "ns.spectral_norm(layer, input_shape=...), "
-    "ns.twin(model, batch, normalizer=...), ns.initialise(model, batch), ns.choose(model, loader, loss_fn), "
+    "ns.twin(model, batch, normalizer=...), ns.initialise(model, batch), ns.choose(model, data, loss=...), "
     "ns.capture(model, batch), ns.watch(model, optimizer, log=folder), ns.Run(folder). "
     "What the words mean (bracket, ladder, scope, evidence, ...): docs/glossary.md.",
 )

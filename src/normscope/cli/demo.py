@@ -114,7 +114,7 @@ def measure(*, seed: int, console: Console) -> dict[str, DemoNetwork]:
             audited = audit(model, data.test_images[:SAMPLES], loader=loader, seed=seed, name=title)
             progress.update(task, description=f"certifying {name}")
             images, labels = data.test_images[:CERTIFIED], data.test_labels[:CERTIFIED]
-            radii = certified_radius(model, images, labels, seed=seed)
+            radii = certified_radius(model, images, labels=labels, seed=seed)
             measured[name] = DemoNetwork(accuracy(model, data.test_images, data.test_labels), audited, radii)
             progress.advance(task, 5)
     return measured

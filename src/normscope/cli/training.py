@@ -126,8 +126,8 @@ def curvature(
         function = _loss(loss)
         spectrum = hessian(
             subject.module,
-            function,
             batches,
+            loss=function,
             k=k,
             mode=mode,
             deflate=deflate,
@@ -140,8 +140,8 @@ def curvature(
             seed=seed,
         )
         measure: dict[Also, Callable[[], Any]] = {
-            Also.SMOOTHNESS: lambda: smoothness(subject.module, function, batches, mode=mode),
-            Also.FLATNESS: lambda: flatness(subject.module, function, batches, mode=mode),
+            Also.SMOOTHNESS: lambda: smoothness(subject.module, batches, loss=function, mode=mode),
+            Also.FLATNESS: lambda: flatness(subject.module, batches, loss=function, mode=mode),
             Also.MARGINS: lambda: margins(subject.module, batches, mode=mode),
         }
         others = [measure[kind]() for kind in dict.fromkeys(also or ())]
@@ -346,7 +346,7 @@ def choose(
         choice = run_choice(
             _source(model, subject),
             open_split(data, subject, samples=samples, seed=seed)[0],
-            loss,
+            loss=loss,
             normalizers=[name.strip() for name in normalizers.split(",")],
             batch_sizes=sizes,
             learning_rates=rates,

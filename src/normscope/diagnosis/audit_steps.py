@@ -5,14 +5,13 @@ Each returns what it found; what it could not measure it adds to `skipped`, with
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_map
 
 from ..bounds.captured import Bounding, Captured
 from ..bounds.derivative import Mismatch, mismatches
@@ -23,8 +22,9 @@ from ..core.bracket import Bracket
 from ..core.budget import Budget, Meter
 from ..core.errors import CaptureError, InputError, JacobianError, NotFiniteError
 from ..core.untouched import mode_of, unwrapped
-from ..graph.call import all_if_several, batches_of, broken_tensors
+from ..graph.call import all_if_several, broken_tensors
 from ..graph.capturing import NO_TIME, capture_within, expected_seconds
+from ..graph.data_reader import Batches
 from ..graph.ir import Graph, Unit
 from .data_pass import WRONG_BATCH, watch_data
 from .examined import DataSeen
@@ -65,7 +65,7 @@ class AuditRequest:
     model: nn.Module
     batch: Any
     device: torch.device
-    loader: Iterable[Any] | None
+    loader: Batches | None
     loss: Loss | None
     optimizer: Optimizer | None
     domain: Domain | None
@@ -85,7 +85,6 @@ class AuditRequest:
         """Return the request for a model as it stands, its batch on its device."""
         resolved, model = mode_of(model, mode), unwrapped(model)
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch)
         broken = broken_tensors(model)
         return AuditRequest(
             model=model, batch=batch, device=device, asked=mode, mode=resolved, broken=broken, **options
@@ -172,7 +171,7 @@ def pass_over_data(request: AuditRequest, captured: Captured | None, skipped: Sk
     """
     began = request.budget.elapsed
     with request.meter.part("data"):
-        batches = [request.batch] if request.loader is None else batches_of(request.loader, model=request.model)
+        batches = [request.batch] if request.loader is None else request.loader
         limited = request.budget.share(DATA_SHARE)
         data = watch_data(request.model, batches, mode=request.asked, written=_written_norms(captured), budget=limited)
     if data.error is not None:

@@ -5,7 +5,7 @@ The steps that look at the model and its data are in `audit_steps.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from ..core.budget import GPU, Budget, Meter
 from ..core.errors import InputError, JacobianError, check_numbers, describe_error
 from ..core.finding import Finding
 from ..core.provenance import provenance
-from ..core.untouched import outside_inference_mode
+from ..core.untouched import mode_of, outside_inference_mode
 from ..graph.call import ALL_OUTPUTS
 from ..graph.capturing import warmed
 from ..linalg.operator_norms import BOUNDING
@@ -45,7 +45,7 @@ from .audit_steps import (
     trace,
     wrong_backwards,
 )
-from .checking import TOGETHER
+from .checking import TOGETHER, read_source
 from .examined import DataSeen, Examined, ExaminedRow
 from .findings import look
 from .loss_facts import check_loss_given, resolve_loss
@@ -76,9 +76,10 @@ LEFT_OUT = (
 @outside_inference_mode
 def audit(
     model: nn.Module,
-    batch: Any,
+    data: Any,
     *,
-    loader: Iterable[Any] | None = None,
+    labels: Any = None,
+    loader: Any = None,
     loss: Loss | str | None = None,
     optimizer: Optimizer | None = None,
     domain: Domain | None = None,
@@ -94,14 +95,17 @@ def audit(
     """Audit a model: what each layer and normalizer does, the network's Lipschitz bracket, and what is wrong.
 
     An audit is a `check` with bounds: it has every finding that `check` has, also where nothing can be bounded.
-    The bounds speak of inputs of the batch's shape. The variances and dead units are those of the loader, or of the
-    batch without one. What cannot be measured is left out and listed in `skipped` with the reason; an operator without
-    a rule makes the bound infinite and is named. The model is left exactly as found.
+    The bounds speak of inputs of the first batch's shape. The variances and dead units are those of all the data. What
+    cannot be measured is left out and listed in `skipped` with the reason; an operator without a rule makes the bound
+    infinite and is named. The model is left exactly as found.
 
     Args:
         model: any `torch.nn.Module`.
-        batch: what the model takes: a tensor, a tuple of arguments or a dict of them; a pair of inputs and labels.
-        loader: batches to take the statistics from, one at a time (a `DataLoader`, a list, a generator).
+        data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
+            `DataLoader`, or a data set. The first
+            batch is differentiated and bounded; all of them give the statistics, one at a time.
+        labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
+        loader: other data to take the statistics from.
         loss: as for `check`: gradients by depth are then those of the loss, and it is looked at whether outputs and
             targets fit it.
         optimizer: as for `check`: with a loss it is looked at what its next step would do.
@@ -127,7 +131,7 @@ def audit(
         and has `.to_html(path)`, `.to_json(path)`, `.to_pandas()`.
 
     Raises:
-        InputError: the model does not accept the batch, or the loader yields nothing, or the loss cannot be taken, or
+        InputError: the model does not accept the batch, or the data yield nothing, or the loss cannot be taken, or
             the domain is of another network.
 
     Example:
@@ -141,12 +145,14 @@ def audit(
     """
     check_numbers(max_seconds=max_seconds, seed=seed)
     budget = Budget(max_seconds=warmed(max_seconds), what="the audit")
-    _check_options(effort, rtol, loader, loss, optimizer)
+    _check_options(effort, rtol, loss, optimizer)
+    mode_of(model, mode)
+    batches, source = read_source(model, data, labels, loader, with_loss=loss is not None)
     request = AuditRequest.of(
         model,
-        batch,
+        batches.first,
         mode=mode,
-        loader=loader,
+        loader=source,
         loss=resolve_loss(loss),
         optimizer=optimizer,
         domain=domain,
@@ -161,21 +167,21 @@ def audit(
     skipped: Skipped = []
     traced = trace(request, skipped)
     request = replace(request, output=traced.output)
-    data, per_batch = pass_over_data(request, traced.captured, skipped)
-    sound = not request.broken and data.not_finite is None
-    signal = signal_by_depth(request, data, per_batch, skipped)
+    seen, per_batch = pass_over_data(request, traced.captured, skipped)
+    sound = not request.broken and seen.not_finite is None
+    signal = signal_by_depth(request, seen, per_batch, skipped)
     observed = jacobians(request, traced.captured, skipped) if sound and traced.in_time else None
     if traced.captured is None:
-        bounds = bounds_without_graph(request, data, observed)
+        bounds = bounds_without_graph(request, seen, observed)
     else:
         if domain is not None:
             domain.check(traced.captured.double)
-        bounds = bounds_of_graph(request, traced.captured, data, observed, sound=sound, skipped=skipped)
+        bounds = bounds_of_graph(request, traced.captured, seen, observed, sound=sound, skipped=skipped)
     normalizers = None
     if traced.captured is not None and sound:
         normalizers = measure_normalizers(request, traced.captured, bounds.places, bounds.feeds, skipped)
     with request.meter.part("findings"):
-        examined = _examined(request, traced, data, signal, bounds, sound=sound)
+        examined = _examined(request, traced, seen, signal, bounds, sound=sound)
         findings = look(examined)
     return _result(
         request,
@@ -190,7 +196,7 @@ def audit(
     )
 
 
-def _check_options(effort: str, rtol: float, loader: Any, loss: Any, optimizer: Any) -> None:
+def _check_options(effort: str, rtol: float, loss: Any, optimizer: Any) -> None:
     """Refuse options that no audit can have."""
     if effort not in DEPTHS:
         raise InputError(
@@ -198,8 +204,6 @@ def _check_options(effort: str, rtol: float, loader: Any, loss: Any, optimizer: 
         )
     if not rtol > 0:
         raise InputError(f"rtol is {rtol}: it must be positive")
-    if loader is not None and not hasattr(loader, "__iter__"):
-        raise InputError(f"loader is a {type(loader).__name__}: pass something that yields batches")
     check_loss_given(loss, optimizer)
 
 
@@ -273,7 +277,7 @@ def _notes(request: AuditRequest, captured: Captured | None, data: DataSeen) -> 
     if request.output == ALL_OUTPUTS:
         notes.append(TOGETHER)
     if request.loader is None:
-        notes.append(f"statistics come from the batch alone ({data.samples} samples): pass loader= for more")
+        notes.append(f"statistics come from the batch alone ({data.samples} samples): pass a DataLoader for more")
     if captured is not None and not request.thorough:
         notes.append(LEFT_OUT)
     return tuple(dict.fromkeys((*notes, *request.budget.cuts)))

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_map
 
 from ..core.errors import InputError
 from ..core.provenance import provenance
 from ..core.untouched import mode_of, outside_inference_mode, unwrapped
-from ..graph.call import batches_of, broken_tensors
+from ..graph.call import broken_tensors
+from ..graph.data_reader import Batches
 from .checked import Check, Passes
 from .data_pass import WRONG_BATCH, watch_data
 from .examined import DataSeen, Examined
@@ -34,9 +33,10 @@ BATCHES = 8
 @outside_inference_mode
 def check(
     model: nn.Module,
-    batch: Any,
+    data: Any,
     *,
-    loader: Iterable[Any] | None = None,
+    labels: Any = None,
+    loader: Any = None,
     loss: Loss | str | None = None,
     optimizer: Optimizer | None = None,
     mode: str | None = None,
@@ -51,10 +51,12 @@ def check(
 
     Args:
         model: any `torch.nn.Module`.
-        batch: what the model takes: a tensor, a tuple of arguments or a dict of them; a pair of inputs and labels.
-        loader: batches to take the statistics of normalizers and ReLUs from, in place of the batch; the first 8 are
-            read.
-        loss: a function from the output (and the labels, if the batch is a pair) to a scalar, or its name:
+        data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
+            `DataLoader`, or a data set. The first
+            batch is differentiated; the first 8 give the statistics of normalizers and ReLUs.
+        labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
+        loader: other data to take these statistics from.
+        loss: a function from the output (and the labels, if there are any) to a scalar, or its name:
             `"cross_entropy"`, `"nll"`, `"bce"`, `"bce_with_logits"`, `"mse"`, `"l1"`, `"smooth_l1"` or `"huber"`.
             Gradients are then those of the loss, and it is looked at whether outputs and targets fit it. Without it
             gradients are those of a random direction of the output.
@@ -69,7 +71,7 @@ def check(
         has `.to_html(path)`, `.to_json(path)`, `.to_pandas()`.
 
     Raises:
-        InputError: the model does not accept the batch, the loader yields nothing, or the loss cannot be taken.
+        InputError: the model does not accept the batch, the data yield nothing, or the loss cannot be taken.
 
     Example:
         >>> import torch, normscope as ns
@@ -78,27 +80,25 @@ def check(
         >>> found.findings[0].code, found.cost
         ('gradient-vanishing', Passes(forwards=2, backwards=1, small=3))
     """
-    if loader is not None and not hasattr(loader, "__iter__"):
-        raise InputError(f"loader is a {type(loader).__name__}: pass something that yields batches")
     check_loss_given(loss, optimizer)
     asked, mode = mode, mode_of(model, mode)
     model = unwrapped(model)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch)
-    data, signal, skipped = _passes(
-        model, batch, loader, mode=asked, output=output, loss=resolve_loss(loss), optimizer=optimizer
+    batches, source = read_source(model, data, labels, loader, with_loss=loss is not None)
+    seen, signal, skipped = _passes(
+        model, batches.first, source, mode=asked, output=output, loss=resolve_loss(loss), optimizer=optimizer
     )
-    examined = Examined(model=model, mode=mode, places=from_data(model, data), data=data, signal=signal)
+    examined = Examined(model=model, mode=mode, places=from_data(model, seen), data=seen, signal=signal)
     return Check(
         name=name or type(model).__name__,
         mode=mode,
         parameters=sum(p.numel() for p in model.parameters()),
-        samples=data.samples,
-        batches=data.batches,
+        samples=seen.samples,
+        batches=seen.batches,
         findings=look(examined),
         signal=signal,
         cost=Passes(
-            forwards=data.batches + (data.error is not None) + (0 if signal is None else signal.forwards),
+            forwards=seen.batches + (seen.error is not None) + (0 if signal is None else signal.forwards),
             backwards=0 if signal is None else signal.backwards,
             small=0 if signal is None or signal.dependence is None else signal.dependence.forwards,
         ),
@@ -110,10 +110,20 @@ def check(
     )
 
 
+def read_source(
+    model: nn.Module, data: Any, labels: Any, loader: Any, *, with_loss: bool
+) -> tuple[Batches, Batches | None]:
+    """Return the data, and what statistics come from: the loader, or the data if they are more than one batch."""
+    batches = Batches(model, data, labels=labels, with_loss=with_loss)
+    if loader is None:
+        return batches, None if batches.single else batches
+    return batches, Batches(model, loader, labels=labels if isinstance(labels, str) else None, with_loss=with_loss)
+
+
 def _passes(
     model: nn.Module,
     batch: Any,
-    loader: Iterable[Any] | None,
+    source: Batches | None,
     *,
     mode: str | None,
     output: str | int | None,
@@ -126,9 +136,7 @@ def _passes(
     """
     broken = broken_tensors(model)
     skipped: list[tuple[str, str]] = []
-    data = watch_data(
-        model, [batch] if loader is None else itertools.islice(batches_of(loader, model=model), BATCHES), mode=mode
-    )
+    data = watch_data(model, [batch] if source is None else itertools.islice(source, BATCHES), mode=mode)
     if data.error is not None:
         if not broken:
             raise InputError(f"{data.error}. {WRONG_BATCH}")

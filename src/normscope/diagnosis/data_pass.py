@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from ..core.budget import Budget, Progress, count
-from ..core.errors import InputError, describe_error
+from ..core.errors import describe_error
 from ..core.threads import uncompiled
 from ..core.untouched import untouched
 from ..graph.call import arguments, described
@@ -53,10 +52,9 @@ def watch_data(
         The summary; a model that raises gives one with an `error`.
 
     Raises:
-        InputError: there is no batch, or a batch cannot be an input.
+        InputError: a batch cannot be an input.
     """
     total = operator.length_hint(batches) or None
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
     samples = done = 0
     error: str | None = None
     listener = _DataListener(model, written or {})
@@ -68,7 +66,7 @@ def watch_data(
         for batch in batches:
             if done and reading.over:
                 break
-            call = arguments(model, tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch))
+            call = arguments(model, batch)
             try:
                 try:
                     with listener.listening():
@@ -87,8 +85,6 @@ def watch_data(
             done += 1
             count("passes", call.count)
             progress.step(f"batch {done}")
-    if not done and error is None:
-        raise InputError("the loader yields no batch: there is nothing to measure")
     return DataSeen(
         samples=samples,
         batches=done,

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
-
-from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from ..bounds.applied import multiplications, passes
 from ..bounds.captured import Bounding, Captured
@@ -18,7 +15,8 @@ from ..bounds.lower import USUAL_STEPS
 from ..bounds.point import STEP_PASSES
 from ..core.bracket import Bracket
 from ..core.errors import CaptureError, InputError, JacobianError
-from ..graph.call import arguments, batches_of
+from ..graph.call import arguments
+from ..graph.data_reader import Batches
 from .findings.loose import useful
 
 SHARE, CONFIDENCE = 0.99, 0.95
@@ -44,7 +42,7 @@ def worth_it(captured: Captured, rungs: Mapping[str, Bracket]) -> bool:
 
 def audited_curve(
     captured: Captured,
-    loader: Iterable[Any] | None,
+    loader: Batches | None,
     everywhere: Bracket,
     skipped: list[tuple[str, str]],
     *,
@@ -68,7 +66,7 @@ def audited_curve(
         bounding: what all of it may cost.
         seed: the seed of the starts of Lanczos.
     """
-    if isinstance(loader, Iterator):
+    if loader is not None and not loader.readable_again:
         skipped.append((WHAT, ONCE))
         return None
     samples = BRIEF_SAMPLES if brief else passes(captured.graph, SAMPLES, work=WORK, least=FEWEST)
@@ -78,7 +76,7 @@ def audited_curve(
         needed = FEWEST_NORMS if brief else draws_needed(SHARE, CONFIDENCE)
         return measured_curve(
             captured,
-            [] if loader is None else batches_of(loader, model=captured.model),
+            [] if loader is None else loader,
             widths=BRIEF_WIDTHS if brief else checked_widths(QUANTILES, MARGINS),
             samples=samples,
             norms=passes(captured.graph, needed, work=WORK / (STEP_PASSES * USUAL_STEPS), least=FEWEST_NORMS),
@@ -97,7 +95,7 @@ def _over(
     domain: Domain,
     captured: Captured,
     bounding: Bounding,
-    loader: Iterable[Any] | None,
+    loader: Batches | None,
     everywhere: Bracket,
     samples: int,
 ) -> ShareCurve:
@@ -117,11 +115,10 @@ def _over(
     )
 
 
-def _first(captured: Captured, loader: Iterable[Any], samples: int) -> Iterator[Any]:
-    """Yield batches, on the model's device, until there are so many samples."""
-    read, device = 0, captured.graph.inputs[0].value.device
-    for given in batches_of(loader, model=captured.model):
-        batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, given)
+def _first(captured: Captured, loader: Batches, samples: int) -> Iterator[Any]:
+    """Yield batches until there are so many samples."""
+    read = 0
+    for batch in loader:
         yield batch
         read += arguments(captured.model, batch).count if captured.graph.per_sample else 1
         if read >= samples:

@@ -14,6 +14,7 @@ from ..core.errors import InputError, NormscopeError, check_counts, check_number
 from ..core.untouched import mode_of, outside_inference_mode, unwrapped
 from ..geometry.hessian import hessian
 from ..graph.call import quantized
+from ..graph.data_reader import Batches
 from ..theory.losses import Loss, named
 from .bound import CERTIFIED, BoundRow, condition
 from .data_reading import CellPlan, DataReading, read, rereader, trace
@@ -37,6 +38,7 @@ def generalization(
     test: Any = None,
     held_out: Any = None,
     *,
+    labels: Any = None,
     delta: float = 0.01,
     loss: str | Loss = "probability",
     cells: Sequence[int] = CELLS,
@@ -62,10 +64,13 @@ def generalization(
 
     Args:
         model: a classifier, with one row of two or more outputs per sample; it is measured in eval mode.
-        train: the training samples D: batches `(inputs, labels)`, where each input is one tensor of floats.
+        train: the training samples D: a batch, an iterable of batches such as a `DataLoader`, or a data set, with
+            labels; each input is one tensor of floats. All batches are read.
         test: fresh samples, for the measured gap.
         held_out: samples that are not in D, for the centres of cells and for distances. None sets one in five samples
             of `train` aside; these are then not in D.
+        labels: the labels of one batch `train`, or the key that they have in batches that are dicts, in all parts; None
+            to recognise them.
         delta: the probability with which each single row may fail.
         loss: `"probability"`, `"ramp"` or `"clipped_cross_entropy"`, or a `Loss` with a largest value.
         cells: the numbers of cells to try, declared before the data are seen; the best is taken, with a union bound.
@@ -122,6 +127,11 @@ def generalization(
         raise InputError(refused)
     if steps and prior is not None:
         WeightVector.of(model).vector(dict(prior))  # A wrong prior is refused before the data are read.
+    shared = labels if isinstance(labels, str) else None
+    train = Batches(model, train, labels=labels, with_loss=True)
+    test, held_out = (
+        None if part is None else Batches(model, part, labels=shared, with_loss=True) for part in (test, held_out)
+    )
     reading = read(
         model,
         train,
@@ -165,8 +175,8 @@ def generalization(
             "no spherical sharpness",
             lambda: hessian(
                 model,
-                bounded,
                 train,
+                loss=bounded,
                 k=1,
                 mode="eval",
                 metric="quotient",

@@ -20,6 +20,7 @@ from ..core.budget import Progress
 from ..core.errors import CaptureError, InputError, NormscopeError, describe_error
 from ..core.untouched import untouched
 from ..graph.capturing import capture
+from ..graph.data_reader import Batches
 from ..graph.ir import Graph, Node, Unit
 from ..networks.twin import twin
 from ..rules.registry import lookup
@@ -148,9 +149,9 @@ class DataReading:
 
 def read(
     model: nn.Module,
-    train: Any,
-    test: Any,
-    held_out: Any,
+    train: Batches,
+    test: Batches | None,
+    held_out: Batches | None,
     *,
     plan: CellPlan,
     loss: Loss,
@@ -244,7 +245,7 @@ class _Sources:
         return self.example[0].numel()
 
 
-def _open(model: nn.Module, train: Any, held_out: Any, count: int) -> _Sources:
+def _open(model: nn.Module, train: Batches, held_out: Batches | None, count: int) -> _Sources:
     """Open the training and the held-out samples, and take the first held-out samples, `count` at most."""
     batches = sample_batches(model, train)
     items: Iterator[Item]
@@ -329,11 +330,10 @@ def _first_points(
     return (torch.cat(points)[:count] if points else None), itertools.chain(consumed, items)
 
 
-def _stream(collector: Collector, sources: _Sources, train: Any) -> HeldOutCollector:
+def _stream(collector: Collector, sources: _Sources, train: Batches) -> HeldOutCollector:
     """Run D through the model and count the held-out samples by cell."""
     held: HeldOutCollector | None = None
-    length = len(train) if hasattr(train, "__len__") and not isinstance(train, Tensor) else None
-    with Progress("reading D", length) as progress:
+    with Progress("reading D", train.count) as progress:
         for kept, aside in sources.items:
             if kept is not None:
                 collector.add(kept, slopes=True)
@@ -366,9 +366,9 @@ def _check_range(plan: CellPlan, **entries: tuple[float, float] | None) -> None:
             )
 
 
-def rereader(model: nn.Module, train: Any, held_out: Any) -> Callable[[], Iterator[SampleBatch]]:
+def rereader(model: nn.Module, train: Batches, held_out: Batches | None) -> Callable[[], Iterator[SampleBatch]]:
     """Return a function that reads D once more, without the samples that were set aside."""
-    if isinstance(train, Iterator):
+    if not train.readable_again:
         raise InputError("train can be read once only, and PAC-Bayes reads it many times: pass a list or a DataLoader")
     if held_out is not None:
         return lambda: sample_batches(model, train)

@@ -201,10 +201,10 @@ class SampleBatch:
     labels: Tensor
 
 
-def sample_batches(model: nn.Module, loader: Any) -> Iterator[SampleBatch]:
-    """Yield the samples of a loader, at most `CHUNK` at a time, on the model's device."""
+def sample_batches(model: nn.Module, data: Any) -> Iterator[SampleBatch]:
+    """Yield the samples of data, at most `CHUNK` at a time, on the model's device."""
     shapes: tuple[Shape, ...] = ()
-    for batch in placed_batches(model, loader):
+    for batch in placed_batches(model, data):
         inputs, labels = _checked(batch)
         shapes = sample_shapes(batch.call, shapes)
         for part in zip(inputs.split(CHUNK), labels.split(CHUNK)):

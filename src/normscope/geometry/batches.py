@@ -1,22 +1,20 @@
-"""Batches of a loader as inputs and targets, kept so that every evaluation of the loss uses the same data."""
+"""Batches of the data as inputs and targets, kept so that every evaluation of the loss uses the same data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from ..core.errors import InputError, describe_error
-from ..graph.call import Call, arguments, batches_of, select
+from ..graph.call import Call, arguments, select
+from ..graph.data_reader import Batches, inputs_and_labels
 from ..theory.losses import Loss, named
 
-LABELS = "labels"
-"""The key of the targets in a batch that is a dict."""
 LossFunction = Callable[..., Tensor]
 
 
@@ -29,46 +27,19 @@ class Batch:
     samples: int
 
 
-def kept_batches(model: nn.Module, loader: Any, limit: int | None, *, own_loss: bool) -> list[Batch]:
+def kept_batches(model: nn.Module, data: Any, limit: int | None, *, own_loss: bool, labels: Any = None) -> list[Batch]:
     """Read batches once and keep them on the model's device: one that shuffles would give another loss each time."""
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise InputError(f"batches is a whole number from 1 on, or None for all, not {limit!r}")
-    kept = list(islice(placed_batches(model, loader, own_loss=own_loss), limit))
-    if not kept:
-        raise InputError("the loader yields no batch: there is no loss to measure")
-    return kept
+    return list(islice(placed_batches(model, data, own_loss=own_loss, labels=labels), limit))
 
 
-def placed_batches(model: nn.Module, loader: Any, *, own_loss: bool = False) -> Iterator[Batch]:
+def placed_batches(model: nn.Module, data: Any, *, own_loss: bool = False, labels: Any = None) -> Iterator[Batch]:
     """Yield batches one by one on the model's device, as `kept_batches` reads them."""
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    for batch in _batches(model, loader):
-        placed = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch)
-        inputs, targets = (placed, None) if own_loss else _inputs_and_targets(placed)
+    for batch in Batches(model, data, labels=labels, with_loss=not own_loss):
+        inputs, targets = (batch, None) if own_loss else inputs_and_labels(model, batch, expected=True)
         call = arguments(model, inputs)
         yield Batch(call=call, targets=targets, samples=call.count)
-
-
-def _batches(model: nn.Module, loader: Any) -> Iterable[Any]:
-    """Return the batches of a loader; a pair of an input and a target is one batch and not two."""
-    if isinstance(loader, Sequence) and len(loader) == 2 and all(isinstance(item, Tensor) for item in loader):
-        one_batch = isinstance(loader, tuple) or not loader[1].is_floating_point()
-        return [tuple(loader)] if one_batch else loader
-    return batches_of(loader, model=model)
-
-
-def _inputs_and_targets(batch: Any) -> tuple[Any, Any]:
-    """Return the inputs and the targets of a batch."""
-    if isinstance(batch, Mapping):
-        inputs = {key: value for key, value in batch.items() if key != LABELS}
-        return inputs, batch.get(LABELS)
-    if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
-        if len(batch) == 1:
-            return batch[0], None
-        if len(batch) == 2:
-            return batch[0], batch[1]
-        return tuple(batch[:-1]), batch[-1]
-    return batch, None
 
 
 def loss_function(loss: LossFunction | str | Loss | None) -> LossFunction | None:
@@ -76,7 +47,7 @@ def loss_function(loss: LossFunction | str | Loss | None) -> LossFunction | None
     if loss is None or (callable(loss) and not isinstance(loss, Loss)):
         return loss
     if not isinstance(loss, str | Loss):
-        raise InputError(f"loss_fn is a {type(loss).__name__}: pass a function of outputs and targets, or a name")
+        raise InputError(f"loss is a {type(loss).__name__}: pass a function of outputs and targets, or a name")
     named_loss = named(loss)
 
     def mean(output: Any, targets: Tensor) -> Tensor:
@@ -93,7 +64,7 @@ def loss_of(function: LossFunction | None, output: Any, batch: Batch) -> Tensor:
     if function is None:
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if loss is None:
-            raise InputError("the model returns no loss of its own: pass loss_fn, a function of outputs and targets")
+            raise InputError("the model returns no loss of its own: pass loss=, a function of outputs and targets")
     else:
         try:
             loss = function(output) if batch.targets is None else function(output, batch.targets)

@@ -102,9 +102,10 @@ class Flatness(FigureResult):
 @outside_inference_mode
 def flatness(
     model: nn.Module,
-    loss_fn: LossFunction | str | Loss | None,
-    loader: Any,
+    data: Any,
     *,
+    labels: Any = None,
+    loss: LossFunction | str | Loss | None = None,
     levels: Sequence[float] = LEVELS,
     draws: int = 8,
     rho: float = 0.05,
@@ -123,8 +124,9 @@ def flatness(
 
     Args:
         model: any `torch.nn.Module`.
-        loss_fn: as in `normscope.hessian`.
-        loader: as in `normscope.hessian`.
+        data: as in `normscope.hessian`.
+        labels: as in `normscope.hessian`.
+        loss: as in `normscope.hessian`.
         levels: the sizes of the noise, relative to the weights.
         draws: how many random vectors to take per level; each costs two forward passes.
         rho: how far ascent goes.
@@ -133,7 +135,7 @@ def flatness(
             way down, and random ones. A trained network has many local maxima within rho.
         sharpness: whether to find the largest eigenvalue on the quotient too.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
-        batches: read at most this many batches of the loader; None for all.
+        batches: read at most this many batches of the data; None for all.
         max_seconds: cuts short what takes longer, and `notes` say so.
         seed: the seed of the noise.
 
@@ -146,7 +148,7 @@ def flatness(
     Example:
         >>> import torch, normscope as ns
         >>> model = torch.nn.Linear(2, 2)
-        >>> found = ns.flatness(model, "cross_entropy", (torch.eye(2), torch.tensor([0, 1])), levels=(0.1, 1.0))
+        >>> found = ns.flatness(model, (torch.eye(2), torch.tensor([0, 1])), loss="cross_entropy", levels=(0.1, 1.0))
         >>> [one.level for one in found.noise], found.ascent > 0
         ([0.1, 1.0], True)
 
@@ -158,16 +160,16 @@ def flatness(
         raise InputError(f"levels are numbers above 0, not {levels!r}")
     check_counts(least=1, draws=draws, ascent_steps=ascent_steps, ascent_starts=ascent_starts)
     check_positive(rho=rho)
-    objective = Objective(unwrapped(model), loss_fn, loader, mode=mode, batches=batches)
+    objective = Objective(unwrapped(model), data, labels=labels, loss=loss, mode=mode, batches=batches)
     budget = Budget(max_seconds=max_seconds, what="the noise")
     without_effect = find_directions(objective)
     with objective.measuring(), Progress("flatness", total=len(levels) * draws) as progress:
-        loss, accuracy = _scores(objective)
+        mean_loss, accuracy = _scores(objective)
         perturbation = _Perturbation(objective, grouped(objective, without_effect.group), seed, progress)
         noise = perturbation.noise(sorted(map(float, levels)), draws, budget)
         climbing = budget.search("the ascent")
-        ascent = perturbation.ascent(loss, rho, ascent_steps, ascent_starts, climbing, raw=False)
-        raw_ascent = perturbation.ascent(loss, rho, ascent_steps, ascent_starts, climbing, raw=True)
+        ascent = perturbation.ascent(mean_loss, rho, ascent_steps, ascent_starts, climbing, raw=False)
+        raw_ascent = perturbation.ascent(mean_loss, rho, ascent_steps, ascent_starts, climbing, raw=True)
     spectrum: Spectrum | None = None
     if sharpness and not budget.late:
         wanted = Wanted(k=1, metric="quotient", max_seconds=max_seconds, seed=seed)
@@ -175,7 +177,7 @@ def flatness(
     return Flatness(
         name=type(objective.model).__name__,
         mode=objective.mode,
-        loss=loss,
+        loss=mean_loss,
         accuracy=accuracy,
         noise=noise,
         draws=draws,

@@ -53,9 +53,10 @@ MOVED = 0.1
 @outside_inference_mode
 def hessian(
     model: nn.Module,
-    loss_fn: LossFunction | str | Loss | None,
-    loader: Any,
+    data: Any,
     *,
+    labels: Any = None,
+    loss: LossFunction | str | Loss | None = None,
     k: int = 5,
     mode: str | None = None,
     deflate: bool = True,
@@ -85,9 +86,11 @@ def hessian(
 
     Args:
         model: any `torch.nn.Module`.
-        loss_fn: a function of outputs and targets that gives a scalar, the mean over a batch; the name of a loss
+        data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
+            `DataLoader`, or a data set (see `batches`).
+        labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
+        loss: a function of outputs and targets that gives a scalar, the mean over a batch; the name of a loss
             (`"cross_entropy"`, ...); or None for the loss that the model itself returns.
-        loader: batches `(input, target)`, dicts with `labels`, or one batch.
         k: how many of the largest eigenvalues to find.
         mode: `"train"`, `"eval"`, or None for the mode the model is in. The two are different losses.
         deflate: whether to project out the directions without effect.
@@ -102,7 +105,7 @@ def hessian(
             times the squared norms of their weights, which does not change when they are rescaled.
         rtol: the relative tolerance of each eigenvalue.
         products: how many products the search for the largest and smallest eigenvalues may take.
-        batches: read at most this many batches of the loader; None for all.
+        batches: read at most this many batches of the data; None for all.
         start: eigenvectors `[m, parameters]` of an earlier spectrum, near this one, from which the search starts.
         max_seconds: cuts short what takes longer, and `converged` and `advice` say so.
         seed: the seed of the random vectors.
@@ -111,14 +114,14 @@ def hessian(
         The spectrum: `.eigenvalues`, `.residuals`, `.converged`, `.num_products`, `.safe_learning_rate`, ...
 
     Raises:
-        InputError: no parameter needs gradients, the loader has no batch, the loss is no scalar, or an operator cannot
+        InputError: no parameter needs gradients, the data have no batch, the loss is no scalar, or an operator cannot
             be differentiated twice.
 
     Example:
         >>> import torch, normscope as ns
         >>> model = torch.nn.Linear(2, 1, bias=False)
         >>> x = torch.tensor([[3.0, 0.0], [0.0, 1.0]])
-        >>> found = ns.hessian(model, torch.nn.functional.mse_loss, (x, torch.zeros(2, 1)), k=2)
+        >>> found = ns.hessian(model, (x, torch.zeros(2, 1)), loss="mse", k=2)
         >>> [round(value, 4) for value in found.eigenvalues]  # x^T x of two samples
         [9.0, 1.0]
 
@@ -129,7 +132,7 @@ def hessian(
     check_numbers(rtol=rtol, max_seconds=max_seconds, seed=seed)
     if matrix not in MATRICES or metric not in METRICS:
         raise InputError(f"matrix is one of {', '.join(MATRICES)} and metric one of {', '.join(METRICS)}")
-    objective = Objective(unwrapped(model), loss_fn, loader, mode=mode, batches=batches)
+    objective = Objective(unwrapped(model), data, labels=labels, loss=loss, mode=mode, batches=batches)
     if whole and objective.size > MOST_WHOLE:
         raise InputError(
             f"all eigenvalues of {objective.size:,} parameters are too many: whole=True takes {MOST_WHOLE:,} at most"

@@ -91,8 +91,9 @@ class Margins(FigureResult):
 @outside_inference_mode
 def margins(
     model: nn.Module,
-    loader: Any,
+    data: Any,
     *,
+    labels: Any = None,
     constants: bool = True,
     domain: Domain | None = None,
     mode: str | None = "eval",
@@ -104,19 +105,21 @@ def margins(
 
     Args:
         model: a classifier: one row of K >= 2 outputs per sample.
-        loader: batches `(input, class)`, dicts with `labels`, or inputs alone (then the predicted class counts).
+        data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
+            `DataLoader`, or a data set (see `batches`). Without labels the predicted class counts.
+        labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
         constants: whether to bound the Lipschitz constant over all inputs, and over `domain` if one is given.
         domain: what `normscope.domain` recorded.
         mode: `"eval"`, `"train"`, or None for the mode the model is in.
         output: which output to take, for models with several.
-        batches: read at most this many batches of the loader; None for all.
+        batches: read at most this many batches of the data; None for all.
         max_seconds: how long each bound may take.
 
     Returns:
         The figures: `.margin`, `.normalised("global")`, `.normalised("domain")`, `.quantile(share)`.
 
     Raises:
-        InputError: the model is no classifier, the loader has no batch, or the labels are no classes.
+        InputError: the model is no classifier, the data have no batch, or the labels are no classes.
 
     Example:
         >>> import torch, normscope as ns
@@ -129,7 +132,7 @@ def margins(
     check_numbers(max_seconds=max_seconds)
     mode = mode_of(model, mode)
     model = unwrapped(model)
-    kept = kept_batches(model, loader, batches, own_loss=False)
+    kept = kept_batches(model, data, batches, own_loss=False, labels=labels)
     values, classes = _measured(model, kept, mode, output)
     exponents: dict[str, float] = {}
     notes: list[str] = []

@@ -44,8 +44,9 @@ class Objective:
 
     Args:
         model: any `torch.nn.Module`.
-        loss_fn: a function of outputs and targets, the name of a loss, or None for the loss the model returns.
-        loader: batches, or one of them.
+        data: a batch, an iterable of batches, or a data set.
+        labels: the labels of one batch, or their key in batches that are dicts.
+        loss: a function of outputs and targets, the name of a loss, or None for the loss the model returns.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
         batches: read at most this many batches; None for all.
 
@@ -62,22 +63,23 @@ class Objective:
     def __init__(
         self,
         model: nn.Module,
-        loss_fn: LossFunction | str | Loss | None,
-        loader: Any,
+        data: Any,
         *,
+        labels: Any = None,
+        loss: LossFunction | str | Loss | None = None,
         mode: str | None = None,
         batches: int | None = None,
     ) -> None:
         self.mode = mode_of(model, mode)
         self.model = model
-        self.function = loss_function(loss_fn)
+        self.function = loss_function(loss)
         self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad and p.is_floating_point()}
         if not self.parameters:
             raise InputError("the model has no parameter that needs gradients: its loss has no curvature")
         devices = {p.device for p in self.parameters.values()}
         if len(devices) > 1:
             raise InputError(f"the parameters lie on {len(devices)} devices: put the model on one")
-        self.batches = kept_batches(model, loader, batches, own_loss=loss_fn is None)
+        self.batches = kept_batches(model, data, batches, own_loss=loss is None, labels=labels)
         self.samples = sum(batch.samples for batch in self.batches)
         self.products = self.gradients = 0
         self.draws = False
@@ -214,7 +216,7 @@ class Objective:
     def gauss_newton(self, vector: Tensor) -> Tensor:
         """Return J^T H J times a vector, J the Jacobian of the outputs and H the Hessian of the loss in the outputs."""
         if self.function is None:
-            raise InputError("the Gauss-Newton matrix needs outputs and a loss apart: pass loss_fn")
+            raise InputError("the Gauss-Newton matrix needs outputs and a loss apart: pass loss=")
         self.products += 1
         parameters = list(self.parameters.values())
         parts = self.parts(vector)

@@ -92,9 +92,10 @@ class Smoothness(FigureResult):
 @outside_inference_mode
 def smoothness(
     model: nn.Module,
-    loss_fn: LossFunction | str | Loss | None,
-    loader: Any,
+    data: Any,
     *,
+    labels: Any = None,
+    loss: LossFunction | str | Loss | None = None,
     lr: float = 0.1,
     steps: int = 5,
     trial_steps: int = 20,
@@ -109,13 +110,14 @@ def smoothness(
 
     Args:
         model: any `torch.nn.Module`.
-        loss_fn: as in `normscope.hessian`.
-        loader: as in `normscope.hessian`.
+        data: as in `normscope.hessian`.
+        labels: as in `normscope.hessian`.
+        loss: as in `normscope.hessian`.
         lr: the learning rate of the measured steps, and of the first trial.
         steps: how many steps to measure; each takes five gradients; 0 for none.
         trial_steps: how many steps each trial of a learning rate has; 0 for no trial.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
-        batches: read at most this many batches of the loader; None for all.
+        batches: read at most this many batches of the data; None for all.
         max_seconds: cuts short what takes longer, and `notes` say so.
 
     Returns:
@@ -127,7 +129,7 @@ def smoothness(
     Example:
         >>> import torch, normscope as ns
         >>> model = torch.nn.Linear(1, 1, bias=False)
-        >>> found = ns.smoothness(model, torch.nn.functional.mse_loss, (torch.ones(1, 1), torch.zeros(1, 1)))
+        >>> found = ns.smoothness(model, (torch.ones(1, 1), torch.zeros(1, 1)), loss="mse")
         >>> found.stable <= 1.0 < found.unstable < 1.2, round(found.effective_beta, 4)  # the curvature is 2
         (True, 2.0)
 
@@ -136,7 +138,7 @@ def smoothness(
     check_numbers(max_seconds=max_seconds)
     check_positive(lr=lr)
     check_counts(steps=steps, trial_steps=trial_steps)
-    objective = Objective(unwrapped(model), loss_fn, loader, mode=mode, batches=batches)
+    objective = Objective(unwrapped(model), data, labels=labels, loss=loss, mode=mode, batches=batches)
     budget = Budget(max_seconds=max_seconds, what="the trials of learning rates")
     with objective.measuring(), Progress("smoothness") as progress:
         start = objective.vector()

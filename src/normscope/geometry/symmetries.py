@@ -14,6 +14,7 @@ from ..core.errors import InputError
 from ..core.untouched import dropping_nothing, mode_of, outside_inference_mode, untouched, unwrapped
 from ..graph.call import prepare
 from ..graph.capturing import capture_batch
+from ..graph.data_reader import Batches
 from ..graph.ir import Node, Unit
 from ..networks.twin import copied
 from ..report.document import Shown
@@ -268,7 +269,13 @@ def blocks(units: Tensor, shape: tuple[int, ...], part: tuple[int, ...], count: 
 
 @outside_inference_mode
 def symmetries(
-    model: nn.Module, batch: Any, *, mode: str | None = None, output: str | int | None = None, seed: int = 0
+    model: nn.Module,
+    data: Any,
+    *,
+    labels: Any = None,
+    mode: str | None = None,
+    output: str | int | None = None,
+    seed: int = 0,
 ) -> Symmetries:
     """Find the symmetries of a model in its parameters, and verify each numerically.
 
@@ -286,7 +293,9 @@ def symmetries(
 
     Args:
         model: any `torch.nn.Module` that can be traced; left exactly as found.
-        batch: a tensor, a tuple of arguments or a dict of them.
+        data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
+            `DataLoader`, or a data set; the first batch is measured.
+        labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
         mode: `"train"`, `"eval"`, or None for the mode the model is in; a BatchNorm is scale invariant in train mode.
         output: which output to take, for models with several.
         seed: the seed of the random group elements and directions.
@@ -312,6 +321,8 @@ def symmetries(
     model = unwrapped(model)
     if not any(parameter.is_floating_point() for parameter in model.parameters()):
         raise InputError("the model has no parameters: there is nothing that a symmetry could move")
+    batches = Batches(model, data, labels=labels)
+    batch = batches.first
     graph = capture_batch(model, batch, mode=mode, output=output)
     layers = Layers(model, graph)
     before_normalizers, withheld = normalized(layers)
@@ -332,7 +343,7 @@ def symmetries(
         withheld=tuple(withheld),
         canonical_change=change,
         canonical_change_eval=eval_change,
-        notes=graph.notes,
+        notes=(*graph.notes, *batches.notes),
         _model=model,
         _candidates=tuple(candidates),
     )

@@ -99,7 +99,7 @@ def _name(path: Sequence[Any]) -> str:
 
 def labels_of(batch: Any, call: Call) -> Sequence[Any]:
     """Return the labels in a list, which is empty where the batch is no pair of inputs and labels."""
-    return batch[1:2] if isinstance(batch, Sequence) and len(call.args) < len(batch) else ()
+    return batch[-1:] if isinstance(batch, Sequence) and len(call.args) < len(batch) else ()
 
 
 class Caller(nn.Module):
@@ -155,7 +155,7 @@ def arguments(model: nn.Module, batch: Any, output: str | int | None = None) -> 
             raise InputError(f"parameter {name!r} has no size yet: run the model once before measuring it")
         if parameter.is_meta:
             raise InputError(f"parameter {name!r} lies on the meta device and has no values: load the weights first")
-    if "use_cache" in _parameters(model) and "use_cache" not in kwargs:
+    if "use_cache" in parameters_of(model) and "use_cache" not in kwargs:
         kwargs["use_cache"] = False
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     if not tensors:
@@ -176,37 +176,23 @@ def _passed(model: nn.Module, batch: Any) -> tuple[tuple[Any, ...], dict[str, An
         return ((batch,), {}, ()) if takes_dict(model, batch) else ((), dict(batch), ())
     if not isinstance(batch, Sequence) or isinstance(batch, str | bytes):
         raise InputError(f"batch is a {type(batch).__name__}: pass a tensor, a tuple of arguments or a dict of them")
-    if len(batch) == 2 and isinstance(batch[0], Mapping) and _names_arguments(model, batch[0]):
+    if len(batch) == 2 and isinstance(batch[0], Mapping) and names_arguments(model, batch[0]):
         note = "the batch is a pair whose first entry holds the arguments by name: the second is taken as labels"
         return (), dict(batch[0]), (note,)
     if len(batch) == 2 and isinstance(batch[0], Tensor | Mapping) and is_label(model, batch[1]):
         note = "the batch is a pair and the model needs one argument: the second entry is taken as labels"
         return (batch[0],), {}, (note,)
+    if (arguments_taken(model) or len(batch)) == len(batch) - 1:
+        note = f"the model takes {len(batch) - 1} arguments: entry {len(batch)} of the batch is taken as labels"
+        return tuple(batch[:-1]), {}, (note,)
     return tuple(batch), {}, ()
 
 
-def _names_arguments(model: nn.Module, entries: Mapping[Any, Any]) -> bool:
+def names_arguments(model: nn.Module, entries: Mapping[Any, Any]) -> bool:
     """Whether a dict holds all arguments that `forward` needs by their names, and nothing else."""
-    taken = _parameters(model)
+    taken = parameters_of(model)
     needed = {p.name for p in _positional(model) if p.default is p.empty}
     return bool(taken) and needed.issubset(entries) and not takes_dict(model, entries) and taken.keys() >= set(entries)
-
-
-def batches_of(loader: Any, *, model: nn.Module | None = None) -> Iterable[Any]:
-    """Return batches: those of a loader, or the one batch that was given.
-
-    A list holds batches. A tuple is one batch. With `model` it may also hold batches, as `tensor.split` returns them:
-    it does unless the model needs several arguments, or takes the first entry and the second can only be its labels.
-    """
-    if isinstance(loader, Tensor | Mapping) or (isinstance(loader, tuple) and _is_one_batch(model, loader)):
-        return [loader]
-    samples = isinstance(loader, torch.utils.data.Dataset) and not isinstance(loader, torch.utils.data.IterableDataset)
-    if samples or isinstance(loader, str | bytes) or not isinstance(loader, Iterable):
-        raise InputError(
-            f"this {type(loader).__name__} gives no batches: pass an iterable of batches, such as a DataLoader, or one "
-            "batch; wrap a data set in a DataLoader"
-        )
-    return loader
 
 
 def sample_shapes(call: Call, earlier: tuple[Shape, ...] = ()) -> tuple[Shape, ...]:
@@ -219,19 +205,6 @@ def sample_shapes(call: Call, earlier: tuple[Shape, ...] = ()) -> tuple[Shape, .
             "inputs of one shape: pad or resize them, or measure the samples of each shape in a call of their own"
         )
     return shapes
-
-
-def _is_one_batch(model: nn.Module | None, batch: tuple[Any, ...]) -> bool:
-    """Whether a tuple is one batch, and does not hold several."""
-    if model is None:
-        return True
-    if not batch or not all(isinstance(entry, Tensor) for entry in batch):
-        return False
-    if sum(p.default is p.empty for p in _positional(model)) > 1:
-        return True
-    first, last = batch[0], batch[-1]
-    alike = first.dtype == last.dtype and first.shape[1:] == last.shape[1:]
-    return len(batch) == 2 and not alike and is_label(model, last)
 
 
 def broken_tensors(model: nn.Module) -> dict[str, str]:
@@ -472,7 +445,8 @@ def _measurable(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point() and value.layout is torch.strided
 
 
-def _parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
+def parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of `forward` by name; none where nobody can tell."""
     try:
         return inspect.signature(model.forward).parameters
     except ValueError:  # a module that was compiled by torch.jit has no signature
@@ -481,7 +455,7 @@ def _parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
 
 def _positional(model: nn.Module) -> list[inspect.Parameter]:
     """Return the parameters of `forward` that a tuple of arguments fills."""
-    return [p for p in _parameters(model).values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return [p for p in parameters_of(model).values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
 def takes_dict(model: nn.Module, batch: Mapping[Any, Any]) -> bool:
@@ -490,7 +464,7 @@ def takes_dict(model: nn.Module, batch: Mapping[Any, Any]) -> bool:
     It is if some key is not the name of a parameter of `forward`, and `forward` has no `**kwargs` and needs one
     argument at most.
     """
-    taken, positional = _parameters(model), _positional(model)
+    taken, positional = parameters_of(model), _positional(model)
     named = {p.name for p in taken.values() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
     if not positional or any(p.kind is p.VAR_KEYWORD for p in taken.values()):
         return False
@@ -498,19 +472,23 @@ def takes_dict(model: nn.Module, batch: Mapping[Any, Any]) -> bool:
     return needed <= 1 and not named.issuperset(batch)
 
 
+def arguments_needed(model: nn.Module) -> int:
+    """Return how many positional arguments a model needs."""
+    return sum(p.default is p.empty for p in _positional(model))
+
+
 def is_label(model: nn.Module, second: Any) -> bool:
     """Whether the second entry of a batch is the label: the model takes one argument, or needs no second one."""
     taken = arguments_taken(model)
     if taken is None:
         return False
-    needed = sum(p.default is p.empty for p in _positional(model))
     flat = isinstance(second, Tensor) and second.ndim <= 1
-    return taken == 1 or (needed <= 1 and flat)
+    return taken == 1 or (arguments_needed(model) <= 1 and flat)
 
 
 def arguments_taken(model: nn.Module) -> int | None:
     """Return how many positional arguments a model takes at most; None where nobody can tell."""
-    taken = _parameters(model).values()
+    taken = parameters_of(model).values()
     if not taken or any(p.kind is p.VAR_POSITIONAL for p in taken):
         return None
     return len(_positional(model))

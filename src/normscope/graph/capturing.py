@@ -25,6 +25,7 @@ from ..core.errors import CaptureError, InputError, NormscopeError, describe_err
 from ..core.threads import full_precision, ignore_warnings, silence_loggers
 from ..core.untouched import drops, mode_of, outside_inference_mode, untouched
 from .call import Call, Caller, UntracedError, close, drawn, prepare, quantized, run, settle
+from .data_reader import Batches
 from .ir import Graph, same_constants
 from .samples import joined
 from .traced_program import (
@@ -160,7 +161,9 @@ REWRITTEN = 4.0
 
 
 @outside_inference_mode
-def capture(model: nn.Module, batch: Any, *, mode: str | None = None, output: str | int | None = None) -> Graph:
+def capture(
+    model: nn.Module, data: Any, *, labels: Any = None, mode: str | None = None, output: str | int | None = None
+) -> Graph:
     """Turn a model into a small immutable graph of operators.
 
     In eval mode the graph is the map of one sample whenever the model treats samples one by one and all in the same
@@ -171,8 +174,11 @@ def capture(model: nn.Module, batch: Any, *, mode: str | None = None, output: st
 
     Args:
         model: any `torch.nn.Module` that `torch.export` can trace.
-        batch: a tensor, a tuple of positional arguments, or a dict. The dict holds keyword arguments, or is itself the
-            one argument if its keys are not the names of `forward`'s arguments.
+        data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
+            `DataLoader`, or a data set. The first batch is
+            measured. A dict holds keyword arguments, or is itself the one argument if its keys are not the names of
+            `forward`'s arguments.
+        labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
         output: which output to follow, for models with several (`"logits"`, `"last_hidden_state"`, an index).
 
@@ -190,7 +196,8 @@ def capture(model: nn.Module, batch: Any, *, mode: str | None = None, output: st
         >>> [str(node.op) for node in graph]
         ['aten.linear.default']
     """
-    return capture_within(Budget(), model, batch, mode=mode, output=output)
+    batches = Batches(model, data, labels=labels)
+    return batches.noted(capture_within(Budget(), model, batches.first, mode=mode, output=output))
 
 
 @outside_inference_mode

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from ..core.errors import CaptureError, InputError, describe_error
 from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
-from ..graph.call import Call
+from ..graph.call import Call, arguments
 from ..graph.capturing import capture
+from ..graph.data_reader import Batches
 from ..report.document import Shown
 from ..rules.invariance import feeds
-from .twin import Where, call_of, chosen, copied, run, weight_layers
+from .twin import Where, chosen, copied, run, weight_layers
 
 CLOSE = 0.01
 """A layer whose output has a standard deviation this close to one is not rescaled."""
@@ -72,7 +73,13 @@ class Initialisation(Shown):
 
 @outside_inference_mode
 def initialise(
-    model: nn.Module, batch: Any, *, where: Where = None, mode: str | None = None, inplace: bool = False
+    model: nn.Module,
+    data: Any,
+    *,
+    labels: Any = None,
+    where: Where = None,
+    mode: str | None = None,
+    inplace: bool = False,
 ) -> Initialisation:
     """Rescale a fresh model so that the output of every weight layer has a standard deviation of one, at a batch.
 
@@ -83,7 +90,9 @@ def initialise(
 
     Args:
         model: any `torch.nn.Module`; it is left as it is, unless `inplace` says otherwise.
-        batch: an input of the model as it will be in training: a tensor, a tuple of arguments, a dict of them.
+        data: inputs as they will be in training: a batch, an iterable of batches such as a `DataLoader`, or a data set;
+            the first batch is measured.
+        labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
         where: which layers to rescale: patterns of module paths, or a function of path and module; None for all.
         mode: `"train"`, `"eval"`, or None for the mode the model is in. A model with BatchNorm should be in `"train"`.
         inplace: change the model itself and not a copy, so that an optimizer that knows its parameters stays valid.
@@ -105,9 +114,11 @@ def initialise(
     """
     mode = mode_of(model, mode)
     inner = unwrapped(model)
-    call = call_of(inner, batch)
+    batches = Batches(inner, data, labels=labels)
+    batch = batches.first
+    call = arguments(inner, batch)
     target = inner if inplace else copied(inner)
-    notes: list[str] = []
+    notes = [*batches.notes]
     before = _deviations_and_gradients(target, call, mode)
     if not before:
         raise InputError("no linear layer or convolution of the model runs as a module: there is nothing to rescale")

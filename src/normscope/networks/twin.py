@@ -22,6 +22,7 @@ from ..core.errors import CaptureError, InputError, describe_error
 from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
 from ..graph.call import Call, arguments
 from ..graph.capturing import capture
+from ..graph.data_reader import Batches
 from ..graph.ir import Graph
 from ..listening.calls import NORMALIZERS
 from ..report.document import Shown
@@ -92,9 +93,10 @@ class Twin(Shown):
 @outside_inference_mode
 def twin(
     model: nn.Module,
-    batch: Any = None,
+    data: Any = None,
     *,
     normalizer: Kind | None,
+    labels: Any = None,
     where: Where = None,
     fold: bool = False,
     groups: int | None = None,
@@ -112,9 +114,11 @@ def twin(
 
     Args:
         model: any `torch.nn.Module` whose normalizers are modules.
-        batch: an input of the model. With it the twin is run and checked, normalizing sets of one or two entries is
-            refused, and new BatchNorms take their running statistics from the batch. Folding and inserting need it.
+        data: a batch of inputs, an iterable of batches such as a `DataLoader`, or a data set; the first batch counts.
+            With it the twin is run and checked, normalizing sets of one or two entries is refused, and new BatchNorms
+            take their running statistics from it. Folding and inserting need it.
         normalizer: `"batch"`, `"layer"`, `"group"`, `"instance"`, `"rms"`, or None to remove them.
+        labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
         where: which modules to change: patterns of module paths (`"layer1.*"`), or a function of path and module. They
             name normalizers to change or, if they name none, weight layers behind which to insert one. None for all
             normalizers or, in a model without any, for every weight layer that feeds an activation.
@@ -148,11 +152,14 @@ def twin(
         raise InputError(f"normalizer is one of {', '.join(KINDS)} or None, not {normalizer!r}")
     if fold and normalizer is not None:
         raise InputError("fold=True takes BatchNorms into the layers before them: it needs normalizer=None")
-    if fold and batch is None:
-        raise InputError("fold=True needs a batch, to see which layer feeds which normalizer: twin(model, batch, ...)")
+    if fold and data is None:
+        raise InputError("fold=True needs a batch, to see which layer feeds which normalizer: twin(model, data, ...)")
     model = unwrapped(model)
-    call = None if batch is None else call_of(model, batch)
+    batches = None if data is None else Batches(model, data, labels=labels)
+    batch = None if batches is None else batches.first
+    call = None if batches is None else arguments(model, batch)
     builder = _TwinBuilder(copied(model), batch, call, normalizer, groups)
+    builder.notes += () if batches is None else batches.notes
     builder.apply(where, fold=fold)
     return builder.finished()
 
@@ -370,12 +377,6 @@ def copied(model: nn.Module) -> nn.Module:
             f"the model cannot be copied ({describe_error(error)}): replace torch.nn.utils.weight_norm by "
             "torch.nn.utils.parametrizations.weight_norm, and keep only modules and parameters in it"
         ) from error
-
-
-def call_of(model: nn.Module, batch: Any) -> Call:
-    """Return how a model is called with a batch, whose tensors are moved to the model's device."""
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    return arguments(model, tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, batch))
 
 
 def chosen(where: Where, path: str, module: nn.Module) -> bool:

@@ -13,7 +13,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Judge the claims of the papers on normalization, run their experiments, and use their calculators.",
     epilog="From Python: import normscope_lab as lab; lab.claims(), lab.reproduce(names), lab.predictive_power(split), "
-    "lab.flow(model, loss_fn, loader), lab.training_cost(audit), lab.theorem6(widths, scales).",
+    "lab.flow(model, data, loss=...), lab.training_cost(audit), lab.theorem6(widths, scales).",
 )
 app.command(help=claims.HELP, epilog=claims.EXAMPLES)(claims.claims)
 app.command(help=reproduce.HELP, epilog=reproduce.EXAMPLES)(reproduce.reproduce)

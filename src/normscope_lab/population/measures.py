@@ -128,12 +128,12 @@ class MemberFigures:
     @cached_property
     def flatness(self) -> Flatness:
         """Loss under noise and ascent, and the sharpness on the quotient."""
-        return flatness(self.model, "cross_entropy", self.batches, levels=(NOISE,), draws=DRAWS, mode="eval")
+        return flatness(self.model, self.batches, loss="cross_entropy", levels=(NOISE,), draws=DRAWS, mode="eval")
 
     @cached_property
     def largest_eigenvalue(self) -> float:
         """The largest eigenvalue of the Hessian of the training loss."""
-        spectrum = hessian(self.model, "cross_entropy", self.batches, k=1, deflate=False, mode="eval", rtol=RTOL)
+        spectrum = hessian(self.model, self.batches, loss="cross_entropy", k=1, deflate=False, mode="eval", rtol=RTOL)
         return spectrum.eigenvalues[0]
 
 

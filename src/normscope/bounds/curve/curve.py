@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from ...core.budget import Progress, count
 from ...core.codec import JsonForm, Part, Saved
 from ...core.errors import InputError, JacobianError, check_numbers
 from ...core.untouched import outside_inference_mode
-from ...graph.call import batches_of
+from ...graph.data_reader import Batches
 from ...report.document import Shown
 from ..captured import Bounding, Captured, check_option
 from ..data.quantile import SHARES, DataBracket, check_shares, draws_needed
@@ -48,8 +47,9 @@ PASS_SHARE = 0.6
 @outside_inference_mode
 def curve(
     model: nn.Module,
-    loader: Iterable[Any],
+    data: Any,
     *,
+    labels: Any = None,
     quantiles: Sequence[float] = QUANTILES,
     margins: Sequence[float] = MARGINS,
     samples: int = SAMPLES,
@@ -70,11 +70,13 @@ def curve(
     next: by `quantiles` narrower than what was seen, by `margins` wider. Each gets its bound and its coverage, the
     share of the other samples that lies inside. At the first samples the Jacobian norms are taken, whose quantiles are
     DATA. Samples count as independent draws of one distribution, on which the model was not trained: pass data that
-    were held out, and let the loader shuffle.
+    were held out, in random order.
 
     Args:
         model: any `torch.nn.Module` that can be traced.
-        loader: batches, as `model` takes them; a second entry of a pair counts as labels.
+        data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
+            `DataLoader`, or a data set; all batches are read.
+        labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
         quantiles: shares of the samples that each single limit of a domain leaves outside.
         margins: as in `normscope.domain`.
         samples: how many to read, if there are so many; in train mode a batch is one sample.
@@ -115,15 +117,12 @@ def curve(
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 2:
         raise InputError(f"samples is a whole number from 2 on, not {samples!r}")
     widths = checked_widths(quantiles, margins)
-    batches = iter(batches_of(loader, model=model))
-    first = next(batches, None)
-    if first is None:
-        raise InputError("the loader gives no batch: a curve needs data")
+    batches = Batches(model, data, labels=labels)
     bounding = Bounding.within(max_seconds, rtol=rtol)
-    captured = Captured.of(model, first, bounding, mode=mode, output=output, known=known)
+    captured = Captured.of(model, batches.first, bounding, mode=mode, output=output, known=known)
     return measured_curve(
         captured,
-        itertools.chain([first], batches),
+        batches,
         widths=widths,
         samples=samples,
         share=share,

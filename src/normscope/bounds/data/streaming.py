@@ -6,20 +6,20 @@ Beside the norms of the network at all samples come those at the samples of each
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from ...core.budget import Budget, Progress
 from ...core.errors import InputError
 from ...core.log10 import log10
 from ...core.untouched import mode_of
-from ...graph.call import arguments, batches_of, sample_shapes
+from ...graph.call import arguments, sample_shapes
 from ...graph.capturing import Traces
+from ...graph.data_reader import Batches, inputs_and_labels
 from ...graph.ir import Graph, Shape
 from ..derivative import captured
 from ..domain.gains import block_gains
@@ -29,8 +29,6 @@ from .quantile import DataBracket, check_shares, draws_needed, quantile
 
 PER = ("class", "layer")
 """The values that the option `per` may have with scope DATA."""
-LABEL_KEYS = ("labels", "label")
-"""The keys under which a batch that is a dict may hold its classes."""
 INDEPENDENT = (
     "samples count as independent draws of one distribution, on which the model was not trained: pass data that were "
     "held out, and let the loader shuffle"
@@ -98,8 +96,6 @@ class SampleNorms:
 
     def quantile(self, share: float, confidence: float, *, advice: str | None = None) -> DataBracket:
         """Return the limits of a quantile, from the norms so far; `advice` says what kept them few."""
-        if not self.uppers:
-            raise InputError("the loader yields no batch: there is nothing to measure")
         if any("Lanczos" in method for method in self._methods):
             self._notes[PROBABLE] = None
         if not self._settled:
@@ -119,8 +115,9 @@ class SampleNorms:
 
 def data_quantile(
     model: nn.Module,
-    loader: Any,
+    data: Any,
     *,
+    labels: Any = None,
     share: float = 0.99,
     confidence: float = 0.95,
     samples: int | None = None,
@@ -151,17 +148,15 @@ def data_quantile(
     if per is not None and per not in PER:
         raise InputError(f'per is one of {", ".join(PER)} or None for scope="data", not {per!r}')
     norms = SampleNorms(model, mode=mode, output=output, rtol=rtol, seed=seed)
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    labels: list[int] = []
+    classes: list[int] = []
     layers: LayerGains | None = None
     needed = samples or (math.inf if per == "class" else draws_needed(share, confidence))
     budget = Budget(max_seconds=max_seconds, what="the pass over the data")
     with Progress("Jacobians over the data") as progress:
-        for item in batches_of(loader):
-            batch = tree_map(lambda v: v.to(device) if isinstance(v, Tensor) else v, item)
+        for batch in Batches(model, data, labels=labels):
             count = norms.add(batch)
             if per == "class":
-                labels += labels_of(item, count)
+                classes += classes_of(inputs_and_labels(model, batch)[1], count)
             if per == "layer":
                 layers = layers or LayerGains(model, batch, mode, output)
                 layers.add(batch)
@@ -172,21 +167,16 @@ def data_quantile(
     advice = budget.advice() if budget.cut and len(norms) < needed else None
     bracket = norms.quantile(share, confidence, advice=advice)
     if per == "class":
-        return replace(bracket, per_class=by_class(bracket, labels))
+        return replace(bracket, per_class=by_class(bracket, classes))
     return bracket if layers is None else replace(bracket, per_layer=layers.brackets(bracket))
 
 
-def labels_of(batch: Any, count: int) -> list[int]:
-    """Return the class of each sample of a batch: the second entry of a pair, or the entry `labels` of a dict."""
-    labels = None
-    if isinstance(batch, Mapping):
-        labels = next((batch[name] for name in LABEL_KEYS if name in batch), None)
-    elif isinstance(batch, Sequence) and len(batch) == 2:
-        labels = batch[1]
+def classes_of(labels: Any, count: int) -> list[int]:
+    """Return the class of each sample of a batch; refuse labels that are no classes."""
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.numel() != count:
         raise InputError(
-            'per="class" needs the class of every sample: let the loader yield pairs (inputs, labels), or dicts with '
-            "an entry `labels`, of whole numbers"
+            'per="class" needs the class of every sample: pass pairs (inputs, labels), or dicts with an entry '
+            "`labels`, of whole numbers"
         )
     return [int(label) for label in labels.reshape(-1).tolist()]
 

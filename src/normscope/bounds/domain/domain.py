@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ from ...core.errors import InputError, describe_error, visible
 from ...core.files import write_bytes
 from ...core.npz import read_arrays, read_json_array
 from ...core.untouched import mode_of, outside_inference_mode
-from ...graph.call import batches_of
+from ...graph.data_reader import Batches
 from ...graph.ir import Graph
 from ..segments import GraphSteps
 from .conditions import DomainCondition
@@ -176,28 +175,28 @@ class Domain:
         )
 
     @outside_inference_mode
-    def contains(self, batch: Any) -> Tensor:
+    def contains(self, data: Any) -> Tensor:
         """Say of each sample whether all its inner values lie in their ranges.
 
         Args:
-            batch: as for the model; in train mode one input, of the recorded size.
+            data: as for `normscope.domain`; in train mode batches of the recorded size.
 
         Returns:
             Truth values, one per sample.
         """
-        return self.excess(*self._figures(batch)) <= 0
+        return self.excess(*self._figures(data)) <= 0
 
     def inside(self, points: Tensor) -> Tensor:
         """Say of each flat point `[B, n]` of the captured graph, in float64, whether it lies inside."""
         return self.excess(self._recorder.figures_at(points)[0], len(points)) <= 0
 
     @outside_inference_mode
-    def violations(self, batch: Any) -> tuple[Violation, ...]:
+    def violations(self, data: Any) -> tuple[Violation, ...]:
         """Return every condition that a sample breaks, in the order of the network, each with its worst figure.
 
         The first violation of a sample names the first operator that leaves its range.
         """
-        figures, samples = self._figures(batch)
+        figures, samples = self._figures(data)
         violations = []
         for sample in range(samples):
             for condition in self.conditions:
@@ -218,11 +217,11 @@ class Domain:
                     )
         return tuple(violations)
 
-    def coverage(self, loader: Iterable[Any], *, confidence: float = 0.95) -> Coverage:
+    def coverage(self, data: Any, *, confidence: float = 0.95) -> Coverage:
         """Measure the share of data that lies inside, on data that did not define the domain.
 
         Args:
-            loader: batches of fresh data.
+            data: fresh data, as for `normscope.domain`.
             confidence: of the lower limit.
 
         Returns:
@@ -232,24 +231,28 @@ class Domain:
             raise InputError(f"confidence is a number between 0 and 1, not {confidence!r}")
         inside = total = 0
         with Progress("measuring coverage") as progress:
-            for number, batch in enumerate(batches_of(loader, model=self._recorder.model), 1):
+            for number, batch in enumerate(Batches(self._recorder.model, data), 1):
                 progress.step(f"batch {number}")
                 taken = self._recorder.points(batch)
                 if taken is not None:
                     excess = self.excess(self._recorder.checked_figures(*taken), len(taken[0]))
                     inside, total = inside + int((excess <= 0).sum()), total + len(excess)
         if total == 0:
-            raise InputError("the loader gives no sample: coverage needs some")
+            raise InputError("no batch has the recorded size: coverage needs some that have")
         return covered(inside, total, confidence)
 
-    def _figures(self, batch: Any) -> tuple[dict[str, Tensor], int]:
-        """Return the figures of a batch and how many points it has."""
-        taken = self._recorder.points(batch)
-        if taken is None:
-            raise InputError(
-                f"the domain is of a map of whole batches of shape {self.input_shape}: pass a batch of that size"
-            )
-        return self._recorder.checked_figures(*taken), len(taken[0])
+    def _figures(self, data: Any) -> tuple[dict[str, Tensor], int]:
+        """Return the figures of all batches and how many points they have."""
+        parts, samples = [], 0
+        for batch in Batches(self._recorder.model, data):
+            taken = self._recorder.points(batch)
+            if taken is None:
+                raise InputError(
+                    f"the domain is of a map of whole batches of shape {self.input_shape}: pass batches of that size"
+                )
+            parts.append(self._recorder.checked_figures(*taken))
+            samples += len(taken[0])
+        return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}, samples
 
     @property
     def starts_at_embeddings(self) -> bool:
@@ -295,7 +298,7 @@ class Domain:
             raise InputError(
                 "the domain was recorded with another network: another mode, other shapes, weights or known constants"
                 + (f" (first at {other[0]!r})" if other else "")
-                + ". Record it anew with normscope.domain(model, loader)"
+                + ". Record it anew with normscope.domain(model, data)"
             )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -318,7 +321,7 @@ class Domain:
         cls,
         path: str | os.PathLike[str],
         model: nn.Module,
-        batch: Any,
+        data: Any,
         *,
         output: str | int | None = None,
         known: Mapping[str, float] | None = None,
@@ -328,7 +331,7 @@ class Domain:
         Args:
             path: the file.
             model: the model it was recorded with, with the same weights.
-            batch: any batch of the recorded form.
+            data: as for `normscope.domain`; the first batch shows the recorded form.
             output: as it was recorded.
             known: as it was recorded.
 
@@ -338,7 +341,9 @@ class Domain:
         header, limits = read_domain(path)
         digests_then = header.pop("digests")
         record, mode = header["record"], header.pop("mode")
-        recorder = FigureRecorder.of(model, batch, mode, output, known, partial(conditions_of, record=record))
+        recorder = FigureRecorder.of(
+            model, Batches(model, data).first, mode, output, known, partial(conditions_of, record=record)
+        )
         if recorder.digests != digests_then or {condition.key for condition in recorder.conditions} != set(limits):
             raise InputError(f"{os.fspath(path)} was recorded with another network: other weights, shapes or version")
         device = recorder.graph.inputs[0].value.device
@@ -349,8 +354,9 @@ class Domain:
 @outside_inference_mode
 def domain(
     model: nn.Module,
-    loader: Iterable[Any],
+    data: Any,
     *,
+    labels: Any = None,
     margin: float = 0.0,
     quantile: float = 0.0,
     record: str = "ranges",
@@ -368,10 +374,12 @@ def domain(
 
     Args:
         model: any `torch.nn.Module` that can be traced.
-        loader: batches, as `model` takes them; a second entry of a pair counts as labels.
+        data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
+            `DataLoader`, or a data set; all batches are read.
+        labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
         margin: widens every range: by this share of its width; variances, norms and gains by this share of their size.
         quantile: the share of samples that each single limit may leave outside (the most extreme ones); above 0 the
-            loader needs a length.
+            data need a length.
         record: `"ranges"`, or `"gains"` to record also the norm of the Jacobian of each block, the part between two
             values that everything passes through, at the ends of modules. The bound is then at most the product of the
             blocks' largest gains; it costs up to some 150 passes per sample.
@@ -401,21 +409,18 @@ def domain(
     if record not in RECORDS:
         raise InputError(f"record is one of {', '.join(RECORDS)}, not {record!r}")
     mode_of(model, mode)
-    batches = iter(batches_of(loader, model=model))
-    first = next(batches, None)
-    if first is None:
-        raise InputError("the loader gives no batch: a domain needs data")
+    batches = Batches(model, data, labels=labels)
+    first = batches.first
     recorder = FigureRecorder.of(model, first, mode, output, known, partial(conditions_of, record=record))
     dropped = 0.0
     if quantile > 0:
-        sized = batches_of(loader, model=model)
-        if not isinstance(sized, Sized):
-            raise InputError("quantile needs a loader with a length: pass a DataLoader or a list of batches")
+        if batches.count is None:
+            raise InputError("quantile needs data with a length: pass a DataLoader or a list of batches")
         taken = recorder.points(first)
-        dropped = quantile * len(sized) * (1 if taken is None else len(taken[0]))
+        dropped = quantile * batches.count * (1 if taken is None else len(taken[0]))
     extremes, skipped = Extremes(dropped), 0
     with Progress("recording the domain") as progress:
-        for number, batch in enumerate(itertools.chain([first], batches), 1):
+        for number, batch in enumerate(batches, 1):
             progress.step(f"batch {number}")
             taken = recorder.points(batch)
             if taken is None:

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
-import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from ...core.budget import Budget
 from ...core.errors import InputError, NormscopeError, SoundnessError, check_numbers
 from ...core.provenance import provenance
 from ...core.untouched import mode_of, outside_inference_mode
-from ...graph.call import arguments_taken, is_label
+from ...graph.data_reader import Batches, inputs_and_labels
 from ..captured import Bounding, Captured
 from ..segments import Bounds
 from .certifier import EFFORTS, RTOL, Certifier, Columns
 from .radii import COLUMNS, Radii
 
-LABELS = "labels"
-"""The key of the labels in a batch that is a dict."""
 MOST_CLASSES = 1000
 """An audit takes no model with more outputs for a classifier."""
 
@@ -38,8 +31,8 @@ MEANING = (
 def certified_radius(
     model: nn.Module,
     data: Any,
-    labels: Any = None,
     *,
+    labels: Any = None,
     effort: str = "fast",
     attack: bool = True,
     mode: str | None = None,
@@ -60,23 +53,24 @@ def certified_radius(
     outputs at the sample is taken off the margin. The model's own float32 arithmetic may decide otherwise where margins
     are as small as its rounding.
 
-    Radii are in the units of the model's input: of the data as given, behind any preprocessing in the loader. Divide by
+    Radii are in the units of the model's input: of the data as given, behind any preprocessing of a loader. Divide by
     the deviation that a normalisation divided by to speak of pixels, or make the normalisation part of the model. The
     model is left exactly as found.
 
     Args:
         model: a classifier in eval mode: one row of K >= 2 outputs per sample, the largest of which is the class.
-        data: a batch, as the model takes it: a tensor, a tuple of arguments or a dict of them; every sample is measured
-            with its own masks and ids. Where the model takes one argument, a pair is that argument and the labels. Or
-            an iterable of batches `(batch, labels)`, such as a `DataLoader`.
-        labels: the class of each sample of one batch; the predicted class if None and the data hold none.
+        data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
+            `DataLoader`, or a data set. All batches
+            are read, and every sample is measured with its own masks and ids.
+        labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
+            Without any the predicted class counts.
         effort: `"fast"`, or `"tight"` for ellipsoids that are searched for over the balls, and optimised constants too.
         attack: whether to attack the samples too; without it `attacked` is None.
         mode: `"eval"` to measure a model that is in train mode as it would be in eval mode.
         output: which output to take, for models with several.
         known: constants for modules nobody can see into, by module path.
         max_seconds: cuts short what takes longer: radii stay certified but may be smaller, though not smaller than by
-            constants over all inputs, whose closed forms come first (see `lipschitz`); samples of a loader beyond
+            constants over all inputs, whose closed forms come first (see `lipschitz`); samples beyond
             it are left out, and `advice` says so.
         seed: of the attack.
 
@@ -94,7 +88,7 @@ def certified_radius(
         >>> import torch, normscope as ns
         >>> model = torch.nn.Linear(2, 2).eval()
         >>> model.weight.data, model.bias.data = torch.eye(2), torch.zeros(2)
-        >>> radii = ns.certified_radius(model, torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
+        >>> radii = ns.certified_radius(model, torch.tensor([[1.0, 0.0]]), labels=torch.tensor([0]))
         >>> 0.70 < radii.radius[0] < 0.5**0.5 < radii.attacked[0] < 0.71  # the boundary lies at sqrt(1/2)
         True
 
@@ -116,27 +110,25 @@ def certified_radius(
         captured = Captured.of(model, inputs, bounding, mode=mode, output=output, known=known)
         return Certifier(captured, bounding, effort=effort, attack=attack, seed=seed)
 
-    certified = _CertifiedBatches(model, certifier)
-    one = labels is not None or isinstance(data, Tensor | np.ndarray | Mapping) or _is_one_batch(model, data)
-    expected = 1 if one else operator.length_hint(data, 1)
+    certified = _CertifiedBatches(certifier)
+    batches = Batches(model, data, labels=labels)
+    expected = batches.count or 1
     notes: tuple[str, ...] = ()
-    for index, (inputs, classes) in enumerate(_batches(model, data, labels)):
+    for index, batch in enumerate(batches):
+        inputs, classes = inputs_and_labels(model, batch)
         if certified.parts and budget.late:
             count = sum(map(len, certified.parts))
             notes = (f"max_seconds cut this short: only the first {count:,} samples were examined",)
             break
         certified.add(inputs, classes, budget.share(1.0 / max(expected - index, 1)))
-    if not certified.parts:
-        raise InputError("the loader yields no batch: there is nothing to certify")
     return _joined(certified.parts, certified.first, budget, notes, labelled=certified.labelled)
 
 
 class _CertifiedBatches:
     """What was found of the batches so far; those of one shape share a certifier."""
 
-    def __init__(self, model: nn.Module, build: Callable[[Any], Certifier]) -> None:
+    def __init__(self, build: Callable[[Any], Certifier]) -> None:
         self.build = build
-        self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self.certifiers: dict[tuple[int, ...] | None, Certifier] = {}
         self.parts: list[Columns] = []
         self.labelled = True
@@ -148,7 +140,6 @@ class _CertifiedBatches:
 
     def add(self, inputs: Any, labels: Any, budget: Budget) -> None:
         """Certify and attack the samples of one more batch."""
-        inputs = tree_map(lambda v: v.to(self.device) if isinstance(v, Tensor) else v, inputs)
         key = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else None
         if key is None or key not in self.certifiers:
             self.certifiers[key] = self.build(inputs)
@@ -209,66 +200,6 @@ def audited_radii(
     except NormscopeError:
         return None
     return _joined([part], groups[0][-1], bounding.budget, (), labelled=False)
-
-
-def _batches(model: nn.Module, data: Any, labels: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield pairs of inputs and labels (or None) from a batch or a loader."""
-    data = torch.as_tensor(data) if isinstance(data, np.ndarray) else data
-    if labels is not None:
-        yield _arguments(model, data), labels
-    elif isinstance(data, Tensor | Mapping) or _is_one_batch(model, data):
-        yield _inputs_and_labels(model, data)
-    elif hasattr(data, "__iter__"):
-        yield from (_inputs_and_labels(model, batch) for batch in data)
-    else:
-        raise InputError(f"data is a {type(data).__name__}: pass a batch, or a loader that yields (batch, labels)")
-
-
-def _is_one_batch(model: nn.Module, data: Any) -> bool:
-    """Whether a tuple or a list is one batch: with its labels behind it, or the arguments of a model of several."""
-    if not isinstance(data, list | tuple) or not all(isinstance(item, Tensor) for item in data[-1:]):
-        return False
-    if len(data) == 2 and not data[1].is_floating_point():
-        return True
-    return isinstance(data, tuple) and (arguments_taken(model) or 1) > 1
-
-
-def _inputs_and_labels(model: nn.Module, batch: Any) -> tuple[Any, Any]:
-    """Return the inputs of one batch and its labels, None without any."""
-    if isinstance(batch, Mapping):
-        return {key: value for key, value in batch.items() if key != LABELS}, batch.get(LABELS)
-    if not isinstance(batch, Sequence) or isinstance(batch, str | bytes):
-        return batch, None
-    taken = arguments_taken(model)
-    if len(batch) == 2 and (not isinstance(batch[0], Tensor) or taken is None or is_label(model, batch[1])):
-        return batch[0], batch[1]
-    if taken is not None and len(batch) > taken:
-        raise InputError(
-            f"a batch has {len(batch)} entries and the model takes {taken}: pass its arguments as data and the class "
-            "numbers as labels=, or let the loader yield pairs (arguments, labels)"
-        )
-    return tuple(batch), None
-
-
-def _arguments(model: nn.Module, data: Any) -> Any:
-    """Return one batch that comes with labels beside it, so that none of its tensors can be taken for them."""
-    if isinstance(data, Mapping) and LABELS in data:
-        raise InputError(f"the data hold {LABELS!r} and labels were passed, too: pass them once")
-    if isinstance(data, Tensor | Mapping):
-        return data
-    if not isinstance(data, list | tuple):
-        raise InputError(
-            f"data is a {type(data).__name__} and labels were passed, too: labels belong to one batch, a loader yields "
-            "pairs (batch, labels)"
-        )
-    taken = arguments_taken(model)
-    if taken is not None and len(data) > taken:
-        raise InputError(
-            f"the data have {len(data)} entries, the model takes {taken}, and labels were passed, too: pass them once, "
-            "as labels= or as the second entry of a pair"
-        )
-    named = len(data) == 2 and is_label(model, data[1])  # without names it would be taken for the labels
-    return dict(zip(inspect.signature(model.forward).parameters, data)) if named else tuple(data)
 
 
 def _joined(

@@ -14,9 +14,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from ...core.budget import Progress
-from ...core.errors import InputError
 from ...core.untouched import outside_inference_mode
-from ...graph.call import arguments
+from ...graph.data_reader import Batches, inputs_and_labels
 from ...graph.ir import HELD, Graph
 from ...theory.losses import Loss, named
 from ..applied import applied_weights, passes
@@ -34,10 +33,10 @@ UNKNOWN_FORM = "its weight is applied in a form that is not known: stacked matri
 @outside_inference_mode
 def weight_sensitivity(
     model: nn.Module,
-    batch: Any,
+    data: Any,
     *,
+    labels: Any = None,
     loss: str | Loss | None = None,
-    targets: Tensor | None = None,
     mode: str | None = None,
     output: str | int | None = None,
     known: Mapping[str, float] | None = None,
@@ -60,9 +59,11 @@ def weight_sensitivity(
 
     Args:
         model: any `torch.nn.Module` that can be traced.
-        batch: a tensor, a tuple of arguments or a dict of them; a pair with labels gives the targets too.
+        data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
+            `DataLoader`, or a data set; the first batch is measured.
+        labels: the classes or the targets that the lower side of the loss is taken at, or the key that they have in
+            batches that are dicts; None to recognise them. Without any, the class that moves the loss most.
         loss: `"cross_entropy"`, `"l1"`, ... (`normscope.theory.losses.LOSSES`) or a `Loss`; the mean over rows.
-        targets: what the lower side of the loss is taken at; without them the class that moves the loss most.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
         output: which output to measure, for models with several.
         known: constants for modules nobody can see into, by module path.
@@ -90,16 +91,14 @@ def weight_sensitivity(
     Reference: Than et al., Theorem 12 and Corollary 14, with the corrections of this project's documentation.
     """
     chosen = None if loss is None else named(loss)
-    if chosen is None and targets is not None:
-        raise InputError("targets were given without a loss: pass loss= too")
     bounding = Bounding.within(max_seconds, rtol=rtol)
+    batches = Batches(model, data, labels=labels, with_loss=loss is not None)
+    batch = batches.first
     captured = Captured.of(model, batch, bounding, mode=mode, output=output, on_missing=on_missing, known=known)
-    if targets is None and isinstance(batch, tuple | list) and len(batch) == 2:
-        taken = arguments(model, batch, output)  # a pair of which the model takes one: the other is the labels
-        targets = batch[1] if len(taken.args) == 1 else None
+    targets = inputs_and_labels(model, batch)[1]
     steps = passes(captured.double, SEARCH_STEPS, work=SEARCH_WORK, least=SEARCH_FEWEST)
     search = JacobianSearch(rtol=rtol, seed=seed, budget=bounding.budget.search(LOWER_SIDES, steps))
-    return measure(captured, bounding, WeightPlan(loss=chosen, targets=targets, search=search))[0]
+    return batches.noted(measure(captured, bounding, WeightPlan(loss=chosen, targets=targets, search=search))[0])
 
 
 def measure(captured: Captured, bounding: Bounding, plan: WeightPlan) -> tuple[WeightSensitivity, dict[str, WeightRow]]:

@@ -213,7 +213,7 @@ class SharpnessProbe:
         Raises:
             InputError: the loss has no curvature at this batch, in one sentence.
         """
-        objective = Objective(model, self._loss, self._batch, mode="train", batches=1)
+        objective = Objective(model, self._batch, loss=self._loss, mode="train", batches=1)
         fits = self._direction is not None and self._direction.shape[1] == objective.size
         start = self._direction if fits else None
         wanted = Wanted(k=1, rtol=SHARPNESS_RTOL, products=MAX_HESSIAN_PRODUCTS, start=start)

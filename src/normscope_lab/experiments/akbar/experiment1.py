@@ -133,7 +133,7 @@ def _flows(settings: Settings) -> dict[str, object]:
         network = nn.Sequential(*layers).double()
         for parameter in network.parameters():
             nn.init.normal_(parameter, generator=generator)
-        result = flow(network, logistic, (x, y), time=5.0, lr=0.1, rtol=1e-9, mode="train")
+        result = flow(network, (x, y), loss=logistic, time=5.0, lr=0.1, rtol=1e-9, mode="train")
         summary |= {
             f"{kind}.flow": result.flow[-1].drift,
             f"{kind}.descent": result.descent[-1].drift,

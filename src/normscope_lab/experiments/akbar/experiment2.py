@@ -94,7 +94,7 @@ def _spectrum(network: nn.Module, x: Tensor, y: Tensor) -> dict[str, float | Non
         for layer, behind in itertools.pairwise(layers):
             if isinstance(behind, nn.BatchNorm1d) and isinstance(layer, nn.Linear):
                 layer.weight.mul_(SHRUNK)
-    shrunk = hessian(network, F.mse_loss, (x, y), k=1, mode="train", rtol=1e-2)
+    shrunk = hessian(network, (x, y), loss=F.mse_loss, k=1, mode="train", rtol=1e-2)
     return {
         "sharpness": curvature.sharpness,
         "sharpness of smaller weights": shrunk.sharpness,

@@ -154,8 +154,8 @@ def _details(settings: Settings, networks: Ensemble, seed: int, x: Tensor, y: Te
     measured_margins = margins(network, (x[seed], classes))
     flat = flatness(
         network,
-        "cross_entropy",
         (x[seed], classes),
+        loss="cross_entropy",
         levels=LEVELS,
         draws=settings["draws"],
         sharpness=False,

@@ -45,7 +45,7 @@ def log10_points(values: Sequence[float], apart: int, least: float = 1e-300) -> 
 
 def spectrum(network: nn.Module, batch: tuple[Tensor, Tensor]) -> Spectrum:
     """Return the whole Hessian of the squared error in train mode."""
-    return hessian(network, F.mse_loss, batch, k=1, mode="train", whole=True, rtol=1e-2)
+    return hessian(network, batch, loss=F.mse_loss, k=1, mode="train", whole=True, rtol=1e-2)
 
 
 def zeros(spectrum: Spectrum) -> float:
