@@ -63,6 +63,7 @@ def test_arguments_and_labels_cannot_be_mistaken():
         (((X, mask), predicted), None),
     ]
     ways += [([((X, mask), predicted)], None), ([(X, mask)], None)]
+    ways += [((X, mask, predicted), None), ([(X, mask, predicted)], None)]
     first, *others = [certified_radius(model, data, labels=labels, attack=False) for data, labels in ways]
     assert all(other.radius == first.radius and other.label == first.label for other in others)
     kinds = torch.tensor([0, 1, 2, 3])
@@ -99,8 +100,6 @@ REFUSED = {
     "labels twice in a dict": (nn.Linear(5, 3).eval(), {"input": X, "labels": Y}, Y, {}, "pass them once"),
     "labels beside a loader": (nn.Linear(5, 3).eval(), iter([X]), Y, {}, "labels belong to one batch"),
     "a mask for labels": (nn.Linear(5, 3).eval(), (X, X > 0), None, {}, "a mask is an argument"),
-    "labels behind all arguments": (Masked().eval(), (X, X > 0, Y), None, {}, "labels="),
-    "a loader of such batches": (Masked().eval(), [(X, X > 0, Y)], None, {}, "labels="),
 }
 
 

@@ -228,7 +228,7 @@ def test_the_model_is_left_as_found(mode, trouble, error):
     np.random.seed(0)
     before = state()
     np.random.seed(0)
-    options = {"loss": "cross_entropy", "targets": torch.full((8,), 99 if trouble == "loss" else 0)}
+    options = {"loss": "cross_entropy", "labels": torch.full((8,), 99 if trouble == "loss" else 0)}
     if error is None:
         assert len(weight_sensitivity(model, batch, mode=mode, **options)) == 1
     else:

@@ -211,7 +211,7 @@ def test_a_loader_is_taken_apart_and_put_together_anew():
         ({"momentum": 1.0}, "momentum"),
         ({"engine": "slurm"}, "engine is"),
         ({"model": 3}, "pass a torch.nn.Module"),
-        ({"loss_fn": "unknown"}, "loss is 'unknown'"),
+        ({"loss": "unknown"}, "loss is 'unknown'"),
     ],
 )
 def test_options_that_are_none_are_refused(given, reason):

@@ -141,7 +141,7 @@ class TestAnythingThatRuns:
         for known, words in (
             ({"model": 3}, "not a torch.nn.Module"),
             ({"batch": randn(3, 5)}, "must work"),
-            ({"loader": 3}, "yields batches"),
+            ({"loader": 3}, "loader is a int: pass a batch"),
             ({"loader": []}, "yields no batch"),
             ({"mode": "fast"}, "mode is"),
             ({"loss": lambda made: made}, "one value"),

@@ -151,8 +151,8 @@ def test_a_model_that_raises_is_told_with_the_batch():
 
 
 def test_an_empty_loader_is_refused():
-    with pytest.raises(InputError, match="no batch"):
-        watch_data(nn.Linear(3, 3), [])
+    with pytest.raises(InputError, match="`loader` yields no batch"):
+        ns.check(nn.Linear(3, 3), draw(4, 3), loader=[])
 
 
 def test_labels_and_generators_are_taken():

@@ -117,7 +117,8 @@ def read_source(
     batches = Batches(model, data, labels=labels, with_loss=with_loss)
     if loader is None:
         return batches, None if batches.single else batches
-    return batches, Batches(model, loader, labels=labels if isinstance(labels, str) else None, with_loss=with_loss)
+    shared = labels if isinstance(labels, str) else None
+    return batches, Batches(model, loader, labels=shared, with_loss=with_loss, name="loader")
 
 
 def _passes(

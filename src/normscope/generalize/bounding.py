@@ -128,9 +128,10 @@ def generalization(
     if steps and prior is not None:
         WeightVector.of(model).vector(dict(prior))  # A wrong prior is refused before the data are read.
     shared = labels if isinstance(labels, str) else None
-    train = Batches(model, train, labels=labels, with_loss=True)
+    train = Batches(model, train, labels=labels, with_loss=True, name="train")
     test, held_out = (
-        None if part is None else Batches(model, part, labels=shared, with_loss=True) for part in (test, held_out)
+        None if part is None else Batches(model, part, labels=shared, with_loss=True, name=name)
+        for name, part in (("test", test), ("held_out", held_out))
     )
     reading = read(
         model,

@@ -26,7 +26,6 @@ LABEL_KEYS = ("labels", "label")
 Result = TypeVar("Result")
 ROWS_PER_BATCH = 64
 """How many rows of a data set are put into one batch."""
-NO_BATCH = "`data` yields no batch: there is nothing to measure"
 FIRST_ALONE = "the data hold several batches: the first one was measured"
 FORMS = (
     "pass a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a "
@@ -47,6 +46,7 @@ class Batches:
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
         with_loss: whether a loss compares outputs with labels. Labels then come apart from the inputs also where the
             model would take them itself, and two tensors in a tuple are inputs and targets, of whatever shape.
+        name: what the argument is called that these data are passed as.
 
     Attributes:
         single: whether the data are one batch.
@@ -55,8 +55,10 @@ class Batches:
         InputError: the data have none of these forms, or the labels do not fit them.
     """
 
-    def __init__(self, model: nn.Module, data: Any, *, labels: Any = None, with_loss: bool = False) -> None:
-        self.model, self.labels, self.with_loss = unwrapped(model), labels, with_loss
+    def __init__(
+        self, model: nn.Module, data: Any, *, labels: Any = None, with_loss: bool = False, name: str = "data"
+    ) -> None:
+        self.model, self.labels, self.with_loss, self.name = unwrapped(model), labels, with_loss, name
         tensors = itertools.chain(self.model.parameters(), self.model.buffers())
         self.device = next((tensor.device for tensor in tensors), None)
         floats = (p.dtype for p in self.model.parameters() if p.is_floating_point() and p.itemsize > 1)
@@ -65,12 +67,11 @@ class Batches:
         self.single = _is_one_batch(self.model, data, with_loss=with_loss, labelled=labelled)
         if labelled and not self.single:
             raise InputError(
-                f"data is a {type(data).__name__}, which holds several batches, and labels belong to one batch: let it "
-                "yield pairs (inputs, labels), or dicts, and pass the key of their labels as labels="
+                f"{name} is a {type(data).__name__}, which holds several batches, and labels belong to one batch: let "
+                "it yield pairs (inputs, labels), or dicts, and pass the key of their labels as labels="
             )
-        self._source = [data] if self.single else _source_of(data)
-        self._once = isinstance(self._source, Iterator)
-        self._read: list[Any] = []  # the first batch of data that can be read once only
+        self._source = [data] if self.single else _source_of(data, name)
+        self._opened: Iterator[Any] | None = None  # a reading of which nothing but the first batch was looked at
 
     @property
     def count(self) -> int | None:
@@ -86,24 +87,24 @@ class Batches:
     @property
     def readable_again(self) -> bool:
         """Whether the data can be read more than once."""
-        return not self._once
+        return not isinstance(self._source, Iterator)
 
     def __iter__(self) -> Iterator[Any]:
-        source = itertools.chain(self._read, self._source)
-        self._read = []
-        batch = None
-        for batch in self._batches(source):
+        batch, source = None, self._opened or self._batches()
+        self._opened = None
+        for batch in source:
             yield self._placed(batch)
         if batch is None:
-            raise InputError(NO_BATCH)
+            raise InputError(f"`{self.name}` yields no batch: there is nothing to measure")
 
     @property
     def first(self) -> Any:
-        """The first batch; it is not lost to the next iteration."""
-        batch = next(self._batches(itertools.chain(self._read, self._source)), None)
+        """The first batch; the next iteration begins with it, and goes on reading where this stopped."""
+        source = self._opened or self._batches()
+        batch = next(source, None)
         if batch is None:
-            raise InputError(NO_BATCH)
-        self._read = [batch] if self._once else []
+            raise InputError(f"`{self.name}` yields no batch: there is nothing to measure")
+        self._opened = itertools.chain([batch], source)
         return self._placed(batch)
 
     @property
@@ -115,10 +116,10 @@ class Batches:
         """Return the result of the first batch with a note that there are others."""
         return replace(result, notes=(*result.notes, *self.notes)) if self.notes else result  # type: ignore
 
-    def _batches(self, source: Iterable[Any]) -> Iterator[Any]:
-        """Yield batches; rows of a data set that do not fit together are one error."""
+    def _batches(self) -> Iterator[Any]:
+        """Read the data from the beginning; rows of a data set that do not fit together are one error."""
         try:
-            yield from source
+            yield from self._source
         except (TypeError, RuntimeError, KeyError, IndexError) as error:
             if not isinstance(self._source, _Rows):
                 raise
@@ -132,7 +133,10 @@ class Batches:
         batch = dict(batch) if isinstance(batch, Mapping) and type(batch) not in SUPPORTED_NODES else batch
         batch, labels = tree_map(self._as_tensor, (batch, None if isinstance(self.labels, str) else self.labels))
         if labels is not None:
-            return self._with_labels(batch, torch.as_tensor(labels, device=self.device))
+            try:
+                return self._with_labels(batch, torch.as_tensor(labels, device=self.device))
+            except (TypeError, ValueError) as error:
+                raise InputError(f"labels are a tensor or a list of numbers, such as integers: {error}") from error
         if not isinstance(batch, Mapping):
             if isinstance(self.labels, str):
                 raise InputError(f"labels={self.labels!r} names an entry of a dict, and a batch is a {_kind(batch)}")
@@ -209,14 +213,14 @@ class _Rows(DataLoader[Any]):
         super().__init__(rows, batch_size=ROWS_PER_BATCH, generator=torch.Generator())
 
 
-def _source_of(data: Any) -> Iterable[Any]:
+def _source_of(data: Any, name: str) -> Iterable[Any]:
     """Return the batches of data that are more than one batch, as they were passed."""
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
         return _Rows(data)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Sequence):
         return _Rows(data)
     if isinstance(data, str | bytes) or not isinstance(data, Iterable):
-        raise InputError(f"data is a {type(data).__name__}: {FORMS}")
+        raise InputError(f"{name} is a {type(data).__name__}: {FORMS}")
     return data
 
 
