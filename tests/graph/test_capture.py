@@ -261,9 +261,9 @@ class TestRefused:
             (torch.randn(2, 5), r"mat1 and mat2.*shapes \[\(2, 5\)\]"),
             (torch.randn(0, 3), "empty tensor of shape"),
             (torch.tensor([[1.0, math.nan, 0.0]]), "the batch holds NaN"),
-            ("text", "batch is a str"),
-            (None, "batch is a NoneType"),
-            ([], "the batch holds no tensor"),
+            ("text", "data is a str"),
+            (None, "data is a NoneType"),
+            ([], "yields no batch"),
         ],
         ids=["shape", "empty", "NaN", "text", "nothing", "no tensor"],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
@@ -10,8 +11,9 @@ from torch import nn
 
 from ..core.bracket import Bracket, Evidence
 from ..core.budget import Budget
-from ..core.codec import JsonForm, encode
+from ..core.codec import JsonForm, Part, encode, save_json
 from ..core.errors import InputError, visible
+from ..core.shown import Shown
 from ..core.untouched import outside_inference_mode
 from ..graph.data_reader import Batches
 from ..graph.ir import Graph, Shape
@@ -27,7 +29,7 @@ from .rungs import Rungs, is_normalizer, is_weight, upper_sides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ladder(Mapping[str, Bracket]):
+class Ladder(Part, Shown, Mapping[str, Bracket]):
     """Every method's bracket by name, over one captured graph.
 
     Names: `printed`, `printed-exact` (formulas of the paper; `holds` says whether they bound this network), `product`,
@@ -38,14 +40,14 @@ class Ladder(Mapping[str, Bracket]):
     Attributes:
         rungs: the brackets by name.
         layers: the weight layers and normalizers, each with its own constant.
-        graph: what was captured.
+        graph: what was captured; None where the ladder was read from a file.
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(left_out=("graph",))
 
     rungs: dict[str, Bracket]
     layers: tuple[LayerConstant, ...]
-    graph: Graph = field(repr=False)
+    graph: Graph | None = field(default=None, repr=False)
 
     def __getitem__(self, name: str) -> Bracket:
         return self.rungs[name]
@@ -56,11 +58,12 @@ class Ladder(Mapping[str, Bracket]):
     def __len__(self) -> int:
         return len(self.rungs)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {"schema_version": self.JSON.version, **encode(self)}
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+        """Return plain data without the graph, and write it to a file if a path is given."""
+        return save_json({"schema_version": self.JSON.version, **encode(self)}, path)
 
-    def __str__(self) -> str:
+    def _rendered(self, width: int, color: bool = False) -> str:
+        """Return one line per method."""
         lines = [f"{'method':<14}{'log10 upper':>12}{'log10 lower':>12}  evidence   note"]
         for name, bracket in self.items():
             note = "" if bracket.reason is None else ("not a bound: " if not bracket.holds else "") + bracket.reason
@@ -68,17 +71,12 @@ class Ladder(Mapping[str, Bracket]):
             lines.append(f"{name:<14}{sides}  {bracket.evidence.name:<9}  {note}".rstrip())
         return visible("\n".join(lines))
 
-    def document(self) -> Document:
+    def document(self, *, brief: bool = False) -> Document:
         """Return the brackets as a chart and a table; methods that agree are one line."""
         title = "How much a change of the input can grow, bounded in several ways"
         chart = bracket_chart(self, title=title)
         blocks = (*(() if chart is None else (chart,)), bracket_table(self, title="Bounds by method (log10)"))
         return Document(blocks=blocks)
-
-    def _repr_html_(self) -> str:
-        from ..report.html import to_fragment
-
-        return to_fragment(self.document())
 
 
 @outside_inference_mode

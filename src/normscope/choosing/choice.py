@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from ..core.codec import JsonForm, Part, Saved
 from ..core.errors import InputError
-from ..report.document import Shown
+from ..core.shown import Shown
 from ..report.words import pluralise
 from .task import TrainingRun
 

@@ -15,6 +15,7 @@ from ..bounds.data.quantile import DataBracket
 from ..bounds.radius.radii import Radii
 from ..core.errors import InputError
 from ..core.files import read_json, write_text
+from ..core.shown import Shown
 from ..diagnosis.audit_result import Audit
 from ..diagnosis.checked import Check
 from ..generalize.generalization_table import Generalization
@@ -26,7 +27,6 @@ from ..monitor.run import Run
 from ..pages.audit_comparison import compare_document
 from ..pages.live import Followed, LiveServer
 from ..pages.run_comparison import compare_runs_document
-from ..report.document import Shown
 from ..report.html import to_html
 from ..report.terminal import print_document
 from .messages import check_targets, one_line, say_written

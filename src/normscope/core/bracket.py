@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Protocol
 from .codec import JsonForm, Part
 from .errors import InputError, SoundnessError, card, visible
 from .log10 import power10
+from .shown import Shown
 
 
 class Evidence(enum.IntEnum):
@@ -54,7 +55,7 @@ class ProofWriter(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bracket(Part):
+class Bracket(Part, Shown):
     """A number known to lie in `[lower, upper]`, with the evidence for both sides.
 
     `log10_lower` and `log10_upper` are authoritative; `lower` and `upper` are floats that may overflow to `inf`.
@@ -79,6 +80,7 @@ class Bracket(Part):
         proof: what `save` writes beside the two sides; None where there is nothing to check.
     """
 
+    page = "brackets:bracket_document"
     JSON: ClassVar[JsonForm] = JsonForm(
         keys=("log10_lower", "log10_upper", "evidence", "scope", "mode", ...),
         left_out=("witness", "proof"),
@@ -171,7 +173,8 @@ class Bracket(Part):
         remarks = {"infinite" if self.holds else "not a bound": self.reason} if self.reason or not self.holds else {}
         return remarks if self.converged else {**remarks, "not converged": self.advice}
 
-    def __str__(self) -> str:
+    def _rendered(self, width: int, color: bool = False) -> str:
+        """Return the bracket as one line."""
         span = f"[{_decimal(self.log10_lower)}, {_decimal(self.log10_upper)}]"
         words = [span, self.scope.value, *([self.mode] if self.mode else []), self.evidence.name, self.method]
         return visible(" | ".join((*words, *(f"{what}: {why}" for what, why in self._remarks().items()))))

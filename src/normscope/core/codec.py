@@ -83,18 +83,32 @@ class Part:
     __slots__ = ()
     JSON: ClassVar[JsonForm] = JsonForm()
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data: infinities are strings, and `None` means not measured."""
-        return dict(encode(self))
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+        """Return plain data, and write it to a file if a path is given.
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Return what `to_json` wrote.
+        Args:
+            path: a file to write (whole or not at all).
+
+        Returns:
+            Data that JSON can hold: `null` means not measured, and infinities are strings.
 
         Raises:
+            InputError: the file cannot be written.
+        """
+        return save_json(dict(encode(self)), path)
+
+    @classmethod
+    def from_json(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> Self:
+        """Return what `to_json` wrote.
+
+        Args:
+            source: a path, or the plain data itself.
+
+        Raises:
+            InputError: the file is missing, or is no JSON.
             ValueError: a field is missing, or has no valid value.
         """
-        result: Self = decode(cls, data)
+        result: Self = decode(cls, source if isinstance(source, Mapping) else read_json(source))
         return result
 
     @classmethod
@@ -104,23 +118,9 @@ class Part:
 
 
 class Saved(Part):
-    """A result with a file of its own."""
+    """A result with a file of its own, which says in its `type` and `schema_version` what it holds."""
 
     __slots__ = ()
-
-    def to_json(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-        """Return plain data, and write it to a file if a path is given.
-
-        Args:
-            path: a file to write (whole or not at all).
-
-        Returns:
-            Data that JSON can hold: `null` means not measured, infinities are strings, and there is a `schema_version`.
-
-        Raises:
-            InputError: the file cannot be written.
-        """
-        return save_json(super().to_json(), path)
 
     @classmethod
     def from_json(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> Self:

@@ -13,7 +13,7 @@ from ..core.budget import Cost
 from ..core.codec import JsonForm, Part, Saved
 from ..core.errors import InputError, visible
 from ..core.finding import Finding
-from ..report.document import Shown
+from ..core.shown import Shown
 from .normalizer_effects import NormalizerEffects
 from .signal import Signal
 from .verdict import Judged, verdict

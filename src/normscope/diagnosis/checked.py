@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ..core.codec import JsonForm, Part, Saved
 from ..core.errors import InputError, visible
 from ..core.finding import Finding
-from ..report.document import Shown
+from ..core.shown import Shown
 from .signal import Signal, SignalRow
 from .verdict import Judged, verdict
 

@@ -8,7 +8,7 @@ from typing import Protocol, Self
 
 from ..core.errors import InputError, NormscopeError
 from ..core.finding import KINDS, Finding, Severity
-from ..report.document import Shown
+from ..core.shown import Shown
 from ..report.words import listed, pluralise
 
 MOST = 3

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..core.codec import JsonForm
 from ..core.errors import InputError
+from ..core.shown import data_frame
 from ..report.document import FigureResult, figures_form
 from ..theory.sample_sizes import sample_size
 from .bound import CERTIFIED, BoundRow
@@ -197,13 +198,8 @@ class Generalization(FigureResult):
         Raises:
             InputError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise InputError("to_pandas needs pandas: pip install pandas") from error
         names = ("name", "value", "log10_value", "most", "vacuous", "evidence", "missing", "speaks_of")
-        frame = pandas.DataFrame(
-            [{name: getattr(one, name) for name in (*names, "log10_as_printed", "source")} for one in self.rows]
-        )
+        columns = (*names, "log10_as_printed", "source")
+        frame = data_frame({name: getattr(one, name) for name in columns} for one in self.rows)
         frame["missing"] = ["; ".join(condition.what for condition in one.missing) for one in self.rows]
         return frame

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.codec import JsonForm, decode, open_json, save_json
-from ..report.document import FigureResult, Shown
+from ..core.shown import Shown
+from ..report.document import FigureResult
 from .flatness import Flatness
 from .margins import Margins
 from .smoothness import Smoothness

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from ..core.codec import JsonForm, Saved
 from ..core.errors import InputError
+from ..core.shown import Shown, data_frame
 from ..core.untouched import dropping_nothing, mode_of, outside_inference_mode, untouched, unwrapped
 from ..graph.call import prepare
 from ..graph.capturing import capture_batch
 from ..graph.data_reader import Batches
 from ..graph.ir import Node, Unit
 from ..networks.twin import copied
-from ..report.document import Shown
 from .candidate import KINDS, SPHERICAL, Candidate, Kind, Layers, Scaling
 from .normalized import normalized, reparametrised
 from .pairs import attention, pairs
@@ -168,12 +168,8 @@ class Symmetries(Saved, Shown):
         Raises:
             InputError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise InputError("to_pandas needs pandas: pip install pandas") from error
         lines = [{**asdict(row), **asdict(row.evidence)} for row in self.rows]
-        return pandas.DataFrame([{k: v for k, v in line.items() if k != "evidence"} for line in lines])
+        return data_frame({k: v for k, v in line.items() if k != "evidence"} for line in lines)
 
     def _owner(self, model: nn.Module | None) -> nn.Module:
         """Return the given model, or else the measured one; refuse a model with other parameters."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..core.budget import check_time, count
 from ..core.errors import InputError, visible
+from ..core.shown import Shown
 from ..core.untouched import plain_parts
 from ..report.document import Column, Document, Table, Text
 from ..report.words import pluralise, shape
@@ -226,7 +227,7 @@ class ConstantRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
+class Graph(Shown):
     """A model as a function of its float inputs, in one mode, at one input size.
 
     Attributes:
@@ -336,13 +337,14 @@ class Graph:
         inputs = tuple(dataclasses.replace(item, value=item.value.double()) for item in self.inputs)
         return dataclasses.replace(self, nodes=tuple(nodes), inputs=inputs)
 
-    def __str__(self) -> str:
+    def _rendered(self, width: int, color: bool = False) -> str:
+        """Return one line per operator."""
         shown = [f"{i.name}: input {list(i.shape)} {i.path}" for i in self.inputs]
         for node in self.nodes:
             shown.append(f"{node.name} = {node.op}({', '.join(node.refs)}) {list(node.shape)}  # {node.where}")
         return visible("\n".join([*shown, f"return {self.output}"]))
 
-    def document(self) -> Document:
+    def document(self, *, brief: bool = False) -> Document:
         """Return the operators as a table, in the order they run."""
         titles = ("name", "operator", "reads", "shape", "module", "source")
         rows: list[tuple[str | None, ...]] = [
@@ -357,11 +359,6 @@ class Graph:
         columns = tuple(Column(title=title, kind="name") for title in titles)
         notes = [Text(body=f"Note: {note}") for note in self.notes]
         return Document(blocks=(Table(title=title, columns=columns, rows=tuple(rows)), *notes))
-
-    def _repr_html_(self) -> str:
-        from ..report.html import to_fragment
-
-        return to_fragment(self.document())
 
 
 def same_constants(first: Graph, second: Graph) -> bool:

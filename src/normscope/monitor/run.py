@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import InputError, visible
+from ..core.shown import Shown
 from ..diagnosis.verdict import Findings
-from ..report.document import Shown
 from ..report.words import pluralise
 from .log import FILE, Ended, LogReading
 from .record import KINDS, Kind, LayerRecord, Numbers, Record

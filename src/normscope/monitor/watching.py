@@ -13,9 +13,9 @@ from torch.optim import Optimizer
 
 from ..bounds.domain.domain import Domain
 from ..core.errors import InputError
+from ..core.shown import Shown
 from ..core.untouched import unwrapped
 from ..diagnosis.verdict import Findings
-from ..report.document import Shown
 from ..report.words import pluralise
 from .alarms.setup import Sight
 from .alarms.validation import validation

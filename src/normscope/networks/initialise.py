@@ -6,20 +6,24 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from ..core.codec import JsonForm, Part
 from ..core.errors import CaptureError, InputError, describe_error
+from ..core.shown import Shown, data_frame
 from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
 from ..graph.call import Call, arguments
 from ..graph.capturing import capture
 from ..graph.data_reader import Batches
-from ..report.document import Shown
 from ..rules.invariance import feeds
 from .twin import Where, chosen, copied, run, weight_layers
+
+if TYPE_CHECKING:
+    import pandas
 
 CLOSE = 0.01
 """A layer whose output has a standard deviation this close to one is not rescaled."""
@@ -48,22 +52,32 @@ class Scaled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Initialisation(Shown):
+class Initialisation(Part, Shown):
     """What `normscope.initialise` did. Prints as a table.
 
     Attributes:
-        model: the rescaled model: a copy, or the one that was given with `inplace=True`.
+        model: the rescaled model: a copy, or the one that was given with `inplace=True`; None where the
+            result was read from a file.
         layers: one entry per weight layer that ran, in the order they run.
         mode: the mode in which the model was measured.
         notes: what the reader must know.
     """
 
     page = "weights:initialisation_document"
+    JSON: ClassVar[JsonForm] = JsonForm(left_out=("model",))
 
-    model: nn.Module = field(repr=False)
+    model: nn.Module = field(default=None, repr=False)  # type: ignore[assignment]
     layers: tuple[Scaled, ...]
     mode: str
     notes: tuple[str, ...] = ()
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return one line per layer.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        return data_frame(map(asdict, self.layers))
 
     @property
     def factors(self) -> dict[str, float]:

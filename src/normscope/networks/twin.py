@@ -17,15 +17,15 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ..core.codec import JsonForm, encode
+from ..core.codec import JsonForm, Part
 from ..core.errors import CaptureError, InputError, describe_error
+from ..core.shown import Shown
 from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
 from ..graph.call import Call, arguments
 from ..graph.capturing import capture
 from ..graph.data_reader import Batches
 from ..graph.ir import Graph
 from ..listening.calls import NORMALIZERS
-from ..report.document import Shown
 from ..rules.invariance import MOVES, feeds, weight_layer
 from .normalizer_modules import (
     KINDS,
@@ -65,11 +65,11 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Twin(Shown):
+class Twin(Part, Shown):
     """A copy of a model with other normalizers. Prints as a table of what was changed.
 
     Attributes:
-        model: the twin, a `torch.nn.Module` of its own.
+        model: the twin, a `torch.nn.Module` of its own; None where the list of changes was read from a file.
         normalizer: the kind of normalizer that was asked for; None for none.
         changes: one per changed module, in the order of the model.
         checked: whether the twin was run on a batch.
@@ -79,15 +79,11 @@ class Twin(Shown):
     page = "weights:twin_document"
     JSON: ClassVar[JsonForm] = JsonForm(left_out=("model",))
 
-    model: nn.Module = field(repr=False)
+    model: nn.Module = field(default=None, repr=False)  # type: ignore[assignment]
     normalizer: str | None
     changes: tuple[Change, ...]
     checked: bool
     notes: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the changes as plain data, without the weights."""
-        return dict(encode(self))
 
 
 @outside_inference_mode

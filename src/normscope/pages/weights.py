@@ -7,8 +7,9 @@ from ..geometry.candidate import KINDS
 from ..geometry.symmetries import Symmetries, Symmetry
 from ..networks.initialise import Initialisation, Scaled
 from ..networks.twin import Twin
-from ..report.document import Block, Cell, Column, Document, Notice, ReadColumn, Table, Text, tabulate
+from ..report.document import Block, Cell, Chart, Column, Document, Notice, ReadColumn, Series, Table, Text, tabulate
 from ..report.words import pluralise, shape
+from .brackets import span_chart
 
 MEANING = {
     "channel scale": "A BatchNorm or InstanceNorm divides each channel by its size: the length of its filter is lost.",
@@ -35,7 +36,21 @@ def symmetries_document(symmetries: Symmetries, *, brief: bool = False) -> Docum
     """Return the report: a verdict, the table by kind, every symmetry with its evidence, and what does not hold."""
     blocks: list[Block] = [Text(body=_symmetries_verdict(symmetries), lead=True)]
     if symmetries.rows:
-        blocks.append(_kinds(symmetries))
+        kinds = _kinds(symmetries)
+        freedom = Series(
+            name="degrees of freedom",
+            style="spans",
+            values=(0.0,) * len(kinds.rows),
+            until=tuple(float(str(row[3])) for row in kinds.rows),
+        )
+        chart = Chart(
+            title="Degrees of freedom that change nothing",
+            labels=tuple(str(row[0]) for row in kinds.rows),
+            series=(freedom,),
+            axis="degrees of freedom",
+            sideways=True,
+        )
+        blocks += [kinds] if brief else [chart, kinds]
     if symmetries.verified and not brief:
         title = "Every symmetry and its evidence"
         blocks.append(tabulate(symmetries.verified, EVIDENCE_COLUMNS, title=title, caption=READING_SYMMETRIES))
@@ -148,6 +163,8 @@ def weight_sensitivity_document(sensitivity: WeightSensitivity, *, brief: bool =
     which = f"{pluralise(len(sensitivity.rows), 'weight')}, {sensitivity.mode} mode, {where}"
     blocks: list[Block] = [Text(body=f"Sensitivity of the output{of} to {which}.")]
     if sensitivity.rows:
+        brackets = {f"{row.path or '(model)'} {row.operator}": row.bracket_h for row in sensitivity.rows}
+        blocks += [] if brief else [span_chart(brackets, "How far the output can move per unit of change of a weight")]
         blocks.append(_sensitivity_table(sensitivity))
     if sensitivity.skipped:
         columns = (Column("not measured"), Column("why"))
@@ -196,7 +213,8 @@ def twin_document(twin: Twin, *, brief: bool = False) -> Document:
     rows = tuple((change.path, change.was, change.now, change.note) for change in twin.changes)
     table = (Table(columns=columns, rows=rows),) if rows else ()
     notes = tuple(Text(body=f"Note: {note}.") for note in twin.notes)
-    return Document(title=f"Twin of {type(twin.model).__name__}", blocks=(Text(body=body, lead=True), *table, *notes))
+    title = "Twin" if twin.model is None else f"Twin of {type(twin.model).__name__}"
+    return Document(title=title, blocks=(Text(body=body, lead=True), *table, *notes))
 
 
 def initialisation_document(done: Initialisation, *, brief: bool = False) -> Document:
@@ -217,5 +235,17 @@ def initialisation_document(done: Initialisation, *, brief: bool = False) -> Doc
         ReadColumn("left alone because", "text", "reason"),
     )
     notes = tuple(Text(body=f"Note: {note}.") for note in done.notes)
-    blocks: tuple[Block, ...] = (Text(body=head, lead=True), tabulate(done.layers, columns), *notes)
-    return Document(title=f"Initialisation of {type(done.model).__name__}", blocks=blocks)
+    series = (
+        Series(name="before", style="marks", values=tuple(layer.before for layer in done.layers)),
+        Series(name="after", style="line", values=tuple(layer.after for layer in done.layers)),
+    )
+    chart = Chart(
+        title="Deviation of what each layer hands on",
+        labels=tuple(layer.path for layer in done.layers),
+        series=series,
+        axis="standard deviation",
+    )
+    charts = () if brief else (chart,)
+    blocks: tuple[Block, ...] = (Text(body=head, lead=True), *charts, tabulate(done.layers, columns), *notes)
+    title = "Initialisation" if done.model is None else f"Initialisation of {type(done.model).__name__}"
+    return Document(title=title, blocks=blocks)

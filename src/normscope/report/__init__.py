@@ -1,5 +1,7 @@
 """Documents as plain data, and what shows them: on a terminal, in a notebook, as a page, as files."""
 
+from ..core.shown import Shown
+from .axes import plot
 from .curves import thinned
 from .document import (
     Block,
@@ -13,7 +15,6 @@ from .document import (
     Figure,
     Figures,
     Series,
-    Shown,
     Steps,
     Table,
     Text,
@@ -41,6 +42,7 @@ __all__ = [
     "factor",
     "listed",
     "picture",
+    "plot",
     "pluralise",
     "print_document",
     "table_csv",

@@ -9,7 +9,7 @@ from importlib.resources import files
 
 from ..core.errors import escaped
 from .curves import circle_svg, curve_swatch, curves_svg
-from .document import Chart, Circle, Curves, Table
+from .document import Cell, Chart, Circle, Curves, Document, Table
 from .svg import chart_svg, swatch, tag
 
 WIDTH, TOP, LINE, ACROSS = 960.0, 40.0, 20.0, 3
@@ -25,6 +25,16 @@ def table_csv(table: Table) -> str:
     writer.writerow([column.title for column in table.columns])
     writer.writerows(["" if cell is None else cell for cell in row] for row in table.rows)
     return text.getvalue()
+
+
+def first_table(document: Document) -> tuple[list[str], tuple[tuple[Cell, ...], ...]]:
+    """Return the headings and rows of the first table of a document; a heading that is there twice gets a number."""
+    table = next((block for block in document.blocks if isinstance(block, Table)), Table(columns=(), rows=()))
+    titles: list[str] = []
+    for column in table.columns:
+        times = sum(title.partition(" #")[0] == column.title for title in titles)
+        titles.append(f"{column.title} #{times + 1}" if times else column.title)
+    return titles, table.rows
 
 
 def picture(block: Chart | Curves | Circle) -> str:

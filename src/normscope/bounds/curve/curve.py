@@ -15,9 +15,9 @@ from ...core.bracket import Bracket
 from ...core.budget import Progress, count
 from ...core.codec import JsonForm, Part, Saved
 from ...core.errors import InputError, JacobianError, check_numbers
+from ...core.shown import Shown, data_frame
 from ...core.untouched import outside_inference_mode
 from ...graph.data_reader import Batches
-from ...report.document import Shown
 from ..captured import Bounding, Captured, check_option
 from ..data.quantile import SHARES, DataBracket, check_shares, draws_needed
 from ..data.streaming import INDEPENDENT, SampleNorms
@@ -408,10 +408,6 @@ class ShareCurve(Saved, Shown):
         Raises:
             InputError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise InputError("to_pandas needs pandas: pip install pandas") from error
         lines: list[dict[str, Any]] = []
         for share in SHARES:
             if self.data is not None and (high := self.limits(share)[0]) < math.inf:
@@ -425,4 +421,4 @@ class ShareCurve(Saved, Shown):
         whole = {"scope": "global", "share": 1.0, "log10_upper": self.everywhere.log10_upper}
         lines.append(whole | {"evidence": self.everywhere.evidence.name})
         columns = ["scope", "share", "share_seen", "log10_upper", "quantile", "margin", "evidence"]
-        return pandas.DataFrame(lines, columns=columns)
+        return data_frame(lines, columns)

@@ -15,7 +15,7 @@ import numpy as np
 from ...core.bracket import Bracket, Evidence, Scope
 from ...core.codec import JsonForm, Saved
 from ...core.errors import InputError
-from ...report.document import Shown
+from ...core.shown import Shown
 
 
 def rank_above(draws: int, share: float, confidence: float) -> int | None:
@@ -69,7 +69,7 @@ LARGEST = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataBracket(Saved, Shown, Bracket):
+class DataBracket(Saved, Bracket):
     """The Jacobian norm that a share of the distribution does not exceed, with confidence.
 
     Over draws of the samples, with probability `confidence` at least, a share of at least `share` of the distribution
@@ -91,6 +91,8 @@ class DataBracket(Saved, Shown, Bracket):
     """
 
     page = "share_curve:quantile_document"
+    _rendered = Shown._rendered  # several tables, and not the line of a bracket
+    _repr_html_ = Shown._repr_html_
     JSON: ClassVar[JsonForm] = replace(
         Bracket.JSON,
         kind="data_bracket",

@@ -21,6 +21,7 @@ from ...core.codec import JsonForm, Part
 from ...core.errors import InputError, describe_error, visible
 from ...core.files import write_bytes
 from ...core.npz import read_arrays, read_json_array
+from ...core.shown import Shown
 from ...core.untouched import mode_of, outside_inference_mode
 from ...graph.data_reader import Batches
 from ...graph.ir import Graph
@@ -132,7 +133,7 @@ class Violation:
         return visible(f"sample {self.sample}: at {place} {ends}")
 
 
-class Domain:
+class Domain(Shown):
     """All inputs of a model whose inner values stay in the ranges that were recorded over data (`normscope.domain`).
 
     The set need not be convex. A constant over it bounds the Jacobian norm at every input inside, and so the change of
@@ -146,6 +147,8 @@ class Domain:
         mode: `"train"` or `"eval"`.
         input_shape: of one input.
     """
+
+    page = "brackets:domain_document"
 
     def __init__(
         self,

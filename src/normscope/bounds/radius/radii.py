@@ -12,7 +12,7 @@ from torch import Tensor
 from ...core.bracket import Evidence
 from ...core.codec import JsonForm, Saved
 from ...core.errors import InputError, SoundnessError, visible
-from ...report.document import Shown
+from ...core.shown import Shown, data_frame
 from ...report.svg import ticks
 
 if TYPE_CHECKING:
@@ -161,12 +161,9 @@ class Radii(Saved, Shown):
         Raises:
             InputError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise InputError("to_pandas needs pandas: pip install pandas") from error
         columns = {name: getattr(self, name) for name in COLUMNS}
-        return pandas.DataFrame(columns | {"evidence": [evidence.name for evidence in self.evidence]})
+        columns |= {"evidence": [evidence.name for evidence in self.evidence]}
+        return data_frame(zip(*columns.values()), list(columns))
 
     def __repr__(self) -> str:
         middle = sorted(self.radius)[len(self) // 2]

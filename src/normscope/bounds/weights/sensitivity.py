@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ...core.bracket import Bracket
 from ...core.codec import JsonForm, Part, Saved
-from ...core.errors import InputError
-from ...report.document import Shown
+from ...core.shown import Shown, data_frame
 
 if TYPE_CHECKING:
     import pandas
@@ -116,10 +115,6 @@ class WeightSensitivity(Saved, Shown):
         Raises:
             InputError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise InputError("to_pandas needs pandas: pip install pandas") from error
         lines = []
         for row in self.rows:
             line = {item.name: getattr(row, item.name) for item in fields(row) if item.name not in BRACKETS}
@@ -131,4 +126,4 @@ class WeightSensitivity(Saved, Shown):
                 line[f"log10_printed_{name}"] = None if bracket is None else bracket.log10_upper
                 line[f"printed_{name}_holds"] = None if bracket is None else bracket.holds
             lines.append(line)
-        return pandas.DataFrame(lines)
+        return data_frame(lines)
