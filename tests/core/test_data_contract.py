@@ -156,15 +156,18 @@ def test_a_function_of_one_batch_measures_the_first_and_says_so() -> None:
     x, y = make_tensors()
     loader = DataLoader(TensorDataset(x, y), batch_size=8)
     one, several = (ns.lipschitz(make_model(), data, scope="point") for data in (x[:8], loader))
-    assert len(several.per_sample) == 8 and several.log10_upper == one.log10_upper
-    assert FIRST_ALONE in several.notes and FIRST_ALONE not in one.notes
+    assert len(several.per_sample) == 8
+    assert several.log10_upper == one.log10_upper
+    assert FIRST_ALONE in several.notes
+    assert FIRST_ALONE not in one.notes
 
 
 def test_a_data_set_is_read_in_order_and_draws_no_random_number() -> None:
     x, y = make_tensors()
     before = torch.get_rng_state()
     domain = ns.domain(make_model(), TensorDataset(x, y))
-    assert domain.samples == SAMPLES and torch.equal(torch.get_rng_state(), before)
+    assert domain.samples == SAMPLES
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("data", [None, 3, "digits", object()])
@@ -182,7 +185,7 @@ def test_no_batch_is_one_error(function: Callable[..., Any]) -> None:
 
 def test_rows_that_do_not_fit_together_are_named() -> None:
     ragged = RowsOnly([(torch.zeros(FEATURES + place), torch.tensor(0)) for place in range(4)])
-    with pytest.raises(InputError, match="rows of this RowsOnly cannot be put into batches.*collate_fn"):
+    with pytest.raises(InputError, match=r"rows of this RowsOnly cannot be put into batches.*collate_fn"):
         ns.check(make_model(), ragged)
 
 
@@ -210,7 +213,8 @@ class TestLabels:
         x, y = make_tensors()
         loader = DataLoader([{"input": a, "kind": b} for a, b in zip(x, y)], batch_size=8)
         radii = ns.certified_radius(make_model(), loader, labels="kind", attack=False)
-        assert radii.labelled and len(radii.radius) == SAMPLES
+        assert radii.labelled
+        assert len(radii.radius) == SAMPLES
         assert ns.lipschitz(make_model(), loader, labels="kind").upper > 0
 
     def test_a_name_that_no_entry_has_is_an_error(self) -> None:

@@ -16,9 +16,8 @@ import normscope as ns
 from normscope.core.errors import InputError
 from normscope.core.shown import Shown
 
-RESULTS = sorted(
-    name for name in ns.__all__ if inspect.isclass(getattr(ns, name)) and issubclass(getattr(ns, name), Shown)
-)
+CLASSES = {name: getattr(ns, name) for name in ns.__all__ if inspect.isclass(getattr(ns, name))}
+RESULTS = sorted(name for name, cls in CLASSES.items() if issubclass(cls, Shown))
 METHODS = ("to_json", "from_json", "to_html", "to_pandas", "plot")
 WITHOUT = {
     ("Domain", "to_json"): "`save` and `load`: its limits are one file of arrays, and reading it takes the model",
@@ -106,7 +105,8 @@ class TestResults:
 
     def test_it_has_a_page(self, results: dict[str, Any], name: str, tmp_path: Path) -> None:
         page = results[name].to_html(tmp_path / "page.html")
-        assert page.lower().startswith("<!doctype html>") and (tmp_path / "page.html").read_text() == page
+        assert page.lower().startswith("<!doctype html>")
+        assert (tmp_path / "page.html").read_text() == page
 
     def test_it_comes_back_from_its_file(self, results: dict[str, Any], name: str, tmp_path: Path) -> None:
         if (name, "to_json") in WITHOUT:
@@ -118,7 +118,9 @@ class TestResults:
 
     def test_it_is_a_data_frame(self, results: dict[str, Any], name: str) -> None:
         frame = results[name].to_pandas()
-        assert len(frame) and len(frame.columns) and frame.columns.is_unique
+        assert len(frame)
+        assert len(frame.columns)
+        assert frame.columns.is_unique
 
     def test_it_plots_the_first_chart_of_its_page(self, results: dict[str, Any], name: str) -> None:
         pyplot = pytest.importorskip("matplotlib").use("agg") or pytest.importorskip("matplotlib.pyplot")

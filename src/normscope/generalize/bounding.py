@@ -120,23 +120,15 @@ def generalization(
     if not (isinstance(delta, float) and 0.0 < delta < 1.0):
         raise InputError(f"delta is a number between 0 and 1, not {delta!r}")
     check_counts(steps=steps, duplicates=duplicates)
-    mode_of(model, "eval")
-    model = unwrapped(model)
-    refused = quantized(model)
-    if refused:
-        raise InputError(refused)
+    model = _measurable(model)
     if steps and prior is not None:
         WeightVector.of(model).vector(dict(prior))  # A wrong prior is refused before the data are read.
-    shared = labels if isinstance(labels, str) else None
-    train = Batches(model, train, labels=labels, with_loss=True, name="train")
-    test, held_out = (
-        None if part is None else Batches(model, part, labels=shared, with_loss=True, name=name)
-        for name, part in (("test", test), ("held_out", held_out))
-    )
+    parts = _parts_of_data(model, labels, train=train, test=test, held_out=held_out)
+    train, held_out = parts["train"], parts.get("held_out")
     reading = read(
         model,
         train,
-        test,
+        parts.get("test"),
         held_out,
         plan=plan,
         loss=bounded,
@@ -265,6 +257,26 @@ def _attempt(notes: list[str], what: str, compute: Callable[[], Value]) -> Value
     except NormscopeError as error:
         notes.append(f"{what}: {describe_error(error)}")
         return None
+
+
+def _measurable(model: nn.Module) -> nn.Module:
+    """Return the module inside a wrapper; refuse one that has no derivative."""
+    mode_of(model, "eval")
+    model = unwrapped(model)
+    refused = quantized(model)
+    if refused:
+        raise InputError(refused)
+    return model
+
+
+def _parts_of_data(model: nn.Module, labels: Any, **parts: Any) -> dict[str, Batches]:
+    """Return the parts of the data that were passed, each as batches with labels."""
+    keys = dict.fromkeys(parts, labels if isinstance(labels, str) else None) | {"train": labels}
+    return {
+        name: Batches(model, part, labels=keys[name], with_loss=True, name=name)
+        for name, part in parts.items()
+        if part is not None or name == "train"
+    }
 
 
 def _bounded(loss: str | Loss) -> Loss:

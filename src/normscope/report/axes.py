@@ -22,6 +22,8 @@ MOST_LABELS = 24
 """How many labels an axis names at most."""
 EDGE = 0.03
 """How far beyond the finite values infinite ones are marked, as a share of the range."""
+NARROW = 1e-3
+"""Values that differ by less are drawn on an axis of three times this width."""
 GLYPHS = ("o", "s", "^", "D", "v", "P")
 """The marks of series, in their order."""
 
@@ -88,16 +90,24 @@ def _draw_chart(chart: Chart, ax: matplotlib.axes.Axes) -> None:
             _draw_series(chart, series, number, extent, ax)
     for name, value in chart.rules:
         (ax.axvline if chart.sideways else ax.axhline)(value, linestyle=":", color="0.4", label=name)
+    _widen(ax, chart.sideways)
     step = max(1, -(-len(chart.labels) // MOST_LABELS))
     names = [shorten_name(chart.labels[place], LABEL_LETTERS) for place in places[::step]]
     if chart.sideways:
         ax.set_yticks(places[::step], names)
-        ax.invert_yaxis()
+        ax.set_ylim(max(len(places), 3) - 0.5, -0.5)
         ax.set_xlabel(chart.axis)
     else:
         upright = sum(map(len, names)) < 60
         ax.set_xticks(places[::step], names, rotation=0 if upright else 45, ha="center" if upright else "right")
         ax.set_ylabel(chart.axis)
+
+
+def _widen(ax: matplotlib.axes.Axes, sideways: bool) -> None:
+    """Widen an axis of values that differ by rounding alone, so that its ticks can be read."""
+    low, high = ax.get_xlim() if sideways else ax.get_ylim()
+    if high - low < NARROW:
+        (ax.set_xlim if sideways else ax.set_ylim)(low - NARROW, high + NARROW)
 
 
 def _draw_series(chart: Chart, series: Series, number: int, extent: AxisScale, ax: matplotlib.axes.Axes) -> None:
