@@ -14,7 +14,7 @@ from normscope.bounds import captured, lower
 from normscope.core import budget as module
 from normscope.diagnosis import audit_steps
 from normscope.graph import capturing
-from normscope.graph.capturing import capture
+from normscope.graph.capturing import trace_model
 from normscope.graph.ir import Graph
 
 NEVER = 10**9
@@ -99,13 +99,13 @@ def shorten(monkeypatch: pytest.MonkeyPatch) -> None:
     def once(model: nn.Module, batch: Tensor, **options: Any) -> Graph:
         key = (id(model), model.training, tuple(batch.shape))
         if key not in held:
-            held[key] = capture(model, batch, **options)
+            held[key] = trace_model(model, batch, **options)
         return held[key]
 
     capturing.warmed(1.0)
     monkeypatch.setattr(lower, "ATTACK_STEPS", 12)
-    monkeypatch.setattr(captured, "capture", once)
-    monkeypatch.setattr(audit_steps, "capture_within", lambda _, *given, **options: once(*given, **options))
+    monkeypatch.setattr(captured, "trace_model", once)
+    monkeypatch.setattr(audit_steps, "trace_model", lambda *given, budget, **options: once(*given, **options))
     monkeypatch.setattr("normscope.bounds.radius.certifier.ATTACK_STEPS", 12)
     monkeypatch.setattr("normscope.bounds.radius.certifier.MOST", 6)
     monkeypatch.setattr("normscope.diagnosis.auditing.SEARCH_STEPS", 40)

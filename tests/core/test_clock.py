@@ -24,7 +24,7 @@ from normscope.core.budget import Budget, OutOfTimeError, check_time, in_time
 from normscope.core.errors import CaptureError
 from normscope.diagnosis import audit_steps
 from normscope.graph import capturing
-from normscope.graph.capturing import capture_within
+from normscope.graph.capturing import trace_model
 from normscope.linalg import operator_norms
 from normscope.linalg.convolution_map import Convolution
 from normscope.linalg.folding import add, compose
@@ -74,7 +74,7 @@ SWEEPS = [
 @pytest.mark.parametrize(("name", "mode", "effort"), SWEEPS)
 def test_whenever_the_clock_runs_out_an_audit_ends_and_holds(name: str, mode: str, effort: str) -> None:
     model, batch = made(name, mode)
-    audit_steps.capture_within(Budget(), model, batch)  # kept: its passes are those of no audit
+    audit_steps.trace_model(model, batch)  # kept: its passes are those of no audit
     whole = ns.audit(model, batch, effort=effort)
     with clocked() as clock:
         again = ns.audit(model, batch, effort=effort, max_seconds=1e9)
@@ -251,7 +251,7 @@ class TestTraces:
     def test_a_trace_that_does_not_fit_is_not_begun(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(audit_steps, "expected_seconds", lambda *_: 8.0)
         begun: list[Any] = []
-        monkeypatch.setattr(audit_steps, "capture_within", lambda *given, **_: begun.append(given))
+        monkeypatch.setattr(audit_steps, "trace_model", lambda *given, **_: begun.append(given))
         model, batch = made("chain")
         with clocked():
             audit = ns.audit(model, batch, max_seconds=10.0)  # three quarters of ten seconds are not enough
@@ -273,5 +273,5 @@ class TestTraces:
         monkeypatch.setattr(capturing, "_traced", traced)
         model, batch = made("chain")
         with clocked(), pytest.raises(CaptureError, match="max_seconds leaves no time to trace"):
-            capture_within(Budget(max_seconds=10.0), model, batch)
+            trace_model(model, batch, budget=Budget(max_seconds=10.0))
         assert kinds == [True]

@@ -51,7 +51,7 @@ def try_domain(
     generator = torch.Generator().manual_seed(network.seed + 1)
     batches = [network.batch, *(_like(network.batch, generator) for _ in range(samples // len(network.batch)))]
     work = Captured.of(network.model, network.batch)
-    with mock.patch.object(recording, "capture", return_value=work.graph):  # once is enough
+    with mock.patch.object(recording, "trace_model", return_value=work.graph):  # once is enough
         domain = ns.domain(network.model, batches, record=record)
     for batch in batches:
         assert bool(domain.contains(batch).all()), f"recorded data outside: {network}"

@@ -20,7 +20,7 @@ from ..core.errors import CaptureError, InputError, describe_error
 from ..core.log10 import ceiling10
 from ..core.rounding import Upper
 from ..graph.call import arguments
-from ..graph.capturing import STILL_WORKS, capture, capture_groups, warmed
+from ..graph.capturing import STILL_WORKS, capture_groups, trace_model, warmed
 from ..graph.ir import Graph
 from ..linalg.linear_map import LinearMap
 from ..linalg.operator_norms import BOUNDING, bracket, upper
@@ -135,7 +135,7 @@ class Captured:
         check_option(on_missing)
         bounding = bounding or Bounding()
         first = bounding if folding is None else Bounding(budget=folding, rtol=bounding.rtol)
-        traced = graph or capture(model, batch, mode=mode, output=output)
+        traced = graph or trace_model(model, batch, mode=mode, output=output)
         own = with_real_values(fill(traced, known or {}))
         if on_missing == "error":
             check(own)

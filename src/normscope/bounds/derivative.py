@@ -25,7 +25,7 @@ from ..core.log10 import norm
 from ..core.threads import math_attention
 from ..core.untouched import untouched
 from ..graph.call import Call, drawn, fresh, prepare, quantized, run, settle
-from ..graph.capturing import Traces, capture
+from ..graph.capturing import Traces, trace_model
 from ..graph.ir import Graph, Node, Unit
 from ..rules.comparison import jumps
 
@@ -329,7 +329,7 @@ class BatchFunction:
 def captured(model: nn.Module, batch: Any, mode: str | None, output: str | int | None) -> Graph | None:
     """Return the graph, or None for a model that cannot be traced."""
     try:
-        return capture(model, batch, mode=mode, output=output)
+        return trace_model(model, batch, mode=mode, output=output)
     except RandomOperatorError:
         raise
     except CaptureError:

@@ -15,6 +15,7 @@ from ..core.codec import JsonForm, Part, encode, save_json
 from ..core.errors import InputError, visible
 from ..core.shown import Shown
 from ..core.untouched import outside_inference_mode
+from ..graph.capturing import accepts_graph
 from ..graph.data_reader import Batches
 from ..graph.ir import Graph, Shape
 from ..report.document import Document
@@ -79,10 +80,11 @@ class Ladder(Part, Shown, Mapping[str, Bracket]):
         return Document(blocks=blocks)
 
 
+@accepts_graph
 @outside_inference_mode
 def ladder(
     model: nn.Module,
-    data: Any,
+    data: Any = None,
     *,
     labels: Any = None,
     domain: Domain | None = None,
@@ -101,7 +103,7 @@ def ladder(
     The lower side is searched once and shared by all GLOBAL rungs.
 
     Args:
-        model: any `torch.nn.Module`.
+        model: any `torch.nn.Module` (or its captured graph).
         data: as for `lipschitz`, and so are all options that are not explained here; the first batch is measured.
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
         domain: what `normscope.domain` recorded: every rung then speaks of the inputs inside, and `global` of all.

@@ -12,6 +12,7 @@ from ..core.bracket import Bracket, Scope
 from ..core.errors import InputError, check_numbers
 from ..core.rounding import Upper
 from ..core.untouched import outside_inference_mode
+from ..graph.capturing import accepts_graph
 from ..graph.data_reader import Batches
 from .balls.ball_bracket import ball_bracket
 from .captured import Bounding, Captured, check_option
@@ -26,10 +27,11 @@ from .proofs.proof import Proof
 from .rungs import upper_sides
 
 
+@accepts_graph
 @outside_inference_mode
 def lipschitz(
     model: nn.Module,
-    data: Any,
+    data: Any = None,
     *,
     labels: Any = None,
     scope: str | Scope = Scope.GLOBAL,
@@ -61,7 +63,7 @@ def lipschitz(
     independent draws, not of shifted or adversarial inputs.
 
     Args:
-        model: any `torch.nn.Module`.
+        model: any `torch.nn.Module` (or its captured graph).
         data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
             `DataLoader`, or a data set; token models start at their embeddings. The first batch is
             measured; for DATA as many as it takes.

@@ -24,6 +24,7 @@ from ..diagnosis.data_pass import watch_data
 from ..geometry.batches import Batch, LossFunction, loss_function, loss_of
 from ..geometry.smoothness import smoothness
 from ..graph.call import select
+from ..graph.capturing import accepts_graph
 from ..jobs.engines import runner
 from ..jobs.ledger import Ledger
 from ..monitor.watching import watch
@@ -36,10 +37,11 @@ BATCH_SIZES = (2, 8, 32, 128)
 LEARNING_RATES = (0.001, 0.01, 0.1)
 
 
+@accepts_graph
 @outside_inference_mode
 def choose(
     model: nn.Module | Callable[[], nn.Module],
-    data: Any,
+    data: Any = None,
     *,
     labels: Any = None,
     loss: LossFunction | str | Loss | None = None,

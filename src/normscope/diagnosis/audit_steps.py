@@ -23,7 +23,7 @@ from ..core.budget import Budget, Meter
 from ..core.errors import CaptureError, InputError, JacobianError, NotFiniteError
 from ..core.untouched import mode_of, unwrapped
 from ..graph.call import all_if_several, broken_tensors
-from ..graph.capturing import NO_TIME, capture_within, expected_seconds
+from ..graph.capturing import NO_TIME, expected_seconds, trace_model
 from ..graph.data_reader import Batches
 from ..graph.ir import Graph, Unit
 from .data_pass import WRONG_BATCH, watch_data
@@ -131,7 +131,7 @@ def _graph(request: AuditRequest, tracing: Budget, skipped: Skipped) -> tuple[Gr
     """
     model, batch = request.model, request.batch
     try:
-        return capture_within(tracing, model, batch, mode=request.asked, output=request.output), request
+        return trace_model(model, batch, mode=request.asked, output=request.output, budget=tracing), request
     except NotFiniteError as error:
         skipped.append(("bounds and Jacobians", str(error)))
     except (CaptureError, InputError) as error:

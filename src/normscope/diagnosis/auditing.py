@@ -30,7 +30,7 @@ from ..core.finding import Finding
 from ..core.provenance import provenance
 from ..core.untouched import mode_of, outside_inference_mode
 from ..graph.call import ALL_OUTPUTS
-from ..graph.capturing import warmed
+from ..graph.capturing import accepts_graph, warmed
 from ..linalg.operator_norms import BOUNDING
 from ..rules.invariance import FeedingLayer, feeds
 from .audit_result import Audit
@@ -73,10 +73,11 @@ LEFT_OUT = (
 )
 
 
+@accepts_graph
 @outside_inference_mode
 def audit(
     model: nn.Module,
-    data: Any,
+    data: Any = None,
     *,
     labels: Any = None,
     loader: Any = None,
@@ -100,7 +101,7 @@ def audit(
     infinite and is named. The model is left exactly as found.
 
     Args:
-        model: any `torch.nn.Module`.
+        model: any `torch.nn.Module` (or its captured graph).
         data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
             `DataLoader`, or a data set. The first
             batch is differentiated and bounded; all of them give the statistics, one at a time.

@@ -14,6 +14,7 @@ from ..core.errors import InputError
 from ..core.provenance import provenance
 from ..core.untouched import mode_of, outside_inference_mode, unwrapped
 from ..graph.call import broken_tensors
+from ..graph.capturing import accepts_graph
 from ..graph.data_reader import Batches
 from .checked import Check, Passes
 from .data_pass import WRONG_BATCH, watch_data
@@ -30,10 +31,11 @@ BATCHES = 8
 """How many batches of a loader are read: enough for dead units and stale statistics of batches of usual size."""
 
 
+@accepts_graph
 @outside_inference_mode
 def check(
     model: nn.Module,
-    data: Any,
+    data: Any = None,
     *,
     labels: Any = None,
     loader: Any = None,
@@ -50,7 +52,7 @@ def check(
     more, and its findings that need a graph or a bound are not looked for here. The model is left exactly as found.
 
     Args:
-        model: any `torch.nn.Module`.
+        model: any `torch.nn.Module` (or its captured graph).
         data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
             `DataLoader`, or a data set. The first
             batch is differentiated; the first 8 give the statistics of normalizers and ReLUs.

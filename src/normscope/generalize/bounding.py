@@ -14,6 +14,7 @@ from ..core.errors import InputError, NormscopeError, check_counts, check_number
 from ..core.untouched import mode_of, outside_inference_mode, unwrapped
 from ..geometry.hessian import hessian
 from ..graph.call import quantized
+from ..graph.capturing import accepts_graph
 from ..graph.data_reader import Batches
 from ..theory.losses import Loss, named
 from .bound import CERTIFIED, BoundRow, condition
@@ -31,6 +32,7 @@ CELLS = (1, 4, 16, 64)
 """The default numbers of regions of the input space, for each label."""
 
 
+@accepts_graph
 @outside_inference_mode
 def generalization(
     model: nn.Module,

@@ -19,7 +19,7 @@ from ..bounds.radius.logits import Logits
 from ..core.budget import Progress
 from ..core.errors import CaptureError, InputError, NormscopeError, describe_error
 from ..core.untouched import untouched
-from ..graph.capturing import capture
+from ..graph.capturing import trace_model
 from ..graph.data_reader import Batches
 from ..graph.ir import Graph, Node, Unit
 from ..networks.twin import twin
@@ -97,12 +97,12 @@ class TracedModel:
 
 def trace(model: nn.Module, batch: Tensor, output: str | int | None) -> TracedModel:
     """Trace a model in eval mode, and its twin with folded BatchNorms."""
-    graph = capture(model, batch, mode="eval", output=output)
+    graph = trace_model(model, batch, mode="eval", output=output)
     folded_model, folded, why_not_folded = model, graph, ""
     if any(isinstance(module, _BatchNorm) for module in model.modules()):
         try:
             without_norms = twin(model, batch, normalizer=None, fold=True).model.eval()
-            folded_model, folded = without_norms, capture(without_norms, batch, mode="eval", output=output)
+            folded_model, folded = without_norms, trace_model(without_norms, batch, mode="eval", output=output)
         except NormscopeError as error:
             why_not_folded = f" ({describe_error(error)})"
     traced = TracedModel(graph=graph, folded_model=folded_model, folded=folded, why_not_folded=why_not_folded)

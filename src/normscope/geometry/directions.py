@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from ..core.errors import NormscopeError, describe_error
-from ..graph.capturing import capture
+from ..graph.capturing import trace_model
 from .candidate import Candidate, Layers, Scaling, ShiftAction, laid_out
 from .normalized import UNKNOWN, normalized
 from .objective import Objective
@@ -144,7 +144,7 @@ def find_directions(objective: Objective) -> Directions:
     inputs: Any = call.args or call.kwargs
     try:
         candidates, withheld = normalized(
-            Layers(objective.model, capture(objective.model, inputs, mode=objective.mode))
+            Layers(objective.model, trace_model(objective.model, inputs, mode=objective.mode))
         )
     except NormscopeError as error:
         return no_directions(

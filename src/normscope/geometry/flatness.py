@@ -15,6 +15,7 @@ from ..core.codec import JsonForm
 from ..core.errors import InputError, NotFiniteError, check_counts, check_numbers, check_positive
 from ..core.untouched import outside_inference_mode, unwrapped
 from ..graph.call import select
+from ..graph.capturing import accepts_graph
 from ..report.document import FigureResult, figures_form
 from ..theory.losses import Loss
 from .batches import LossFunction, loss_of
@@ -99,10 +100,11 @@ class Flatness(FigureResult):
     notes: tuple[str, ...] = ()
 
 
+@accepts_graph
 @outside_inference_mode
 def flatness(
     model: nn.Module,
-    data: Any,
+    data: Any = None,
     *,
     labels: Any = None,
     loss: LossFunction | str | Loss | None = None,
@@ -123,7 +125,7 @@ def flatness(
     weight in front of a normalizer changes the former, though not the network.
 
     Args:
-        model: any `torch.nn.Module`.
+        model: any `torch.nn.Module` (or its captured graph).
         data: as in `normscope.hessian`.
         labels: as in `normscope.hessian`.
         loss: as in `normscope.hessian`.

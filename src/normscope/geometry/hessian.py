@@ -14,6 +14,7 @@ from ..core.budget import Budget, Progress
 from ..core.errors import InputError, NotFiniteError, check_counts, check_numbers
 from ..core.provenance import provenance
 from ..core.untouched import outside_inference_mode, unwrapped
+from ..graph.capturing import accepts_graph
 from ..linalg.lanczos import Ends, Quadrature, extreme_eigenpairs, quadratures
 from ..theory.losses import Loss
 from .batches import LossFunction
@@ -50,10 +51,11 @@ MOVED = 0.1
 """The limit near zero may be moved by this share of itself, for the residuals of the known eigenvectors."""
 
 
+@accepts_graph
 @outside_inference_mode
 def hessian(
     model: nn.Module,
-    data: Any,
+    data: Any = None,
     *,
     labels: Any = None,
     loss: LossFunction | str | Loss | None = None,
@@ -85,7 +87,7 @@ def hessian(
     tensors run in float32, never in TF32.
 
     Args:
-        model: any `torch.nn.Module`.
+        model: any `torch.nn.Module` (or its captured graph).
         data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
             `DataLoader`, or a data set (see `batches`).
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.

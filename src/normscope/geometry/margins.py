@@ -17,6 +17,7 @@ from ..core.codec import JsonForm
 from ..core.errors import InputError, NormscopeError, check_numbers, describe_error
 from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
 from ..graph.call import run
+from ..graph.capturing import accepts_graph
 from ..report.document import FigureResult, figures_form
 from ..theory.losses import margins as logit_margins
 from .batches import Batch, kept_batches
@@ -88,10 +89,11 @@ class Margins(FigureResult):
         return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1 if share > 0 else 0)]
 
 
+@accepts_graph
 @outside_inference_mode
 def margins(
     model: nn.Module,
-    data: Any,
+    data: Any = None,
     *,
     labels: Any = None,
     constants: bool = True,

@@ -14,6 +14,7 @@ from ..core.budget import Budget, Progress
 from ..core.codec import JsonForm
 from ..core.errors import check_counts, check_numbers, check_positive
 from ..core.untouched import outside_inference_mode, unwrapped
+from ..graph.capturing import accepts_graph
 from ..report.document import FigureResult, figures_form
 from ..theory.losses import Loss
 from .batches import LossFunction
@@ -89,10 +90,11 @@ class Smoothness(FigureResult):
         return max((step.effective_beta for step in self.steps), default=math.nan)
 
 
+@accepts_graph
 @outside_inference_mode
 def smoothness(
     model: nn.Module,
-    data: Any,
+    data: Any = None,
     *,
     labels: Any = None,
     loss: LossFunction | str | Loss | None = None,
@@ -109,7 +111,7 @@ def smoothness(
     result and are printed with it.
 
     Args:
-        model: any `torch.nn.Module`.
+        model: any `torch.nn.Module` (or its captured graph).
         data: as in `normscope.hessian`.
         labels: as in `normscope.hessian`.
         loss: as in `normscope.hessian`.

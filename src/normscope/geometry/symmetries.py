@@ -14,7 +14,7 @@ from ..core.errors import InputError
 from ..core.shown import Shown, data_frame
 from ..core.untouched import dropping_nothing, mode_of, outside_inference_mode, untouched, unwrapped
 from ..graph.call import prepare
-from ..graph.capturing import capture_batch
+from ..graph.capturing import accepts_graph, capture_batch
 from ..graph.data_reader import Batches
 from ..graph.ir import Node, Unit
 from ..networks.twin import copied
@@ -263,10 +263,11 @@ def blocks(units: Tensor, shape: tuple[int, ...], part: tuple[int, ...], count: 
     return ("channel" if count == channels and count > 1 else count), axis
 
 
+@accepts_graph
 @outside_inference_mode
 def symmetries(
     model: nn.Module,
-    data: Any,
+    data: Any = None,
     *,
     labels: Any = None,
     mode: str | None = None,
@@ -288,7 +289,7 @@ def symmetries(
     samples are enough.
 
     Args:
-        model: any `torch.nn.Module` that can be traced; left exactly as found.
+        model: any `torch.nn.Module` (or its captured graph) that can be traced; left exactly as found.
         data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
             `DataLoader`, or a data set; the first batch is measured.
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.

@@ -8,25 +8,29 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
+import inspect
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
 
 from ..core.budget import Budget
 from ..core.errors import CaptureError, InputError, NormscopeError, describe_error
 from ..core.threads import full_precision, ignore_warnings, silence_loggers
-from ..core.untouched import drops, mode_of, outside_inference_mode, untouched
+from ..core.untouched import drops, mode_of, outside_inference_mode, plain_parts, untouched, unwrapped
 from .call import Call, Caller, UntracedError, close, drawn, prepare, quantized, run, settle
 from .data_reader import Batches
-from .ir import Graph, same_constants
+from .ir import CaptureSource, Graph, same_constants
 from .samples import joined
 from .traced_program import (
     changed,
@@ -43,6 +47,7 @@ from .units import recognise
 DROPOUT = "dropout counts as off"
 P = ParamSpec("P")
 R = TypeVar("R")
+M = TypeVar("M")
 EXPORT_LOCK = threading.RLock()
 LOGGERS = (
     "torch.__trace",
@@ -160,9 +165,76 @@ REWRITTEN = 4.0
 """A trace that torch must rewrite takes this many times as long as one that can be read as it is."""
 
 
+REUSABLE: ContextVar[Graph | None] = ContextVar("REUSABLE", default=None)
+"""The graph that was passed in the place of a model, while the function runs that it was passed to."""
+
+
+def accepts_graph(function: Callable[Concatenate[M, P], R]) -> Callable[Concatenate[M | Graph, P], R]:
+    """Let what `capture` returned stand in the place of the model of a public function.
+
+    The function gets the model, its mode and its output, and without data the batch of the graph. Where it would
+    capture that batch of that model, it gets the graph instead, if the model still has the weights that it had.
+    """
+    signature = inspect.signature(function)
+    first, *others = signature.parameters.values()
+    accepted = first.replace(annotation=f"{first.annotation} | Graph")
+
+    @functools.wraps(function)
+    def wrapped(model: M | Graph, *args: P.args, **kwargs: P.kwargs) -> R:
+        if not isinstance(model, Graph):
+            return function(model, *args, **kwargs)
+        if model.source is None:
+            raise InputError("this graph does not know its model: pass one that normscope.capture returned")
+        given = signature.bind_partial(model.source.model, *args, **kwargs)
+        for name, value in (("mode", model.source.mode), ("output", model.source.output)):
+            if name in signature.parameters:
+                given.arguments.setdefault(name, value)
+        if given.arguments.get("data") is None and "data" in signature.parameters:
+            given.arguments["data"] = model.source.batch
+        token = REUSABLE.set(model)
+        try:
+            return function(*given.args, **given.kwargs)
+        finally:
+            REUSABLE.reset(token)
+
+    wrapped.__signature__ = signature.replace(parameters=[accepted, *others])  # type: ignore[attr-defined]
+    return wrapped
+
+
+def _reused(model: nn.Module, batch: Any, mode: str, output: str | int | None) -> Graph | None:
+    """Return the graph that was passed in the model's place, if it is that of this batch; else None."""
+    graph = REUSABLE.get()
+    if graph is None or graph.source is None or (graph.mode, graph.source.output) != (mode, output):
+        return None
+    source = graph.source
+    if unwrapped(source.model) is not unwrapped(model) or digest_of(model) != source.digest:
+        return None
+    own, others = (tree_flatten(one) for one in (source.batch, batch))
+    alike = own[1] == others[1] and all(map(_same, own[0], others[0]))
+    return graph if alike else None
+
+
+def _same(one: Any, other: Any) -> bool:
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return type(one) is type(other) and bool(one == other)
+    return one.dtype == other.dtype and one.device == other.device and torch.equal(one, other)
+
+
+def digest_of(model: nn.Module) -> str:
+    """Return a digest of all parameters, buffers and modes of a model, by which a change of any of them shows."""
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    digest = hashlib.blake2b(str([module.training for module in model.modules()]).encode(), digest_size=16)
+    for name, tensor in tensors:
+        for part in plain_parts(tensor.detach()):
+            digest.update(f"{name} {part.dtype} {tuple(part.shape)}".encode())
+            digest.update(part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+@accepts_graph
 @outside_inference_mode
 def capture(
-    model: nn.Module, data: Any, *, labels: Any = None, mode: str | None = None, output: str | int | None = None
+    model: nn.Module, data: Any = None, *, labels: Any = None, mode: str | None = None, output: str | int | None = None
 ) -> Graph:
     """Turn a model into a small immutable graph of operators.
 
@@ -197,17 +269,28 @@ def capture(
         ['aten.linear.default']
     """
     batches = Batches(model, data, labels=labels)
-    return batches.noted(capture_within(Budget(), model, batches.first, mode=mode, output=output))
+    batch = batches.first
+    graph = batches.noted(trace_model(model, batch, mode=mode, output=output))
+    source = CaptureSource(model=model, batch=batch, mode=mode, output=output, digest=digest_of(model))
+    return dataclasses.replace(graph, source=source)
 
 
 @outside_inference_mode
 @one_thread_at_a_time
 @full_precision()
-def capture_within(
-    budget: Budget, model: nn.Module, batch: Any, *, mode: str | None = None, output: str | int | None = None
+def trace_model(
+    model: nn.Module,
+    batch: Any,
+    *,
+    mode: str | None = None,
+    output: str | int | None = None,
+    budget: Budget | None = None,
 ) -> Graph:
-    """Do what `capture` does, unless no time is left for the longer of its two traces."""
+    """Turn a model and one batch into a graph, unless the budget leaves no time for the longer of its two traces."""
     forced, mode = mode, mode_of(model, mode)
+    reused = _reused(model, batch, mode, output)
+    if reused is not None:
+        return reused
     with untouched(model, forced):
         call = settle(model, prepare(model, batch, output), mode)
     batched: tuple[Graph, ...] = ()
@@ -215,7 +298,7 @@ def capture_within(
         clock = Budget()
         program, whole = _traced(model, dataclasses.replace(call, per_sample=False), forced, mode, True)
         times = 1.0 if is_plain(program) else REWRITTEN
-        if budget.limited and not budget.time_for(times * clock.elapsed):
+        if budget is not None and budget.limited and not budget.time_for(times * clock.elapsed):
             raise CaptureError(NO_TIME)
         why = what_joins(program, call, mode, whole)
         notes = call.notes if why is None else (*call.notes, f"{why}: the whole batch is measured as one input")
@@ -371,9 +454,9 @@ def _warm_up() -> float:
     """Capture a network of two layers twice, and return the seconds of the second time, when all is loaded."""
     with torch.random.fork_rng(devices=[]):
         small, batch = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)).eval(), torch.zeros(2, 2)
-    capture(small, batch)
+    trace_model(small, batch)
     clock = Budget()
-    capture(small, batch)
+    trace_model(small, batch)
     return clock.elapsed
 
 

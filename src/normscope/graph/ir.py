@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.budget import check_time, count
 from ..core.errors import InputError, visible
@@ -226,6 +226,23 @@ class ConstantRead:
     origins: frozenset[int]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CaptureSource:
+    """What a graph was captured from, so that it can stand in the place of its model.
+
+    Attributes:
+        model, batch: the model and the batch, on the model's device.
+        mode, output: as they were asked for.
+        digest: of all tensors of the model as they were.
+    """
+
+    model: nn.Module
+    batch: Any
+    mode: str | None
+    output: str | int | None
+    digest: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph(Shown):
     """A model as a function of its float inputs, in one mode, at one input size.
@@ -245,6 +262,7 @@ class Graph(Shown):
         held: the arguments of the call that are no inputs of the graph, and that it depends on: masks, ids, lengths.
         batched: the graphs of the whole batch and of its first sample, operator by operator, where the graph is the
             map of one sample.
+        source: the model and the batch; None for a graph that no user captured.
     """
 
     inputs: tuple[Input, ...]
@@ -260,6 +278,7 @@ class Graph(Shown):
     samples: Tensor | None = field(default=None, repr=False)
     held: tuple[HeldArgument, ...] = field(default=(), repr=False)
     batched: tuple[Graph, ...] = field(default=(), repr=False)
+    source: CaptureSource | None = field(default=None, repr=False, compare=False)
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)

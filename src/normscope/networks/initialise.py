@@ -17,7 +17,7 @@ from ..core.errors import CaptureError, InputError, describe_error
 from ..core.shown import Shown, data_frame
 from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
 from ..graph.call import Call, arguments
-from ..graph.capturing import capture
+from ..graph.capturing import accepts_graph, trace_model
 from ..graph.data_reader import Batches
 from ..rules.invariance import feeds
 from .twin import Where, chosen, copied, run, weight_layers
@@ -85,10 +85,11 @@ class Initialisation(Part, Shown):
         return {layer.path: layer.factor for layer in self.layers if layer.factor != 1.0}
 
 
+@accepts_graph
 @outside_inference_mode
 def initialise(
     model: nn.Module,
-    data: Any,
+    data: Any = None,
     *,
     labels: Any = None,
     where: Where = None,
@@ -103,7 +104,7 @@ def initialise(
     as the normalizer would undo it. The result lists every layer, with values and gradients before and after.
 
     Args:
-        model: any `torch.nn.Module`; it is left as it is, unless `inplace` says otherwise.
+        model: any `torch.nn.Module` (or its captured graph); it is left as it is, unless `inplace` says otherwise.
         data: inputs as they will be in training: a batch, an iterable of batches such as a `DataLoader`, or a data set;
             the first batch is measured.
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
@@ -214,7 +215,7 @@ def _left_alone(model: nn.Module, batch: Any, mode: str, where: Where, notes: li
     """Return the layers that are not rescaled, each with the reason."""
     reasons: dict[str, str] = {}
     try:
-        fed = {feed.weight.path: feed for feed in feeds(capture(model, batch, mode=mode)) if feed.scale_invariant}
+        fed = {feed.weight.path: feed for feed in feeds(trace_model(model, batch, mode=mode)) if feed.scale_invariant}
     except (CaptureError, InputError) as error:
         fed = {}
         notes.append(f"which layers feed a normalizer is not known ({describe_error(error)}): all are rescaled")

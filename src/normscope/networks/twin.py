@@ -22,7 +22,7 @@ from ..core.errors import CaptureError, InputError, describe_error
 from ..core.shown import Shown
 from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
 from ..graph.call import Call, arguments
-from ..graph.capturing import capture
+from ..graph.capturing import accepts_graph, trace_model
 from ..graph.data_reader import Batches
 from ..graph.ir import Graph
 from ..listening.calls import NORMALIZERS
@@ -86,6 +86,7 @@ class Twin(Part, Shown):
     notes: tuple[str, ...] = ()
 
 
+@accepts_graph
 @outside_inference_mode
 def twin(
     model: nn.Module,
@@ -109,7 +110,7 @@ def twin(
     model again, with its running statistics.
 
     Args:
-        model: any `torch.nn.Module` whose normalizers are modules.
+        model: any `torch.nn.Module` (or its captured graph) whose normalizers are modules.
         data: a batch of inputs, an iterable of batches such as a `DataLoader`, or a data set; the first batch counts.
             With it the twin is run and checked, normalizing sets of one or two entries is refused, and new BatchNorms
             take their running statistics from it. Folding and inserting need it.
@@ -249,7 +250,7 @@ class _TwinBuilder:
         if self.batch is None:
             raise InputError(f"the model must be traced to {purpose}: pass a batch, twin(model, batch, ...)")
         try:
-            return capture(self.model, self.batch, mode=mode)
+            return trace_model(self.model, self.batch, mode=mode)
         except CaptureError as error:
             raise InputError(f"the model cannot be traced to {purpose}: {error}") from error
 

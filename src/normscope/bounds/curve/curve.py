@@ -17,6 +17,7 @@ from ...core.codec import JsonForm, Part, Saved
 from ...core.errors import InputError, JacobianError, check_numbers
 from ...core.shown import Shown, data_frame
 from ...core.untouched import outside_inference_mode
+from ...graph.capturing import accepts_graph
 from ...graph.data_reader import Batches
 from ..captured import Bounding, Captured, check_option
 from ..data.quantile import SHARES, DataBracket, check_shares, draws_needed
@@ -44,10 +45,11 @@ PASS_SHARE = 0.6
 """The share of a limited time that the pass over the data may take."""
 
 
+@accepts_graph
 @outside_inference_mode
 def curve(
     model: nn.Module,
-    data: Any,
+    data: Any = None,
     *,
     labels: Any = None,
     quantiles: Sequence[float] = QUANTILES,
@@ -73,7 +75,7 @@ def curve(
     were held out, in random order.
 
     Args:
-        model: any `torch.nn.Module` that can be traced.
+        model: any `torch.nn.Module` (or its captured graph) that can be traced.
         data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
             `DataLoader`, or a data set; all batches are read.
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.

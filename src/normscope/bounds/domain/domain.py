@@ -23,6 +23,7 @@ from ...core.files import write_bytes
 from ...core.npz import read_arrays, read_json_array
 from ...core.shown import Shown
 from ...core.untouched import mode_of, outside_inference_mode
+from ...graph.capturing import accepts_graph
 from ...graph.data_reader import Batches
 from ...graph.ir import Graph
 from ..segments import GraphSteps
@@ -354,10 +355,11 @@ class Domain(Shown):
         return cls(recorder, {key: value.to(device) for key, value in limits.items()}, **options)
 
 
+@accepts_graph
 @outside_inference_mode
 def domain(
     model: nn.Module,
-    data: Any,
+    data: Any = None,
     *,
     labels: Any = None,
     margin: float = 0.0,
@@ -376,7 +378,7 @@ def domain(
     `normscope.lipschitz(model, batch, scope="domain", domain=domain)` bounds the Jacobian norm at every input inside.
 
     Args:
-        model: any `torch.nn.Module` that can be traced.
+        model: any `torch.nn.Module` (or its captured graph) that can be traced.
         data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
             `DataLoader`, or a data set; all batches are read.
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map
 from ...core.errors import InputError
 from ...core.untouched import outside_inference_mode, untouched
 from ...graph.call import Call, arguments, close, fresh
-from ...graph.capturing import Traces, capture
+from ...graph.capturing import Traces, trace_model
 from ...graph.ir import Graph, Ref, Unit, leaves
 from ...graph.samples import joined
 from ..captured import float64_graph
@@ -60,7 +60,7 @@ class FigureRecorder:
         conditions: Callable[[GraphSteps], Sequence[DomainCondition]],
     ) -> FigureRecorder:
         """Capture a model, and record what is asked for of its steps."""
-        graph = capture(model, batch, mode=mode, output=output)
+        graph = trace_model(model, batch, mode=mode, output=output)
         with torch.no_grad():
             double = float64_graph(graph, known)
             if any(p.dtype == torch.float64 for p in model.parameters()):

@@ -11,6 +11,7 @@ from ...core.budget import Budget
 from ...core.errors import InputError, NormscopeError, SoundnessError, check_numbers
 from ...core.provenance import provenance
 from ...core.untouched import mode_of, outside_inference_mode
+from ...graph.capturing import accepts_graph
 from ...graph.data_reader import Batches, inputs_and_labels
 from ..captured import Bounding, Captured
 from ..segments import Bounds
@@ -27,10 +28,11 @@ MEANING = (
 """What a radius speaks of."""
 
 
+@accepts_graph
 @outside_inference_mode
 def certified_radius(
     model: nn.Module,
-    data: Any,
+    data: Any = None,
     *,
     labels: Any = None,
     effort: str = "fast",

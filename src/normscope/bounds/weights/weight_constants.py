@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ...core.budget import Progress
 from ...core.untouched import outside_inference_mode
+from ...graph.capturing import accepts_graph
 from ...graph.data_reader import Batches, inputs_and_labels
 from ...graph.ir import HELD, Graph
 from ...theory.losses import Loss, named
@@ -30,10 +31,11 @@ pass over all steps. A step is one backward pass, one pair of weights in float64
 UNKNOWN_FORM = "its weight is applied in a form that is not known: stacked matrices that are broadcast"
 
 
+@accepts_graph
 @outside_inference_mode
 def weight_sensitivity(
     model: nn.Module,
-    data: Any,
+    data: Any = None,
     *,
     labels: Any = None,
     loss: str | Loss | None = None,
@@ -58,7 +60,7 @@ def weight_sensitivity(
     the row says so.
 
     Args:
-        model: any `torch.nn.Module` that can be traced.
+        model: any `torch.nn.Module` (or its captured graph) that can be traced.
         data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
             `DataLoader`, or a data set; the first batch is measured.
         labels: the classes or the targets that the lower side of the loss is taken at, or the key that they have in
