@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -120,7 +120,7 @@ def flow(
     time: float = 1.0,
     lr: float = 0.1,
     rtol: float = 1e-5,
-    mode: str | None = None,
+    mode: Literal["train", "eval"] | None = None,
     batches: int | None = None,
     evaluations: int = 2000,
     max_seconds: float | None = None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -84,8 +84,11 @@ def cut_short(bracket: Bracket, *budgets: Budget) -> Bracket:
     return bracket
 
 
-EFFORTS = ("fast", "tight", "exact")
+Effort = Literal["fast", "tight", "exact"]
 """How hard the upper side is worked on."""
+OnMissing = Literal["error", "inf"]
+"""What to do about operators without a rule."""
+EFFORTS: tuple[str, ...] = get_args(Effort)
 TINY_PASS = 1e5
 """Whatever the clock says, Jacobians and one start of the search from below are taken where a pass takes at most this
 many multiplications."""

@@ -14,14 +14,12 @@ from ..core.budget import Budget
 from ..core.codec import JsonForm, Part, encode, save_json
 from ..core.errors import InputError, visible
 from ..core.shown import Shown
-from ..core.untouched import outside_inference_mode
+from ..core.untouched import Mode, outside_inference_mode
 from ..graph.capturing import accepts_graph
 from ..graph.data_reader import Batches
 from ..graph.ir import Graph, Shape
-from ..report.document import Document
-from ..report.words import bracket_chart, bracket_table
 from ..rules.effects import Linear
-from .captured import Bounding, Captured, check_option, cut_short
+from .captured import Bounding, Captured, Effort, OnMissing, check_option, cut_short
 from .domain.domain import Domain
 from .domain.domain_bounds import domain_sides, with_steepest
 from .lower import lower_side, observed_if_any
@@ -44,6 +42,7 @@ class Ladder(Part, Shown, Mapping[str, Bracket]):
         graph: what was captured; None where the ladder was read from a file.
     """
 
+    page = "bounds:ladder_document"
     JSON: ClassVar[JsonForm] = JsonForm(left_out=("graph",))
 
     rungs: dict[str, Bracket]
@@ -72,13 +71,6 @@ class Ladder(Part, Shown, Mapping[str, Bracket]):
             lines.append(f"{name:<14}{sides}  {bracket.evidence.name:<9}  {note}".rstrip())
         return visible("\n".join(lines))
 
-    def document(self, *, brief: bool = False) -> Document:
-        """Return the brackets as a chart and a table; methods that agree are one line."""
-        title = "How much a change of the input can grow, bounded in several ways"
-        chart = bracket_chart(self, title=title)
-        blocks = (*(() if chart is None else (chart,)), bracket_table(self, title="Bounds by method (log10)"))
-        return Document(blocks=blocks)
-
 
 @accepts_graph
 @outside_inference_mode
@@ -88,11 +80,11 @@ def ladder(
     *,
     labels: Any = None,
     domain: Domain | None = None,
-    effort: str = "fast",
+    effort: Effort = "fast",
     sides: Literal["both", "upper"] = "both",
-    mode: str | None = None,
+    mode: Mode | None = None,
     output: str | int | None = None,
-    on_missing: str = "error",
+    on_missing: OnMissing = "error",
     known: Mapping[str, float] | None = None,
     rtol: float = 1e-3,
     max_seconds: float | None = None,

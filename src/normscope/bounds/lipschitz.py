@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
 from ..core.bracket import Bracket, Scope
 from ..core.errors import InputError, check_numbers
 from ..core.rounding import Upper
-from ..core.untouched import outside_inference_mode
+from ..core.untouched import Mode, outside_inference_mode
 from ..graph.capturing import accepts_graph
 from ..graph.data_reader import Batches
 from .balls.ball_bracket import ball_bracket
-from .captured import Bounding, Captured, check_option
+from .captured import Bounding, Captured, Effort, OnMissing, check_option
 from .data.streaming import data_quantile
 from .domain.domain import Domain
 from .domain.domain_bounds import domain_sides, with_steepest
@@ -34,17 +34,17 @@ def lipschitz(
     data: Any = None,
     *,
     labels: Any = None,
-    scope: str | Scope = Scope.GLOBAL,
+    scope: Literal["global", "domain", "point", "ball", "data"] | Scope = Scope.GLOBAL,
     radius: float | None = None,
     domain: Domain | None = None,
-    effort: str = "fast",
-    per: str | None = None,
+    effort: Effort = "fast",
+    per: Literal["output", "difference", "class", "layer"] | None = None,
     share: float = 0.99,
     confidence: float = 0.95,
     samples: int | None = None,
-    mode: str | None = None,
+    mode: Mode | None = None,
     output: str | int | None = None,
-    on_missing: str = "error",
+    on_missing: OnMissing = "error",
     known: Mapping[str, float] | None = None,
     rtol: float = 1e-3,
     max_seconds: float | None = None,

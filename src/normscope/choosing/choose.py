@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +55,7 @@ def choose(
     samples: int | None = None,
     capacity: bool = True,
     folder: str | os.PathLike[str] | None = None,
-    engine: str = "local",
+    engine: Literal["local", "ray"] = "local",
     workers: int | None = None,
     name: str | None = None,
 ) -> Choice:

@@ -80,7 +80,7 @@ class Bracket(Part, Shown):
         proof: what `save` writes beside the two sides; None where there is nothing to check.
     """
 
-    page = "brackets:bracket_document"
+    page = "bounds:bracket_document"
     JSON: ClassVar[JsonForm] = JsonForm(
         keys=("log10_lower", "log10_upper", "evidence", "scope", "mode", ...),
         left_out=("witness", "proof"),

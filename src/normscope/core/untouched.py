@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import wraps
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -454,13 +454,17 @@ def drops(module: nn.Module) -> bool:
     return isinstance(module, nn.modules.dropout._DropoutNd) or type(module).__name__.endswith(DROPPING)
 
 
-def mode_of(model: nn.Module, mode: str | None) -> str:
+Mode = Literal["train", "eval"]
+"""The two functions that a model may be."""
+
+
+def mode_of(model: nn.Module, mode: str | None) -> Mode:
     """Return the mode asked for, or the one the model is in; refuse anything that is not a model or a mode."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}, not a torch.nn.Module: pass the model itself")
     if mode not in (None, "train", "eval"):
         raise InputError(f'mode is "train", "eval" or None, not {mode!r}')
-    return mode or ("train" if model.training else "eval")
+    return "train" if (model.training if mode is None else mode == "train") else "eval"
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

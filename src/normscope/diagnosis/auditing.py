@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 from torch.optim import Optimizer
@@ -28,7 +28,7 @@ from ..core.budget import GPU, Budget, Meter
 from ..core.errors import InputError, JacobianError, check_numbers, describe_error
 from ..core.finding import Finding
 from ..core.provenance import provenance
-from ..core.untouched import mode_of, outside_inference_mode
+from ..core.untouched import Mode, mode_of, outside_inference_mode
 from ..graph.call import ALL_OUTPUTS
 from ..graph.capturing import accepts_graph, warmed
 from ..linalg.operator_norms import BOUNDING
@@ -84,10 +84,10 @@ def audit(
     loss: Loss | str | None = None,
     optimizer: Optimizer | None = None,
     domain: Domain | None = None,
-    mode: str | None = None,
+    mode: Mode | None = None,
     output: str | int | None = None,
     known: Mapping[str, float] | None = None,
-    effort: str = "fast",
+    effort: Literal["fast", "thorough"] = "fast",
     rtol: float = 1e-2,
     max_seconds: float | None = None,
     seed: int = 0,
@@ -120,7 +120,8 @@ def audit(
             radii, sensitivity to the weights, and with a loader the growth by share of the data (`curve`), which take
             many times as long. A fast audit with a loader has one point of the curve where the network is small and the
             bound over all inputs says nothing.
-        rtol: how tight the norms of single layers are asked to be.
+        rtol: how tight the norms of single layers are asked to be; ten times looser than elsewhere, as every layer is
+            bounded.
         max_seconds: the time limit of the whole call, but for closed forms, which come first (see `lipschitz`), and a
             trace that takes less than ten seconds. What does not fit is cut short or left out, and `notes` and
             `skipped` say what.

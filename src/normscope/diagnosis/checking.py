@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from ..core.errors import InputError
 from ..core.provenance import provenance
-from ..core.untouched import mode_of, outside_inference_mode, unwrapped
+from ..core.untouched import Mode, mode_of, outside_inference_mode, unwrapped
 from ..graph.call import broken_tensors
 from ..graph.capturing import accepts_graph
 from ..graph.data_reader import Batches
@@ -41,7 +41,7 @@ def check(
     loader: Any = None,
     loss: Loss | str | None = None,
     optimizer: Optimizer | None = None,
-    mode: str | None = None,
+    mode: Mode | None = None,
     output: str | int | None = None,
     name: str | None = None,
 ) -> Check:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from torch import Tensor, nn
 
@@ -44,7 +44,7 @@ def generalization(
     delta: float = 0.01,
     loss: str | Loss = "probability",
     cells: Sequence[int] = CELLS,
-    partition: str = "split",
+    partition: Literal["split", "random", "grid"] = "split",
     radius: float | None = None,
     input_range: tuple[float, float] | None = None,
     domain: Domain | None = None,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..core.budget import Budget, Progress
 from ..core.codec import JsonForm
 from ..core.errors import InputError, NotFiniteError, check_counts, check_numbers, check_positive
-from ..core.untouched import outside_inference_mode, unwrapped
+from ..core.untouched import Mode, outside_inference_mode, unwrapped
 from ..graph.call import select
 from ..graph.capturing import accepts_graph
 from ..report.document import FigureResult, figures_form
@@ -114,7 +114,7 @@ def flatness(
     ascent_steps: int = 20,
     ascent_starts: int = 5,
     sharpness: bool = True,
-    mode: str | None = None,
+    mode: Mode | None = None,
     batches: int | None = None,
     max_seconds: float | None = None,
     seed: int = 0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..core.budget import Budget, Progress
 from ..core.errors import InputError, NotFiniteError, check_counts, check_numbers
 from ..core.provenance import provenance
-from ..core.untouched import outside_inference_mode, unwrapped
+from ..core.untouched import Mode, outside_inference_mode, unwrapped
 from ..graph.capturing import accepts_graph
 from ..linalg.lanczos import Ends, Quadrature, extreme_eigenpairs, quadratures
 from ..theory.losses import Loss
@@ -60,15 +60,15 @@ def hessian(
     labels: Any = None,
     loss: LossFunction | str | Loss | None = None,
     k: int = 5,
-    mode: str | None = None,
+    mode: Mode | None = None,
     deflate: bool = True,
     bottom: int = 0,
     probes: int = 0,
     blocks: bool = False,
     whole: bool = False,
     undeflated: bool = False,
-    matrix: str = "hessian",
-    metric: str = "flat",
+    matrix: Literal["hessian", "gauss-newton"] = "hessian",
+    metric: Literal["flat", "quotient"] = "flat",
     rtol: float = 1e-3,
     products: int = 300,
     batches: int | None = None,

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from ..bounds.domain.domain import Domain
 from ..bounds.lipschitz import lipschitz
+from ..core.bracket import Scope
 from ..core.budget import Progress
 from ..core.codec import JsonForm
 from ..core.errors import InputError, NormscopeError, check_numbers, describe_error
-from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
+from ..core.untouched import Mode, mode_of, outside_inference_mode, untouched, unwrapped
 from ..graph.call import run
 from ..graph.capturing import accepts_graph
 from ..report.document import FigureResult, figures_form
@@ -98,7 +99,7 @@ def margins(
     labels: Any = None,
     constants: bool = True,
     domain: Domain | None = None,
-    mode: str | None = "eval",
+    mode: Mode | None = "eval",
     output: str | int | None = None,
     batches: int | None = None,
     max_seconds: float | None = None,
@@ -112,7 +113,8 @@ def margins(
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
         constants: whether to bound the Lipschitz constant over all inputs, and over `domain` if one is given.
         domain: what `normscope.domain` recorded.
-        mode: `"eval"`, `"train"`, or None for the mode the model is in.
+        mode: `"eval"`, which is the default here (a classifier as it is used), `"train"`, or None for the mode the
+            model is in.
         output: which output to take, for models with several.
         batches: read at most this many batches of the data; None for all.
         max_seconds: how long each bound may take.
@@ -138,9 +140,9 @@ def margins(
     values, classes = _measured(model, kept, mode, output)
     exponents: dict[str, float] = {}
     notes: list[str] = []
-    scopes: dict[str, dict[str, Any]] = {"global": {}} if constants else {}
+    scopes: dict[Scope, dict[str, Any]] = {Scope.GLOBAL: {}} if constants else {}
     if constants and domain is not None:
-        scopes["domain"] = {"domain": domain}
+        scopes[Scope.DOMAIN] = {"domain": domain}
     inputs = kept[0].call.args or kept[0].call.kwargs
     for scope, options in scopes.items():
         try:
@@ -150,7 +152,7 @@ def margins(
         except NormscopeError as error:
             notes.append(f"no constant of scope {scope}: {describe_error(error)}")
             continue
-        exponents[scope] = bracket.log10_upper
+        exponents[scope.value] = bracket.log10_upper
         if bracket.reason:
             notes.append(f"the constant of scope {scope} is infinite: {bracket.reason}")
     return Margins(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..core.budget import Budget, Progress
 from ..core.codec import JsonForm
 from ..core.errors import check_counts, check_numbers, check_positive
-from ..core.untouched import outside_inference_mode, unwrapped
+from ..core.untouched import Mode, outside_inference_mode, unwrapped
 from ..graph.capturing import accepts_graph
 from ..report.document import FigureResult, figures_form
 from ..theory.losses import Loss
@@ -101,7 +101,7 @@ def smoothness(
     lr: float = 0.1,
     steps: int = 5,
     trial_steps: int = 20,
-    mode: str | None = None,
+    mode: Mode | None = None,
     batches: int | None = None,
     max_seconds: float | None = None,
 ) -> Smoothness:

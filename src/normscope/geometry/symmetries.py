@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..core.codec import JsonForm, Saved
 from ..core.errors import InputError
 from ..core.shown import Shown, data_frame
-from ..core.untouched import dropping_nothing, mode_of, outside_inference_mode, untouched, unwrapped
+from ..core.untouched import Mode, dropping_nothing, mode_of, outside_inference_mode, untouched, unwrapped
 from ..graph.call import prepare
 from ..graph.capturing import accepts_graph, capture_batch
 from ..graph.data_reader import Batches
@@ -270,7 +270,7 @@ def symmetries(
     data: Any = None,
     *,
     labels: Any = None,
-    mode: str | None = None,
+    mode: Mode | None = None,
     output: str | int | None = None,
     seed: int = 0,
 ) -> Symmetries:

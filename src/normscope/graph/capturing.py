@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_flatten
 from ..core.budget import Budget
 from ..core.errors import CaptureError, InputError, NormscopeError, describe_error
 from ..core.threads import full_precision, ignore_warnings, silence_loggers
-from ..core.untouched import drops, mode_of, outside_inference_mode, plain_parts, untouched, unwrapped
+from ..core.untouched import Mode, drops, mode_of, outside_inference_mode, plain_parts, untouched, unwrapped
 from .call import Call, Caller, UntracedError, close, drawn, prepare, quantized, run, settle
 from .data_reader import Batches
 from .ir import CaptureSource, Graph, same_constants
@@ -234,7 +234,7 @@ def digest_of(model: nn.Module) -> str:
 @accepts_graph
 @outside_inference_mode
 def capture(
-    model: nn.Module, data: Any = None, *, labels: Any = None, mode: str | None = None, output: str | int | None = None
+    model: nn.Module, data: Any = None, *, labels: Any = None, mode: Mode | None = None, output: str | int | None = None
 ) -> Graph:
     """Turn a model into a small immutable graph of operators.
 

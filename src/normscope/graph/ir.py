@@ -16,8 +16,6 @@ from ..core.budget import check_time, count
 from ..core.errors import InputError, visible
 from ..core.shown import Shown
 from ..core.untouched import plain_parts
-from ..report.document import Column, Document, Table, Text
-from ..report.words import pluralise, shape
 
 Shape = tuple[int, ...]
 HELD = "masks and other constant inputs are those of the first sample"
@@ -265,6 +263,8 @@ class Graph(Shown):
         source: the model and the batch; None for a graph that no user captured.
     """
 
+    page = "bounds:graph_document"
+
     inputs: tuple[Input, ...]
     nodes: tuple[Node, ...]
     output: str
@@ -362,22 +362,6 @@ class Graph(Shown):
         for node in self.nodes:
             shown.append(f"{node.name} = {node.op}({', '.join(node.refs)}) {list(node.shape)}  # {node.where}")
         return visible("\n".join([*shown, f"return {self.output}"]))
-
-    def document(self, *, brief: bool = False) -> Document:
-        """Return the operators as a table, in the order they run."""
-        titles = ("name", "operator", "reads", "shape", "module", "source")
-        rows: list[tuple[str | None, ...]] = [
-            (item.name, "input", None, shape(item.shape), item.path or None, None) for item in self.inputs
-        ]
-        rows += [
-            (n.name, n.operator, ", ".join(n.refs) or None, shape(n.shape), n.path or None, n.source or None)
-            for n in self.nodes
-        ]
-        what = "one sample" if self.per_sample else "the whole batch"
-        title = f"Graph of {pluralise(len(self.nodes), 'operator')} in {self.mode} mode, over {what}"
-        columns = tuple(Column(title=title, kind="name") for title in titles)
-        notes = [Text(body=f"Note: {note}") for note in self.notes]
-        return Document(blocks=(Table(title=title, columns=columns, rows=tuple(rows)), *notes))
 
 
 def same_constants(first: Graph, second: Graph) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..core.codec import JsonForm, Part
 from ..core.errors import CaptureError, InputError, describe_error
 from ..core.shown import Shown, data_frame
-from ..core.untouched import mode_of, outside_inference_mode, untouched, unwrapped
+from ..core.untouched import Mode, mode_of, outside_inference_mode, untouched, unwrapped
 from ..graph.call import Call, arguments
 from ..graph.capturing import accepts_graph, trace_model
 from ..graph.data_reader import Batches
@@ -93,7 +93,7 @@ def initialise(
     *,
     labels: Any = None,
     where: Where = None,
-    mode: str | None = None,
+    mode: Mode | None = None,
     inplace: bool = False,
 ) -> Initialisation:
     """Rescale a fresh model so that the output of every weight layer has a standard deviation of one, at a batch.

@@ -9,7 +9,7 @@ from ..networks.initialise import Initialisation, Scaled
 from ..networks.twin import Twin
 from ..report.document import Block, Cell, Chart, Column, Document, Notice, ReadColumn, Series, Table, Text, tabulate
 from ..report.words import pluralise, shape
-from .brackets import span_chart
+from .bounds import span_chart
 
 MEANING = {
     "channel scale": "A BatchNorm or InstanceNorm divides each channel by its size: the length of its filter is lost.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +16,13 @@ from ...core.budget import Progress, count
 from ...core.codec import JsonForm, Part, Saved
 from ...core.errors import InputError, JacobianError, check_numbers
 from ...core.shown import Shown, data_frame
-from ...core.untouched import outside_inference_mode
+from ...core.untouched import Mode, outside_inference_mode
 from ...graph.capturing import accepts_graph
 from ...graph.data_reader import Batches
 from ..captured import Bounding, Captured, check_option
 from ..data.quantile import SHARES, DataBracket, check_shares, draws_needed
 from ..data.streaming import INDEPENDENT, SampleNorms
-from ..domain.domain import RECORDS, Coverage, Domain, conditions_of, covered
+from ..domain.domain import RECORDS, Coverage, Domain, Record, conditions_of, covered
 from ..domain.domain_bounds import domain_sides
 from ..domain.recording import Extremes, FigureRecorder
 from ..point import first_samples
@@ -57,9 +57,9 @@ def curve(
     samples: int = SAMPLES,
     share: float = 0.99,
     confidence: float = 0.95,
-    record: str = "ranges",
-    effort: str = "fast",
-    mode: str | None = None,
+    record: Record = "ranges",
+    effort: Literal["fast", "tight"] = "fast",
+    mode: Mode | None = None,
     output: str | int | None = None,
     known: Mapping[str, float] | None = None,
     rtol: float = 1e-3,

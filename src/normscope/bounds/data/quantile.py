@@ -69,7 +69,7 @@ LARGEST = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataBracket(Saved, Bracket):
+class DataBracket(Saved, Bracket, Shown):
     """The Jacobian norm that a share of the distribution does not exceed, with confidence.
 
     Over draws of the samples, with probability `confidence` at least, a share of at least `share` of the distribution

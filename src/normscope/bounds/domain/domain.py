@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from ...core.errors import InputError, describe_error, visible
 from ...core.files import write_bytes
 from ...core.npz import read_arrays, read_json_array
 from ...core.shown import Shown
-from ...core.untouched import mode_of, outside_inference_mode
+from ...core.untouched import Mode, mode_of, outside_inference_mode
 from ...graph.capturing import accepts_graph
 from ...graph.data_reader import Batches
 from ...graph.ir import Graph
@@ -32,8 +32,9 @@ from .derivative import treatments
 from .gains import block_gains
 from .recording import Extremes, FigureRecorder, digests
 
-RECORDS = ("ranges", "gains")
-"""The values that the option `record` may have."""
+Record = Literal["ranges", "gains"]
+"""What a domain records: ranges of inner values, or the gains of blocks too."""
+RECORDS: tuple[str, ...] = get_args(Record)
 FORMAT, VERSION = "normscope-domain", 2
 DTYPES = ("|u1", "<f8")
 """What the arrays of a domain hold: the bytes of its header, and limits."""
@@ -149,7 +150,7 @@ class Domain(Shown):
         input_shape: of one input.
     """
 
-    page = "brackets:domain_document"
+    page = "bounds:domain_document"
 
     def __init__(
         self,
@@ -364,8 +365,8 @@ def domain(
     labels: Any = None,
     margin: float = 0.0,
     quantile: float = 0.0,
-    record: str = "ranges",
-    mode: str | None = None,
+    record: Record = "ranges",
+    mode: Mode | None = None,
     output: str | int | None = None,
     known: Mapping[str, float] | None = None,
 ) -> Domain:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from ...core.budget import Budget
 from ...core.errors import InputError, NormscopeError, SoundnessError, check_numbers
 from ...core.provenance import provenance
-from ...core.untouched import mode_of, outside_inference_mode
+from ...core.untouched import Mode, mode_of, outside_inference_mode
 from ...graph.capturing import accepts_graph
 from ...graph.data_reader import Batches, inputs_and_labels
 from ..captured import Bounding, Captured
@@ -35,9 +35,9 @@ def certified_radius(
     data: Any = None,
     *,
     labels: Any = None,
-    effort: str = "fast",
+    effort: Literal["fast", "tight"] = "fast",
     attack: bool = True,
-    mode: str | None = None,
+    mode: Mode | None = None,
     output: str | int | None = None,
     known: Mapping[str, float] | None = None,
     max_seconds: float | None = None,

@@ -14,13 +14,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from ...core.budget import Progress
-from ...core.untouched import outside_inference_mode
+from ...core.untouched import Mode, outside_inference_mode
 from ...graph.capturing import accepts_graph
 from ...graph.data_reader import Batches, inputs_and_labels
 from ...graph.ir import HELD, Graph
 from ...theory.losses import Loss, named
 from ..applied import applied_weights, passes
-from ..captured import Bounding, Captured
+from ..captured import Bounding, Captured, OnMissing
 from .figures import LossRows, WeightFigures, WeightPlan, targets_by_sample
 from .jacobian import LOWER_SIDES, JacobianSearch
 from .sensitivity import WeightRow, WeightSensitivity
@@ -39,10 +39,10 @@ def weight_sensitivity(
     *,
     labels: Any = None,
     loss: str | Loss | None = None,
-    mode: str | None = None,
+    mode: Mode | None = None,
     output: str | int | None = None,
     known: Mapping[str, float] | None = None,
-    on_missing: str = "error",
+    on_missing: OnMissing = "error",
     rtol: float = 1e-3,
     max_seconds: float | None = None,
     seed: int = 0,
@@ -65,7 +65,8 @@ def weight_sensitivity(
             `DataLoader`, or a data set; the first batch is measured.
         labels: the classes or the targets that the lower side of the loss is taken at, or the key that they have in
             batches that are dicts; None to recognise them. Without any, the class that moves the loss most.
-        loss: `"cross_entropy"`, `"l1"`, ... (`normscope.theory.losses.LOSSES`) or a `Loss`; the mean over rows.
+        loss: `"cross_entropy"`, `"l1"`, ... (`normscope.theory.losses.LOSSES`) or a `Loss`; the mean over rows. It is
+            not a function of your own, as its Lipschitz constant must be known. None for the output alone.
         mode: `"train"`, `"eval"`, or None for the mode the model is in.
         output: which output to measure, for models with several.
         known: constants for modules nobody can see into, by module path.

@@ -1,16 +1,15 @@
-"""The reports of a bracket, and of a domain."""
+"""The reports of a bracket, a ladder of them, a domain and a graph."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from ..bounds.domain.domain import Domain
+from ..bounds.ladder import Ladder
 from ..core.bracket import Bracket
+from ..graph.ir import Graph
 from ..report.document import Block, Chart, Column, Document, ReadColumn, Series, Table, Text, tabulate
-from ..report.words import pluralise
-
-if TYPE_CHECKING:
-    from ..bounds.domain.domain import Domain
+from ..report.words import bracket_chart, bracket_table, pluralise, shape
 
 Named = tuple[str, Bracket]
 
@@ -47,6 +46,30 @@ def span_chart(brackets: Mapping[str, Bracket], title: str = "From the lower to 
         until=tuple(bracket.log10_upper for bracket in brackets.values()),
     )
     return Chart(title=title, labels=tuple(brackets), series=(spans,), axis="log10", sideways=True)
+
+
+def ladder_document(ladder: Ladder, *, brief: bool = False) -> Document:
+    """Return the brackets as a chart and a table; methods that agree are one line."""
+    chart = bracket_chart(ladder, title="How much a change of the input can grow, bounded in several ways")
+    blocks = (*(() if chart is None else (chart,)), bracket_table(ladder, title="Bounds by method (log10)"))
+    return Document(blocks=blocks)
+
+
+def graph_document(graph: Graph, *, brief: bool = False) -> Document:
+    """Return the operators as a table, in the order they run."""
+    titles = ("name", "operator", "reads", "shape", "module", "source")
+    rows: list[tuple[str | None, ...]] = [
+        (item.name, "input", None, shape(item.shape), item.path or None, None) for item in graph.inputs
+    ]
+    rows += [
+        (n.name, n.operator, ", ".join(n.refs) or None, shape(n.shape), n.path or None, n.source or None)
+        for n in graph.nodes
+    ]
+    what = "one sample" if graph.per_sample else "the whole batch"
+    title = f"Graph of {pluralise(len(graph.nodes), 'operator')} in {graph.mode} mode, over {what}"
+    columns = tuple(Column(title=title, kind="name") for title in titles)
+    notes = [Text(body=f"Note: {note}") for note in graph.notes]
+    return Document(blocks=(Table(title=title, columns=columns, rows=tuple(rows)), *notes))
 
 
 def domain_document(domain: Domain, *, brief: bool = False) -> Document:
