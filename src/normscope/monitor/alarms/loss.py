@@ -53,9 +53,9 @@ EVIDENCE: tuple[tuple[Kind, str, str], ...] = (
 def loss_not_finite(history: History) -> Iterator[Finding]:
     """The loss, or where it is not observed every weight, is NaN or infinite; where that began, if it is known."""
     record = history.records[-1]
-    if not is_broken(history, record) or history.has_raised("loss-not-finite"):
+    if not is_broken(record) or history.has_raised("loss-not-finite"):
         return
-    weights = _broken_weights(history, record)
+    weights = _broken_weights(record)
     before = history.records[-2] if len(history.records) > 1 else None
     at = record.metrics.get("loss_broken_at")
     since = "in the first record" if before is None else f"after step {before.step:,}, the last record before it"
@@ -96,14 +96,14 @@ def _choose_remedy(history: History, cause: str) -> str:
     return LOOK_AT_LOSS if "targets" in cause or "the loss itself" in cause else RESTORE
 
 
-def is_broken(history: History, record: Record) -> bool:
+def is_broken(record: Record) -> bool:
     """Whether the loss of a record is not finite, or a weight."""
-    return (record.loss is not None and not math.isfinite(record.loss)) or bool(_broken_weights(history, record))
+    return (record.loss is not None and not math.isfinite(record.loss)) or bool(_broken_weights(record))
 
 
-def _broken_weights(history: History, record: Record) -> list[int]:
+def _broken_weights(record: Record) -> list[int]:
     """Return the weights that are not finite."""
-    return _broken(history, record, "weight", "log10_size") or _broken(history, record, "weight", "log10_norm")
+    return _broken(record, "weight", "log10_size") or _broken(record, "weight", "log10_norm")
 
 
 def _find_cause(history: History, record: Record, weights: list[int], before: Record | None) -> tuple[str, str]:
@@ -117,17 +117,16 @@ def _find_cause(history: History, record: Record, weights: list[int], before: Re
     if weights:
         return "", f"{len(weights):,} of {pluralise(len(layers), 'weight layer')} are broken already. {FIRST_UNKNOWN}"
     for kind, quantity, words in EVIDENCE:
-        places = _broken(history, record, kind, quantity)
+        places = _broken(record, kind, quantity)
         if places:
             name = history.of(kind)[places[-1] if quantity == "log10_gradient" else places[0]].name
             return "", f"All weights are finite; {words.format(name=name)} {FIRST_UNKNOWN}"
     return "", "All weights and all that was measured of the forward are finite: the loss itself, or the data, is not."
 
 
-def _broken(history: History, record: Record, kind: Kind, quantity: str) -> list[int]:
+def _broken(record: Record, kind: Kind, quantity: str) -> list[int]:
     """Return the layers, in order, with a figure that is NaN or plus infinity; zero is minus infinity and is fine."""
-    figures = ((i, record.number(kind, quantity, i)) for i in range(len(history.of(kind))))
-    return [i for i, value in figures if value is not None and (math.isnan(value) or value == math.inf)]
+    return [i for i, value in enumerate(record.of(kind, quantity)) if value is not None and not value < math.inf]
 
 
 # ---- too high
