@@ -6,12 +6,17 @@ from torch.nn import functional as F
 
 from .case import Case, Fault, fault
 from .parts import (
+    VAE,
     Autoencoder,
     ConvNet,
+    Generator,
     GraphNet,
     accuracy,
+    as_pixels,
     blob_images,
     communities,
+    evidence_loss,
+    explained_variance,
     mlp,
     overlap_with,
     regression_table,
@@ -176,6 +181,42 @@ def gates_closed_by_their_bias(planted: bool) -> Case:
         nn.init.constant_(model.gate1.bias, -12.0)
         nn.init.constant_(model.gate2.bias, -12.0)
     return Case(model=model, data=regression_table(), loss="mse")
+
+
+@fault(
+    FAULTS, "GAN", causes="saturated-units layer-scale-stands-out exploding-signal", layers="layers.6 layers.7 "
+    "layers.6.weight", remedies="rescale-layer initialise",
+)  # fmt: skip
+def generator_paints_black_and_white_only(planted: bool) -> Case:
+    """normal_(std=2) instead of 0.02 in the last layer: the tanh of all pixels is at -1 or 1."""
+    torch.manual_seed(59)
+    real = blob_images(32)[0].mul(0.3).clamp(-0.95, 0.95)
+    model = Generator()
+    if planted:
+        nn.init.normal_(model.layers[6].weight, std=2.0)
+
+    def moments(fakes: Tensor) -> Tensor:
+        spread = fakes.std(0) - real.std(0)
+        return (fakes.mean(0) - real.mean(0)).square().mean() + spread.square().mean()
+
+    return Case(model=model, data=torch.randn(32, 16), objective=moments)
+
+
+@fault(
+    FAULTS, "VAE", causes="layer-scale-stands-out not-finite exploding-signal exploding-gradient gradient-not-finite",
+    layers="log_variance log_variance.weight", remedies="rescale-layer initialise guard-domain",
+)  # fmt: skip
+def log_variances_in_the_hundreds(planted: bool) -> Case:
+    """The layer of the log variance is drawn like one of the variance: its exponential overflows."""
+    torch.manual_seed(60)
+    images = as_pixels(blob_images()[0]).flatten(1)
+    model = VAE()
+    if planted:
+        nn.init.normal_(model.log_variance.weight, std=15.0)
+    return Case(
+        model=model, data=(images, images), loss=evidence_loss,
+        judge=lambda output: explained_variance(images)(torch.sigmoid(output[0])),
+    )  # fmt: skip
 
 
 # ----------------------------------------------------------------------------------------------------------- structure
