@@ -234,7 +234,8 @@ def softmax_for_labels_that_do_not_exclude_each_other(planted: bool) -> Case:
 
 
 @fault(
-    FAULTS, "regression", causes="activation-before-loss output-range-too-small targets-out-of-range", layers="last",
+    FAULTS, "regression", layers="last",
+    causes="activation-before-loss output-range-too-small targets-out-of-range dead-units",
     remedies="remove-final-activation",
 )  # fmt: skip
 def rectifier_behind_a_regression(planted: bool) -> Case:

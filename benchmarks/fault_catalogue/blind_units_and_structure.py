@@ -21,6 +21,7 @@ from .parts import (
     overlap_with,
     regression_table,
     table,
+    waves,
 )
 
 FAULTS: list[Fault] = []
@@ -231,29 +232,29 @@ def linear_layers_in_a_row(planted: bool) -> Case:
     return Case(model=model, data=table(), loss="cross_entropy")
 
 
-class Strided(nn.Module):
+class SeriesNet(nn.Module):
+    """Convolutions over time, called one by one, then the mean over the steps."""
+
     def __init__(self, activate: bool) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(1, 16, 5, padding=2)
-        self.conv2 = nn.Conv2d(16, 16, 5, stride=2, padding=2)
-        self.conv3 = nn.Conv2d(16, 16, 5, padding=2)
-        self.head = nn.Linear(16, 4)
-        self.activate = F.relu if activate else lambda x: x
+        self.conv1 = nn.Conv1d(3, 24, 5, padding=2)
+        self.conv2 = nn.Conv1d(24, 24, 5, stride=2, padding=2)
+        self.conv3 = nn.Conv1d(24, 24, 5, padding=2)
+        self.head = nn.Linear(24, 3)
+        self.activate = activate
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.activate(self.conv1(x))
-        x = self.activate(self.conv2(x))
-        x = self.activate(self.conv3(x))
-        return self.head(x.mean((2, 3)))
+    def forward(self, series: Tensor) -> Tensor:
+        x = series.transpose(1, 2)
+        for conv in (self.conv1, self.conv2, self.conv3):
+            x = torch.relu(conv(x)) if self.activate else conv(x)
+        return self.head(x.mean(2))
 
 
-@fault(
-    FAULTS, "CNN", causes="missing-activation", layers="conv1 conv2 conv3 head", remedies="add-activation",
-)  # fmt: skip
+@fault(FAULTS, "TCN", causes="missing-activation", layers="conv1 conv2 conv3 head", remedies="add-activation")
 def convolutions_without_activation(planted: bool) -> Case:
     """UMLAUT: activations forgotten when layers are called one by one in forward."""
     torch.manual_seed(62)
-    return Case(model=Strided(not planted), data=blob_images(), loss="cross_entropy")
+    return Case(model=SeriesNet(not planted), data=waves(), loss="cross_entropy")
 
 
 @fault(FAULTS, "CNN", causes="bottleneck-too-narrow", layers="head.0 head.2 head.1", remedies="widen-layer")
