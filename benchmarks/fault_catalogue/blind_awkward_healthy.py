@@ -317,7 +317,8 @@ class PointNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.points, self.head = nn.Sequential(*mlp(3, 32, 64), nn.ReLU()), mlp(64, 32, 3)
+        self.points = nn.Sequential(*mlp(3, 32, 64), nn.ReLU())
+        self.head = nn.Sequential(nn.Linear(64, 32, bias=False), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 3))
 
     def forward(self, clouds: Tensor) -> Tensor:
         return self.head(self.points(clouds).amax(1))
@@ -331,7 +332,7 @@ def maximum_over_points() -> Case:
     stretch[torch.arange(48), labels] = 2.0
     clouds = F.normalize(torch.randn(48, 40, 3), dim=2) * stretch[:, None]
     model = PointNet()
-    train(model, clouds, labels, F.cross_entropy, steps=50)
+    train(model, clouds, labels, F.cross_entropy, steps=50, optimizer=Adam(model.parameters(), lr=1e-3))
     return Case(model=model, data=(clouds, labels), loss="cross_entropy")
 
 

@@ -15,7 +15,6 @@ from .parts import (
     GPT,
     SMALL_GPT2,
     VAE,
-    Autoencoder,
     ConvNet,
     Denoiser,
     Generator,
@@ -145,7 +144,7 @@ def unet_trained_with_overlap() -> Case:
     torch.manual_seed(210)
     images, mask = segmentation_data()
     model = UNet()
-    train(model, images, mask, dice_loss, steps=35)
+    train(model, images, mask, dice_loss, steps=35, optimizer=Adam(model.parameters(), lr=5e-4))
     return Case(model=model, data=(images, mask), loss=dice_loss)
 
 
@@ -326,8 +325,8 @@ def recommender_trained() -> Case:
 def autoencoder_of_pixels_with_a_sigmoid() -> Case:
     torch.manual_seed(226)
     images = as_pixels(blob_images()[0]).flatten(1)
-    model = Autoencoder(last=nn.Sigmoid())
-    train(model, images, images, F.mse_loss, steps=100)
+    model = nn.Sequential(*mlp(256, 64, 8, activation=nn.GELU), *mlp(8, 64, 256, activation=nn.GELU), nn.Sigmoid())
+    train(model, images, images, F.mse_loss, steps=150)
     return Case(model=model, data=(images, images), loss="mse")
 
 
@@ -336,7 +335,8 @@ def variational_autoencoder_trained() -> Case:
     torch.manual_seed(227)
     images = as_pixels(blob_images(128)[0]).flatten(1)
     model = VAE()
-    train(model, images, images, evidence_loss, steps=120)
+    model.encoder[1] = nn.SiLU()
+    train(model, images, images, evidence_loss, steps=150, optimizer=Adam(model.parameters(), lr=5e-4))
     return Case(model=model, data=(images, images), loss=evidence_loss)
 
 
@@ -362,7 +362,7 @@ def twins_trained() -> Case:
     torch.manual_seed(230)
     pairs, same = image_pairs()
     model = Siamese()
-    train(model, pairs, same, contrastive_loss, steps=60)
+    train(model, pairs, same, contrastive_loss, steps=60, optimizer=Adam(model.parameters(), lr=5e-4))
     return Case(model=model, data=(pairs, same), loss=contrastive_loss)
 
 
