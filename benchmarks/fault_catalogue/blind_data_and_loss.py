@@ -188,7 +188,7 @@ class WithLast(nn.Module):
 @fault(
     FAULTS, "CNN", causes="softmax-twice", layers="last", remedies="remove-final-activation change-loss",
 )  # fmt: skip
-def softmax_before_cross_entropy(planted: bool) -> Case:
+def probabilities_before_a_loss_of_logits(planted: bool) -> Case:
     """The classic of PyTorch: nn.CrossEntropyLoss applies the softmax itself."""
     torch.manual_seed(91)
     model = WithLast(ConvNet(classes=10, norm=False), nn.Softmax(dim=1) if planted else nn.Identity())

@@ -31,6 +31,7 @@ from .parts import (
     sentences,
     table,
     text,
+    train,
 )
 
 FAULTS: list[Fault] = []
@@ -82,7 +83,7 @@ class GuardedAutoencoder(Autoencoder):
     layers="encoder encoder.0 encoder.2 encoder.4",
     remedies="keep-gradient",
 )
-def encoder_under_no_grad(planted: bool) -> Case:
+def encoder_inside_of_a_no_grad_block(planted: bool) -> Case:
     """The block for feature extraction was copied from the evaluation script into forward."""
     torch.manual_seed(22)
     images = standardised(blob_images()[0])
@@ -238,6 +239,38 @@ def loss_of_a_detached_prediction(planted: bool) -> Case:
     return Case(model=model, data=regression_table(), loss=loss_of_detached_output if planted else F.mse_loss)
 
 
+class Painter(nn.Module):
+    """A generator that is judged by a fixed discriminator, as in the step of a GAN that trains the generator."""
+
+    def __init__(self, critic: nn.Module, detached: bool) -> None:
+        super().__init__()
+        self.generator, self.critic, self.detached = Generator(), critic.requires_grad_(False), detached
+
+    def forward(self, noise: Tensor) -> Tensor:
+        fakes = self.generator(noise)
+        return self.critic(fakes.detach() if self.detached else fakes)
+
+
+@fault(
+    FAULTS, "GAN", causes="no-gradient", remedies="keep-gradient",
+    layers="generator generator.layers generator.layers.0 generator.layers.1 generator.layers.3 generator.layers.4 "
+    "generator.layers.6",
+)  # fmt: skip
+def fakes_detached_in_the_step_of_the_generator(planted: bool) -> Case:
+    """GitHub on DCGAN: the `.detach()` of the discriminator's step was copied into the generator's."""
+    torch.manual_seed(30)
+    images, _ = blob_images(32)
+    critic = discriminator()
+    both = torch.cat([images.clamp(-1, 1), 0.1 * torch.randn(32, 1, 16, 16)])
+    train(critic, both, torch.arange(64)[:, None].lt(32).float(), F.binary_cross_entropy_with_logits, steps=30)
+    model = Painter(critic, planted)
+    optimizer = Adam(model.generator.parameters(), lr=2e-3, betas=(0.5, 0.999))
+    return Case(
+        model=model, data=(torch.randn(32, 16), torch.ones(32, 1)), loss=nn.BCEWithLogitsLoss(), optimizer=optimizer,
+        judge=lambda scores: torch.sigmoid(scores).mean().item(),
+    )  # fmt: skip
+
+
 # ---------------------------------------------------------------------------------------------------------- parameters
 
 
@@ -334,7 +367,7 @@ def head_replaced_before_everything_is_frozen(planted: bool) -> Case:
 
 @fault(
     FAULTS, "BERT", causes="frozen-layer zero-weights", layers="words words.weight",
-    remedies="unfreeze initialise",
+    remedies="unfreeze initialise restore-weights",
 )  # fmt: skip
 def table_of_word_vectors_empty_and_frozen(planted: bool) -> Case:
     """nn.Embedding.from_pretrained freezes by default; here no word was found in the file, so that all rows are 0."""
@@ -463,3 +496,38 @@ def optimizer_holds_a_copy_of_the_model(planted: bool) -> Case:
     optimizer = Adam(model.parameters(), lr=3e-3)
     model = copy.deepcopy(model) if planted else model
     return Case(model=model, data=table(), loss="cross_entropy", optimizer=optimizer)
+
+
+class DeafTranslator(nn.Module):
+    """An encoder and a decoder, which should attend to what the encoder has read."""
+
+    def __init__(self, deaf: bool) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(40, 32), nn.Parameter(0.3 * torch.randn(1, 12, 32))
+        self.encoder = nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True, norm_first=True)
+        self.decoder = nn.TransformerDecoderLayer(32, 4, 64, 0.0, batch_first=True, norm_first=True)
+        self.norm, self.head, self.deaf = nn.LayerNorm(32), nn.Linear(32, 40), deaf
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        memory = self.encoder(self.words(source) + self.places)
+        asked = self.words(target) + self.places
+        mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
+        heard = asked[:, :1] if self.deaf else memory
+        return self.head(self.norm(self.decoder(asked, heard, tgt_mask=mask, tgt_is_causal=True)))
+
+
+@fault(
+    FAULTS, "seq2seq", causes="unused-parameter condition-switched-off", remedies="use-parameter",
+    layers="encoder encoder.self_attn encoder.linear1 encoder.linear2 encoder.norm1 encoder.norm2 "
+    "encoder.self_attn.out_proj",
+)  # fmt: skip
+def decoder_never_hears_the_encoder(planted: bool) -> Case:
+    """The wrong variable is passed as memory: the decoder attends to its own first token."""
+    torch.manual_seed(42)
+    source = torch.randint(2, 40, (48, 12))
+    target = (source + 1) % 40
+    start = torch.cat([torch.zeros(48, 1, dtype=torch.long), target[:, :-1]], dim=1)
+    return Case(
+        model=DeafTranslator(planted), data=({"source": source, "target": start}, target), loss=over_tokens,
+        judge=lambda logits: (logits.argmax(-1) == target).float().mean().item(),
+    )  # fmt: skip

@@ -341,13 +341,13 @@ def variational_autoencoder_trained() -> Case:
 
 
 @healthy(HEALTHY, family="GAN")
-def fresh_generator() -> Case:
+def generator_as_dcgan_draws_it() -> Case:
     torch.manual_seed(228)
     return Case(model=Generator(), data=torch.randn(32, 16))
 
 
 @healthy(HEALTHY, family="GAN")
-def discriminator_with_spectral_norm() -> Case:
+def discriminator_bounded_by_spectral_norm() -> Case:
     torch.manual_seed(229)
     images, _ = blob_images(32)
     fakes = torch.tanh(F.avg_pool2d(2 * torch.randn(32, 1, 16, 16), 3, 1, 1))
@@ -373,7 +373,7 @@ def contrastive_pairs_with_a_temperature() -> Case:
 
 
 @healthy(HEALTHY, family="diffusion")
-def denoiser_trained_a_little() -> Case:
+def denoiser_after_forty_steps() -> Case:
     torch.manual_seed(232)
     data, noise = noisy_images()
     model = Denoiser()

@@ -97,7 +97,7 @@ def one_channel_per_group_behind_the_pooling(planted: bool) -> Case:
 @fault(
     FAULTS, "CNN", causes="normalizer-erases-signal output-constant", layers="norm", remedies="replace-normalizer",
 )  # fmt: skip
-def instance_norm_before_the_mean(planted: bool) -> Case:
+def mean_of_what_has_mean_zero(planted: bool) -> Case:
     """InstanceNorm makes the mean over places zero, and just this mean is what the head reads."""
     torch.manual_seed(143)
     norm = nn.InstanceNorm2d(16, affine=True) if planted else nn.GroupNorm(1, 16)
@@ -114,12 +114,12 @@ def instance_norm_before_the_mean(planted: bool) -> Case:
 def statistics_never_updated(planted: bool) -> Case:
     """TensorFlow's momentum of 0.999 and torch's are each other's complement: with 1e-4, nothing is ever collected."""
     torch.manual_seed(144)
-    images, labels = blob_images(128, classes=8)
+    images, labels = blob_images(96, classes=8)
     model = ConvNet(depth=7, classes=8)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.momentum = 1e-4 if planted else 0.1
-    train(model, images, labels, F.cross_entropy, steps=60)
+    train(model, images, labels, F.cross_entropy, steps=40)
     return Case(model=model, data=(images, labels), loss="cross_entropy", train=False)
 
 
@@ -192,7 +192,7 @@ def second_argument_of_layer_norm_is_eps(planted: bool) -> Case:
     model = GPT()
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):
-            module.eps = 10.0 if planted else 1e-5
+            module.eps = 1.0 if planted else 1e-5
     return Case(model=model, data=text(), loss=over_tokens)
 
 
@@ -201,7 +201,7 @@ def second_argument_of_layer_norm_is_eps(planted: bool) -> Case:
     layers="norm norm.weight", remedies="rescale-layer initialise lower-weight-decay restore-weights",
 )  # fmt: skip
 def gains_decayed_to_nothing(planted: bool) -> Case:
-    """Weight decay on the gains of the last normalizer: what reaches the head is a thousandth of what it should be."""
+    """Weight decay on the gains of the last normalizer: almost nothing reaches the head."""
     torch.manual_seed(148)
     model = ViT()
     if planted:
@@ -382,7 +382,7 @@ def gradients_below_the_smallest_half(planted: bool) -> Case:
 
 @fault(FAULTS, "CNN", causes="learning-rate-too-large", layers="", remedies="lower-learning-rate")
 def rate_and_momentum_swapped(planted: bool) -> Case:
-    """SGD(parameters, 0.9, 0.01): the rate is where the momentum should be."""
+    """SGD(parameters, 0.9, 0.02): the rate is where the momentum should be."""
     torch.manual_seed(161)
     model = ConvNet(norm=False)
     optimizer = SGD(model.parameters(), 0.9, 0.02) if planted else SGD(model.parameters(), 0.02, 0.9)
@@ -409,7 +409,7 @@ def rate_of_one_in_a_billion(planted: bool) -> Case:
 
 @fault(FAULTS, "CNN", causes="weight-decay-too-strong", layers="", remedies="lower-weight-decay")
 def weight_decay_of_one(planted: bool) -> Case:
-    """A strength of 1 from a ridge regression: the weights lose two per cent in each step, whatever the loss says."""
+    """A strength of 1 from a ridge regression: the weights vanish, whatever the loss says."""
     torch.manual_seed(164)
     model = ConvNet(norm=False)
     optimizer = SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=1.0 if planted else 1e-4)

@@ -63,7 +63,7 @@ def rectified_recurrence_that_grows(planted: bool) -> Case:
     layers="recurrent recurrent.bias_ih_l0 recurrent.bias_hh_l0", remedies="forget-bias reset-bias initialise",
 )  # fmt: skip
 def forget_gates_closed(planted: bool) -> Case:
-    """The order of gates was mistaken: the bias of -6 was meant for another gate."""
+    """The order of gates was mistaken: the bias of -5 was meant for another gate."""
     torch.manual_seed(123)
     model = SequenceClassifier(nn.LSTM(4, 24, batch_first=True), 4)
     for bias in (model.recurrent.bias_ih_l0, model.recurrent.bias_hh_l0):
@@ -72,7 +72,7 @@ def forget_gates_closed(planted: bool) -> Case:
 
 
 @fault(FAULTS, "LSTM", causes="samples-mixed", layers="recurrent", remedies="fix-axis")
-def batch_first_forgotten(planted: bool) -> Case:
+def recurrence_over_the_samples(planted: bool) -> Case:
     """The default of nn.LSTM is (steps, batch, features): without batch_first it runs over the samples."""
     torch.manual_seed(124)
     model = SequenceClassifier(nn.LSTM(3, 24, batch_first=not planted), 3)
@@ -181,7 +181,7 @@ class MaskedEncoder(SentenceEncoder):
     FAULTS, "BERT", causes="attention-mask-wrong padding-counted", remedies="fix-mask mask-padding",
     layers="encoder encoder.layers.0 encoder.layers.0.self_attn encoder.layers.1 encoder.layers.1.self_attn",
 )  # fmt: skip
-def padding_mask_inverted(planted: bool) -> Case:
+def words_hidden_instead_of_padding(planted: bool) -> Case:
     """torch's key_padding_mask is True at the pads, the attention_mask of transformers is 1 at the words."""
     torch.manual_seed(132)
     return Case(
@@ -299,7 +299,7 @@ def logits_multiplied_by_the_width_instead_of_divided(planted: bool) -> Case:
     FAULTS, "BERT", causes="samples-mixed", remedies="fix-axis",
     layers="encoder encoder.layers.0 encoder.layers.0.self_attn encoder.layers.1 encoder.layers.1.self_attn",
 )  # fmt: skip
-def encoder_attends_over_the_batch(planted: bool) -> Case:
+def sentences_attend_to_other_sentences(planted: bool) -> Case:
     """nn.TransformerEncoderLayer without batch_first: tokens look at the same place of other sentences."""
     torch.manual_seed(137)
     model = SentenceEncoder()

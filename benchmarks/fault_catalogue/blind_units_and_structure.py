@@ -114,7 +114,8 @@ def softmax_between_hidden_layers(planted: bool) -> Case:
 
 @fault(
     FAULTS, "CNN", causes="saturated-units layer-scale-stands-out exploding-signal", layers="features.2 features.3 "
-    "features.5 features.6 features.0 features.1", remedies="rescale-layer initialise add-normalizer change-activation",
+    "features.5 features.6 features.0 features.1 features.7 features.8",
+    remedies="rescale-layer initialise add-normalizer change-activation",
 )  # fmt: skip
 def capped_rectifiers_at_their_cap(planted: bool) -> Case:
     """ReLU6 of a mobile network behind weights for another range: almost all units stand at 0 or 6."""
@@ -146,7 +147,7 @@ class SmallSegmenter(nn.Module):
     remedies="reset-bias initialise",
 )  # fmt: skip
 def shift_of_a_batchnorm_kills_its_channels(planted: bool) -> Case:
-    """Shifts of -6 behind a normalizer: no pixel ever passes the rectifier."""
+    """Shifts of -9 behind a normalizer: no pixel ever passes the rectifier."""
     torch.manual_seed(57)
     images, _ = blob_images(24)
     mask = (F.avg_pool2d(images, 3, 1, 1) > 1.0).float()
