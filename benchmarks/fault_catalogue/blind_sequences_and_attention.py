@@ -162,17 +162,19 @@ def decoder_without_a_causal_mask(planted: bool) -> Case:
 
 
 class MaskedEncoder(SentenceEncoder):
-    """An encoder that is told which tokens (id 0) are padding and reads the mean of the others."""
+    """An encoder that is told which tokens (id 0) are padding and reads the mean of the others, or the first token."""
 
-    def __init__(self, mask: str, length: int = 40) -> None:
+    def __init__(self, mask: str, length: int = 40, first: bool = False) -> None:
         super().__init__(length=length)
-        self.mask = mask
+        self.mask, self.first = mask, first
 
     def forward(self, ids: Tensor) -> Tensor:
         padding = ids == 0
         hidden = {"right": padding, "inverted": ~padding, "none": torch.zeros_like(padding)}[self.mask]
         x = self.norm(self.words(ids) + self.positions(torch.arange(ids.shape[1])))
         states = self.encoder(x, src_key_padding_mask=hidden)
+        if self.first:
+            return self.head(states[:, 0])
         keep = (~padding).float()[:, :, None] if self.mask != "none" else torch.ones(*ids.shape, 1)
         return self.head((states * keep).sum(1) / keep.sum(1))
 
@@ -184,9 +186,8 @@ class MaskedEncoder(SentenceEncoder):
 def words_hidden_instead_of_padding(planted: bool) -> Case:
     """torch's key_padding_mask is True at the pads, the attention_mask of transformers is 1 at the words."""
     torch.manual_seed(132)
-    return Case(
-        model=MaskedEncoder("inverted" if planted else "right"), data=padded_sentences(length=40), loss="cross_entropy"
-    )
+    model = MaskedEncoder("inverted" if planted else "right", first=True)
+    return Case(model=model, data=padded_sentences(length=40), loss="cross_entropy")
 
 
 @fault(
