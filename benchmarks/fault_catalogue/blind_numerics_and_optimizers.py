@@ -371,10 +371,9 @@ def gradients_below_the_smallest_half(planted: bool) -> Case:
     dtype = torch.float16 if planted else torch.float32
 
     def small_loss(output: Tensor, target: Tensor) -> Tensor:
-        return 1e-6 * F.mse_loss(output, target)
+        return 3e-6 * F.mse_loss(output, target)  # its weight beside other losses
 
-    optimizer = SGD(model.to(dtype).parameters(), lr=2e4, momentum=0.9)
-    return Case(model=model, data=(x.to(dtype), y.to(dtype)), loss=small_loss, optimizer=optimizer)
+    return Case(model=model.to(dtype), data=(x.to(dtype), y.to(dtype)), loss=small_loss)
 
 
 # ----------------------------------------------------------------------------------------------------------- optimizer

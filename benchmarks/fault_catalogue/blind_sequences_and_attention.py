@@ -186,8 +186,8 @@ class MaskedEncoder(SentenceEncoder):
 def words_hidden_instead_of_padding(planted: bool) -> Case:
     """torch's key_padding_mask is True at the pads, the attention_mask of transformers is 1 at the words."""
     torch.manual_seed(132)
-    model = MaskedEncoder("inverted" if planted else "right", first=True)
-    return Case(model=model, data=padded_sentences(length=40), loss="cross_entropy")
+    model = MaskedEncoder("inverted" if planted else "right", length=24, first=True)
+    return Case(model=model, data=padded_sentences(160, length=24), loss="cross_entropy")
 
 
 @fault(

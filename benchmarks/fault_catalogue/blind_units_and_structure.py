@@ -324,7 +324,7 @@ class SetNet(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.embed, self.head = nn.Sequential(*mlp(4, 32, 32), nn.ReLU()), mlp(32, 32, 3)
+        self.embed, self.head = nn.Sequential(*mlp(4, 32, 32), nn.ReLU()), mlp(32, 32, 3, activation=nn.GELU)
         self.dim = dim
 
     def forward(self, sets: Tensor) -> Tensor:
