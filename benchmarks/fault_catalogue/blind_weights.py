@@ -51,16 +51,17 @@ def plain_conv_net(depth: int, width: int = 16) -> nn.Sequential:
 
 
 @fault(
-    FAULTS, "autoencoder", causes="constant-initialisation rank-one-weights", layers="encoder.0 encoder.0.weight",
-    remedies="initialise",
+    FAULTS, "autoencoder", causes="constant-initialisation rank-one-weights", remedies="initialise",
+    layers="encoder.0 encoder.0.weight encoder.2 encoder.2.weight",
 )  # fmt: skip
-def first_layer_filled_with_a_constant(planted: bool) -> Case:
-    """DeepCrime, operator "change weights initialisation": a layer gets the initialiser Constant."""
+def hidden_layers_filled_with_a_constant(planted: bool) -> Case:
+    """DeepCrime, operator "change weights initialisation": layers get the initialiser Constant."""
     torch.manual_seed(1)
     images = blob_images(classes=8)[0].flatten(1)
     model = Autoencoder()
     if planted:
         nn.init.constant_(model.encoder[0].weight, 0.05)
+        nn.init.constant_(model.encoder[2].weight, 0.05)
     return Case(model=model, data=(images, images), loss="mse")
 
 
@@ -212,22 +213,6 @@ def zeros_for_weights_as_well_as_biases_of_the_head(planted: bool) -> Case:
     return Case(model=model, data=blob_images(), loss="cross_entropy")
 
 
-@fault(
-    FAULTS, "CNN", causes="constant-initialisation rank-one-weights", remedies="initialise",
-    layers="features.0 features.2 features.5 features.7",
-)  # fmt: skip
-def filters_tiled_from_one_filter(planted: bool) -> Case:
-    """GitHub: kernels of a smaller checkpoint are repeated to fill a wider layer, so that all filters are equal."""
-    torch.manual_seed(10)
-    model = ConvNet(norm=False)
-    for conv in model.features:
-        if isinstance(conv, nn.Conv2d):
-            nn.init.zeros_(conv.bias)
-            if planted:
-                conv.weight.data.copy_(conv.weight.data[:1].clone().expand_as(conv.weight))
-    return Case(model=model, data=blob_images(), loss="cross_entropy")
-
-
 # --------------------------------------------------------------------------------------------------------- layer scale
 
 
@@ -289,7 +274,7 @@ class ContrastiveEncoder(nn.Module):
 def two_views(count: int = 32) -> tuple[Tensor, Tensor]:
     """Return pairs of views of images, as two channels, and the numbers of the pairs."""
     images = blob_images(count)[0] + torch.randn(count, 1, 16, 16)
-    return torch.cat([images + 0.3 * torch.randn_like(images) for _ in range(2)], dim=1), torch.arange(count)
+    return torch.cat([images + 2.5 * torch.randn_like(images) for _ in range(2)], dim=1) / 2.8, torch.arange(count)
 
 
 @fault(
