@@ -1,6 +1,6 @@
 """A second set for scoring alone, written without sight of the alarms: no alarm may be tuned on it."""
 
-from . import blind_divergence, blind_layers, blind_learning, blind_steps, blind_validation
+from . import blind_divergence, blind_healthy, blind_layers, blind_learning, blind_steps, blind_validation
 
 FAULTS = [
     *blind_learning.FAULTS,
@@ -9,3 +9,4 @@ FAULTS = [
     *blind_layers.FAULTS,
     *blind_validation.FAULTS,
 ]
+HEALTHY = blind_healthy.HEALTHY

@@ -165,12 +165,12 @@ def batches_of_two_under_batchnorm(broken: bool, watch: Watch, steps: int = 600)
 @run_fault(
     FAULTS,
     "convolutional",
-    causes="running-statistics-wrong outlier validation-worsens data-changed loss-spike inputs-not-scaled exploding-values",
+    causes="running-statistics-wrong outlier validation-worsens data-changed inputs-not-scaled exploding-values",
     remedies="refresh-statistics mind-batch-statistics clean-data check-data scale-inputs",
     onset=270,
 )
 def raw_images_pass_in_train_mode(broken: bool, watch: Watch, steps: int = 300) -> float:
-    """A look at unscaled images, without gradients but in train mode, after each tenth step from 270 on."""
+    """A look at unscaled images, without gradients but in train mode, after each fourth step from 270 on."""
     torch.manual_seed(769)
     data, model = digits(1400), ConvNet(width=8, depth=3, classes=10)
     optimizer = adam(model, 3e-3)
@@ -211,7 +211,7 @@ def normalizer_over_one_value(broken: bool, watch: Watch, steps: int = 300) -> f
     onset=100,
 )
 def eval_mode_kept_after_validation(broken: bool, watch: Watch, steps: int = 350) -> float:
-    """model.train() forgotten after the first validation, at step 100, just before the data get another brightness."""
+    """model.train() forgotten after the first validation, at step 100."""
     torch.manual_seed(771)
     data, model = digits(1400), ConvNet(width=8, depth=6, classes=10)
     optimizer = sgd(model, 0.05, momentum=0.9)
@@ -364,7 +364,7 @@ class Adversaries(nn.Module):
     remedies="balance-players",
 )
 def minimax_loss_against_a_fast_discriminator(broken: bool, watch: Watch, steps: int = 400) -> float:
-    """log(1 - D(G(z))) minimised as in the formula, with eight steps of the discriminator for one."""
+    """log(1 - D(G(z))) minimised as in the formula, with five steps of the discriminator for one."""
     torch.manual_seed(775)
     model = Adversaries()
     generator, judge = model.generator, model.discriminator

@@ -79,14 +79,14 @@ def warm_up_longer_than_the_run(broken: bool, watch: Watch, steps: int = 300) ->
     "table",
     causes="rate-decays-too-early rate-too-low not-learning",
     remedies="fix-schedule raise-learning-rate",
-    onset=45,
+    onset=70,
 )
 def plateau_schedule_looks_for_a_maximum(broken: bool, watch: Watch, steps: int = 500) -> float:
     """ReduceLROnPlateau left at mode='max' from an accuracy, and given a loss that falls."""
     torch.manual_seed(704)
     data, model = curved_table(), mlp(12, 64, 64, 3)
-    optimizer = sgd(model, 0.1)
-    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, "max" if broken else "min", patience=1)
+    optimizer = sgd(model, 0.01, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, "max" if broken else "min", patience=3)
     model.train()
     with watch(model, optimizer) as run:
         for step, (x, y) in zip(range(steps), batches(data)):
