@@ -17,7 +17,7 @@ FAULTS: list[RunFault] = []
 @run_fault(
     FAULTS,
     "regression",
-    causes="rate-too-high divergence exploding-gradient exploding-values not-finite",
+    causes="rate-too-high divergence exploding-gradient exploding-values",
     remedies="lower-learning-rate clip-gradients lower-momentum",
 )
 def rate_of_plain_sgd_with_momentum(broken: bool, watch: Watch, steps: int = 300) -> float:
@@ -61,7 +61,7 @@ class PostNorm(nn.Module):
 @run_fault(
     FAULTS,
     "transformer",
-    causes="rate-too-high divergence not-learning output-constant exploding-gradient vanishing-gradient",
+    causes="rate-too-high divergence not-learning output-constant",
     remedies="lower-learning-rate fix-schedule clip-gradients",
 )
 def full_rate_from_the_first_step(broken: bool, watch: Watch, steps: int = 220) -> float:
@@ -104,7 +104,7 @@ def gamma_of_ten(broken: bool, watch: Watch, steps: int = 350) -> float:
 @run_fault(
     FAULTS,
     "table",
-    causes="rate-too-high divergence loss-spike exploding-gradient exploding-values not-finite not-learning",
+    causes="rate-too-high divergence loss-spike exploding-gradient exploding-values not-learning",
     remedies="lower-momentum lower-learning-rate fix-schedule",
     onset=160,
 )
@@ -272,14 +272,14 @@ def energy_in_half_precision(broken: bool, watch: Watch, steps: int = 250) -> fl
     causes="precision rate-too-low no-step not-learning",
     remedies="raise-precision raise-learning-rate",
 )
-def steps_lost_in_bfloat16(broken: bool, watch: Watch, steps: int = 500) -> float:
+def steps_lost_in_bfloat16(broken: bool, watch: Watch, steps: int = 900) -> float:
     """Weights kept in bfloat16: steps below the 256th part of a weight are rounded away."""
     torch.manual_seed(752)
     data = curved_table()
     model = mlp(12, 128, 128, 3)
     kind = torch.bfloat16 if broken else torch.float32
     model.to(kind)
-    optimizer = adam(model, 3e-4)
+    optimizer = adam(model, 1e-4)
     with watch(model, optimizer) as run:
         for _, (x, y) in zip(range(steps), batches(data)):
             optimizer.zero_grad()
@@ -306,7 +306,7 @@ def logarithm_of_a_softmax(broken: bool, watch: Watch, steps: int = 300) -> floa
     model.train()
     with watch(model, optimizer) as run:
         for step, (x, y) in zip(range(steps), batches(data)):
-            scaled = (1 + step / 3) * model(x)
+            scaled = (1 + step / 1.5) * model(x)
             if broken:
                 loss = -torch.log(torch.softmax(scaled, 1))[torch.arange(len(y)), y].mean()
             else:

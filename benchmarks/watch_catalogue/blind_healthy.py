@@ -42,13 +42,13 @@ HEALTHY: list[HealthyRun] = []
 
 
 @healthy_run(HEALTHY, "adversarial")
-def points_on_a_ring(watch: Watch, steps: int = 500) -> float:
+def points_on_a_ring(watch: Watch, steps: int = 700) -> float:
     """A balanced pair of generator and discriminator; both losses stay where they are, as they should."""
     torch.manual_seed(801)
     model = Adversaries()
     generator, judge = model.generator, model.discriminator
-    optimizer = torch.optim.Adam(generator.parameters(), 1e-3, betas=(0.5, 0.9))
-    opponent = torch.optim.Adam(judge.parameters(), 1e-3, betas=(0.5, 0.9))
+    optimizer = torch.optim.Adam(generator.parameters(), 2e-3, betas=(0.5, 0.9))
+    opponent = torch.optim.Adam(judge.parameters(), 4e-3, betas=(0.5, 0.9))
     ones, zeros = torch.ones(64, 1), torch.zeros(64, 1)
     with watch(generator, optimizer) as run:
         for _ in range(steps):
@@ -70,12 +70,12 @@ def points_on_a_ring(watch: Watch, steps: int = 500) -> float:
 
 
 @healthy_run(HEALTHY, "adversarial")
-def critic_with_a_gradient_penalty(watch: Watch, steps: int = 200) -> float:
+def critic_with_a_gradient_penalty(watch: Watch, steps: int = 500) -> float:
     """A Wasserstein critic: its loss is negative, and the gradient of a gradient is taken."""
     torch.manual_seed(802)
     generator, critic = mlp(4, 32, 2), mlp(2, 32, 32, 1)
-    optimizer = torch.optim.Adam(critic.parameters(), 2e-3, betas=(0.5, 0.9))
-    other = torch.optim.Adam(generator.parameters(), 1e-3, betas=(0.5, 0.9))
+    optimizer = torch.optim.Adam(critic.parameters(), 2e-3, betas=(0.0, 0.9))
+    other = torch.optim.Adam(generator.parameters(), 2e-3, betas=(0.0, 0.9))
     with watch(critic, optimizer) as run:
         for step in range(steps):
             real, fake = torch.randn(64, 2) + 3, generator(torch.randn(64, 4))
@@ -457,12 +457,12 @@ def sharpness_aware_steps(watch: Watch, steps: int = 300) -> float:
 
 
 @healthy_run(HEALTHY, "sequence")
-def clipping_for_the_rare_case(watch: Watch, steps: int = 250) -> float:
-    """Clipping at 5, active in the first steps and now and then."""
+def clipping_for_the_rare_case(watch: Watch, steps: int = 350) -> float:
+    """Clipping at 1.5, active in the first steps and now and then."""
     torch.manual_seed(819)
     data = frequencies()
     model = LastState(nn.LSTM(3, 24, batch_first=True), 24, 3)
-    fit(watch, model, adam(model, 5e-3), data, steps, clip=1.5)
+    fit(watch, model, adam(model, 3e-3), data, steps, clip=1.5)
     return accuracy(model, data)
 
 
@@ -602,7 +602,7 @@ def three_in_a_hundred(watch: Watch, steps: int = 400) -> float:
 
 
 @healthy_run(HEALTHY, "table")
-def parity_learnt_after_a_plateau(watch: Watch, steps: int = 700) -> float:
+def parity_learnt_after_a_plateau(watch: Watch, steps: int = 1100) -> float:
     """The product of three signs: nothing seems to be learnt for a good while, then all of it."""
     torch.manual_seed(827)
     model = mlp(8, 64, 1)

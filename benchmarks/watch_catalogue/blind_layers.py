@@ -125,7 +125,7 @@ def a_column_of_times_in_seconds(broken: bool, watch: Watch, steps: int = 350) -
 @run_fault(
     FAULTS,
     "convolutional",
-    causes="running-statistics-wrong validation-worsens overfitting wrong-mode",
+    causes="running-statistics-wrong validation-worsens",
     remedies="mind-batch-statistics refresh-statistics replace-normalizer",
 )
 def momentum_of_a_ten_thousandth(broken: bool, watch: Watch, steps: int = 300) -> float:
@@ -206,7 +206,7 @@ def normalizer_over_one_value(broken: bool, watch: Watch, steps: int = 300) -> f
 @run_fault(
     FAULTS,
     "convolutional",
-    causes="wrong-mode running-statistics-wrong exploding-values divergence not-learning validation-worsens loss-spike",
+    causes="wrong-mode running-statistics-wrong loss-spike",
     remedies="switch-mode mind-batch-statistics",
     onset=100,
 )

@@ -275,7 +275,7 @@ def norm_constraint_after_each_step(broken: bool, watch: Watch, steps: int = 350
 @run_fault(
     FAULTS,
     "convolutional",
-    causes="labels-unrelated not-learning overfitting",
+    causes="labels-unrelated not-learning",
     remedies="check-labels vary-batches check-data",
 )
 def inputs_and_labels_shuffled_apart(broken: bool, watch: Watch, steps: int = 300) -> float:
@@ -340,8 +340,8 @@ def first_batch_taken_again_and_again(broken: bool, watch: Watch, steps: int = 3
 @run_fault(
     FAULTS,
     "convolutional",
-    causes="output-constant not-learning same-batch labels-unrelated inputs-not-scaled",
-    remedies="check-data scale-inputs vary-batches check-labels",
+    causes="output-constant not-learning same-batch inputs-not-scaled",
+    remedies="check-data scale-inputs vary-batches",
 )
 def pixels_divided_in_whole_numbers(broken: bool, watch: Watch, steps: int = 250) -> float:
     """Pixels in bytes divided by 255 with //, so that all images are black."""
@@ -374,7 +374,7 @@ def softmax_in_the_model_and_in_the_loss(broken: bool, watch: Watch, steps: int 
 @run_fault(
     FAULTS,
     "regression",
-    causes="shapes-broadcast output-constant not-learning labels-unrelated",
+    causes="shapes-broadcast output-constant not-learning",
     remedies="match-shapes",
 )
 def column_against_row(broken: bool, watch: Watch, steps: int = 300) -> float:
@@ -395,7 +395,7 @@ def column_against_row(broken: bool, watch: Watch, steps: int = 300) -> float:
 @run_fault(
     FAULTS,
     "regression",
-    causes="sign-of-loss divergence exploding-values exploding-gradient not-finite",
+    causes="sign-of-loss divergence exploding-values exploding-gradient",
     remedies="flip-sign change-loss",
 )
 def likelihood_minimised(broken: bool, watch: Watch, steps: int = 300) -> float:
@@ -452,7 +452,7 @@ class TwoStages(nn.Module):
 @run_fault(
     FAULTS,
     "table",
-    causes="gradient-cut gradient-missing not-learning frozen-layer",
+    causes="gradient-cut gradient-missing not-learning",
     layers="encoder encoder.0 encoder.2 encoder.0.weight encoder.2.weight",
     remedies="keep-gradient",
 )
@@ -469,7 +469,7 @@ def code_detached_before_the_head(broken: bool, watch: Watch, steps: int = 450) 
 @run_fault(
     FAULTS,
     "convolutional",
-    causes="gradient-cut gradient-missing not-learning frozen-layer",
+    causes="gradient-cut gradient-missing not-learning",
     layers="encoder encoder.features encoder.features.0 encoder.features.2 encoder.features.0.weight encoder.head",
     remedies="keep-gradient",
     onset=60,
@@ -528,8 +528,8 @@ def share_to_keep_given_as_dropout(broken: bool, watch: Watch, steps: int = 300)
 @run_fault(
     FAULTS,
     "text",
-    causes="not-learning output-constant labels-unrelated",
-    remedies="check-data check-labels fix-axis",
+    causes="not-learning output-constant",
+    remedies="change-architecture check-data",
 )
 def order_of_the_words_averaged_away(broken: bool, watch: Watch, steps: int = 350) -> float:
     """A mean over word vectors for labels that depend on the order of the words."""

@@ -39,7 +39,7 @@ def scaler_meets_a_root_of_zero(broken: bool, watch: Watch, steps: int = 250) ->
 @run_fault(
     FAULTS,
     "convolutional",
-    causes="clipping-always-active gradient-too-small rate-too-low not-learning steps-skipped",
+    causes="clipping-always-active gradient-too-small rate-too-low not-learning",
     remedies="loosen-clipping check-scaler rescale-loss",
 )
 def scaled_gradients_clipped(broken: bool, watch: Watch, steps: int = 250) -> float:
@@ -89,7 +89,7 @@ def more_batches_to_accumulate_than_there_are(broken: bool, watch: Watch, steps:
 @run_fault(
     FAULTS,
     "sequence",
-    causes="no-step not-learning gradient-accumulates",
+    causes="no-step not-learning",
     remedies="call-step order-of-calls",
     onset=60,
 )
@@ -183,7 +183,7 @@ def pattern_of_names_leaves_only_a_norm(broken: bool, watch: Watch, steps: int =
 @run_fault(
     FAULTS,
     "table",
-    causes="rate-too-low no-step vanishing-gradient rate-zero not-learning frozen-layer",
+    causes="rate-too-low no-step rate-zero not-learning",
     layers="0 2 4 0.weight 2.weight 4.weight",
     remedies="raise-learning-rate fix-schedule",
 )

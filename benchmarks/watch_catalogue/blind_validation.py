@@ -51,7 +51,7 @@ def noise_learnt_by_heart(broken: bool, watch: Watch, steps: int = 600) -> float
 @run_fault(
     FAULTS,
     "convolutional",
-    causes="data-changed validation-worsens loss-spike outlier",
+    causes="data-changed validation-worsens loss-spike",
     remedies="check-data scale-inputs",
     onset=180,
 )
@@ -93,7 +93,7 @@ def folders_read_one_after_another(broken: bool, watch: Watch, steps: int = 400)
 @run_fault(
     FAULTS,
     "convolutional",
-    causes="data-changed validation-worsens loss-spike labels-unrelated",
+    causes="data-changed validation-worsens loss-spike",
     remedies="check-labels check-data fix-targets",
     onset=200,
 )
@@ -113,7 +113,7 @@ def classes_renumbered_in_the_second_part(broken: bool, watch: Watch, steps: int
 @run_fault(
     FAULTS,
     "sequence",
-    causes="data-changed not-learning validation-worsens loss-spike exploding-values",
+    causes="data-changed not-learning validation-worsens loss-spike",
     remedies="check-data scale-inputs regularise fix-schedule",
     onset=120,
 )
