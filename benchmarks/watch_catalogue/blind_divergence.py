@@ -295,7 +295,7 @@ def steps_lost_in_bfloat16(broken: bool, watch: Watch, steps: int = 900) -> floa
     "convolutional",
     causes="not-finite not-finite-weights precision",
     remedies="guard-domain change-loss lower-learning-rate",
-    onset=1,
+    onset=215,
 )
 def logarithm_of_a_softmax(broken: bool, watch: Watch, steps: int = 300) -> float:
     """-log(softmax) written out, with a temperature that falls until a probability is zero in single precision."""

@@ -290,7 +290,7 @@ class Autoencoder(nn.Module):
     "variational autoencoder",
     causes="posterior-collapse output-constant",
     remedies="lower-penalty rescale-loss",
-    onset=60,
+    onset=1,
 )
 def divergence_weighed_too_much(broken: bool, watch: Watch, steps: int = 400) -> float:
     """The KL term summed over pixels too: its weight rises to 60 instead of 1 over the first 100 steps."""

@@ -42,7 +42,7 @@ def mistyped_exponent(broken: bool, watch: Watch, steps: int = 350) -> float:
     "convolutional",
     causes="rate-decays-too-early rate-too-low not-learning",
     remedies="fix-schedule raise-learning-rate",
-    onset=25,
+    onset=3,
 )
 def epoch_decay_stepped_per_batch(broken: bool, watch: Watch, steps: int = 320) -> float:
     """ExponentialLR whose gamma is meant for epochs, stepped with each batch."""
@@ -79,7 +79,7 @@ def warm_up_longer_than_the_run(broken: bool, watch: Watch, steps: int = 300) ->
     "table",
     causes="rate-decays-too-early rate-too-low not-learning",
     remedies="fix-schedule raise-learning-rate",
-    onset=70,
+    onset=75,
 )
 def plateau_schedule_looks_for_a_maximum(broken: bool, watch: Watch, steps: int = 500) -> float:
     """ReduceLROnPlateau left at mode='max' from an accuracy, and given a loss that falls."""

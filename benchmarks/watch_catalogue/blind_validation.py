@@ -12,7 +12,7 @@ from .parts import accuracy, adam, batches, digits, explained, fit, log_validati
 FAULTS: list[RunFault] = []
 
 
-@run_fault(FAULTS, "table", causes="overfitting validation-worsens", remedies="regularise", onset=30)
+@run_fault(FAULTS, "table", causes="overfitting validation-worsens", remedies="regularise")
 def wide_network_on_eighty_rows(broken: bool, watch: Watch, steps: int = 500) -> float:
     """A wide network trained for hundreds of epochs on 80 rows."""
     torch.manual_seed(781)
@@ -24,7 +24,7 @@ def wide_network_on_eighty_rows(broken: bool, watch: Watch, steps: int = 500) ->
     return accuracy(model, data)
 
 
-@run_fault(FAULTS, "regression", causes="overfitting validation-worsens", remedies="regularise", onset=60)
+@run_fault(FAULTS, "regression", causes="overfitting validation-worsens", remedies="regularise")
 def noise_learnt_by_heart(broken: bool, watch: Watch, steps: int = 600) -> float:
     """Targets that are mostly noise, learnt by heart because the run goes on far beyond the best validation."""
     torch.manual_seed(782)
@@ -115,7 +115,7 @@ def classes_renumbered_in_the_second_part(broken: bool, watch: Watch, steps: int
     "sequence",
     causes="data-changed not-learning validation-worsens loss-spike",
     remedies="check-data scale-inputs regularise fix-schedule",
-    onset=120,
+    onset=100,
 )
 def augmentation_grows_without_end(broken: bool, watch: Watch, steps: int = 400) -> float:
     """Noise whose strength is ramped up with the step and not with the share of the run: 12 times the signal."""

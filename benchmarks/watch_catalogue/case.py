@@ -350,7 +350,7 @@ _NEW_REMEDIES: dict[str, re.Pattern[str]] = {
         r"smaller (?:model|network)|fewer parameters|best checkpoint|earlier checkpoint"
     ),
     "change-architecture": _any_of(
-        r"architecture|capacity|(?:larg|wid|deep|bigg)er (?:model|network)|more (?:layers|units)|model~(?:too small|cannot)"
+        r"architecture|capacity|(?:larg|wid|deep|bigg)er (?:model|network)|more (?:layers|units)"
     ),
     "mind-batch-statistics": _any_of(r"batch[- ]?norm|running|momentum|statistics"),
 }
