@@ -23,6 +23,7 @@ from .blind_parts import (
 )
 from .case import HealthyRun, Watch, healthy_run
 from .parts import (
+    Data,
     accuracy,
     adam,
     batches,
@@ -188,7 +189,7 @@ def contrast_of_two_views(watch: Watch, steps: int = 300) -> float:
 # ------------------------------------------------------------------------------------------------------- fine-tuning
 
 
-def _pretrained(data: object, width: int = 8) -> ConvNet:
+def _pretrained(data: Data, width: int = 8) -> ConvNet:
     """Return a network trained on the first five digits."""
     model = ConvNet(width=width, depth=3, classes=5)
     few = data._replace(x=data.x[data.y < 5], y=data.y[data.y < 5])

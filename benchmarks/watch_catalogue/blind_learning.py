@@ -79,7 +79,7 @@ def warm_up_longer_than_the_run(broken: bool, watch: Watch, steps: int = 300) ->
     "table",
     causes="rate-decays-too-early rate-too-low not-learning",
     remedies="fix-schedule raise-learning-rate",
-    onset=75,
+    onset=90,
 )
 def plateau_schedule_looks_for_a_maximum(broken: bool, watch: Watch, steps: int = 500) -> float:
     """ReduceLROnPlateau left at mode='max' from an accuracy, and given a loss that falls."""

@@ -135,7 +135,7 @@ def head_exchanged_behind_the_optimizer(broken: bool, watch: Watch, steps: int =
     remedies="give-to-optimizer",
 )
 def optimizer_of_a_copy(broken: bool, watch: Watch, steps: int = 250) -> float:
-    """The model is rebuilt by a helper after the optimizer has taken the parameters of the first one."""
+    """The model is built a second time after the optimizer has taken the parameters of the first one."""
     torch.manual_seed(736)
     data = curved_table()
     first, model = mlp(12, 64, 64, 3), mlp(12, 64, 64, 3)
