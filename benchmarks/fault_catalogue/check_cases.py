@@ -1,11 +1,12 @@
 """Check the catalogue itself: every case builds and runs, every name in it exists; with --harm, faults do harm.
 
-    python -m benchmarks.fault_catalogue.check_cases [--half NAME] [--harm] [--only NAME ...]
+    python -m benchmarks.fault_catalogue.check_cases [--part NAME] [--harm] [--only NAME ...]
 
-`--harm` trains each faulty model and its mended twin on their batch, once with Adam and once with SGD, and prints how
-good both are, on average over the steps in `MARKS` (before any step where the model is handed over in eval mode):
-accuracy where the targets are classes, explained variance where they are numbers, and what the case itself says
-elsewhere. The batch is shuffled for the judgement, so that a model that mixes its samples gains nothing by it.
+`--harm` trains each faulty model and its mended twin on their batch, once with Adam and once with SGD (or with the
+optimizer that the case hands over), and prints how good both are, on average over the steps in `MARKS` (before any step
+where the model is handed over in eval mode): accuracy where the targets are classes, explained variance where they are
+numbers, and what the case itself says elsewhere. The batch is shuffled for the judgement, so that a model that mixes
+its samples gains nothing by it.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
-from . import HALVES
+from . import PARTS
 from .case import CAUSES, REMEDIES, Case, Fault, Healthy
 
 LOSSES_BY_NAME: dict[str, Callable[[Any, Tensor], Tensor]] = {"cross_entropy": F.cross_entropy, "mse": F.mse_loss}
@@ -103,7 +104,7 @@ def train_and_judge(build: Callable[[], Case], optimizer: str) -> float:
     if not case.train:
         return quality(case)
     inputs, _ = inputs_and_targets(case)
-    chosen = OPTIMIZERS[optimizer]([p for p in case.model.parameters() if p.requires_grad])
+    chosen = case.optimizer or OPTIMIZERS[optimizer]([p for p in case.model.parameters() if p.requires_grad])
     qualities = []
     for step in range(1, MARKS[-1] + 1):
         chosen.zero_grad()
@@ -120,11 +121,11 @@ def train_and_judge(build: Callable[[], Case], optimizer: str) -> float:
 def main() -> None:
     """Check every entry, print what is wrong, and with --harm what each fault costs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--half", choices=HALVES, default="open")
+    parser.add_argument("--part", choices=PARTS, default="open")
     parser.add_argument("--harm", action="store_true")
     parser.add_argument("--only", nargs="*")
     options = parser.parse_args()
-    faults, healthy_models = HALVES[options.half]
+    faults, healthy_models = PARTS[options.part]
     print(f"{len(faults)} faults, {len(healthy_models)} healthy models")
     for entry in [*faults, *healthy_models]:
         if options.only and not any(word in entry.name for word in options.only):

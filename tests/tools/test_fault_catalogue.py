@@ -14,7 +14,7 @@ try:
 finally:
     sys.path.remove(str(ROOT))
 
-FAULTS, HEALTHY = ([entry for half in checks.HALVES.values() for entry in half[kind]] for kind in (0, 1))
+FAULTS, HEALTHY = ([entry for part in checks.PARTS.values() for entry in part[kind]] for kind in (0, 1))
 # Advice as somebody might word it.
 ADVICE = {
     "scale-inputs": "Standardise the inputs to mean 0 and standard deviation 1.",
@@ -29,6 +29,8 @@ ADVICE = {
     "fix-targets": "Map the labels to -1 and 1.",
     "match-shapes": "Squeeze the output so that both have the same shape.",
     "balance-classes": "Weight the classes in the loss.",
+    "shift-targets": "Take the next token as the target.",
+    "mask-padding": "Mask the padding.",
     "check-labels": "Check the labels.",
     "initialise": "Initialise `fc2` with Kaiming's scheme.",
     "rescale-layer": "Rescale the weights of `conv3`.",
@@ -40,11 +42,18 @@ ADVICE = {
     "lower-learning-rate": "Lower the learning rate.",
     "clip-gradients": "Clip the gradient norm.",
     "restore-weights": "Go back to an earlier checkpoint.",
+    "raise-learning-rate": "Raise the learning rate.",
+    "lower-momentum": "Lower the momentum.",
+    "minimise": "Minimise the loss: drop maximize=True.",
     "lower-weight-decay": "Lower the weight decay.",
     "reset-bias": "Set the bias to zero.",
     "lower-dropout": "Lower the dropout rate.",
     "keep-gradient": "Remove the detach().",
     "use-parameter": "Use it in forward or remove it.",
+    "register-parameter": "Keep the layers in an nn.ModuleList.",
+    "add-to-optimizer": "Pass all parameters to the optimizer.",
+    "widen-layer": "Widen `fc1`.",
+    "fewer-layers": "Use fewer layers.",
     "unfreeze": "Set requires_grad to True.",
     "fix-axis": "Average over the axes of the places.",
     "restore-condition": "The time embedding is multiplied by zero; remove the factor.",
@@ -58,6 +67,7 @@ ADVICE = {
     "scale-attention": "Divide the scores by the square root of the head's width.",
     "fix-mask": "Invert the mask.",
     "gated-recurrence": "Use an LSTM or a GRU.",
+    "carry-state": "Pass the hidden state on from step to step.",
     "forget-bias": "Set the bias of the forget gate to 1.",
 }
 # Where one wording gives two remedies, both may match.
@@ -68,6 +78,7 @@ NEIGHBOURS = {
         "restore-condition rescale-layer",
         "add-normalizer replace-normalizer",
         "refresh-statistics switch-mode",
+        "refresh-statistics lower-momentum",
         "reset-bias forget-bias",
         "scale-attention scale-outputs",
         "change-loss remove-final-activation",
@@ -115,17 +126,21 @@ def test_mended_twin_runs(fault):
     assert loss is None or bool(loss.isfinite())
 
 
-def test_score_names_misses_of_the_open_half_alone(monkeypatch, capsys):
-    halves = {half: (faults[:1], healthy_models[:1]) for half, (faults, healthy_models) in checks.HALVES.items()}
-    monkeypatch.setattr(scores, "HALVES", halves)
+def test_score_names_no_misses_of_the_held_out_part(monkeypatch, capsys):
+    parts = {part: (faults[:1], healthy_models[:1]) for part, (faults, healthy_models) in checks.PARTS.items()}
+    monkeypatch.setattr(scores, "PARTS", parts)
     monkeypatch.setattr(scores, "diagnose", lambda case, examine: ([], "refused"))
     printed = {}
     for options in ("", "--misses", "--misses --name-held-out"):
         monkeypatch.setattr(sys, "argv", ["faults.py", *options.split()])
         scores.main()
         printed[options] = capsys.readouterr().out
-    names = {half: {entry.name for entries in both for entry in entries} for half, both in halves.items()}
-    for options, halves_named in {"": (), "--misses": ("open",), "--misses --name-held-out": tuple(halves)}.items():
-        for half, in_half in names.items():
-            assert all((name in printed[options]) is (half in halves_named) for name in in_half)
-            assert f"{half} half, check: 1 faults" in printed[options]
+    names = {part: {entry.name for entries in both for entry in entries} for part, both in parts.items()}
+    for options, parts_named in {
+        "": (),
+        "--misses": ("open", "first"),
+        "--misses --name-held-out": tuple(parts),
+    }.items():
+        for part, in_part in names.items():
+            assert all((name in printed[options]) is (part in parts_named) for name in in_part)
+            assert f"{part} part, check: 1 faults" in printed[options]

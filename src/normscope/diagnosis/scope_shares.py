@@ -17,7 +17,7 @@ from ..core.bracket import Bracket
 from ..core.errors import CaptureError, InputError, JacobianError
 from ..graph.call import arguments
 from ..graph.data_reader import Batches
-from .findings.loose import useful
+from .findings.facts import useful
 
 SHARE, CONFIDENCE = 0.99, 0.95
 """What the headline speaks of, as far as the samples go."""

@@ -24,13 +24,12 @@ from ..core.errors import describe_error
 from ..core.finding import Finding
 from ..core.untouched import unwrapped
 from .alarms.setup import Sight
-from .composing import LayerMemory
+from .composing import LayerMemory, Observed
 from .distributed import ProcessRole
 from .forward_listening import ForwardRecord, StepListener
 from .history import History
 from .locating import Locator
 from .measuring import Measurement
-from .observed import Observed
 from .probes.batches import DomainProbe, SharpnessProbe, measure_batch
 from .recording import Recorder
 from .schedule import Schedule, Tier, TimeBudget
@@ -353,8 +352,9 @@ class TrainingHooks:
     def observe(self, figures: Mapping[str, Tensor | float]) -> None:
         """Add figures of the present step; a loss that is not finite has its forward run again."""
         if self._pending is not None and "loss" in figures:
-            self._pending.observe(figures["loss"], self._memory)
-            self.history.standing.read(self._pending.reading, self.step)
+            with self.budget.watching(self._task):
+                self._pending.observe(figures["loss"], self._memory)
+                self.history.standing.read(self._pending.reading, self.step)
         if self.role.writes and self.attached:
             self._say(self.sight.observed(self.optimizer, self.step))
             numbers = {name: self._add_figure(name, value) for name, value in figures.items()}
@@ -403,6 +403,7 @@ class TrainingHooks:
             if pending is not None and self.role.writes:
                 observed, self._figures = self._figures, {}
                 self.recorder.send(pending, self.budget.passed, observed)
+                self._figures = {name: Observed(copies=True) for name, figures in observed.items() if figures.copies}
             self.recorder.collect(self.budget.overhead, wait=wait)
         self.budget.end_record()
 
