@@ -1,18 +1,22 @@
-"""Write the pages of the documentation that have their source in the package: the glossary and the table of rooms.
+"""Write the pages of the documentation that have their source in the package: glossary, rooms, and contracts.
 
     python tools/written_pages.py [--docs docs]
 
-Run it after a term or a room has been added or its words changed; a test compares the pages with the source.
+Run it after a term, a room, a public function or a result has been added or changed; a test
+compares the pages with the source.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import re
 import tomllib
 from pathlib import Path
 
+import normscope
+from normscope.core.shown import Shown
 from normscope.report.glossary import USED, WORDS
 
 ROOT = Path(__file__).parents[1]
@@ -44,6 +48,49 @@ def architecture_page(page: str) -> str:
     return re.sub(r"<!-- table: rooms -->.*?<!-- end of table -->", lambda _: table, page, flags=re.S)
 
 
+REMARKS = {
+    "Bracket": "`save` writes a proof, which `normscope verify` reads",
+    "Domain": "`Domain.load(path, model, data)` reads what `save` wrote: its limits are those of one model",
+    "Graph": "holds the weights and operators of the model: capture it again",
+    "Initialisation": "from a file without its model",
+    "Ladder": "from a file without its graph",
+    "Run": "its log is its file: `Run(folder)`",
+    "Symmetries": "from a file without its model",
+    "Twin": "from a file without its model",
+}
+"""What a row of the table of results must say."""
+NOTHING_TO_PLOT = ("Graph", "Twin")
+"""Results that are lists: their pages have no chart."""
+METHODS = ("to_json", "from_json", "to_html", "to_pandas", "plot", "save", "load")
+SHARED = ("labels", "loss", "mode", "output", "known", "domain", "on_missing", "effort", "rtol", "max_seconds", "seed")
+"""Arguments that mean the same wherever they are."""
+
+
+def contracts_page(page: str) -> str:
+    """Return the page of the contracts with its tables: the arguments of functions, and the methods of results."""
+    public = {name: getattr(normscope, name) for name in normscope.__all__}
+    functions = {name: inspect.signature(one) for name, one in public.items() if inspect.isfunction(one)}
+    results = {name: one for name, one in public.items() if inspect.isclass(one) and issubclass(one, Shown)}
+    arguments = [f"| function | {' | '.join(f'`{name}`' for name in SHARED)} |", "|---" * (len(SHARED) + 1) + "|"]
+    for name, signature in functions.items():
+        if "labels" in signature.parameters:
+            cells = (signature.parameters[one].default if one in signature.parameters else "" for one in SHARED)
+            arguments.append(f"| `{name}` | {' | '.join(f'`{cell!r}`' if cell != '' else '' for cell in cells)} |")
+    titles = " | ".join(f"`{name}`" for name in METHODS)
+    rows = [f"| result | comes from | {titles} | |", "|---" * (len(METHODS) + 3) + "|"]
+    for name, kind in results.items():
+        made = (f"`{one}`" for one, signature in functions.items() if signature.return_annotation == name)
+        has = (
+            "x" if hasattr(kind, method) and not (method == "plot" and name in NOTHING_TO_PLOT) else ""
+            for method in METHODS
+        )
+        rows.append(f"| `{name}` | {', '.join(made)} | {' | '.join(has)} | {REMARKS.get(name, '')} |")
+    for title, lines in (("arguments", arguments), ("results", rows)):
+        table = "\n".join((f"<!-- table: {title} -->", *lines, "<!-- end of table -->"))
+        page = re.sub(rf"<!-- table: {title} -->.*?<!-- end of table -->", lambda _, t=table: t, page, flags=re.S)
+    return page
+
+
 def main() -> None:
     """Write the pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -52,7 +99,9 @@ def main() -> None:
     (folder / "glossary.md").write_text(glossary_page(), encoding="utf-8")
     architecture = folder / "architecture.md"
     architecture.write_text(architecture_page(architecture.read_text(encoding="utf-8")), encoding="utf-8")
-    print(f"wrote {architecture} and {folder / 'glossary.md'} ({len(WORDS)} terms)")
+    contracts = folder / "contracts.md"
+    contracts.write_text(contracts_page(contracts.read_text(encoding="utf-8")), encoding="utf-8")
+    print(f"wrote {architecture}, {contracts} and {folder / 'glossary.md'} ({len(WORDS)} terms)")
 
 
 if __name__ == "__main__":

@@ -68,3 +68,10 @@ def test_the_glossary_is_linked_from_the_readme_the_help_and_reports():
 
 def test_a_page_without_terms_has_no_glossary():
     assert glossary([Text(body="nothing to explain")]) == []
+
+
+def test_the_tables_of_arguments_and_results_are_those_of_the_package() -> None:
+    page = (ROOT / "docs" / "contracts.md").read_text()
+    written = runpy.run_path(str(ROOT / "tools" / "written_pages.py"))["contracts_page"](page)
+    assert "| `lipschitz` |" in written
+    assert page == written, "run: python tools/written_pages.py"
