@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import inspect
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,11 @@ class TestResults:
         assert json.loads((tmp_path / "result.json").read_text()) == json.loads(json.dumps(data)) == data
         for source in (data, tmp_path / "result.json"):
             assert type(results[name]).from_json(source).to_json() == data
+
+    def test_it_pickles(self, results: dict[str, Any], name: str) -> None:
+        if name == "Domain":
+            pytest.skip("`save` and `load`: it holds functions of the network that it was recorded with")
+        assert str(pickle.loads(pickle.dumps(results[name]))) == str(results[name])
 
     def test_it_is_a_data_frame(self, results: dict[str, Any], name: str) -> None:
         frame = results[name].to_pandas()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload
 
 from ..core.budget import check_time, count
 from ..core.errors import InputError, visible
@@ -80,6 +82,17 @@ class Node:
         operands = tuple(leaf for leaf in leaves((self.args, self.kwargs)) if isinstance(leaf, Ref))
         object.__setattr__(self, "operands", operands)
         object.__setattr__(self, "refs", tuple(ref.name for ref in operands))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields to pickle; torch cannot pickle its operators, which are known by their names."""
+        state = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        return state | ({"op": None, "operator_name": str(self.op)} if isinstance(self.op, OpOverload) else {})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "operator_name" in state:
+            state["op"] = operator.attrgetter(state.pop("operator_name"))(torch.ops)
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
 
     def evaluate(self, values: Sequence[Tensor]) -> Tensor:
         """Run the operator with one value per entry of `refs`."""
