@@ -227,6 +227,31 @@ class TestLabels:
         with pytest.raises(InputError, match="labels belong to one batch"):
             ns.margins(make_model(), DataLoader(x, batch_size=8), labels=y)
 
+    def test_matrices_of_other_widths_are_inputs_and_targets(self) -> None:
+        x = make_tensors()[0]
+        model = nn.Linear(FEATURES, CLASSES)
+        pair, listed = (
+            ns.hessian(model, kind((x, x[:, :CLASSES])), loss="mse", k=1).eigenvalues for kind in (tuple, list)
+        )
+        assert pair == listed
+
+    def test_arguments_without_names_come_with_labels(self) -> None:
+        class Sum(SumClassifier):
+            def forward(self, *parts: Tensor) -> Tensor:
+                return self.linear(sum(parts))
+
+        x, y = make_tensors()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = Sum()
+        of_three = ns.hessian(model, (x, x, y), loss="cross_entropy", k=1).eigenvalues
+        assert of_three == pytest.approx(ns.hessian(model, (2 * x, y), loss="cross_entropy", k=1).eigenvalues, rel=1e-4)
+
+    @pytest.mark.parametrize("function", [ns.lipschitz, ns.check, ns.hessian, ns.domain])
+    def test_what_is_no_model_is_an_error(self, function: Callable[..., Any]) -> None:
+        with pytest.raises(InputError, match="model is a int"):
+            function(3, make_tensors())
+
     def test_the_last_entry_is_the_label_of_a_model_of_two_arguments(self) -> None:
         x, y = make_tensors()
         model = SumClassifier().eval()

@@ -18,7 +18,7 @@ from torch.utils._pytree import SUPPORTED_NODES, tree_map
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ..core.errors import InputError, describe_error
-from ..core.untouched import unwrapped
+from ..core.untouched import mode_of, unwrapped
 from .call import arguments_needed, arguments_taken, is_label, names_arguments, parameters_of
 
 LABEL_KEYS = ("labels", "label")
@@ -58,6 +58,7 @@ class Batches:
     def __init__(
         self, model: nn.Module, data: Any, *, labels: Any = None, with_loss: bool = False, name: str = "data"
     ) -> None:
+        mode_of(model, None)  # This refuses what is no model.
         self.model, self.labels, self.with_loss, self.name = unwrapped(model), labels, with_loss, name
         tensors = itertools.chain(self.model.parameters(), self.model.buffers())
         self.device = next((tensor.device for tensor in tensors), None)
@@ -165,7 +166,8 @@ class Batches:
                 f"the data have {len(inputs)} entries, the model takes {taken}, and labels were passed, too: pass them "
                 "once, as labels= or as the last entry of the batch"
             )
-        return dict(zip(parameters_of(self.model), inputs)), labels
+        named = taken is not None  # the arguments of a `forward(*args)` have no names
+        return dict(zip(parameters_of(self.model), inputs)) if named else tuple(inputs), labels
 
     def _as_tensor(self, value: Any) -> Any:
         """Return arrays as tensors, and tensors on the model's device."""
@@ -228,9 +230,9 @@ def _is_one_batch(model: nn.Module, data: Any, *, with_loss: bool, labelled: boo
     """Whether data are one batch, and do not hold several.
 
     Tensors in a tuple or a list are one batch if the model needs several arguments, or if the last one differs from the
-    first in dtype or number of axes and so can only be labels or a mask. Tensors that are alike are batches, as
-    `tensor.split` returns them; but in a tuple they are arguments where the model takes that many, and inputs and
-    targets where a loss compares these.
+    first in dtype or number of axes and so can only be labels or a mask; so are two matrices of floats with as many
+    rows and other columns. Other tensors are batches, as `tensor.split` returns them; but in a tuple they are arguments
+    where the model takes that many, and inputs and targets where a loss compares these.
     """
     if isinstance(data, Tensor | np.ndarray | Mapping):
         return True
@@ -251,9 +253,13 @@ def _is_one_batch(model: nn.Module, data: Any, *, with_loss: bool, labelled: boo
     first, last = (torch.as_tensor(entry) for entry in (data[0], data[-1]))
     if first.is_floating_point() != last.is_floating_point() or first.ndim != last.ndim:
         return True
-    if len(data) != 2 or not whole:
+    if len(data) != 2:
         return False
-    return with_loss or (first.shape[1:] != last.shape[1:] and is_label(model, last))
+    alike = first.shape[1:] == last.shape[1:]
+    if not whole:  # matrices of other widths are no two batches, while sequences of other lengths may be
+        matrices = first.is_floating_point() and first.ndim == 2 and len(first) == len(last)
+        return matrices and not alike and is_label(model, last)
+    return with_loss or (not alike and is_label(model, last))
 
 
 def _kind(batch: Any) -> str:
