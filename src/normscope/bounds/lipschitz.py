@@ -65,8 +65,8 @@ def lipschitz(
     Args:
         model: any `torch.nn.Module` (or its captured graph).
         data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
-            `DataLoader`, or a data set; token models start at their embeddings. The first batch is
-            measured; for DATA as many as it takes.
+            `DataLoader`, or a data set; token models start at their embeddings. The first batch is measured; for DATA
+            as many as it takes. None for the batch of a captured graph.
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
         scope: `"global"`, `"domain"`, `"point"`, `"ball"` or `"data"`.
         radius: of the balls, in the units of the model's input.

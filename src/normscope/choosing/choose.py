@@ -70,8 +70,8 @@ def choose(
         model: a `torch.nn.Module`, or a function that builds one, which is then called for each seed. A module is the
             same for all seeds, so that only the order of the samples differs.
         data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
-            `DataLoader`, or a data set, with
-            labels. Samples are put into batches of other sizes (see `samples`).
+            `DataLoader`, or a data set, with labels. Samples are put into batches of other sizes (see `samples`). None
+            for the batch of a captured graph.
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
         loss: a function of outputs and targets, the name of a loss, or None for the loss that the model returns.
         normalizers: some of `"none"`, `"batch"`, `"layer"`, `"group"`, `"instance"`, `"rms"`.

@@ -103,8 +103,8 @@ def audit(
     Args:
         model: any `torch.nn.Module` (or its captured graph).
         data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
-            `DataLoader`, or a data set. The first
-            batch is differentiated and bounded; all of them give the statistics, one at a time.
+            `DataLoader`, or a data set. The first batch is differentiated and bounded; all of them give the statistics,
+            one at a time. None for the batch of a captured graph.
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
         loader: other data to take the statistics from.
         loss: as for `check`: gradients by depth are then those of the loss, and it is looked at whether outputs and

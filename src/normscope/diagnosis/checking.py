@@ -54,8 +54,8 @@ def check(
     Args:
         model: any `torch.nn.Module` (or its captured graph).
         data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
-            `DataLoader`, or a data set. The first
-            batch is differentiated; the first 8 give the statistics of normalizers and ReLUs.
+            `DataLoader`, or a data set. The first batch is differentiated; the first 8 give the statistics of
+            normalizers and ReLUs. None for the batch of a captured graph.
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
         loader: other data to take these statistics from.
         loss: a function from the output (and the labels, if there are any) to a scalar, or its name:

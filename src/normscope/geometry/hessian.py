@@ -89,7 +89,7 @@ def hessian(
     Args:
         model: any `torch.nn.Module` (or its captured graph).
         data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
-            `DataLoader`, or a data set (see `batches`).
+            `DataLoader`, or a data set (see `batches`). None for the batch of a captured graph.
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
         loss: a function of outputs and targets that gives a scalar, the mean over a batch; the name of a loss
             (`"cross_entropy"`, ...); or None for the loss that the model itself returns.

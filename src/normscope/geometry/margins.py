@@ -109,7 +109,8 @@ def margins(
     Args:
         model: a classifier: one row of K >= 2 outputs per sample.
         data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
-            `DataLoader`, or a data set (see `batches`). Without labels the predicted class counts.
+            `DataLoader`, or a data set (see `batches`). Without labels the predicted class counts. None for the batch
+            of a captured graph.
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
         constants: whether to bound the Lipschitz constant over all inputs, and over `domain` if one is given.
         domain: what `normscope.domain` recorded.

@@ -291,7 +291,7 @@ def symmetries(
     Args:
         model: any `torch.nn.Module` (or its captured graph) that can be traced; left exactly as found.
         data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
-            `DataLoader`, or a data set; the first batch is measured.
+            `DataLoader`, or a data set; the first batch is measured. None for the batch of a captured graph.
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
         mode: `"train"`, `"eval"`, or None for the mode the model is in; a BatchNorm is scale invariant in train mode.
         output: which output to take, for models with several.

@@ -106,7 +106,7 @@ def initialise(
     Args:
         model: any `torch.nn.Module` (or its captured graph); it is left as it is, unless `inplace` says otherwise.
         data: inputs as they will be in training: a batch, an iterable of batches such as a `DataLoader`, or a data set;
-            the first batch is measured.
+            the first batch is measured. None for the batch of a captured graph.
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
         where: which layers to rescale: patterns of module paths, or a function of path and module; None for all.
         mode: `"train"`, `"eval"`, or None for the mode the model is in. A model with BatchNorm should be in `"train"`.

@@ -77,7 +77,7 @@ def curve(
     Args:
         model: any `torch.nn.Module` (or its captured graph) that can be traced.
         data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
-            `DataLoader`, or a data set; all batches are read.
+            `DataLoader`, or a data set; all batches are read. None for the batch of a captured graph.
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
         quantiles: shares of the samples that each single limit of a domain leaves outside.
         margins: as in `normscope.domain`.

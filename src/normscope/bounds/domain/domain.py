@@ -381,7 +381,7 @@ def domain(
     Args:
         model: any `torch.nn.Module` (or its captured graph) that can be traced.
         data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
-            `DataLoader`, or a data set; all batches are read.
+            `DataLoader`, or a data set; all batches are read. None for the batch of a captured graph.
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
         margin: widens every range: by this share of its width; variances, norms and gains by this share of their size.
         quantile: the share of samples that each single limit may leave outside (the most extreme ones); above 0 the

@@ -62,8 +62,8 @@ def certified_radius(
     Args:
         model: a classifier in eval mode: one row of K >= 2 outputs per sample, the largest of which is the class.
         data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
-            `DataLoader`, or a data set. All batches
-            are read, and every sample is measured with its own masks and ids.
+            `DataLoader`, or a data set. All batches are read, and every sample is measured with its own masks and ids.
+            None for the batch of a captured graph.
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
             Without any the predicted class counts.
         effort: `"fast"`, or `"tight"` for ellipsoids that are searched for over the balls, and optimised constants too.

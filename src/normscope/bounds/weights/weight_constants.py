@@ -62,7 +62,7 @@ def weight_sensitivity(
     Args:
         model: any `torch.nn.Module` (or its captured graph) that can be traced.
         data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
-            `DataLoader`, or a data set; the first batch is measured.
+            `DataLoader`, or a data set; the first batch is measured. None for the batch of a captured graph.
         labels: the classes or the targets that the lower side of the loss is taken at, or the key that they have in
             batches that are dicts; None to recognise them. Without any, the class that moves the loss most.
         loss: `"cross_entropy"`, `"l1"`, ... (`normscope.theory.losses.LOSSES`) or a `Loss`; the mean over rows. It is
