@@ -279,7 +279,7 @@ def _notes(request: AuditRequest, captured: Captured | None, data: DataSeen) -> 
     if request.output == ALL_OUTPUTS:
         notes.append(TOGETHER)
     if request.loader is None:
-        notes.append(f"statistics come from the batch alone ({data.samples} samples): pass a DataLoader for more")
+        notes.append(f"statistics come from the batch alone ({data.samples} samples): pass loader= for more")
     if captured is not None and not request.thorough:
         notes.append(LEFT_OUT)
     return tuple(dict.fromkeys((*notes, *request.budget.cuts)))

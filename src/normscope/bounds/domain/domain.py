@@ -179,6 +179,10 @@ class Domain(Shown):
             f"margin={self.margin:g}, quantile={self.quantile:g}, record={self.record!r})"
         )
 
+    def _rendered(self, width: int, color: bool = False) -> str:
+        """Return the domain as one line."""
+        return repr(self)
+
     @outside_inference_mode
     def contains(self, data: Any) -> Tensor:
         """Say of each sample whether all its inner values lie in their ranges.
