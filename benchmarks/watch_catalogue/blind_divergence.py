@@ -64,7 +64,7 @@ class PostNorm(nn.Module):
     causes="rate-too-high divergence not-learning output-constant",
     remedies="lower-learning-rate fix-schedule clip-gradients",
 )
-def full_rate_from_the_first_step(broken: bool, watch: Watch, steps: int = 220) -> float:
+def full_rate_from_the_first_step_blind(broken: bool, watch: Watch, steps: int = 220) -> float:
     """The schedule of a transformer without its warm-up, and ten times its peak."""
     torch.manual_seed(743)
     ids, _ = chain(500, 13, sharpness=3.0)
@@ -131,7 +131,7 @@ def momentum_cycled_beyond_one(broken: bool, watch: Watch, steps: int = 350) -> 
     causes="gradient-accumulates rate-too-high divergence exploding-gradient exploding-values not-learning loss-spike",
     remedies="order-of-calls lower-learning-rate clip-gradients",
 )
-def gradients_never_cleared(broken: bool, watch: Watch, steps: int = 300) -> float:
+def gradients_never_cleared_blind(broken: bool, watch: Watch, steps: int = 300) -> float:
     """zero_grad forgotten altogether."""
     torch.manual_seed(746)
     data, model = digits(1400), ConvNet(width=8, depth=3, classes=10, norm=False)

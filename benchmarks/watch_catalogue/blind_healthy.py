@@ -273,7 +273,7 @@ def low_rank_update_of_a_frozen_layer(watch: Watch, steps: int = 300) -> float:
 
 
 @healthy_run(HEALTHY, "transformer")
-def long_warm_up(watch: Watch, steps: int = 220) -> float:
+def long_warm_up_blind(watch: Watch, steps: int = 220) -> float:
     """A warm-up over a third of the run, then a decay to a tenth; the loss stands still at first."""
     torch.manual_seed(810)
     ids, _ = chain(500, 13, sharpness=3.0)
@@ -547,7 +547,7 @@ def noise_predicted_at_all_levels(watch: Watch, steps: int = 350) -> float:
 
 
 @healthy_run(HEALTHY, "regression")
-def mostly_noise(watch: Watch, steps: int = 400) -> float:
+def mostly_noise_blind(watch: Watch, steps: int = 400) -> float:
     """Targets of which a quarter can be explained; fresh rows each step, so that nothing is learnt by heart."""
     torch.manual_seed(824)
     weights = torch.randn(10, 1) / 10**0.5
@@ -873,7 +873,7 @@ def sparse_code(watch: Watch, steps: int = 300) -> float:
 
 
 @healthy_run(HEALTHY, "convolutional")
-def autocast_to_bfloat16(watch: Watch, steps: int = 250) -> float:
+def autocast_to_bfloat16_blind(watch: Watch, steps: int = 250) -> float:
     """Mixed precision as it is meant: weights in float32, products in bfloat16."""
     torch.manual_seed(837)
     data, model = digits(1500, flat=True), mlp(64, 96, 96, 10)

@@ -202,7 +202,7 @@ def value_clipping_tightened_in_the_middle(broken: bool, watch: Watch, steps: in
 
 
 @run_fault(FAULTS, "table", causes="weights-put-back not-learning no-step", remedies="keep-weights")
-def average_copied_into_the_model(broken: bool, watch: Watch, steps: int = 350) -> float:
+def average_copied_into_the_model_blind(broken: bool, watch: Watch, steps: int = 350) -> float:
     """A moving average of the weights for validation that is copied into the model itself after each step."""
     torch.manual_seed(710)
     data, model = curved_table(), mlp(12, 64, 64, 3)

@@ -25,7 +25,7 @@ def wide_network_on_eighty_rows(broken: bool, watch: Watch, steps: int = 500) ->
 
 
 @run_fault(FAULTS, "regression", causes="overfitting validation-worsens", remedies="regularise")
-def noise_learnt_by_heart(broken: bool, watch: Watch, steps: int = 600) -> float:
+def noise_learnt_by_heart_blind(broken: bool, watch: Watch, steps: int = 600) -> float:
     """Targets that are mostly noise, learnt by heart because the run goes on far beyond the best validation."""
     torch.manual_seed(782)
     x = torch.randn(360, 10)
