@@ -144,6 +144,13 @@ def test_functions_that_need_no_labels_take_data_without(function: str, kind: st
     assert FUNCTIONS[function](make_model(), UNLABELLED[kind](*make_tensors())) is not None
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["tuple", "dict", *COMMON])
+@pytest.mark.parametrize("function", ALL)
+def test_data_on_the_cpu_come_to_a_model_on_the_gpu(function: str, kind: str) -> None:
+    assert ALL[function](make_model().cuda(), KINDS[kind](*make_tensors())) is not None
+
+
 def test_all_kinds_give_the_same_figure() -> None:
     eigenvalues = {
         kind: ns.hessian(make_model(), make(*make_tensors()), loss="cross_entropy", k=1).eigenvalues[0]
