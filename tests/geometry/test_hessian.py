@@ -8,6 +8,9 @@ from torch import nn
 
 import normscope as ns
 from normscope.core.errors import InputError
+from normscope.diagnosis.loss_facts import resolve_loss
+from normscope.geometry.batches import loss_function
+from normscope.theory.losses import TRAINING_LOSSES
 
 from .hessians import CROSS_ENTROPY, NETWORKS, Custom, made, written_out
 
@@ -368,3 +371,26 @@ def test_a_function_of_ones_own_with_a_right_backward_is_measured() -> None:
     found = ns.hessian(model, (X, Y), loss=lambda out, y: out.square().mean(), k=1)
     truth = ns.hessian(plain, (X, Y), loss=lambda out, y: out.pow(4).mean(), k=1)
     assert found.sharpness == pytest.approx(truth.sharpness, rel=1e-3)
+
+
+LOGITS = torch.randn(12, 3, generator=torch.Generator().manual_seed(0))
+GOALS = {
+    "nll": torch.arange(12) % 3,
+    "cross_entropy": torch.arange(12) % 3,
+    **dict.fromkeys(("bce", "bce_with_logits", "mse", "l1", "smooth_l1", "huber", "kl_div"), torch.rand(12, 3)),
+}
+
+
+@pytest.mark.parametrize("name", TRAINING_LOSSES)
+def test_a_name_is_the_loss_of_torch_here_and_in_a_check(name: str) -> None:
+    outputs = LOGITS.sigmoid() if name == "bce" else LOGITS.log_softmax(1)
+    loss = loss_function(name)(outputs, GOALS[name])
+    assert float(loss) == pytest.approx(float(TRAINING_LOSSES[name](outputs, GOALS[name])), rel=1e-6)
+    assert resolve_loss(name) is TRAINING_LOSSES[name]
+
+
+def test_targets_of_another_layout_are_not_broadcast() -> None:
+    outputs, targets = torch.randn(8, 1), torch.randn(8)
+    assert float(loss_function("mse")(outputs, targets)) == pytest.approx(
+        float((outputs[:, 0] - targets).square().mean())
+    )

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from ..core.finding import Severity
-from ..diagnosis.loss_facts import LOSSES
+from ..theory.losses import TRAINING_LOSSES
 from .data_forms import BATCH_SIZE, NOISE_SAMPLES
 from .model_forms import FORMS
 
@@ -38,8 +38,8 @@ Loss = Annotated[
     typer.Option(
         "--loss",
         metavar="NAME",
-        help=f"The loss between outputs and labels, which the data must have: {', '.join(LOSSES)}. Gradients are then "
-        "its own, and it is looked at whether outputs and labels fit it.",
+        help=f"The loss between outputs and labels, which the data must have: {', '.join(TRAINING_LOSSES)}. Gradients "
+        "are then its own, and it is looked at whether outputs and labels fit it.",
     ),
 ]
 FailOn = Annotated[

@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
 from ..core.codec import JsonForm, Part
 from ..core.errors import InputError
+from ..theory.losses import TRAINING_LOSSES
 from .autograd_flow import cosine_factor, last_operator, output_limits
 
-LOSSES: Mapping[str, Callable[..., Tensor]] = {
-    "cross_entropy": F.cross_entropy,
-    "nll": F.nll_loss,
-    "bce": F.binary_cross_entropy,
-    "bce_with_logits": F.binary_cross_entropy_with_logits,
-    "mse": F.mse_loss,
-    "l1": F.l1_loss,
-    "smooth_l1": F.smooth_l1_loss,
-    "huber": F.huber_loss,
-    "kl_div": F.kl_div,
-}
-"""Losses by the names that `check` takes."""
-_NAMES = {function.__name__: name for name, function in LOSSES.items()}
+_NAMES = {function.__name__: name for name, function in TRAINING_LOSSES.items()}
 CLASSES, BINARY = ("cross_entropy", "nll"), ("bce", "bce_with_logits")
 NO_CLASS = -100
 """Torch's own number for targets that do not count."""
@@ -42,7 +30,7 @@ class LossFacts(Part):
     """The call of a loss on one batch.
 
     Attributes:
-        name: which loss, by the names of `LOSSES`.
+        name: which loss, by the names of `TRAINING_LOSSES`.
         value: the loss.
         blind: the loss of the best output that is the same for every sample; `None` where nobody can tell.
         last: the operator that made the output, by the name autograd gives its derivative (`Softmax`, `Relu`).
@@ -128,9 +116,9 @@ def resolve_loss(loss: Any) -> Any:
     if not isinstance(loss, str):
         return loss
     name = loss.removesuffix("_loss")
-    if name not in LOSSES:
-        raise InputError(f"there is no loss {loss!r}: pass one of {', '.join(LOSSES)}, or a function")
-    return LOSSES[name]
+    if name not in TRAINING_LOSSES:
+        raise InputError(f"there is no loss {loss!r}: pass one of {', '.join(TRAINING_LOSSES)}, or a function")
+    return TRAINING_LOSSES[name]
 
 
 def check_loss_given(loss: Any, optimizer: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from ..core.errors import InputError, describe_error
 from ..graph.call import Call, arguments, select
 from ..graph.data_reader import Batches, inputs_and_labels
-from ..theory.losses import Loss, named
+from ..theory.losses import TRAINING_LOSSES, Loss, named
 
 LossFunction = Callable[..., Tensor]
 
@@ -48,6 +49,9 @@ def loss_function(loss: LossFunction | str | Loss | None) -> LossFunction | None
         return loss
     if not isinstance(loss, str | Loss):
         raise InputError(f"loss is a {type(loss).__name__}: pass a function of outputs and targets, or a name")
+    training_loss = TRAINING_LOSSES.get(loss) if isinstance(loss, str) and loss != "cross_entropy" else None
+    if training_loss is not None:
+        return partial(_training_loss, training_loss)
     named_loss = named(loss)
 
     def mean(output: Any, targets: Tensor) -> Tensor:
@@ -57,6 +61,12 @@ def loss_function(loss: LossFunction | str | Loss | None) -> LossFunction | None
         return named_loss.rows(rows, goals).mean()
 
     return mean
+
+
+def _training_loss(function: LossFunction, output: Any, targets: Tensor) -> Tensor:
+    """Return a loss of torch; targets of as many entries as the output get its shape, which torch would broadcast."""
+    values = select(output, None)
+    return function(values, targets.reshape(values.shape) if targets.numel() == values.numel() else targets)
 
 
 def loss_of(function: LossFunction | None, output: Any, batch: Batch) -> Tensor:

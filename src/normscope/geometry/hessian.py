@@ -91,8 +91,9 @@ def hessian(
         data: a batch (a tensor, a NumPy array, a tuple of arguments, a dict of them), an iterable of batches such as a
             `DataLoader`, or a data set (see `batches`). None for the batch of a captured graph.
         labels: the labels of one batch, or the key that they have in batches that are dicts; None to recognise them.
-        loss: a function of outputs and targets that gives a scalar, the mean over a batch; the name of a loss
-            (`"cross_entropy"`, ...); or None for the loss that the model itself returns.
+        loss: a function of outputs and targets that gives a scalar, the mean over a batch; the name of a loss of torch
+            (`"cross_entropy"`, `"mse"`, ... as in `check`) or of `normscope.theory.losses`; or None for the loss that
+            the model itself returns.
         k: how many of the largest eigenvalues to find.
         mode: `"train"`, `"eval"`, or None for the mode the model is in. The two are different losses.
         deflate: whether to project out the directions without effect.

@@ -241,6 +241,20 @@ LOSSES: Mapping[str, Callable[[], Loss]] = {
 """The losses by the names that `weight_sensitivity` takes, each with its default parameters."""
 
 
+TRAINING_LOSSES: Mapping[str, Callable[..., Tensor]] = {
+    "cross_entropy": F.cross_entropy,
+    "nll": F.nll_loss,
+    "bce": F.binary_cross_entropy,
+    "bce_with_logits": F.binary_cross_entropy_with_logits,
+    "mse": F.mse_loss,
+    "l1": F.l1_loss,
+    "smooth_l1": F.smooth_l1_loss,
+    "huber": F.huber_loss,
+    "kl_div": F.kl_div,
+}
+"""The losses of torch that models are trained with, by name; each is the mean over all entries."""
+
+
 def named(loss: str | Loss) -> Loss:
     """Return a loss by its name, or the loss itself."""
     if isinstance(loss, Loss):
