@@ -143,6 +143,16 @@ class TestResults:
         pyplot.close("all")
 
 
+@pytest.mark.parametrize("name", [name for name in RESULTS if (name, "from_json") not in WITHOUT])
+def test_another_file_is_refused_in_a_sentence(name: str, tmp_path: Path) -> None:
+    for text in ('{"a": 1}', "[1]"):
+        (tmp_path / "other.json").write_text(text)
+        with pytest.raises(InputError, match=r"other\.json holds no"):
+            CLASSES[name].from_json(tmp_path / "other.json")
+    with pytest.raises(InputError):
+        CLASSES[name].from_json(tmp_path / "missing.json")
+
+
 def test_without_matplotlib_the_error_names_the_extra(results: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     imported = builtins.__import__
 

@@ -105,10 +105,17 @@ class Part:
             source: a path, or the plain data itself.
 
         Raises:
-            InputError: the file is missing, or is no JSON.
-            ValueError: a field is missing, or has no valid value.
+            InputError: the file is missing, or holds no such result.
+            ValueError: a field of the plain data is missing, or has no valid value.
         """
-        result: Self = decode(cls, source if isinstance(source, Mapping) else read_json(source))
+        data = source if isinstance(source, Mapping) else read_json(source)
+        try:
+            result: Self = decode(cls, data)
+        except ValueError as error:
+            if isinstance(source, Mapping):
+                raise
+            name = os.fspath(source)
+            raise InputError(f"{name} holds no {cls.__name__} ({error}): write one with to_json(path)") from error
         return result
 
     @classmethod
