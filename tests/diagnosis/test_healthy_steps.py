@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import random
 from typing import Any
@@ -237,10 +238,12 @@ def test_what_is_no_optimizer_is_refused(function: Any) -> None:
         function(model, batch, loss="cross_entropy", optimizer=several)
 
 
-def test_several_arguments_in_a_tuple_beside_labels_are_refused_with_a_way_out() -> None:
-    inputs = torch.randn(32, 16), torch.randn(32, 4)
-    with pytest.raises(InputError, match="a pair of a dict and the labels"):
-        ns.check(Modulated(), (inputs, torch.randn(32, 16)), loss="mse")
+def test_several_arguments_may_stand_in_a_tuple_or_a_dict_beside_the_labels() -> None:
+    model, one, other, labels = Modulated(), torch.randn(32, 16), torch.randn(32, 4), torch.randn(32, 16)
+    names = [*inspect.signature(model.forward).parameters]
+    batches = ((one, other), labels), (dict(zip(names, (one, other))), labels), (one, other, labels)
+    first, *others = (ns.check(model, batch, loss="mse").signal.loss.value for batch in batches)
+    assert others == [first, first]
 
 
 def test_a_loss_that_does_not_repeat_has_no_steps() -> None:

@@ -381,6 +381,7 @@ GOALS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:reduction")  # torch warns of the mean of kl_div
 @pytest.mark.parametrize("name", TRAINING_LOSSES)
 def test_a_name_is_the_loss_of_torch_here_and_in_a_check(name: str) -> None:
     outputs = LOGITS.sigmoid() if name == "bce" else LOGITS.log_softmax(1)
