@@ -211,7 +211,12 @@ def test_demo_refuses_a_folder_it_cannot_make(work, run):
 
 @pytest.mark.parametrize(
     "verb",
-    ["lab cost", "curvature", "curve", "domain", "generalization", "lipschitz", "radius", "symmetries"],
+    [
+        "lab cost",
+        "curvature",
+        "generalization",
+        *(f"bound {v}" for v in ["curve", "domain", "lipschitz", "radius", "symmetries"]),
+    ],
 )
 def test_weights_alone_are_refused_by_every_command_that_runs_a_model(verb, work, run):
     save_file({"a.weight": torch.ones(2, 2)}, "w.safetensors")

@@ -45,7 +45,7 @@ def loose_bound(examined: Examined) -> Iterator[Finding]:
         "largest growth at the data.",
         why=f"{BECAUSE}{listed(causes, most=len(causes))}.",
         advice="Judge the network by the figures at the data (`audit.observed`). Bounds where the data lives come from "
-        "`ns.domain` (on the command line `normscope domain`), bounds around single inputs from "
+        "`ns.domain` (on the command line `normscope bound domain`), bounds around single inputs from "
         '`ns.lipschitz(model, batch, scope="ball", radius=...)`.',
         numbers=figures(log10_excess=excess),
     )
