@@ -10,7 +10,7 @@ def test_the_domain_of_digits_is_printed_and_written(work, run):
     assert (done.code, done.err) == (0, "")
     assert "a small change grows at most" in done.out
     assert "lie inside" in done.out
-    assert done.out.endswith("wrote d.npz\nwrote d.json\n")
+    assert done.out.endswith("wrote d.json\nwrote d.npz\n")
     found = json.loads((work / "d.json").read_text())
     assert found["mode"] == "eval"
     assert found["rungs"]["best"]["scope"] == "domain"

@@ -38,7 +38,6 @@ def test_other_scopes_are_one_line(work, run, scope):
         (("net.py:model", "--data", "nonsense"), "no known form"),
         (("net.py:model", "--data", "digits", "--share", 1.5), "share is a number between 0 and 1"),
         (("net.py:model", "--data", "digits", "--confidence", 0), "confidence is a number"),
-        (("net.py:model", "--data", "net.py:loader", "--scope", "point", "--html", "p.html"), "--scope data"),
         (("net.py:model", "--data", "net.py:loader", "--scope", "point", "--per", "class"), "--scope data"),
         (("net.py:broken", "--data", "digits"), "NaN"),
         (("net.py:model", "--data", "net.py:wrong_shape"), "shapes"),
@@ -48,3 +47,11 @@ def test_what_cannot_be_measured_is_one_sentence(work, run, arguments, message):
     done = run("bound", "lipschitz", *arguments)
     assert done.code == 2
     assert message in done.err
+
+
+def test_a_bound_over_all_inputs_has_a_page_too(work, run):
+    words = ("net.py:model", "--data", "digits", "--scope", "global", "--mode", "eval", "--html", "p.html")
+    done = run("bound", "lipschitz", *words)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.endswith("wrote p.html\n")
+    assert "Lipschitz constant" in (work / "p.html").read_text()

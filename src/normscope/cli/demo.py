@@ -92,16 +92,13 @@ def measure(*, seed: int) -> dict[str, DemoNetwork]:
     measured: dict[str, DemoNetwork] = {}
     data = digits(generator=torch.Generator().manual_seed(seed))
     loader = data.train_images.split(BATCH_SIZE)
-    parts = [f"{work} {name}" for name in NETWORKS for work in ("training", "auditing", "certifying")]
-    with _one_thread(), telling_lines(), Parts("demo", parts):
+    with _one_thread(), telling_lines(), Parts("training and auditing", tuple(NETWORKS)):
         for name, (title, build) in NETWORKS.items():
             generator = torch.Generator().manual_seed(seed)
             model = build(generator)
-            begin(f"training {name}")
+            begin(name)
             train(model, data.train_images, data.train_labels, generator=generator, epochs=EPOCHS)
-            begin(f"auditing {name}")
             audited = audit(model, data.test_images[:SAMPLES], loader=loader, seed=seed, name=title)
-            begin(f"certifying {name}")
             images, labels = data.test_images[:CERTIFIED], data.test_labels[:CERTIFIED]
             radii = certified_radius(model, images, labels, seed=seed)
             measured[name] = DemoNetwork(accuracy(model, data.test_images, data.test_labels), audited, radii)

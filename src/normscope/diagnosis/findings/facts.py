@@ -50,7 +50,7 @@ def not_lipschitz(examined: Examined) -> Iterator[Finding]:
                 "@normscope.rule; its figures at the data (audit.observed) need neither."
                 if unknown
                 else "Judge this network by its figures at the data (`audit.observed`), bound it where the data lives "
-                "with `ns.domain` (on the command line `normscope bound domain`), or put a normalizer or a clamp in front so "
-                "that the values it sees are bounded.",
+                "with `ns.domain` (on the command line `normscope bound domain`), or put a normalizer or a clamp in "
+                "front so that the values it sees are bounded.",
                 numbers={},
             )

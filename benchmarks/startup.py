@@ -1,0 +1,45 @@
+"""How long the command and the import take beside `import torch`: `python benchmarks/startup.py`."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+
+from machine import header
+
+RUNS = 7
+CASES = {
+    "python -c pass": ["-c", "pass"],
+    "import torch": ["-c", "import torch"],
+    "import normscope": ["-c", "import normscope"],
+    "import normscope, and all of its names": ["-c", "from normscope import *"],
+    "normscope --version": ["-m", "normscope", "--version"],
+    "normscope --help": ["-m", "normscope", "--help"],
+    "normscope bound --help": ["-m", "normscope", "bound", "--help"],
+    "normscope check --help": ["-m", "normscope", "check", "--help"],
+}
+
+
+def seconds(words: list[str]) -> float:
+    began = time.perf_counter()
+    subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    print(header())
+    print(f"Seconds from start to end of a process: the median of {RUNS}, and the fastest.\n")
+    times: dict[str, list[float]] = {name: [] for name in CASES}
+    for words in CASES.values():  # so that files are in memory and compiled
+        seconds(words)
+    for _ in range(RUNS):  # in turns, so that other load on the machine falls on all of them
+        for name, words in CASES.items():
+            times[name].append(seconds(words))
+    for name, taken in times.items():
+        print(f"{name:40s} {statistics.median(taken):6.2f} {min(taken):6.2f}")
+
+
+if __name__ == "__main__":
+    main()
