@@ -48,8 +48,28 @@ def test_there_is_one_example_per_measurement():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", [hurried, pytest.param(str, id="as_it_stands")])
-def test_the_quick_start_of_the_readme_runs(change, capsys, tmp_path, monkeypatch):
+def test_the_tour_runs(change, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # it writes a report
-    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    exec(compile(change(block), "README.md", "exec"), {})
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "tour.md").read_text(), flags=re.DOTALL)
+    exec(compile(change(block), "tour.md", "exec"), {})
     assert capsys.readouterr().out
+
+
+def without_numbers(text: str) -> list[str]:
+    """The words of a text, one list for all: numbers are `#`, and lines may be broken otherwise."""
+    return re.sub(r"[-+]?\d[\d.,]*(e[-+]\d+)?", "#", text).replace("─", "").split()
+
+
+def test_the_readme_prints_what_it_says():
+    written = runpy.run_path(str(ROOT / "tools" / "written_pages.py"))
+    readme = (ROOT / "README.md").read_text()
+    ((code, shown),) = written["CODE_AND_OUTPUT"].findall(readme)
+    assert without_numbers(written["printed_by"](code)) == without_numbers(shown), "run: python tools/written_pages.py"
+    assert "activation-before-loss" in shown
+    assert "steps are too large" in shown
+
+
+def test_links_of_the_readme_lead_somewhere():
+    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text())
+    assert len(links) > 20
+    assert [link for link in links if not link.startswith("https://") and not (ROOT / link).exists()] == []

@@ -1,15 +1,19 @@
-"""Write the pages of the documentation that have their source in the package: the glossary and the table of rooms.
+"""Write what has its source in the package: the glossary, the table of rooms, and what the README's code prints.
 
     python tools/written_pages.py [--docs docs]
 
-Run it after a term or a room has been added or its words changed; a test compares the pages with the source.
+Run it after a term or a room has been added or its words changed; tests compare the pages with the source.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import os
 import re
+import subprocess
+import sys
+import tempfile
 import tomllib
 from pathlib import Path
 
@@ -44,6 +48,29 @@ def architecture_page(page: str) -> str:
     return re.sub(r"<!-- table: rooms -->.*?<!-- end of table -->", lambda _: table, page, flags=re.S)
 
 
+CODE_AND_OUTPUT = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", flags=re.DOTALL)
+"""A block of code and, behind it, the block with what it prints."""
+
+
+def printed_by(code: str) -> str:
+    """Return what code prints, run in an empty folder by a process of its own; an error is shown as it is."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=folder,
+            env=os.environ | {"COLUMNS": "120"},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+    return "\n".join(line.rstrip() for line in done.stdout.strip().splitlines()) + "\n"
+
+
+def page_with_output(page: str) -> str:
+    """Return a page with what its code prints."""
+    return CODE_AND_OUTPUT.sub(lambda m: f"```python\n{m[1]}```\n\n```text\n{printed_by(m[1])}```", page)
+
+
 def main() -> None:
     """Write the pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -52,7 +79,9 @@ def main() -> None:
     (folder / "glossary.md").write_text(glossary_page(), encoding="utf-8")
     architecture = folder / "architecture.md"
     architecture.write_text(architecture_page(architecture.read_text(encoding="utf-8")), encoding="utf-8")
-    print(f"wrote {architecture} and {folder / 'glossary.md'} ({len(WORDS)} terms)")
+    readme = folder.parent / "README.md"
+    readme.write_text(page_with_output(readme.read_text(encoding="utf-8")), encoding="utf-8")
+    print(f"wrote {readme}, {architecture} and {folder / 'glossary.md'} ({len(WORDS)} terms)")
 
 
 if __name__ == "__main__":
