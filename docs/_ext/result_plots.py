@@ -9,8 +9,8 @@ from typing import Any
 import matplotlib
 
 matplotlib.use("svg")
-from matplotlib import pyplot as plt  # noqa: E402
-from sphinx.application import Sphinx  # noqa: E402
+from matplotlib import pyplot as plt
+from sphinx.application import Sphinx
 
 RESULTS = Path(__file__).parents[1] / "results"
 GREY = "#808590"  # readable on white and on black
@@ -38,12 +38,17 @@ def matches(pattern: str, name: str) -> list[tuple[str, ...]]:
 
 def faults(axes: Any) -> None:
     """Draw how many planted faults the check finds."""
-    pattern = r"^(open|held-out) half, (check|audit): (\d+) faults: \d+ found \((\d+)%\), \d+ with the right cause and layer \((\d+)%\)"
+    shares = r"\d+ found \((\d+)%\), \d+ with the right cause and layer \((\d+)%\)"
+    pattern = rf"^(open|held-out) half, (check|audit): (\d+) faults: {shares}"
     rows = matches(pattern, "faults.txt")
     places = range(len(rows))
     axes.barh([place + 0.2 for place in places], [int(row[3]) for row in rows], 0.38, label="found", color=COLOURS[0])
     axes.barh(
-        [place - 0.2 for place in places], [int(row[4]) for row in rows], 0.38, label="right cause and layer", color=COLOURS[1]
+        [place - 0.2 for place in places],
+        [int(row[4]) for row in rows],
+        0.38,
+        label="right cause and layer",
+        color=COLOURS[1],
     )
     axes.set_yticks(list(places), [f"ns.{kind}, {half} ({count} faults)" for half, kind, count, *_ in rows])
     axes.set_xlim(0, 100)
@@ -53,7 +58,8 @@ def faults(axes: Any) -> None:
 
 def watched_faults(axes: Any) -> None:
     """Draw how many failing runs get an alarm with the right cause."""
-    pattern = r"^(open|held-out) half, (every \d+ steps|before)[^:]*: (\d+) faults: (\d+) named right[^,]*, (\d+) with a wrong story, (\d+) missed"
+    counts = r"(\d+) faults: (\d+) named right[^,]*, (\d+) with a wrong story, (\d+) missed"
+    pattern = rf"^(open|held-out) half, (every \d+ steps|before)[^:]*: {counts}"
     rows = matches(pattern, "watch_faults.txt")
     left = [0.0] * len(rows)
     for index, what in enumerate(("right cause named", "wrong story", "missed")):
@@ -68,10 +74,13 @@ def watched_faults(axes: Any) -> None:
 def watching(axes: Any) -> None:
     """Draw what watching costs beside other tools."""
     current, rows = "", []
+    watched = r"alone again|economy, every \d+|standard, every \d+|wandb.*?|TensorBoard.*?"
     for line in read("watching_2cores.txt").splitlines():
         if title := re.match(r"^(\S.*?): [\d,]+ parameters", line):
             current = title[1]
-        elif cost := re.match(r"^  (alone again|economy, every \d+|standard, every \d+|wandb.*?|TensorBoard.*?)  +([+-][\d.]+) %", line):
+        elif cost := re.match(
+            r"^  (alone again|economy, every \d+|standard, every \d+|wandb.*?|TensorBoard.*?)  +([+-][\d.]+) %", line
+        ):
             rows.append((current, cost[1], float(cost[2])))
     models = list(dict.fromkeys(row[0] for row in rows))
     kinds = list(dict.fromkeys(row[1] for row in rows))
@@ -102,7 +111,8 @@ def radii(axes: Any) -> None:
     """Draw certified accuracy against that under attack."""
     text = read("certified_accuracy_2cores.txt")
     blocks = re.findall(
-        r"^digits, (.*?): test.*?\n((?: +[\d.]+)+) +radius.*?\n.*?\n  certified, fast((?: +[\d.]+)+).*?\n  under attack((?: +[\d.]+)+)",
+        r"^digits, (.*?): test.*?\n((?: +[\d.]+)+) +radius.*?\n.*?\n"
+        r"  certified, fast((?: +[\d.]+)+).*?\n  under attack((?: +[\d.]+)+)",
         text,
         flags=re.MULTILINE,
     )

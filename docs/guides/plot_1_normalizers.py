@@ -2,9 +2,10 @@
 What do the normalizers of my network do?
 =========================================
 
-A normalizer divides by the deviation of what enters it. Where that deviation is below 1 it makes changes larger, where it is
-above 1 it makes them smaller. Which of the two happens in *your* network is a matter of measurement: ``ns.audit`` runs the
-model over the data and says it for every normalizer. Here is a network with BatchNorm, trained for a moment:
+A normalizer divides by the deviation of what enters it. Where that deviation is below 1 it makes changes larger, where
+it is above 1 it makes them smaller. Which of the two happens in *your* network is a matter of measurement:
+``ns.audit`` runs the model over the data and says it for every normalizer. Here is a network with BatchNorm, trained
+for a moment:
 """
 
 import matplotlib.pyplot as plt
@@ -24,12 +25,13 @@ print(audit.verdict)
 # %%
 # What all normalizers do together, in one sentence:
 
-print(audit.normalizers.sentence())
+print(audit.normalizers.sentence)
 
 # %%
-# Each row of the table is a layer. A normalizer has the variances that it met, the factor by which it alone can stretch a
-# change at these data (the papers' constant of the normalizer), and the factor together with the layer before it. The second is
-# the one to read: weights before a normalizer have no scale of their own, so halving them doubles the first and leaves the second.
+# Each row of the table is a layer. A normalizer has the variances that it met, the factor by which it alone can
+# stretch a change at these data (the papers' constant of the normalizer), and the factor together with the layer
+# before it. The second is the one to read: weights before a normalizer have no scale of their own, so halving them
+# doubles the first and leaves the second.
 
 rows = audit.to_pandas()
 normalizers = rows[rows["role"] == "normalizer"].set_index("path")

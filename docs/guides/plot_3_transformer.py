@@ -2,8 +2,8 @@
 Is my transformer healthy?
 ==========================
 
-``ns.check`` takes a few forward passes and one backward pass over a batch of tokens and looks at what the blocks hand on. Here is
-a small causal transformer, built as people build them:
+``ns.check`` takes a few forward passes and one backward pass over a batch of tokens and looks at what the blocks hand
+on. Here is a small causal transformer, built as people build them:
 """
 
 import matplotlib.pyplot as plt
@@ -29,7 +29,7 @@ class Transformer(nn.Module):
         self.head = nn.Linear(32, 50)
         with torch.no_grad():
             for block in self.blocks:
-                block.linear2.weight.mul_(scale)
+                block.self_attn.in_proj_weight.mul_(scale)
 
     def forward(self, tokens):
         """Return the scores of the next token at every place."""
@@ -52,18 +52,19 @@ healthy = ns.check(Transformer(6, norm_first=True), batch, loss=loss)
 print(healthy.verdict)
 
 # %%
-# The same with branches that are thirty times too strong: each block adds far more than the residual stream holds.
+# The same with projections of queries, keys and values that begin ten times too large: every token looks at one other
+# alone.
 
-loud = ns.check(Transformer(6, norm_first=True, scale=30.0), batch, loss=loss)
+loud = ns.check(Transformer(6, norm_first=True, scale=10.0), batch, loss=loss)
 print(loud.verdict)
-for finding in loud.findings:
-    print(f"- {finding.severity}: {finding.code}: {finding.advice}")
+for advice in dict.fromkeys(finding.advice for finding in loud.findings):
+    print("-", advice)
 
 # %%
 # Values and gradients along the depth, for both:
 
 figure, (values, gradients) = plt.subplots(1, 2, figsize=(9, 3))
-for name, check in {"healthy": healthy, "too strong": loud}.items():
+for name, check in {"healthy": healthy, "too large": loud}.items():
     rows = [row for row in check.signal.rows if row.deviation]
     values.semilogy([row.deviation for row in rows], label=name)
     gradients.plot([row.log10_gradient for row in rows], label=name)
@@ -73,7 +74,7 @@ values.legend()
 figure.tight_layout()
 
 # %%
-# A model of Hugging Face is checked the same way, with what its tokenizer returned, or on the command line by its folder or id:
-# ``normscope check google/vit-base-patch16-224 --html check.html``. The page of the healthy one:
+# A model of Hugging Face is checked the same way, with what its tokenizer returned, or on the command line by its
+# folder or id: ``normscope check google/vit-base-patch16-224 --html check.html``. The page of the healthy one:
 
-healthy
+healthy  # noqa: B018

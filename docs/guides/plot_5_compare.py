@@ -2,8 +2,8 @@
 Compare two checkpoints
 =======================
 
-What did training change? Audit both and set them side by side. Saved audits compare on the command line:
-``normscope compare before.json after.json --html difference.html``.
+What did training change? Audit both and set them side by side. Saved audits compare on the command line: ``normscope
+compare before.json after.json --html difference.html``.
 """
 
 import copy
@@ -26,7 +26,9 @@ audits = {
     "after": ns.audit(model.eval(), batch, loader=loader, name="after"),
 }
 for name, audit in audits.items():
-    print(name, audit.verdict, f"a small change grows at most 10^{audit.observed.log10_upper:.2f} times at these samples")
+    print(
+        name, audit.verdict, f"a small change grows at most 10^{audit.observed.log10_upper:.2f} times at these samples"
+    )
 
 # %%
 # Growth of a change by depth, at the data: where training made the network steeper.

@@ -2,8 +2,8 @@
 Certify robustness, and hand the proof to someone else
 ======================================================
 
-How far can an image move before its class *can* change? A certified radius is a promise (no change within it alters the class), an
-attack is a counterexample (this change alters it). The truth lies between the two.
+How far can an image move before its class *can* change? A certified radius is a promise (no change within it alters
+the class), an attack is a counterexample (this change alters it). The truth lies between the two.
 """
 
 import matplotlib.pyplot as plt
@@ -36,8 +36,8 @@ plt.ylabel("percent right")
 plt.legend()
 
 # %%
-# A bound over all inputs can be handed on with its proof. The file holds the network, the steps of the proof and the pair of inputs
-# that attains the lower side; a small program that knows nothing of Normscope or torch checks it.
+# A bound over all inputs can be handed on with its proof. The file holds the network, the steps of the proof and the
+# pair of inputs that attains the lower side; a small program that knows nothing of Normscope or torch checks it.
 
 bound = ns.lipschitz(model, images)
 print(bound)

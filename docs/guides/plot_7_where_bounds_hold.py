@@ -2,8 +2,9 @@
 Where do bounds hold?
 =====================
 
-"A change grows at most ten times" means little without the inputs for which it holds. Over *all* inputs the bound of a network with
-LayerNorm or attention is large or infinite, because of inputs that no data set contains. Normscope has bounds for smaller sets:
+"A change grows at most ten times" means little without the inputs for which it holds. Over *all* inputs the bound of a
+network with LayerNorm or attention is large or infinite, because of inputs that no data set contains. Normscope has
+bounds for smaller sets:
 """
 
 import matplotlib.pyplot as plt
@@ -27,8 +28,9 @@ bounds = {
 }
 
 # %%
-# A *domain* is recorded from data: the set of all inputs whose inner values (variances, ranges before activations) stay within what the
-# data showed. It says of any input whether it lies inside, and on data that did not define it how much lies inside.
+# A *domain* is recorded from data: the set of all inputs whose inner values (variances, ranges before activations)
+# stay within what the data showed. It says of any input whether it lies inside, and on data that did not define it how
+# much lies inside.
 
 domain = ns.domain(model, data.train_images[:640].split(64))
 bounds["inputs like the data (domain)"] = ns.lipschitz(model, batch, scope="domain", domain=domain)
@@ -47,5 +49,6 @@ for name, bound in bounds.items():
     print(f"{name:32} 10^{bound.log10_upper:.2f}  {bound.evidence.name}")
 
 # %%
-# Which figure to quote: over all inputs if somebody may choose the input, the domain with its coverage if inputs come from where the
-# data came from and are checked with ``domain.contains``, the share of the data for a statement about fresh data alone.
+# Which figure to quote: over all inputs if somebody may choose the input, the domain with its coverage if inputs come
+# from where the data came from and are checked with ``domain.contains``, the share of the data for a statement about
+# fresh data alone.

@@ -2,8 +2,9 @@
 Curvature and safe learning rates
 =================================
 
-Gradient descent on a quadratic is stable as long as the learning rate is below 2 over the largest curvature (eigenvalue of the Hessian).
-``ns.hessian`` finds the largest ones of your loss, without the directions along which a normalizer undoes every change.
+Gradient descent on a quadratic is stable as long as the learning rate is below 2 over the largest curvature
+(eigenvalue of the Hessian). ``ns.hessian`` finds the largest ones of your loss, without the directions along which a
+normalizer undoes every change.
 """
 
 import matplotlib.pyplot as plt
@@ -43,5 +44,5 @@ plt.ylabel("loss")
 plt.legend()
 
 # %%
-# Above the limit the loss rises at first; whether it comes back is a matter of the loss beyond the quadratic. The sharpness changes while a
-# network trains: measure it again, or watch it.
+# Above the limit the loss rises at first; whether it comes back is a matter of the loss beyond the quadratic. The
+# sharpness changes while a network trains: measure it again, or watch it.

@@ -2,8 +2,8 @@
 Watching many GPUs, Lightning, Hugging Face, accelerate
 =======================================================
 
-``ns.watch`` goes around any loop. Inside of a trainer it is a callback; with several processes every process watches, the figures are
-reduced, and the first process writes the log.
+``ns.watch`` goes around any loop. Inside of a trainer it is a callback; with several processes every process watches,
+the figures are reduced, and the first process writes the log.
 """
 
 # %%
@@ -19,7 +19,8 @@ reduced, and the first process writes the log.
 # .. code-block:: python
 #
 #     from normscope.monitor.callbacks.huggingface import NormscopeCallback
-#     trainer = transformers.Trainer(model, args, train_dataset=data, callbacks=[NormscopeCallback(log="runs/a", every=50)])
+#     callbacks = [NormscopeCallback(log="runs/a", every=50)]
+#     trainer = transformers.Trainer(model, args, train_dataset=data, callbacks=callbacks)
 #
 # **accelerate, DDP, FSDP**: pass the objects that the loop uses, behind ``accelerator.prepare`` or the wrapper.
 #
@@ -34,8 +35,8 @@ reduced, and the first process writes the log.
 #             optimizer.step()
 #             optimizer.zero_grad()
 #
-# What can be run here, on one process, is the loop itself. Two accumulated batches count as one step, because a step is one of the
-# optimizer's:
+# What can be run here, on one process, is the loop itself. Two accumulated batches count as one step, because a step
+# is one of the optimizer's:
 
 import tempfile
 
@@ -63,7 +64,8 @@ with ns.watch(model, optimizer, log=folder, every=5) as run:
 print(run)
 
 # %%
-# The log is a folder that can be read while the run goes on, here and on another machine: ``normscope show runs/a --live``, ``ns.Run``.
+# The log is a folder that can be read while the run goes on, here and on another machine: ``normscope show runs/a
+# --live``, ``ns.Run``.
 
 table = ns.Run(folder).to_pandas()
 print(table.columns.tolist()[:12])

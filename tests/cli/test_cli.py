@@ -51,9 +51,7 @@ def test_help_teaches(run, arguments, taught):
 
 @pytest.mark.parametrize("verb", ["check", "bound lipschitz", "bound domain", "bound symmetries"])
 def test_json_on_standard_output_is_alone_there(work, run, verb):
-    done = run(
-        *verb.split(), "net.py:model", "--data", "digits", "--json", "-"
-    )
+    done = run(*verb.split(), "net.py:model", "--data", "digits", "--json", "-")
     assert (done.code, done.err) == (0, "")
     assert isinstance(json.loads(done.out), dict)
     assert not (work / "-").exists()

@@ -40,8 +40,8 @@ normscope show runs/a --live
 normscope show runs/a runs/b --live --port 8000
 """
 COMPARE_EXAMPLES = """
-normscope audit normscope.networks:mlp --data digits --json plain.json
-normscope audit normscope.networks:residual_mlp --data digits --json residual.json
+normscope audit normscope.networks:mlp --data digits --mode eval --json plain.json
+normscope audit normscope.networks:residual_mlp --data digits --mode eval --json residual.json
 normscope compare plain.json residual.json --html difference.html
 
 normscope compare epoch1.json epoch10.json epoch100.json --html training.html

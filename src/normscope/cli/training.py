@@ -50,7 +50,7 @@ normscope generalization net.py:trained --data mnist:raw:~/data --input-range 0 
 normscope generalization mypackage.models:cnn --data mypackage.data:train --test mypackage.data:test --device cuda
 """
 CHOOSE_EXAMPLES = """
-normscope choose normscope.networks:residual_mlp --data digits --batch-sizes 8,64 --steps 30 --seeds 1
+normscope choose normscope.networks:mlp --data digits --normalizers none,layer --batch-sizes 32 --steps 50 --seeds 1
 
 normscope choose net.py:build --data digits --batch-sizes 2,8,32,128 --steps 300 --folder runs/choice --html choice.html
 normscope choose mypackage.models:cnn --data cifar10:~/data --normalizers batch,group --seeds 5

@@ -50,7 +50,7 @@ DATA is `digits` (embedded, networks of linear layers), `mnist:FOLDER` (the same
 """
 
 EXAMPLES = """
-normscope lab predict --data digits --widths 16 --depths 2 --seeds 1 --steps 50 --samples 200 --html digits.html
+normscope lab predict --data digits --normalizers none,layer --widths 24 --depths 2,3 --seeds 1 --steps 99 --samples 100
 
 normscope lab predict --data digits --folder runs/digits --html digits.html
 normscope lab predict --data digits --seeds 5 --engine ray --folder runs/digits

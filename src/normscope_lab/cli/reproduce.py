@@ -26,7 +26,7 @@ Exit codes: 0 when every job finished, 1 when some did not (they are named with 
 """
 
 EXAMPLES = """
-normscope lab reproduce than.lemma1 --quick --html lemma1.html
+normscope lab reproduce than.normalizers --quick --html normalizers.html
 
 normscope lab reproduce all --quick --html reproduction.html
 normscope lab reproduce than.figure1 --full --data ~/data --folder runs/than
