@@ -42,14 +42,9 @@ def faults(axes: Any) -> None:
     pattern = rf"^(open|held-out) half, (check|audit): (\d+) faults: {shares}"
     rows = matches(pattern, "faults.txt")
     places = range(len(rows))
-    axes.barh([place + 0.2 for place in places], [int(row[3]) for row in rows], 0.38, label="found", color=COLOURS[0])
-    axes.barh(
-        [place - 0.2 for place in places],
-        [int(row[4]) for row in rows],
-        0.38,
-        label="right cause and layer",
-        color=COLOURS[1],
-    )
+    for index, what in enumerate(("found", "right cause and layer")):
+        shifted = [place + 0.2 - 0.4 * index for place in places]
+        axes.barh(shifted, [int(row[3 + index]) for row in rows], 0.38, label=what, color=COLOURS[index])
     axes.set_yticks(list(places), [f"ns.{kind}, {half} ({count} faults)" for half, kind, count, *_ in rows])
     axes.set_xlim(0, 100)
     axes.set_xlabel("percent of planted faults")
@@ -78,9 +73,7 @@ def watching(axes: Any) -> None:
     for line in read("watching_2cores.txt").splitlines():
         if title := re.match(r"^(\S.*?): [\d,]+ parameters", line):
             current = title[1]
-        elif cost := re.match(
-            r"^  (alone again|economy, every \d+|standard, every \d+|wandb.*?|TensorBoard.*?)  +([+-][\d.]+) %", line
-        ):
+        elif cost := re.match(rf"^  ({watched})  +([+-][\d.]+) %", line):
             rows.append((current, cost[1], float(cost[2])))
     models = list(dict.fromkeys(row[0] for row in rows))
     kinds = list(dict.fromkeys(row[1] for row in rows))

@@ -43,7 +43,7 @@ MODEL and DATA are those of `normscope audit`.
 """
 
 EXAMPLES = """
-normscope lab cost normscope.networks:residual_mlp --data digits
+normscope lab cost normscope.networks:residual_mlp --data digits --mode eval
 
 normscope lab cost mypackage.models:cnn --data mypackage.data:train_loader --mode train --alpha 0.001 --html cost.html
 """
