@@ -33,6 +33,7 @@ autosummary_generate = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
+napoleon_use_rtype = False  # a return value is a sentence here, not a type
 napoleon_custom_sections = [("Assumes", "notes_style"), ("Reference", "notes_style")]
 
 html_theme = "furo"

@@ -9,6 +9,7 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
+GUIDES = sorted((ROOT / "docs" / "guides").glob("*.py"))
 HURRIED = {"audit", "capture", "check", "lipschitz", "ladder", "weight_sensitivity"}  # all run in the slow tests
 
 
@@ -32,8 +33,9 @@ def test_example_runs_in_a_hurry(script, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
-def test_example_runs_as_it_stands(script, capsys):
+@pytest.mark.parametrize("script", [*EXAMPLES, *GUIDES], ids=lambda script: script.stem)
+def test_example_runs_as_it_stands(script, capsys, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "agg")
     runpy.run_path(str(script), run_name="__main__")
     assert capsys.readouterr().out
 
@@ -44,6 +46,12 @@ def test_there_is_one_example_per_measurement():
     assert {script.stem for script in EXAMPLES} == measurements | {
         "certificates", "watch", "twin", "initialise", "choose", "generalization", "claims", "flow",
     }  # fmt: skip
+
+
+def test_there_are_nine_guides_and_the_readme_leads_to_each():
+    readme = (ROOT / "README.md").read_text()
+    assert len(GUIDES) == 9
+    assert [guide.name for guide in GUIDES if f"docs/guides/{guide.name}" not in readme] == []
 
 
 @pytest.mark.slow

@@ -7,6 +7,8 @@ compare before.json after.json --html difference.html``.
 """
 
 import copy
+import tempfile
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import torch
@@ -44,6 +46,7 @@ plt.tight_layout()
 # %%
 # Both are files, for later and for others:
 
+folder = Path(tempfile.mkdtemp())
 for name, audit in audits.items():
-    audit.to_json(f"{name}.json")
-print(ns.Audit.from_json("after.json").verdict)
+    audit.to_json(folder / f"{name}.json")
+print(ns.Audit.from_json(folder / "after.json").verdict)

@@ -6,6 +6,9 @@ How far can an image move before its class *can* change? A certified radius is a
 the class), an attack is a counterexample (this change alters it). The truth lies between the two.
 """
 
+import tempfile
+from pathlib import Path
+
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
@@ -41,7 +44,7 @@ plt.legend()
 
 bound = ns.lipschitz(model, images)
 print(bound)
-bound.save("proof.npz")
+bound.save(Path(tempfile.mkdtemp()) / "proof.npz")
 
 # %%
 # .. code-block:: console
