@@ -9,6 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "Normscope"
 author = "the Normscope developers"
+copyright = "2026, the Normscope developers"
 version = release = normscope.__version__
 
 extensions = [
