@@ -1,11 +1,12 @@
 """Score `check` or `audit` on the catalogue of planted faults and healthy models.
 
-    python benchmarks/faults.py [--half open|held-out|both] [--with check|audit] [--only NAME ...] [--misses | --quiet]
+    python benchmarks/faults.py [--part open|first|held-out|all] [--with check|audit] [--only NAME ...]
+                                [--misses [--name-held-out]] [--by family|cause]
 
 For each fault: was there a warning or an error (found), does one of them give a right cause at a right layer (cause),
 is the first such advice a right remedy (remedy)? For each healthy model: which warnings were there (false alarms)?
-The half of the catalogue in `held_out*.py` was written before the rules, by someone who had not seen them, and is for
-scoring alone: its misses are named only on request. Rules may be tuned on the half in `open*.py`.
+The held-out part of the catalogue (`blind*.py`) was written by someone who had seen neither the rules nor their misses
+and is for scoring alone: its misses are named only on request. Rules may be tuned on the others.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import inspect
 import sys
 import time
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import normscope as ns
-from benchmarks.fault_catalogue import HALVES
+from benchmarks.fault_catalogue import PARTS
 from benchmarks.fault_catalogue.case import REMEDIES, Case, Fault, Healthy
 
 CAUSES: dict[str, tuple[str, ...]] = {
@@ -110,22 +111,31 @@ def name_agrees(finding: Any, layer: str) -> bool:
     return finding.where in (layer, layer.rpartition(".")[0]) or layer == finding.where.rpartition(".")[0]
 
 
-def score_half(
-    faults: list[Fault], healthy_models: list[Healthy], examine: Callable[..., Any], *, name_misses: bool
+def score_part(
+    faults: list[Fault],
+    healthy_models: list[Healthy],
+    examine: Callable[..., Any],
+    *,
+    name_misses: bool,
+    by: str | None,
 ) -> str:
-    """Diagnose every case of a half and return its totals as a sentence."""
-    total, begun = Counter[str](), time.perf_counter()
+    """Diagnose every case of a part and return its totals as a sentence, and a line for each family or cause."""
+    total, rows, begun = Counter[str](), defaultdict[str, Counter[str]](Counter), time.perf_counter()
     for fault in faults:
         findings, error = diagnose(fault.build(), examine)
         found, cause, remedy = judge(fault, findings)
-        total.update(faults=1, found=int(found), cause=int(cause), remedy=int(remedy), errors=int(bool(error)))
+        counts = {"faults": 1, "found": int(found), "cause": int(cause), "remedy": int(remedy), "errors": bool(error)}
+        for row in (total, *(rows[key] for key in ([fault.family] if by == "family" else fault.causes if by else ()))):
+            row.update(counts)
         if not remedy and name_misses:
             story = ", ".join(f"{finding.code} at {finding.where}" for finding in findings) or error or "nothing"
             level = "cause right" if cause else "found" if found else "missed"
             print(f"{level:12} {fault.name} ({'/'.join(sorted(fault.causes))}): {story}", flush=True)
     for healthy in healthy_models:
         findings, error = diagnose(healthy.build(), examine)
-        total.update(healthy=1, alarms=int(bool(findings)), refused=int(bool(error)))
+        counts = {"healthy": 1, "alarms": int(bool(findings)), "refused": int(bool(error))}
+        for row in (total, *([rows[healthy.family]] if by == "family" else ())):
+            row.update(counts)
         if (findings or error) and name_misses:
             story = ", ".join(f"{finding.code} at {finding.where}" for finding in findings) or error
             print(f"false alarm  {healthy.name}: {story}", flush=True)
@@ -135,27 +145,30 @@ def score_half(
         f"right cause and layer ({total['cause'] / count:.0%}), {total['remedy']} with a right remedy first "
         f"({total['remedy'] / count:.0%}), {total['errors']} refused. {total['healthy']} healthy models: "
         f"{total['alarms']} with a false warning, {total['refused']} refused. {time.perf_counter() - begun:.0f} s."
+    ) + "".join(
+        f"\n    {name:28} {row['faults']:3} faults: {row['found']:3} found, {row['cause']:3} right cause, "
+        f"{row['remedy']:3} right remedy" + f"; {row['alarms']} of {row['healthy']} healthy warned" * (by == "family")
+        for name, row in sorted(rows.items())
     )
 
 
 def main() -> None:
-    """Run the catalogue and print the score of each half."""
+    """Run the catalogue and print the score of each part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--half", choices=(*HALVES, "both"), default="both")
+    parser.add_argument("--part", choices=(*PARTS, "all"), default="all")
     parser.add_argument("--with", dest="examine", choices=("check", "audit"), default="check")
     parser.add_argument("--only", nargs="*", help="names of cases")
-    naming = parser.add_mutually_exclusive_group()
-    naming.add_argument("--misses", action="store_true", help="name the misses of the open half, and what was found")
-    naming.add_argument("--quiet", action="store_true", help="the totals alone (the default)")
-    parser.add_argument("--name-held-out", action="store_true", help="with --misses: those of the held-out half too")
+    parser.add_argument("--misses", action="store_true", help="name the misses of the open parts, and what was found")
+    parser.add_argument("--name-held-out", action="store_true", help="with --misses: those of the held-out part too")
+    parser.add_argument("--by", choices=("family", "cause"), help="also a line for each family, or each cause")
     chosen = parser.parse_args()
-    for half in HALVES if chosen.half == "both" else (chosen.half,):
+    for part in PARTS if chosen.part == "all" else (chosen.part,):
         faults, healthy_models = (
-            [entry for entry in entries if not chosen.only or entry.name in chosen.only] for entries in HALVES[half]
+            [entry for entry in entries if not chosen.only or entry.name in chosen.only] for entries in PARTS[part]
         )
-        name_misses = chosen.misses and (half == "open" or chosen.name_held_out)
-        score = score_half(faults, healthy_models, getattr(ns, chosen.examine), name_misses=name_misses)
-        print(f"{half} half, {chosen.examine}: {score}", flush=True)
+        name_misses = chosen.misses and (part != "held-out" or chosen.name_held_out)
+        score = score_part(faults, healthy_models, getattr(ns, chosen.examine), name_misses=name_misses, by=chosen.by)
+        print(f"{part} part, {chosen.examine}: {score}", flush=True)
 
 
 if __name__ == "__main__":

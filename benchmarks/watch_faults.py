@@ -1,15 +1,15 @@
 """Score `ns.watch` on the catalogue of training runs with planted faults and of healthy runs.
 
-    python benchmarks/watch_faults.py [--half open|held-out|both] [--every 10 50] [--only NAME ...]
-                                      [--misses [--name-held-out] | --quiet] [--twins] [--codes]
+    python benchmarks/watch_faults.py [--part open|first|held-out|all] [--every 10 50] [--only NAME ...]
+                                      [--misses [--name-held-out]] [--twins] [--codes]
 
 Each run is trained as a user would, watched every so many steps. A fault is named right if a warning or an error, at
 its onset or later, tells one of its causes at one of its layers; it has the wrong story if there were such alarms but
 none is right; else it is missed. An error of `ns.watch` itself counts as an alarm at step 0 if it refuses the run.
 Printed are also the steps from the onset to the first right alarm, how often the very first alarm was the right one,
 how often its advice holds a right remedy, and false alarms: of healthy runs, and before the onset of a fault.
-The half in `held_out*.py` was written by someone who had not seen the alarms and is for scoring alone: its misses are
-named only on request. Alarms may be tuned on the half in `open*.py`, where there is one.
+The held-out part (`blind*.py`) was written by someone who had seen neither the alarms nor what they miss, and is for
+scoring alone: its misses are named only on request. Alarms may be tuned on the others.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import normscope as ns
-from benchmarks.watch_catalogue import HALVES
+from benchmarks.watch_catalogue import PARTS
 from benchmarks.watch_catalogue.case import REMEDIES, STORIES, HealthyRun, Run, RunFault
 
 CAUSES: dict[str, tuple[str, ...]] = {
@@ -196,10 +196,10 @@ def describe_alarms(alarms: list[Alarm], ended: str) -> str:
     return ", ".join(f"{what} (step {step})" for what, step in first_steps.items()) or ended or "nothing"
 
 
-def score_half(
+def score_part(
     faults: list[RunFault], healthy_runs: list[HealthyRun], every: int, *, name_misses: bool, codes: Counter[str]
 ) -> str:
-    """Watch every run of a half and return the totals as sentences; count codes that `CAUSES` does not list."""
+    """Watch every run of a part and return the totals as sentences; count codes that `CAUSES` does not list."""
     total, delays, begun = Counter[str](), list[int](), time.perf_counter()
     for fault in faults:
         alarms, ended = watch_run(fault, every)
@@ -235,26 +235,22 @@ def score_half(
 
 
 def main() -> None:
-    """Watch the catalogue and print the score of each half at each interval."""
+    """Watch the catalogue and print the score of each part at each interval."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--half", choices=("open", "held-out", "both"), default="both")
+    parser.add_argument("--part", choices=(*PARTS, "all"), default="all")
     parser.add_argument("--every", nargs="+", type=int, default=[10, 50], help="intervals of measurement, in steps")
     parser.add_argument("--only", nargs="*", help="names of runs")
-    naming = parser.add_mutually_exclusive_group()
-    naming.add_argument(
-        "--misses", action="store_true", help="name what is not right in the open half, with its alarms"
+    parser.add_argument(
+        "--misses", action="store_true", help="name what is not right in the open parts, with its alarms"
     )
-    naming.add_argument("--quiet", action="store_true", help="the totals alone (the default)")
-    parser.add_argument("--name-held-out", action="store_true", help="with --misses: those of the held-out half too")
+    parser.add_argument("--name-held-out", action="store_true", help="with --misses: those of the held-out part too")
     parser.add_argument("--twins", action="store_true", help="count the mended twins of faults among the healthy runs")
     parser.add_argument("--codes", action="store_true", help="count the codes that the scorer's table does not list")
     chosen = parser.parse_args()
     codes = Counter[str]()
-    for half in HALVES if chosen.half == "both" else (chosen.half,):
-        if half not in HALVES:
-            parser.error(f"The catalogue has no half named `{half}` yet.")
+    for part in PARTS if chosen.part == "all" else (chosen.part,):
         faults, healthy_runs = (
-            [entry for entry in entries if not chosen.only or entry.name in chosen.only] for entries in HALVES[half]
+            [entry for entry in entries if not chosen.only or entry.name in chosen.only] for entries in PARTS[part]
         )
         if chosen.twins:
             healthy_runs += [
@@ -262,9 +258,9 @@ def main() -> None:
                 for fault in faults
             ]
         for every in chosen.every:
-            name_misses = chosen.misses and (half == "open" or chosen.name_held_out)
-            score = score_half(faults, healthy_runs, every, name_misses=name_misses, codes=codes)
-            print(f"{half} half, every {every} steps: {score}", flush=True)
+            name_misses = chosen.misses and (part != "held-out" or chosen.name_held_out)
+            score = score_part(faults, healthy_runs, every, name_misses=name_misses, codes=codes)
+            print(f"{part} part, every {every} steps: {score}", flush=True)
     if chosen.codes and codes:
         print("Codes without an entry in CAUSES, judged by their words:", ", ".join(sorted(codes)))
 

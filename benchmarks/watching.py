@@ -3,10 +3,12 @@
     python benchmarks/watching.py               a convolutional network with BatchNorm, an MLP and a small GPT
     python benchmarks/watching.py --cuda        ResNet18 at batch 128 and a GPT of 12 blocks of width 768, on one GPU
 
-Variants take turns, a few steps each, on models that start from the same weights; a figure is the median over the
-turns of the time of a turn over that of the same turn without watching, beside it the fastest turn over the fastest
-turn without watching, which a busy machine disturbs less. Turns begin once what may be spent at the start is spent;
-what that was, and what the run says of itself, stands below. `foreach` takes the norms of all parameters
+Variants take turns of fifty steps from the first step on, on models that start from the same weights, until the one
+without watching has run for so many seconds (a minute: over that the share of the time is promised). `whole` is the
+time of all turns over that without watching, the start with it; `later` the median over the turns of the second half,
+turn by turn, with its quartiles. `says` is what the run says of its own cost, in the same steps. `calm` is the same as
+`whole` without the tenth of the turns that took longest, which a busy machine disturbs less.
+`foreach` takes the norms of all parameters
 and gradients at every step; `wandb` is wandb.watch(log="all") in a run that is never sent, `tensorboard` a histogram of
 every parameter and gradient, both at their interval. Those that are not installed are left out.
 """
@@ -19,7 +21,7 @@ import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -204,6 +206,8 @@ def watched(every: int, folder: Path, tier: str = "economy") -> Any:
     return attach
 
 
+TURN_STEPS = 50
+"""Steps of a variant before the next one has its turn."""
 LOGS: dict[Path, tuple[Any, nn.Module, str]] = {}
 """By folder of the log: the run, its model, and how it is called."""
 
@@ -258,15 +262,7 @@ def variants(folder: Path) -> Iterator[tuple[str, Any]]:
     yield "TensorBoard histograms, every 50", tensorboard(50, folder)
 
 
-def compare(
-    title: str,
-    build: Callable[[], nn.Module],
-    batch: int,
-    device: str,
-    turns: int,
-    only: Sequence[str],
-    start_steps: int = 500,
-) -> None:
+def compare(title: str, build: Callable[[], nn.Module], batch: int, device: str, seconds: float, only: Any) -> None:
     """Print one table."""
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
         loops: dict[str, Loop] = {}
@@ -278,37 +274,36 @@ def compare(
                 stack.callback(loops[name].stack.close)
             except ImportError as error:
                 print(f"{name}: left out, {error}")
-        first = {name: loop.run(2) for name, loop in loops.items()}
-        start = {name: first[name] + loop.run(start_steps - 2) for name, loop in loops.items()}
-        says = {name: loop.spent for name, loop in loops.items()}
-        totals = {name: loop.total for name, loop in loops.items()}
+        Loop(build, batch, device, alone).run(TURN_STEPS)  # what torch does once in a process
         times: dict[str, list[float]] = {name: [] for name in loops}
         names = list(loops)
-        for turn in range(turns):
+        while sum(times["alone"]) < seconds or len(times["alone"]) < 4:
+            turn = len(times["alone"])
             for name in names[turn % len(names) :] + names[: turn % len(names)]:
-                times[name].append(loops[name].run(50))
+                times[name].append(loops[name].run(TURN_STEPS))
         parameters = sum(p.numel() for p in loops["alone"].model.parameters())
-        step = statistics.median(times["alone"]) / 50
+        turns, steps = len(times["alone"]), loops["alone"].count
+        step_ms = sum(times["alone"]) / steps * 1e3
         print(
-            f"\n{title}: {parameters:,} parameters, batch {batch}, {device}, {step * 1e3:.2f} ms a step, {turns} turns"
+            f"\n{title}: {parameters:,} parameters, batch {batch}, {device}, {step_ms:.2f} ms a step, {steps:,} steps"
         )
-        for name, seconds in times.items():
-            ratios = [own / base for own, base in zip(seconds, times["alone"])]
+        for name, own in times.items():
+            ratios = [mine / base - 1 for mine, base in zip(own, times["alone"])]
+            later, calm = statistics.quantiles(ratios[turns // 2 :]), turns - turns // 10
+            whole = sum(own) / sum(times["alone"]) - 1
+            undisturbed = sum(sorted(own)[:calm]) / sum(sorted(times["alone"])[:calm]) - 1
+            says = "" if loops[name].watch is None else f", says {loops[name].spent / loops[name].total:.2%}"
             print(
-                f"  {name:34s} {100 * (statistics.median(ratios) - 1):+7.2f} %   "
-                f"(quartiles {100 * (statistics.quantiles(ratios)[0] - 1):+.2f} to "
-                f"{100 * (statistics.quantiles(ratios)[2] - 1):+.2f}), fastest "
-                f"{100 * (min(seconds) / min(times['alone']) - 1):+.2f} %   "
-                f"first two steps {first[name]:.2f} s, first {start_steps} {start[name]:.2f} s"
+                f"  {name:34s} whole {whole:+.2%}, calm {undisturbed:+.2%}, later {later[1]:+.2%} (quartiles "
+                f"{later[0]:+.2%} to {later[2]:+.2%}){says}; first turn {own[0]:.2f} s"
             )
         for name, loop in loops.items():
             if loop.watch is not None:
                 records, due = len(loop.watch.records), -(-loop.count // loop.every)
                 ages = loop.watch.records[-1].of("weight", "norm_age")
                 print(
-                    f"  {name}: the run itself says {100 * (loop.spent - says[name]) / (loop.total - totals[name]):.2f}"
-                    f" % in the turns and {says[name]:.2f} s before; {records} of {due} steps that were due are "
-                    f"measured; norms are {max((a for a in ages if a is not None), default=0):.0f} steps old at most"
+                    f"  {name}: {records} of {due} steps that were due are measured; norms are "
+                    f"{max((a for a in ages if a is not None), default=0):.0f} steps old at most"
                 )
                 describe_record(name, loop)
         stack.close()
@@ -378,29 +373,28 @@ def main() -> None:
     """Read the arguments and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cuda", action="store_true", help="ResNet18 and a large GPT on a GPU instead")
-    parser.add_argument("--start", type=int, default=500, help="steps of every variant before the turns")
-    parser.add_argument("--turns", type=int, default=16, help="of 50 steps for every variant")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long the loop without watching runs")
     parser.add_argument("--only", nargs="*", default=(), help="words of the variants to compare; all without it")
+    parser.add_argument("--networks", nargs="*", default=(), help="words of the titles of networks; all without it")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", module="wandb")
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
     measure_unmeasured()
+    networks: list[tuple[str, Callable[[], nn.Module], int]] = [
+        ("3-block convolutions with BatchNorm", convolutions, 64),
+        ("MLP", mlp, 128),
+        ("GPT of 4 blocks of width 128", partial(GPT, 4, 128, vocabulary=256, length=64), 4),
+    ]
     if arguments.cuda:
         torch.set_float32_matmul_precision("high")
-        only = arguments.only or ("economy",)
-        compare(
-            f"ResNet18, {torch.cuda.get_device_name()}", resnet18, 128, "cuda", arguments.turns, only, arguments.start
-        )
-        compare(
-            "GPT of 12 blocks of width 768", partial(GPT, 12, 768), 8, "cuda", arguments.turns, only, arguments.start
-        )
-        return
-    compare(
-        "3-block convolutions with BatchNorm", convolutions, 64, "cpu", arguments.turns, arguments.only, arguments.start
-    )
-    compare("MLP", mlp, 128, "cpu", arguments.turns, arguments.only, arguments.start)
-    gpt = partial(GPT, 4, 128, vocabulary=256, length=64)
-    compare("GPT of 4 blocks of width 128", gpt, 4, "cpu", arguments.turns, arguments.only, arguments.start)
+        networks = [
+            (f"ResNet18, {torch.cuda.get_device_name()}", resnet18, 128),
+            ("GPT of 12 blocks of width 768", partial(GPT, 12, 768), 8),
+        ]
+    only = arguments.only or (("economy",) if arguments.cuda else ())
+    for title, build, batch in networks:
+        if not arguments.networks or any(word in title for word in arguments.networks):
+            compare(title, build, batch, "cuda" if arguments.cuda else "cpu", arguments.seconds, only)
 
 
 if __name__ == "__main__":

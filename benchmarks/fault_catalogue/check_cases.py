@@ -1,6 +1,6 @@
 """Check the catalogue itself: every case builds and runs, every name in it exists; with --harm, faults do harm.
 
-    python -m benchmarks.fault_catalogue.check_cases [--half NAME] [--harm] [--only NAME ...]
+    python -m benchmarks.fault_catalogue.check_cases [--part NAME] [--harm] [--only NAME ...]
 
 `--harm` trains each faulty model and its mended twin on their batch, once with Adam and once with SGD, and prints how
 good both are, on average over the steps in `MARKS` (before any step where the model is handed over in eval mode):
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
-from . import HALVES
+from . import PARTS
 from .case import CAUSES, REMEDIES, Case, Fault, Healthy
 
 LOSSES_BY_NAME: dict[str, Callable[[Any, Tensor], Tensor]] = {"cross_entropy": F.cross_entropy, "mse": F.mse_loss}
@@ -120,11 +120,11 @@ def train_and_judge(build: Callable[[], Case], optimizer: str) -> float:
 def main() -> None:
     """Check every entry, print what is wrong, and with --harm what each fault costs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--half", choices=HALVES, default="open")
+    parser.add_argument("--part", choices=PARTS, default="open")
     parser.add_argument("--harm", action="store_true")
     parser.add_argument("--only", nargs="*")
     options = parser.parse_args()
-    faults, healthy_models = HALVES[options.half]
+    faults, healthy_models = PARTS[options.part]
     print(f"{len(faults)} faults, {len(healthy_models)} healthy models")
     for entry in [*faults, *healthy_models]:
         if options.only and not any(word in entry.name for word in options.only):

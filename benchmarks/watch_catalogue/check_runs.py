@@ -1,6 +1,6 @@
 """Check the catalogue itself: train each fault and its mended twin, unwatched, and print how good both become.
 
-    python -m benchmarks.watch_catalogue.check_runs [--half NAME] [--only WORD ...]
+    python -m benchmarks.watch_catalogue.check_runs [--part NAME] [--only WORD ...]
 
 A fault does harm if the mended twin ends clearly better; where the harm is of another kind, the fault says so.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from . import HALVES
+from . import PARTS
 from .case import RunFault
 
 CLEAR_DIFFERENCE = 0.08  # of accuracy, explained variance or what else a run returns
@@ -26,12 +26,12 @@ def unwatched(model: Any, optimizer: Any) -> Iterator[Any]:
 
 
 def main() -> None:
-    """Train every run of a half and print its quality, and for faults that of the twin."""
+    """Train every run of a part and print its quality, and for faults that of the twin."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--half", choices=HALVES, default="held-out")
+    parser.add_argument("--part", choices=PARTS, default="open")
     parser.add_argument("--only", nargs="*")
     options = parser.parse_args()
-    faults, healthy_runs = HALVES[options.half]
+    faults, healthy_runs = PARTS[options.part]
     warnings.simplefilter("ignore")
     harmful = others = 0
     for entry in [*faults, *healthy_runs]:

@@ -10,7 +10,7 @@ from torch import nn
 import normscope as ns
 from normscope.core.bracket import Bracket, Evidence
 from normscope.diagnosis.findings import look
-from normscope.diagnosis.findings.loose import loose
+from normscope.diagnosis.findings.facts import loose
 
 from .seen import INFO, WARNING, examined, normalizer, randn
 

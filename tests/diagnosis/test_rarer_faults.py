@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 import normscope as ns
 from normscope.diagnosis.descent_pass import StepFacts
 from normscope.diagnosis.examined import DataSeen, Examined
-from normscope.diagnosis.findings.steps import _rises_far, next_step
+from normscope.diagnosis.findings.loss import _rises_far, next_step
 from normscope.diagnosis.loss_facts import LossFacts, is_fresh
 from normscope.diagnosis.signal import Signal
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from normscope.diagnosis.bare_weights import audit_weights
-from normscope.diagnosis.roles import ORDER, role_of
+from normscope.diagnosis.bare_weights import ORDER, audit_weights, role_of
 
 NAMES = {
     "embedding": [

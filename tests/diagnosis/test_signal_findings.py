@@ -11,8 +11,8 @@ import normscope as ns
 from normscope.core.finding import Finding
 from normscope.diagnosis.examined import DataSeen, Examined, WeightOverData
 from normscope.diagnosis.findings.depth import gradient_explosion, gradient_vanishing, no_gradient
-from normscope.diagnosis.findings.saturated import saturated_units
 from normscope.diagnosis.findings.scale import half_precision, input_scale
+from normscope.diagnosis.findings.units import saturated_units
 from normscope.diagnosis.signal import Signal, SignalRow
 
 from .healthy import HEALTHY

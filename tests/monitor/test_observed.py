@@ -12,9 +12,9 @@ from torch import nn
 
 import normscope as ns
 from normscope.core.errors import InputError
+from normscope.monitor.composing import WAITING_FIGURES, Observed, summarise
 from normscope.monitor.history import Spikes
 from normscope.monitor.log import read_log
-from normscope.monitor.observed import WAITING_FIGURES, Observed, summarise
 from normscope.monitor.record import Record
 from normscope.monitor.watching import watch
 
@@ -67,7 +67,7 @@ def test_losses_on_a_device_cost_one_copy_each_and_are_not_read(monkeypatch: pyt
         made.append(zeros(*shape, dtype=dtype).as_subclass(Away))
         return made[-1]
 
-    monkeypatch.setattr("normscope.monitor.observed.torch.zeros", elsewhere)
+    monkeypatch.setattr("normscope.monitor.composing.torch.zeros", elsewhere)
 
     class Sent:
         def __init__(self, contents: dict[str, torch.Tensor]) -> None:
@@ -80,7 +80,7 @@ def test_losses_on_a_device_cost_one_copy_each_and_are_not_read(monkeypatch: pyt
         def open(self) -> dict[str, Any]:
             return {"figures": self.numbers}
 
-    monkeypatch.setattr("normscope.monitor.observed.Transfer", Sent)
+    monkeypatch.setattr("normscope.monitor.composing.Transfer", Sent)
     held = Observed()
     for step in range(WAITING_FIGURES + 6):
         held.add(step, torch.tensor(float(step)).as_subclass(Away))

@@ -14,7 +14,7 @@ try:
 finally:
     sys.path.remove(str(ROOT))
 
-FAULTS, HEALTHY = ([entry for half in checks.HALVES.values() for entry in half[kind]] for kind in (0, 1))
+FAULTS, HEALTHY = ([entry for part in checks.PARTS.values() for entry in part[kind]] for kind in (0, 1))
 # Advice as somebody might word it.
 ADVICE = {
     "scale-inputs": "Standardise the inputs to mean 0 and standard deviation 1.",
@@ -115,17 +115,21 @@ def test_mended_twin_runs(fault):
     assert loss is None or bool(loss.isfinite())
 
 
-def test_score_names_misses_of_the_open_half_alone(monkeypatch, capsys):
-    halves = {half: (faults[:1], healthy_models[:1]) for half, (faults, healthy_models) in checks.HALVES.items()}
-    monkeypatch.setattr(scores, "HALVES", halves)
+def test_score_names_no_misses_of_the_held_out_part(monkeypatch, capsys):
+    parts = {part: (faults[:1], healthy_models[:1]) for part, (faults, healthy_models) in checks.PARTS.items()}
+    monkeypatch.setattr(scores, "PARTS", parts)
     monkeypatch.setattr(scores, "diagnose", lambda case, examine: ([], "refused"))
     printed = {}
     for options in ("", "--misses", "--misses --name-held-out"):
         monkeypatch.setattr(sys, "argv", ["faults.py", *options.split()])
         scores.main()
         printed[options] = capsys.readouterr().out
-    names = {half: {entry.name for entries in both for entry in entries} for half, both in halves.items()}
-    for options, halves_named in {"": (), "--misses": ("open",), "--misses --name-held-out": tuple(halves)}.items():
-        for half, in_half in names.items():
-            assert all((name in printed[options]) is (half in halves_named) for name in in_half)
-            assert f"{half} half, check: 1 faults" in printed[options]
+    names = {part: {entry.name for entries in both for entry in entries} for part, both in parts.items()}
+    for options, parts_named in {
+        "": (),
+        "--misses": ("open", "first"),
+        "--misses --name-held-out": tuple(parts),
+    }.items():
+        for part, in_part in names.items():
+            assert all((name in printed[options]) is (part in parts_named) for name in in_part)
+            assert f"{part} part, check: 1 faults" in printed[options]

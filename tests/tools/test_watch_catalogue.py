@@ -19,7 +19,7 @@ try:
 finally:
     sys.path.remove(str(ROOT))
 
-FAULTS, HEALTHY = ([entry for half in checks.HALVES.values() for entry in half[kind]] for kind in (0, 1))
+FAULTS, HEALTHY = ([entry for part in checks.PARTS.values() for entry in part[kind]] for kind in (0, 1))
 # Stories as somebody might word them, with the causes that each tells (others may be told beside them).
 TOLD = {
     "The updates are too small beside the weights.": "rate-too-low",
@@ -133,17 +133,17 @@ def test_judge(alarms, outcome, early):
     assert verdict.delay == (7 if outcome == "right" else 0)
 
 
-def test_score_names_misses_of_the_open_half_alone(monkeypatch, capsys):
-    halves = {"open": (FAULTS[:1], HEALTHY[:1]), "held-out": (FAULTS[1:2], HEALTHY[1:2])}
-    monkeypatch.setattr(scores, "HALVES", halves)
+def test_score_names_no_misses_of_the_held_out_part(monkeypatch, capsys):
+    parts = {"open": (FAULTS[:1], HEALTHY[:1]), "held-out": (FAULTS[1:2], HEALTHY[1:2])}
+    monkeypatch.setattr(scores, "PARTS", parts)
     monkeypatch.setattr(scores, "watch_run", lambda entry, every: ([alarm(story="Nobody expects this.")], ""))
-    for options, halves_named in {"": (), "--misses": ("open",), "--misses --name-held-out": tuple(halves)}.items():
+    for options, parts_named in {"": (), "--misses": ("open",), "--misses --name-held-out": tuple(parts)}.items():
         monkeypatch.setattr(sys, "argv", ["watch_faults.py", "--every", "10", *options.split()])
         scores.main()
         printed = capsys.readouterr().out
-        for half, entries in halves.items():
-            assert all((entry.name in printed) is (half in halves_named) for both in entries for entry in both)
-            assert f"{half} half, every 10 steps: 1 faults: 0 named right (0%), 1 with a wrong story" in printed
+        for part, entries in parts.items():
+            assert all((entry.name in printed) is (part in parts_named) for both in entries for entry in both)
+            assert f"{part} part, every 10 steps: 1 faults: 0 named right (0%), 1 with a wrong story" in printed
 
 
 def test_watched_runs_give_alarms_and_refusals():

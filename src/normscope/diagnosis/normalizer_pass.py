@@ -21,8 +21,7 @@ from ..rules.invariance import FeedingLayer
 from ..rules.registry import sets_of
 from .audit_steps import NOT_REACHED, AuditRequest, Skipped
 from .examined import ExaminedRow, NormalizerOverData
-from .findings.epsilon import MUCH
-from .findings.statistics_sets import is_noisy, is_tiny
+from .findings.normalizers import MUCH, is_noisy, is_tiny
 from .normalizer_effects import CLEAR_CHANGE, NormalizerEffect, NormalizerEffects
 from .rows import STEP
 

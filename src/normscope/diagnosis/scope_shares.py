@@ -19,7 +19,7 @@ from ..bounds.point import STEP_PASSES
 from ..core.bracket import Bracket
 from ..core.errors import CaptureError, InputError, JacobianError
 from ..graph.call import arguments, batches_of
-from .findings.loose import useful
+from .findings.facts import useful
 
 SHARE, CONFIDENCE = 0.99, 0.95
 """What the headline speaks of, as far as the samples go."""

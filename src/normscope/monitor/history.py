@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from ..core.finding import Finding, Severity
-from ..diagnosis.findings.finding_words import figure, figures, percent, power
+from ..core.finding import Finding, Severity, figure, figures, percent, power
 from ..diagnosis.verdict import place
 from ..report.words import pluralise
 from .locating import Broken

@@ -24,13 +24,12 @@ from ..core.errors import describe_error
 from ..core.finding import Finding
 from ..core.untouched import unwrapped
 from .alarms.setup import Sight
-from .composing import LayerMemory
+from .composing import LayerMemory, Observed
 from .distributed import ProcessRole
 from .forward_listening import ForwardRecord, StepListener
 from .history import History
 from .locating import Locator
 from .measuring import Measurement
-from .observed import Observed
 from .probes.batches import DomainProbe, SharpnessProbe, measure_batch
 from .recording import Recorder
 from .schedule import Schedule, Tier, TimeBudget

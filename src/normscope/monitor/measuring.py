@@ -13,11 +13,10 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from ..listening.calls import NormalizerSeen, Site
-from .composing import Key, LayerMemory, StepInTransit
+from .composing import Key, LayerMemory, Observed, StepInTransit, StepLosses, Transfer
 from .distributed import gather_whole, is_sharded, l2_norms
 from .forward_listening import ForwardRecord
 from .history import Clearing
-from .observed import Observed, StepLosses, Transfer
 from .probes import normalizer_probe, updates
 from .probes.batches import measure_outputs
 from .probes.loss_probe import LossReading, read_loss

@@ -13,11 +13,10 @@ from typing import Any
 from ..core.errors import InputError, describe_error, visible
 from ..core.finding import Finding
 from .alarms import add_record, look_for_alarms
-from .composing import StepInTransit, compose
+from .composing import Observed, StepInTransit, compose
 from .history import History
 from .log import LogWriter
 from .measuring import Measurement
-from .observed import Observed
 from .panel import Panel
 from .record import LayerRecord, Record
 from .schedule import TimeBudget

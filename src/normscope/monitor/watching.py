@@ -17,12 +17,12 @@ from ..core.untouched import unwrapped
 from ..diagnosis.verdict import Findings
 from ..report.document import Shown
 from ..report.words import pluralise
+from .alarms.loss import validation
 from .alarms.setup import Sight
-from .alarms.validation import validation
+from .composing import check_figure
 from .distributed import ProcessRole, agree_with_first
 from .history import History
 from .hooks import TrainingHooks
-from .observed import check_figure
 from .probes.batches import DomainProbe, SharpnessProbe
 from .record import Record
 from .recording import Recorder, Sink, check_destination

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ..core.budget import Cost
 from ..diagnosis.audit_result import Audit, Row
 from ..diagnosis.branches import branch_lines, main_line
-from ..diagnosis.findings.loose import useful
+from ..diagnosis.findings.facts import useful
 from ..diagnosis.normalizer_effects import NormalizerEffects
 from ..report.document import (
     Block,

@@ -12,7 +12,7 @@ from ..bounds.radius.radii import Radii
 from ..core.errors import InputError
 from ..core.finding import Finding, Severity
 from ..diagnosis.audit_result import Audit, Row
-from ..diagnosis.findings.loose import useful
+from ..diagnosis.findings.facts import useful
 from ..diagnosis.scope_shares import SHARE
 from ..diagnosis.verdict import groups, places, sentence
 from ..report.document import (

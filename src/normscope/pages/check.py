@@ -11,8 +11,8 @@ from ..core.bracket import Bracket, Evidence
 from ..core.finding import Finding, Severity
 from ..diagnosis.audit_result import Audit, Row
 from ..diagnosis.checked import Check
-from ..diagnosis.findings.loose import BECAUSE, loose
-from ..diagnosis.findings.loose import CODE as LOOSE
+from ..diagnosis.findings.facts import BECAUSE, loose
+from ..diagnosis.findings.facts import CODE as LOOSE
 from ..diagnosis.signal import FLOAT16_LARGEST, INPUT, Signal, SignalRow
 from ..diagnosis.verdict import Findings, clause, groups, is_name, place, places, sentence
 from ..graph.ir import HELD

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..diagnosis.verdict import verdict
-from ..monitor.alarms.validation import LOSS_NAME
-from ..monitor.observed import OF_LOSSES
+from ..monitor.alarms.loss import LOSS_NAME
+from ..monitor.composing import OF_LOSSES
 from ..monitor.probes.updates import HISTOGRAM_BINS
 from ..monitor.record import Kind as LayerKind
 from ..monitor.record import LayerRecord

@@ -10,32 +10,39 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ...core.finding import Finding
 from ..examined import Examined
-from .backward import gradient_mismatch
-from .broken import non_finite_activations, non_finite_weights
 from .causes import unexplained
-from .dead import dead_channels, dead_layer, dead_relu
 from .depth import (
     batch_norm_depth,
+    exploding_run,
     gradient_explosion,
     gradient_jump,
+    gradient_mismatch,
     gradient_vanishing,
     no_gradient,
     starved_layers,
 )
-from .epsilon import eps_dominated, eps_scale
-from .expanding import expanding_normalizer
-from .facts import not_lipschitz, redundant_bias
-from .growth import exploding_run
-from .loose import loose_bound
+from .facts import loose_bound, not_lipschitz, redundant_bias
 from .loss import (
     activation_before_loss,
     equal_outputs,
     idle_label,
     loss_not_finite,
+    loss_rises,
+    next_step,
     no_better_than_constant,
     no_loss_gradient,
     one_class,
     targets_do_not_fit,
+    wrong_parameters,
+)
+from .normalizers import (
+    eps_dominated,
+    eps_scale,
+    expanding_normalizer,
+    small_batch,
+    spectral_norm_off,
+    stale_statistics,
+    tiny_sets,
 )
 from .parameters import (
     branch_dominates,
@@ -53,12 +60,9 @@ from .parameters import (
     zero_weights,
 )
 from .samples import constant_input, input_ignored, mask_leaks, samples_mixed
-from .saturated import saturated_units
-from .scale import half_precision, input_scale, one_column
-from .spectral import spectral_norm_off
-from .statistics_sets import small_batch, stale_statistics, tiny_sets
-from .steps import loss_rises, next_step, wrong_parameters
+from .scale import half_precision, input_scale, non_finite_activations, non_finite_weights, one_column
 from .structure import constant_output, flat_activation, hidden_softmax, missing_activation
+from .units import dead_channels, dead_layer, dead_relu, saturated_units
 
 LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     non_finite_weights,

@@ -1,18 +1,20 @@
-"""Findings about how the network is built: nothing is wrong, but the reader may want to know."""
+"""Facts about how the network is built, and about bounds that say nothing about any input that occurs."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from torch import Tensor
 
-from ...core.finding import Finding, Severity
+from ...bounds.rungs import is_weight
+from ...core.finding import Finding, Severity, figures, power
 from ...graph.ir import Unit
+from ...report.words import listed, pluralise
 from ...rules.effects import Unbounded
 from ...rules.registry import lookup
 from ...rules.units import COMPLEX
 from ..examined import Examined
-from .finding_words import figures
 
 
 def redundant_bias(examined: Examined) -> Iterator[Finding]:
@@ -54,3 +56,72 @@ def not_lipschitz(examined: Examined) -> Iterator[Finding]:
                 "front so that the values it sees are bounded.",
                 numbers={},
             )
+
+
+CODE = "loose-bound"
+USELESS = 6.0
+"""log10 of the bound over the largest Jacobian at the data: a millionfold is a bound on nothing that occurs."""
+WIDE = 0.5
+"""log10 of a normalizer's constant over all inputs over that at the data: three times is an input nobody has."""
+
+BECAUSE = "What makes it so: "
+"""How the reason begins; headline figures say the rest of it alone."""
+
+NORMALIZERS = {
+    "layer_norm": "LayerNorm at zero variance",
+    "group_norm": "GroupNorm at zero variance",
+    "instance_norm": "InstanceNorm at zero variance",
+    "batch_norm": "BatchNorm at zero variance",
+    "rms": "RMSNorm at zero",
+    "rms_norm": "RMSNorm at zero",
+}
+
+
+def loose_bound(examined: Examined) -> Iterator[Finding]:
+    """A finite bound over all inputs that exceeds what was seen at the data a millionfold, and what makes it so."""
+    best, observed = examined.bounds.get("best"), examined.bounds.get("observed")
+    if best is None or observed is None or not loose(best.log10_upper, observed.log10_upper):
+        return
+    excess = best.log10_upper - observed.log10_upper
+    causes = list(_causes(examined))
+    yield Finding(
+        code=CODE,
+        severity=Severity.INFO,
+        where="",
+        seen=f"No useful bound over all inputs: it is {power(best.log10_upper)}, which is {power(excess)} times the "
+        "largest growth at the data.",
+        why=f"{BECAUSE}{listed(causes, most=len(causes))}.",
+        advice="Judge the network by the figures at the data (`audit.observed`). Bounds where the data lives come from "
+        "`ns.domain` (on the command line `normscope bound domain`), bounds around single inputs from "
+        '`ns.lipschitz(model, batch, scope="ball", radius=...)`.',
+        numbers=figures(log10_excess=excess),
+    )
+
+
+def loose(log10_upper: float, log10_observed: float) -> bool:
+    """Whether a finite bound is so far above what was observed that it is of no use."""
+    return -math.inf < log10_observed < log10_upper - USELESS and log10_upper < math.inf
+
+
+def useful(log10_upper: float | None, log10_observed: float | None) -> float | None:
+    """Return a bound where it is of use: finite, and not a millionfold above what was observed."""
+    if log10_upper is None or log10_upper == math.inf:
+        return None
+    return None if log10_observed is not None and loose(log10_upper, log10_observed) else log10_upper
+
+
+def _causes(examined: Examined) -> Iterator[str]:
+    """Yield the operators whose constants over all inputs no data come near to; else depth itself."""
+    nodes = list(examined.graph or ())
+    special = "attention" if any("attention" in node.operator for node in nodes) else ""
+    wide = dict.fromkeys(
+        NORMALIZERS.get(place.row.operator, place.row.kind)
+        for place in examined.places
+        if place.row.log10_exact is not None
+        and place.row.log10_at_data is not None
+        and place.row.log10_exact - place.row.log10_at_data >= WIDE
+    )
+    yield from filter(None, (special, *wide))
+    if not special and not wide:
+        layers = sum(map(is_weight, nodes))
+        yield f"the worst cases of {pluralise(layers, 'weight layer')} multiplied, though no input meets them together"

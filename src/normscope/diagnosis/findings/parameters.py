@@ -10,14 +10,13 @@ from statistics import median
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from ...core.finding import Finding, Severity
+from ...core.finding import Finding, Severity, figure, figures, percent
 from ...listening.calls import NORMALIZERS
 from ...report.words import listed, pluralise
 from ..examined import Examined
 from ..loss_facts import is_fresh, looks_fresh
 from ..signal import ParameterRow, Signal
 from .depth import WEIGHTS, without_numbers
-from .finding_words import figure, figures, percent
 
 STANDS_OUT = 30.0
 """A factor between the scale of one layer and that of the others; trained networks stay within 10."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ...core.finding import Finding, Severity
+from ...core.finding import Finding, Severity, figures, percent
 from ...report.words import listed, pluralise
 from ..examined import Examined
 from ..sample_pass import SampleFacts
 from ..signal import MOST_SILENT, Signal
-from .finding_words import figures, percent
 
 MOST_LEAK = 0.01
 """A share of a softmax; what is hidden gets none."""

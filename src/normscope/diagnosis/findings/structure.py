@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from ...core.finding import Finding, Severity
+from ...core.finding import Finding, Severity, figure, figures
 from ...listening.calls import NORMALIZERS
 from ...report.words import pluralise
 from ..examined import Examined
@@ -15,7 +15,6 @@ from ..loss_facts import is_fresh
 from ..signal import Signal, SignalRow
 from ..signal_pass import ACTIVATIONS
 from .depth import WEIGHTS
-from .finding_words import figure, figures
 
 STEEPEST_LEAK = 0.9
 

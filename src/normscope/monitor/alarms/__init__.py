@@ -116,10 +116,9 @@ def look_for_alarms(history: History, *, thorough: bool = True) -> list[Finding]
 
     While numbers are not finite nothing else is said: all of it would follow from that.
     """
-    raised: list[Finding] = []
-    early = len(history.records) <= EARLY_RECORDS
-    for look in (ALARMS if thorough or early else URGENT) if history.records else ():
-        raised += [finding for finding in look(history) if history.raised(finding)]
-        if is_broken(history, history.records[-1]):
-            break
-    return raised
+    if not history.records:
+        return []
+    looks = ALARMS if thorough or len(history.records) <= EARLY_RECORDS else URGENT
+    if is_broken(history.records[-1]):
+        looks = (loss_not_finite,)
+    return [finding for look in looks for finding in look(history) if history.raised(finding)]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import median
 
 from ...core.finding import Finding
-from ...diagnosis.findings.dead import DECOUPLE, MANY_CHANNELS, NEGLIGIBLE_NORM, RELATIVE_NORM
+from ...diagnosis.findings.units import DECOUPLE, MANY_CHANNELS, NEGLIGIBLE_NORM, RELATIVE_NORM
 from ...report.words import pluralise
 from ..history import Alarm, History, others_likewise
 from ..record import Kind

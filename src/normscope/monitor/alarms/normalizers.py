@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 
-from ...core.finding import Finding
-from ...diagnosis.findings.expanding import HUGE_GAIN
-from ...diagnosis.findings.finding_words import figure, percent, power
-from ...diagnosis.findings.statistics_sets import FEW_SAMPLES, NOISY_VARIANCE
+from ...core.finding import Finding, figure, percent, power
+from ...diagnosis.findings.normalizers import FEW_SAMPLES, HUGE_GAIN, NOISY_VARIANCE
 from ...report.words import pluralise
 from ..history import Alarm, History, others_likewise
 from ..record import LayerRecord

@@ -9,8 +9,7 @@ from dataclasses import replace
 from functools import partial
 from statistics import median
 
-from ...core.finding import Finding, Severity
-from ...diagnosis.findings.finding_words import power
+from ...core.finding import Finding, Severity, power
 from ..history import FIRST, LASTING_STEPS, Alarm, History, others_likewise
 from ..record import LayerRecord, Record
 

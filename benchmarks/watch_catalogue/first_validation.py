@@ -1,4 +1,4 @@
-"""The held-out half: validation that turns worse, and data that changes during the run."""
+"""The first part: validation that turns worse, and data that changes during the run."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""The held-out half: healthy runs, many of which look wrong in some figure."""
+"""The first part: healthy runs, many of which look wrong in some figure."""
 
 import copy
 from functools import partial
@@ -29,8 +29,8 @@ from ..fault_catalogue.parts import (
     waves,
 )
 from .case import HealthyRun, Watch, healthy_run
-from .held_out_layers import Reconstruction, likeness
-from .held_out_learning import over_tokens
+from .first_layers import Reconstruction, likeness
+from .first_learning import over_tokens
 from .parts import (
     accuracy,
     adam,

@@ -1,4 +1,4 @@
-"""The held-out half: runs that diverge, or break at one step."""
+"""The first part: runs that diverge, or break at one step."""
 
 from functools import partial
 

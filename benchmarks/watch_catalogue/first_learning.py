@@ -1,4 +1,4 @@
-"""The held-out half: runs in which nothing, or not all, is learned, and steps that never happen."""
+"""The first part: runs in which nothing, or not all, is learned, and steps that never happen."""
 
 import copy
 from functools import partial

@@ -1,4 +1,4 @@
-"""The held-out half: layers, normalizers and objectives that go wrong while training."""
+"""The first part: layers, normalizers and objectives that go wrong while training."""
 
 from functools import partial
 
