@@ -40,7 +40,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     epilog="From Python: import normscope as ns; ns.check(model, data), and around a training loop "
     "with ns.watch(model, optimizer, log=folder) as run. Every verb has its --help, which begins with an example that "
-    "runs as it is printed.",
+    "runs as it is printed. What the words mean: docs/glossary.md.",
 )
 VERBS = {
     "check": "auditing", "audit": "auditing", "show": "saved", "compare": "saved", "choose": "training",
