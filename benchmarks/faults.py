@@ -37,10 +37,10 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "shapes-broadcast": ("shapes-broadcast",),
     "targets-out-of-range": ("targets-out-of-range", "activation-before-loss"),
     "targets-scale": ("targets-wrong-scale",),
-    "one-class": ("labels-constant", "class-imbalance"),
+    "one-class": ("labels-constant", "class-imbalance", "padding-counted"),
     "no-better-than-constant": ("output-constant", "labels-wrong"),
     "first-loss": ("exploding-signal", "layer-scale-stands-out"),
-    "gradient-does-not-descend": ("exploding-signal", "exploding-gradient"),
+    "gradient-does-not-descend": ("exploding-signal", "exploding-gradient", "optimizer-ascends"),
     "gradient-cut": ("no-gradient",),
     "gradient-mismatch": ("no-gradient",),
     "no-gradient": ("no-gradient", "loss-gradient-zero"),
@@ -63,14 +63,14 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "saturated-units": ("saturated-units", "attention-saturated", "recurrent-weights-vanish"),
     "half-precision": ("precision",),
     "hidden-softmax": ("activation-unsuitable",),
-    "strong-dropout": ("dropout-too-strong", "wrong-mode"),
+    "strong-dropout": ("dropout-too-strong", "dropout-misplaced", "wrong-mode"),
     "no-loss-gradient": ("loss-gradient-zero", "no-gradient", "loss-does-not-fit"),
     "gradient-not-finite": ("gradient-not-finite", "not-finite"),
     "branch-dominates": ("branch-dominates", "exploding-signal"),
     "attention-saturated": ("attention-saturated", "saturated-units"),
     "samples-mixed": ("samples-mixed", "normalizer-wrong-axis"),
     "input-ignored": ("condition-switched-off", "attention-mask-wrong", "output-constant"),
-    "mask-leaks": ("attention-mask-wrong",),
+    "mask-leaks": ("attention-mask-wrong", "future-visible", "padding-counted"),
     "dead-relu": ("dead-units", "bias-holds-units-off"),
     "stale-statistics": ("running-statistics-wrong",),
     "small-batch": ("normalizer-too-few-samples",),
@@ -78,17 +78,22 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "eps-scale": ("eps-dominates",),
     "eps-dominated": ("eps-dominates",),
     "expanding-normalizer": (),
+    "not-in-optimizer": ("not-in-optimizer",),
+    "decay-too-strong": ("weight-decay-too-strong",),
+    "step-too-long": ("learning-rate-too-large", "momentum-too-large", "optimizer-ascends"),
+    "step-too-short": ("learning-rate-too-small",),
 }
 """The causes of the catalogue that each finding gives."""
 
 
 def diagnose(case: Case, examine: Callable[..., Any] = ns.check) -> tuple[list[Any], str]:
     """Return the warnings and errors of a check or an audit, and the error that it raised, if it did."""
-    takes_loss = "loss" in inspect.signature(examine).parameters
+    taken = inspect.signature(examine).parameters
+    options = {"loss": case.loss, "optimizer": case.optimizer}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            result = examine(case.model, case.data, **({"loss": case.loss} if takes_loss else {}))
+            result = examine(case.model, case.data, **{name: value for name, value in options.items() if name in taken})
     except Exception as error:
         return [], f"{type(error).__name__}: {error}"
     return [finding for finding in result.findings if finding.severity > ns.Severity.INFO], ""

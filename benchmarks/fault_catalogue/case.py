@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 Loss = str | nn.Module | Callable[[Any, Tensor], Tensor]
 
@@ -27,6 +28,7 @@ class Case:
         train: Whether the model is handed over in train mode.
         objective: What training minimises, as a function of the output, where `loss` is None.
         judge: How good an output is (larger is better) where neither accuracy nor explained variance fits.
+        optimizer: The optimizer that the user hands over, if any.
     """
 
     model: nn.Module
@@ -35,6 +37,7 @@ class Case:
     train: bool = True
     objective: Callable[[Any], Tensor] | None = None
     judge: Callable[[Any], float] | None = None
+    optimizer: Optimizer | None = None
 
     def __post_init__(self) -> None:
         self.model.train(self.train)
@@ -128,6 +131,7 @@ CAUSES: dict[str, str] = {
     "labels-constant": "All of the labels are the same.",
     "labels-wrong": "The labels belong to other samples, or their classes are numbered differently.",
     "loss-gradient-zero": "The gradient of the loss with respect to the outputs is exactly zero.",
+    "padding-counted": "Padding is read like data: it is averaged, attended to or fed to a recurrence.",
     # signal and gradient over the depth
     "vanishing-gradient": "Gradients shrink from layer to layer until early layers hardly learn.",
     "exploding-gradient": "Gradients grow from layer to layer until steps destroy what was learnt.",
@@ -147,9 +151,12 @@ CAUSES: dict[str, str] = {
     "activation-unsuitable": "The activation of a hidden layer is one that does not suit hidden layers.",
     "missing-activation": "Linear layers follow each other without an activation between them.",
     "dropout-too-strong": "Dropout removes almost everything.",
+    "dropout-misplaced": "Dropout acts on the outputs themselves.",
+    "bottleneck-too-narrow": "A layer is too narrow to hand on what the later layers need.",
     # structure
     "no-gradient": "A detach, no_grad, argmax or rebuilt tensor cuts the gradient off.",
     "unused-parameter": "A parameter takes no part in the output.",
+    "unregistered-parameter": "A layer or weight is kept in a list, dict or plain tensor that the model does not own.",
     "frozen-layer": "A layer does not learn because its parameters require no gradient.",
     "samples-mixed": "The output of one sample depends on the other samples of the batch.",
     "output-constant": "The output is (almost) the same for every sample.",
@@ -164,7 +171,15 @@ CAUSES: dict[str, str] = {
     "normalizer-wrong-axis": "A normalizer or softmax works over the wrong axis.",
     "normalizer-erases-signal": "A normalizer takes away just what the next layer reads.",
     "eps-dominates": "The eps of a normalizer is large beside the variance that it is added to.",
+    # the optimizer
+    "not-in-optimizer": "The optimizer that was handed over does not hold some parameters of the model.",
+    "learning-rate-too-large": "Steps of the optimizer are so large that they destroy what was learnt.",
+    "learning-rate-too-small": "Steps of the optimizer are so small that nothing is learnt in reasonable time.",
+    "momentum-too-large": "The momentum sums up so many gradients that steps overshoot.",
+    "weight-decay-too-strong": "Weight decay pulls the weights to zero faster than the loss can hold them.",
+    "optimizer-ascends": "The optimizer makes the loss larger.",
     # attention and recurrence
+    "future-visible": "A model that predicts what comes next can see it.",
     "attention-saturated": "Attention logits are so large that each row looks at one entry.",
     "attention-mask-wrong": "An attention mask hides what should be seen.",
     "recurrent-weights-explode": "A recurrent weight makes states or gradients grow over time steps.",
@@ -255,6 +270,12 @@ REMEDIES: dict[str, re.Pattern[str]] = {
         r"class[- _]?weights?|weight(?:ed|s|ing)?~\b(?:class|rare)|rare~\bweight|weighted ?random",
         r"\b(?:over|under|re)-?sampl|pos_weight|stratif|focal|\bbalanc",
     ),
+    "shift-targets": _advice(r"\bshift|next token|\[:, 1:\]|one (?:step|place|token) (?:later|ahead|on)"),
+    "mask-padding": _advice(
+        r"\bpack_padded|\bpack\b|padding_mask|attention_mask|\bmask\w*~\bpad|\bpad\w*~\bmask|padding_idx",
+        r"\b(?:ignor|skip|leave out|exclud|trim|shorten|without)\w*~\bpad",
+        r"\bpad\w*~\b(?:left|shorter|less|ignor|exclud)",
+    ),
     "check-labels": _advice(r"(?:<look>|\bshuffl\w*|\bmix\w*)~(?:<targets>|\bclasses\b|data ?set|loader|batch)"),
     # weights and signal
     "initialise": _advice(
@@ -285,6 +306,11 @@ REMEDIES: dict[str, re.Pattern[str]] = {
         r"\b(?:restor|re-?load|roll back|go back|load)\w*~(?:checkpoint|weights?\b|\bstate)",
         r"(?:earlier|older|previous|last good) checkpoint|retrain|\btrain\b~\b(?:again|anew)",
     ),
+    "raise-learning-rate": _advice(
+        r"\b(?:rais|increas|larg|high)\w*~(?:<rate>)|(?:<rate>)~\b(?:larger|higher|rais|increas)"
+    ),
+    "lower-momentum": _advice(r"<lower>~\bmomentum|\bmomentum\b~(?:<lower>|0\.9\b)"),
+    "minimise": _advice(r"maximi[sz]e|\bsign\b|minus|\bminimi[sz]|descen[dt]"),
     "lower-weight-decay": _advice(r"(?:<lower>|<remove>)~(?:<decay>)|(?:<decay>)~<lower>"),
     "reset-bias": _advice(
         r"\b(?:re-?set|rais|set|zero|increas|start|lower|initiali[sz]|chang|remov)\w*~\bbias(?:es)?\b",
@@ -301,6 +327,15 @@ REMEDIES: dict[str, re.Pattern[str]] = {
         r"\b(?:use|call|apply|add)\b~\bforward\b|\bforward\b~\b(?:use|call|apply)\b|\bor (?:remove|delete) (?:it|them)",
         r"\b(?:remove|delete|drop)\b~\b(?:it|layer|parameters?|module)\b~\b(?:from the model|if|altogether)\b",
     ),
+    "register-parameter": _advice(
+        r"ModuleList|ModuleDict|ParameterList|ParameterDict|nn\.Parameter|\bregister|add_module"
+    ),
+    "add-to-optimizer": _advice(
+        r"\b(?:add|give|pass|hand|put|include)\w*~(?:\bparameters?\b|\bthem\b|\bit\b)~\boptimi[sz]er",
+        r"\boptimi[sz]er~(?:model\.parameters|add_param_group|\ball (?:the |its )?parameters)|add_param_group",
+    ),
+    "widen-layer": _advice(r"\b(?:widen|wider|more (?:units|channels|outputs|features)|larger width)\b"),
+    "fewer-layers": _advice(r"\b(?:fewer|less) (?:\w+ )?(?:layers|rounds|hops)|shallower|jumping knowledge"),
     "unfreeze": _advice(r"unfreez|requires_grad"),
     "fix-axis": _advice(r"\b(?:dims?|axis|axes|dimensions?)\b|batch_first|\bpermut|transpos|start_dim|flatten\(1\)"),
     "restore-condition": _advice(
@@ -330,7 +365,8 @@ REMEDIES: dict[str, re.Pattern[str]] = {
     ),
     "lower-eps": _advice(r"<lower>~\beps(?:ilon)?\b|\beps(?:ilon)?\b~(?:<lower>|1e-|below)"),
     "switch-mode": _advice(
-        r"\.train\(|\.eval\(|(?:train|eval) mode|\b(?:switch|put|set|bring)\b~(?:training|evaluation|inference) mode"
+        r"\.train\(|\.eval\(|(?:train|eval) mode|training=|self\.training",
+        r"\b(?:switch|put|set|bring)\b~(?:training|evaluation|inference) mode",
     ),
     # attention and recurrence
     "scale-attention": _advice(
@@ -338,10 +374,14 @@ REMEDIES: dict[str, re.Pattern[str]] = {
         r"\b(?:scal|divid|cap)\w*~(?:\battention|\blogits|\bscores|\bquer|\bkeys?\b|dot product)",
     ),
     "fix-mask": _advice(
-        r"\b(?:invert|check|fix|correct|chang|flip|negat|look at|pass|allow|let|use)\w*~mask|mask~(?:visible|inverted)"
+        r"\b(?:invert|check|fix|correct|chang|flip|negat|look at|pass|allow|let|use|add|set|appl)\w*~mask",
+        r"mask~(?:visible|inverted)|is_causal",
     ),
     "gated-recurrence": _advice(
         r"<change>~\b(?:lstm|gru|gated)|spectral radius|identity (?:matrix|recurren)|\bshorter sequences|truncat"
+    ),
+    "carry-state": _advice(
+        r"\b(?:pass|carry|hand|keep|feed|give)\w*~\b(?:hidden )?states?\b|states?~\b(?:next|from step to)"
     ),
     "forget-bias": _advice(r"forget[- ]gate|forget bias|\bgates?\b~\bbias|\bbias\b~\bgates?\b"),
 }

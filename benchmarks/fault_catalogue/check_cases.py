@@ -2,10 +2,11 @@
 
     python -m benchmarks.fault_catalogue.check_cases [--part NAME] [--harm] [--only NAME ...]
 
-`--harm` trains each faulty model and its mended twin on their batch, once with Adam and once with SGD, and prints how
-good both are, on average over the steps in `MARKS` (before any step where the model is handed over in eval mode):
-accuracy where the targets are classes, explained variance where they are numbers, and what the case itself says
-elsewhere. The batch is shuffled for the judgement, so that a model that mixes its samples gains nothing by it.
+`--harm` trains each faulty model and its mended twin on their batch, once with Adam and once with SGD (or with the
+optimizer that the case hands over), and prints how good both are, on average over the steps in `MARKS` (before any step
+where the model is handed over in eval mode): accuracy where the targets are classes, explained variance where they are
+numbers, and what the case itself says elsewhere. The batch is shuffled for the judgement, so that a model that mixes
+its samples gains nothing by it.
 """
 
 import argparse
@@ -103,7 +104,7 @@ def train_and_judge(build: Callable[[], Case], optimizer: str) -> float:
     if not case.train:
         return quality(case)
     inputs, _ = inputs_and_targets(case)
-    chosen = OPTIMIZERS[optimizer]([p for p in case.model.parameters() if p.requires_grad])
+    chosen = case.optimizer or OPTIMIZERS[optimizer]([p for p in case.model.parameters() if p.requires_grad])
     qualities = []
     for step in range(1, MARKS[-1] + 1):
         chosen.zero_grad()

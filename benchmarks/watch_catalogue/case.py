@@ -349,6 +349,9 @@ _NEW_REMEDIES: dict[str, re.Pattern[str]] = {
         r"early[- ]stop\w*|stop (?:training|here|earlier)|dropout|(?:<decay>)|regulari[sz]\w*|augment\w*|more data|"
         r"smaller (?:model|network)|fewer parameters|best checkpoint|earlier checkpoint"
     ),
+    "change-architecture": _any_of(
+        r"architecture|capacity|(?:larg|wid|deep|bigg)er (?:model|network)|more (?:layers|units)"
+    ),
     "mind-batch-statistics": _any_of(r"batch[- ]?norm|running|momentum|statistics"),
 }
 REMEDIES: dict[str, re.Pattern[str]] = {**REMEDIES_OF_MODELS, **_NEW_REMEDIES}

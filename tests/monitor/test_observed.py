@@ -59,36 +59,54 @@ def test_the_losses_of_all_steps_are_in_the_records() -> None:
     assert [record.loss for record in run.records] == pytest.approx([found[0], found[10], found[20]])
 
 
-def test_losses_on_a_device_cost_one_copy_each_and_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = torch.zeros(WAITING_FIGURES, dtype=torch.float64)
-    zeros, made, sent = torch.zeros, [], []
+class Sent:
+    """What brings numbers from the device that is played here."""
 
-    def elsewhere(*shape: int, device: Any, dtype: Any) -> torch.Tensor:
-        made.append(zeros(*shape, dtype=dtype).as_subclass(Away))
-        return made[-1]
+    made = 0
 
-    monkeypatch.setattr("normscope.monitor.composing.torch.zeros", elsewhere)
+    def __init__(self, contents: dict[int, torch.Tensor]) -> None:
+        self.numbers = {name: value.as_subclass(torch.Tensor).numpy().copy() for name, value in contents.items()}
+        Sent.made += 1
 
-    class Sent:
-        def __init__(self, contents: dict[str, torch.Tensor]) -> None:
-            self.numbers = contents["figures"].as_subclass(torch.Tensor).numpy()
-            sent.append(self)
+    def arrived(self) -> bool:
+        return True
 
-        def arrived(self) -> bool:
-            return True
+    def open(self) -> dict[int, Any]:
+        return self.numbers
 
-        def open(self) -> dict[str, Any]:
-            return {"figures": self.numbers}
 
+def test_losses_on_a_device_are_kept_as_they_are_and_sent_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("normscope.monitor.composing.Transfer", Sent)
+    monkeypatch.setattr(Sent, "made", 0)
     held = Observed()
     for step in range(WAITING_FIGURES + 6):
         held.add(step, torch.tensor(float(step)).as_subclass(Away))
-    assert len(made) == 2, "no memory is taken but once for so many"
-    assert len(sent) == 1
+    assert Sent.made == 1
     held.send()
     assert held.open() == {step: float(step) for step in range(WAITING_FIGURES + 6)}
-    assert room.numel() == WAITING_FIGURES
+    assert not held.copies
+
+
+@pytest.mark.parametrize("overwrite", ["in place", "unseen"])
+def test_a_loss_that_is_written_over_is_left_out_and_the_next_are_copied(
+    monkeypatch: pytest.MonkeyPatch, overwrite: str
+) -> None:
+    """A sum that grows in place, and the one place that a captured graph writes to, whose version stays."""
+    monkeypatch.setattr("normscope.monitor.composing.Transfer", Sent)
+    total, copies, records = torch.zeros(()), False, []
+    for record in range(2):
+        held = Observed(copies=copies)
+        for step in range(3):
+            if overwrite == "in place":
+                total += 1.0
+            else:
+                total.numpy()[...] += 1.0
+            held.add(3 * record + step, total.as_subclass(Away))
+        held.send()
+        copies, records = held.copies, [*records, held.open()]
+    assert copies
+    assert all(value == step + 1.0 for steps in records for step, value in steps.items())
+    assert list(records[1]) == [3, 4, 5]
 
 
 def test_accumulated_losses_are_one_step_and_broken_ones_are_counted_apart() -> None:

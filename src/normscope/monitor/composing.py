@@ -42,50 +42,63 @@ def check_figure(name: str, value: Tensor | float) -> None:
 
 
 class Observed:
-    """The figures of one name since the last record; a number on a device costs one copy there, nobody waits for it."""
+    """The figures of one name since the last record; numbers on a device are kept as they are, and sent together.
 
-    def __init__(self) -> None:
-        self._parts: list[tuple[list[int], list[float] | Transfer]] = []  # steps, and their numbers or what brings them
+    Args:
+        copies: whether each number on a device is copied at once: somebody writes over it later.
+    """
+
+    def __init__(self, *, copies: bool = False) -> None:
+        self._sent: list[tuple[list[int], Transfer]] = []  # steps, and what brings their numbers
+        self._numbers: list[tuple[int, float]] = []  # those that were read at once, by step
         self._steps: list[int] = []
-        self._values: list[float] | Tensor = []
+        self._tensors: list[Tensor] = []  # on a device, with the version that each had
+        self._versions: list[int] = []
+        self.copies = copies
 
     def add(self, step: int, value: Tensor | float) -> float | None:
         """Add a figure of a step; return it, unless it lies on a device, where it is not read."""
-        number = None
-        if isinstance(value, Tensor) and value.device.type != "cpu":
-            room = self._values
-            if not isinstance(room, Tensor) or room.device != value.device or len(self._steps) == WAITING_FIGURES:
-                self.send()
-                dtype = torch.float32 if value.device.type == "mps" else torch.float64
-                room = self._values = torch.zeros(WAITING_FIGURES, dtype=dtype, device=value.device)
-            room[len(self._steps)].copy_(value.detach().reshape(()))
-        else:
-            if isinstance(self._values, Tensor):
-                self.send()
-            assert isinstance(self._values, list), "a part that was sent is followed by one on the host"
+        if not isinstance(value, Tensor) or value.device.type == "cpu":
             number = float(value.item() if isinstance(value, Tensor) else value)
-            self._values.append(number)
+            self._numbers.append((step, number))
+            return number
+        if self._tensors and (len(self._tensors) == WAITING_FIGURES or self._tensors[0].device != value.device):
+            self.send()
+        kept = value.detach()
+        if self._tensors and kept.data_ptr() == self._tensors[-1].data_ptr():  # as in a graph of CUDA
+            self._steps.pop(), self._tensors.pop(), self._versions.pop()
+            self.copies = True
         self._steps.append(step)
-        return number
+        self._tensors.append(kept.clone() if self.copies else kept)
+        self._versions.append(self._tensors[-1]._version)
+        return None
 
     def send(self) -> None:
-        """Send what lies on a device to the host."""
-        if self._steps:
-            values = self._values
-            self._parts.append((self._steps, Transfer({"figures": values}) if isinstance(values, Tensor) else values))
-        self._steps, self._values = [], []
+        """Send what lies on a device to the host, less what was written over since: the next are copied at once."""
+        kept = [
+            (step, tensor)
+            for step, tensor, version in zip(self._steps, self._tensors, self._versions, strict=True)
+            if tensor._version == version
+        ]
+        self.copies = self.copies or len(kept) < len(self._tensors)
+        if kept:
+            steps, tensors = zip(*kept, strict=True)
+            self._sent.append((list(steps), Transfer(dict(enumerate(tensors)))))
+        self._steps, self._tensors, self._versions = [], [], []
 
     def arrived(self) -> bool:
         """Return whether opening what was sent would not wait."""
-        return all(part.arrived() for _, part in self._parts if isinstance(part, Transfer))
+        return all(transfer.arrived() for _, transfer in self._sent)
 
     def open(self) -> dict[int, float]:
         """Return the mean of every step that was sent, of its figures that are finite; NaN if none is."""
         by_step: dict[int, list[float]] = {}
-        for steps, part in self._parts:
-            numbers = part.open()["figures"].tolist() if isinstance(part, Transfer) else part
-            for step, value in zip(steps, numbers, strict=False):  # the last part of a device may not be full
-                by_step.setdefault(step, []).append(value)
+        for step, value in self._numbers:
+            by_step.setdefault(step, []).append(value)
+        for steps, transfer in self._sent:
+            arrived = transfer.open()
+            for index, step in enumerate(steps):
+                by_step.setdefault(step, []).append(float(arrived[index].item()))
         return {step: _finite_mean(numbers) for step, numbers in by_step.items()}
 
 

@@ -352,8 +352,9 @@ class TrainingHooks:
     def observe(self, figures: Mapping[str, Tensor | float]) -> None:
         """Add figures of the present step; a loss that is not finite has its forward run again."""
         if self._pending is not None and "loss" in figures:
-            self._pending.observe(figures["loss"], self._memory)
-            self.history.standing.read(self._pending.reading, self.step)
+            with self.budget.watching(self._task):
+                self._pending.observe(figures["loss"], self._memory)
+                self.history.standing.read(self._pending.reading, self.step)
         if self.role.writes and self.attached:
             self._say(self.sight.observed(self.optimizer, self.step))
             numbers = {name: self._add_figure(name, value) for name, value in figures.items()}
@@ -402,6 +403,7 @@ class TrainingHooks:
             if pending is not None and self.role.writes:
                 observed, self._figures = self._figures, {}
                 self.recorder.send(pending, self.budget.passed, observed)
+                self._figures = {name: Observed(copies=True) for name, figures in observed.items() if figures.copies}
             self.recorder.collect(self.budget.overhead, wait=wait)
         self.budget.end_record()
 

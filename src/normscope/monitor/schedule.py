@@ -23,17 +23,17 @@ WINDOW_SECONDS = 60.0
 STEADY_SHARE = 0.75
 """What of that share is earned as time passes. The rest of a window's may be held, and is there at the start: what is
 spent in a window is at most what is held when it begins and what is earned in it."""
+RECORD_SHARE = 0.65
+"""What of that share is for records; the rest is for what waits its turn. Neither takes from the other."""
 START_SECONDS = 0.5
 """Records are made as often as asked until they have taken this long: short runs, and the first steps of long ones, say
-most. What else is measured pays for it."""
-RECORD_SHARE = 0.65
-"""What of that share records may take that are made while nothing is held: the rest is for what waits its turn."""
+most. It is lent: records earn nothing until they would have earned it."""
 EARLY_RECORDS = 2
 """Records that are made in any case: the first takes longer than those that follow, and says little of them."""
 MAX_LEFT_OUT = 8
 """Of this many steps that are due one is measured, and of this many records one has the norms of some layers searched
 for or followed, whatever that costs."""
-IDLE_STEP_SECONDS = 1e-5
+IDLE_STEP_SECONDS = 1.5e-5
 """What hooks are taken to cost at every step: those of torch, and a counter."""
 
 Place = TypeVar("Place", bound=Hashable)
@@ -162,8 +162,11 @@ class TimeBudget:
     def restart(self) -> None:
         """Begin anew, with what may be held."""
         self.spent, self._began = 0.0, self._clock()
-        self._held, self._earned_at, self._recorded_at = self._most_held, self._began, self._began
-        self._on_records = 0.0  # seconds that records are expected to have taken
+        share = self.share or 0.0
+        self._purses = {
+            True: Purse(RECORD_SHARE * share, self._began, lent=START_SECONDS),
+            False: Purse((1.0 - RECORD_SHARE) * share, self._began),
+        }
         self.left_out = self._due = 0  # _due: steps that were due since the last record
 
     @property
@@ -181,60 +184,41 @@ class TimeBudget:
         """Leave out time in which the loop stood still."""
         nanoseconds = round(seconds * 1e9)
         self._began += nanoseconds
-        self._earned_at += nanoseconds
-        self._recorded_at += nanoseconds
+        for purse in self._purses.values():
+            purse.earned_at += nanoseconds
 
     def expect(self, task: Hashable) -> float:
         """Return what a task is expected to cost, in seconds; 0 if nobody knows."""
         return min(self._costs.get(task, (0.0,)))
 
     def affords(self, task: Hashable, times: int = 1) -> bool:
-        """Return whether there is time for a task now, or for doing it several times, and for what is saved for.
+        """Return whether there is time for a task now, or for doing it several times, and for what it saves for.
 
         One whose cost is not known needs any time.
         """
         if self.share is None:
             return True
         self._read_events()
-        now = self._clock()
-        expected = times * self.expect(task) + (
-            0.0 if self._saving_for in (None, task) else self.expect(self._saving_for)
-        )
-        earned = STEADY_SHARE * self.share * (now - self._earned_at) / 1e9
-        # a task that costs more than may be held would wait for ever
-        self._held = min(self._held + earned, max(self._most_held, expected, self._held))
-        self._earned_at = now
-        return self._held >= max(expected, 1e-9)
+        expected, saving_for = times * self.expect(task), self._saving_for
+        if saving_for not in (None, task) and _is_record(saving_for) == _is_record(task):
+            expected += self.expect(saving_for)
+        return self._purses[_is_record(task)].holds(expected, self._clock())
 
     def save_for(self, task: Hashable) -> None:
-        """Let other tasks wait until there is time for one, too; None for no such task."""
+        """Let other tasks of its kind wait until there is time for one, too; None for no such task."""
         self._saving_for = task
 
     def takes_record(self, task: Hashable) -> bool:
         """Return whether a step that is due is measured, which is a task.
 
-        It is at the start, or if there is time for that, or if it costs no more than its share of the time since the
-        last record: what else was spent meanwhile does not count. Of a few steps that are due one is measured in any
-        case.
+        It is if there is time for that. Of a few steps that are due one is measured in any case.
         """
         self._due += 1
-        waited = (self._clock() - self._recorded_at) / 1e9
-        if (
-            self.share is not None
-            and self.records >= EARLY_RECORDS
-            and self._on_records >= START_SECONDS
-            and self._due < MAX_LEFT_OUT
-            and not self.affords(task)
-            and self.expect(task) > RECORD_SHARE * self.share * waited
-        ):
+        early = self.records < EARLY_RECORDS or self._due >= MAX_LEFT_OUT
+        if self.share is not None and not early and not self.affords(task):
             return False
-        self.left_out, self._due, self._recorded_at = self._due - 1, 0, self._clock()
-        self._on_records += self.expect(task)
+        self.left_out, self._due = self._due - 1, 0
         return True
-
-    @property
-    def _most_held(self) -> float:
-        return (1.0 - STEADY_SHARE) * (self.share or 0.0) * WINDOW_SECONDS
 
     @contextmanager
     def watching(self, task: Hashable) -> Iterator[None]:
@@ -265,7 +249,7 @@ class TimeBudget:
     def pass_steps(self, steps: int) -> None:
         """Count what hooks take at every step, measured or not."""
         self.spent += steps * IDLE_STEP_SECONDS
-        self._held -= steps * IDLE_STEP_SECONDS
+        self._purses[True].pay(steps * IDLE_STEP_SECONDS)
 
     def end_task(self, task: Hashable, times: int = 1) -> None:
         """Take note that a task is done, several times perhaps: what it cost is expected of the next time."""
@@ -285,10 +269,10 @@ class TimeBudget:
         """Count seconds for the task of a timer, and not for the one around it; they may be a correction."""
         if timer.outer is None:
             self.spent += seconds
-            self._held -= seconds
         for one, signed in ((timer, seconds), (timer.outer, -seconds)):
             if one is None:
                 continue
+            self._purses[_is_record(one.task)].pay(signed)
             ago = self._rounds.get(one.task, 0) - one.round
             if ago == 0:
                 self._sums[one.task] = self._sums.get(one.task, 0.0) + signed
@@ -302,6 +286,41 @@ class TimeBudget:
             first, last = timer.events
             self._count(timer, first.elapsed_time(last) / 1e3 - timer.seconds)
             self._free_events += timer.events
+
+
+def _is_record(task: Hashable) -> bool:
+    """Return whether a task is that of measuring a step, and not of what waits its turn."""
+    return task == "step" or (isinstance(task, tuple) and task[0] == "step")
+
+
+class Purse:
+    """Time that one kind of work may take: a share of what passes, and some of that in advance.
+
+    Args:
+        share: of the time that passes.
+        now: when the run begins, in nanoseconds.
+        lent: seconds that are there at the start and are earned later; by default what may be held.
+    """
+
+    def __init__(self, share: float, now: int, lent: float | None = None) -> None:
+        self._rate, self._most_held = STEADY_SHARE * share, (1.0 - STEADY_SHARE) * share * WINDOW_SECONDS
+        self._held, self.earned_at = self._most_held if lent is None else lent, now
+        if lent is not None and share > 0.0:
+            self.earned_at += round(1e9 * max(lent - self._most_held, 0.0) / self._rate)
+
+    def holds(self, seconds: float, now: int) -> bool:
+        """Return whether there is time for something that takes so long; what is not known needs any time.
+
+        Something that costs more than may be held would wait for ever: then as much as it takes may be.
+        """
+        if now > self.earned_at:
+            earned = self._rate * (now - self.earned_at) / 1e9
+            self._held, self.earned_at = min(self._held + earned, max(self._most_held, seconds, self._held)), now
+        return self._held >= max(seconds, 1e-9)
+
+    def pay(self, seconds: float) -> None:
+        """Take time out of it; it may come to owe some, but no more than is earned in a window."""
+        self._held = max(self._held - seconds, -self._rate * WINDOW_SECONDS)
 
 
 @dataclass(slots=True)

@@ -56,38 +56,50 @@ SAMPLED_PARAMETERS, SAMPLED_ENTRIES = 64, 256
 
 
 class WeightSample:
-    """Some entries of the weights that are trained: how far a step moves them, and how far many steps do."""
+    """Some entries of the weights that are trained: how far a step moves them, and how far many steps do.
+
+    They are copied all at once into rows that end with zeros, which costs one call however many layers there are: in
+    turn into the first and the second table of rows in front of a measured step, into the third behind it.
+    """
 
     def __init__(self) -> None:
-        self._views: dict[int, Tensor] = {}  # the sampled entries of each parameter, by where these lie
-        self._before: list[Tensor] = []  # copies in front of the present step
-        self._last: list[Tensor] = []  # copies in front of the step of the record before
-
-    def _view(self, parameters: Sequence[Tensor]) -> list[Tensor]:
-        """Return the sampled entries as they are now; views of earlier steps are used again, which costs no call."""
-        chosen = parameters[:: -(-len(parameters) // SAMPLED_PARAMETERS)] if parameters else []
-        chosen = [p for p in chosen if p.device == chosen[0].device and p.is_contiguous() and p.numel()]
-        views, self._views = self._views, {}
-        for parameter in chosen:
-            place = parameter.data_ptr()
-            self._views[place] = views[place] if place in views else parameter.detach().view(-1)[:SAMPLED_ENTRIES]
-        return list(self._views.values())
+        self._places: list[int] = []  # where the parameters lie that the tables are of
+        self._views: list[Tensor] = []  # their sampled entries
+        self._tables = torch.zeros(3, 0, SAMPLED_ENTRIES)
+        self._heads: list[list[Tensor]] = []  # of every table the parts of its rows that are written to
+        self._copies = 0  # how often the weights in front of a step were kept
 
     def before(self, parameters: Sequence[Tensor]) -> None:
         """Keep the weights in front of a step."""
-        self._last, self._before = self._before, []
-        views = self._view(parameters)
-        self._before = list(torch._foreach_mul(views, 1.0)) if views else []
+        chosen = self._choose(parameters)
+        places = [parameter.data_ptr() for parameter in chosen]
+        if places != self._places:
+            self._places, self._copies = places, 0
+            self._views = [parameter.detach().view(-1)[:SAMPLED_ENTRIES] for parameter in chosen]
+            like = max(self._views, key=lambda view: torch.finfo(view.dtype).bits, default=torch.zeros(0))
+            self._tables = like.new_zeros(
+                (3, len(chosen), SAMPLED_ENTRIES), dtype=torch.promote_types(like.dtype, torch.float32)
+            )
+            self._heads = [
+                [row[: len(view)] for row, view in zip(table, self._views, strict=True)] for table in self._tables
+            ]
+        if chosen:
+            self._copies += 1
+            torch._foreach_copy_(self._heads[self._copies % 2], self._views)
 
     def after(self, parameters: Sequence[Tensor]) -> Tensor | None:
         """Return as rows the norms of the sampled weights, of their moves in the step, and of those since the last."""
-        now, before, last = self._view(parameters), self._before, self._last
-        if not now or [part.shape for part in now] != [part.shape for part in before]:
+        if not self._copies or [parameter.data_ptr() for parameter in self._choose(parameters)] != self._places:
             return None
-        parts = [*before, *torch._foreach_sub(now, before)]
-        if [part.shape for part in last] == [part.shape for part in before]:
-            parts += torch._foreach_sub(before, last)
-        return torch.stack(list(torch._foreach_norm(parts))).view(-1, len(before))
+        torch._foreach_copy_(self._heads[2], self._views)
+        before, last, now = (self._tables[index] for index in (self._copies % 2, 1 - self._copies % 2, 2))
+        moves = [now - before, before - last][: self._copies]  # none since the last at the first time
+        return torch.linalg.vector_norm(torch.stack([before, *moves]), dim=-1)
+
+    def _choose(self, parameters: Sequence[Tensor]) -> list[Tensor]:
+        """Return the parameters of which entries are kept."""
+        chosen = parameters[:: -(-len(parameters) // SAMPLED_PARAMETERS)] if parameters else []
+        return [p for p in chosen if p.device == chosen[0].device and p.is_contiguous() and p.numel()]
 
 
 def split_update(before: Tensor, moved: Tensor) -> Tensor:
