@@ -9,11 +9,12 @@ import time
 
 from machine import header
 
-RUNS = 7
+RUNS = 5
 CASES = {
     "python -c pass": ["-c", "pass"],
     "import torch": ["-c", "import torch"],
     "import normscope": ["-c", "import normscope"],
+    "from normscope import check, watch": ["-c", "from normscope import check, watch"],
     "import normscope, and all of its names": ["-c", "from normscope import *"],
     "normscope --version": ["-m", "normscope", "--version"],
     "normscope --help": ["-m", "normscope", "--help"],
