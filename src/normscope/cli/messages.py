@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from os import fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypedDict, cast
 
 import typer
 
@@ -61,17 +61,24 @@ def measuring(model: str, data: str | None, *targets: Path | None) -> Iterator[N
         yield
 
 
-def help_with_examples(text: str, examples: str) -> dict[str, str]:
+class HelpTexts(TypedDict):
+    """Arguments of `app.command`."""
+
+    help: str
+    epilog: str | None
+
+
+def help_with_examples(text: str, examples: str) -> HelpTexts:
     """Return help and epilog of a verb for `app.command`.
 
     The commands before the first empty line of `examples` run as they are printed, in an empty folder, and come before
     the text; those after it need files of the reader's and come at the end.
     """
     first, _, others = examples.strip().partition("\n\n")
-    options = {"help": f"Example:\n\n```\n{first}\n```\n\n{text}"}
-    if others:
-        options["epilog"] = f"**With your own files**\n\n```\n{others}\n```\n"
-    return options
+    return {
+        "help": f"Example:\n\n```\n{first}\n```\n\n{text}",
+        "epilog": f"**With your own files**\n\n```\n{others}\n```\n" if others else None,
+    }
 
 
 def show_result(
