@@ -98,7 +98,7 @@ def test_what_waits_its_turn_and_records_do_not_take_from_each_other() -> None:
     budget.end_record()
     assert not budget.affords("norms")
     clock.pass_by(2 * WINDOW_SECONDS)
-    assert budget.affords("alarms")
+    assert budget.affords("follow")
 
 
 def test_what_is_lent_at_the_start_is_earned_in_the_first_minute() -> None:

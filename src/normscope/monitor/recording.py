@@ -22,7 +22,7 @@ from .record import LayerRecord, Record
 from .schedule import TimeBudget
 
 Sink = Callable[[Record, Sequence[Finding]], None]
-LOOK_RECORDS = 10
+LOOK_RECORDS = 4
 """After this many records all alarms are looked for, whatever the budget."""
 
 

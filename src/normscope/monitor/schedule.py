@@ -24,7 +24,8 @@ STEADY_SHARE = 0.75
 """What of that share is earned as time passes. The rest of a window's may be held, and is there at the start: what is
 spent in a window is at most what is held when it begins and what is earned in it."""
 RECORD_SHARE = 0.65
-"""What of that share is for records; the rest is for what waits its turn. Neither takes from the other."""
+"""What of that share is for records and looking for alarms in them; the rest is for what waits its turn, norms above
+all. Neither takes from the other."""
 START_SECONDS = 0.5
 """Records are made as often as asked until they have taken this long: short runs, and the first steps of long ones, say
 most. It is lent: records earn nothing until they would have earned it."""
@@ -289,8 +290,8 @@ class TimeBudget:
 
 
 def _is_record(task: Hashable) -> bool:
-    """Return whether a task is that of measuring a step, and not of what waits its turn."""
-    return task == "step" or (isinstance(task, tuple) and task[0] == "step")
+    """Return whether a task is that of measuring a step or of looking at it, and not of what waits its turn."""
+    return (task[0] if isinstance(task, tuple) else task) in ("step", "alarms")
 
 
 class Purse:
