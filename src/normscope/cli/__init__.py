@@ -12,7 +12,7 @@ import importlib
 import inspect
 import os
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NoReturn
@@ -65,20 +65,21 @@ def load_verb(name: str) -> typer.Typer:
     return verb
 
 
-def _read_summary(name: str) -> str:
-    """Return the first sentence of a verb's docstring from its file, without loading that."""
-    source = Path(__file__).with_name(f"{VERBS[name]}.py").read_text(encoding="utf-8")
-    functions = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
-    text = next(ast.get_docstring(node) or "" for node in functions if node.name == name.rpartition(" ")[2])
-    return text.partition("\n\n")[0].replace("\n", " ")
+@cache
+def _read_summaries(file: str) -> dict[str, str]:
+    """Return the first sentence of each function's docstring in a file of this folder, without loading that."""
+    source = Path(__file__).with_name(f"{file}.py").read_text(encoding="utf-8")
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    texts = {node.name: ast.get_docstring(node) or "" for node in functions}
+    return {name: text.partition("\n\n")[0].replace("\n", " ") for name, text in texts.items()}
 
 
 def add_verbs(app: typer.Typer) -> None:
     """Add every verb: it gets all words behind its name, and what it needs loads when it is run."""
     groups = {name: typer.Typer(no_args_is_help=True, help=about) for name, about in GROUPS.items()}
-    for name in VERBS:
+    for name, file in VERBS.items():
         group, _, verb = name.rpartition(" ")
-        _add_loader(groups[group] if group else app, verb, _read_summary(name), partial(load_verb, name))
+        _add_loader(groups[group] if group else app, verb, _read_summaries(file)[verb], partial(load_verb, name))
     for name, group_app in groups.items():
         app.add_typer(group_app, name=name)
     points = {point.name: point for point in entry_points(group=GROUP)}
