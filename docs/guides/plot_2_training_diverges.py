@@ -87,3 +87,6 @@ model = network()
 run, losses = fit(model, torch.optim.SGD(model.parameters(), lr=0.3), clear=False)
 for finding in run.findings:
     print(f"{finding.severity}: {finding.code}: {finding.advice}")
+
+# %%
+# Mended, the loop is that of the first run again: ``clear=True``.

@@ -23,7 +23,7 @@ model = mlp(generator=seed, width=32, depth=3)
 train(model, data.train_images, data.train_labels, generator=seed, epochs=5)
 model.eval()
 images, labels = data.test_images[:12], data.test_labels[:12]
-radii = ns.certified_radius(model, images, labels)
+radii = ns.certified_radius(model, (images, labels))
 print(radii)
 
 # %%
