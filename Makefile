@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Two test processes, one thread each: torch's own threads would only fight over the cores.
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: help demo test test-slow golden lint docs bench bench-check
+.PHONY: help demo test test-slow golden lint docs docs-fast bench bench-check
 .DEFAULT_GOAL := help
 
 help:
@@ -15,7 +15,8 @@ help:
 	@echo "make test-slow  all tests, the slow ones too"
 	@echo "make golden     every public figure against the committed ones, to 1e-12 (3 minutes)"
 	@echo "make lint       format, lint, types, order of the rooms, public names"
-	@echo "make docs       the documentation, in docs/_build/html"
+	@echo "make docs       the documentation, in docs/_build/html, with every guide executed (3 minutes)"
+	@echo "make docs-fast  the same without executing anything (under a minute)"
 	@echo "make bench      the speed measurements in benchmarks/"
 	@echo "make bench-check  a few minutes of them, compared with the committed ratios"
 
@@ -47,7 +48,10 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 docs: $(READY)
-	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+
+docs-fast: $(READY)
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -D sphinx_gallery_conf.plot_gallery=0 docs docs/_build/fast
 
 bench: $(READY)
 	@for script in $(filter-out benchmarks/machine.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done

@@ -9,6 +9,7 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
+GUIDES = sorted((ROOT / "docs" / "guides").glob("*.py"))
 HURRIED = {"audit", "capture", "check", "lipschitz", "ladder", "weight_sensitivity"}  # all run in the slow tests
 
 
@@ -32,8 +33,9 @@ def test_example_runs_in_a_hurry(script, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
-def test_example_runs_as_it_stands(script, capsys):
+@pytest.mark.parametrize("script", [*EXAMPLES, *GUIDES], ids=lambda script: script.stem)
+def test_example_runs_as_it_stands(script, capsys, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "agg")
     runpy.run_path(str(script), run_name="__main__")
     assert capsys.readouterr().out
 
@@ -46,10 +48,36 @@ def test_there_is_one_example_per_measurement():
     }  # fmt: skip
 
 
+def test_there_are_nine_guides_and_the_readme_leads_to_each():
+    readme = (ROOT / "README.md").read_text()
+    assert len(GUIDES) == 9
+    assert [guide.name for guide in GUIDES if f"docs/guides/{guide.name}" not in readme] == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("change", [hurried, pytest.param(str, id="as_it_stands")])
-def test_the_quick_start_of_the_readme_runs(change, capsys, tmp_path, monkeypatch):
+def test_the_tour_runs(change, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # it writes a report
-    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    exec(compile(change(block), "README.md", "exec"), {})
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "tour.md").read_text(), flags=re.DOTALL)
+    exec(compile(change(block), "tour.md", "exec"), {})
     assert capsys.readouterr().out
+
+
+def without_numbers(text: str) -> list[str]:
+    """The words of a text, one list for all: numbers are `#`, and lines may be broken otherwise."""
+    return re.sub(r"[-+]?\d[\d.,]*(e[-+]\d+)?", "#", text).replace("─", "").split()
+
+
+def test_the_readme_prints_what_it_says():
+    written = runpy.run_path(str(ROOT / "tools" / "written_pages.py"))
+    readme = (ROOT / "README.md").read_text()
+    ((code, shown),) = written["CODE_AND_OUTPUT"].findall(readme)
+    assert without_numbers(written["printed_by"](code)) == without_numbers(shown), "run: python tools/written_pages.py"
+    assert "activation-before-loss" in shown
+    assert "steps are too large" in shown
+
+
+def test_links_of_the_readme_lead_somewhere():
+    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text())
+    assert len(links) > 20
+    assert [link for link in links if not link.startswith("https://") and not (ROOT / link).exists()] == []

@@ -1,9 +1,9 @@
-"""Write the pages of the documentation that have their source in the package: glossary, rooms, and contracts.
+"""Write what has its source in the package: the glossary, the rooms, the contracts, and what the README's code prints.
 
     python tools/written_pages.py [--docs docs]
 
-Run it after a term, a room, a public function or a result has been added or changed; a test
-compares the pages with the source.
+Run it after a term, a room, a public function or a result has been added or changed; tests compare the pages with the
+source.
 """
 
 from __future__ import annotations
@@ -11,7 +11,11 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
+import os
 import re
+import subprocess
+import sys
+import tempfile
 import tomllib
 from pathlib import Path
 
@@ -49,7 +53,7 @@ def architecture_page(page: str) -> str:
 
 
 REMARKS = {
-    "Bracket": "`save` writes a proof, which `normscope verify` reads",
+    "Bracket": "`save` writes a proof, which `normscope bound verify` reads",
     "Domain": "`Domain.load(path, model, data)` reads what `save` wrote: its limits are those of one model",
     "Graph": "holds the weights and operators of the model: capture it again",
     "Initialisation": "from a file without its model",
@@ -91,6 +95,29 @@ def contracts_page(page: str) -> str:
     return page
 
 
+CODE_AND_OUTPUT = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", flags=re.DOTALL)
+"""A block of code and, behind it, the block with what it prints."""
+
+
+def printed_by(code: str) -> str:
+    """Return what code prints, run in an empty folder by a process of its own; an error is shown as it is."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=folder,
+            env=os.environ | {"COLUMNS": "120"},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+    return "\n".join(line.rstrip() for line in done.stdout.strip().splitlines()) + "\n"
+
+
+def page_with_output(page: str) -> str:
+    """Return a page with what its code prints."""
+    return CODE_AND_OUTPUT.sub(lambda m: f"```python\n{m[1]}```\n\n```text\n{printed_by(m[1])}```", page)
+
+
 def main() -> None:
     """Write the pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -101,7 +128,9 @@ def main() -> None:
     architecture.write_text(architecture_page(architecture.read_text(encoding="utf-8")), encoding="utf-8")
     contracts = folder / "contracts.md"
     contracts.write_text(contracts_page(contracts.read_text(encoding="utf-8")), encoding="utf-8")
-    print(f"wrote {architecture}, {contracts} and {folder / 'glossary.md'} ({len(WORDS)} terms)")
+    readme = folder.parent / "README.md"
+    readme.write_text(page_with_output(readme.read_text(encoding="utf-8")), encoding="utf-8")
+    print(f"wrote {readme}, {architecture}, {contracts} and {folder / 'glossary.md'} ({len(WORDS)} terms)")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ class Operators(SphinxDirective):
         table = nodes.table()
         group = nodes.tgroup(cols=6)
         table += group
-        for width in (28, 12, 36, 9, 9, 6):
+        for width in (24, 12, 36, 10, 10, 8):
             group += nodes.colspec(colwidth=width)
         head, body = nodes.thead(), nodes.tbody()
         titles = ("operator", "family", "what it gives", "near a point", "in a proof", "examples")

@@ -5,7 +5,7 @@ and it leads to a `typer.Typer`, which `normscope NAME ...` runs (`cli/__init__.
 """
 
 from .cli.data_forms import folder_split, open_data
-from .cli.messages import check_targets, read_from, say_written, write_result
+from .cli.messages import check_targets, help_with_examples, read_from, show_result
 from .cli.model_forms import FORMS as MODEL_FORMS
 from .cli.model_forms import open_runnable, place_model, refuse_exit
 from .cli.options import Device, Html, Json, MaxSeconds, Mode, Seed, Trust
@@ -22,12 +22,12 @@ __all__ = [
     "Trust",
     "check_targets",
     "folder_split",
+    "help_with_examples",
     "open_data",
     "open_runnable",
     "place_model",
     "read_from",
     "refuse_exit",
-    "say_written",
+    "show_result",
     "split_numbers",
-    "write_result",
 ]

@@ -25,18 +25,22 @@ def test_version(run):
 @pytest.mark.parametrize(
     ("arguments", "taught"),
     [
-        ([], ["demo", "audit", "compare", "ops", "import normscope"]),
+        ([], ["demo", "audit", "compare", "bound", "import normscope"]),
         (["demo"], ["--seed", "--out", "report"]),
-        (["ops"], ["--json"]),
+        (["bound", "ops"], ["--json"]),
         (
             ["audit"],
             [
                 *("--data", "--html", "--json", "--fail-on", "--mode", "--output", "--batch-size", "--max-seconds"),
                 *("--seed", "--trust", "package.module:function", ".pt2", "Hugging Face", "safetensors", "Exit codes"),
-                *("mnist:FOLDER", "npz:FILE", "normscope audit net.py:build --data digits --html report.html"),
+                *(
+                    "mnist:FOLDER",
+                    "npz:FILE",
+                    "normscope audit normscope.networks:mlp --data digits --html report.html",
+                ),
             ],
         ),
-        (["compare"], ["--html", "normscope compare plain.json batchnorm.json"]),
+        (["compare"], ["--html", "normscope compare plain.json residual.json"]),
     ],
 )
 def test_help_teaches(run, arguments, taught):
@@ -45,8 +49,67 @@ def test_help_teaches(run, arguments, taught):
     assert [word for word in taught if word not in done.out] == []
 
 
+@pytest.mark.parametrize("verb", ["check", "bound lipschitz", "bound domain", "bound symmetries"])
+def test_json_on_standard_output_is_alone_there(work, run, verb):
+    done = run(*verb.split(), "net.py:model", "--data", "digits", "--json", "-")
+    assert (done.code, done.err) == (0, "")
+    assert isinstance(json.loads(done.out), dict)
+    assert not (work / "-").exists()
+
+
+def test_files_beside_json_on_standard_output_are_named_on_standard_error(work, run):
+    done = run("check", "net.py:model", "--data", "digits", "--json", "-", "--html", "c.html")
+    assert json.loads(done.out)["type"] == "check"
+    assert done.err == "wrote c.html\n"
+    refused = run("check", "net.py:model", "--data", "digits", "--html", "-")
+    assert refused.code == 2
+    assert "only --json takes -" in re.sub(r"[\s│]+", " ", refused.err)
+
+
+def test_a_failing_builder_is_shown_by_its_own_file_and_line(work, run):
+    done = run("check", "net.py:raises", "--data", "digits")
+    line = 1 + (work / "net.py").read_text().splitlines().index(
+        '    raise ValueError("the weights are gone\\nand so is the second line")'
+    )
+    assert done.code == 2
+    assert f"ValueError: the weights are gone (net.py, line {line}: raise ValueError(" in done.err
+    (work / "typo.py").write_text("import torch\n\ndef build(:\n")
+    assert "(typo.py, line 3)" in run("check", "typo.py:build", "--data", "digits").err
+
+
+def test_a_failing_loader_is_shown_by_its_own_file_and_line(work, run):
+    assert re.search(
+        r"OSError: the disk went away \(net\.py, line \d+: raise",
+        run("check", "net.py:model", "--data", "net.py:tears").err,
+    )
+
+
+def test_an_error_inside_of_torch_names_the_line_of_the_user_that_called_it(work, run):
+    (work / "inside.py").write_text("import torch\n\n\ndef build():\n    return torch.nn.Linear(-3, 2)\n")
+    assert (
+        "(inside.py, line 5: return torch.nn.Linear(-3, 2))" in run("check", "inside.py:build", "--data", "digits").err
+    )
+
+
+def test_verify_says_what_it_wants(work, run):
+    (work / "a.json").write_text("{}")
+    done = run("bound", "verify", "a.json")
+    assert done.code == 2
+    assert "files that bracket.save('proof.npz') wrote" in done.err
+    assert "normscope show a.json" in done.err
+
+
+def test_long_work_tells_what_it_does_where_there_is_no_terminal(work, run, monkeypatch):
+    monkeypatch.setattr("normscope.core.budget.SECONDS_BETWEEN_LINES", 0.0)
+    done = run("audit", "net.py:model", "--data", "digits")
+    assert done.code == 0
+    lines = done.err.splitlines()
+    assert all(line.startswith("normscope: auditing: ") for line in lines)
+    assert any("% done" in line for line in lines)
+
+
 def test_ops_lists_every_rule(run):
-    done = run("ops", "--json")
+    done = run("bound", "ops", "--json", "-")
     assert done.code == 0
     rows = json.loads(done.out)
     assert [row["operator"] for row in rows] == [rule.name for rule in operators()]

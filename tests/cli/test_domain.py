@@ -1,4 +1,4 @@
-"""`normscope domain`: what it prints and writes, and what it refuses."""
+"""`normscope bound domain`: what it prints and writes, and what it refuses."""
 
 import json
 
@@ -6,11 +6,11 @@ import pytest
 
 
 def test_the_domain_of_digits_is_printed_and_written(work, run):
-    done = run("domain", "net.py:model", "--data", "digits", "--save", "d.npz", "--json", "d.json")
+    done = run("bound", "domain", "net.py:model", "--data", "digits", "--save", "d.npz", "--json", "d.json")
     assert (done.code, done.err) == (0, "")
     assert "a small change grows at most" in done.out
     assert "lie inside" in done.out
-    assert done.out.endswith("wrote d.npz\nwrote d.json\n")
+    assert done.out.endswith("wrote d.json\nwrote d.npz\n")
     found = json.loads((work / "d.json").read_text())
     assert found["mode"] == "eval"
     assert found["rungs"]["best"]["scope"] == "domain"
@@ -29,6 +29,6 @@ def test_the_domain_of_digits_is_printed_and_written(work, run):
     ],
 )
 def test_what_is_refused(work, run, arguments, message):
-    done = run("domain", *arguments)
+    done = run("bound", "domain", *arguments)
     assert done.code == 2
     assert message in done.err

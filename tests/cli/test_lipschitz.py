@@ -1,4 +1,4 @@
-"""`normscope lipschitz`: what it prints and writes, and what it refuses."""
+"""`normscope bound lipschitz`: what it prints and writes, and what it refuses."""
 
 import json
 
@@ -9,7 +9,7 @@ from normscope.bounds.data.quantile import DataBracket
 
 def test_a_quantile_over_the_digits_is_printed_written_and_shown(work, run):
     options = ("--scope", "data", "--share", 0.9, "--html", "q.html", "--json", "q.json")
-    done = run("lipschitz", "net.py:model", "--data", "digits", *options)
+    done = run("bound", "lipschitz", "net.py:model", "--data", "digits", *options)
     assert (done.code, done.err) == (0, "")
     assert "With confidence 0.95, at 90 % of inputs or more" in " ".join(done.out.split())
     assert done.out.endswith("wrote q.html\nwrote q.json\n")
@@ -26,7 +26,7 @@ def test_a_quantile_over_the_digits_is_printed_written_and_shown(work, run):
 @pytest.mark.slow
 @pytest.mark.parametrize("scope", ["point", "global"])
 def test_other_scopes_are_one_line(work, run, scope):
-    done = run("lipschitz", "net.py:model", "--data", "net.py:loader", "--scope", scope, "--json", "b.json")
+    done = run("bound", "lipschitz", "net.py:model", "--data", "net.py:loader", "--scope", scope, "--json", "b.json")
     assert (done.code, done.err) == (0, "")
     assert json.loads((work / "b.json").read_text())["scope"] == scope
 
@@ -38,13 +38,20 @@ def test_other_scopes_are_one_line(work, run, scope):
         (("net.py:model", "--data", "nonsense"), "no known form"),
         (("net.py:model", "--data", "digits", "--share", 1.5), "share is a number between 0 and 1"),
         (("net.py:model", "--data", "digits", "--confidence", 0), "confidence is a number"),
-        (("net.py:model", "--data", "net.py:loader", "--scope", "point", "--html", "p.html"), "--scope data"),
         (("net.py:model", "--data", "net.py:loader", "--scope", "point", "--per", "class"), "--scope data"),
         (("net.py:broken", "--data", "digits"), "NaN"),
         (("net.py:model", "--data", "net.py:wrong_shape"), "shapes"),
     ],
 )
 def test_what_cannot_be_measured_is_one_sentence(work, run, arguments, message):
-    done = run("lipschitz", *arguments)
+    done = run("bound", "lipschitz", *arguments)
     assert done.code == 2
     assert message in done.err
+
+
+def test_a_bound_over_all_inputs_has_a_page_too(work, run):
+    words = ("net.py:model", "--data", "digits", "--scope", "global", "--mode", "eval", "--html", "p.html")
+    done = run("bound", "lipschitz", *words)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.endswith("wrote p.html\n")
+    assert "Lipschitz constant" in (work / "p.html").read_text()

@@ -46,7 +46,9 @@ def test_a_process_whose_reader_left_keeps_its_files_and_its_exit_code(work):
         assert subprocess.run(command, stdout=writer, stderr=writer, cwd=work, env=environment).returncode == 1
     assert Audit.from_json(work / "b.json").findings
     with closed_pipe() as writer:
-        done = subprocess.run([*command[:3], "ops"], stdout=writer, stderr=subprocess.PIPE, cwd=work, env=environment)
+        done = subprocess.run(
+            [*command[:3], "bound", "ops"], stdout=writer, stderr=subprocess.PIPE, cwd=work, env=environment
+        )
     assert (done.returncode, done.stderr) == (0, b"")
 
 

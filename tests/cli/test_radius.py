@@ -1,4 +1,4 @@
-"""`normscope radius`: what it prints and writes, and what it refuses."""
+"""`normscope bound radius`: what it prints and writes, and what it refuses."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ QUICK = ("--samples", 6, "--max-seconds", 2)
 @pytest.mark.slow
 def test_radii_of_digits_are_printed_and_written(work, shell):
     options = ("--samples", 10, "--max-seconds", 2, "--at", 0.01, "--at", 0.3, "--html", "r.html", "--json", "r.json")
-    done = shell("radius", "net:build", "--data", "digits", *options)
+    done = shell("bound", "radius", "net:build", "--data", "digits", *options)
     assert (done.code, done.err) == (0, "")
     assert "certified" in done.out
     assert "Under attack: the share" in done.out
@@ -58,7 +58,7 @@ def test_classes_come_from_npz_files(work):
 def test_bad_input_is_one_line_and_exit_code_2(work, run, arguments, message):
     save_file({"weight": torch.zeros(2, 2)}, work / "weights.safetensors")
     np.savez(work / "floats.npz", x=np.zeros((3, 1, 8, 8), dtype=np.float32), y=np.zeros(3))
-    done = run("radius", *arguments, *QUICK)
+    done = run("bound", "radius", *arguments, *QUICK)
     assert (done.code, done.out) == (2, "")
     assert message in done.err
     assert done.err.count("\n") == 1

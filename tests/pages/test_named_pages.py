@@ -10,7 +10,7 @@ import pytest
 
 import normscope
 import normscope_lab
-from normscope.report.document import Shown
+from normscope.core.shown import Shown
 
 PACKAGES = [Path(package.__file__).parent for package in (normscope, normscope_lab)]
 FAMILIES = {"Shown", "FigureResult"}

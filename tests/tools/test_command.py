@@ -1,4 +1,4 @@
-"""`normscope verify`, and how the script gets into an installed package."""
+"""`normscope bound verify`, and how the script gets into an installed package."""
 
 import subprocess
 import sys
@@ -36,7 +36,7 @@ def norm(tmp_path) -> Path:
 
 def test_the_command_runs_the_very_script(run, norm):
     assert checker_folder() == SCRIPT
-    code, out, err = run("verify", norm)
+    code, out, err = run("bound", "verify", norm)
     assert (code, err) == (0, "")
     alone = subprocess.run([sys.executable, SCRIPT, norm], capture_output=True, text=True)
     assert (alone.returncode, alone.stdout) == (0, out)
@@ -47,11 +47,11 @@ def test_exit_codes_say_what_was_found(run, norm, tmp_path):
     file = File.of(norm)
     file.claim("upper")["log10"] -= 0.1
     false = file.write(tmp_path / "false.npz")
-    code, out, _ = run("verify", norm, false)
+    code, out, _ = run("bound", "verify", norm, false)
     assert code == 1
     assert (out.count(": VERIFIED"), out.count(": REJECTED")) == (3, 1)
     (tmp_path / "torn.npz").write_bytes(norm.read_bytes()[:100])
-    code, out, err = run("verify", norm, tmp_path / "torn.npz")
+    code, out, err = run("bound", "verify", norm, tmp_path / "torn.npz")
     assert (code, out.count(": VERIFIED")) == (2, 2)
     assert err.startswith("normscope: ")
     assert err.count("\n") == 1

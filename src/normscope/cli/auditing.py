@@ -24,7 +24,7 @@ from ..diagnosis.bare_weights import audit_weights
 from ..diagnosis.checked import Check
 from ..diagnosis.checking import check as check_model
 from .data_forms import Batches, open_data, open_with_labels
-from .messages import measuring, read_from, say_written, show_result
+from .messages import measuring, read_from, show_result
 from .model_forms import GivenModel, open_model, open_runnable, place_model
 from .options import (
     BatchSize,
@@ -44,25 +44,24 @@ from .options import (
     output_of,
 )
 
-AUDIT_EXAMPLES = """**Examples**
+AUDIT_EXAMPLES = """
+normscope audit normscope.networks:mlp --data digits --html report.html
 
-```
 normscope audit net.py:build --data digits --html report.html
 normscope audit mypackage.models:resnet --data cifar10:~/data --mode train --fail-on warning
 normscope audit mypackage.models:resnet --data mypackage.data:train_loader --json audit.json
 normscope audit google/vit-base-patch16-224 --html vit.html
 normscope audit model.safetensors --fail-on error
 normscope audit model.pt2 --trust --data npz:samples.npz
-```
 """
-CHECK_EXAMPLES = """**Examples**
+CHECK_EXAMPLES = """
+normscope check normscope.networks:mlp --data digits
 
-```
 normscope check net.py:build --data digits
 normscope check mypackage.models:resnet --data mypackage.data:train_loader --mode train --fail-on warning
 normscope check google/vit-base-patch16-224 --html check.html
 normscope check net.py:build --data digits --fail-on error --sarif findings.sarif
-```
+normscope check net.py:build --data digits --json - | jq .findings
 """
 
 
@@ -215,8 +214,7 @@ def _hand_over(
     """Write and print a result; end with exit code 1 if a finding is as serious as `fail_on`, or more."""
     if sarif is not None:
         write_sarif(sarif, result.findings, model)
-    show_result(result, html, json)
-    say_written(sarif)
+    show_result(result, html, json, sarif)
     if fail_on is None:
         return
     reached = sum(finding.severity >= fail_on for finding in result.findings)

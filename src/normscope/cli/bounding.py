@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json as json_format
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -25,14 +24,12 @@ from ..bounds.lipschitz import lipschitz as measure_lipschitz
 from ..bounds.radius.radius import certified_radius
 from ..core.bracket import Bracket
 from ..core.errors import InputError
-from ..core.files import write_text
 from ..pages.radii import radii_document
 from ..report.document import Document, ReadColumn, Text, read_from, tabulate
-from ..report.terminal import print_document
 from ..report.words import bracket_table
 from ..rules.registry import Operator, operators
 from .data_forms import open_data, open_labelled
-from .messages import measuring, one_line, say_written, show_result, write_result
+from .messages import PlainResult, check_targets, measuring, one_line, show_result
 from .model_forms import GivenModel, open_runnable
 from .options import (
     BatchSize,
@@ -50,45 +47,38 @@ from .options import (
     output_of,
 )
 
-LIPSCHITZ_EXAMPLES = """**Examples**
+LIPSCHITZ_EXAMPLES = """
+normscope bound lipschitz normscope.networks:mlp --data digits --scope global
 
-```
-normscope lipschitz net.py:build --data digits --scope data
-normscope lipschitz mypackage.models:cnn --data mypackage.data:test_loader --scope data --share 0.999 --samples 5000
-normscope lipschitz mypackage.models:cnn --data cifar10:~/data --scope data --per class
-normscope lipschitz mypackage.models:cnn --data mnist:~/data --scope global --json bound.json
-```
+normscope bound lipschitz mypackage.models:cnn --data mypackage.data:test_loader --share 0.999 --samples 5000
+normscope bound lipschitz mypackage.models:cnn --data cifar10:~/data --scope data --per class
+normscope bound lipschitz mypackage.models:cnn --data mnist:~/data --scope global --json bound.json
 """
-RADIUS_EXAMPLES = """**Examples**
+RADIUS_EXAMPLES = """
+normscope bound radius normscope.networks:mlp --data digits --samples 20 --html radii.html
 
-```
-normscope radius net.py:build --data digits --samples 100 --html radii.html
-normscope radius mypackage.models:cnn --data mnist:~/data --effort tight --at 0.5 --at 1
-normscope radius mypackage.models:cnn --data mypackage.data:test_loader --json radii.json
-```
+normscope bound radius mypackage.models:cnn --data mnist:~/data --effort tight --at 0.5 --at 1
+normscope bound radius mypackage.models:cnn --data mypackage.data:test_loader --json radii.json
 """
-DOMAIN_EXAMPLES = """**Examples**
+DOMAIN_EXAMPLES = """
+normscope bound domain normscope.networks:mlp --data digits
 
-```
-normscope domain net.py:build --data digits
-normscope domain mypackage.models:vit --data cifar10:~/data --quantile 0.01 --save domain.npz
-normscope domain mypackage.models:vit --data mypackage.data:loader --record gains --json domain.json
-```
+normscope bound domain mypackage.models:vit --data cifar10:~/data --quantile 0.01 --save domain.npz
+normscope bound domain mypackage.models:vit --data mypackage.data:loader --record gains --json domain.json
 """
-CURVE_EXAMPLES = """**Examples**
+CURVE_EXAMPLES = """
+normscope bound curve normscope.networks:mlp --data digits --html curve.html
 
-```
-normscope curve net.py:build --data digits --html curve.html
-normscope curve mypackage.models:vit --data cifar10:~/data --samples 500 --json curve.json
-```
+normscope bound curve mypackage.models:vit --data cifar10:~/data --samples 500 --json curve.json
 """
-VERIFY_EXAMPLES = """**Examples**
-
-```
+VERIFY_EXAMPLES = """
 python -c "import torch, normscope as ns; ns.spectral_norm(torch.randn(8, 8)).save('norm.npz')"
-normscope verify norm.npz
+normscope bound verify norm.npz
+
 python tools/verify norm.npz           # the same, from a checkout, where Normscope is not installed
-```
+"""
+OPS_EXAMPLES = """
+normscope bound ops
 """
 Recorded = Annotated[
     Literal["ranges", "gains"],
@@ -124,8 +114,11 @@ def lipschitz(
         ),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples that go through the model at a time.")] = 32,
-    html: Annotated[Path | None, typer.Option(help="Write the report to this file (--scope data).")] = None,
+    html: Html = None,
     json: Json = None,
+    mode: Annotated[
+        Literal["train", "eval"], typer.Option(help="Which of the model's two functions; train: of whole batches.")
+    ] = "eval",
     output: Output = None,
     max_seconds: MaxSeconds = None,
     seed: Seed = 0,
@@ -142,17 +135,15 @@ def lipschitz(
     - `point`: the Jacobian norm at each sample of one batch
     - `global`: a certified bound over all inputs
 
-    MODEL is anything that `normscope audit` takes but weights alone; it is measured in eval mode.
+    MODEL is anything that `normscope audit` takes but weights alone.
 
     DATA is one of `digits`, `mnist:FOLDER`, `cifar10:FOLDER` (images kept for testing) and `npz:FILE`, of which samples
     are drawn at random, or `package.module:loader` (let it shuffle: its samples count as independent draws).
     """
-    if html is not None and scope != "data":
-        raise InputError(f"--html is for --scope data: the bracket of --scope {scope} is one line")
     if per is not None and scope != "data":
         raise InputError("--per is for --scope data")
     with measuring(model, data, html, json):
-        subject = open_runnable(model, trust=trust, device=device)
+        subject = open_runnable(model, trust=trust, device=device, mode=mode)
         samples_in_scope = _samples(subject, data, scope, batch_size, seed, labels=per == "class")
         bracket = measure_lipschitz(
             subject.module,
@@ -162,23 +153,18 @@ def lipschitz(
             confidence=confidence,
             samples=samples,
             per=per,
-            mode="eval",
+            mode=mode,
             output=output_of(output),
             max_seconds=max_seconds,
             seed=seed,
         )
     bracket = samples_in_scope.described(bracket, subject)
     if isinstance(bracket, DataBracket):
-        print_document(bracket.document(brief=True))
-        if html is not None:
-            bracket.to_html(html)
-            say_written(html)
+        show_result(bracket, html, json)
     else:
-        table = bracket_table({bracket.scope.value: bracket})
-        print_document(Document(title=f"Lipschitz constant of {subject.name}", blocks=(table,)))
-    if json is not None:
-        write_text(json, json_format.dumps(bracket.to_json(), indent=1, allow_nan=False) + "\n")
-        say_written(json)
+        title = f"How much a change of the input of {subject.name} can grow (Lipschitz constant)"
+        page = Document(title=title, blocks=(bracket_table({bracket.scope.value: bracket}),))
+        show_result(PlainResult(page, bracket.to_json()), html, json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,9 +268,7 @@ def radius(
             seed=seed,
         )
     radii = dataclasses.replace(radii, name=subject.name, notes=(*labelled.notes, *subject.notes, *radii.notes))
-    write_result(radii, html, json)
-    print_document(radii_document(radii, brief=True, at=at))
-    say_written(html, json)
+    show_result(radii, html, json, page=radii_document(radii, brief=True, at=at))
 
 
 def domain(
@@ -297,6 +281,7 @@ def domain(
     record: Recorded = "ranges",
     effort: Effort = "fast",
     save: Annotated[Path | None, typer.Option(help="Write the domain here, for Domain.load.")] = None,
+    html: Html = None,
     json: Json = None,
     mode: Mode = None,
     output: Output = None,
@@ -313,7 +298,7 @@ def domain(
 
     MODEL and DATA are what `normscope audit` takes, but for weights alone.
     """
-    with measuring(model, data, save, json):
+    with measuring(model, data, save, html, json):
         subject = open_runnable(model, trust=trust, device=device, mode=mode)
         opened = open_data(data, subject, batch_size=batch_size, seed=0)
         defining, held_out = _split([opened.first] if opened.loader is None else opened.loader)
@@ -330,13 +315,10 @@ def domain(
         rungs = ladder(
             subject.module, opened.first, domain=recorded, effort=effort, mode=mode, output=output_of(output)
         )
-    print_document(_domain_document(subject.name, recorded, coverage, rungs, (*opened.notes, *subject.notes)))
     if save is not None:
         recorded.save(save)
-        say_written(save)
-    if json is not None:
-        write_text(json, json_format.dumps(_plain(subject.name, recorded, coverage, rungs), indent=1) + "\n")
-        say_written(json)
+    page = _domain_document(subject.name, recorded, coverage, rungs, (*opened.notes, *subject.notes))
+    show_result(PlainResult(page, _plain(subject.name, recorded, coverage, rungs)), html, json, save)
 
 
 def _split(batches: Iterable[Any]) -> tuple[list[Any], list[Any]]:
@@ -438,13 +420,13 @@ def curve(
 def verify(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...", help="Brackets that bracket.save(path) wrote.", show_default=False),
+        typer.Argument(metavar="FILE...", help="Files that bracket.save('proof.npz') wrote.", show_default=False),
     ],
     work: Annotated[
         float, typer.Option("--work", metavar="N", help="How many multiplications checking one file may take.")
     ] = 1e12,
 ) -> None:
-    """Check saved brackets without trusting Normscope.
+    """Check saved bounds without trusting Normscope.
 
     A file that `bracket.save(path)` wrote holds the network, both sides of the bracket, the steps that prove the upper
     side and the pair of inputs that attains the lower one. `tools/verify`, a small program that needs NumPy and
@@ -457,6 +439,11 @@ def verify(
     for path in files:
         if not path.exists():
             raise InputError(f"no file {path}")
+        if path.suffix == ".json":
+            raise InputError(
+                f"{path} is a result as JSON, which holds no proof: normscope show {path} shows it. What is verified "
+                "are files that bracket.save('proof.npz') wrote, for a bracket of ns.lipschitz or ns.spectral_norm"
+            )
     command = [sys.executable, str(checker_folder()), "--work", str(work), "--", *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", errors="replace", check=False)
     for line in done.stdout.splitlines():
@@ -475,7 +462,7 @@ def checker_folder() -> Path:
     raise InputError("tools/verify is missing from this installation: take it from the source of Normscope")
 
 
-def ops(as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table.")) -> None:
+def ops(html: Html = None, json: Json = None) -> None:
     """List the operators Normscope can bound, and what it knows of each.
 
     A model can be bounded if every operator between its input and its output is in this list. The error names an
@@ -486,15 +473,13 @@ def ops(as_json: bool = typer.Option(False, "--json", help="Print JSON instead o
     own, or by its gain alone, which is looser. In a saved proof it is known by its map or by a word; one that is
     opaque is not followed by the checker, which says so.
     """
-    if as_json:
-        rows = [
-            {KEYS.get(column.title, column.title): read_from(one, column.read) for column in COLUMNS}
-            for one in operators()
-        ]
-        typer.echo(json_format.dumps(rows, indent=2))
-    else:
-        caption = "Every example of every rule runs through the same soundness tests."
-        print_document(Document(blocks=(tabulate(operators(), COLUMNS, caption=caption),)))
+    check_targets(html, json)
+    rows = [
+        {KEYS.get(column.title, column.title): read_from(one, column.read) for column in COLUMNS} for one in operators()
+    ]
+    caption = "Every example of every rule runs through the same soundness tests."
+    page = Document(title="Operators that have a rule", blocks=(tabulate(operators(), COLUMNS, caption=caption),))
+    show_result(PlainResult(page, rows), html, json)
 
 
 COLUMNS: tuple[ReadColumn[Operator], ...] = (

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .. import data as data_sets
-from ..core.errors import InputError, describe_error
+from ..core.errors import InputError
 from ..core.npz import open_npz
 from ..report.words import listed, pluralise
-from .model_forms import GivenModel, call_object, load_object
+from .model_forms import GivenModel, call_object, describe_user_error, load_object
 
 BATCH_SIZE = 32
 NOISE_SAMPLES = 8
@@ -211,7 +211,7 @@ def _from_object(text: str, model: nn.Module | None, size: int | None) -> Batche
     try:
         first = next(iter(source), None)
     except (Exception, SystemExit) as error:
-        raise InputError(f"{text} raises {describe_error(error)} while it yields its first batch") from error
+        raise InputError(f"{text} raises {describe_user_error(error)} while it yields its first batch") from error
     if first is None:
         raise InputError(f"{text} yields no batch: there is nothing to audit with")
     if isinstance(source, Iterator):  # An iterator can be read only once.
@@ -236,7 +236,7 @@ class UserBatches:
         try:
             yield from self.source
         except (Exception, SystemExit) as error:
-            raise InputError(f"{self.name} raises {describe_error(error)} while it yields batches") from error
+            raise InputError(f"{self.name} raises {describe_user_error(error)} while it yields batches") from error
 
     def __length_hint__(self) -> int:
         return operator.length_hint(self.source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 import typer
@@ -13,6 +13,7 @@ from torch import nn
 
 from ..bounds.radius.radii import Radii
 from ..bounds.radius.radius import certified_radius
+from ..core.budget import Parts, begin, telling_lines
 from ..core.errors import InputError
 from ..core.files import write_text
 from ..data import digits
@@ -27,9 +28,9 @@ from ..report.terminal import print_document
 from .messages import one_line
 from .options import Seed
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
+DEMO_EXAMPLES = """
+normscope demo --out normscope-demo
+"""
 OUT = Path("normscope-demo")
 EPOCHS = 15
 SAMPLES = 32
@@ -72,51 +73,35 @@ def demo(
     The networks differ only in their normalizer: none, BatchNorm, LayerNorm, GroupNorm. The report compares them. In
     the same folder are the report of each network and its audit as JSON, for normscope compare.
     """
-    from rich.console import Console
-
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot make the folder {out}: {error.strerror or error}") from error
-    console = Console()
-    measured = measure(seed=seed, console=console)
+    measured = measure(seed=seed)
     for name, network in measured.items():
         network.audit.to_json(out / f"{name}.json")
         network.audit.to_html(out / f"{name}.html")
     report = out / "report.html"
     write_text(report, to_html(_comparison(measured, brief=False)))
-    print_document(_comparison(measured, brief=True), console=console)
+    print_document(_comparison(measured, brief=True))
     typer.echo(one_line(f"report: {report}"))
 
 
-def measure(*, seed: int, console: Console) -> dict[str, DemoNetwork]:
-    """Train, audit and certify the demo's networks under a progress bar."""
-    from rich.progress import Progress
-
+def measure(*, seed: int) -> dict[str, DemoNetwork]:
+    """Train, audit and certify the demo's networks, and show which part runs."""
     measured: dict[str, DemoNetwork] = {}
     data = digits(generator=torch.Generator().manual_seed(seed))
     loader = data.train_images.split(BATCH_SIZE)
-    with _one_thread(), Progress(console=console, transient=True) as progress:
-        task = progress.add_task("", total=len(NETWORKS) * (EPOCHS + 5))
+    with _one_thread(), telling_lines(), Parts("training and auditing", tuple(NETWORKS)):
         for name, (title, build) in NETWORKS.items():
             generator = torch.Generator().manual_seed(seed)
             model = build(generator)
-            progress.update(task, description=f"training {name}")
-            train(
-                model,
-                data.train_images,
-                data.train_labels,
-                generator=generator,
-                epochs=EPOCHS,
-                on_epoch=lambda: progress.advance(task),
-            )
-            progress.update(task, description=f"auditing {name}")
+            begin(name)
+            train(model, data.train_images, data.train_labels, generator=generator, epochs=EPOCHS)
             audited = audit(model, data.test_images[:SAMPLES], loader=loader, seed=seed, name=title)
-            progress.update(task, description=f"certifying {name}")
             images, labels = data.test_images[:CERTIFIED], data.test_labels[:CERTIFIED]
             radii = certified_radius(model, images, labels=labels, seed=seed)
             measured[name] = DemoNetwork(accuracy(model, data.test_images, data.test_labels), audited, radii)
-            progress.advance(task, 5)
     return measured
 
 

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import io
 import itertools
+import json as json_format
 import os
 import re
 import stat
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from os import PathLike, fspath
+from dataclasses import dataclass
+from os import fspath
 from pathlib import Path
-from typing import Any, NoReturn, TextIO, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypedDict, cast
 
 import typer
 
 from ..core.errors import InputError, visible
-from ..core.files import file_mode
+from ..core.files import file_mode, write_text
+
+if TYPE_CHECKING:
+    from ..report.document import Document
 
 # What needs torch loads where it is used: an error and the list of verbs do without it.
 
+STDOUT = Path("-")
+"""The file of `--json -`: standard output."""
 WRITTEN = (b'"type": "audit"', b'"type": "check"', b'"type": "radii"')
 """One of these is among the first bytes of a saved audit, check or set of radii."""
 
@@ -42,36 +49,90 @@ def fail(text: str) -> NoReturn:
 
 @contextmanager
 def measuring(model: str, data: str | None, *targets: Path | None) -> Iterator[None]:
-    """Refuse files that cannot be written before the work, and `sys.exit()` in the user's code inside of the block."""
+    """Refuse files that cannot be written before the work, and `sys.exit()` in the user's code inside of the block.
+
+    Long work tells what it does, also where standard error is no terminal.
+    """
+    from ..core.budget import telling_lines
     from .model_forms import refuse_exit
 
     check_targets(*targets, inputs=read_from(model, data))
-    with refuse_exit():
+    with telling_lines(), refuse_exit():
         yield
 
 
-def show_result(result: Any, html: Path | None, json: Path | None) -> None:
-    """Write the files of a result that were asked for, and print its brief page."""
+class HelpTexts(TypedDict):
+    """Arguments of `app.command`."""
+
+    help: str
+    epilog: str | None
+
+
+def help_with_examples(text: str, examples: str) -> HelpTexts:
+    """Return help and epilog of a verb for `app.command`.
+
+    The commands before the first empty line of `examples` run as they are printed, in an empty folder, and come before
+    the text; those after it need files of the reader's and come at the end.
+    """
+    first, _, others = examples.strip().partition("\n\n")
+    return {
+        "help": f"Example:\n\n```\n{first}\n```\n\n{text}",
+        "epilog": f"**With your own files**\n\n```\n{others}\n```\n" if others else None,
+    }
+
+
+def show_result(
+    result: Any, html: Path | None, json: Path | None, *others: Path | None, page: Document | None = None
+) -> None:
+    """Write the files of a result that were asked for, and print its brief page.
+
+    With `--json -` standard output holds the JSON and nothing else.
+
+    Args:
+        result: has `to_html(path)`, `to_json(path)` and `document(brief=True)`.
+        html: the report to write.
+        json: the file of the figures, or `-`.
+        others: files that are written already, and are named with the others.
+        page: what to print instead of the result's brief page.
+    """
     from ..report.terminal import print_document
 
-    write_result(result, html, json)
-    print_document(result.document(brief=True))
-    say_written(html, json)
-
-
-def write_result(result: Any, html: Path | None, json: Path | None) -> None:
-    """Write the report and the figures of a result to the files that were asked for."""
     if html is not None:
         result.to_html(html)
-    if json is not None:
-        result.to_json(json)
-
-
-def say_written(*paths: str | PathLike[str] | None) -> None:
-    """Print which files were written; None stands for a file that was not asked for."""
-    for path in paths:
+    alone = json == STDOUT
+    if alone:
+        typer.echo(json_format.dumps(result.to_json(), indent=1, allow_nan=False))
+    else:
+        if json is not None:
+            result.to_json(json)
+        print_document(result.document(brief=True) if page is None else page)
+    for path in (html, None if alone else json, *others):
         if path is not None:
-            typer.echo(one_line(f"wrote {fspath(path)}"))
+            typer.echo(one_line(f"wrote {fspath(path)}"), err=alone)
+
+
+@dataclass(frozen=True, slots=True)
+class PlainResult:
+    """A page and the plain data behind it, where a verb shows more than one result."""
+
+    page: Document
+    content: Any
+
+    def document(self, *, brief: bool) -> Document:
+        """Return the page, which is brief already."""
+        return self.page
+
+    def to_html(self, path: Path) -> None:
+        """Write the page."""
+        from ..report.html import to_html
+
+        write_text(path, to_html(self.page))
+
+    def to_json(self, path: Path | None = None) -> Any:
+        """Return the plain data, and write it to a file if there is one."""
+        if path is not None:
+            write_text(path, json_format.dumps(self.content, indent=1, allow_nan=False) + "\n")
+        return self.content
 
 
 def print_anything() -> None:
@@ -131,7 +192,7 @@ def check_targets(*paths: Path | None, inputs: Iterable[Path] = ()) -> None:
 
     In a folder that is read only reports, audits, checks and radii may be overwritten. None is no file.
     """
-    targets = [path for path in paths if path is not None]
+    targets = [path for path in paths if path is not None and path != STDOUT]
     read = list(inputs)
     for path in targets:
         try:

@@ -12,6 +12,8 @@ import os
 import re
 import socket
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -164,7 +166,28 @@ def call_object(function: Any, reference: str) -> Any:
     try:
         return function()
     except (Exception, SystemExit) as error:
-        raise InputError(f"{reference}() raises {describe_error(error)}") from error
+        raise InputError(f"{reference}() raises {describe_user_error(error)}") from error
+
+
+def describe_user_error(error: BaseException) -> str:
+    """Return an error in one line with the place in the user's own code that it comes from.
+
+    That is the innermost line of a file that is neither Python's, nor an installed package's, nor Normscope's.
+    """
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f"{describe_error(error)} ({_shorten(error.filename)}, line {error.lineno})"
+    others = (Path(__file__).parents[1], *(Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib", "platlib")))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if path.is_file() and not any(path.resolve().is_relative_to(folder) for folder in others):
+            return f"{describe_error(error)} ({_shorten(frame.filename)}, line {frame.lineno}: {frame.line})"
+    return describe_error(error)
+
+
+def _shorten(filename: str) -> str:
+    """Return a path as seen from the current folder, if it lies inside."""
+    path = Path(filename)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 @contextmanager
@@ -191,7 +214,7 @@ def _module(name: str) -> ModuleType:
             raise InputError(
                 f"there is no module {name!r} here or among the installed packages (current folder: {Path.cwd()})"
             ) from error
-        raise InputError(f"importing {name} raises {describe_error(error)}") from error
+        raise InputError(f"importing {name} raises {describe_user_error(error)}") from error
 
 
 def _file_module(path: Path) -> ModuleType:
@@ -212,7 +235,7 @@ def _file_module(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise InputError(f"running {path} raises {describe_error(error)}") from error
+        raise InputError(f"running {path} raises {describe_user_error(error)}") from error
     return module
 
 

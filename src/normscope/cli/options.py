@@ -10,6 +10,7 @@ import typer
 from ..core.finding import Severity
 from ..theory.losses import TRAINING_LOSSES
 from .data_forms import BATCH_SIZE, NOISE_SAMPLES
+from .messages import STDOUT
 from .model_forms import FORMS
 
 _DATA = "digits, mnist:FOLDER, cifar10:FOLDER, npz:FILE or package.module:loader."
@@ -47,8 +48,17 @@ FailOn = Annotated[
     typer.Option(help="Exit with code 1 if a finding is this serious or more; reports call an info a note."),
 ]
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The seed of every random choice.")]
-Html = Annotated[Path | None, typer.Option(help="Write the report to this file.")]
-Json = Annotated[Path | None, typer.Option(help="Write the figures to this file.")]
+
+
+def _refuse_stdout(path: Path | None) -> Path | None:
+    """Refuse `-` where a file is meant."""
+    if path == STDOUT:
+        raise typer.BadParameter("a page is written to a file: only --json takes - for standard output")
+    return path
+
+
+Html = Annotated[Path | None, typer.Option(help="Write the report to this file.", callback=_refuse_stdout)]
+Json = Annotated[Path | None, typer.Option(help="Write the figures to this file; - prints them instead of the report.")]
 Sarif = Annotated[Path | None, typer.Option(help="Write the findings to this file as SARIF, for code hosts.")]
 Mode = Annotated[
     Literal["train", "eval"] | None,

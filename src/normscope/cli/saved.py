@@ -14,7 +14,7 @@ from ..bounds.curve.curve import ShareCurve
 from ..bounds.data.quantile import DataBracket
 from ..bounds.radius.radii import Radii
 from ..core.errors import InputError
-from ..core.files import read_json, write_text
+from ..core.files import read_json
 from ..core.shown import Shown
 from ..diagnosis.audit_result import Audit
 from ..diagnosis.checked import Check
@@ -27,31 +27,25 @@ from ..monitor.run import Run
 from ..pages.audit_comparison import compare_document
 from ..pages.live import Followed, LiveServer
 from ..pages.run_comparison import compare_runs_document
-from ..report.html import to_html
-from ..report.terminal import print_document
-from .messages import check_targets, one_line, say_written
-from .options import Html
+from .messages import PlainResult, check_targets, one_line, show_result
+from .options import Html, Json
 
-SHOW_EXAMPLES = """**Examples**
+SHOW_EXAMPLES = """
+normscope check normscope.networks:mlp --data digits --json check.json
+normscope show check.json --html report.html
 
-```
 normscope show audit.json
-normscope show audit.json --html report.html
-normscope show radii.json --html radii.html
-normscope show curvature.json --html curvature.html
-normscope show runs/a
 normscope show runs/a --html run.html
 normscope show runs/a --live
 normscope show runs/a runs/b --live --port 8000
-```
 """
-COMPARE_EXAMPLES = """**Examples**
+COMPARE_EXAMPLES = """
+normscope audit normscope.networks:mlp --data digits --mode eval --json plain.json
+normscope audit normscope.networks:residual_mlp --data digits --mode eval --json residual.json
+normscope compare plain.json residual.json --html difference.html
 
-```
-normscope compare plain.json batchnorm.json
 normscope compare epoch1.json epoch10.json epoch100.json --html training.html
 normscope compare runs/a runs/b --html runs.html
-```
 """
 
 
@@ -119,6 +113,7 @@ def show(
         ),
     ],
     html: Html = None,
+    json: Json = None,
     live: Annotated[
         bool, typer.Option("--live", help="Serve a page that updates itself while the runs go on.")
     ] = False,
@@ -135,20 +130,19 @@ def show(
     any other machine; Ctrl-C ends it. On another machine: `ssh -L PORT:127.0.0.1:PORT HOST` with `--port PORT`.
     """
     if live:
-        if html is not None:
-            raise InputError("--live shows a page and writes none: leave --html out")
+        if html is not None or json is not None:
+            raise InputError("--live shows a page and writes no file: leave --html and --json out")
         _serve(files, port)
         return
     if len(files) > 1:
         raise InputError(
             f"{len(files)} files given: normscope compare sets them side by side, --live shows several runs"
         )
-    check_targets(html, inputs=files)
+    check_targets(html, json, inputs=files)
     result = open_saved(files[0])
-    if html is not None:
-        result.to_html(html)
-    print_document(result.document(brief=True))
-    say_written(html)
+    if json is not None and isinstance(result, Run):
+        raise InputError(f"{files[0]} is a run, whose log {FILE} is JSON already, one line a record: leave --json out")
+    show_result(result, html, json)
 
 
 def _serve(files: Sequence[Path], port: int) -> None:
@@ -171,7 +165,8 @@ def compare(
         list[Path],
         typer.Argument(metavar="FILE...", help="Two or more audits as JSON, or folders of runs.", show_default=False),
     ],
-    html: Annotated[Path | None, typer.Option(help="Write the comparison to this file.")] = None,
+    html: Html = None,
+    json: Json = None,
 ) -> None:
     """Compare saved audits, or training runs.
 
@@ -186,12 +181,10 @@ def compare(
     if folders and len(folders) < len(files):
         other = next(path for path in files if path not in folders)
         raise InputError(f"{folders[0]} is a run and {other} is none: compare runs with runs, audits with audits")
-    check_targets(html, inputs=files)
+    check_targets(html, json, inputs=files)
     results: list[Any] = [Run(path) if folders else open_audit(path) for path in files]
     own = [result.name for result in results]
     names = unique_names(own, [p.as_posix() if folders else f"{n} ({p.stem})" for p, n in zip(files, own, strict=True)])
     document: Any = partial(compare_runs_document if folders else compare_document, dict(zip(names, results)))
-    if html is not None:
-        write_text(html, to_html(document(brief=False)))
-    print_document(document(brief=True))
-    say_written(html)
+    whole = document(brief=False)
+    show_result(PlainResult(whole, whole.to_json()), html, json, page=document(brief=True))

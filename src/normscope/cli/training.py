@@ -31,37 +31,30 @@ from .messages import measuring, show_result
 from .model_forms import GivenModel, load_object, open_runnable
 from .options import Data, DataOrNoise, Device, Html, Json, MaxSeconds, Mode, Model, Output, Seed, Trust, output_of
 
-CURVATURE_EXAMPLES = """**Examples**
+CURVATURE_EXAMPLES = """
+normscope curvature normscope.networks:mlp --data digits --mode train --html curvature.html
 
-```
-normscope curvature net.py:build --data digits --mode train --html curvature.html
 normscope curvature mypackage.models:cnn --data cifar10:~/data --mode eval -k 10 --bottom 3 --probes 8
 normscope curvature net.py:build --data digits --mode train --also flatness --also margins --html curvature.html
 normscope curvature mypackage.models:regressor --data mypackage.data:loader --loss mypackage.train:loss
-```
 """
-SYMMETRIES_EXAMPLES = """**Examples**
+SYMMETRIES_EXAMPLES = """
+normscope bound symmetries normscope.networks:residual_mlp --data digits --mode train
 
-```
-normscope symmetries net.py:build --data digits --mode train
-normscope symmetries mypackage.models:vit --data cifar10:~/data --html symmetries.html
-```
+normscope bound symmetries mypackage.models:vit --data cifar10:~/data --html symmetries.html
 """
-GENERALIZATION_EXAMPLES = """**Examples**
+GENERALIZATION_EXAMPLES = """
+normscope generalization normscope.networks:mlp --data digits --samples 500 --steps 20 --html bounds.html
 
-```
-normscope generalization net.py:trained --data digits --html bounds.html
 normscope generalization net.py:trained --data mnist:raw:~/data --input-range 0 1 --samples 10000 --steps 5000
 normscope generalization mypackage.models:cnn --data mypackage.data:train --test mypackage.data:test --device cuda
-```
 """
-CHOOSE_EXAMPLES = """**Examples**
+CHOOSE_EXAMPLES = """
+normscope choose normscope.networks:mlp --data digits --normalizers none,layer --batch-sizes 32 --steps 50 --seeds 1
 
-```
 normscope choose net.py:build --data digits --batch-sizes 2,8,32,128 --steps 300 --folder runs/choice --html choice.html
 normscope choose mypackage.models:cnn --data cifar10:~/data --normalizers batch,group --seeds 5
 normscope choose mypackage.models:cnn --data mypackage.data:train_loader --engine ray
-```
 """
 
 

@@ -138,7 +138,7 @@ class Bracket(Part, Shown):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write both sides to one file, with the network, the certificate and the witness that prove them.
 
-        `normscope verify FILE` checks such a file with a script that uses nothing of Normscope (`tools/verify`):
+        `normscope bound verify FILE` checks such a file with a script that uses nothing of Normscope (`tools/verify`):
         it evaluates the network and proves the upper side anew.
 
         The file holds the weights as they were measured. The bracket keeps a copy of a network that is not in float64,

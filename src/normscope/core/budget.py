@@ -23,10 +23,12 @@ from .errors import visible
 
 DELAY = 2.0
 """Seconds that must pass before anything is shown."""
+SECONDS_BETWEEN_LINES = 20.0
+"""How often a line tells what is being done where no bar can be shown."""
 
 
 class Progress:
-    """Shows what is being done once it has taken a while; silent when standard error is not a terminal.
+    """Shows what is being done once it has taken a while, on a terminal; elsewhere only inside of `telling_lines`.
 
     Inside `Parts` it shows nothing of its own: the bar of the parts says what is being done.
 
@@ -112,8 +114,29 @@ def begin(name: str) -> None:
         parts.begin(name)
 
 
+class _LastLine:
+    """When something was last told."""
+
+    def __init__(self) -> None:
+        self.moment = time.monotonic()
+
+
+_last_line: ContextVar[_LastLine | None] = ContextVar("normscope_last_line", default=None)
+"""Set while lines are printed where there is no terminal."""
+
+
+@contextmanager
+def telling_lines() -> Iterator[None]:
+    """Inside of the block a line on standard error tells now and then what is being done, if that is no terminal."""
+    token = _last_line.set(_LastLine())
+    try:
+        yield
+    finally:
+        _last_line.reset(token)
+
+
 class _Line:
-    """The bar itself: shown after a while, on a terminal alone."""
+    """The bar itself, shown after a while; without a terminal lines, where these are wanted."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -121,10 +144,21 @@ class _Line:
 
     def show(self, text: str, done: float, total: float | None) -> None:
         """Show a text and how much is done, if it is time to."""
-        if self._bar is None and sys.stderr.isatty() and time.monotonic() - self._began > DELAY:
+        if not sys.stderr.isatty():
+            self._tell(text, done, total)
+        elif self._bar is None and time.monotonic() - self._began > DELAY:
             self._start(total)
         if self._bar is not None:
             self._bar.update(self._task, completed=done, description=visible(text))
+
+    def _tell(self, text: str, done: float, total: float | None) -> None:
+        """Print a line if the last one was printed long enough ago."""
+        last, now = _last_line.get(), time.monotonic()
+        if last is None or now - last.moment < SECONDS_BETWEEN_LINES:
+            return
+        last.moment = now
+        share = f" ({100.0 * done / total:.0f} % done)" if total else ""
+        print(f"normscope: {visible(text)}{share}", file=sys.stderr, flush=True)
 
     def stop(self) -> None:
         """Take the bar away."""

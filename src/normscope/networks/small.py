@@ -21,7 +21,7 @@ EPS = 1e-5
 
 def mlp(
     *,
-    generator: torch.Generator,
+    generator: torch.Generator | None = None,
     normalizer: Normalizer = "none",
     width: int = 128,
     depth: int = 4,
@@ -31,7 +31,7 @@ def mlp(
     """Return a ReLU network of `depth` linear layers, by default from (1, 8, 8) images to 10 logits.
 
     Args:
-        generator: draws the weights; torch's global generator is left alone.
+        generator: draws the weights; None for one of seed 0. Torch's global generator is left alone.
         normalizer: the normalizer between each hidden linear layer and its activation; `"group"` takes 8 groups.
         width: the width of the hidden layers.
         depth: the number of linear layers.
@@ -61,7 +61,7 @@ def mlp(
 
 def cnn(
     *,
-    generator: torch.Generator,
+    generator: torch.Generator | None = None,
     normalizer: Normalizer = "none",
     width: int = 32,
     depth: int = 4,
@@ -74,7 +74,7 @@ def cnn(
     scale per channel.
 
     Args:
-        generator: draws the weights; torch's global generator is left alone.
+        generator: draws the weights; None for one of seed 0. Torch's global generator is left alone.
         normalizer: the normalizer between each convolution and its activation; `"group"` takes 8 groups.
         width: the number of channels of the hidden layers.
         depth: the number of weight layers, two or more.
@@ -119,13 +119,13 @@ class ResidualBlock(nn.Module):
         return x + branch
 
 
-def residual_mlp(*, generator: torch.Generator, width: int = 64, blocks: int = 4) -> nn.Module:
+def residual_mlp(*, generator: torch.Generator | None = None, width: int = 64, blocks: int = 4) -> nn.Module:
     """Return a residual ReLU network with BatchNorm from (1, 8, 8) images to 10 logits.
 
     Skip connections lead around its blocks, so that a dead block leaves no trace in the accuracy.
 
     Args:
-        generator: draws the weights; torch's global generator is left alone.
+        generator: draws the weights; None for one of seed 0. Torch's global generator is left alone.
         width: the width of the skip connections and inside the blocks.
         blocks: the number of blocks, of two linear layers each.
 
@@ -144,16 +144,17 @@ def residual_mlp(*, generator: torch.Generator, width: int = 64, blocks: int = 4
     return draw_weights(network, generator=generator)
 
 
-def draw_weights(network: nn.Module, *, generator: torch.Generator) -> nn.Module:
+def draw_weights(network: nn.Module, *, generator: torch.Generator | None = None) -> nn.Module:
     """Give a network on the meta device real weights: He's for linear maps, torch's defaults for normalizers.
 
     Args:
         network: built under `torch.device("meta")`, so that building it drew no random numbers.
-        generator: draws the weights; they lie on its device.
+        generator: draws the weights; they lie on its device. None for one of seed 0 on the CPU.
 
     Returns:
         The same network.
     """
+    generator = torch.Generator().manual_seed(0) if generator is None else generator
     network.to_empty(device=generator.device)
     for module in network.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):

@@ -97,7 +97,7 @@ USED = {
     "Lipschitz constant": "certificates.md#over-all-inputs",
     "Jacobian norm": "certificates.md#lower-sides-and-rounding",
     "domain": "domain.md#what-is-recorded",
-    "operator norm": "api.md#front-door",
+    "operator norm": "api.md#functions",
     "folded gain": "architecture.md#choices",
     "growth across a normalizer": "report.md#how-to-read-it",
     "printed product": "watching.md#what-is-measured",

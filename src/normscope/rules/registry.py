@@ -214,7 +214,7 @@ def rule(
         *ops: operator overloads such as `torch.ops.aten.relu.default`, or names of recognised units.
         examples: pairs `(function, *input_shapes)`; every example runs through the soundness suite
             (`normscope.bounds.trial.try_example`).
-        summary: one line for `normscope ops`; the first line of the docstring if absent.
+        summary: one line for `normscope bound ops`; the first line of the docstring if absent.
         linear: whether the effect is `Linear`, always or for some arguments.
         local: takes the node and a `Builder`, adds the steps that the operator is near a point, and returns the name of
             its value, or None where it does not apply: for bounds over balls.

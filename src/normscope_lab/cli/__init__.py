@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from normscope.commands import help_with_examples
+
 from . import claims, cost, predict, reproduce
 
 app = typer.Typer(
@@ -15,7 +17,7 @@ app = typer.Typer(
     epilog="From Python: import normscope_lab as lab; lab.claims(), lab.reproduce(names), lab.predictive_power(split), "
     "lab.flow(model, data, loss=...), lab.training_cost(audit), lab.theorem6(widths, scales).",
 )
-app.command(help=claims.HELP, epilog=claims.EXAMPLES)(claims.claims)
-app.command(help=reproduce.HELP, epilog=reproduce.EXAMPLES)(reproduce.reproduce)
-app.command(help=predict.HELP, epilog=predict.EXAMPLES)(predict.predict)
-app.command(help=cost.HELP, epilog=cost.EXAMPLES)(cost.cost)
+app.command(**help_with_examples(claims.HELP, claims.EXAMPLES))(claims.claims)
+app.command(**help_with_examples(reproduce.HELP, reproduce.EXAMPLES))(reproduce.reproduce)
+app.command(**help_with_examples(predict.HELP, predict.EXAMPLES))(predict.predict)
+app.command(**help_with_examples(cost.HELP, cost.EXAMPLES))(cost.cost)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json as plain_json
 from typing import Annotated
 
 import typer
 
-from normscope.commands import Html, check_targets, say_written
-from normscope.report import print_document
+from normscope.commands import Html, Json, check_targets, show_result
 
 from ..experiments.claims import claims as judge
 
@@ -24,14 +22,12 @@ NAME is the id of a claim (`than.lemma1`), an experiment of `normscope lab repro
 sentences: what each says and where, the evidence, and what computes it again.
 """
 
-EXAMPLES = """**Examples**
-
-```
-normscope lab claims
+EXAMPLES = """
 normscope lab claims than.lemma1
+
+normscope lab claims
 normscope lab claims than --html claims.html
-normscope lab claims --json > claims.json
-```
+normscope lab claims --json claims.json
 """
 
 
@@ -40,17 +36,10 @@ def claims(
         list[str] | None,
         typer.Argument(metavar="NAME", help="Ids of claims, or experiments; left out, all.", show_default=False),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the ledger as JSON, a list of objects.")] = False,
     html: Html = None,
+    json: Json = None,
     workers: Annotated[int | None, typer.Option(min=0, help="Processes; left out, one per core.")] = None,
 ) -> None:
     """Judge the claims (the help of the command is HELP)."""
-    check_targets(html)
-    ledger = judge(names or (), workers=workers)
-    if html is not None:
-        ledger.to_html(html)
-    if json:
-        typer.echo(plain_json.dumps(ledger.to_json(), indent=1, allow_nan=False))
-        return
-    print_document(ledger.document(brief=True))
-    say_written(html)
+    check_targets(html, json)
+    show_result(judge(names or (), workers=workers), html, json)

@@ -22,10 +22,8 @@ from normscope.commands import (
     place_model,
     read_from,
     refuse_exit,
-    say_written,
-    write_result,
+    show_result,
 )
-from normscope.report import print_document
 from normscope.toolkit import InputError
 
 from ..rates import training_cost
@@ -44,12 +42,10 @@ differs from its source: the table says where.
 MODEL and DATA are those of `normscope audit`.
 """
 
-EXAMPLES = """**Examples**
+EXAMPLES = """
+normscope lab cost normscope.networks:residual_mlp --data digits --mode eval
 
-```
-normscope lab cost net.py:build --data digits
 normscope lab cost mypackage.models:cnn --data mypackage.data:train_loader --mode train --alpha 0.001 --html cost.html
-```
 """
 
 
@@ -88,6 +84,4 @@ def cost(
         )
         sensitivity = weight_sensitivity(runnable.module, batches.first, mode=mode, max_seconds=max_seconds)
         result = training_cost(audited, sensitivity=sensitivity, alpha=alpha)
-    write_result(result, html, json)
-    print_document(result.document(brief=True))
-    say_written(html, json)
+    show_result(result, html, json)

@@ -15,12 +15,10 @@ from normscope.commands import (
     check_targets,
     folder_split,
     read_from,
-    say_written,
+    show_result,
     split_numbers,
-    write_result,
 )
 from normscope.data import Split, digits
-from normscope.report import print_document
 from normscope.toolkit import InputError
 
 from ..population import predict as front
@@ -51,14 +49,13 @@ DATA is `digits` (embedded, networks of linear layers), `mnist:FOLDER` (the same
 320 networks on digits take about 20 minutes of one core.
 """
 
-EXAMPLES = """**Examples**
+EXAMPLES = """
+normscope lab predict --data digits --normalizers none,layer --widths 24 --depths 2,3 --seeds 1 --steps 99 --samples 100
 
-```
 normscope lab predict --data digits --folder runs/digits --html digits.html
 normscope lab predict --data digits --seeds 5 --engine ray --folder runs/digits
 normscope lab predict --data mnist:~/data --samples 2000 --widths 128,512 --device cuda --folder runs/mnist
 normscope lab predict --data cifar10:~/data --samples 5000 --target-loss 0.1 --steps 20000 --device cuda --folder cifar
-```
 """
 
 
@@ -130,9 +127,7 @@ def predict(
         name=data.partition(":")[0],
         seed=seed,
     )
-    write_result(result, html, json)
-    print_document(result.document(brief=True))
-    say_written(html, json)
+    show_result(result, html, json)
 
 
 def _split(text: str, samples: int, seed: int) -> tuple[Split, str]:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from normscope.commands import Html, Json, check_targets, say_written, write_result
+from normscope.commands import Html, Json, check_targets, show_result
 from normscope.report import Column, Document, Table, print_document
 
 from ..experiments.registry import registered
@@ -25,15 +25,12 @@ beside them. After an interruption, or if jobs failed, the same command continue
 Exit codes: 0 when every job finished, 1 when some did not (they are named with the reason), 2 for an error.
 """
 
-EXAMPLES = """**Examples**
+EXAMPLES = """
+normscope lab reproduce than.normalizers --quick --html normalizers.html
 
-```
 normscope lab reproduce all --quick --html reproduction.html
 normscope lab reproduce than.figure1 --full --data ~/data --folder runs/than
 normscope lab reproduce akbar --engine ray
-```
-
-`--data` is a folder with `cifar-10-batches-py/` and `MNIST/raw/`.
 """
 
 
@@ -58,9 +55,7 @@ def reproduce(
         return
     check_targets(html, json)
     result = run(names, full=full, data=data, folder=folder, engine=engine, workers=workers)
-    write_result(result, html, json)
-    print_document(result.document(brief=True))
-    say_written(html, json, folder)
+    show_result(result, html, json, folder)
     if any(one.failed for one in result.items):
         raise typer.Exit(1)
 

@@ -82,7 +82,7 @@ def test_files_are_written(invoke: Callable[..., Any], tmp_path: Path) -> None:
 
 
 def test_the_ledger_is_a_list_of_objects(invoke: Callable[..., Any]) -> None:
-    [row] = json.loads(invoke("claims", "--json", "--workers", "0").output)
+    [row] = json.loads(invoke("claims", "--json", "-", "--workers", "0").output)
     assert row == {
         "id": "toy.most",
         "source": "Toy",

@@ -69,7 +69,7 @@ class Radii(Saved, Shown):
         kind="radii",
         noun="radii",
         plural=True,
-        write="write them with radii.to_json(path) or normscope radius --json",
+        write="write them with radii.to_json(path) or normscope bound radius --json",
         left_out=("witness",),
         older=("seconds",),
         added=("labelled",),

@@ -52,8 +52,8 @@ def not_lipschitz(examined: Examined) -> Iterator[Finding]:
                 "@normscope.rule; its figures at the data (audit.observed) need neither."
                 if unknown
                 else "Judge this network by its figures at the data (`audit.observed`), bound it where the data lives "
-                "with `ns.domain` (on the command line `normscope domain`), or put a normalizer or a clamp in front so "
-                "that the values it sees are bounded.",
+                "with `ns.domain` (on the command line `normscope bound domain`), or put a normalizer or a clamp in "
+                "front so that the values it sees are bounded.",
                 numbers={},
             )
 
@@ -92,7 +92,7 @@ def loose_bound(examined: Examined) -> Iterator[Finding]:
         "largest growth at the data.",
         why=f"{BECAUSE}{listed(causes, most=len(causes))}.",
         advice="Judge the network by the figures at the data (`audit.observed`). Bounds where the data lives come from "
-        "`ns.domain` (on the command line `normscope domain`), bounds around single inputs from "
+        "`ns.domain` (on the command line `normscope bound domain`), bounds around single inputs from "
         '`ns.lipschitz(model, batch, scope="ball", radius=...)`.',
         numbers=figures(log10_excess=excess),
     )

@@ -1,0 +1,52 @@
+"""
+Compare two checkpoints
+=======================
+
+What did training change? Audit both and set them side by side. Saved audits compare on the command line: ``normscope
+compare before.json after.json --html difference.html``.
+"""
+
+import copy
+import tempfile
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import torch
+
+import normscope as ns
+from normscope.data import digits
+from normscope.networks import mlp, train
+
+seed = torch.Generator().manual_seed(0)
+data = digits(generator=seed)
+model = mlp(normalizer="layer", generator=seed, width=32)
+before = copy.deepcopy(model).eval()
+train(model, data.train_images, data.train_labels, generator=seed, epochs=3)
+batch, loader = data.test_images[:16], data.train_images[:320].split(64)
+audits = {
+    "before": ns.audit(before, batch, loader=loader, name="before"),
+    "after": ns.audit(model.eval(), batch, loader=loader, name="after"),
+}
+for name, audit in audits.items():
+    print(
+        name, audit.verdict, f"a small change grows at most 10^{audit.observed.log10_upper:.2f} times at these samples"
+    )
+
+# %%
+# Growth of a change by depth, at the data: where training made the network steeper.
+
+for name, audit in audits.items():
+    rows = audit.to_pandas()
+    plt.plot(rows["path"], rows["log10_observed"].astype(float), marker="o", label=name)
+plt.ylabel("growth at the data, as an exponent of ten")
+plt.xticks(rotation=45)
+plt.legend()
+plt.tight_layout()
+
+# %%
+# Both are files, for later and for others:
+
+folder = Path(tempfile.mkdtemp())
+for name, audit in audits.items():
+    audit.to_json(folder / f"{name}.json")
+print(ns.Audit.from_json(folder / "after.json").verdict)
