@@ -19,7 +19,7 @@ model = mlp(normalizer="batch", width=32, depth=3)
 choice = ns.choose(
     model,
     (data.train_images[:400], data.train_labels[:400]),
-    "cross_entropy",
+    loss="cross_entropy",
     normalizers=["batch", "layer"],
     batch_sizes=[4, 32],
     learning_rates=[0.05],

@@ -20,7 +20,7 @@ data = digits(generator=seed)
 model = mlp(generator=seed, width=16, depth=3)
 train(model, data.train_images, data.train_labels, generator=seed, epochs=3)
 batch = data.train_images[:256], data.train_labels[:256]
-spectrum = ns.hessian(model, "cross_entropy", batch, k=3, mode="train")
+spectrum = ns.hessian(model, batch, loss="cross_entropy", k=3, mode="train")
 print(spectrum)
 
 # %%
