@@ -73,6 +73,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "mask-leaks": ("attention-mask-wrong",),
     "dead-relu": ("dead-units", "bias-holds-units-off"),
     "stale-statistics": ("running-statistics-wrong",),
+    "wrong-mode": ("wrong-mode",),
     "small-batch": ("normalizer-too-few-samples",),
     "tiny-sets": ("normalizer-too-few-samples", "normalizer-erases-signal"),
     "eps-scale": ("eps-dominates",),

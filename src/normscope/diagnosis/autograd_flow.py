@@ -63,6 +63,15 @@ def _feeds_of(function: Any, numbers: Mapping[Any, int]) -> tuple[Feed, ...]:
     return tuple(Feed(number, rearranged) for number, rearranged in sorted(feeds.items()))
 
 
+def find_makers(made: Tensor, functions: Sequence[Any]) -> tuple[int, ...]:
+    """Return the numbers of the layers whose outputs a tensor is computed from with no other layer between."""
+    numbers = {function: number for number, function in enumerate(functions) if function is not None}
+    if made.grad_fn is None:
+        return ()
+    own = numbers.get(made.grad_fn)
+    return tuple(feed.layer for feed in _feeds_of(made.grad_fn, numbers)) if own is None else (own,)
+
+
 def last_operator(made: Tensor) -> str:
     """Return the operator that made a tensor, apart from those that only rearrange it; empty where nobody knows."""
     function = _skip_rearranging(made.grad_fn)

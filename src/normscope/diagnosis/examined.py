@@ -177,6 +177,13 @@ class Examined:
         called = module is None or any(True for _ in module.children())
         return next(iter(before)) if called and len(before) == 1 else path
 
+    def reads_input(self, place: ExaminedRow) -> bool:
+        """Whether a layer reads the inputs of the model and nothing else."""
+        if self.signal is None:
+            return False
+        before = self.signal.paths_before(place.path, place.row.operator)
+        return bool(before) and before <= {row.path for row in self.signal.inputs}
+
     def normalizers(self) -> Iterator[tuple[ExaminedRow, NormalizerOverData]]:
         """Yield the normalizers that saw data."""
         for place in self.places:

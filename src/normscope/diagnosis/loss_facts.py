@@ -67,6 +67,7 @@ class LossFacts(Part):
         labels_per_sample: the mean of the sum of the targets over the classes, where they are given for each class.
         largest_class: the share of the most frequent target; `None` for numbers.
         accuracy: the share of samples that are classified right; `None` for numbers.
+        made_by: the module that made the outputs; empty where nobody can tell.
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(
@@ -83,6 +84,7 @@ class LossFacts(Part):
             "integer_labels",
             "padding",
             "floor",
+            "made_by",
         )
     )
 
@@ -116,6 +118,7 @@ class LossFacts(Part):
     integer_labels: bool = False
     padding: float = 0.0
     floor: float = 0.0
+    made_by: str = ""
 
     @property
     def share_of_blind(self) -> float | None:
@@ -188,7 +191,12 @@ class LossListener(TorchFunctionMode):
             self.calls.append(_LossCall("the difference", args[0], args[1], result.square().mean()))
         return result
 
-    def facts(self, labels: Sequence[Any] | None) -> LossFacts | None:
+    @property
+    def output(self) -> Tensor | None:
+        """The outputs that the last call of a loss was given."""
+        return self.calls[-1].output if self.calls else None
+
+    def facts(self, labels: Sequence[Any] | None, made_by: str) -> LossFacts | None:
         """Return what the last call of a loss shows; `labels` are what the user's loss was given, if there is one.
 
         Targets that are all the same beside labels that are not, or without any, are those of the loss itself, such as
@@ -202,6 +210,7 @@ class LossListener(TorchFunctionMode):
         return replace(
             read_loss(call),
             own_targets=made,
+            made_by=made_by,
             integer_labels=bool(same) and not same[0].is_floating_point() and same[0].dtype != torch.bool,
             padding=_padding(same[0], call) if same and call.reduction == "mean" and not call.weighted else 0.0,
         )

@@ -27,6 +27,8 @@ FEW_SAMPLES = 7
 """Samples that run once more: enough to see a change, cheap beside a batch, and hardly the width of anything."""
 MOVES = 1e-3
 """A share of the size of a value: batched kernels round by far less."""
+NEAR_ONE = 0.1
+"""How far the deviation of a standardised column may be from 1: one sample more or less in its formula, and an eps."""
 NO_INFLUENCE = 1e-4
 """The change of the output by one argument, as a share of the change by all of them."""
 
@@ -95,6 +97,7 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
                 idle = {} if few is call else _idle_arguments(run, few, plain)
                 if mixed is not None and not certain and _has_labels(call, batch):
                     certain = _is_order_free(plain, run(few.rolled()))
+                certain = certain or (mixed is not None and _standardises_columns(plain, mixed))
                 if _ends(plain) and run.draws:
                     rolled = run(few.rolled())
                     if _is_random(_ends(plain)[0], _ends(rolled)[0]) and run.computes(few):
@@ -220,6 +223,17 @@ def _is_order_free(plain: Outputs, rolled: Outputs) -> bool:
     return any(have_moved(before, after) for before, after in pairs) and not any(
         have_moved(before.roll(1, 0), after) for before, after in pairs
     )
+
+
+def _standardises_columns(plain: Outputs, path: str) -> bool:
+    """Whether a module standardises each column over the samples of the batch."""
+    made = next(
+        (tensor for own, tensor in plain if own == path and path and tensor.ndim == 2 and len(tensor) > 2), None
+    )
+    if made is None or made.shape[1] < 2:
+        return False
+    deviation, mean = torch.std_mean(made.double(), 0)
+    return bool((mean.abs() < MOVES).all()) and bool(((deviation - 1.0).abs() < NEAR_ONE).all())
 
 
 def _last_moved(plain: Outputs, rolled: Outputs) -> str:

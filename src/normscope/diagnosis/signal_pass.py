@@ -28,7 +28,7 @@ from ..core.untouched import DROPOUTS, on_copies, random_state, seed_random, unt
 from ..graph.call import ALL_OUTPUTS, Call, arguments, labels_of, select
 from ..listening.calls import EMBEDDINGS, NORMALIZERS, RELUS, FunctionCall, Site, float_tensors
 from ..listening.listener import ForwardListener
-from .autograd_flow import Feed, find_feeds, operator_name, reached_parameters
+from .autograd_flow import Feed, find_feeds, find_makers, operator_name, reached_parameters
 from .descent_pass import StepFacts, try_steps
 from .examined import UnitsOverData
 from .loss_facts import LossFacts, LossListener
@@ -203,7 +203,7 @@ def _both_ways(
             losses.in_loss = True
             objective = outputs if loss is None else [_loss_of(loss, made, outputs, labels_of(batch, call))]
             listener.loss_value = None if loss is None else objective[0].detach()
-        listener.loss = losses.facts(None if loss is None else labels_of(batch, call))
+        listener.loss = losses.facts(None if loss is None else labels_of(batch, call), listener.maker(losses.output))
         listener.read_graph(objective if loss is not None else float_tensors(made))
         return listener.backward(objective, outputs, random=loss is None)
 
@@ -357,6 +357,17 @@ class _SignalListener(ForwardListener):
     def unread(self) -> tuple[str, ...]:
         """Return the modules whose output was thrown away."""
         return tuple(dict.fromkeys(path for _, path in self._unread.values() if path))
+
+    def maker(self, made: Tensor | None) -> str:
+        """Return the module that made a tensor: of the layers before it the last one that is a module of its own."""
+        waiting = [] if made is None else list(find_makers(made, self._functions))
+        feeds = find_feeds(self._functions) if waiting else []
+        while waiting:
+            number = max(waiting)
+            if self._heard[number][0][0] and self._heard[number][0][1] != INPUT:
+                return self._heard[number][0][0]
+            waiting = [k for k in waiting if k != number] + [feed.layer for feed in feeds[number]]
+        return ""
 
     def read_graph(self, outputs: Sequence[Tensor]) -> None:
         """Note which rows read which, and what gradients of these outputs can reach."""

@@ -43,6 +43,7 @@ from .normalizers import (
     spectral_norm_off,
     stale_statistics,
     tiny_sets,
+    wrong_mode,
 )
 from .parameters import (
     branch_dominates,
@@ -112,6 +113,7 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     gradient_jump,
     half_precision,
     dead_channels,
+    wrong_mode,
     stale_statistics,
     small_batch,
     eps_dominated,

@@ -15,7 +15,7 @@ from ..loss_facts import is_fresh
 SAME = {
     "eps-dominated": ("tiny-sets", "eps-scale", "dead-layer", "dead-channels"),
     "dead-channels": ("tiny-sets", "dead-layer", "eps-scale"),
-    "small-batch": ("tiny-sets",),
+    "small-batch": ("tiny-sets", "wrong-mode"),
     "expanding-normalizer": ("tiny-sets", "eps-scale", "dead-layer", "dead-channels", "eps-dominated"),
     "not-lipschitz": ("eps-scale",),
     "stale-statistics": ("dead-layer",),

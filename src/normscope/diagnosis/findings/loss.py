@@ -13,6 +13,8 @@ from ..examined import Examined
 from ..loss_facts import BINARY, CLASSES, LossFacts, is_fresh, looks_fresh
 from ..signal import INPUT, NO_GRADIENT, RANDOM
 
+LOSS = "the loss"
+"""The place of what no module is to blame for."""
 APPLIED = {"cross_entropy": "softmax", "bce_with_logits": "sigmoid"}
 """The activation that a loss applies itself."""
 NO_BETTER = 0.97
@@ -63,7 +65,7 @@ def loss_not_finite(examined: Examined) -> Iterator[Finding]:
     yield Finding(
         code="loss-not-finite",
         severity=Severity.ERROR,
-        where="the loss",
+        where=LOSS,
         seen=f"The loss{name} is {value}{limits}.",
         why="Its gradient is no number either: one step makes every weight NaN.",
         advice=(
@@ -83,9 +85,10 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
     facts = _facts(examined)
     if facts is None:
         return
-    applied, place = APPLIED.get(facts.name), _last_activation(examined, facts)
+    applied = APPLIED.get(facts.name)
     if facts.name in CLASSES and len(facts.output_shape) > 1 and facts.output_shape[1] == 1:
         yield _mismatch(
+            facts,
             "The output has one class: its softmax is 1 whatever the input, and the loss is 0.",
             "No gradient comes back, and nothing is learned.",
             "Give the last layer one output per class, or use one output with loss bce_with_logits.",
@@ -93,42 +96,43 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
         )
     elif facts.last == "Softmax" and facts.output_shape[-1] == 1:
         yield _mismatch(
+            facts,
             "The model ends in a softmax over one output, which is 1 whatever the input.",
             "The output does not depend on the input, and no gradient comes back.",
             "Remove the softmax: for one output use the loss bce_with_logits on the raw score, or a sigmoid with bce.",
-            where=place,
         )
     elif facts.name == "cross_entropy" and (facts.probabilities or facts.last in RANGES):
         what = "a softmax" if facts.probabilities else f"a {facts.last.lower()}"
         twice = facts.probabilities
         yield _mismatch(
+            facts,
             f"The outputs come out of {what} and run from {figure(facts.output_least)} to "
             f"{figure(facts.output_greatest)}, "
             f"and cross_entropy applies a softmax{' once more' if twice else ' to them'}.",
             "Cross entropy expects scores without limits: between these limits no class can become certain, the "
             "gradients are small, and the loss cannot fall far.",
             f"Remove {what} at the end of the model: cross_entropy takes the scores (logits) of the last layer.",
-            where=place,
         )
     elif facts.name == "bce_with_logits" and facts.last in RANGES:
         yield _mismatch(
+            facts,
             f"The outputs come out of a {facts.last.lower()}, and bce_with_logits applies a sigmoid to them"
             f"{' once more' if applied == facts.last.lower() else ''}.",
             "The probability of a class cannot leave a small range, gradients are small, and the loss cannot fall far.",
             f"Remove the {facts.last.lower()} at the end of the model, or use the loss bce on probabilities.",
-            where=place,
         )
     elif facts.name == "nll" and not facts.log_probabilities and facts.log_axis is not None:
         yield _mismatch(
+            facts,
             f"The exponentials of the outputs add up to 1 over axis {facts.log_axis}, and nll_loss looks for the "
             "classes in axis 1.",
             "What all places of that axis share is taken away, and the classes of one place are not compared.",
             "Apply log_softmax with dim=1 at the end of the model.",
             code="loss-does-not-fit",
-            where=_last_module(examined),
         )
     elif facts.name == "nll" and not facts.log_probabilities:
         yield _mismatch(
+            facts,
             "nll_loss expects logarithms of probabilities, and the exponentials of the outputs do not add up to 1.",
             "The loss can fall without limit by making all outputs large: it measures nothing.",
             "End the model in log_softmax, or use cross_entropy, which applies it.",
@@ -136,6 +140,7 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
         )
     elif facts.name == "kl_div" and not facts.log_probabilities:
         yield _mismatch(
+            facts,
             "kl_div expects logarithms of probabilities as its input, and the exponentials of the outputs do not add "
             "up to 1.",
             "It then measures no divergence: it can be negative, and its smallest value is not where the two agree.",
@@ -145,30 +150,35 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
     several = facts.labels_per_sample is not None and abs(facts.labels_per_sample - 1.0) > 0.05
     if several and facts.name == "cross_entropy":
         yield _mismatch(
+            facts,
             f"The targets add up to {figure(facts.labels_per_sample or 0.0)} over axis 1, which cross_entropy takes "
             "for the classes.",
             "It compares one distribution over the classes with another: targets that do not add up to 1 are none.",
             "If a sample may have several labels, use the loss bce_with_logits. If the classes are in another axis, "
             "move that axis to place 1 (transpose), or pass the numbers of the classes.",
             code="loss-does-not-fit",
+            where=LOSS,
         )
     elif several and facts.name == "bce" and facts.probabilities and facts.output_shape[1] > 2:
         yield _mismatch(
+            facts,
             "The outputs come out of a softmax, and the targets have several labels per sample.",
             "A softmax shares one certainty among all labels: two of them cannot both be certain.",
             "Remove the softmax and use the loss bce_with_logits, or replace it by a sigmoid.",
-            where=place,
         )
     if facts.sum_of >= LARGE_SUM and examined.signal is not None and facts.value == examined.signal.loss_value:
         yield _mismatch(
+            facts,
             f"The loss is the sum over {facts.sum_of:,} samples.",
             "Gradients and steps are as many times as long as those of a mean, and grow with the batch.",
             'Use the loss with reduction="mean", or divide it by the number of samples.',
             code="loss-does-not-fit",
+            where=LOSS,
         )
     factor = _last_factor(examined, facts)
     if facts.name in (*CLASSES, *BINARY[1:]) and factor is not None and factor < SMALL_FACTOR:
         yield _mismatch(
+            facts,
             f"The scores of the last layer are multiplied by {figure(factor)} before the loss.",
             "No class can become certain before the weights have grown as many times, and gradients are as much "
             "smaller.",
@@ -177,16 +187,19 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
         )
     elif facts.name in (*CLASSES, *BINARY[1:]) and facts.cosines is not None and _is_narrow(facts, facts.cosines):
         yield _mismatch(
+            facts,
             f"The outputs are cosines times {facts.cosines:g}.",
             "Between these limits no class can become certain, whatever the weights are.",
             "Scale the outputs: multiply the cosines by 10 to 30 (divide by a temperature of 0.03 to 0.1).",
         )
     if facts.smoothing > MOST_SMOOTHING:
         yield _mismatch(
+            facts,
             f"The loss spreads {percent(facts.smoothing)} of each label over all classes (label_smoothing).",
             "What is left of the label is less than what is spread: the best output hardly names a class.",
             "Use the loss with a label_smoothing of 0.1 or none.",
             code="loss-does-not-fit",
+            where=LOSS,
         )
 
 
@@ -212,7 +225,7 @@ def equal_outputs(examined: Examined) -> Iterator[Finding]:
     yield Finding(
         code="equal-units",
         severity=Severity.WARNING,
-        where=_last_linear(examined) or "the loss",
+        where=_last_linear(examined) or LOSS,
         seen=f"In every sample the outputs for all {facts.output_shape[1]} classes are the same.",
         why="Outputs that are copies of each other get the same gradient: no class is ever preferred.",
         advice="Give every output weights of its own, drawn at random: nn.ModuleList([head] * n) holds one layer n "
@@ -229,7 +242,7 @@ def idle_label(examined: Examined) -> Iterator[Finding]:
     yield Finding(
         code="no-loss-gradient",
         severity=Severity.WARNING,
-        where="the loss",
+        where=LOSS,
         seen=f"No sample with the label {signal.idle_label:g} gets a gradient from the loss, all others do.",
         why="Nothing is learned from samples without a gradient.",
         advice="Change the targets to what the loss takes: a hinge loss takes -1 and 1, and a label of 0 makes it "
@@ -254,7 +267,7 @@ def no_loss_gradient(examined: Examined) -> Iterator[Finding]:
     yield Finding(
         code="no-loss-gradient",
         severity=Severity.ERROR,
-        where="the loss",
+        where=LOSS,
         seen="No gradient of the loss reaches any parameter: it is not differentiable, or autograd's graph is cut."
         if cut
         else "The gradient of the loss is exactly zero for every parameter."
@@ -273,14 +286,6 @@ def no_loss_gradient(examined: Examined) -> Iterator[Finding]:
     )
 
 
-def _last_activation(examined: Examined, facts: LossFacts) -> str:
-    """Return the module that made the outputs, if it is an activation; otherwise the loss."""
-    layers = () if examined.signal is None else examined.signal.layers
-    last = layers[-1] if layers else None
-    named = last is not None and last.path and last.kind.replace("_", "") == facts.last.lower()
-    return last.path if last is not None and named else "the loss"
-
-
 def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
     """Targets that the outputs cannot reach: another shape, outside the last activation's range, another scale."""
     facts = _facts(examined)
@@ -291,16 +296,17 @@ def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
         low, high = facts.limits
     if facts.last == "NativeBatchNorm" and abs(facts.output_mean - facts.target_mean) > facts.output_size:
         yield _mismatch(
+            facts,
             f"The model ends in a BatchNorm, whose outputs have mean {figure(facts.output_mean)}; the targets have "
             f"{figure(facts.target_mean)} and size {figure(facts.target_size)}.",
             "A normalizer takes the mean and the scale of the predictions away, and depends on the batch.",
             "Remove the normalizer after the last layer, or standardise the targets.",
-            where=_last_module(examined),
         )
     span = facts.target_greatest - facts.target_least
     limited = f"the {facts.last.lower()}" if facts.last in RANGES else "the last activation"
     if facts.output_shape != facts.target_shape:
         yield _mismatch(
+            facts,
             f"The output has shape {_shape(facts.output_shape)} and the target {_shape(facts.target_shape)}: "
             f"{facts.name} broadcasts them and compares every output with every target.",
             "The best the model can do then is to predict the mean of all targets.",
@@ -309,6 +315,7 @@ def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
         )
     elif facts.target_least < low - 0.01 * span or facts.target_greatest > high + 0.01 * span:
         yield _mismatch(
+            facts,
             f"The targets run from {figure(facts.target_least)} to {figure(facts.target_greatest)}, and "
             f"{limited} holds the outputs between {low:g} and {high:g}.",
             "Outputs cannot reach targets outside the range of the last activation.",
@@ -319,6 +326,7 @@ def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
     elif facts.name in BINARY:
         if facts.target_least < 0.0 or facts.target_greatest > 1.0:
             yield _mismatch(
+                facts,
                 f"The targets run from {figure(facts.target_least)} to {figure(facts.target_greatest)}, and "
                 f"{facts.name} takes probabilities.",
                 "Outside 0 to 1 the loss has no lower limit.",
@@ -331,6 +339,7 @@ def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
         and facts.target_greatest < facts.whole_targets
     ):
         yield _mismatch(
+            facts,
             f"The targets are the whole numbers from 0 to {facts.target_greatest:.0f}, as numbers of classes are, "
             f"and the loss is {facts.name}.",
             "A number of a class is a name: a loss of distances takes class 3 for the mean of 2 and 4.",
@@ -340,6 +349,7 @@ def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
         )
     elif 0.0 < facts.target_size < SMALL_TARGETS:
         yield _mismatch(
+            facts,
             f"The targets have size {figure(facts.target_size)}.",
             "Errors of this size have a loss near zero whatever the model says: gradients are tiny, and a constant "
             "looks perfect.",
@@ -348,6 +358,7 @@ def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
         )
     elif facts.target_size > OTHER_SCALE * max(facts.output_size, 1.0):
         yield _mismatch(
+            facts,
             f"The targets have size {figure(facts.target_size)} and the outputs {figure(facts.output_size)}.",
             "The gradient is as large as the error: the first steps are far too long for the layers, and the "
             "output's bias takes most of the training.",
@@ -372,7 +383,7 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
         yield Finding(
             code="no-better-than-constant",
             severity=Severity.INFO if examined.mode == "train" and share < FAR_WORSE else Severity.WARNING,
-            where="the loss",
+            where=LOSS,
             seen=f"{told}.",
             why="The model has learned nothing about its input, or forgets it: a constant would do as well.",
             advice="Check the labels first: do they belong to these rows, in this order, from class 0? Then try to fit "
@@ -396,7 +407,7 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
 def _steepest(examined: Examined) -> str:
     """Return the layer whose values are largest beside those that it reads, if one stands out; otherwise the loss."""
     signal = examined.signal
-    growths = [("the loss", STEEP)]
+    growths = [(LOSS, STEEP)]
     for row, feeds in zip(signal.rows, signal.feeds, strict=False) if signal is not None else ():
         sizes = [signal.rows[feed].root_mean_square or 0.0 for feed in feeds] if signal is not None else []
         read = 1.0 if row.kind == "embedding" else max(sizes, default=0.0)
@@ -415,18 +426,22 @@ def one_class(examined: Examined) -> Iterator[Finding]:
         return
     if constant:
         yield _mismatch(
+            facts,
             f"All targets of the batch are {figure(facts.target_least)}.",
             "A constant output fits them: nothing can be learned from this batch.",
             "Look at how labels are read, and shuffle the data: batches that are sorted by class look like this.",
             code="one-class",
+            where=LOSS,
         )
     elif facts.padding > MOSTLY_PADDING:
         yield _mismatch(
+            facts,
             f"{percent(facts.padding)} of the targets fill up the ends of the rows with one value, and the loss "
             "counts them.",
             "Nearly all of the gradient teaches the model to repeat the padding.",
             "Use the loss with ignore_index set to the value of the padding, or change these targets to -100.",
             code="one-class",
+            where=LOSS,
         )
     elif facts.largest_class is not None and facts.largest_class > ONE_SIDED:
         yield Finding(
@@ -452,19 +467,15 @@ def _last_linear(examined: Examined) -> str:
     return next((row.path for row in reversed(layers) if row.kind == "linear"), "")
 
 
-def _last_module(examined: Examined) -> str:
-    """Return the module of the last row."""
-    layers = () if examined.signal is None else examined.signal.layers
-    return layers[-1].path if layers else "the loss"
-
-
 def _shape(shape: tuple[int, ...]) -> str:
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 
 def _mismatch(
-    seen: str, why: str, advice: str, *, code: str = "activation-before-loss", where: str = "the loss"
+    facts: LossFacts, seen: str, why: str, advice: str, *, code: str = "activation-before-loss", where: str = ""
 ) -> Finding:
+    """What does not fit the loss: the place is the module that made the outputs, if there is one."""
+    where = where or facts.made_by or LOSS
     return Finding(code=code, severity=Severity.WARNING, where=where, seen=seen, why=why, advice=advice, numbers={})
 
 
@@ -577,7 +588,7 @@ def loss_rises(examined: Examined) -> Iterator[Finding]:
         yield Finding(
             code="no-loss-gradient",
             severity=Severity.WARNING,
-            where="the loss",
+            where=LOSS,
             seen="The gradient of the loss is next to nothing: to lower the loss by a hundredth along it, the weights "
             f"would have to change by {figure(steps.step_share)} times their size.",
             why="Steps along such a gradient hardly change the loss.",
@@ -593,7 +604,7 @@ def loss_rises(examined: Examined) -> Iterator[Finding]:
     yield Finding(
         code="gradient-does-not-descend",
         severity=Severity.WARNING,
-        where="the loss",
+        where=LOSS,
         seen="A short step along the negative gradient, which should lower the loss by a millionth, "
         + ("raises it." if math.isfinite(steps.fall) else "makes it infinite."),
         why="The gradient is then not that of the loss, or the loss is so rough that gradients say nothing of it.",

@@ -196,26 +196,35 @@ def zero_weights(examined: Examined) -> Iterator[Finding]:
         other = any(own.is_zero and own is not row and own.module == row.module for own in layers)
         stuck = row.trainable and row.gradient == 0.0 and (other or is_fresh(examined.model)) and not closed
         stuck = stuck and not opening
-        closed = closed or stuck
+        frozen = not row.trainable and any(other.trainable for other in signal.parameters)
+        closed = closed or stuck or frozen
+        nothing_learns = closed and number == 0 and len(layers) > 1 and all(other.is_zero for other in layers)
         where = row.module or row.name
         yield Finding(
             code="zero-weights",
-            severity=Severity.WARNING if closed else Severity.INFO,
+            severity=Severity.ERROR if nothing_learns else Severity.WARNING if closed else Severity.INFO,
             where=where,
             seen=f"All {math.prod(row.shape):,} weights of `{where}` are exactly zero"
             + (
-                ", and so is their gradient."
+                ", and they do not train (requires_grad is False)."
+                if frozen
+                else ", and so are those of all other layers, and their gradients."
+                if nothing_learns
+                else ", and so is their gradient."
                 if stuck
                 else ", and no gradient gets past it to the layers before." * closed
             )
             + ("" if closed else "."),
-            why="It is zero because another factor is zero as well: neither of them can open."
+            why="What it is given has no influence on the output, and no training changes that."
+            if frozen
+            else "It is zero because another factor is zero as well: neither of them can open."
             if stuck
             else "The output does not depend on the input, and the layers before do not learn."
             if closed
             else "This is how residual branches and last layers are often initialised: the branch adds nothing at "
             "first and opens with the first steps.",
-            advice="Initialise it at random: torch.nn.init.kaiming_normal_(weight)."
+            advice="Initialise it at random: torch.nn.init.kaiming_normal_(weight)"
+            + (", and call requires_grad_(True) on it." if frozen else ".")
             if closed
             else "Nothing to do for a fresh model. After training it means that the layer got no gradient.",
             numbers={},

@@ -13,7 +13,7 @@ from ...graph.call import broken_tensors
 from ...listening.calls import NORMALIZERS
 from ...report.words import pluralise
 from ..examined import Examined, WeightOverData
-from ..signal import BFLOAT16_LARGEST, FLOAT16_LARGEST, FLOAT16_NORMAL, INPUT, SignalRow
+from ..signal import BFLOAT16_LARGEST, FLOAT16_LARGEST, FLOAT16_NORMAL, INPUT, Signal, SignalRow
 from .depth import WEIGHTS, rows_of_weights
 from .normalizers import stale_statistics
 
@@ -83,8 +83,9 @@ def non_finite_activations(examined: Examined) -> Iterator[Finding]:
     )
 
 
-LARGE_INPUT, SMALL_INPUT = 30.0, 1e-3
-"""Root mean squares: standardised inputs have 1, pixels in [0, 1] half of that, waveforms a tenth; bytes have 100."""
+LARGE_INPUT, SMALL_INPUT = 30.0, 5e-3
+"""Root mean squares: standardised inputs have 1, pixels in [0, 1] half of that, waveforms a tenth; bytes have 100, and
+pixels that were divided by 255 twice 0.002."""
 SAME_SCALE = 2.0
 """Within this factor the first layer reads the input as it is, and the model does not scale it itself."""
 BYTES = 255.0
@@ -92,6 +93,8 @@ OTHER_SCALE = 300.0
 """A factor between the largest column of a table and a usual one."""
 NEAR = 4.0
 """Another batch, or a few steps of training, may well bring values this many times as large as those seen."""
+FAINT = 2.0**-21
+"""Eight times the smallest float16: a gradient of this size has three digits, in base two."""
 MOSTLY = 0.5
 """A share of a layer's values: any bell curve has fewer small ones than this."""
 
@@ -109,21 +112,46 @@ def input_scale(examined: Examined) -> Iterator[Finding]:
         assert row.least is not None
         assert row.greatest is not None
         bytes_ = row.least >= 0.0 and 1.0 < row.greatest <= BYTES and size > LARGE_INPUT
+        twice = row.least >= 0.0 and 0.5 < row.greatest * BYTES <= 1.001 and len(row.shape) > 3
+        reader = _reader(examined, row.path)
         yield Finding(
             code="input-scale",
             severity=Severity.WARNING,
-            where=row.path,
+            where=reader if len(examined.signal.inputs) > 1 and reader else row.path,
             seen=f"The {row.path} runs from {figure(row.least)} to {row.greatest:.3g} (mean {row.mean:.3g}, deviation "
-            f"{row.deviation:.3g})" + (": these look like bytes." if bytes_ else "."),
+            f"{row.deviation:.3g})"
+            + (
+                ": these look like bytes."
+                if bytes_
+                else ": these look like pixels that were divided by 255 twice."
+                if twice
+                else f", and `{reader}` reads it so."
+                if reader
+                else "."
+            ),
             why="Networks are usually trained on inputs of size 1: pixels in [0, 1] or standardised features. At "
             "another scale a trained network, and the running statistics in it, see values they were not made for, and "
             "a fresh one learns badly.",
-            advice=("Divide the pixels by 255 and standardise them" if bytes_ else "Scale the input")
+            advice=(
+                "Divide the pixels by 255 and standardise them"
+                if bytes_
+                else "Divide the pixels by 255 once, and standardise the input"
+                if twice
+                else "Scale the input to a size of about 1,"
+            )
             + " as in training, before anything else that this report advises. If the model was trained on such values "
             "there is nothing to do.",
             numbers=figures(least=row.least, greatest=row.greatest, mean=row.mean, deviation=row.deviation),
         )
         return
+
+
+def _reader(examined: Examined, path: str) -> str:
+    """Return the first weight layer that reads an input."""
+    signal = examined.signal
+    rows = () if signal is None else zip(signal.rows, signal.feeds, strict=False)
+    paths = (row.path for row, feeds in rows if row.kind in WEIGHTS and path in {signal.rows[k].path for k in feeds})
+    return next(paths, "")
 
 
 def one_column(examined: Examined) -> Iterator[Finding]:
@@ -211,6 +239,20 @@ def half_precision(examined: Examined) -> Iterator[Finding]:
         )
         return
     halves = [row for row in rows if row.dtype == "float16" and row.kind != "softmax"]
+    faint = _faint_gradients(examined.signal) if halves and not zeros else None
+    if faint is not None:
+        last = next((row.path for row in reversed(halves) if row.kind in WEIGHTS), halves[-1].path)
+        yield Finding(
+            code="half-precision",
+            severity=Severity.WARNING,
+            where=last,
+            seen=f"In float16 the gradients of a typical weight are {figure(faint)}, and the loss is "
+            f"{figure(examined.signal.loss_value or 0.0)}.",
+            why="Below 6e-8 a number becomes zero in float16, and close to it no digits are left: steps are lost.",
+            advice="Scale the loss (torch.amp.GradScaler), or train in bfloat16 or float32.",
+            numbers=figures(gradient=faint),
+        )
+        return
     small = max(halves, key=lambda row: row.below_float16 or 0.0, default=None)
     if small is not None and small.below_float16 is not None and small.below_float16 > MOSTLY:
         yield Finding(
@@ -223,6 +265,13 @@ def half_precision(examined: Examined) -> Iterator[Finding]:
             advice="Run this part in float32 or bfloat16, or raise the scale of what comes before it.",
             numbers=figures(share_below=small.below_float16, largest=small.largest),
         )
+
+
+def _faint_gradients(signal: Signal) -> float | None:
+    """Return the size of the gradient of the weights if that of the loss is next to nothing in half precision."""
+    trained = [row for row in signal.parameters if row.trainable and row.gradient is not None and len(row.shape) > 1]
+    sizes = [(row.gradient or 0.0) / math.sqrt(math.prod(row.shape)) for row in trained]
+    return max(sizes) if sizes and signal.loss_value and max(sizes) < FAINT else None
 
 
 def _size(row: SignalRow) -> float:

@@ -12,7 +12,7 @@ from ...listening.calls import NORMALIZERS
 from ...report.words import pluralise
 from ..examined import Examined
 from ..loss_facts import is_fresh
-from ..signal import Signal, SignalRow
+from ..signal import INPUT, Signal, SignalRow
 from ..signal_pass import ACTIVATIONS
 from .depth import WEIGHTS
 
@@ -25,17 +25,21 @@ def missing_activation(examined: Examined) -> Iterator[Finding]:
     if signal is None:
         return
     readers = Counter(feed for feeds in signal.feeds for feed in set(feeds))
+    activations = any(row.kind not in (INPUT, *WEIGHTS, *NORMALIZERS) for row in signal.rows)
+    linear = not activations and signal.feeds == signal.linear_feeds
     for number, feeds in enumerate(signal.linear_feeds):
         row = signal.rows[number]
         if row.kind not in WEIGHTS:
             continue
         for feed in feeds:
             # mobile networks hand on what a pointwise convolution made without an activation
-            normalized = signal.rows[feed].kind in NORMALIZERS and not _is_pointwise(examined, row)
+            normalized = signal.rows[feed].kind in NORMALIZERS and (linear or not _is_pointwise(examined, row))
             through = [feed, *(signal.linear_feeds[feed] if normalized else ())]
             before = signal.rows[through[-1]]
-            if before.kind not in WEIGHTS or _is_factorization(examined, before, row):
+            if before.kind not in WEIGHTS or (not linear and _is_factorization(examined, before, row)):
                 continue
+            if _has_frozen_copy(examined, before):
+                continue  # a representation that is compared with that of a teacher: what reads it is a head of its own
             if any(readers[place] > 1 for place in through) or _ends_pre_activation(examined, signal, through[-1], row):
                 continue  # a skip, a gate or heads read it too, or activations stand before the convolutions
             yield Finding(
@@ -112,6 +116,16 @@ def _is_factorization(examined: Examined, first: SignalRow, second: SignalRow) -
         return True
     width, ends = before.shape[0], (before.shape[1], after.shape[0])
     return width < min(ends)
+
+
+def _has_frozen_copy(examined: Examined, row: SignalRow) -> bool:
+    """Whether a layer has a copy that does not train, as the layers of a student have in its teacher."""
+    parameters = [] if examined.signal is None else [p for p in examined.signal.parameters if len(p.shape) > 1]
+    own = next((p for p in parameters if p.module == row.path and p.trainable), None)
+    return own is not None and any(
+        not p.trainable and p.shape == own.shape and p.name.partition(".")[2] == own.name.partition(".")[2]
+        for p in parameters
+    )
 
 
 def _ends_pre_activation(examined: Examined, signal: Signal, before: int, row: SignalRow) -> bool:

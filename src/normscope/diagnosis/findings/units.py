@@ -95,6 +95,9 @@ def _dead_normalizer(
     """Collapsed variance at the input, or a negligible scale at the output."""
     if seen.kind == "batch" and examined.data.samples < 2:
         return  # one sample has no variance
+    if examined.reads_input(place) and seen.log10_median > -math.inf:
+        yield from _negligible_scale(place, seen, flow)
+        return  # a small input is no dead layer: eps is too large for it, or it is too small
     passing = _passing(seen)
     negligible = place.row.log10_folded is None or place.row.log10_folded <= NEGLIGIBLE_GAIN
     if seen.eps > 0.0 and passing < NOTHING_PASSES and negligible:
