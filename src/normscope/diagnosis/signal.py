@@ -260,6 +260,14 @@ class Signal(Part):
         feeds = {feed for number in own if number < len(self.feeds) for feed in self.feeds[number]}
         return frozenset(self.rows[feed].path for feed in feeds)
 
+    def sources(self, number: int) -> frozenset[int]:
+        """Return the rows that a row reads, seen through modules that only rearrange what they are given."""
+        found = frozenset[int]()
+        for feed in self.feeds[number] if number < len(self.feeds) else ():
+            rearranges = self.rows[feed].kind[:1].isupper() and self.linear_feeds[feed] == self.feeds[feed] != ()
+            found |= self.sources(feed) if rearranges else {feed}
+        return found
+
     def passing(self, path: str, kind: str, call: int) -> float:
         """Return the size of what one call of a layer hands on over that of what it reads; 1 where nobody can tell."""
         own = [number for number, row in enumerate(self.rows) if (row.path, row.kind) == (path, kind)][call : call + 1]

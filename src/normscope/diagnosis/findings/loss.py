@@ -12,6 +12,7 @@ from ..descent_pass import SHORTEST, StepFacts
 from ..examined import Examined
 from ..loss_facts import BINARY, CLASSES, LossFacts, is_fresh, looks_fresh
 from ..signal import INPUT, NO_GRADIENT, RANDOM
+from .depth import WEIGHTS
 
 LOSS = "the loss"
 """The place of what no module is to blame for."""
@@ -24,6 +25,8 @@ MORE_OFTEN_RIGHT = 2.0
 classes, the best constant fits their frequencies by chance, and a model that knows much has no smaller loss."""
 FAR_WORSE = 3.0
 """A share of that loss that no model has that is merely still in training."""
+NEARLY_CONSTANT = 0.05
+"""The deviation of outputs over the samples, as a share of their size."""
 STEEP = 5.0
 """A factor between what a layer hands on and what it reads: a fresh layer's is about 1."""
 FAR_ABOVE = 10.0
@@ -380,13 +383,21 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
         told += f" (accuracy {percent(facts.accuracy)}, the largest class has {percent(facts.largest_class or 0.0)})"
     knows = facts.accuracy is not None and facts.accuracy >= MORE_OFTEN_RIGHT * (facts.largest_class or 1.0)
     if not fresh and share >= (FAR_WORSE if knows else NO_BETTER):
+        layer, left = _forgetting_layer(examined)
         yield Finding(
             code="no-better-than-constant",
             severity=Severity.INFO if examined.mode == "train" and share < FAR_WORSE else Severity.WARNING,
-            where=LOSS,
-            seen=f"{told}.",
+            where=layer or LOSS,
+            seen=f"{told}."
+            + (
+                f" The outputs hardly differ from sample to sample, and in `{layer}` most of that is lost."
+                * bool(layer)
+            ),
             why="The model has learned nothing about its input, or forgets it: a constant would do as well.",
-            advice="Check the labels first: do they belong to these rows, in this order, from class 0? Then try to fit "
+            advice=f"Look at the weights of `{layer}`, which hand on {percent(left)} of what varies: lower the weight "
+            "decay or the learning rate that made them so, and initialise them again or load an earlier checkpoint."
+            if layer
+            else "Check the labels first: do they belong to these rows, in this order, from class 0? Then try to fit "
             "ten samples: if even their loss does not fall, the fault is in the model or the loss; if it does, lower "
             "the learning rate.",
             numbers=figures(loss=facts.value, blind=facts.blind),
@@ -402,6 +413,25 @@ def no_better_than_constant(examined: Examined) -> Iterator[Finding]:
             advice="Make the last layer's weights smaller at the start, or standardise the input and the targets.",
             numbers=figures(loss=facts.value, blind=facts.blind),
         )
+
+
+def _forgetting_layer(examined: Examined) -> tuple[str, float]:
+    """Return where outputs that are nearly constant lose most of what varies: the weight layer, and the share left."""
+    signal, facts = examined.signal, _facts(examined)
+    if signal is None or facts is None:
+        return "", 1.0
+    shares = [(row.sample_deviation or 0.0) / (row.root_mean_square or 1.0) for row in signal.rows]
+    ends = [share for share, row in zip(shares, signal.rows, strict=True) if row.path == facts.made_by]
+    if not ends or ends[-1] > NEARLY_CONSTANT:
+        return "", 1.0
+    losses = [
+        (shares[number] / most, row.path)
+        for number, (row, feeds) in enumerate(zip(signal.rows, signal.feeds, strict=False))
+        if row.sample_deviation is not None and row.kind in WEIGHTS
+        if (most := max((shares[feed] for feed in feeds), default=0.0)) > 0.0
+    ]
+    left, path = min(losses, default=(1.0, ""))
+    return path, left
 
 
 def _steepest(examined: Examined) -> str:

@@ -114,10 +114,11 @@ def input_scale(examined: Examined) -> Iterator[Finding]:
         bytes_ = row.least >= 0.0 and 1.0 < row.greatest <= BYTES and size > LARGE_INPUT
         twice = row.least >= 0.0 and 0.5 < row.greatest * BYTES <= 1.001 and len(row.shape) > 3
         reader = _reader(examined, row.path)
+        stale = next((f.where for f in stale_statistics(examined) if f.severity > Severity.INFO), "")
         yield Finding(
             code="input-scale",
             severity=Severity.WARNING,
-            where=reader if len(examined.signal.inputs) > 1 and reader else row.path,
+            where=stale or (reader if len(examined.signal.inputs) > 1 and reader else row.path),
             seen=f"The {row.path} runs from {figure(row.least)} to {row.greatest:.3g} (mean {row.mean:.3g}, deviation "
             f"{row.deviation:.3g})"
             + (
@@ -128,7 +129,8 @@ def input_scale(examined: Examined) -> Iterator[Finding]:
                 else f", and `{reader}` reads it so."
                 if reader
                 else "."
-            ),
+            )
+            + (f" The statistics that `{stale}` keeps are those of other values." if stale else ""),
             why="Networks are usually trained on inputs of size 1: pixels in [0, 1] or standardised features. At "
             "another scale a trained network, and the running statistics in it, see values they were not made for, and "
             "a fresh one learns badly.",
@@ -139,8 +141,8 @@ def input_scale(examined: Examined) -> Iterator[Finding]:
                 if twice
                 else "Scale the input to a size of about 1,"
             )
-            + " as in training, before anything else that this report advises. If the model was trained on such values "
-            "there is nothing to do.",
+            + " as in training, before anything else that this report advises."
+            + ("" if stale else " If the model was trained on such values there is nothing to do."),
             numbers=figures(least=row.least, greatest=row.greatest, mean=row.mean, deviation=row.deviation),
         )
         return
@@ -149,9 +151,10 @@ def input_scale(examined: Examined) -> Iterator[Finding]:
 def _reader(examined: Examined, path: str) -> str:
     """Return the first weight layer that reads an input."""
     signal = examined.signal
-    rows = () if signal is None else zip(signal.rows, signal.feeds, strict=False)
-    paths = (row.path for row, feeds in rows if row.kind in WEIGHTS and path in {signal.rows[k].path for k in feeds})
-    return next(paths, "")
+    for number, row in enumerate(() if signal is None else signal.rows):
+        if signal is not None and row.kind in WEIGHTS and path in {signal.rows[k].path for k in signal.sources(number)}:
+            return row.path
+    return ""
 
 
 def one_column(examined: Examined) -> Iterator[Finding]:
@@ -200,7 +203,7 @@ def _first_read(examined: Examined) -> float | None:
     if signal is None or first is None:
         return None
     number = next((k for k, weight in rows_of_weights(signal, data).items() if weight.site == first), None)
-    feeds = signal.feeds[number] if number is not None and number < len(signal.feeds) else ()
+    feeds = () if number is None else signal.sources(number)
     return data.weights[first].rms_input if all(signal.rows[feed].kind == INPUT for feed in feeds) else None
 
 

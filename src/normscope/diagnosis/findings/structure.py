@@ -20,13 +20,17 @@ STEEPEST_LEAK = 0.9
 
 
 def missing_activation(examined: Examined) -> Iterator[Finding]:
-    """Two weight layers with nothing but a rearrangement between them, so that they are one linear map."""
+    """Two weight layers with nothing but a rearrangement between them, so that they are one linear map.
+
+    Some pairs are meant as such, but not in a network that has no activation anywhere.
+    """
     signal = examined.signal
     if signal is None:
         return
     readers = Counter(feed for feeds in signal.feeds for feed in set(feeds))
     activations = any(row.kind not in (INPUT, *WEIGHTS, *NORMALIZERS) for row in signal.rows)
-    linear = not activations and signal.feeds == signal.linear_feeds
+    weights = sum(row.kind in WEIGHTS for row in signal.rows)
+    linear = not activations and weights > 2 and signal.feeds == signal.linear_feeds
     for number, feeds in enumerate(signal.linear_feeds):
         row = signal.rows[number]
         if row.kind not in WEIGHTS:
