@@ -55,7 +55,8 @@ def check(
         loader: batches to take the statistics of normalizers and ReLUs from, in place of the batch; the first 8 are
             read.
         loss: a function from the output (and the labels, if the batch is a pair) to a scalar, or its name:
-            `"cross_entropy"`, `"nll"`, `"bce"`, `"bce_with_logits"`, `"mse"`, `"l1"`, `"smooth_l1"` or `"huber"`.
+            `"cross_entropy"`, `"nll"`, `"bce"`, `"bce_with_logits"`, `"mse"`, `"l1"`, `"smooth_l1"`, `"huber"` or
+            `"kl_div"`.
             Gradients are then those of the loss, and it is looked at whether outputs and targets fit it. Without it
             gradients are those of a random direction of the output.
         optimizer: the one that trains the model; with a loss it is looked at what its next step would do (made by a

@@ -160,6 +160,43 @@ class _LossCall(NamedTuple):
     weighted: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelsOutside(Part):
+    """Labels that are none of the classes: the least and the greatest of them, and how many classes there are."""
+
+    least: int
+    greatest: int
+    classes: int
+
+    @property
+    def said(self) -> str:
+        """The labels and the classes, in a clause."""
+        return (
+            f"the labels run from {self.least} to {self.greatest}, and outputs for {self.classes} classes take labels "
+            f"from 0 to {self.classes - 1}"
+        )
+
+
+@torch.no_grad()
+def _labels_outside(given: Mapping[str, Any]) -> LabelsOutside | None:
+    """Return the labels of a loss over classes if some of them are none of its classes."""
+    output, target = given.get("input"), given.get("target")
+    if (
+        not isinstance(output, Tensor)
+        or not isinstance(target, Tensor)
+        or target.is_floating_point()
+        or not output.ndim
+    ):
+        return None
+    counting = target[target != given.get("ignore_index", NO_CLASS)]
+    if not counting.numel():
+        return None
+    least, greatest = (int(end) for end in counting.long().aminmax())
+    classes = output.shape[1] if output.ndim > 1 else output.shape[0]
+    inside = 0 <= least <= greatest < classes
+    return None if inside else LabelsOutside(least=least, greatest=greatest, classes=classes)
+
+
 class LossListener(TorchFunctionMode):
     """Sees the calls of losses, in the user's loss or inside the model."""
 
@@ -167,11 +204,16 @@ class LossListener(TorchFunctionMode):
         super().__init__()
         self.calls: list[_LossCall] = []
         self.in_loss = False
+        self.outside: LabelsOutside | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the function, and keep what a loss was given."""
-        result = func(*args, **(kwargs or {}))
+        """Run the function, and keep what a loss was given; refuse labels that are none of its classes."""
         name = _NAMES.get(getattr(func, "__name__", ""))
+        if name in CLASSES and self.in_loss:
+            self.outside = _labels_outside({**dict(zip(("input", "target"), args)), **(kwargs or {})})
+            if self.outside is not None:
+                raise IndexError(self.outside.said)
+        result = func(*args, **(kwargs or {}))
         if name is not None and isinstance(result, Tensor):
             given = {**dict(zip(("input", "target"), args)), **(kwargs or {})}
             if isinstance(given.get("input"), Tensor) and isinstance(given.get("target"), Tensor):
@@ -278,9 +320,7 @@ def read_loss(call: _LossCall) -> LossFacts:
         largest_class=float(counts.max() / counts.sum()) if indices or name in BINARY else None,
         floor=_floor(call, numbers),
         alike=over_classes and bool((output == output[:, :1]).all()),
-        log_axis=next(
-            (axis for axis in range(2, output.ndim) if bool(output.logsumexp(axis).abs().max() < 1e-3)), None
-        ),
+        log_axis=next((k for k in range(output.ndim) if k != 1 and bool(output.logsumexp(k).abs().max() < 1e-3)), None),
         accuracy=float((output.argmax(1) == target)[counting].double().mean()) if fits else None,
     )
 

@@ -9,9 +9,10 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -26,12 +27,12 @@ from ..core.log10 import log10
 from ..core.threads import ignore_warnings, uncompiled
 from ..core.untouched import DROPOUTS, on_copies, random_state, seed_random, untouched
 from ..graph.call import ALL_OUTPUTS, Call, arguments, labels_of, select
-from ..listening.calls import EMBEDDINGS, NORMALIZERS, RELUS, FunctionCall, Site, float_tensors
+from ..listening.calls import EMBEDDINGS, NORMALIZERS, RELUS, WEIGHTS, FunctionCall, Site, float_tensors
 from ..listening.listener import ForwardListener
-from .autograd_flow import Feed, find_feeds, find_makers, operator_name, reached_parameters
+from .autograd_flow import Feed, find_feeds, find_makers, find_readers, operator_name, reached_leaves
 from .descent_pass import StepFacts, try_steps
 from .examined import UnitsOverData
-from .loss_facts import LossFacts, LossListener
+from .loss_facts import LabelsOutside, LossFacts, LossListener
 from .sample_pass import have_moved
 from .signal import (
     BFLOAT16_NORMAL,
@@ -40,6 +41,7 @@ from .signal import (
     MOST_SILENT,
     NO_GRADIENT,
     RANDOM,
+    CutValue,
     DropoutCall,
     ParameterRow,
     Signal,
@@ -117,16 +119,21 @@ def watch_signal(
         stack.enter_context(ignore_warnings("Converting a tensor with requires_grad=True"))  # a branch on a value
         stack.enter_context(ignore_warnings("Full backward hook is firing"))  # a hook of the user's
         samples = next((leaf.shape[0] for leaf in call.leaves if isinstance(leaf, Tensor) and leaf.ndim), 1)
-        listener, reason = _SignalListener(model, samples), None
-        try:
-            reason = _both_ways(listener, call, batch, output, loss)
-        except InputError:
-            raise
-        except Exception as error:  # a forward that cannot be differentiated may still run
-            reason = f"autograd cannot follow the model ({describe_error(error)})"
-            listener.forget_gradients()
-        failed = not listener.complete
-        if failed:
+        failed = 0
+        for follow_cuts in (True, False):  # what asks for a gradient can be written to or handed to numpy no more
+            listener, reason = _SignalListener(model, samples, follow_cuts=follow_cuts), None
+            try:
+                reason = _both_ways(listener, call, batch, output, loss)
+            except InputError:
+                raise
+            except Exception as error:  # a forward that cannot be differentiated may still run
+                reason = f"autograd cannot follow the model ({describe_error(error)})"
+                listener.forget_gradients()
+                failed += 1
+            if reason is None or not listener.has_cuts:
+                break
+        failed = failed if listener.complete else max(failed, 1)
+        if not listener.complete:
             listener = _SignalListener(model, samples)
             _without_gradient(listener, call)
         steps = None
@@ -141,7 +148,7 @@ def watch_signal(
         forwards, backwards = forwards + steps.forwards, backwards + steps.backwards
     return Signal(
         rows=rows,
-        gradient_of=RANDOM if loss is None else LOSS,
+        gradient_of=RANDOM if loss is None or listener.labels_outside is not None else LOSS,
         samples=samples,
         forwards=forwards,
         backwards=backwards,
@@ -157,6 +164,9 @@ def watch_signal(
         steps=steps,
         draws=listener.draws,
         unread=listener.unread(),
+        labels_outside=listener.labels_outside,
+        unregistered=listener.unregistered(),
+        cut_values=listener.cut_values(),
         idle_label=None if loss is None else listener.find_idle_label(labels_of(batch, call), loss),
     )
 
@@ -201,7 +211,12 @@ def _both_ways(
             listener.outputs = len(outputs)
             listener.returned = [tensor.detach() for tensor in float_tensors(made)]
             losses.in_loss = True
-            objective = outputs if loss is None else [_loss_of(loss, made, outputs, labels_of(batch, call))]
+            try:
+                objective = outputs if loss is None else [_loss_of(loss, made, outputs, labels_of(batch, call))]
+            except InputError:
+                if losses.outside is None:
+                    raise
+                listener.labels_outside, loss, objective = losses.outside, None, outputs
             listener.loss_value = None if loss is None else objective[0].detach()
         listener.loss = losses.facts(None if loss is None else labels_of(batch, call), listener.maker(losses.output))
         listener.read_graph(objective if loss is not None else float_tensors(made))
@@ -255,11 +270,13 @@ def _loss_of(loss: Loss, made: Any, outputs: Sequence[Tensor], labels: Sequence[
 class _SignalListener(ForwardListener):
     """Keeps the statistics of every layer's output, and of the gradient that comes back to it, on the device."""
 
-    def __init__(self, model: nn.Module, samples: int) -> None:
+    def __init__(self, model: nn.Module, samples: int, *, follow_cuts: bool = True) -> None:
         super().__init__(model, dropout=False)
+        self.follow_cuts = follow_cuts
         self.complete = False
         self.feeds: list[tuple[Feed, ...]] = []
         self.loss: LossFacts | None = None
+        self.labels_outside: LabelsOutside | None = None
         self.loss_value: Tensor | None = None
         self.outputs = 1
         self.draws = False
@@ -277,15 +294,22 @@ class _SignalListener(ForwardListener):
         self._samples = samples
         self._functions: list[Any] = []  # autograd's node of every row
         self._used: set[int] = set()
-        self._reached: set[int] = set()
+        self._reached: dict[int, Tensor] = {}
         self.of_parameters: dict[int, Tensor] = {}  # gradients by the parameter's id
         self._heard: list[tuple[Site, tuple[int, ...], torch.dtype, Tensor]] = []
         self._gradients: dict[int, Tensor] = {}
         self._leaves: list[Tensor] = []
+        self._cut_values: list[tuple[str, Tensor]] = []  # what goes on without its graph, by the layer that made it
+        self._cut_readers: list[tuple[str, str, int]] = []
+        self._cut_gradients: dict[int, Tensor] = {}
+        self._dropped: dict[
+            int, tuple[Tensor, DropoutCall]
+        ] = {}  # what was dropped from, and no function has read since
         self._end: list[Tensor] = []
         self._differing: dict[int, list[Tensor]] = {}  # places of inputs and embeddings that differ between samples
         self._silent: dict[int, Tensor] = {}
         self._silent_places: dict[int, list[Tensor]] = {}
+        self._sites: dict[int, Site] = {}  # of what is held, by its id
         self._held: dict[int, tuple[Tensor, int]] = {}  # by address; autograd holds nearly all of them anyway
 
     def forward(self, call: Call) -> Any:
@@ -307,6 +331,8 @@ class _SignalListener(ForwardListener):
         self.draws = before != random_state(self.model)
         for leaf in tree_leaves(made):
             self._unread.pop(id(leaf), None)
+            if id(leaf) in self._dropped:
+                self.dropouts.append(self._dropped[id(leaf)][1])
         self.complete = True
         self._held.clear()
         return made
@@ -333,6 +359,11 @@ class _SignalListener(ForwardListener):
         self._end.append(_norm(gradient))
         if gradient.shape[:1] == (self._samples,):
             self._moves.append((gradient.detach() != 0).reshape(self._samples, -1).any(1))
+
+    @property
+    def has_cuts(self) -> bool:
+        """Whether a gradient was asked for where the model goes on without one."""
+        return bool(self._cut_values)
 
     def find_idle_label(self, labels: Sequence[Any], loss: Loss) -> float | None:
         """Return the label whose samples get no gradient at the output, all of them, though their loss is not zero."""
@@ -372,8 +403,37 @@ class _SignalListener(ForwardListener):
     def read_graph(self, outputs: Sequence[Tensor]) -> None:
         """Note which rows read which, and what gradients of these outputs can reach."""
         self.feeds = find_feeds(self._functions)
-        self._reached = reached_parameters(outputs)
+        self._reached = reached_leaves(outputs)
+        weights = {k for k, (site, *_) in enumerate(self._heard) if site[1] in (*WEIGHTS.values(), *OTHERS.values())}
+        for path, leaf in self._cut_values:
+            reader = next((k for k in find_readers(leaf, self._functions) if k in weights), None)
+            if reader is not None:
+                self._cut_readers.append((path, self._heard[reader][0][0], id(leaf)))
         self._functions = []
+
+    def cut_values(self) -> tuple[CutValue, ...]:
+        """Return the layers whose values go on without their graph, into layers that a gradient comes back from."""
+        fetched = _fetched(
+            [self._cut_gradients[key].reshape(1) for *_, key in self._cut_readers if key in self._cut_gradients]
+        )
+        readers = [own for own in self._cut_readers if own[2] in self._cut_gradients]
+        return tuple(
+            CutValue(path=path, reader=reader)
+            for (path, reader, _), (norm,) in zip(readers, fetched, strict=True)
+            if norm > 0.0
+        )
+
+    def unregistered(self) -> tuple[str, ...]:
+        """Return the attributes of modules that hold weights which learn, and which are no parameters of the model."""
+        own = {id(parameter) for parameter in self.model.parameters()} | {id(leaf) for leaf in self._leaves}
+        strangers = self._reached.keys() - own
+        return tuple(
+            f"{path}.{name}".lstrip(".")
+            for path, module in self.model.named_modules()
+            for name, value in (vars(module).items() if strangers else ())
+            if name not in ("_parameters", "_buffers", "_modules")
+            and any(id(t) in strangers for t in _weights_in(value))
+        )
 
     def forget_gradients(self) -> None:
         """Drop what a backward that did not end has left."""
@@ -382,6 +442,8 @@ class _SignalListener(ForwardListener):
     def after_call(self, call: FunctionCall, result: Any) -> Any:
         """Hear what a layer's function returns; an embedding starts a graph, as a float input does."""
         self._used.update(id(leaf) for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, nn.Parameter))
+        if self.follow_cuts and isinstance(result, Tensor) and _cuts(call):
+            return self._follow_cut(call, result)
         family = _family(call, result)
         if family is None:
             return result
@@ -401,10 +463,24 @@ class _SignalListener(ForwardListener):
             self._leaks[len(self._heard) - 1] = _leak(call, made.detach(), dim)
         return result
 
+    def _follow_cut(self, call: FunctionCall, result: Tensor) -> Tensor:
+        """Let values that go on without the graph of the layer that made them show the gradient that is lost."""
+        sources = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, Tensor)]
+        held = (self._held.get(leaf.data_ptr()) for leaf in sources)
+        site = next((self._sites[id(row[0])] for row in held if row is not None and row[0].requires_grad), None)
+        if site is None or not result.is_floating_point():
+            return result
+        result = (result.detach() if result.requires_grad else result).requires_grad_(True)  # that of a draw is zero
+        self._leaves.append(result)
+        self._cut_values.append((site[0], result))
+        result.register_hook(lambda gradient: self._cut_gradients.update({id(result): _norm(gradient)}))
+        return result
+
     def before_call(self, call: FunctionCall) -> None:
         """Note a function of dropout that is switched on, although modules of dropout are off; note a detach."""
         for leaf in tree_leaves((call.args, call.kwargs)):
             self._unread.pop(id(leaf), None)
+            self._dropped.pop(id(leaf), None)
             if id(leaf) in self._held_names:
                 self._reads[id(leaf)] += 1
         if call.name == "detach" and self._detached_at is None and getattr(call.args[0], "requires_grad", False):
@@ -414,6 +490,10 @@ class _SignalListener(ForwardListener):
             if asked.get("training", asked.get("train", True)) and asked.get("p", 0.5):
                 in_eval = not self.modules.get(self.path, self.model).training
                 self.dropouts.append(DropoutCall(path=self.path, rate=float(asked.get("p", 0.5)), in_eval=in_eval))
+            rate = vars(self.modules.get(self.path, self.model)).get("p", asked.get("p", 0.5))
+            if isinstance(rate, int | float) and rate and isinstance(asked.get("input"), Tensor):
+                here = DropoutCall(path=self.path, rate=float(rate), in_eval=False, on_output=True)
+                self._dropped[id(asked["input"])] = asked["input"], here
 
     def left(self, module: nn.Module, path: str, made: Any) -> None:
         """Hear what a module returns, unless a layer that was heard returned it."""
@@ -442,6 +522,7 @@ class _SignalListener(ForwardListener):
         if not torch.is_grad_enabled():
             self._held.clear()
         self._held[made.data_ptr()] = made, made._version
+        self._sites[id(made)] = site
         if made.requires_grad:
             if site[1] in (INPUT, "embedding") and made.shape[:1] == (self._samples,):
                 self._differing[len(self._heard) - 1] = _by_place(made.detach() - made.detach()[:1])
@@ -557,6 +638,18 @@ class _SignalListener(ForwardListener):
         return (name, math.exp(middle)) if name and steady >= STEADY_SHARE * len(ratios) else None
 
 
+def _weights_in(value: Any, depth: int = 3) -> Iterator[Tensor]:
+    """Yield the tensors that an attribute holds: itself, in a module, a list or dict, or in a plain object."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, nn.Module):
+        yield from value.parameters()
+    elif depth and not isinstance(value, type | ModuleType):
+        inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else ()
+        for item in inside or (vars(value).values() if hasattr(value, "__dict__") else ()):
+            yield from _weights_in(item, depth - 1)
+
+
 class _PlaceChanger(ForwardListener):
     """Runs a model with other values at some places of an input or an embedding."""
 
@@ -584,6 +677,13 @@ class _PlaceChanger(ForwardListener):
         wide = [self._places[0][:, None], self._places[1]] if values.ndim == 3 else self._places
         there = functools.reduce(torch.logical_or, (places.expand(values.shape[1:]) for places in wide))
         return torch.where(there, values + FAR * (values.roll(1, 0) - values), values)
+
+
+def _cuts(call: FunctionCall) -> bool:
+    """Whether a call hands values on without their graph: `.data`, or a draw from a distribution that they describe."""
+    return call.name in ("normal", "bernoulli") or (
+        call.name == "__get__" and getattr(getattr(call.func, "__self__", None), "__name__", "") == "data"
+    )
 
 
 def _family(call: FunctionCall, result: Any) -> str | None:

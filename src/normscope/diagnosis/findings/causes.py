@@ -51,7 +51,7 @@ BEYOND = {
 ANYWHERE = {
     "gradient-mismatch": ("gradient-cut",),
     "no-gradient": ("dead-relu", "dead-layer", "zero-weights"),
-    "no-loss-gradient": ("zero-weights", "equal-units"),
+    "no-loss-gradient": ("zero-weights", "equal-units", "targets-scale"),
     "stale-statistics": ("input-scale",),
     "output-constant": ("activation-before-loss", "gradient-vanishing", "dead-layer"),
     "gradient-jump": ("dead-layer", "layer-scale", "saturated-units", "zero-weights", "recurrent-scale"),

@@ -289,6 +289,26 @@ def no_loss_gradient(examined: Examined) -> Iterator[Finding]:
     )
 
 
+def labels_outside(examined: Examined) -> Iterator[Finding]:
+    """Labels that are none of the classes of the outputs."""
+    labels = None if examined.signal is None else examined.signal.labels_outside
+    if labels is None:
+        return
+    from_one = labels.least == 1 and labels.greatest == labels.classes
+    yield Finding(
+        code="targets-out-of-range",
+        severity=Severity.ERROR,
+        where=_last_linear(examined) or LOSS,
+        seen=f"{labels.said[0].upper()}{labels.said[1:]}.",
+        why="The loss cannot be taken: it raises an error, or stops the device.",
+        advice="Subtract 1 from the labels: classes count from 0."
+        if from_one
+        else "Check the labels: number the classes from 0 without gaps, and give labels that shall not count the value "
+        f"of ignore_index; or give the last layer one output per class, {labels.greatest + 1} in all.",
+        numbers=figures(least=labels.least, greatest=labels.greatest, classes=labels.classes),
+    )
+
+
 def targets_do_not_fit(examined: Examined) -> Iterator[Finding]:
     """Targets that the outputs cannot reach: another shape, outside the last activation's range, another scale."""
     facts = _facts(examined)

@@ -15,7 +15,7 @@ from ...listening.calls import NORMALIZERS
 from ...report.words import listed, pluralise
 from ..examined import Examined
 from ..loss_facts import is_fresh, looks_fresh
-from ..signal import ParameterRow, Signal
+from ..signal import RANDOM, DropoutCall, ParameterRow, Signal
 from .depth import WEIGHTS, without_numbers
 
 STANDS_OUT = 30.0
@@ -69,7 +69,9 @@ def cut_gradient(examined: Examined) -> Iterator[Finding]:
     signal = examined.signal
     if signal is None or not signal.backwards:
         return
+    learning = {row.module for row in signal.parameters if row.reached}  # a bias may drop out where its weight counts
     cut = [row for row in signal.parameters if row.trainable and row.used and not row.reached]
+    cut = [row for row in cut if row.module not in learning or not row.name.endswith("bias")]
     unread = {path for path in signal.unread if any(_is_inside(row.module, path) for row in cut)}
     for path in sorted(unread):
         yield Finding(
@@ -99,6 +101,55 @@ def cut_gradient(examined: Examined) -> Iterator[Finding]:
         "from values; for argmax or rounding use a softmax or a straight-through estimator. If these layers are frozen "
         "on purpose, set requires_grad_(False).",
         numbers=figures(parameters=len(cut), share=share),
+    )
+
+
+def lost_draws(examined: Examined) -> Iterator[Finding]:
+    """Layers whose values go on without their graph, by `.data` or a random draw, into layers that learn."""
+    signal = examined.signal
+    if signal is None or signal.gradient_of == RANDOM or examined.mode != "train":
+        return
+    learning = {row.module for row in signal.parameters if row.trainable}
+    cuts = [cut for cut in signal.cut_values if cut.path in learning and cut.reader in learning]
+    if cuts:
+        yield Finding(
+            code="gradient-cut",
+            severity=Severity.WARNING,
+            where=cuts[0].path,
+            seen=f"What {listed([f'`{path}`' for path in dict.fromkeys(cut.path for cut in cuts)], most=3)} made goes "
+            f"on to `{cuts[0].reader}` without its graph: no gradient comes back from there.",
+            why="What is read of these values does not teach the layers that make them: other terms of the loss alone "
+            "do.",
+            advice="Remove .data, and draw with rsample() in place of sample(), or as mean + deviation * "
+            "torch.randn_like(deviation), so that the draw stays in the graph; of draws of zeros and ones use the "
+            "straight-through estimator.",
+            numbers=figures(layers=len(cuts)),
+        )
+
+
+def unregistered_weights(examined: Examined) -> Iterator[Finding]:
+    """Weights that the forward uses and that are no parameters of the model."""
+    signal = examined.signal
+    if signal is None or not signal.unregistered:
+        return
+    where, steps = signal.unregistered[0], signal.steps
+    held = steps is not None and steps.foreign > 0
+    named = listed([f"`{name}`" for name in signal.unregistered], most=3)
+    yield Finding(
+        code="frozen-layer",
+        severity=Severity.INFO
+        if held
+        else Severity.WARNING
+        if any(row.trainable for row in signal.parameters)
+        else Severity.ERROR,
+        where=where,
+        seen=f"{named} {'hold' if len(signal.unregistered) > 1 else 'holds'} weights that the forward uses and that "
+        "are no parameters of the model.",
+        why="model.parameters() does not list them: an optimizer built over it never trains them, and state_dict() and "
+        "to(device) leave them out.",
+        advice="Keep layers in nn.ModuleList or nn.ModuleDict in place of a list or dict, and single tensors as "
+        "nn.Parameter(tensor, requires_grad=True), before the optimizer is built.",
+        numbers=figures(attributes=len(signal.unregistered)),
     )
 
 
@@ -439,7 +490,10 @@ def strong_dropout(examined: Examined) -> Iterator[Finding]:
     """Dropout that takes nearly everything away, or drops in eval mode too."""
     for call in () if examined.signal is None else examined.signal.dropouts:
         where = f"`{call.path}`" if call.path else "the model"
-        if call.in_eval or call.rate > STRONG_DROPOUT:
+        if call.on_output:
+            if examined.signal is not None and examined.signal.gradient_of != RANDOM:
+                yield _output_dropout(call)
+        elif call.in_eval or call.rate > STRONG_DROPOUT:
             yield Finding(
                 code="strong-dropout",
                 severity=Severity.WARNING,
@@ -471,6 +525,20 @@ def strong_dropout(examined: Examined) -> Iterator[Finding]:
             f"p={1.0 - rate:.2g}.",
             numbers=figures(rate=rate),
         )
+
+
+def _output_dropout(call: DropoutCall) -> Finding:
+    """A dropout between the last layer and the loss."""
+    return Finding(
+        code="strong-dropout",
+        severity=Severity.WARNING,
+        where=call.path,
+        seen=f"A dropout in {f'`{call.path}`' if call.path else 'the model'} sets {percent(call.rate)} of the outputs "
+        "themselves to zero in training.",
+        why="The loss then compares targets with zeros, and the scores of classes are taken away at random.",
+        advice="Remove this dropout: the last one stands before the last layer, not after it.",
+        numbers=figures(rate=call.rate),
+    )
 
 
 def gradient_not_finite(examined: Examined) -> Iterator[Finding]:
