@@ -29,6 +29,8 @@ MOVES = 1e-3
 """A share of the size of a value: batched kernels round by far less."""
 NEAR_ONE = 0.1
 """How far the deviation of a standardised column may be from 1: one sample more or less in its formula, and an eps."""
+FEWEST_STEPS = 4
+"""Of a sequence whose labels are its next steps: in fewer that may be chance."""
 NO_INFLUENCE = 1e-4
 """The change of the output by one argument, as a share of the change by all of them."""
 
@@ -42,18 +44,21 @@ class SampleFacts(Part):
         mixed_at: the first module whose output for one sample moves with another sample; `None` if there is none.
         certain: whether labels show that the first dimension counts samples, or the model knows no order in it.
         idle: the arguments that the output does not depend on, by name, each with the first module that reads it.
+        reads_ahead: where the targets are the inputs of the next steps: the first module whose output at a step moves
+            with the inputs of later ones; `None` if there is none.
         random: where the first output differs from sample to sample and does not depend on any argument: the last
             module that does.
         forwards: passes of at most seven samples that this took.
         reason: why samples were not compared, where the model raised.
     """
 
-    JSON: ClassVar[JsonForm] = JsonForm(sparse=("random", "reason"))
+    JSON: ClassVar[JsonForm] = JsonForm(sparse=("reads_ahead", "random", "reason"))
 
     identical: bool = False
     mixed_at: str | None = None
     certain: bool = False
     idle: tuple[tuple[str, str], ...] = ()
+    reads_ahead: str | None = None
     random: str | None = None
     forwards: int = 0
     reason: str | None = None
@@ -81,6 +86,7 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
         return SampleFacts(identical=True)
     few, training, run = call.first(min(samples, FEW_SAMPLES)), model.training, _Runs(model)
     mixed, idle, random, certain = None, dict[str, str](), None, _labels_count_samples(model, call, batch)
+    ahead, ahead_of = None, _find_shifted(call, batch)
     with uncompiled(), torch.no_grad():
         with untouched(model, "eval"):
             try:
@@ -98,6 +104,8 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
                 if mixed is not None and not certain and _has_labels(call, batch):
                     certain = _is_order_free(plain, run(few.rolled()))
                 certain = certain or (mixed is not None and _standardises_columns(plain, mixed))
+                if ahead_of is not None:
+                    ahead = _first_ahead(plain, run(_with_other_ends(few, ahead_of)), few, ahead_of)
                 if _ends(plain) and run.draws:
                     rolled = run(few.rolled())
                     if _is_random(_ends(plain)[0], _ends(rolled)[0]) and run.computes(few):
@@ -113,6 +121,7 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
         mixed_at=mixed,
         certain=certain,
         idle=tuple(idle.items()),
+        reads_ahead=ahead,
         random=random,
         forwards=run.forwards,
     )
@@ -236,6 +245,39 @@ def _standardises_columns(plain: Outputs, path: str) -> bool:
     return bool((mean.abs() < MOVES).all()) and bool(((deviation - 1.0).abs() < NEAR_ONE).all())
 
 
+def _find_shifted(call: Call, batch: Any) -> int | None:
+    """Return the place of the argument whose next steps are the labels: in each row they are the same, moved by one."""
+    labels = next(iter(labels_of(batch, call)), None)
+    for place, leaf in enumerate(call.leaves):
+        if not isinstance(leaf, Tensor) or not isinstance(labels, Tensor) or leaf.shape != labels.shape:
+            continue
+        if leaf.ndim > 1 and leaf.shape[1] >= FEWEST_STEPS and bool((leaf[:, 1:] == labels[:, :-1]).all()):
+            varies = bool((leaf[:, 1:] != leaf[:, :-1]).any()) and bool((leaf != leaf[:1]).any())
+            return place if varies else None
+    return None
+
+
+def _with_other_ends(call: Call, place: int) -> Call:
+    """Return a call with the later half of the steps of one argument from the sample before."""
+    chosen = call.leaves[place]
+    half = chosen.shape[1] // 2
+    return call.changed(
+        lambda leaf: torch.cat([leaf[:, :half], leaf[:, half:].roll(1, 0)], 1) if leaf is chosen else leaf
+    )
+
+
+def _first_ahead(plain: Outputs, changed: Outputs, call: Call, place: int) -> str | None:
+    """Return the first module whose early steps moved with late inputs, if those of the model's output did."""
+    steps = call.leaves[place].shape[1]
+    moved = [
+        path
+        for (path, before), (_, after) in zip(plain, changed)
+        if before.ndim > 2 and before.shape[:2] == (call.count, steps)
+        if have_moved(before[:, : steps // 2], after[:, : steps // 2])
+    ]
+    return next(iter(moved)) if "" in moved else None
+
+
 def _last_moved(plain: Outputs, rolled: Outputs) -> str:
     """Return the last module whose output depends on the samples."""
     return next((path for (path, a), (_, b) in zip(plain[::-1], rolled[::-1]) if path and have_moved(a, b)), "")
@@ -275,5 +317,8 @@ def _rolled_if(chosen: Tensor, tensor: Tensor) -> Tensor:
 
 
 def _distances(plain: Outputs, changed: Outputs) -> list[float]:
-    """Return how far each output of the model moved."""
-    return [float((a - b).double().norm()) for a, b in zip(_ends(plain), _ends(changed), strict=True)]
+    """Return how far each output of the model moved; large values such as those of a mask count by their logarithm."""
+    return [
+        float((a.double().asinh() - b.double().asinh()).norm())
+        for a, b in zip(_ends(plain), _ends(changed), strict=True)
+    ]

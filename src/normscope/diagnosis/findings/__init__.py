@@ -63,7 +63,7 @@ from .parameters import (
     unused_parameters,
     zero_weights,
 )
-from .samples import constant_input, input_ignored, mask_leaks, samples_mixed
+from .samples import constant_input, input_ignored, mask_leaks, reads_ahead, samples_mixed
 from .scale import half_precision, input_scale, non_finite_activations, non_finite_weights, one_column
 from .structure import constant_output, flat_activation, hidden_softmax, missing_activation
 from .units import dead_channels, dead_layer, dead_relu, saturated_units
@@ -86,6 +86,7 @@ LOOKED_FOR: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     samples_mixed,
     input_ignored,
     mask_leaks,
+    reads_ahead,
     gradient_mismatch,
     wrong_parameters,
     unregistered_weights,

@@ -87,6 +87,26 @@ def input_ignored(examined: Examined) -> Iterator[Finding]:
         )
 
 
+def reads_ahead(examined: Examined) -> Iterator[Finding]:
+    """A model that is to predict the next step, and reads it."""
+    facts = _facts(examined)
+    if facts is None or facts.reads_ahead is None:
+        return
+    where = facts.reads_ahead
+    yield Finding(
+        code="mask-leaks",
+        severity=Severity.WARNING,
+        where=where or "the model",
+        seen="The labels are the inputs of the next steps, and the output at a step depends on the inputs of later "
+        f"ones{f', from `{where}` on' if where else ''}.",
+        why="The model reads the answer: its loss goes to zero in training, and in use, where the next step is not "
+        "there yet, it knows nothing.",
+        advice="Use a causal mask: is_causal=True in scaled_dot_product_attention, or scores.masked_fill(~ones.tril(), "
+        "-inf) before the softmax. Pad convolutions on the left alone, and do not use bidirectional recurrent layers.",
+        numbers={},
+    )
+
+
 def mask_leaks(examined: Examined) -> Iterator[Finding]:
     """A softmax whose hidden entries get a share all the same."""
     for row in () if examined.signal is None else examined.signal.rows:
