@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
 from ..bounds.captured import Bounding, Captured
@@ -27,6 +26,7 @@ from ..graph.call import all_if_several, batches_of, broken_tensors
 from ..graph.capturing import NO_TIME, capture_within, expected_seconds
 from ..graph.ir import Graph, Unit
 from .data_pass import WRONG_BATCH, watch_data
+from .descent_pass import Optimizers
 from .examined import DataSeen
 from .sample_pass import compare_samples
 from .signal import Signal
@@ -67,7 +67,7 @@ class AuditRequest:
     device: torch.device
     loader: Iterable[Any] | None
     loss: Loss | None
-    optimizer: Optimizer | None
+    optimizer: Optimizers | None
     domain: Domain | None
     asked: str | None
     mode: str

@@ -138,11 +138,12 @@ def resolve_loss(loss: Any) -> Any:
 
 def check_loss_given(loss: Any, optimizer: Any) -> None:
     """Refuse what is no optimizer, and one without a loss: its step needs the gradient of one."""
-    if optimizer is not None and not isinstance(optimizer, Optimizer):
-        raise InputError(
-            f"optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer: pass the one that trains the "
-            "model; of several, one at a time"
-        )
+    for one in optimizer if isinstance(optimizer, list | tuple) else () if optimizer is None else (optimizer,):
+        if not isinstance(one, Optimizer):
+            raise InputError(
+                f"optimizer is a {type(one).__name__}, not a torch.optim.Optimizer: pass the one that trains the "
+                "model; several as a list"
+            )
     if optimizer is not None and loss is None:
         raise InputError('optimizer= needs loss=: pass it too, as in check(model, (x, y), loss="cross_entropy")')
 

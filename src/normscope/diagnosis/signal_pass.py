@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..core.budget import count
@@ -30,7 +29,7 @@ from ..graph.call import ALL_OUTPUTS, Call, arguments, labels_of, select
 from ..listening.calls import EMBEDDINGS, NORMALIZERS, RELUS, WEIGHTS, FunctionCall, Site, float_tensors
 from ..listening.listener import ForwardListener
 from .autograd_flow import Feed, find_feeds, find_makers, find_readers, operator_name, reached_leaves
-from .descent_pass import StepFacts, try_steps
+from .descent_pass import Optimizers, StepFacts, try_steps
 from .examined import UnitsOverData
 from .loss_facts import LabelsOutside, LossFacts, LossListener
 from .sample_pass import have_moved
@@ -88,7 +87,7 @@ def watch_signal(
     mode: str | None = None,
     output: str | int | None = None,
     loss: Loss | None = None,
-    optimizer: Optimizer | None = None,
+    optimizer: Optimizers | None = None,
     units: Mapping[Site, UnitsOverData] | None = None,
 ) -> Signal:
     """Run a model forward and backward on a batch and summarise the values and gradients of every layer.
@@ -186,7 +185,7 @@ def _steps(
     output: str | int | None,
     loss: Loss,
     value: float,
-    optimizer: Optimizer | None,
+    optimizer: Optimizers | None,
 ) -> StepFacts:
     """Try steps along the gradients that the backward has left."""
 
