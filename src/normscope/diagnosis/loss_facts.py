@@ -68,6 +68,8 @@ class LossFacts(Part):
         largest_class: the share of the most frequent target; `None` for numbers.
         accuracy: the share of samples that are classified right; `None` for numbers.
         made_by: the module that made the outputs; empty where nobody can tell.
+        negated: whether the value that is minimised falls where this loss, the only one, rises.
+        without_weight: the share of the targets that are of classes with a weight of zero.
     """
 
     JSON: ClassVar[JsonForm] = JsonForm(
@@ -85,6 +87,8 @@ class LossFacts(Part):
             "padding",
             "floor",
             "made_by",
+            "negated",
+            "without_weight",
         )
     )
 
@@ -119,6 +123,8 @@ class LossFacts(Part):
     padding: float = 0.0
     floor: float = 0.0
     made_by: str = ""
+    negated: bool = False
+    without_weight: float = 0.0
 
     @property
     def share_of_blind(self) -> float | None:
@@ -158,7 +164,12 @@ class _LossCall(NamedTuple):
     smoothing: float = 0.0
     reduction: str = "mean"
     ignored: int = NO_CLASS
-    weighted: bool = False
+    weight: Tensor | None = None
+
+    @property
+    def weighted(self) -> bool:
+        """Whether classes or samples have weights."""
+        return self.weight is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +217,7 @@ class LossListener(TorchFunctionMode):
         self.calls: list[_LossCall] = []
         self.in_loss = False
         self.outside: LabelsOutside | None = None
+        self._pulls: list[Tensor] = []  # the gradients of what is minimised with respect to the losses
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the function, and keep what a loss was given; refuse labels that are none of its classes."""
@@ -217,6 +229,8 @@ class LossListener(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         if name is not None and isinstance(result, Tensor):
             given = {**dict(zip(("input", "target"), args)), **(kwargs or {})}
+            if result.requires_grad and self.in_loss:
+                result.register_hook(lambda gradient: self._pulls.append(gradient.detach().sum()))
             if isinstance(given.get("input"), Tensor) and isinstance(given.get("target"), Tensor):
                 self.calls.append(
                     _LossCall(
@@ -227,12 +241,17 @@ class LossListener(TorchFunctionMode):
                         smoothing=float(given.get("label_smoothing", 0.0)),
                         reduction=str(given.get("reduction", "mean")),
                         ignored=given.get("ignore_index", NO_CLASS),
-                        weighted=given.get("weight") is not None,
+                        weight=given.get("weight"),
                     )
                 )
         elif self.in_loss and not self.calls and _broadcasts(func, args):
             self.calls.append(_LossCall("the difference", args[0], args[1], result.square().mean()))
         return result
+
+    @property
+    def is_negated(self) -> bool:
+        """Whether the one loss that was called is made larger; to be asked after the backward."""
+        return len(self.calls) == len(self._pulls) == 1 and float(self._pulls[0]) < 0.0
 
     @property
     def output(self) -> Tensor | None:
@@ -315,6 +334,9 @@ def read_loss(call: _LossCall) -> LossFacts:
         probabilities=bool(output.min() >= 0) and bool((sums - 1).abs().max() < 1e-3),
         log_probabilities=over_classes and bool(logs.abs().max() < 1e-3),
         smoothing=call.smoothing,
+        without_weight=float((call.weight[target[counting]] == 0).double().mean())
+        if indices and call.weight is not None
+        else 0.0,
         sum_of=len(output) if call.reduction == "sum" else 0,
         labels_per_sample=float(numbers.sum(1).mean()) if over_classes and numbers.shape == output.shape else None,
         whole_targets=len(values) if whole and len(values) <= FEW_CLASSES else 0,

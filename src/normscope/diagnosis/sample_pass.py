@@ -44,8 +44,8 @@ class SampleFacts(Part):
         mixed_at: the first module whose output for one sample moves with another sample; `None` if there is none.
         certain: whether labels show that the first dimension counts samples, or the model knows no order in it.
         idle: the arguments that the output does not depend on, by name, each with the first module that reads it.
-        reads_ahead: where the targets are the inputs of the next steps: the first module whose output at a step moves
-            with the inputs of later ones; `None` if there is none.
+        reads_ahead: where an argument holds the labels: the first module whose output at a step moves with the label
+            of that step or later ones; `None` if there is none.
         random: where the first output differs from sample to sample and does not depend on any argument: the last
             module that does.
         forwards: passes of at most seven samples that this took.
@@ -105,7 +105,7 @@ def _compare(model: nn.Module, batch: Any) -> SampleFacts:
                     certain = _is_order_free(plain, run(few.rolled()))
                 certain = certain or (mixed is not None and _standardises_columns(plain, mixed))
                 if ahead_of is not None:
-                    ahead = _first_ahead(plain, run(_with_other_ends(few, ahead_of)), few, ahead_of)
+                    ahead = _first_ahead(plain, run(_with_other_ends(few, ahead_of[0])), few, *ahead_of)
                 if _ends(plain) and run.draws:
                     rolled = run(few.rolled())
                     if _is_random(_ends(plain)[0], _ends(rolled)[0]) and run.computes(few):
@@ -245,15 +245,21 @@ def _standardises_columns(plain: Outputs, path: str) -> bool:
     return bool((mean.abs() < MOVES).all()) and bool(((deviation - 1.0).abs() < NEAR_ONE).all())
 
 
-def _find_shifted(call: Call, batch: Any) -> int | None:
-    """Return the place of the argument whose next steps are the labels: in each row they are the same, moved by one."""
+def _find_shifted(call: Call, batch: Any) -> tuple[int, int] | None:
+    """Return the place of an argument that holds the labels, and by how many steps it is late: one, or none.
+
+    That labels are the input itself is what an autoencoder learns: of one argument it says nothing, nor of numbers.
+    """
     labels = next(iter(labels_of(batch, call)), None)
     for place, leaf in enumerate(call.leaves):
         if not isinstance(leaf, Tensor) or not isinstance(labels, Tensor) or leaf.shape != labels.shape:
             continue
-        if leaf.ndim > 1 and leaf.shape[1] >= FEWEST_STEPS and bool((leaf[:, 1:] == labels[:, :-1]).all()):
-            varies = bool((leaf[:, 1:] != leaf[:, :-1]).any()) and bool((leaf != leaf[:1]).any())
-            return place if varies else None
+        if leaf.ndim < 2 or leaf.shape[1] < FEWEST_STEPS or not bool((leaf != leaf[:1]).any()):
+            continue
+        if bool((leaf[:, 1:] == labels[:, :-1]).all()) and bool((leaf[:, 1:] != leaf[:, :-1]).any()):
+            return place, 1
+        if len(call.leaves) > 1 and not leaf.is_floating_point() and bool((leaf == labels).all()):
+            return place, 0
     return None
 
 
@@ -266,14 +272,15 @@ def _with_other_ends(call: Call, place: int) -> Call:
     )
 
 
-def _first_ahead(plain: Outputs, changed: Outputs, call: Call, place: int) -> str | None:
+def _first_ahead(plain: Outputs, changed: Outputs, call: Call, place: int, late: int) -> str | None:
     """Return the first module whose early steps moved with late inputs, if those of the model's output did."""
     steps = call.leaves[place].shape[1]
+    early = steps // 2 + 1 - late  # the last of them has its label in the later half of the inputs
     moved = [
         path
         for (path, before), (_, after) in zip(plain, changed)
         if before.ndim > 2 and before.shape[:2] == (call.count, steps)
-        if have_moved(before[:, : steps // 2], after[:, : steps // 2])
+        if have_moved(before[:, :early], after[:, :early])
     ]
     return next(iter(moved)) if "" in moved else None
 

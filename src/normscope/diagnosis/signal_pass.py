@@ -219,7 +219,10 @@ def _both_ways(
             listener.loss_value = None if loss is None else objective[0].detach()
         listener.loss = losses.facts(None if loss is None else labels_of(batch, call), listener.maker(losses.output))
         listener.read_graph(objective if loss is not None else float_tensors(made))
-        return listener.backward(objective, outputs, random=loss is None)
+        reason = listener.backward(objective, outputs, random=loss is None)
+        if listener.loss is not None and loss is not None:
+            listener.loss = replace(listener.loss, negated=losses.is_negated)
+        return reason
 
 
 def _without_gradient(listener: _SignalListener, call: Call) -> None:

@@ -195,6 +195,26 @@ def activation_before_loss(examined: Examined) -> Iterator[Finding]:
             "Between these limits no class can become certain, whatever the weights are.",
             "Scale the outputs: multiply the cosines by 10 to 30 (divide by a temperature of 0.03 to 0.1).",
         )
+    if facts.negated and facts.target_least < facts.target_greatest:  # a generator's targets are all the same
+        yield _mismatch(
+            facts,
+            f"What is minimised falls where {facts.name} rises.",
+            "The steps make the error larger: outputs move away from their targets without limit.",
+            "Change the sign of the loss: minimise it as it is. If it is meant to grow (an adversary, a penalty), "
+            "there is nothing to do.",
+            code="loss-does-not-fit",
+            where=LOSS,
+        )
+    if facts.without_weight > 0.0:
+        yield _mismatch(
+            facts,
+            f"{percent(facts.without_weight)} of the targets are of classes whose weight in the loss is zero.",
+            "Nothing is learned from these samples, and nothing keeps the model from giving them any other class.",
+            "Use the loss with class weights above zero, such as one over the share of the class; for targets that "
+            "shall not count use ignore_index.",
+            code="loss-does-not-fit",
+            where=LOSS,
+        )
     if facts.smoothing > MOST_SMOOTHING:
         yield _mismatch(
             facts,
@@ -265,7 +285,8 @@ def no_loss_gradient(examined: Examined) -> Iterator[Finding]:
     cut = all(row.gradient is None for row in trained)
     inner = 0.0 if signal.loss is None else signal.loss.value
     masked = not cut and signal.loss_value == 0.0 and inner > NOT_FITTED
-    if not cut and not masked and (signal.loss_value is None or not signal.loss_value > NOT_FITTED):
+    idle = signal.loss is None and signal.loss_value == 0.0 and is_fresh(examined.model)
+    if not cut and not masked and not idle and (signal.loss_value is None or not signal.loss_value > NOT_FITTED):
         return  # a loss at its minimum has no gradient either
     yield Finding(
         code="no-loss-gradient",
@@ -274,7 +295,8 @@ def no_loss_gradient(examined: Examined) -> Iterator[Finding]:
         seen="No gradient of the loss reaches any parameter: it is not differentiable, or autograd's graph is cut."
         if cut
         else "The gradient of the loss is exactly zero for every parameter."
-        + (f" The loss is 0, and {signal.loss.name} gave {figure(inner)}." if masked and signal.loss else ""),
+        + (f" The loss is 0, and {signal.loss.name} gave {figure(inner)}." if masked and signal.loss else "")
+        + (" The loss is 0, though the model looks fresh." if idle else ""),
         why="No step changes anything, however long the training is.",
         advice="Train on a loss that is differentiable in the outputs: use cross_entropy or mse in place of a rate of "
         "errors, and avoid argmax, rounding, comparisons, .item() and detach() on its way."
@@ -282,6 +304,10 @@ def no_loss_gradient(examined: Examined) -> Iterator[Finding]:
         else "Look at the factor that makes the loss zero: a mask that is empty or the wrong way around (invert the "
         "mask), or weights of zero."
         if masked
+        else "Look at the loss: a margin with the wrong sign or far too small, a clamp or a ReLU that holds it at "
+        "zero, outputs and targets that are the same tensor. Use a loss that is differentiable in the outputs and "
+        "above zero for a model that knows nothing."
+        if idle
         else "Look at what stands between the last layer and the loss: a clamp that holds every output, a softmax over "
         "one output, a ReLU that is never positive, a rounding or a sign. Remove it, let the last layer be linear, and "
         "use a loss that is differentiable in the outputs.",

@@ -97,12 +97,13 @@ def reads_ahead(examined: Examined) -> Iterator[Finding]:
         code="mask-leaks",
         severity=Severity.WARNING,
         where=where or "the model",
-        seen="The labels are the inputs of the next steps, and the output at a step depends on the inputs of later "
-        f"ones{f', from `{where}` on' if where else ''}.",
+        seen="An argument of the model holds the labels, and the output at a step depends on the label of that step"
+        f"{f', from `{where}` on' if where else ''}.",
         why="The model reads the answer: its loss goes to zero in training, and in use, where the next step is not "
         "there yet, it knows nothing.",
         advice="Use a causal mask: is_causal=True in scaled_dot_product_attention, or scores.masked_fill(~ones.tril(), "
-        "-inf) before the softmax. Pad convolutions on the left alone, and do not use bidirectional recurrent layers.",
+        "-inf) before the softmax. Pad convolutions on the left alone, and do not use bidirectional recurrent layers. "
+        "Give a decoder the labels of the steps before: tokens[:, :-1] as input, tokens[:, 1:] as labels.",
         numbers={},
     )
 

@@ -379,6 +379,7 @@ def saturated_units(examined: Examined) -> Iterator[Finding]:
         before = frozenset() if signal is None else signal.paths_before(row.path, row.kind, call)
         own = row.kind in ("softmax", "attention") and row.path
         path = row.path if own else examined.name_place(row.path, before)
+        path = path or min(before, default="")  # of several summands or factors one
         where = f"`{path}`" if path else "the model"
         if row.kind in ("softmax", "attention"):
             yield _one_place(row, path, where)
